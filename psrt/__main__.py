@@ -1,0 +1,87 @@
+"""The psrt command: finds the subcommand, imports only that, and tells errors in one line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from psrt import __version__
+from psrt.config.suggest import did_you_mean
+from psrt.errors import ConfigError, PsrtError
+
+#: Subcommand → what the help says of it.
+COMMANDS = {
+    "train": "train a model under mpirun, or serially without it",
+    "server": "be the servers of an MPMD job: mpirun -n 2 psrt server ... : -n 6 psrt worker ...",
+    "worker": "be the workers of an MPMD job",
+    "bench": "measure a step, a push and pull, a training run",
+    "show": "print the configuration that flags amount to, as TOML; needs no MPI",
+}
+#: Subcommands that `psrt.cli.train` is.
+_ROLES = ("server", "worker")
+#: Where launchers tell a process its rank, before MPI is started: Open MPI, PMIx, MPICH, Slurm.
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand and return the exit status of the process.
+
+    Args:
+        argv: the words after ``psrt``; those of this process if ``None``.
+
+    Returns:
+        0, or the status of the error that was printed: 2 for what the user can mend.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        return _dispatch(words)
+    except PsrtError as error:
+        _print_once(f"psrt: error: {error}", sys.stderr)
+        return error.exit_status
+
+
+def _dispatch(words: list[str]) -> int:
+    if words[:1] in (["-h"], ["--help"]):
+        _print_once(_help(), sys.stdout)
+        return 0
+    if words[:1] == ["--version"]:
+        _print_once(f"psrt {__version__}", sys.stdout)
+        return 0
+    if not words or words[0] not in COMMANDS:
+        raise ConfigError(_no_command(words))
+    command, rest = words[0], words[1:]
+    if command in ("train", *_ROLES) and ("-h" in rest or "--help" in rest):
+        from psrt.cli.flags import train_parser  # before anything imports MPI
+
+        _print_once(train_parser(f"psrt {command}").format_help(), sys.stdout)
+        return 0
+    if command in _ROLES:
+        return int(importlib.import_module("psrt.cli.train").main(rest, role=command))
+    return int(importlib.import_module(f"psrt.cli.{command}").main(rest))
+
+
+def _no_command(words: list[str]) -> str:
+    known = ", ".join(COMMANDS)
+    if not words:
+        return f"give a command, one of {known}; psrt --help says more"
+    return f"no command {words[0]!r}{did_you_mean(words[0], COMMANDS)}, there are {known}"
+
+
+def _help() -> str:
+    lines = ["usage: psrt COMMAND [flags]", "", "commands:"]
+    lines += [f"  {command:8} {text}" for command, text in COMMANDS.items()]
+    lines += ["", "psrt COMMAND --help lists its flags; psrt --version tells the version."]
+    return "\n".join(lines)
+
+
+def _print_once(text: str, stream: object) -> None:
+    """Print on one process of the job; the launcher has told which one this is."""
+    rank = next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0")
+    if rank == "0":
+        print(text.rstrip("\n"), file=stream, flush=True)  # type: ignore[call-overload]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

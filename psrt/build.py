@@ -1,0 +1,207 @@
+"""The composition root: the one place that knows both ``TrainConfig`` and the parts.
+
+A resolved config comes in; roles that are ready to run over a given port go out. Nothing here
+communicates, so the same roles run over MPI, in virtual time, and alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from psrt.config import TrainConfig, check_data
+from psrt.data import load_dataset
+from psrt.model import MLP
+from psrt.optim import Schedule, StalenessRate, make_optimizer, make_staleness_rate
+from psrt.partition import ShardPlan
+from psrt.runtime.all_reduce import AllReduce
+from psrt.runtime.averaging import OuterStep, PlainAverage
+from psrt.runtime.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
+from psrt.runtime.meter import Meter
+from psrt.runtime.problem import Problem, Supervised
+from psrt.runtime.push_pull import PushPull
+from psrt.runtime.server import Server
+from psrt.runtime.shard import Shard
+from psrt.runtime.strategy import Serial, Strategy
+from psrt.runtime.updater import Updater
+from psrt.runtime.worker import Delays, Length, Worker
+from psrt.sync import AveragingPeriod, Policy, policy_for
+from psrt.transport.port import Port, Vector, Wiring
+
+
+def supervised_problem(config: TrainConfig, *, workers: int) -> Supervised:
+    """Load the config's data and make the model that fits it.
+
+    Raises:
+        ConfigError: if the data cannot be read, or the config does not fit it.
+    """
+    data = load_dataset(config.dataset, seed=config.seed)
+    outputs = data.classes or data.y_train.shape[1]
+    model = MLP(
+        [data.x_train.shape[1], *config.hidden, outputs],
+        activation=config.activation,
+        loss=config.loss,
+        batch_size=config.batch_size,
+    )
+    check_data(
+        config,
+        samples=len(data.x_train),
+        parameters=model.n,
+        workers=workers,
+        classes=data.classes,
+    )
+    return Supervised(model, data, batch_size=config.batch_size, seed=config.seed)
+
+
+def wiring_for(n: int, servers: tuple[int, ...], workers: tuple[int, ...]) -> Wiring:
+    """Cut n parameters into as many even shards as there are servers.
+
+    Raises:
+        ConfigError: if a shard would own nothing.
+    """
+    spans = ShardPlan.even(n, len(servers)).spans if servers else ()
+    return Wiring(n, workers=workers, servers=servers, spans=spans)
+
+
+def server_role(port: Port, config: TrainConfig, initial: Vector) -> Server:
+    """Make the role of the server at ``port``.
+
+    Args:
+        port: at a server's rank.
+        config: resolved.
+        initial: (span,) this shard's parameters to start from.
+    """
+    workers = len(port.wiring.workers)
+    averages = config.mode == "local-sgd"
+    rate = None if averages else _rate(config, initial.size)
+    shard = Shard(
+        port.versions,
+        initial,
+        _outer_updater(config, initial.size) if averages else _updater(config, initial.size, rate),
+        payload=port.payload,
+        workers=workers,
+        by_samples=config.mode in ("sync", "local-sgd"),
+        rate=rate,
+        clip_norm=None if averages else config.clip_norm,
+    )
+    return Server(port, shard, _policy(config, workers))
+
+
+def worker_role(port: Port, config: TrainConfig, problem: Problem) -> Worker:
+    """Make the role of the worker at ``port``, whose ``theta`` holds the initial parameters.
+
+    Args:
+        port: at a worker's rank.
+        config: resolved.
+        problem: what is trained.
+    """
+    worker = port.wiring.worker_of(port.rank)
+    assert worker is not None, "a worker's role is made at a worker's rank"
+    return Worker(
+        port,
+        problem,
+        _strategy(port, config),
+        Meter(port, worker, log_every=config.log_every),
+        length=Length(
+            math.inf if config.epochs is None else config.epochs,
+            math.inf if config.steps is None else config.steps,
+        ),
+        delays=Delays(dict(config.straggler).get(port.rank, 0.0), config.jitter),
+        rng=np.random.default_rng((config.seed, port.rank)),
+    )
+
+
+def _policy(config: TrainConfig, workers: int) -> Policy:
+    mode = config.mode or "sync"
+    knobs: dict[str, float] = {}
+    if mode == "sync":
+        knobs["backup"] = config.backup or 0
+    elif mode == "ssp":
+        knobs["staleness"] = config.staleness or 0
+    elif mode == "softsync":
+        knobs["softsync"] = config.softsync or 1
+    if config.staleness_rate == "drop" and config.staleness_limit is not None:
+        knobs["late"] = config.staleness_limit
+    return policy_for(mode, workers, **knobs)
+
+
+def _strategy(port: Port, config: TrainConfig) -> Strategy:
+    n, clip_norm = port.wiring.n, config.clip_norm
+    algorithm = config.allreduce or "ring"
+    if config.mode == "serial":
+        return Serial(port, _updater(config, n), clip_norm=clip_norm)
+    if config.mode == "allreduce":
+        return AllReduce(
+            port,
+            _updater(config, n),
+            algorithm=algorithm,
+            batch_size=config.batch_size,
+            clip_norm=clip_norm,
+        )
+    if config.mode == "local-sgd":
+        local_steps = config.local_steps or 1
+        averager: Averager
+        if port.wiring.servers:
+            averager = ServerAverager(port)
+        else:
+            full = config.batch_size * local_steps
+            outer = _outer_updater(config, n)
+            averager = ReduceAverager(port, outer, algorithm=algorithm, full=full)
+        period = AveragingPeriod(local_steps, float(config.post_local_epoch or 0))
+        return LocalSGD(port, _updater(config, n), averager, period, clip_norm=clip_norm)
+    return PushPull(port, clip_norm=clip_norm)
+
+
+def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:
+    optimizer = make_optimizer(
+        config.optimizer,
+        n,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        beta1=config.beta1,
+        beta2=config.beta2,
+        epsilon=config.epsilon,
+    )
+    elementwise = rate if rate is not None and rate.elementwise else None
+    return Updater(n, optimizer, _schedule(config), rate=elementwise)
+
+
+def _outer_updater(config: TrainConfig, n: int) -> Updater:
+    """Return what replaces θ by the mean of the θ_i, through the outer optimizer if there is one."""
+    if config.outer_lr is None:
+        return Updater(n, PlainAverage(), Schedule("constant", 1.0, epochs=1.0))
+    outer = make_optimizer("nesterov", n, momentum=config.outer_momentum)
+    return Updater(n, OuterStep(outer), Schedule("constant", config.outer_lr, epochs=1.0))
+
+
+def _schedule(config: TrainConfig) -> Schedule:
+    assert config.lr is not None, "a resolved config has a learning rate"
+    decay = {
+        name: value
+        for name in ("decay_epochs", "decay_factor")
+        if (value := getattr(config, name)) is not None
+    }
+    return Schedule(
+        config.schedule,
+        config.lr,
+        epochs=math.inf if config.epochs is None else config.epochs,
+        warmup_epochs=config.warmup_epochs,
+        **decay,
+    )
+
+
+def _rate(config: TrainConfig, n: int) -> StalenessRate | None:
+    """Return the staleness-aware rate of a shard of n parameters; None where r is always 1."""
+    name = config.staleness_rate
+    if name is None or name in ("constant", "drop"):  # the policy drops
+        return None
+    return make_staleness_rate(
+        name,
+        n,
+        power=config.staleness_power,
+        decay=config.staleness_decay,
+        dc_lambda=config.dc_lambda,
+        adaptive=config.dc_adaptive,
+        max_lr=_schedule(config).peak,
+    )

@@ -1,0 +1,149 @@
+"""Flags made from `TrainConfig`: one per knob, grouped in the help. Needs no numpy, no MPI."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from psrt.config import Knob, TrainConfig, did_you_mean, read_toml
+from psrt.config.kinds import DELAYS, SWITCH
+from psrt.config.knobs import dashed, knobs_of, read, shown
+from psrt.errors import ConfigError
+
+_DESCRIPTION = """\
+Train a model on every rank that mpirun started; on one rank, serially.
+Defaults that depend on the mode are filled in when the number of ranks is known:
+`psrt show` prints what a run would do."""
+
+#: Either of them says how long the run is, so one given as a flag replaces the other's TOML key.
+_LENGTHS = ("epochs", "steps")
+
+
+class FlagParser(argparse.ArgumentParser):
+    """argparse that raises `ConfigError` instead of exiting, and guesses at misspelled flags."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse would print before it ends the process."""
+        raise ConfigError(message.removeprefix("argument "))
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse all of ``argv``.
+
+        Raises:
+            ConfigError: for an unknown flag, a flag without its value, or a stray word.
+            SystemExit: after ``--help`` was printed to stdout.
+        """
+        namespace, unknown = self.parse_known_args(list(argv))
+        for word in unknown:
+            if word.startswith("-") and word != "--":
+                flag = word.partition("=")[0]
+                hint = did_you_mean(flag.replace("_", "-"), self._option_string_actions)
+                raise ConfigError(f"unknown flag {flag}{hint}")
+        if unknown:
+            raise ConfigError(f"unexpected argument {unknown[0]!r}")
+        return namespace
+
+
+def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> FlagParser:
+    """Return a parser with a flag for every knob and ``--config``.
+
+    A flag that is not given leaves no attribute, so that it cannot override the TOML's key.
+    """
+    parser = FlagParser(
+        prog=prog,
+        description=description,
+        usage=f"{prog} [--config FILE] [flags]",
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument("--config", metavar="FILE", help="TOML with any of the keys below")
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for name, knob in knobs_of(TrainConfig).items():
+        if knob.group not in groups:
+            groups[knob.group] = parser.add_argument_group(knob.group)
+        _add_flag(groups[knob.group], name, knob)
+    return parser
+
+
+def parse_train(argv: Sequence[str], *, prog: str = "psrt train") -> TrainConfig:
+    """Return the config that the flags ask for, not resolved.
+
+    Args:
+        argv: the words after the subcommand.
+        prog: the command, as the help calls it.
+
+    Raises:
+        ConfigError: one line for anything that will not do.
+        SystemExit: after ``--help`` was printed to stdout.
+    """
+    return config_of(train_parser(prog).parse(argv))
+
+
+def config_of(namespace: argparse.Namespace) -> TrainConfig:
+    """Return the config of parsed flags: the TOML of ``--config``, overridden by the flags.
+
+    Raises:
+        ConfigError: as `parse_train`.
+    """
+    given = vars(namespace)
+    knobs = knobs_of(TrainConfig)
+    flags = {name: _value(name, knobs[name], given[name]) for name in knobs if name in given}
+    values = _read_config(given["config"]) if "config" in given else {}
+    if any(name in flags for name in _LENGTHS):
+        values = {name: value for name, value in values.items() if name not in _LENGTHS}
+    return TrainConfig(**{**values, **flags})
+
+
+def _read_config(path: str) -> dict[str, Any]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError:  # not UTF-8, or a path that no file can have
+        raise ConfigError(f"{path}: not a TOML file in UTF-8") from None
+    return read_toml(text, source=path)
+
+
+def _add_flag(group: argparse._ArgumentGroup, name: str, knob: Knob) -> None:
+    flag = f"--{dashed(name)}"
+    text = _help(name, knob)
+    if knob.kind is SWITCH:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
+        return
+    metavar = knob.metavar or knob.kind.metavar
+    if knob.choices:
+        metavar = f"{{{','.join(knob.choices)}}}"
+    action = "append" if knob.kind is DELAYS else "store"
+    # Texts are read by the knob's kind afterwards: its messages are better than argparse's.
+    group.add_argument(flag, metavar=metavar, action=action, help=text)
+
+
+def _value(name: str, knob: Knob, given: Any) -> Any:
+    """Return a knob's value from what argparse collected."""
+    if knob.kind is SWITCH:
+        return given
+    return read(name, knob, ",".join(given) if isinstance(given, list) else given)
+
+
+def _help(name: str, knob: Knob) -> str:
+    """Return the help line: what it is, which modes use it, and its default."""
+    notes = [f"{dashed(only.field)} {', '.join(only.values)}" for only in _told(knob)]
+    default = knob.default_text
+    if not default:
+        # The class's own attribute is a slot; the default is in the field.
+        own = TrainConfig.__dataclass_fields__[name].default
+        value = knob.fallback if own is None else own
+        default = value if isinstance(value, str) else shown(value)
+    notes.append(f"default: {default}")
+    return f"{knob.help} ({'; '.join(notes)})".replace("%", "%%")
+
+
+def _told(knob: Knob) -> tuple[Any, ...]:
+    """Return the conditions worth telling: a rate's parameters are used where the rate is."""
+    return knob.only[-1:]

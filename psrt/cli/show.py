@@ -1,0 +1,49 @@
+"""psrt show: what a run with these flags would do, as TOML. Needs no MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psrt.cli.flags import config_of, train_parser
+from psrt.config import SERVER_MODES, TrainConfig, resolve, to_toml
+from psrt.config.kinds import WHOLE
+from psrt.config.knobs import Knob, read
+
+_DESCRIPTION = """\
+Print the configuration that `psrt train` with the same flags would run with, every default
+filled in, as TOML that --config takes."""
+
+_RANKS = Knob(WHOLE, "job", "ranks that mpirun would start (default: as few as will do)", least=1)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the resolved config and return the exit status.
+
+    Raises:
+        ConfigError: if the flags will not do.
+        SystemExit: after ``--help`` was printed.
+    """
+    parser = train_parser("psrt show", _DESCRIPTION)
+    parser.add_argument("--ranks", metavar="N", help=_RANKS.help)
+    namespace = parser.parse(argv)
+    config = config_of(namespace)
+    ranks = fewest_ranks(config)
+    if hasattr(namespace, "ranks"):
+        ranks = read("ranks", _RANKS, namespace.ranks)
+    text = to_toml(resolve(config, ranks=ranks))
+    print(f"# on {ranks} rank{'s' if ranks > 1 else ''}\n{text}", end="")
+    return 0
+
+
+def fewest_ranks(config: TrainConfig) -> int:
+    """Return the smallest number of ranks that a config can run on; 1 where it does not tell.
+
+    >>> fewest_ranks(TrainConfig(mode="softsync", softsync=3, servers=2))
+    5
+    """
+    workers = max(1, config.softsync or 0, (config.backup or 0) + 1)
+    servers = config.servers
+    if servers is None:
+        served = config.mode in SERVER_MODES or (config.mode is None and workers > 1)
+        servers = 1 if served else 0
+    return max([servers + workers, *(rank + 1 for rank, _ in config.straggler)])

@@ -1,0 +1,36 @@
+"""The configuration of a run: every knob once, checked, to and from TOML. Needs no numpy.
+
+`TrainConfig` is what the user said; `resolve` turns it into what a run on so many ranks will do;
+`check_data` adds the checks that need the data. Components take plain arguments, never this.
+"""
+
+from psrt.config.checks import check_data
+from psrt.config.knobs import Knob, Only
+from psrt.config.modes import (
+    ALLREDUCE_NAMES,
+    MODES,
+    OPTIMIZER_NAMES,
+    SERVER_MODES,
+    STALENESS_RATE_NAMES,
+)
+from psrt.config.resolve import resolve
+from psrt.config.suggest import did_you_mean
+from psrt.config.toml import from_toml, read_toml, to_toml
+from psrt.config.train import TrainConfig
+
+__all__ = [
+    "ALLREDUCE_NAMES",
+    "MODES",
+    "OPTIMIZER_NAMES",
+    "SERVER_MODES",
+    "STALENESS_RATE_NAMES",
+    "Knob",
+    "Only",
+    "TrainConfig",
+    "check_data",
+    "did_you_mean",
+    "from_toml",
+    "read_toml",
+    "resolve",
+    "to_toml",
+]

@@ -1,0 +1,164 @@
+"""What a knob's value can be: how a flag's text and a TOML value become it, and how it is written.
+
+A kind knows types, not ranges; ranges belong to the knob. ``read`` takes the text of a flag,
+``accept`` a Python or TOML value, ``write`` returns a TOML literal. The first two raise
+`ValueError` with the end of a sentence: "must be a whole number".
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+#: TOML and numpy both hold whole numbers in 64 bits.
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of value."""
+
+    #: As help and messages call it when the knob has no metavar.
+    metavar: str
+    #: Text of a flag → value.
+    read: Callable[[str], Any]
+    #: Python or TOML value → value in its one canonical type.
+    accept: Callable[[Any], Any]
+    #: Value → TOML literal.
+    write: Callable[[Any], str]
+
+
+def _read_whole(text: str) -> int:
+    if re.fullmatch(r"[+-]?[0-9]{1,30}", text) is None:
+        raise ValueError("must be a whole number")
+    return _accept_whole(int(text))
+
+
+def _accept_whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ValueError("must be a whole number")
+    number = int(value)
+    if abs(number) > _LARGEST:
+        raise ValueError("must fit into 64 bits")
+    return number
+
+
+def _read_real(text: str) -> float:
+    try:
+        return _accept_real(float(text))
+    except ValueError:
+        raise ValueError("must be a finite number") from None
+
+
+def _accept_real(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError("must be a number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError("must be a finite number")
+    return number
+
+
+def _accept_text(value: Any) -> str:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    if not value:
+        raise ValueError("must not be empty")
+    # Lone surrogates are how Python shows an argument that is not UTF-8.
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise ValueError("must be valid text")
+    return value
+
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+
+def write_text(text: str) -> str:
+    r"""Return ``text`` as a TOML basic string.
+
+    >>> print(write_text('a "b"\\c'))
+    "a \"b\"\\c"
+    """
+    return '"' + "".join(_ESCAPES.get(c) or _escaped_control(c) for c in text) + '"'
+
+
+def _escaped_control(character: str) -> str:
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x20 or code == 0x7F else character
+
+
+def _accept_switch(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def _read_switch(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return text == "true"
+
+
+def _read_widths(text: str) -> tuple[int, ...]:
+    if text in ("", "none"):
+        return ()
+    try:
+        return _accept_widths([_read_whole(part.strip()) for part in text.split(",")])
+    except ValueError:
+        raise ValueError("must be whole numbers of at least 1, like 128,64 (or none)") from None
+
+
+def _accept_widths(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a list of whole numbers")
+    widths = tuple(_accept_whole(width) for width in value)
+    if any(width < 1 for width in widths):
+        raise ValueError("must be whole numbers of at least 1")
+    return widths
+
+
+def _read_delays(text: str) -> tuple[tuple[int, float], ...]:
+    """Read one ``RANK:SECONDS``, or several with commas between them."""
+    try:
+        pairs = [part.split(":") for part in text.split(",")]
+        return _accept_delays([(_read_whole(rank), _read_real(delay)) for rank, delay in pairs])
+    except ValueError:
+        raise ValueError("must be RANK:SECONDS, like 2:0.05") from None
+
+
+def _accept_delays(value: Any) -> tuple[tuple[int, float], ...]:
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(pair, list | tuple) and len(pair) == 2 for pair in value
+    ):
+        raise ValueError("must be a list of [rank, seconds]")
+    delays = tuple((_accept_whole(rank), _accept_real(seconds)) for rank, seconds in value)
+    if any(rank < 0 or not 0 <= seconds <= 86400 for rank, seconds in delays):
+        raise ValueError("must name ranks from 0 on and 0 to 86400 seconds")
+    if len({rank for rank, _ in delays}) < len(delays):
+        raise ValueError("must name a rank only once")
+    return delays
+
+
+WHOLE = Kind("N", _read_whole, _accept_whole, str)
+REAL = Kind("X", _read_real, _accept_real, repr)
+TEXT = Kind("TEXT", _accept_text, _accept_text, write_text)
+SWITCH = Kind("", _read_switch, _accept_switch, lambda value: "true" if value else "false")
+WIDTHS = Kind(
+    "N,N,...", _read_widths, _accept_widths, lambda widths: f"[{', '.join(map(str, widths))}]"
+)
+DELAYS = Kind(
+    "RANK:SECONDS",
+    _read_delays,
+    _accept_delays,
+    lambda delays: f"[{', '.join(f'[{rank}, {seconds!r}]' for rank, seconds in delays)}]",
+)

@@ -1,0 +1,128 @@
+"""Knob: all that is known of one field of the configuration, kept in the field's metadata."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from psrt.config.kinds import Kind
+from psrt.config.suggest import did_you_mean
+from psrt.errors import ConfigError
+
+
+class Only(NamedTuple):
+    """A knob has a meaning only where another field has one of these values."""
+
+    #: Name of the other field: mode, optimizer, schedule or staleness_rate.
+    field: str
+    #: Values of it that use the knob.
+    values: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Knob:
+    """What help, flags, TOML, checks and defaults need to know of one field."""
+
+    #: What its values are.
+    kind: Kind
+    #: Heading of the help text that it stands under.
+    group: str
+    #: One line for the help text.
+    help: str
+    #: What its value is called in the help text; the kind's own word if empty.
+    metavar: str = ""
+    #: The only values it can have; none means any.
+    choices: tuple[str, ...] = ()
+    #: Smallest value, itself allowed.
+    least: float | None = None
+    #: Bound below, itself not allowed.
+    above: float | None = None
+    #: Largest value, itself allowed.
+    most: float | None = None
+    #: Bound above, itself not allowed.
+    below: float | None = None
+    #: Where it has a meaning; all of them must hold. Such a knob is ``None`` when not given.
+    only: tuple[Only, ...] = ()
+    #: Value that `resolve` fills in where the knob has a meaning and was not given.
+    fallback: Any = None
+    #: The default in words, where neither the field's default nor ``fallback`` tells it.
+    default_text: str = ""
+
+
+def knob(default: Any, kind: Kind, group: str, help: str, **rest: Any) -> Any:
+    """Return a dataclass field with ``default`` whose metadata is a `Knob`."""
+    metadata = {"knob": Knob(kind=kind, group=group, help=help, **rest)}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def knobs_of(cls: Any) -> Mapping[str, Knob]:
+    """Return the knobs of a config class (or of its instance) by field name, in order."""
+    return {field.name: field.metadata["knob"] for field in dataclasses.fields(cls)}
+
+
+def dashed(name: str) -> str:
+    """Return a field's name as flags and messages spell it.
+
+    >>> dashed("batch_size")
+    'batch-size'
+    """
+    return name.replace("_", "-")
+
+
+def accept(name: str, knob: Knob, value: Any) -> Any:
+    """Return ``value`` in its canonical type.
+
+    Raises:
+        ConfigError: if type, choice or range will not do: "batch-size must be at least 1, got 0".
+    """
+    try:
+        value = knob.kind.accept(value)
+    except ValueError as error:
+        raise _refusal(name, str(error), value) from None
+    if knob.choices and value not in knob.choices:
+        names = ", ".join(knob.choices)
+        hint = did_you_mean(value, knob.choices)
+        raise ConfigError(f"{dashed(name)} must be one of {names}, got {value!r}{hint}")
+    for words, bound, holds in (
+        ("at least", knob.least, operator.ge),
+        ("above", knob.above, operator.gt),
+        ("at most", knob.most, operator.le),
+        ("below", knob.below, operator.lt),
+    ):
+        if bound is not None and not holds(value, bound):
+            raise _refusal(name, f"must be {words} {shown(bound)}", value)
+    return value
+
+
+def read(name: str, knob: Knob, text: str) -> Any:
+    """Return the value that the text of a flag stands for.
+
+    Raises:
+        ConfigError: as `accept`.
+    """
+    try:
+        value = knob.kind.read(text)
+    except ValueError as error:
+        raise ConfigError(f"{dashed(name)} {error}, got {text!r}") from None
+    return accept(name, knob, value)
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message shows it, near to how a user would type it.
+
+    >>> shown(10.0), shown(0.5), shown(True), shown("a"), shown((128, 64))
+    ('10', '0.5', 'true', "'a'", '128,64')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    if isinstance(value, list | tuple):
+        return ",".join(shown(item) for item in value)
+    return repr(value)
+
+
+def _refusal(name: str, must: str, value: Any) -> ConfigError:
+    return ConfigError(f"{dashed(name)} {must}, got {shown(value)}")

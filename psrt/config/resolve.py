@@ -1,0 +1,102 @@
+"""From what was asked to what a run on so many ranks does: defaults filled in, counts checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from psrt.config.checks import first_miss
+from psrt.config.knobs import knobs_of
+from psrt.config.modes import DEFAULT_LR, SERVER_MODES
+from psrt.config.train import TrainConfig
+from psrt.errors import ConfigError
+
+#: Outer rate and momentum of DiLoCo (Douillard et al. 2023, arXiv 2311.08105).
+_OUTER_LR, _OUTER_MOMENTUM = 0.7, 0.9
+#: Strengths of delay compensation, plain and adaptive (Zheng et al. 2017, arXiv 1609.08326).
+_DC_LAMBDA, _DC_LAMBDA_ADAPTIVE = 0.04, 2.0
+_EPOCHS = 10.0
+
+
+def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
+    """Fill in every default that depends on the mode and check against the number of ranks.
+
+    What has no meaning stays ``None``. Resolving a resolved config changes nothing.
+
+    Args:
+        config: what the user asked for.
+        ranks: processes of the job, servers and workers together, at least 1.
+
+    Returns:
+        A config whose mode, servers, lr and epochs-or-steps are set, and every knob of its mode.
+
+    Raises:
+        ConfigError: if the knobs do not fit each other, the mode or the ranks.
+    """
+    config = replace(config, mode=config.mode or ("serial" if ranks == 1 else "sync"))
+    if config.servers is None:
+        config = replace(config, servers=1 if config.mode in SERVER_MODES else 0)
+    config = _with_lengths_and_rates(config)
+    for name, knob in knobs_of(config).items():
+        if getattr(config, name) is None and knob.fallback is not None and _used(config, name):
+            config = _with(config, **{name: knob.fallback})
+    if config.dc_adaptive is not None and config.dc_lambda is None:
+        strength = _DC_LAMBDA_ADAPTIVE if config.dc_adaptive else _DC_LAMBDA
+        config = replace(config, dc_lambda=strength)
+    _check_ranks(config, ranks)
+    return config
+
+
+def _with(config: TrainConfig, **changes: Any) -> TrainConfig:
+    return replace(config, **changes)
+
+
+def _used(config: TrainConfig, name: str) -> bool:
+    """Tell whether the config, whose mode and servers are set, makes use of a knob."""
+    if first_miss(config, knobs_of(config)[name]):
+        return False
+    if config.mode == "local-sgd":  # averages over its servers, or else over an all-reduce
+        return name != ("allreduce" if config.servers else "placement")
+    return True
+
+
+def _with_lengths_and_rates(config: TrainConfig) -> TrainConfig:
+    """Fill in what depends on another knob than the mode."""
+    if config.epochs is None and config.steps is None:
+        config = replace(config, epochs=_EPOCHS)
+    if config.lr is None:
+        config = replace(config, lr=DEFAULT_LR[config.optimizer])
+    if config.outer_lr is None and config.outer_momentum is not None:
+        config = replace(config, outer_lr=_OUTER_LR)
+    if config.outer_momentum is None and config.outer_lr is not None:
+        config = replace(config, outer_momentum=_OUTER_MOMENTUM)
+    return config
+
+
+def _check_ranks(config: TrainConfig, ranks: int) -> None:
+    """Check a config with all defaults against the number of ranks."""
+    servers = config.servers or 0
+    workers = ranks - servers
+    if config.mode == "serial" and ranks > 1:
+        raise ConfigError(f"--mode serial is one process, got {ranks} ranks; choose another --mode")
+    if config.mode in SERVER_MODES and ranks == 1:
+        raise ConfigError(
+            f"--mode {config.mode} needs a server and a worker, got 1 rank; "
+            "start more with mpirun -n N"
+        )
+    if servers > ranks:
+        raise ConfigError(f"--servers {servers} are more than the {ranks} ranks of the job")
+    if workers == 0:
+        raise ConfigError(f"--servers {servers} leave no worker among {ranks} ranks")
+    if config.softsync is not None and config.softsync > workers:
+        raise ConfigError(f"--softsync {config.softsync} is more than the {workers} workers")
+    if config.backup is not None and config.backup >= workers:
+        raise ConfigError(
+            f"--backup {config.backup} leaves no worker to wait for, there are {workers}"
+        )
+    for rank, seconds in config.straggler:
+        if rank >= ranks:
+            raise ConfigError(
+                f"--straggler {rank}:{seconds:g} names a rank that is not there, "
+                f"the last is {ranks - 1}"
+            )

@@ -1,0 +1,73 @@
+"""TrainConfig as TOML: a flat file with a line per knob. The library reads, this writes."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from psrt.config.knobs import accept, knobs_of
+from psrt.config.suggest import did_you_mean
+from psrt.config.train import TrainConfig
+from psrt.errors import ConfigError
+
+
+def to_toml(config: TrainConfig) -> str:
+    """Return the config as TOML; what is ``None`` is left out.
+
+    `from_toml` makes an equal config of it: floats are written with all the digits they need.
+    """
+    lines: list[str] = []
+    group = ""
+    for name, knob in knobs_of(config).items():
+        value = getattr(config, name)
+        if value is None:
+            continue
+        if knob.group != group:
+            group = knob.group
+            lines += ["", f"# {group}"]
+        lines.append(f"{name} = {knob.kind.write(value)}")
+    return "\n".join(lines).lstrip() + "\n"
+
+
+def read_toml(text: str, *, source: str) -> dict[str, Any]:
+    """Return the values that a TOML text gives, each checked alone.
+
+    They are not checked against each other, because flags may still override some of them.
+
+    Args:
+        text: the content.
+        source: what messages call it, a path.
+
+    Raises:
+        ConfigError: for bad TOML, an unknown key, or a value out of range.
+    """
+    try:
+        values = tomllib.loads(text)
+    # A number of thousands of digits or an absurd nesting is refused in other words.
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{source}: not TOML: {str(error).splitlines()[0]}") from None
+    knobs = knobs_of(TrainConfig)
+    for key in values:
+        if key not in knobs:
+            raise ConfigError(f"{source}: unknown key {key!r}{did_you_mean(key, knobs)}")
+    try:
+        return {key: accept(key, knobs[key], value) for key, value in values.items()}
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def from_toml(text: str, *, source: str = "config") -> TrainConfig:
+    """Return the config that a TOML text describes.
+
+    Args:
+        text: the content; see `to_toml`.
+        source: what messages call it, a path.
+
+    Raises:
+        ConfigError: one line that begins with ``source``.
+    """
+    values = read_toml(text, source=source)
+    try:
+        return TrainConfig(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None

@@ -1,0 +1,88 @@
+"""Who sees which samples when: seeded, disjoint, the same for any cut into workers. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psrt.errors import ConfigError
+from psrt.partition import even_spans
+
+
+class BatchPlan:
+    """Cuts every epoch into global batches and every global batch into one slice per worker.
+
+    The order of an epoch depends on ``seed`` and the epoch alone, and step ``t`` takes the next
+    ``batch_size * workers`` samples of it. So 4 workers with batches of 8 and 1 worker with
+    batches of 32 see the same samples at the same step, and a run with servers or all-reduce
+    can be held against serial mini-batch SGD.
+
+    A worker may ask for epochs in any order; only the order of the epoch asked for last is kept
+    (8 bytes a sample).
+
+    Args:
+        samples: training samples, at least 1.
+        batch_size: samples per worker and step, at least 1.
+        workers: workers that share a global batch, at least 1.
+        seed: of the order of the epochs, not negative.
+
+    Raises:
+        ConfigError: if one of them is out of range.
+    """
+
+    def __init__(self, samples: int, *, batch_size: int, workers: int, seed: int) -> None:
+        for name, value, least in (
+            ("samples", samples, 1),
+            ("batch_size", batch_size, 1),
+            ("workers", workers, 1),
+            ("seed", seed, 0),
+        ):
+            if value < least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        #: Training samples of one epoch.
+        self.samples = samples
+        #: Samples that one worker takes in a full step.
+        self.batch_size = batch_size
+        #: Slices of a global batch.
+        self.workers = workers
+        #: Seed of the order of the epochs.
+        self.seed = seed
+        #: Samples that all workers together take in a full step.
+        self.global_batch = batch_size * workers
+        #: Steps that see every sample once; the last may be smaller than the others.
+        self.steps_per_epoch = -(-samples // self.global_batch)
+        self._epoch = -1
+        self._order = np.empty(0, dtype=np.intp)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """Return the permutation (samples,) intp of an epoch; read-only, kept until the next."""
+        if epoch != self._epoch:
+            rng = np.random.default_rng((self.seed, epoch))
+            order = rng.permutation(self.samples).astype(np.intp, copy=False)
+            order.flags.writeable = False
+            self._epoch, self._order = epoch, order
+        return self._order
+
+    def indices(self, epoch: int, step: int, worker: int) -> np.ndarray:
+        """Return the samples of one worker's batch.
+
+        Args:
+            epoch: counted from 0.
+            step: step of the epoch, in ``[0, steps_per_epoch)``.
+            worker: in ``[0, workers)``.
+
+        Returns:
+            (b,) intp, a view of the epoch's order. ``b`` is ``batch_size``, except in a smaller
+            last step: what is left is cut evenly, and the last workers may get none of it.
+        """
+        if not (0 <= step < self.steps_per_epoch and 0 <= worker < self.workers):
+            raise IndexError(
+                f"step {step} of worker {worker} is not among "
+                f"{self.steps_per_epoch} steps of {self.workers} workers"
+            )
+        start = step * self.global_batch
+        size = min(self.global_batch, self.samples - start)
+        if size == self.global_batch:  # every step but the last; cutting evenly says the same
+            first = start + worker * self.batch_size
+            return self.order(epoch)[first : first + self.batch_size]
+        share = even_spans(size, self.workers)[worker]
+        return self.order(epoch)[start + share.start : start + share.stop]

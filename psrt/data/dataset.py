@@ -1,0 +1,160 @@
+"""Dataset: arrays that are ready to train on, and the one place where they are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from psrt.errors import ConfigError
+
+#: Rows converted or checked at a time, so that a check never doubles the data in memory.
+_ROWS = 4096
+#: Labels from here on are taken for a mistake: the model would need an output for each of them.
+MAX_CLASSES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Training and test samples of one problem; made by ``checked_dataset``."""
+
+    #: Where it came from, as messages and reports call it.
+    name: str
+    #: (N, d) float32, C-contiguous, finite.
+    x_train: np.ndarray
+    #: (N,) int64 labels in ``[0, classes)``, or (N, k) float32 targets of a regression.
+    y_train: np.ndarray
+    #: (M, d) float32.
+    x_test: np.ndarray
+    #: As ``y_train``, for the test samples.
+    y_test: np.ndarray
+    #: Number of classes; 0 for a regression.
+    classes: int
+
+    @property
+    def samples(self) -> int:
+        """Training samples, N."""
+        return len(self.x_train)
+
+    @property
+    def features(self) -> int:
+        """Values per sample, d."""
+        return int(self.x_train.shape[1])
+
+    @property
+    def outputs(self) -> int:
+        """Values a model has to return per sample: classes, or targets of a regression."""
+        return self.classes or int(self.y_train.shape[1])
+
+
+def checked_dataset(
+    name: str,
+    x_train: np.ndarray,
+    y_train: np.ndarray,
+    x_test: np.ndarray,
+    y_test: np.ndarray,
+    *,
+    scale: float | None = None,
+) -> Dataset:
+    """Check and convert what a source has read; every source ends here.
+
+    Samples with more than one axis (images) are flattened. Integer ``y`` are class labels, float
+    ``y`` the targets of a regression. The number of classes is the largest label of either part
+    plus one, and at least 2. Arrays that already have the right type and layout are not copied.
+
+    Args:
+        name: what messages call the source: a name or a path.
+        x_train: (N, ...) of any real type.
+        y_train: (N,) or (N, 1) integers, or (N,) or (N, k) floats.
+        x_test: (M, ...), M at least 1, same trailing shape.
+        y_test: as ``y_train``.
+        scale: divisor of all ``x``; 255 brings bytes to [0, 1].
+
+    Returns:
+        The dataset, in the types that `Dataset` tells.
+
+    Raises:
+        ConfigError: one line with ``name`` and the array, if a type, shape or value will not do.
+    """
+    x_train = _samples(name, "x_train", x_train, scale)
+    x_test = _samples(name, "x_test", x_test, scale)
+    if x_train.shape[1] != x_test.shape[1]:
+        raise ConfigError(
+            f"{name}: x_train has {x_train.shape[1]} values per sample, x_test {x_test.shape[1]}"
+        )
+    y_train = _answers(name, "y_train", y_train, len(x_train))
+    y_test = _answers(name, "y_test", y_test, len(x_test))
+    if y_train.dtype != y_test.dtype:
+        raise ConfigError(f"{name}: y_train and y_test must both be labels or both be targets")
+    if y_train.shape[1:] != y_test.shape[1:]:
+        raise ConfigError(
+            f"{name}: y_train has {y_train.shape[1]} targets per sample, y_test {y_test.shape[1]}"
+        )
+    classes = 0
+    if y_train.dtype == np.int64:
+        classes = max(2, int(y_train.max()) + 1, int(y_test.max()) + 1)
+    return Dataset(name, x_train, y_train, x_test, y_test, classes)
+
+
+def _samples(name: str, part: str, x: np.ndarray, scale: float | None) -> np.ndarray:
+    """Return ``x`` as (N, d) finite float32."""
+    if x.dtype.kind not in "biuf":
+        raise ConfigError(f"{name}: {part} must hold real numbers, got dtype {x.dtype}")
+    if x.ndim < 2:
+        raise ConfigError(f"{name}: {part} must be (samples, features), got shape {x.shape}")
+    if x.size == 0:
+        raise ConfigError(f"{name}: {part} is empty, shape {x.shape}")
+    flat = x.reshape(len(x), -1)
+    return _float32(name, part, flat, scale)
+
+
+def _answers(name: str, part: str, y: np.ndarray, samples: int) -> np.ndarray:
+    """Return ``y`` as (N,) int64 labels or (N, k) float32 targets."""
+    if y.dtype.kind not in "biuf":
+        raise ConfigError(f"{name}: {part} must hold labels or targets, got dtype {y.dtype}")
+    if y.ndim not in (1, 2) or y.shape[-1] == 0:
+        raise ConfigError(f"{name}: {part} must be (samples,) or (samples, k), got {y.shape}")
+    if len(y) != samples:
+        raise ConfigError(f"{name}: {part} has {len(y)} rows for {samples} samples")
+    if y.dtype.kind == "f":
+        return _float32(name, part, y.reshape(samples, -1), None)
+    if y.size != samples:
+        raise ConfigError(f"{name}: {part} must have one label per sample, got shape {y.shape}")
+    return _labels(name, part, y.reshape(samples))
+
+
+def _labels(name: str, part: str, y: np.ndarray) -> np.ndarray:
+    """Return ``y`` as (N,) int64 labels, none of them negative or absurd."""
+    low, high = int(y.min()), int(y.max())
+    if low < 0:
+        raise ConfigError(f"{name}: {part} has the label {low}, labels start at 0")
+    if high >= MAX_CLASSES:
+        raise ConfigError(f"{name}: {part} has the label {high}, the limit is {MAX_CLASSES - 1}")
+    return np.ascontiguousarray(y, dtype=np.int64)
+
+
+def _float32(name: str, part: str, values: np.ndarray, scale: float | None) -> np.ndarray:
+    """Return finite float32 of ``values`` (N, d); a copy only where the type or layout asks."""
+    out = values
+    if scale is not None or values.dtype != np.float32 or not values.flags.c_contiguous:
+        out = np.empty(values.shape, dtype=np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # told below, in one line
+            for rows in _blocks(len(values)):
+                if scale is None:
+                    out[rows] = values[rows]
+                else:
+                    np.divide(values[rows], np.float32(scale), out=out[rows], casting="same_kind")
+    for rows in _blocks(len(out)):
+        finite = np.isfinite(out[rows])
+        if not finite.all():
+            row, column = np.argwhere(~finite)[0]
+            raise ConfigError(
+                f"{name}: {part} is not finite in float32 at row {rows.start + row}, "
+                f"column {column}: {values[rows.start + row, column]}"
+            )
+    return out
+
+
+def _blocks(rows: int) -> Iterator[slice]:
+    return (slice(a, min(rows, a + _ROWS)) for a in range(0, rows, _ROWS))

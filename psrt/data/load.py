@@ -1,0 +1,39 @@
+"""From a dataset's name or path to checked arrays: the one door to all sources."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from psrt.data.dataset import Dataset
+from psrt.data.digits import load_digits
+from psrt.data.idx import load_idx
+from psrt.data.npz import load_npz
+from psrt.data.synthetic import load_synthetic
+from psrt.errors import ConfigError
+
+
+def load_dataset(spec: str, *, seed: int) -> Dataset:
+    """Load a dataset by its name or path.
+
+    Args:
+        spec: ``digits``, ``synthetic``, ``synthetic:SAMPLESxFEATURESxCLASSES``, a folder of IDX
+            files, or the path of an ``.npz``. A folder called digits is ``./digits``.
+        seed: of what is made up; data that is read does not depend on it.
+
+    Raises:
+        ConfigError: one line that names the dataset or the file.
+    """
+    if spec == "digits":
+        return load_digits()
+    if spec == "synthetic" or spec.startswith("synthetic:"):
+        return load_synthetic(spec, seed=seed)
+    path = Path(spec)
+    if os.path.isdir(spec):  # unlike Path.is_dir, answers for names that no file can have
+        return load_idx(path)
+    if path.suffix == ".npz":
+        return load_npz(path)
+    what = "is not a folder or an .npz file" if os.path.exists(spec) else "is not there"
+    raise ConfigError(
+        f"dataset {spec!r} {what}; known names are digits and synthetic[:SAMPLESxFEATURESxCLASSES]"
+    )

@@ -1,0 +1,68 @@
+"""An .npz file with x_train, y_train, x_test and y_test. Nothing in it is ever unpickled."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from psrt.data.dataset import Dataset, checked_dataset
+from psrt.errors import ConfigError
+
+#: The arrays that the file must hold; others are not looked at.
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+
+
+def load_npz(path: Path) -> Dataset:
+    """Load an ``.npz``: integer ``y`` are labels, float ``y`` the targets of a regression.
+
+    Values are taken as they are: scale them before saving.
+
+    Raises:
+        ConfigError: one line that names the file, if it is missing or damaged, lacks an array,
+            holds one of objects, or if type, shape or values will not do.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy's remarks on files of its Python 2 days
+            arrays = _read(path)
+    except ConfigError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except MemoryError:
+        raise ConfigError(f"{path}: does not fit into memory") from None
+    # A damaged zip or array header raises whatever the damage happens to hit: BadZipFile,
+    # zlib.error, NotImplementedError, ValueError, SyntaxError, struct.error and more.
+    except Exception as error:
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"{path}: not a readable .npz file: {line}") from None
+    return checked_dataset(str(path), *arrays)
+
+
+def _read(path: Path) -> tuple[np.ndarray, ...]:
+    """Return the four arrays as they are in the file."""
+    with path.open("rb") as stream:
+        if stream.read(2) != b"PK":  # else numpy would suspect a pickle and advise to load it
+            raise ConfigError(f"{path}: not an .npz file")
+        stream.seek(0)
+        with np.load(stream, allow_pickle=False) as members:
+            missing = [part for part in PARTS if part not in members]
+            if missing:
+                raise ConfigError(f"{path}: holds no array {' or '.join(missing)}")
+            return tuple(_member(path, members, part) for part in PARTS)
+
+
+def _member(path: Path, members: np.lib.npyio.NpzFile, part: str) -> np.ndarray:
+    try:
+        array = members[part]
+    except ValueError as error:
+        if "allow_pickle" in str(error):
+            raise ConfigError(
+                f"{path}: {part} holds Python objects, which psrt never unpickles"
+            ) from None
+        raise
+    if not isinstance(array, np.ndarray):  # a member that is no .npy comes back as raw bytes
+        raise ConfigError(f"{path}: {part} is not a numpy array")
+    return array

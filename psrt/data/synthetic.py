@@ -1,0 +1,83 @@
+"""The synthetic dataset: Gaussian inputs that a seeded random teacher network labels, any size."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from psrt.data.dataset import Dataset, checked_dataset
+from psrt.errors import ConfigError
+from psrt.partition import block_spans
+
+#: Samples, features and classes of plain ``synthetic``.
+DEFAULT_SIZE = (4096, 32, 10)
+#: Hidden units of the teacher: few enough that a student of the usual size can follow.
+_TEACHER_WIDTH = 32
+#: Samples labelled at a time; bounds the teacher's working memory.
+_BLOCK = 4096
+
+
+def parse_size(spec: str) -> tuple[int, int, int]:
+    """Read ``synthetic`` or ``synthetic:SAMPLESxFEATURESxCLASSES``.
+
+    >>> parse_size("synthetic:1000x20x5")
+    (1000, 20, 5)
+
+    Raises:
+        ConfigError: if it is spelled otherwise or asks for less than 5 x 1 x 2.
+    """
+    if spec == "synthetic":
+        return DEFAULT_SIZE
+    match = re.fullmatch(r"synthetic:(\d{1,12})x(\d{1,12})x(\d{1,12})", spec, re.ASCII)
+    if match is None:
+        raise ConfigError(
+            f"dataset {spec!r}: write synthetic:SAMPLESxFEATURESxCLASSES, like synthetic:4096x32x10"
+        )
+    samples, features, classes = (int(part) for part in match.groups())
+    if samples < 5 or features < 1 or classes < 2:
+        raise ConfigError(
+            f"dataset {spec!r}: at least 5 samples, 1 feature and 2 classes are needed"
+        )
+    return samples, features, classes
+
+
+def load_synthetic(spec: str, *, seed: int) -> Dataset:
+    """Make the dataset that ``spec`` sizes; a fifth as many test samples come on top.
+
+    Inputs are standard normal; a label is the largest score of a teacher with one hidden layer
+    of tanh units and normal weights. Scores are centred (by their mean over the first samples),
+    so that no class takes most of the samples. There is no label noise.
+
+    Args:
+        spec: see `parse_size`.
+        seed: of the inputs and of the teacher.
+
+    Raises:
+        ConfigError: for a bad ``spec``, or if this much memory is not to be had.
+    """
+    samples, features, classes = parse_size(spec)
+    total = samples + samples // 5
+    rng = np.random.default_rng(seed)
+    try:
+        x = rng.standard_normal((total, features), dtype=np.float32)
+        y = _teach(rng, x, classes)
+    except (MemoryError, ValueError) as error:  # ValueError: more than numpy can address
+        raise ConfigError(f"dataset {spec!r} does not fit into memory") from error
+    return checked_dataset(spec, x[:samples], y[:samples], x[samples:], y[samples:])
+
+
+def _teach(rng: np.random.Generator, x: np.ndarray, classes: int) -> np.ndarray:
+    """Return the teacher's labels (N,) int64 of ``x`` (N, d)."""
+    features = x.shape[1]
+    first = rng.standard_normal((features, _TEACHER_WIDTH), dtype=np.float32)
+    first /= np.float32(np.sqrt(features))  # so that the hidden units see unit variance
+    second = rng.standard_normal((_TEACHER_WIDTH, classes), dtype=np.float32)
+    labels = np.empty(len(x), dtype=np.int64)
+    centre: np.ndarray | None = None
+    for start, stop in block_spans(len(x), _BLOCK):
+        scores = np.tanh(x[start:stop] @ first) @ second
+        if centre is None:
+            centre = scores.mean(axis=0)
+        np.argmax(scores - centre, axis=1, out=labels[start:stop])
+    return labels

@@ -1,0 +1,266 @@
+"""A multi-layer perceptron over one flat float32 vector. Pure: arrays in, arrays out.
+
+Parameters and gradient are flat vectors because that is what is sent, cut into shards and
+updated; the layers are views of them. A step allocates no array: every product, activation
+and loss is written into a buffer that was made with the model, and the gradient of each
+tensor straight into its place in the vector that will be sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from psrt.errors import ConfigError
+from psrt.model.activation import ACTIVATIONS, Array
+from psrt.model.loss import LOSSES
+
+PartT = TypeVar("PartT")
+
+
+class Layer(NamedTuple):
+    """One layer's tensors: ``weight`` ``(in, out)`` and ``bias`` ``(out,)``."""
+
+    weight: Array
+    bias: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """What one batch of ``b`` rows computes; views of the model's own memory."""
+
+    #: Values of the hidden layers and, last, the outputs: ``(b, width)`` each.
+    values: tuple[Array, ...]
+    #: Gradient of the loss with respect to the sums of each hidden layer: ``(b, width)`` each.
+    deltas: tuple[Array, ...]
+
+
+class FlatViews:
+    """The layers of the vector seen last; looking them up again costs one comparison."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = tuple(sizes)
+        self.n = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(sizes))
+        #: Holding the vector itself keeps its identity from being given to another one.
+        self._vector: Array | None = None
+        self._layers: tuple[Layer, ...] = ()
+
+    def of(self, vector: Array) -> tuple[Layer, ...]:
+        """Return the layers of ``vector`` ``(n,)`` as views.
+
+        Raises:
+            ConfigError: if the vector is not float32, contiguous and of ``n`` elements.
+        """
+        if vector is not self._vector:
+            self._layers = tuple(self._cut(vector))
+            self._vector = vector
+        return self._layers
+
+    def _cut(self, vector: Array) -> list[Layer]:
+        good = vector.shape == (self.n,) and vector.dtype == np.float32
+        if not (good and vector.flags.c_contiguous):
+            raise ConfigError(
+                f"a {vector.dtype} vector of shape {vector.shape} where the model has "
+                f"{self.n} contiguous float32 parameters"
+            )
+        layers, at = [], 0
+        for fan_in, fan_out in pairwise(self._sizes):
+            end = at + fan_in * fan_out
+            weight = vector[at:end].reshape(fan_in, fan_out)
+            layers.append(Layer(weight, vector[end : end + fan_out]))
+            at = end + fan_out
+        return layers
+
+
+class MLP:
+    """Dense layers ``h = f(h W + b)``, the last one without activation, and a mean loss.
+
+    >>> model = MLP([2, 3, 2], batch_size=4)
+    >>> model.n
+    17
+    >>> theta, gradient = model.initial(np.random.default_rng(0)), np.empty(17, np.float32)
+    >>> x, y = np.zeros((4, 2), np.float32), np.array([0, 1, 1, 0])
+    >>> round(model.loss_and_grad(theta, x, y, gradient), 4)  # zero input: both equally likely
+    0.6931
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        *,
+        activation: str = "relu",
+        loss: str = "cross-entropy",
+        batch_size: int,
+    ) -> None:
+        """Reserve the memory of a step.
+
+        Args:
+            sizes: widths from the input to the output, at least two, each at least 1.
+            activation: of the hidden layers, a name in ``ACTIVATIONS``.
+            loss: a name in ``LOSSES``.
+            batch_size: the most rows a batch may have.
+
+        Raises:
+            ConfigError: if a size is not positive or a name unknown.
+        """
+        if len(sizes) < 2 or min(sizes) < 1 or batch_size < 1:
+            raise ConfigError(f"no MLP has sizes {list(sizes)} and batches of {batch_size}")
+        #: Widths from the input to the output.
+        self.sizes = tuple(sizes)
+        #: Most rows of a batch.
+        self.batch_size = batch_size
+        self._parameters, self._gradient = FlatViews(sizes), FlatViews(sizes)
+        #: Parameters, elements of the flat vector.
+        self.n = self._parameters.n
+        self._bounded = activation == "tanh"
+        new = _named(ACTIVATIONS, activation, "activation")
+        self._activations = [new(batch_size, width) for width in sizes[1:-1]]
+        self._loss = _named(LOSSES, loss, "loss")(batch_size, sizes[-1])
+        values = tuple(np.empty((batch_size, width), np.float32) for width in sizes[1:])
+        deltas = tuple(np.empty((batch_size, width), np.float32) for width in sizes[1:-1])
+        #: By number of rows; all of them are views of the one of ``batch_size`` rows.
+        self._buffers = {batch_size: Buffers(values, deltas)}
+
+    def initial(self, rng: np.random.Generator) -> Array:
+        """Return fresh parameters ``(n,)``; biases are zero.
+
+        Under tanh the weights are uniform with variance 2/(in + out) (Glorot & Bengio, AISTATS
+        2010), otherwise normal with variance 2/in (He et al., ICCV 2015), so that neither
+        signal nor gradient grows or fades with depth.
+        """
+        theta = np.zeros(self.n, np.float32)
+        for weight, _ in FlatViews(self.sizes).of(theta):
+            fan_in, fan_out = weight.shape
+            if self._bounded:
+                limit = math.sqrt(6 / (fan_in + fan_out))
+                weight[...] = rng.uniform(-limit, limit, weight.shape)
+            else:
+                rng.standard_normal(out=weight, dtype=np.float32)
+                weight *= np.float32(math.sqrt(2 / fan_in))
+        return theta
+
+    def tensors(self, theta: Array) -> dict[str, Array]:
+        """Return named views of ``theta``: ``layers.0.weight`` (in, out), ``layers.0.bias``, …."""
+        layers = FlatViews(self.sizes).of(theta)
+        return {
+            f"layers.{i}.{name}": tensor
+            for i, layer in enumerate(layers)
+            for name, tensor in layer._asdict().items()
+        }
+
+    @np.errstate(all="ignore")  # a diverging run is told by its loss, not by warnings
+    def loss_and_grad(self, theta: Array, x: Array, y: npt.NDArray[Any], out: Array) -> float:
+        """Return the mean loss of a batch and write its gradient; allocates no array.
+
+        The layers of the last ``theta`` and ``out`` are remembered, so callers that keep to
+        the same two vectors pay for the views once.
+
+        Args:
+            theta: parameters ``(n,)``, float32.
+            x: inputs ``(b, d)``, float32, ``b <= batch_size``; an empty batch has loss 0 and
+                gradient 0, as it adds nothing to a mean weighted by rows.
+            y: class labels ``(b,)``, or targets ``(b, k)`` under the squared loss.
+            out: where the gradient of the mean goes, ``(n,)``, float32; overwritten.
+
+        Returns:
+            The mean loss, NaN or infinite where the numbers left float32.
+
+        Raises:
+            ConfigError: if shapes or labels do not fit the model.
+        """
+        layers, gradients = self._parameters.of(theta), self._gradient.of(out)
+        if len(x) == 0:
+            out.fill(0)
+            return 0.0
+        buffers = self._buffers_for(x, y)
+        self._forward(layers, x, buffers)
+        loss = self._loss(buffers.values[-1], y)
+        self._backward(layers, x, buffers, gradients)
+        return loss
+
+    @np.errstate(all="ignore")
+    def evaluate(self, theta: Array, x: Array, y: npt.NDArray[Any]) -> tuple[float, float | None]:
+        """Return mean loss and accuracy over any number of rows, a batch at a time.
+
+        Returns:
+            The mean loss and the share of rows whose largest output is the label's, in
+            ``[0, 1]``; None where targets are not labels. NaN for no rows at all.
+        """
+        layers = self._parameters.of(theta)
+        total, right = 0.0, 0
+        for start in range(0, len(x), self.batch_size):
+            part, labels = x[start : start + self.batch_size], y[start : start + self.batch_size]
+            buffers = self._buffers_for(part, labels)
+            self._forward(layers, part, buffers)
+            outputs = buffers.values[-1]
+            if labels.ndim == 1:
+                right += int(np.count_nonzero(outputs.argmax(axis=1) == labels))
+            total += self._loss(outputs, labels) * len(part)
+        rows = len(x)
+        accuracy = (right / rows if rows else math.nan) if y.ndim == 1 else None
+        return (total / rows if rows else math.nan), accuracy
+
+    def _buffers_for(self, x: Array, y: npt.NDArray[Any]) -> Buffers:
+        """Return buffers of as many rows as ``x`` has, after a check of what came."""
+        rows = len(x)
+        if x.shape != (rows, self.sizes[0]) or x.dtype != np.float32 or len(y) != rows:
+            raise ConfigError(
+                f"inputs are {x.dtype} {x.shape} with {len(y)} targets, expected float32 rows "
+                f"of {self.sizes[0]}"
+            )
+        if rows > self.batch_size:
+            raise ConfigError(f"a batch of {rows} rows for a model made for {self.batch_size}")
+        if rows not in self._buffers:
+            whole = self._buffers[self.batch_size]
+            self._buffers[rows] = Buffers(
+                tuple(value[:rows] for value in whole.values),
+                tuple(delta[:rows] for delta in whole.deltas),
+            )
+        return self._buffers[rows]
+
+    def _forward(self, layers: tuple[Layer, ...], x: Array, buffers: Buffers) -> None:
+        """Fill the buffers' values from the inputs ``x``."""
+        h = x
+        last = len(layers) - 1
+        for i, ((weight, bias), z) in enumerate(zip(layers, buffers.values, strict=True)):
+            np.dot(h, weight, out=z)
+            np.add(z, bias, z)
+            if i < last:
+                self._activations[i].forward(z)
+            h = z
+
+    def _backward(
+        self,
+        layers: tuple[Layer, ...],
+        x: Array,
+        buffers: Buffers,
+        gradients: tuple[Layer, ...],
+    ) -> None:
+        """Write every tensor's gradient; the outputs hold that of the loss."""
+        delta = buffers.values[-1]
+        for i in range(len(layers) - 1, -1, -1):
+            h = buffers.values[i - 1] if i else x
+            np.dot(h.T, delta, out=gradients[i].weight)
+            np.add.reduce(delta, axis=0, out=gradients[i].bias)
+            if i:
+                below = buffers.deltas[i - 1]
+                np.dot(delta, layers[i].weight.T, out=below)
+                self._activations[i - 1].backward(h, below)
+                delta = below
+
+
+def _named(registry: Mapping[str, PartT], name: str, kind: str) -> PartT:
+    """Look ``name`` up.
+
+    Raises:
+        ConfigError: if it is not there.
+    """
+    if name not in registry:
+        raise ConfigError(f"unknown {kind} {name!r}, expected one of {', '.join(registry)}")
+    return registry[name]

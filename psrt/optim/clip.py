@@ -1,0 +1,60 @@
+"""Clipping a gradient by its L2 norm. Pure: a norm and a factor, the scaling is the caller's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from psrt.optim.optimizer import Vector
+
+#: Elements widened to float64 at a time, 64 KiB.
+_CHUNK = 8192
+
+
+def clip_factor(norm: float, limit: float | None) -> float:
+    """Return what to multiply a gradient with so that its norm is at most ``limit``.
+
+    A NaN norm gives NaN and an infinite one 0, which turns the infinite element into NaN: what
+    has diverged stays visible.
+
+    Args:
+        norm: L2 norm of the whole gradient, at least 0.
+        limit: the longest that a gradient may be; None for no clipping.
+
+    >>> clip_factor(8.0, 2.0), clip_factor(1.0, 2.0), clip_factor(8.0, None)
+    (0.25, 1.0, 1.0)
+
+    Source: Pascanu, Mikolov, Bengio, ICML 2013.
+    """
+    if limit is None or norm <= limit:
+        return 1.0
+    return limit / norm
+
+
+@np.errstate(all="ignore")
+def square_sum(vector: Vector) -> float:
+    """Return Σx² in float64, which a float32 sum of millions of squares would blur.
+
+    The squares of any float32 fit. Sums of the spans of a vector add up to that of the whole.
+
+    >>> square_sum(np.array([3, 4], np.float32))
+    25.0
+    """
+    wide = np.empty(min(len(vector), _CHUNK), np.float64)
+    total = 0.0
+    for start in range(0, len(vector), _CHUNK):
+        part = vector[start : start + _CHUNK]
+        chunk = wide[: len(part)]
+        np.copyto(chunk, part)
+        total += float(np.dot(chunk, chunk))
+    return total
+
+
+def l2_norm(vector: Vector) -> float:
+    """Return the L2 norm of ``vector`` ``(n,)``, in float64.
+
+    >>> l2_norm(np.array([3, 4], np.float32))
+    5.0
+    """
+    return math.sqrt(square_sum(vector))

@@ -1,0 +1,90 @@
+"""Gap-aware rates: divide a gradient by how many steps its parameters have been left behind."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psrt.errors import ConfigError
+from psrt.optim.optimizer import Vector, block_scratch, scalar
+from psrt.partition import Span
+
+#: Memory of the steps' mean square, and what keeps C from being zero.
+_MEMORY, _EPSILON = 0.999, 1e-8
+_ONE = scalar(1)
+
+
+class GapAware:
+    """G/(1 + abs(θ_now − θ_read)/C), C = η_max·(√v̂ + ε): the gap in units of one large step.
+
+    v is the running mean square of the steps that updates make at unit rate,
+    (θ_before − θ_after)/η, so momentum and Adam count as what they do; v̂ = v/(1 − 0.999ᵗ) after
+    t updates undoes its start from zero. Both gap and C are taken element by element. A
+    parameter that has not moved keeps its gradient bit for bit, and so do all under C = ∞,
+    which is ``max_lr=math.inf``.
+
+    Source: Barkai, Hakimi, Schuster, ICLR 2020 (1909.10802).
+    """
+
+    elementwise = True
+    needs_read = True
+
+    def __init__(self, n: int, *, max_lr: float) -> None:
+        """Set up.
+
+        Args:
+            n: elements of the shard.
+            max_lr: the largest learning rate of the run, a schedule's ``peak``.
+
+        Raises:
+            ConfigError: if the rate is not positive.
+        """
+        if not max_lr > 0:
+            raise ConfigError(f"gap-aware rates with a peak rate of {max_lr}, expected above 0")
+        self.state: dict[str, Vector] = {"mean_square_step": np.zeros(n, np.float32)}
+        #: Updates observed, with a rate above zero.
+        self.updates = 0
+        self._max_lr = scalar(max_lr)
+        self._memory, self._epsilon = scalar(_MEMORY), scalar(_EPSILON)
+        #: (1 − memory)/η² of the update under observation, and 1/(1 − memoryᵗ).
+        self._rest, self._unbias = scalar(), scalar()
+        self._unit, self._gap = block_scratch(n), block_scratch(n)
+
+    def scale(self, staleness: int) -> float:
+        """Return 1: all is done element by element."""
+        return 1.0
+
+    @np.errstate(all="ignore")
+    def block(
+        self, span: Span, grad: Vector, theta_now: Vector, theta_read: Vector, out: Vector
+    ) -> None:
+        """Write the penalized block; see ``StalenessRate``."""
+        unit, gap = self._unit[: span.size], self._gap[: span.size]
+        self._unbias[()] = 1 / (1 - _MEMORY ** max(self.updates, 1))
+        np.multiply(span.of(self.state["mean_square_step"]), self._unbias, unit)
+        np.sqrt(unit, unit)
+        np.add(unit, self._epsilon, unit)
+        np.multiply(unit, self._max_lr, unit)
+        np.subtract(theta_now, theta_read, gap)
+        np.abs(gap, gap)
+        np.divide(gap, unit, gap)
+        np.add(gap, _ONE, gap)
+        np.divide(grad, gap, out)
+
+    @np.errstate(all="ignore")
+    def observe(self, span: Span, theta_before: Vector, theta_after: Vector, lr: float) -> None:
+        """Fold one block of an update's step into the mean square.
+
+        The block that starts at 0 counts as a new update, so it comes first. An update with
+        rate 0, as a warm-up begins with, has no step at unit rate and is not counted.
+        """
+        if lr == 0:
+            return
+        if span.start == 0:
+            self.updates += 1
+        self._rest[()] = (1 - _MEMORY) / lr**2
+        step, mean_square = self._unit[: span.size], span.of(self.state["mean_square_step"])
+        np.subtract(theta_before, theta_after, step)
+        np.multiply(step, step, step)
+        np.multiply(step, self._rest, step)
+        np.multiply(mean_square, self._memory, mean_square)
+        np.add(mean_square, step, mean_square)

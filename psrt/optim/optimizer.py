@@ -1,0 +1,78 @@
+"""What an optimizer is, and one step with it. Knows spans of a vector, never layers or ranks.
+
+Every optimizer here is element-wise: element i of the next parameters depends on element i of
+what came in and of the state, by float32 operations that round the same wherever they run. So a
+vector that is cut into shards and blocks, in any way, ends with the bits of the uncut one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from psrt.partition import Span, block_spans
+
+Vector = npt.NDArray[np.float32]
+
+#: Most elements of one update: a block of parameters, one of gradients and one of scratch are
+#: then 768 KiB and stay in a core's second-level cache from one pass over them to the next.
+BLOCK = 65536
+
+
+class Optimizer(Protocol):
+    """Turns a gradient into the next parameters, a block at a time."""
+
+    #: Named float32 arrays ``(n,)``, all that a checkpoint must keep beside ``updates``.
+    state: dict[str, Vector]
+    #: Updates begun so far.
+    updates: int
+
+    def begin(self, lr: float) -> None:
+        """Begin an update with learning rate ``lr``; once, before its blocks."""
+
+    def update(self, span: Span, theta: Vector, grad: Vector, out: Vector) -> None:
+        """Write the next parameters of one block; allocates no array.
+
+        Args:
+            span: where the block is in the optimizer's own vector of ``n`` elements; at most
+                ``BLOCK`` elements, each of them once per update, blocks in any order.
+            theta: the block of the parameters, ``(span.size,)``.
+            grad: the block of the gradient; never written.
+            out: where the block of the next parameters goes; may be ``theta``.
+        """
+
+
+@lru_cache(maxsize=16)
+def _blocks(n: int) -> tuple[Span, ...]:
+    """Return the blocks of ``n`` elements, the same tuple on every call."""
+    return block_spans(n, BLOCK)
+
+
+def step(optimizer: Optimizer, theta: Vector, grad: Vector, out: Vector, lr: float) -> None:
+    """Make one whole update, block after block.
+
+    Args:
+        optimizer: made for ``n`` elements.
+        theta: parameters ``(n,)``.
+        grad: gradient ``(n,)``.
+        out: the next parameters ``(n,)``; may be ``theta``.
+        lr: learning rate of this update.
+    """
+    optimizer.begin(lr)
+    update = optimizer.update
+    for span in _blocks(len(theta)):
+        start, stop = span
+        update(span, theta[start:stop], grad[start:stop], out[start:stop])
+
+
+def scalar(value: float = 0.0) -> Vector:
+    """Return a 0-d float32 array, which costs numpy half of what a Python number does."""
+    return np.array(value, np.float32)
+
+
+def block_scratch(n: int) -> Vector:
+    """Return room for the largest block of a vector of ``n`` elements."""
+    return np.empty(min(n, BLOCK), np.float32)

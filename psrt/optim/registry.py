@@ -1,0 +1,174 @@
+"""Optimizers and staleness rates by name: a new one is a file and a row here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from psrt.errors import ConfigError
+from psrt.optim.adagrad import Adagrad
+from psrt.optim.adam import Adam
+from psrt.optim.delay_compensated import DelayCompensated
+from psrt.optim.gap_aware import GapAware
+from psrt.optim.optimizer import Optimizer
+from psrt.optim.sgd import Momentum, Sgd
+from psrt.optim.staleness import (
+    Constant,
+    Drop,
+    Exponential,
+    Inverse,
+    MeanInverse,
+    Power,
+    StalenessRate,
+)
+
+RowT = TypeVar("RowT")
+
+
+class OptimizerRow(NamedTuple):
+    """How to make an optimizer for ``n`` elements."""
+
+    make: Callable[..., Optimizer]
+    #: Knobs it takes beside ``n`` and ``weight_decay``.
+    knobs: tuple[str, ...] = ()
+
+
+class RateRow(NamedTuple):
+    """How to make a staleness rate."""
+
+    make: Callable[..., StalenessRate]
+    #: Knobs it takes, ``n`` included where it keeps arrays.
+    knobs: tuple[str, ...] = ()
+
+
+_ADAM = ("beta1", "beta2", "epsilon")
+
+#: Every optimizer by its name.
+OPTIMIZERS: dict[str, OptimizerRow] = {
+    "sgd": OptimizerRow(Sgd),
+    "momentum": OptimizerRow(Momentum, ("momentum",)),
+    "nesterov": OptimizerRow(partial(Momentum, nesterov=True), ("momentum",)),
+    "adagrad": OptimizerRow(Adagrad, ("epsilon",)),
+    "adam": OptimizerRow(Adam, _ADAM),
+    "adamw": OptimizerRow(partial(Adam, decoupled=True), _ADAM),
+}
+
+#: Every staleness-aware rate by its name.
+STALENESS_RATES: dict[str, RateRow] = {
+    "constant": RateRow(Constant),
+    "inverse": RateRow(Inverse),
+    "mean-inverse": RateRow(MeanInverse, ("window",)),
+    "power": RateRow(Power, ("power",)),
+    "exponential": RateRow(Exponential, ("decay",)),
+    "drop": RateRow(Drop, ("limit",)),
+    "delay-compensated": RateRow(DelayCompensated, ("n", "dc_lambda", "adaptive")),
+    "gap-aware": RateRow(GapAware, ("n", "max_lr")),
+}
+
+
+def make_optimizer(
+    name: str,
+    n: int,
+    *,
+    momentum: float | None = None,
+    weight_decay: float = 0.0,
+    beta1: float | None = None,
+    beta2: float | None = None,
+    epsilon: float | None = None,
+) -> Optimizer:
+    """Make an optimizer of ``n`` elements.
+
+    Args:
+        name: a name in ``OPTIMIZERS``.
+        n: elements of its vector.
+        momentum: share of the velocity that a step keeps, in ``[0, 1)``; None for 0.9.
+        weight_decay: L2 coefficient, coupled to the gradient in all but adamw.
+        beta1: memory of Adam's mean, in ``[0, 1)``; None for 0.9.
+        beta2: memory of Adam's mean square, in ``[0, 1)``; None for 0.999.
+        epsilon: what is added to the root of squares, above 0; None for 1e-8.
+
+    Raises:
+        ConfigError: if the name is unknown, a knob out of range, or given and of no use to it.
+    """
+    row = _row(OPTIMIZERS, name, "optimizer")
+    for knob, memory in (("momentum", momentum), ("beta1", beta1), ("beta2", beta2)):
+        if memory is not None and not 0 <= memory < 1:
+            raise ConfigError(f"{knob} {memory}, expected at least 0 and below 1")
+    if epsilon is not None and not epsilon > 0:
+        raise ConfigError(f"epsilon {epsilon}, expected above 0")
+    if not weight_decay >= 0:
+        raise ConfigError(f"weight decay {weight_decay}, expected at least 0")
+    knobs = {"momentum": momentum, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+    return row.make(n, weight_decay=weight_decay, **_taken(knobs, row.knobs, name))
+
+
+def make_staleness_rate(
+    name: str,
+    n: int,
+    *,
+    window: int | None = None,
+    power: float | None = None,
+    decay: float | None = None,
+    limit: int | None = None,
+    dc_lambda: float | None = None,
+    adaptive: bool | None = None,
+    max_lr: float | None = None,
+) -> StalenessRate:
+    """Make a staleness-aware rate of a shard of ``n`` elements.
+
+    Args:
+        name: a name in ``STALENESS_RATES``.
+        n: elements of the shard.
+        window: gradients that mean-inverse averages over; None for 32.
+        power: p of power; None for 0.5.
+        decay: b of exponential; None for 0.2.
+        limit: the staleness beyond which drop drops; required by it.
+        dc_lambda: strength of delay-compensated; None for 0.04, or 2 if adaptive.
+        adaptive: whether that follows the gradient's mean square; None for no.
+        max_lr: the run's largest learning rate, required by gap-aware; others may be given it.
+
+    Raises:
+        ConfigError: if the name is unknown, a knob out of range, missing, or given and of no
+            use to it.
+    """
+    row = _row(STALENESS_RATES, name, "staleness rate")
+    knobs = {
+        "window": window,
+        "power": power,
+        "decay": decay,
+        "limit": limit,
+        "dc_lambda": dc_lambda,
+        "adaptive": adaptive or None,
+    }
+    # What describes the run and not the rule may be given to every rule.
+    run = {"n": n, "max_lr": max_lr}
+    taken = _taken({**knobs, **{k: v for k, v in run.items() if k in row.knobs}}, row.knobs, name)
+    for required in ("limit", "max_lr"):
+        if required in row.knobs and required not in taken:
+            raise ConfigError(f"staleness rate {name} needs {required}")
+    return row.make(**taken)
+
+
+def _taken(given: Mapping[str, Any], takes: tuple[str, ...], name: str) -> dict[str, Any]:
+    """Return the knobs that were given.
+
+    Raises:
+        ConfigError: if one of them is not taken.
+    """
+    knobs = {knob: value for knob, value in given.items() if value is not None}
+    for knob in knobs:
+        if knob not in takes:
+            raise ConfigError(f"{name} takes no {knob}")
+    return knobs
+
+
+def _row(registry: Mapping[str, RowT], name: str, kind: str) -> RowT:
+    """Look a name up.
+
+    Raises:
+        ConfigError: if it is not there.
+    """
+    if name not in registry:
+        raise ConfigError(f"unknown {kind} {name!r}, expected one of {', '.join(registry)}")
+    return registry[name]

@@ -1,0 +1,182 @@
+"""Staleness-aware rates: what a gradient is worth, given how old its parameters were.
+
+The staleness τ of a gradient is the number of updates that its shard has made since the
+parameters it was computed on. A rule turns each gradient before gradients are averaged, and
+never the learning rate that they share. Most rules are one factor r(τ); the element-wise ones
+(``delay_compensated.py``, ``gap_aware.py``) also look at how far each parameter has moved.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+
+from psrt.errors import ConfigError
+from psrt.optim.optimizer import Vector
+from psrt.partition import Span
+
+#: Least factor of the rules that only weaken a gradient: at 0 it would count as dropped.
+_SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+class StalenessRate(Protocol):
+    """One rule, on one shard of ``n`` elements.
+
+    A server does, per gradient in the order of application: ``scale(τ)``, leave the gradient
+    out if that is 0.0, and, if ``elementwise``, ``block`` on every block. Then, per update
+    and if ``elementwise``, ``observe`` on every block, from the first one on.
+    """
+
+    #: Whether ``block`` and ``observe`` take part; otherwise ``scale`` is the whole rule.
+    elementwise: bool
+    #: Whether ``block`` needs the parameters that the gradient was computed on.
+    needs_read: bool
+    #: Named float32 arrays ``(n,)`` for checkpoints; may be empty.
+    state: dict[str, Vector]
+
+    def scale(self, staleness: int) -> float:
+        """Return the factor r(τ) of one gradient; exactly 0.0 means to drop and count it."""
+
+    def block(
+        self, span: Span, grad: Vector, theta_now: Vector, theta_read: Vector, out: Vector
+    ) -> None:
+        """Write what the rule makes of one block of a gradient; allocates no array.
+
+        Args:
+            span: where the block is in the shard, at most ``BLOCK`` elements.
+            grad: the block of the gradient ``(span.size,)``; written only if it is ``out``.
+            theta_now: the block of the parameters that the update starts from.
+            theta_read: the block of the parameters that the gradient was computed on.
+            out: where the result goes.
+        """
+
+    def observe(self, span: Span, theta_before: Vector, theta_after: Vector, lr: float) -> None:
+        """Learn from one block of an update that was made with learning rate ``lr``."""
+
+
+class ScalarRate:
+    """What rules that are one factor have in common: nothing element-wise takes place."""
+
+    elementwise = False
+    needs_read = False
+
+    def __init__(self) -> None:
+        self.state: dict[str, Vector] = {}
+
+    def block(
+        self, span: Span, grad: Vector, theta_now: Vector, theta_read: Vector, out: Vector
+    ) -> None:
+        """Copy: the factor is all there is to the rule."""
+        np.copyto(out, grad)
+
+    def observe(self, span: Span, theta_before: Vector, theta_after: Vector, lr: float) -> None:
+        """Learn nothing."""
+
+
+class Constant(ScalarRate):
+    """r = 1."""
+
+    def scale(self, staleness: int) -> float:
+        """Return 1."""
+        return 1.0
+
+
+class Inverse(ScalarRate):
+    """r = 1/τ, and 1 for τ = 0.
+
+    Source: Zhang, Gupta, Lian, Liu, IJCAI 2016 (1511.05950).
+
+    >>> [Inverse().scale(staleness) for staleness in (0, 1, 4)]
+    [1.0, 1.0, 0.25]
+    """
+
+    def scale(self, staleness: int) -> float:
+        """Return 1/τ, at most 1."""
+        return 1.0 / max(staleness, 1)
+
+
+class MeanInverse(ScalarRate):
+    """r = 1/⟨τ⟩ over the last gradients, this one included, and at most 1.
+
+    Source: Gupta, Zhang, Wang, Rudra, ICDM 2016 (1509.04210), who divide by the mean staleness
+    of the protocol; over a window it needs not be known before.
+
+    >>> rate = MeanInverse(window=2)
+    >>> [rate.scale(staleness) for staleness in (4, 0, 0)]
+    [0.25, 0.5, 1.0]
+    """
+
+    def __init__(self, *, window: int = 32) -> None:
+        super().__init__()
+        if window < 1:
+            raise ConfigError(f"a mean over the last {window} gradients, expected at least 1")
+        #: Staleness of the last gradients, a ring of ``window``.
+        self._last = [0] * window
+        self._seen = 0
+        self._sum = 0
+
+    def scale(self, staleness: int) -> float:
+        """Take ``staleness`` into the window and return 1/⟨τ⟩."""
+        at = self._seen % len(self._last)
+        self._sum += staleness - self._last[at]
+        self._last[at] = staleness
+        self._seen += 1
+        return 1.0 if self._sum == 0 else min(1.0, min(self._seen, len(self._last)) / self._sum)
+
+
+class Power(ScalarRate):
+    """r = (1 + τ)^−p. Ours, for comparison.
+
+    >>> Power(power=0.5).scale(3)
+    0.5
+    """
+
+    def __init__(self, *, power: float = 0.5) -> None:
+        super().__init__()
+        if not power >= 0:
+            raise ConfigError(f"staleness power {power}, expected at least 0")
+        self._power = power
+
+    def scale(self, staleness: int) -> float:
+        """Return (1 + τ)^−p."""
+        return max(math.pow(1 + staleness, -self._power), _SMALLEST)
+
+
+class Exponential(ScalarRate):
+    """r = e^(−bτ). Ours, for comparison.
+
+    >>> Exponential(decay=math.log(2)).scale(2)
+    0.25
+    """
+
+    def __init__(self, *, decay: float = 0.2) -> None:
+        super().__init__()
+        if not decay >= 0:
+            raise ConfigError(f"staleness decay {decay}, expected at least 0")
+        self._decay = decay
+
+    def scale(self, staleness: int) -> float:
+        """Return e^(−bτ)."""
+        return max(math.exp(-self._decay * staleness), _SMALLEST)
+
+
+class Drop(ScalarRate):
+    """r = 1 up to a staleness and 0, which is to drop the gradient, beyond.
+
+    Source: the stale gradients that TensorFlow's SyncReplicasOptimizer throws away.
+
+    >>> [Drop(limit=2).scale(staleness) for staleness in (0, 2, 3)]
+    [1.0, 1.0, 0.0]
+    """
+
+    def __init__(self, *, limit: int) -> None:
+        super().__init__()
+        if limit < 0:
+            raise ConfigError(f"staleness limit {limit}, expected at least 0")
+        self._limit = limit
+
+    def scale(self, staleness: int) -> float:
+        """Return 1 or, where the gradient is to be dropped, 0."""
+        return 1.0 if staleness <= self._limit else 0.0

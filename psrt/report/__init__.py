@@ -1,0 +1,30 @@
+"""What a run leaves behind: records, lines on the console, files. Pure of MPI and of time.
+
+Workers send ``Report`` messages; rank 0's ``Journal`` merges them into ``Record``s, which become
+lines of ``metrics.jsonl`` and of the console; the end of a run is a ``Summary``. Whoever compares
+or plots runs reads these files and never a live run, so ``psrt.report.plots``, the one module that
+needs matplotlib, is not imported here.
+"""
+
+from __future__ import annotations
+
+from psrt.report.console import epoch_line, final_table, human_bytes
+from psrt.report.files import OutputFolder
+from psrt.report.journal import Journal, Record
+from psrt.report.metrics import MetricsFile, read_metrics, seconds_to_accuracy
+from psrt.report.summary import Staleness, Summary, parameters_sha256
+
+__all__ = [
+    "Journal",
+    "MetricsFile",
+    "OutputFolder",
+    "Record",
+    "Staleness",
+    "Summary",
+    "epoch_line",
+    "final_table",
+    "human_bytes",
+    "parameters_sha256",
+    "read_metrics",
+    "seconds_to_accuracy",
+]

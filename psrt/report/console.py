@@ -1,0 +1,98 @@
+"""What a person reads during a run and at its end. Pure: returns text, prints nothing.
+
+Plain lines, no cursor movement: under mpirun every rank believes that it has a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+from psrt.report.journal import Record
+
+
+def epoch_line(record: Record) -> str:
+    """Return the line of one record; what was not measured is left out.
+
+    >>> epoch_line(Record(3, 135, 0.21427, 0.19, 0.947, 0.2, 181234.5, 4320, 1.93, 4, 0, 0, True))
+    'epoch  3  step  135  loss 0.2143  accuracy 94.7 %  1.8e+05 samples/s  staleness 1.9'
+    """
+    parts = [f"epoch {record.epoch:2d}", f"step {record.step:4d}", f"loss {record.loss:.4f}"]
+    if record.accuracy is not None:
+        parts.append(f"accuracy {100 * record.accuracy:.1f} %")
+    elif record.test_loss is not None:
+        parts.append(f"test loss {record.test_loss:.4f}")
+    if record.samples_per_second is not None:
+        parts.append(f"{record.samples_per_second:.2g} samples/s")
+    if record.staleness_mean is not None:
+        parts.append(f"staleness {record.staleness_mean:.1f}")
+    return "  ".join(parts)
+
+
+def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None = None) -> str:
+    """Return the short table at the end of a run.
+
+    Args:
+        summary: the fields of a ``Summary``, as a dictionary or as read from ``summary.json``.
+        folder: where the files of the run are, None: nowhere.
+    """
+    rows = [("mode", _mode(summary)), *_quality(summary), ("speed", _speed(summary))]
+    rows += _staleness(summary)
+    if summary["dropped"]:
+        rows.append(("dropped", f"{summary['dropped']:,} gradients"))
+    sent, received = human_bytes(summary["bytes_sent"]), human_bytes(summary["bytes_received"])
+    rows.append(("bytes", f"{sent} sent, {received} received"))
+    if folder is not None:
+        rows.append(("files", str(folder)))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def human_bytes(nbytes: float) -> str:
+    """Return a number of bytes in the decimal unit that suits it.
+
+    >>> human_bytes(999), human_bytes(1000), human_bytes(81_234_567), human_bytes(999_999)
+    ('999 B', '1.00 kB', '81.2 MB', '1.00 MB')
+    """
+    if nbytes < 1000:
+        return f"{nbytes:.0f} B"
+    for unit in ("kB", "MB", "GB", "TB"):
+        nbytes /= 1000
+        # Three digits; 999.5 and more would round to a fourth and takes the next unit.
+        if nbytes < 999.5 or unit == "TB":
+            break
+    decimals = 2 if nbytes < 9.995 else 1 if nbytes < 99.95 else 0
+    return f"{nbytes:.{decimals}f} {unit}"
+
+
+def _mode(summary: Mapping[str, Any]) -> str:
+    ranks = [
+        f"{summary[role]} {role if summary[role] != 1 else role[:-1]}"
+        for role in ("servers", "workers")
+        if summary[role]
+    ]
+    return ", ".join([summary["mode"], *ranks])
+
+
+def _quality(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the row that says how good the model is: accuracy, or the loss without classes."""
+    accuracy, loss = summary["test_accuracy"], summary["test_loss"]
+    if accuracy is not None:
+        return [("accuracy", f"{100 * accuracy:.2f} %")]
+    return [("test loss", f"{loss:.4f}")] if loss is not None else []
+
+
+def _speed(summary: Mapping[str, Any]) -> str:
+    per_second, samples, seconds = (
+        summary[key] for key in ("samples_per_second", "samples", "seconds")
+    )
+    total = f"{samples:,} samples in {seconds:.2f} s"
+    return f"{per_second:,.0f} samples/s ({total})" if per_second is not None else total
+
+
+def _staleness(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    staleness = summary["staleness"]
+    if not staleness["histogram"]:
+        return []  # nothing was pushed
+    return [("staleness", f"mean {staleness['mean']:.2f}, max {staleness['max']}")]

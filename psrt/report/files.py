@@ -1,0 +1,120 @@
+"""The output folder of a run, ``--out``. Plain files, no MPI; only rank 0 has one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+
+from psrt.errors import ConfigError
+from psrt.report.metrics import MetricsFile
+from psrt.report.summary import Summary
+
+CONFIG, METRICS = "config.toml", "metrics.jsonl"
+MODEL, SUMMARY = "model.safetensors", "summary.json"
+
+#: All that a run writes; ``--overwrite`` deletes these and nothing else.
+FILES = (CONFIG, METRICS, MODEL, SUMMARY)
+
+#: Ends the name of a file that is still being written.
+_PART = ".part"
+
+
+class OutputFolder:
+    """The four files of a run: config.toml, metrics.jsonl, model.safetensors, summary.json.
+
+    The model and the summary appear whole or not at all: each is written under another name and
+    then renamed, which is atomic within a folder. So a folder that holds ``summary.json`` holds a
+    run that came to its end.
+
+    Args:
+        path: the folder; it need not exist.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def prepare(self, config_toml: str, *, overwrite: bool = False) -> None:
+        """Make the folder, free of an earlier run, with ``config.toml`` in it.
+
+        Called once, before training, so that a run does not find out at its end that it cannot be
+        kept. Where it raises, nothing was changed.
+
+        Args:
+            config_toml: the resolved configuration.
+            overwrite: delete the files of an earlier run.
+
+        Raises:
+            ConfigError: if the path is a file or cannot be written to, or holds a run already
+                and may not be overwritten.
+        """
+        self._check(overwrite)
+        with self._told("write to"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            # Asked by doing: permissions do not tell of read-only mounts, nor bind root.
+            with tempfile.TemporaryFile(dir=self.path):
+                pass
+            for name in FILES:
+                (self.path / name).unlink(missing_ok=True)
+                (self.path / (name + _PART)).unlink(missing_ok=True)
+            (self.path / CONFIG).write_text(config_toml, encoding="utf-8")
+
+    def metrics(self) -> MetricsFile:
+        """Open ``metrics.jsonl``, empty; the caller closes it."""
+        return MetricsFile(self.path / METRICS)
+
+    def write_model(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Write ``model.safetensors``.
+
+        Args:
+            tensors: name → array of any shape, for instance ``MLP.tensors(theta)``.
+        """
+        from safetensors.numpy import save_file  # a run without --out does without it
+
+        # The format stores rows one after the other; a strided view would be stored as it lies.
+        arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        with self._replacing(MODEL) as part:
+            save_file(arrays, part)
+
+    def write_summary(self, summary: Summary) -> None:
+        """Write ``summary.json``, the last file of a run."""
+        with self._replacing(SUMMARY) as part:
+            part.write_text(summary.to_json(), encoding="utf-8")
+
+    def _check(self, overwrite: bool) -> None:
+        """Raise if the folder is taken; look, but touch nothing."""
+        with self._told("use"):
+            if self.path.exists() and not self.path.is_dir():
+                raise ConfigError(f"output folder {self.path} is a file")
+            found = [name for name in FILES if (self.path / name).exists()]
+        for name in found:
+            if (self.path / name).is_dir():
+                raise ConfigError(f"output folder {self.path} has a folder {name} in it")
+        if found and not overwrite:
+            raise ConfigError(
+                f"output folder {self.path} holds a run already ({', '.join(found)}); "
+                "--overwrite replaces it"
+            )
+
+    @contextlib.contextmanager
+    def _told(self, verb: str) -> Iterator[None]:
+        """Turn what the file system says into one line for the user."""
+        try:
+            yield
+        except OSError as error:
+            raise ConfigError(f"cannot {verb} {self.path}: {error.strerror}") from error
+
+    @contextlib.contextmanager
+    def _replacing(self, name: str) -> Iterator[Path]:
+        """Give a path to write to, which becomes ``name`` when done and vanishes on an error."""
+        part = self.path / (name + _PART)
+        try:
+            yield part
+            os.replace(part, self.path / name)
+        finally:
+            part.unlink(missing_ok=True)

@@ -1,0 +1,96 @@
+"""``metrics.jsonl``: one record a line, readable while the run goes on. Plain files, no MPI."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from psrt.errors import ConfigError
+from psrt.report.journal import Record
+from psrt.report.strict_json import dumps
+
+
+class MetricsFile:
+    """Writes records to a new file, each line complete on disk before ``write`` returns.
+
+    Flushed line by line, so whoever follows the file sees a record at once, and a run that is
+    killed loses none. A context manager; closing twice is allowed.
+
+    Args:
+        path: the file; one that exists is replaced.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
+
+    def write(self, record: Record) -> None:
+        """Append ``record`` as one line of JSON; nan and infinities become null."""
+        self._file.write(dumps(dataclasses.asdict(record)) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> MetricsFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_metrics(path: str | PathLike[str]) -> list[dict[str, Any]]:
+    """Return the records of a metrics file as dictionaries, in order.
+
+    A last line without its line feed is still being written, or was cut off when the run was
+    killed; it is left out.
+
+    Raises:
+        ConfigError: if there is no such file, or a line is not a JSON object.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    *lines, _unfinished = text.split("\n")
+    return [_parse(line, f"{path}, line {i}") for i, line in enumerate(lines, start=1)]
+
+
+def seconds_to_accuracy(records: Iterable[Mapping[str, Any]], target: float) -> float | None:
+    """Return when the test accuracy first was ``target`` or more, None if it never was.
+
+    The fair measure of a mode: samples per second mean little where each sample teaches less.
+    Only as fine as the evaluations; between two of them the later one counts.
+
+    Args:
+        records: as ``read_metrics`` returns them.
+        target: accuracy in [0, 1].
+
+    >>> run = [{"seconds": 1.0, "accuracy": 0.9}, {"seconds": 2.0, "accuracy": 0.96}]
+    >>> seconds_to_accuracy(run, 0.95), seconds_to_accuracy(run, 0.97)
+    (2.0, None)
+    """
+    for record in records:
+        if record["accuracy"] is not None and record["accuracy"] >= target:
+            return float(record["seconds"])
+    return None
+
+
+def _parse(line: str, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{where}: not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise ConfigError(f"{where}: expected a JSON object, got {line[:40]}")
+    return record

@@ -1,0 +1,136 @@
+"""``summary.json``: what came out of one run, in one object. Pure: text in, text out."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from psrt.errors import ConfigError
+from psrt.report.strict_json import dumps
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """How stale the gradients were that went into the parameters; zeros and () without pushes."""
+
+    #: Mean τ over all pushes and shards.
+    mean: float
+    #: Largest τ.
+    max: int
+    #: ``histogram[τ]`` pushes met the staleness τ; the last entry is not 0.
+    histogram: tuple[int, ...]
+
+    @classmethod
+    def of(cls, histogram: np.ndarray) -> Staleness:
+        """Return the statistics of counts by τ.
+
+        Args:
+            histogram: ``(k,)`` counts, ``histogram[τ]`` pushes with staleness τ; trailing zeros
+                are cut off.
+
+        >>> Staleness.of(np.array([1, 0, 3, 0]))
+        Staleness(mean=1.5, max=2, histogram=(1, 0, 3))
+        """
+        counts = np.trim_zeros(np.asarray(histogram), "b")
+        if not counts.size:
+            return cls(0.0, 0, ())
+        mean = float(np.arange(counts.size) @ counts / counts.sum())
+        return cls(mean, counts.size - 1, tuple(int(count) for count in counts))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run: what it was, how far it got, how good it is, what it cost."""
+
+    #: Synchronization mode, as in ``--mode``.
+    mode: str
+    #: Ranks that train, W.
+    workers: int
+    #: Ranks that hold shards, S; 0 in modes without servers.
+    servers: int
+    #: MPI processes.
+    ranks: int
+    #: Machines that they ran on.
+    hosts: int
+    #: Name and version of the MPI library; empty without one.
+    mpi: str
+    #: Seed of the run.
+    seed: int
+    #: Epochs finished.
+    epochs: int
+    #: Gradient steps finished, the largest clock of a worker.
+    steps: int
+    #: Training samples, all workers together.
+    samples: int
+    #: Time of training, in seconds, without start-up and the writing of files.
+    seconds: float
+    #: ``samples / seconds``.
+    samples_per_second: float
+    #: Mean training loss of the last record.
+    train_loss: float | None
+    #: Loss of the final parameters on the test set.
+    test_loss: float | None
+    #: Accuracy of the final parameters on the test set in [0, 1]; None without classes.
+    test_accuracy: float | None
+    #: Elements of the parameter vector, n.
+    parameters: int
+    #: SHA-256 of the final parameter vector, see ``parameters_sha256``.
+    parameters_sha256: str
+    #: Optimizer updates: of all shards together, or of one rank in modes without servers.
+    updates: int
+    #: Gradients that came but were not applied: late ones of backups, or too stale.
+    dropped: int
+    #: Staleness of the applied gradients.
+    staleness: Staleness
+    #: Largest difference of shard versions within one read.
+    skew_max: int
+    #: Largest distance of two workers' clocks.
+    clock_spread_max: int
+    #: Bytes that all ranks handed to the transport.
+    bytes_sent: int
+    #: Bytes that all ranks took from the transport.
+    bytes_received: int
+
+    def to_json(self) -> str:
+        """Return the JSON text, one field a line, with a line feed at the end."""
+        return dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Summary:
+        """Return the summary that ``to_json`` wrote; fields it does not know are passed over.
+
+        Raises:
+            ConfigError: if the text is no JSON object or lacks a field.
+        """
+        try:
+            values = json.loads(text)
+            staleness = Staleness(**_fields(Staleness, values["staleness"]))
+            known = _fields(cls, values) | {"staleness": staleness}
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"summary is not JSON: {error}") from error
+        except KeyError as error:
+            raise ConfigError(f"summary lacks {error}") from error
+        except TypeError as error:
+            raise ConfigError("summary is not an object of fields") from error
+        return cls(**known)
+
+
+def _fields(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Pick the fields of dataclass ``cls`` out of parsed JSON; its lists become tuples."""
+    picked = {field.name: values[field.name] for field in dataclasses.fields(cls)}
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in picked.items()}
+
+
+def parameters_sha256(theta: np.ndarray) -> str:
+    """Return the SHA-256 of ``theta``'s float32 bytes, little-endian, so equal on every machine.
+
+    Args:
+        theta: ``(n,)`` float32.
+    """
+    assert theta.dtype == np.float32
+    return hashlib.sha256(np.ascontiguousarray(theta, dtype="<f4").data).hexdigest()

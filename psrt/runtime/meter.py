@@ -1,0 +1,104 @@
+"""Adds up what one worker sees and says it at every logged step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from psrt.messages import Report
+from psrt.runtime.strategy import Outcome
+from psrt.transport.port import Port
+
+
+class Meter:
+    """One worker's counters between two reports, and over the whole run."""
+
+    def __init__(self, port: Port, worker: int, *, log_every: int | None = None) -> None:
+        """Start the clock.
+
+        Args:
+            port: carries the reports, counts bytes and tells the time.
+            worker: this worker's number.
+            log_every: steps between two reports; None reports at the ends of epochs only.
+        """
+        self._port = port
+        self._worker = worker
+        self._log_every = log_every
+        self._start = port.now()
+        self._bytes = (port.bytes_sent, port.bytes_received)
+        self._reported_step = 0
+        #: Samples over the whole run.
+        self.samples = 0
+        #: Steps over the whole run; fewer than the clock says where backups overtook it.
+        self.steps = 0
+        #: Largest skew of a read.
+        self.skew_max = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._loss_sum = 0.0
+        self._samples = 0
+        self._staleness = [0, 0, 0]
+
+    @property
+    def seconds(self) -> float:
+        """Time since the start."""
+        return self._port.now() - self._start
+
+    def add(self, loss: float, samples: int, outcome: Outcome) -> None:
+        """Count one step."""
+        self.steps += 1
+        if samples:
+            self._loss_sum += loss * samples
+            self._samples += samples
+            self.samples += samples
+        if outcome.staleness_count:
+            staleness = self._staleness
+            staleness[0] += outcome.staleness_sum
+            staleness[1] += outcome.staleness_count
+            staleness[2] = max(staleness[2], outcome.staleness_max)
+            self.skew_max = max(self.skew_max, outcome.skew)
+
+    def due(self, clock: int) -> bool:
+        """Tell whether a logged step has been reached since the last report."""
+        every = self._log_every
+        return every is not None and clock // every > self._reported_step // every
+
+    def report(
+        self,
+        epoch: int,
+        clock: int,
+        figures: Mapping[str, float],
+        *,
+        epoch_end: bool = False,
+        last: bool = False,
+    ) -> None:
+        """Report and start anew.
+
+        Args:
+            epoch: epochs finished.
+            clock: gradient steps finished.
+            figures: on the test set, where it was asked: ``loss`` and ``accuracy``.
+            epoch_end: whether this step ends an epoch.
+            last: whether the worker is done.
+        """
+        sent, received = self._port.bytes_sent, self._port.bytes_received
+        report = Report(
+            self._worker,
+            epoch,
+            clock,
+            self._loss_sum / self._samples if self._samples else math.nan,
+            self._samples,
+            *self._staleness,
+            sent - self._bytes[0],
+            received - self._bytes[1],
+            self.seconds,
+            figures.get("loss", math.nan),
+            figures.get("accuracy", math.nan),
+            epoch_end,
+            last,
+        )
+        self._bytes = (sent, received)
+        self._reported_step = clock
+        self._clear()
+        self._port.report(report)

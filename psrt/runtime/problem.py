@@ -1,0 +1,131 @@
+"""What is trained: the protocol of a problem, and the one psrt brings along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from psrt.data import BatchPlan, Dataset
+from psrt.model import MLP
+from psrt.transport.port import Vector
+
+
+class Problem(Protocol):
+    """What psrt asks of a model and its data. Any object with these methods will do.
+
+    All parameters are one flat float32 vector ``theta`` of shape (n,).
+    """
+
+    def initial(self) -> Vector:
+        """Return the (n,) parameters to start from; asked at rank 0 only."""
+        ...
+
+    def batches(self, worker: int, workers: int, epoch: int) -> Iterable[Any]:
+        """Return one worker's batches of an epoch, counted from 0.
+
+        Worker i should get the i-th slice of what all workers see at a step. The numbers of
+        batches may differ among workers. Where the result has a length, learning-rate schedules
+        move on within the epoch, too.
+        """
+        ...
+
+    def loss_and_grad(self, theta: Vector, batch: Any, out: Vector) -> float:
+        """Write the gradient of the batch's mean loss into ``out`` (n,) and return that loss.
+
+        ``theta`` must not be written. Not called for a batch without samples.
+        """
+        ...
+
+    def evaluate(self, theta: Vector) -> dict[str, float]:
+        """Return figures on held-out data, by the names ``loss`` and ``accuracy`` (in [0, 1])."""
+        ...
+
+
+def samples_in(problem: Problem, batch: Any) -> int:
+    """Return how many samples ``batch`` holds: its weight in a mean over workers.
+
+    It is what the problem's own ``samples(batch)`` says where it has one, else the length of the
+    batch, or of its first part if the batch is a tuple such as (x, y).
+    """
+    count = getattr(problem, "samples", None)
+    if count is not None:
+        return int(count(batch))
+    return len(batch[0]) if isinstance(batch, tuple) else len(batch)
+
+
+class _Epoch:
+    """One worker's batches of an epoch: (x, y), gathered into buffers that are used again."""
+
+    def __init__(self, owner: Supervised, plan: BatchPlan, worker: int, epoch: int) -> None:
+        self._owner = owner
+        self._plan = plan
+        self._worker = worker
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return self._plan.steps_per_epoch
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        for step in range(len(self)):
+            yield self._owner.gather(self._plan.indices(self._epoch, step, self._worker))
+
+
+class Supervised:
+    """An MLP on a data set of inputs and labels or targets."""
+
+    def __init__(self, model: MLP, data: Dataset, *, batch_size: int, seed: int) -> None:
+        """Join model and data.
+
+        Args:
+            model: takes the data's features and gives as many outputs as it has classes.
+            data: training and test set.
+            batch_size: samples of one worker's step.
+            seed: of the initial parameters and of the order of the samples.
+        """
+        self.model = model
+        self.data = data
+        self._batch_size = batch_size
+        self._seed = seed
+        self._x = np.empty((batch_size, *data.x_train.shape[1:]), data.x_train.dtype)
+        self._y = np.empty((batch_size, *data.y_train.shape[1:]), data.y_train.dtype)
+        self._plans: dict[int, BatchPlan] = {}
+
+    def initial(self) -> Vector:
+        """Return the (n,) parameters drawn with the seed."""
+        return self.model.initial(np.random.default_rng(self._seed))
+
+    def batches(self, worker: int, workers: int, epoch: int) -> _Epoch:
+        """Return worker ``worker``'s slices of the epoch's global batches."""
+        if workers not in self._plans:
+            self._plans[workers] = BatchPlan(
+                len(self.data.x_train),
+                batch_size=self._batch_size,
+                workers=workers,
+                seed=self._seed,
+            )
+        return _Epoch(self, self._plans[workers], worker, epoch)
+
+    def gather(
+        self, indices: np.ndarray[Any, Any]
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Copy samples into the batch buffers; the views are valid until the next call."""
+        x, y = self._x[: len(indices)], self._y[: len(indices)]
+        # "clip" lets numpy write straight into ``out``; the indices are in range.
+        np.take(self.data.x_train, indices, axis=0, out=x, mode="clip")
+        np.take(self.data.y_train, indices, axis=0, out=y, mode="clip")
+        return x, y
+
+    def loss_and_grad(self, theta: Vector, batch: Any, out: Vector) -> float:
+        """Write the mean gradient of a batch (x, y) into ``out`` and return the mean loss."""
+        return self.model.loss_and_grad(theta, *batch, out)
+
+    def evaluate(self, theta: Vector) -> dict[str, float]:
+        """Return loss and, for labels, accuracy on the test set."""
+        loss, accuracy = self.model.evaluate(theta, self.data.x_test, self.data.y_test)
+        return {"loss": loss} if accuracy is None else {"loss": loss, "accuracy": accuracy}
+
+    def tensors(self, theta: Vector) -> dict[str, np.ndarray[Any, Any]]:
+        """Return named views of the parameters."""
+        return self.model.tensors(theta)

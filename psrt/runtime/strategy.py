@@ -1,0 +1,81 @@
+"""What stands behind ``await strategy.step(…)`` in the training loop: one object per mode."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from psrt.optim import clip_factor, l2_norm
+from psrt.runtime.updater import Contribution, Updater
+from psrt.transport.port import Port, Vector
+
+
+class Step(NamedTuple):
+    """One gradient step of one worker, done but not yet shared."""
+
+    #: Gradient steps finished before this one.
+    clock: int
+    #: Samples behind the gradient; with 0 the gradient is not valid.
+    samples: int
+    #: Where the worker stands, in epochs.
+    progress: float
+
+
+class Outcome(NamedTuple):
+    """What a step led to."""
+
+    #: Gradient steps finished; the worker goes on from here.
+    clock: int
+    #: Sum, count and maximum of τ of the pushes that this step sent, one per shard.
+    staleness_sum: int = 0
+    staleness_count: int = 0
+    staleness_max: int = 0
+    #: Largest minus smallest version over the shards of the read that followed.
+    skew: int = 0
+
+
+class Strategy(Protocol):
+    """One synchronization scheme, as a worker meets it.
+
+    The gradient is in the port's ``gradient``; the next parameters are in its ``theta`` when
+    ``step`` returns.
+    """
+
+    #: Updates of this rank's own parameters that all ranks share: averages in local SGD; 0 in
+    #: the modes whose servers count.
+    updates: int
+
+    async def step(self, step: Step) -> Outcome:
+        """Share a gradient, and wait for the parameters to go on with."""
+        ...
+
+    async def leave(self, clock: int) -> None:
+        """Finish: this worker has done all its steps; others may not have."""
+        ...
+
+
+class Serial(Strategy):
+    """No communication at all: the oracle that every other scheme is held against."""
+
+    def __init__(self, port: Port, updater: Updater, *, clip_norm: float | None = None) -> None:
+        self._theta = port.theta
+        self._gradient = port.gradient[: port.wiring.n]
+        self._updater = updater
+        self._clip_norm = clip_norm
+        self.updates = 0
+
+    async def step(self, step: Step) -> Outcome:
+        """Take an optimizer step."""
+        if step.samples:
+            self.updates += 1
+            weight = clip_weight(self._gradient, self._clip_norm)
+            term = Contribution(self._gradient, weight)
+            self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
+        return Outcome(step.clock + 1)
+
+    async def leave(self, clock: int) -> None:
+        """Do nothing."""
+
+
+def clip_weight(gradient: Vector, clip_norm: float | None) -> float:
+    """Return the factor that brings a worker's gradient within ``clip_norm``; 1 without one."""
+    return 1.0 if clip_norm is None else clip_factor(l2_norm(gradient), clip_norm)

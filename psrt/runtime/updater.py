@@ -1,0 +1,134 @@
+"""Makes the next parameters out of the last ones and some gradients, block by block.
+
+The one place where an update is computed: a server does it on its span, a rank without servers
+and a serial run on the whole vector, so they agree to the bit. Everything is element-wise, so
+the cut into shards and blocks does not show in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from psrt.optim import BLOCK, Optimizer, Schedule, StalenessRate
+from psrt.partition import Span, block_spans
+from psrt.transport.port import Vector
+
+
+class Contribution(NamedTuple):
+    """One term of the weighted sum that an update makes its step of."""
+
+    #: (n,) the gradient; read only.
+    vector: Vector
+    #: Its weight in the sum, all scalar factors included.
+    weight: float = 1.0
+    #: (n,) the parameters it was computed on, where the staleness rate asks for them.
+    read: Vector | None = None
+
+
+class Updater:
+    """An optimizer with its schedule over a vector of n elements, and room for the sums."""
+
+    def __init__(
+        self,
+        n: int,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        *,
+        rate: StalenessRate | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            n: elements of the vectors.
+            optimizer: turns the sum into a step.
+            schedule: gives the learning rate.
+            rate: an element-wise staleness rate; it is applied to each gradient by itself.
+        """
+        self.optimizer = optimizer
+        self._schedule = schedule
+        self._rate = rate
+        self._spans = block_spans(n, BLOCK)
+        self._sum = np.empty(min(n, BLOCK), np.float32)
+        self._term = np.empty(min(n, BLOCK), np.float32)
+        self._before = np.empty(0 if rate is None else min(n, BLOCK), np.float32)
+        #: Views of vectors that were met before, by identity; each entry holds them alive.
+        self._views: dict[int, tuple[Vector, list[Vector]]] = {}
+
+    def apply(
+        self, theta: Vector, terms: Sequence[Contribution], out: Vector, *, progress: float
+    ) -> None:
+        """Write into ``out`` what one step from ``theta`` leads to; they may be the same.
+
+        Args:
+            theta: (n,) the last parameters.
+            terms: what the step is made of, at least one, summed in this order.
+            out: (n,) the next parameters.
+            progress: where training stands, in epochs.
+        """
+        optimizer = self.optimizer
+        lr = self._schedule.rate(progress)
+        optimizer.begin(lr)
+        old, new = self._blocks(theta), self._blocks(out)
+        if len(terms) == 1 and terms[0].weight == 1.0 and self._rate is None:
+            given = self._blocks(terms[0].vector)
+            for i, span in enumerate(self._spans):
+                optimizer.update(span, old[i], given[i], new[i])
+            return
+        blocks = [(term, self._blocks(term.vector)) for term in terms]
+        for i, span in enumerate(self._spans):
+            total = self._weighted_sum(i, span, old[i], blocks)
+            if self._rate is None:
+                optimizer.update(span, old[i], total, new[i])
+                continue
+            before = self._before[: span.size]
+            np.copyto(before, old[i])  # ``new`` may be ``old``
+            optimizer.update(span, old[i], total, new[i])
+            self._rate.observe(span, before, new[i], lr)
+
+    def accumulate(self, total: Vector, term: Contribution, theta: Vector) -> None:
+        """Add ``term`` to the (n,) vector ``total``, as it is due at parameters ``theta``."""
+        into, old, given = self._blocks(total), self._blocks(theta), self._blocks(term.vector)
+        for i, span in enumerate(self._spans):
+            into[i] += self._weighted(i, span, old[i], term, given, self._term)
+
+    def _weighted_sum(
+        self, i: int, span: Span, old: Vector, blocks: list[tuple[Contribution, list[Vector]]]
+    ) -> Vector:
+        (first, given), *rest = blocks
+        total = self._weighted(i, span, old, first, given, self._sum)
+        for term, vectors in rest:
+            weighted = self._weighted(i, span, old, term, vectors, self._term)
+            total = np.add(total, weighted, out=self._sum[: span.size])
+        return total
+
+    def _weighted(
+        self,
+        i: int,
+        span: Span,
+        old: Vector,
+        term: Contribution,
+        given: list[Vector],
+        scratch: Vector,
+    ) -> Vector:
+        """Return the block times its weight: the block itself where that changes nothing."""
+        block = given[i]
+        room = scratch[: span.size]
+        if self._rate is not None and term.read is not None:
+            self._rate.block(span, block, old, term.read[span.start : span.stop], room)
+            block = room
+        if term.weight == 1.0:
+            return block
+        return np.multiply(block, np.float32(term.weight), out=room)
+
+    def _blocks(self, vector: Vector) -> list[Vector]:
+        known = self._views.get(id(vector))
+        if known is not None:
+            return known[1]
+        if len(self._views) >= 256:
+            self._views.clear()
+        views = [span.of(vector) for span in self._spans]
+        self._views[id(vector)] = (vector, views)
+        return views

@@ -1,0 +1,149 @@
+"""The training loop: one, for every mode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from psrt.errors import DivergedError
+from psrt.runtime.meter import Meter
+from psrt.runtime.problem import Problem, samples_in
+from psrt.runtime.strategy import Step, Strategy
+from psrt.transport.port import Port
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long to train: passes over the data or steps per worker, whichever ends first."""
+
+    #: Passes over the training data; part of one counts if a problem's batches have a length.
+    epochs: float = math.inf
+    #: Gradient steps per worker.
+    steps: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """What slows a worker down on purpose, in seconds per step."""
+
+    #: The same at every step.
+    constant: float = 0.0
+    #: Mean of an exponentially distributed addition.
+    jitter: float = 0.0
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """Return the delay of one step."""
+        return self.constant + (rng.exponential(self.jitter) if self.jitter else 0.0)
+
+
+class Worker:
+    """One worker's role: batches in, gradients through the strategy, parameters back."""
+
+    def __init__(
+        self,
+        port: Port,
+        problem: Problem,
+        strategy: Strategy,
+        meter: Meter,
+        *,
+        length: Length,
+        delays: Delays | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            port: this rank's end of the transport.
+            problem: what is trained.
+            strategy: the synchronization scheme.
+            meter: counts and reports.
+            length: when to stop.
+            delays: what slows this worker down.
+            rng: draws the delays.
+        """
+        worker = port.wiring.worker_of(port.rank)
+        assert worker is not None, "a worker's role runs at a worker's rank"
+        self._port = port
+        self._problem = problem
+        #: The synchronization scheme.
+        self.strategy = strategy
+        #: Counts and reports.
+        self.meter = meter
+        self._worker = worker
+        self._workers = len(port.wiring.workers)
+        self._length = length
+        self._delays = delays if delays != Delays() else None
+        self._rng = rng or np.random.default_rng(0)
+        self._gradient = port.gradient[: port.wiring.n]
+        #: Gradient steps finished.
+        self.clock = 0
+        #: Epochs finished.
+        self.epoch = 0
+        #: Time from the first step to the last, in seconds; set at the end.
+        self.seconds = 0.0
+        #: Batches to leave out, because backups have overtaken this worker.
+        self._skip = 0
+
+    async def run(self) -> Meter:
+        """Train to the end; return what was counted."""
+        while not self._finished(self.epoch):
+            batches = self._problem.batches(self._worker, self._workers, self.epoch)
+            complete = await self._epoch(self.epoch, batches)
+            if not complete:
+                break
+            self.epoch += 1
+            if not self._finished(self.epoch):
+                self._report(epoch_end=True)
+        await self.strategy.leave(self.clock)
+        self.seconds = self.meter.seconds
+        self._report(epoch_end=True, last=True)
+        return self.meter
+
+    def _finished(self, progress: float) -> bool:
+        return progress >= self._length.epochs or self.clock >= self._length.steps
+
+    async def _epoch(self, epoch: int, batches: Iterable[Any]) -> bool:
+        """Take the steps of an epoch; return whether it came to its end."""
+        share = 1.0 / len(batches) if isinstance(batches, Sized) and len(batches) else 0.0
+        empty = True
+        for index, batch in enumerate(batches):
+            empty = False
+            progress = epoch + index * share
+            if self._finished(progress):
+                return False
+            if self._skip:
+                self._skip -= 1
+                continue
+            if self.meter.due(self.clock):  # not right after the step: it may end the epoch
+                self._report()
+            await self._step(batch, progress)
+        # A worker without data would otherwise look for its next step forever.
+        return not (empty and self._length.epochs == math.inf)
+
+    async def _step(self, batch: Any, progress: float) -> None:
+        if self._delays is not None:
+            await self._port.pause(self._delays.draw(self._rng))
+        samples = samples_in(self._problem, batch)
+        loss = 0.0
+        if samples:
+            loss = await self._port.compute(
+                self._problem.loss_and_grad, self._port.theta, batch, self._gradient
+            )
+            if not math.isfinite(loss):
+                raise DivergedError(
+                    f"diverged: the loss is {loss} at step {self.clock + 1} on worker "
+                    f"{self._worker} (rank {self._port.rank}); try a smaller --lr"
+                )
+        outcome = await self.strategy.step(Step(self.clock, samples, progress))
+        self._skip = outcome.clock - self.clock - 1
+        self.clock = outcome.clock
+        self.meter.add(loss, samples, outcome)
+
+    def _report(self, *, epoch_end: bool = False, last: bool = False) -> None:
+        evaluates = self._worker == 0 and epoch_end
+        figures = self._problem.evaluate(self._port.theta) if evaluates else {}
+        self.meter.report(self.epoch, self.clock, figures, epoch_end=epoch_end, last=last)

@@ -1,0 +1,194 @@
+"""The decisions of one shard: when pushes make an update and when a worker may go on.
+
+Every mode with servers is this machine with three numbers, *quorum*, *gate* and *late*
+(``psrt.sync.modes`` has the table). Events go in, decisions come out; nothing here knows of
+MPI, arrays or time, so every interleaving can be tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from psrt.errors import ProtocolError
+from psrt.messages import Leave, Push
+
+
+class Apply(NamedTuple):
+    """Make the next version of the span out of these pushes, in this order."""
+
+    pushes: tuple[Push, ...]
+
+
+class Keep(NamedTuple):
+    """Save this push's gradient: its worker goes on, and overwrites it, before it is applied."""
+
+    push: Push
+
+
+class Drop(NamedTuple):
+    """Do not use this push; count it."""
+
+    push: Push
+
+
+class Serve(NamedTuple):
+    """Send the newest version to this worker, which goes on with ``clock``."""
+
+    worker: int
+    clock: int
+
+
+Decision: TypeAlias = Apply | Keep | Drop | Serve
+
+
+class Policy:
+    """The state machine of one shard.
+
+    Invariants:
+        - a worker has at most one push unanswered, so ``waiting`` holds each at most once;
+        - ``version`` is the number of ``Apply`` decisions so far;
+        - a push waits in ``pending`` only while no ``Apply`` passes it by, so its staleness when
+          applied is the one it had when it arrived.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        quorum: Callable[[int], int],
+        gate: float = math.inf,
+        late: float = math.inf,
+        rounds: bool = False,
+    ) -> None:
+        """Start with all ``workers`` alive at clock 0 and the span at version 0.
+
+        Args:
+            workers: W, at least 1.
+            quorum: how many pushes make an update when so many workers are alive.
+            gate: a worker may start clock c only if the slowest has finished c − gate steps.
+            late: a push staler than this is dropped.
+            rounds: whether an update is a round that all workers share: its pushes are folded in
+                worker order, an empty push counts to the quorum, and a worker that the round did
+                not wait for goes on with the round's clock.
+        """
+        self._quorum = quorum
+        self._gate = gate
+        self._late = late
+        self._rounds = rounds
+        #: Updates applied.
+        self.version = 0
+        #: Gradient steps finished by each live worker, as far as this shard knows.
+        self.clock = dict.fromkeys(range(workers), 0)
+        #: Pushes that wait for their quorum, in order of arrival.
+        self.pending: list[Push] = []
+        #: Workers that wait for an answer, in order of arrival.
+        self.waiting: dict[int, None] = {}
+
+    @property
+    def live(self) -> bool:
+        """Whether any worker is left."""
+        return bool(self.clock)
+
+    def handle(self, event: Push | Leave) -> list[Decision]:
+        """Return what this event sets off, in the order in which it must be done.
+
+        Raises:
+            ProtocolError: if the event does not follow from what this worker said before.
+        """
+        if type(event) is Push:
+            return self._push(event)
+        return self._leave(event)  # type: ignore[arg-type]
+
+    def staleness(self, push: Push) -> int:
+        """Return τ: the versions between the one that was read and the one that is met now."""
+        return self.version - push.version
+
+    def _push(self, push: Push) -> list[Decision]:
+        self._check(push)
+        worker = push.worker
+        decisions: list[Decision] = []
+        # A push belongs to the round of the version it read. Its worker's own clock may be
+        # ahead of that: another shard's backups may have carried the worker further.
+        self.clock[worker] = push.version + 1 if self._rounds else push.clock + 1
+        self.waiting[worker] = None
+        if self.version - push.version > self._late:
+            decisions.append(Drop(push))
+            if self._rounds:
+                self.clock[worker] = self.version
+        elif push.samples or self._rounds:
+            self.pending.append(push)
+            self._fill(decisions)
+        self._serve(decisions)
+        if self.pending and self.pending[-1] is push and worker not in self.waiting:
+            # Answered before it is applied: the worker is free to overwrite its gradient.
+            decisions.insert(0, Keep(push))
+        return decisions
+
+    def _leave(self, leave: Leave) -> list[Decision]:
+        worker = leave.worker
+        if worker not in self.clock:
+            raise ProtocolError(f"worker {worker} left, but it is not among the live workers")
+        decisions: list[Decision] = []
+        del self.clock[worker]
+        if worker in self.waiting:
+            # It died with a push unanswered; the gradient was never kept and may be torn.
+            del self.waiting[worker]
+            lost = [push for push in self.pending if push.worker == worker]
+            self.pending = [push for push in self.pending if push.worker != worker]
+            decisions.extend(map(Drop, lost))
+        self._fill(decisions)
+        self._serve(decisions)
+        return decisions
+
+    def _check(self, push: Push) -> None:
+        expected = self.clock.get(push.worker)
+        if expected is None:
+            raise ProtocolError(f"worker {push.worker} pushed, but it is not among the live workers")
+        if push.worker in self.waiting:
+            raise ProtocolError(f"worker {push.worker} pushed again before it was answered")
+        if push.clock != expected and not self._rounds:
+            raise ProtocolError(
+                f"worker {push.worker} pushed clock {push.clock}, expected {expected}"
+            )
+        strict = self._rounds and self._late == math.inf
+        if not (self.version if strict else 0) <= push.version <= self.version:
+            raise ProtocolError(
+                f"worker {push.worker} read version {push.version}, the newest is {self.version}"
+            )
+
+    def _fill(self, decisions: list[Decision]) -> None:
+        """Make an update if the pending pushes are enough for those who are left."""
+        pending = self.pending
+        live = len(self.clock)
+        if not pending or (live and len(pending) < max(1, self._quorum(live))):
+            return
+        if self._rounds and len(pending) > 1:
+            pending.sort(key=_worker)  # one order of summation, whatever order they came in
+        decisions.append(Apply(tuple(pending)))
+        pending.clear()
+        self.version += 1
+        if self._rounds:
+            for worker, clock in self.clock.items():
+                if clock < self.version:
+                    self.clock[worker] = self.version
+
+    def _serve(self, decisions: list[Decision]) -> None:
+        """Answer every waiting worker that the gate lets through."""
+        waiting = self.waiting
+        if not waiting:
+            return
+        clock = self.clock
+        if self._gate == math.inf:
+            ready = list(waiting)
+        else:
+            bound = min(clock.values()) + self._gate
+            ready = [worker for worker in waiting if clock[worker] <= bound]
+        for worker in ready:
+            del waiting[worker]
+            decisions.append(Serve(worker, clock[worker]))
+
+
+def _worker(push: Push) -> int:
+    return push.worker

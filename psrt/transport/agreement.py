@@ -1,0 +1,110 @@
+"""How the ranks of a job agree on an error, and how one rank's failure ends them all."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.errors import ProtocolError, PsrtError
+from psrt.transport.node import NodeMemory
+
+#: A rank that failed waits so long for a lower rank of its host to have failed, too.
+_GRACE_S = 0.1
+#: Exit status of a rank that failed with anything but a ``PsrtError``.
+_FAILED = 1
+
+
+@contextlib.contextmanager
+def together(comm: MPI.Comm) -> Iterator[None]:
+    """Let all ranks leave this block the same way; collective.
+
+    If the block raises a ``PsrtError`` on any rank, every rank raises that of the lowest such
+    rank, marked ``agreed``. Communication inside the block must not fail on some ranks only.
+    """
+    mine: PsrtError | None = None
+    try:
+        yield
+    except PsrtError as error:
+        mine = error
+    failed = np.array([comm.rank if mine is not None else comm.size], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, failed, MPI.MIN)
+    if failed[0] == comm.size:
+        return
+    if comm.rank == failed[0]:
+        assert mine is not None
+        send_text(comm, f"{mine.exit_status}\n{mine}", int(failed[0]))
+        mine.agreed = True
+        raise mine
+    status, text = send_text(comm, "", int(failed[0])).split("\n", 1)
+    error = PsrtError(text)
+    error.exit_status = int(status)
+    error.agreed = True
+    raise error
+
+
+def send_text(comm: MPI.Comm, text: str, root: int = 0) -> str:
+    """Broadcast ``text`` of rank ``root``; collective."""
+    data = bytearray(text.encode())
+    length = np.array([len(data)], np.int64)
+    comm.Bcast(length, root)
+    if comm.rank != root:
+        data = bytearray(int(length[0]))
+    comm.Bcast([data, MPI.BYTE], root)
+    return data.decode()
+
+
+class AbortGuard:
+    """Ends the whole job when one rank fails, after saying once what happened.
+
+    Where several ranks of a host fail at the same time, the lowest one speaks. Collective to make
+    and to close.
+    """
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self._comm = comm
+        self._node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self._memory = NodeMemory(self._node, 1)
+        self._flags = [self._memory.numbers(r)[:1] for r in range(self._node.size)]
+        self._flags[self._node.rank][0] = 0.0
+        self._node.Barrier()
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        """Abort the job if the block raises anything that was not agreed on."""
+        try:
+            yield
+        except PsrtError as error:
+            if error.agreed:
+                raise
+            self._end(error, error.exit_status)
+        except BaseException as error:
+            self._end(error, _FAILED)
+
+    def _end(self, error: BaseException, status: int) -> None:
+        self._flags[self._node.rank][0] = 1.0
+        self._memory.fence()
+        time.sleep(_GRACE_S * (self._node.rank > 0))
+        if not any(flag[0] for flag in self._flags[: self._node.rank]):
+            sys.stdout.flush()
+            print(describe(error, self._comm.rank), file=sys.stderr, end="", flush=True)
+        self._comm.Abort(status)
+
+    def close(self) -> None:
+        """Free what was made."""
+        self._flags.clear()
+        self._memory.close()
+        self._node.Free()
+
+
+def describe(error: BaseException, rank: int) -> str:
+    """Return what is printed of an error: a line where that says it all, else a traceback."""
+    if isinstance(error, PsrtError) and not isinstance(error, ProtocolError):
+        return f"psrt: error: {error}\n"
+    text = "".join(traceback.format_exception(error))
+    return "".join(f"[rank {rank}] {line}\n" for line in text.rstrip().splitlines())

@@ -1,0 +1,374 @@
+"""The port over MPI. Every await completes on the spot, so a role runs straight through.
+
+Ranks of one host talk through shared memory (``node``), others through MPI (``remote``); which
+of the two is decided for each pair. Nothing here blocks inside MPI: every wait is our own
+(``patience``), so a waiting rank leaves its core to those that compute, and has a deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.collective import Step
+from psrt.messages import Message, Report
+from psrt.transport.frames import FRAME_BYTES, REPORT_BYTES, decode_report, encode_report
+from psrt.transport.node import Inbox, LocalLink, NodeMemory, Outbox
+from psrt.transport.patience import Patience
+from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Vector, Wiring
+from psrt.transport.remote import RemoteLink
+
+T = TypeVar("T")
+_TAG_SPAN, _TAG_REPORT = 3, 4
+
+
+class MpiPort:
+    """One rank's port. Collective to make and to close, over all ranks of the job."""
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        wiring: Wiring,
+        *,
+        timeout_s: float = 60.0,
+        host: int | None = None,
+    ) -> None:
+        """Allocate the shared memory and make the links.
+
+        Args:
+            comm: all ranks of ``wiring``; duplicated.
+            wiring: who is who; the same on every rank.
+            timeout_s: the deadline of every wait.
+            host: ranks that give the same number count as being on one host if they really are;
+                None leaves it to MPI. A number of its own for each rank turns shared memory off.
+        """
+        self.rank = comm.rank
+        self.wiring = wiring
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        #: Says whom this rank waits for; a role replaces it.
+        self.whom: Callable[[], str] = lambda: "a message"
+        #: Takes the reports that reach rank 0.
+        self.on_report: Callable[[Report], None] = lambda _: None
+        self._comm = comm.Dup()
+        self._control = comm.Dup()
+        self._node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        if host is not None:
+            whole, self._node = self._node, self._node.Split(host)
+            whole.Free()
+        crowded = self._node.size > len(os.sched_getaffinity(0))
+        self._patience = Patience(
+            crowded=crowded, timeout_s=timeout_s, while_idle=self._take_reports
+        )
+        self._reports_out: list[tuple[MPI.Request, bytes]] = []
+        workers = self._comm.Split(0 if wiring.worker_of(self.rank) is not None else 1)
+        self._workers_comm = workers
+        self._lay_out_memory()
+        self._make_links()
+
+    def _lay_out_memory(self) -> None:
+        wiring, rank = self.wiring, self.rank
+        shard = wiring.shard_of(rank)
+        floats = wiring.n + EXTRA if shard is None else VERSIONS * wiring.spans[shard].size
+        self._memory = NodeMemory(self._node, floats)
+        ranks = np.empty(self._node.size, np.int64)
+        self._node.Allgather(np.array([rank], np.int64), ranks)
+        #: Rank in the job → rank on this host.
+        self._local = {int(r): i for i, r in enumerate(ranks)}
+        if shard is None:
+            self.gradient = self._gradient_of(rank)
+            self.theta = np.zeros(wiring.n, np.float32)
+            self.versions: list[Vector] = []
+        else:
+            self.gradient = self.theta = np.zeros(0, np.float32)
+            self.versions = self._versions_of(rank)
+
+    def _gradient_of(self, worker_rank: int) -> Vector:
+        numbers = self._memory.numbers(self._local[worker_rank])
+        return numbers[: self.wiring.n + EXTRA]
+
+    def _versions_of(self, server_rank: int) -> list[Vector]:
+        numbers = self._memory.numbers(self._local[server_rank])
+        shard = self.wiring.servers.index(server_rank)
+        size = self.wiring.spans[shard].size
+        return [numbers[i * size : (i + 1) * size] for i in range(VERSIONS)]
+
+    def _make_links(self) -> None:
+        wiring = self.wiring
+        #: Rank of the peer → link.
+        self._links: dict[int, LocalLink | RemoteLink] = {}
+        #: Payload bytes of one message to or from each peer.
+        self._nbytes: dict[int, int] = {}
+        shard = wiring.shard_of(self.rank)
+        if shard is None:
+            for server, span in zip(wiring.servers, wiring.spans, strict=True):
+                self._link(server, sends=[span.of(self.gradient)], landing=span.of(self.theta))
+        else:
+            span = wiring.spans[shard]
+            for worker in wiring.workers:
+                landing = None if worker in self._local else np.zeros(span.size, np.float32)
+                self._link(worker, sends=self.versions, landing=landing)
+        local = [(r, link) for r, link in self._links.items() if isinstance(link, LocalLink)]
+        #: The same links, begun at each in turn, so that none is favoured.
+        self._rotations = [local[i:] + local[:i] for i in range(max(1, len(local)))]
+        self._turn = 0
+        remote = [(r, link) for r, link in self._links.items() if isinstance(link, RemoteLink)]
+        self._remote = remote
+        self._frame_requests = [link.frame_request for _, link in remote]
+        #: Remote links whose frame has come while the payload may not have.
+        self._half: list[tuple[int, RemoteLink]] = []
+        self._neighbours: dict[int, tuple[Outbox, Inbox, Vector]] = {}
+
+    def _link(self, peer: int, *, sends: list[Vector], landing: Vector | None) -> None:
+        self._nbytes[peer] = sends[0].nbytes
+        local = self._local.get(peer)
+        if local is None:
+            assert landing is not None, "a payload from another host needs a place to land"
+            self._links[peer] = RemoteLink(self._comm, peer, regions=sends, landing=landing)
+            return
+        if landing is None:
+            shard = self.wiring.servers.index(self.rank)
+            regions = [self.wiring.spans[shard].of(self._gradient_of(peer))]
+        else:
+            regions = self._versions_of(peer)
+        self._links[peer] = LocalLink(
+            self._memory.outbox(local), self._memory.inbox(local), regions=regions, landing=landing
+        )
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts of the job; collective."""
+        first = np.array([self._node.rank == 0], np.int64)
+        self._comm.Allreduce(MPI.IN_PLACE, first)
+        return int(first[0])
+
+    def now(self) -> float:
+        """Return the time in seconds; only differences mean anything."""
+        return time.perf_counter()
+
+    def payload(self, worker: int) -> Vector:
+        """Return where the gradient span of ``worker`` is found."""
+        return self._links[self.wiring.workers[worker]].payload
+
+    async def compute(self, work: Callable[..., T], *args: object) -> T:
+        """Run ``work(*args)``."""
+        return work(*args)
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
+
+    async def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
+        """Send ``message``, and the contents of ``region`` with it, to rank ``to``."""
+        link = self._links[to]
+        if not link.ready():
+            self._wait(link.ready, lambda: f"rank {to} to read the last message")
+        link.send(message, region)
+        self.bytes_sent += FRAME_BYTES if region < 0 else FRAME_BYTES + self._nbytes[to]
+
+    def in_flight(self, to: int) -> bool:
+        """Tell whether the last payload sent to rank ``to`` may still be being read."""
+        return self._links[to].in_flight()
+
+    async def receive(self) -> Message:
+        """Return the next message in order of arrival, its payload in place."""
+        patience = self._patience
+        patience.begin()
+        while True:
+            for peer, link in self._rotations[self._turn]:
+                got = link.poll()
+                if got is not None:
+                    self._turn = (self._turn + 1) % len(self._rotations)
+                    return self._counted(peer, *got)
+            if self._remote:
+                arrived = self._poll_remote()
+                if arrived is not None:
+                    return arrived
+            patience.pause(self.whom)
+
+    def _poll_remote(self) -> Message | None:
+        for index in MPI.Request.Testsome(self._frame_requests) or ():
+            peer, link = self._remote[index]
+            link.arrived()
+            self._half.append((peer, link))
+        for i, (peer, link) in enumerate(self._half):
+            got = link.complete()
+            if got is not None:
+                del self._half[i]
+                return self._counted(peer, *got)
+        return None
+
+    def _counted(self, peer: int, message: Message, region: int) -> Message:
+        self.bytes_received += FRAME_BYTES if region < 0 else FRAME_BYTES + self._nbytes[peer]
+        return message
+
+    async def until(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
+        """Wait until ``done()``."""
+        self._wait(done, whom)
+
+    async def exchange(self, step: Step, scratch: Vector) -> None:
+        """Carry out one step of a collective on ``gradient``."""
+        local = all(
+            peer is None or peer in self._local for peer in (step.send_to, step.receive_from)
+        )
+        if local:
+            self._exchange_in_memory(step, scratch)
+        else:
+            self._exchange_by_mpi(step, scratch)
+        if step.send_to is not None:
+            self.bytes_sent += 4 * step.send.size
+        if step.receive_from is not None:
+            self.bytes_received += 4 * step.receive.size
+
+    def _neighbour(self, peer: int) -> tuple[Outbox, Inbox, Vector]:
+        if peer not in self._neighbours:
+            local, memory = self._local[peer], self._memory
+            self._neighbours[peer] = (
+                memory.outbox(local),
+                memory.inbox(local),
+                self._gradient_of(peer),
+            )
+        return self._neighbours[peer]
+
+    def _exchange_in_memory(self, step: Step, scratch: Vector) -> None:
+        """Offer the span, read the peer's where it lies, and wait until ours has been read."""
+        out = None if step.send_to is None else self._neighbour(step.send_to)[0]
+        if out is not None:
+            out.offer()
+        late: Vector | None = None
+        if step.receive_from is not None:
+            _, inbox, theirs = self._neighbour(step.receive_from)
+            self._wait(inbox.offered, lambda: f"rank {step.receive_from} to offer {step.receive}")
+            mine, given = step.receive.of(self.gradient), step.receive.of(theirs)
+            if out is not None and _overlap(step):
+                # The peer still reads what this sum will overwrite.
+                late = scratch[: mine.size]
+                np.copyto(late, given)
+            else:
+                _fold(mine, given, step.combine)
+            inbox.take()
+        if out is not None:
+            self._wait(out.taken, lambda: f"rank {step.send_to} to take {step.send}")
+        if late is not None:
+            _fold(step.receive.of(self.gradient), late, step.combine)
+
+    def _exchange_by_mpi(self, step: Step, scratch: Vector) -> None:
+        requests = []
+        mine = step.receive.of(self.gradient)
+        landing = scratch[: mine.size] if step.combine or _overlap(step) else mine
+        if step.receive_from is not None:
+            requests.append(self._comm.Irecv(landing, step.receive_from, _TAG_SPAN))
+        if step.send_to is not None:
+            given = step.send.of(self.gradient)
+            requests.append(self._comm.Isend(given, step.send_to, _TAG_SPAN))
+        self._wait(
+            lambda: MPI.Request.Testall(requests),
+            lambda: f"ranks {step.send_to} and {step.receive_from} in a collective",
+        )
+        if step.receive_from is not None and landing is not mine:
+            _fold(mine, landing, step.combine)
+
+    async def library_allreduce(self) -> None:
+        """Sum ``gradient`` over the workers by the MPI library's own all-reduce."""
+        request = self._workers_comm.Iallreduce(MPI.IN_PLACE, self.gradient)
+        self._wait(request.Test, lambda: "the other workers in MPI_Iallreduce")
+        self.bytes_sent += self.gradient.nbytes
+        self.bytes_received += self.gradient.nbytes
+
+    def _wait(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
+        self._patience.begin()
+        while not done():
+            self._patience.pause(whom)
+
+    def report(self, report: Report) -> None:
+        """Send ``report`` to rank 0, apart from the traffic of the training; never waits."""
+        if self.rank == 0:
+            self._take_reports()
+            self.on_report(report)
+            return
+        self._reports_out = [pair for pair in self._reports_out if not pair[0].Test()]
+        data = encode_report(report)
+        request = self._control.Isend([data, MPI.BYTE], 0, _TAG_REPORT)
+        self._reports_out.append((request, data))
+
+    def _take_reports(self) -> None:
+        if self.rank != 0:
+            return
+        while self._control.Iprobe(MPI.ANY_SOURCE, _TAG_REPORT):
+            data = bytearray(REPORT_BYTES)
+            self._control.Recv([data, MPI.BYTE], MPI.ANY_SOURCE, _TAG_REPORT)
+            self.on_report(decode_report(data))
+
+    def finish_reports(self, complete: Callable[[], bool]) -> None:
+        """Rank 0: take reports until ``complete``; others: until theirs have been taken."""
+        if self.rank == 0:
+            self._take_reports()
+            self._wait(complete, lambda: "the workers' last reports")
+        else:
+            self._wait(
+                lambda: all(request.Test() for request, _ in self._reports_out),
+                lambda: "rank 0 to take the reports",
+            )
+
+    def gather(self, mine: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+        """Bring a row of whole numbers from every rank to rank 0; collective.
+
+        Returns:
+            (ranks, len(mine)) int64 at rank 0, None elsewhere.
+        """
+        row = np.array(mine, np.int64)
+        rows = np.empty((self._comm.size, row.size), np.int64) if self.rank == 0 else None
+        self.meet()
+        self._comm.Gather(row, rows)
+        return rows
+
+    def fetch(self, source: int, mine: Vector | None, out: Vector | None) -> None:
+        """Copy a vector from rank ``source`` (which gives ``mine``) to rank 0 (into ``out``)."""
+        if source == 0 == self.rank:
+            assert mine is not None
+            assert out is not None
+            np.copyto(out, mine)
+        elif self.rank == source:
+            assert mine is not None
+            for chunk in range(0, mine.size, 1 << 28):
+                self._comm.Send(mine[chunk : chunk + (1 << 28)], 0, _TAG_SPAN)
+        elif self.rank == 0:
+            assert out is not None
+            for chunk in range(0, out.size, 1 << 28):
+                self._comm.Recv(out[chunk : chunk + (1 << 28)], source, _TAG_SPAN)
+
+    def meet(self) -> None:
+        """Wait, without burning a core, until every rank is here."""
+        request = self._control.Ibarrier()
+        self._wait(request.Test, lambda: "the other ranks to finish")
+
+    def close(self) -> None:
+        """Free what was made; collective."""
+        self.meet()
+        for _, link in self._remote:
+            link.close()
+        self._links.clear()
+        self._rotations = [[]]
+        self._neighbours.clear()
+        self.gradient = self.theta = np.zeros(0, np.float32)
+        self.versions = []
+        self._memory.close()
+        for comm in (self._workers_comm, self._node, self._control, self._comm):
+            comm.Free()
+
+
+def _overlap(step: Step) -> bool:
+    return step.send.start < step.receive.stop and step.receive.start < step.send.stop
+
+
+def _fold(mine: Vector, given: Vector, combine: bool) -> None:
+    if combine:
+        np.add(mine, given, out=mine)
+    else:
+        np.copyto(mine, given)
+

@@ -1,0 +1,78 @@
+"""How a rank waits: fast when traffic is dense, without burning a core when it is not.
+
+MPI's blocking calls spin, and a rank that spins takes its core from a worker that shares it. So
+every wait of psrt is a loop of fruitless polls around ``Patience.pause``: first spin, then yield
+the core, then sleep with growing pauses; and at the deadline give up and say who was waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from psrt.errors import TransportError
+
+#: Polls before the first yield, when there is a core for every rank: some 20 µs.
+SPINS = 200
+#: Seconds of yielding before the first sleep.
+YIELD_S = 50e-6
+#: A sleep is this share of the time waited so far, so waiting costs at most so much latency.
+SHARE = 1 / 16
+#: Bounds of a sleep, in seconds. The kernel adds some 50 µs of its own.
+SHORTEST_S, LONGEST_S = 20e-6, 250e-6
+#: After a second of silence nobody is in a hurry.
+IDLE_AFTER_S, IDLE_S = 1.0, 2e-3
+
+
+class Patience:
+    """The state of one wait. One object serves all waits of a port, one after another."""
+
+    def __init__(
+        self,
+        *,
+        crowded: bool,
+        timeout_s: float,
+        while_idle: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            crowded: whether the host has more ranks than cores; then nobody spins.
+            timeout_s: the deadline of a wait.
+            while_idle: called now and then during a long wait.
+        """
+        self._spins = 0 if crowded else SPINS
+        self._timeout_s = timeout_s
+        self.while_idle = while_idle
+        self._polls = 0
+        self._since = 0.0
+
+    def begin(self) -> None:
+        """Start a wait."""
+        self._polls = 0
+
+    def pause(self, whom: Callable[[], str]) -> None:
+        """Let some time pass after a fruitless poll.
+
+        Args:
+            whom: says who is waited for, and for what; called at the deadline only.
+
+        Raises:
+            TransportError: at the deadline.
+        """
+        self._polls += 1
+        if self._polls <= self._spins:
+            return
+        now = time.monotonic()
+        if self._polls == self._spins + 1:
+            self._since = now
+        waited = now - self._since
+        if waited < YIELD_S:
+            os.sched_yield()
+            return
+        if waited > self._timeout_s:
+            raise TransportError(f"no answer within {self._timeout_s:g} s: waiting for {whom()}")
+        self.while_idle()
+        longest = LONGEST_S if waited < IDLE_AFTER_S else IDLE_S
+        time.sleep(min(longest, max(SHORTEST_S, waited * SHARE)))

@@ -1,0 +1,98 @@
+"""A link between ranks of different hosts: a frame by MPI, then the payload by MPI.
+
+Requests are persistent: made once, started for each message, freed at the end.
+"""
+
+from __future__ import annotations
+
+from mpi4py import MPI
+
+from psrt.messages import Message
+from psrt.transport.frames import FRAME_BYTES, decode, encode
+from psrt.transport.port import NO_PAYLOAD, Vector
+
+_TAG_FRAME, _TAG_DATA = 1, 2
+#: Elements of one MPI message; counts above 2³¹ are not portable.
+_CHUNK = 1 << 28
+_REGION_AT = FRAME_BYTES - 1  # the last byte of a frame is free in every kind of message
+
+
+def _chunks(vector: Vector) -> list[Vector]:
+    return [vector[a : a + _CHUNK] for a in range(0, vector.size, _CHUNK)]
+
+
+class RemoteLink:
+    """Both directions between this rank and one peer on another host."""
+
+    def __init__(
+        self, comm: MPI.Comm, peer: int, *, regions: list[Vector], landing: Vector
+    ) -> None:
+        """Make the requests and post the first receive.
+
+        Args:
+            comm: the communicator of the job's own traffic.
+            peer: rank of the other end in ``comm``.
+            regions: what this rank sends from.
+            landing: where the peer's payloads arrive.
+        """
+        self._frame_out = bytearray(FRAME_BYTES)
+        self._frame_in = bytearray(FRAME_BYTES)
+        self._send_frame = comm.Send_init([self._frame_out, MPI.BYTE], peer, _TAG_FRAME)
+        #: Completes when the next message's frame has come.
+        self.frame_request = comm.Recv_init([self._frame_in, MPI.BYTE], peer, _TAG_FRAME)
+        self._send_data = [
+            [comm.Send_init(chunk, peer, _TAG_DATA) for chunk in _chunks(region)]
+            for region in regions
+        ]
+        self._receive_data = [comm.Recv_init(c, peer, _TAG_DATA) for c in _chunks(landing)]
+        self._sending: list[MPI.Prequest] = []
+        #: The frame that has come while its payload has not.
+        self._half: tuple[Message, int] | None = None
+        #: Where the peer's payload is found after a receipt.
+        self.payload = landing
+        self.frame_request.Start()
+
+    def ready(self) -> bool:
+        """Tell whether the last message has left, so that the next may be sent."""
+        return not self.in_flight()
+
+    def in_flight(self) -> bool:
+        """Tell whether the last message or its payload may still be being read by MPI."""
+        if self._sending and MPI.Request.Testall(self._sending):
+            self._sending = []
+        return bool(self._sending)
+
+    def send(self, message: Message, region: int) -> None:
+        """Start sending; ``ready`` must hold."""
+        encode(message, self._frame_out)
+        self._frame_out[_REGION_AT] = region + 1
+        self._sending = [self._send_frame]
+        if region != NO_PAYLOAD:
+            self._sending += self._send_data[region]
+        MPI.Prequest.Startall(self._sending)
+
+    def arrived(self) -> None:
+        """Take up the frame: ``frame_request`` has completed. The payload follows it."""
+        region = self._frame_in[_REGION_AT] - 1
+        self._half = decode(self._frame_in), region
+        if region != NO_PAYLOAD:
+            MPI.Prequest.Startall(self._receive_data)
+
+    def complete(self) -> tuple[Message, int] | None:
+        """Return the message and its region once the payload is in place, else None."""
+        assert self._half is not None, "no frame has come"
+        message, region = self._half
+        if region != NO_PAYLOAD and not MPI.Request.Testall(self._receive_data):
+            return None
+        self._half = None
+        self.frame_request.Start()
+        return message, region
+
+    def close(self) -> None:
+        """Take back the receive that is posted and free every request."""
+        self.frame_request.Cancel()
+        self.frame_request.Wait()
+        MPI.Request.Waitall(self._sending)
+        data = [request for requests in self._send_data for request in requests]
+        for request in [self._send_frame, self.frame_request, *data, *self._receive_data]:
+            request.Free()

@@ -1,0 +1,91 @@
+"""The port of a job of one rank: no MPI, nobody to talk to. And what drives a role to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from psrt.collective import Step
+from psrt.errors import ProtocolError
+from psrt.messages import Message, Report
+from psrt.transport.port import EXTRA, NO_PAYLOAD, Vector, Wiring
+
+T = TypeVar("T")
+
+
+def drive(role: Coroutine[Any, Any, T]) -> T:
+    """Run a role to its end over a port on which no await ever suspends."""
+    try:
+        role.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    raise AssertionError("a role suspended on a port that completes everything on the spot")
+
+
+class SoloPort:
+    """One worker by itself."""
+
+    def __init__(self, n: int) -> None:
+        """Allocate (n,) parameters and (n + EXTRA,) gradient."""
+        self.rank = 0
+        self.wiring = Wiring(n, workers=(0,))
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.whom: Callable[[], str] = lambda: "nobody"
+        #: Takes the reports.
+        self.on_report: Callable[[Report], None] = lambda _: None
+        self.gradient: Vector = np.zeros(n + EXTRA, np.float32)
+        self.theta: Vector = np.zeros(n, np.float32)
+        self.versions: list[Vector] = []
+
+    def now(self) -> float:
+        """Return the time in seconds; only differences mean anything."""
+        return time.perf_counter()
+
+    async def compute(self, work: Callable[..., T], *args: object) -> T:
+        """Run ``work(*args)``."""
+        return work(*args)
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
+
+    async def until(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
+        """Refuse to wait: nothing can change."""
+        if not done():
+            _nobody()
+
+    def report(self, report: Report) -> None:
+        """Hand ``report`` on."""
+        self.on_report(report)
+
+    def payload(self, worker: int) -> Vector:
+        """Refuse."""
+        _nobody()
+
+    def in_flight(self, to: int) -> bool:
+        """Refuse."""
+        _nobody()
+
+    async def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
+        """Refuse."""
+        _nobody()
+
+    async def receive(self) -> Message:
+        """Refuse."""
+        _nobody()
+
+    async def exchange(self, step: Step, scratch: Vector) -> None:
+        """Refuse."""
+        _nobody()
+
+    async def library_allreduce(self) -> None:
+        """Leave the sum over one rank as it is."""
+
+
+def _nobody() -> NoReturn:
+    raise ProtocolError("a job of one rank has nobody to talk to")

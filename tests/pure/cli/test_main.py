@@ -1,0 +1,109 @@
+"""The psrt command: subcommands found, errors told once, in one line."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+from psrt import __version__
+from psrt.__main__ import COMMANDS, main
+from psrt.errors import DivergedError
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for name in ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Put recorders in the place of the subcommands that need MPI."""
+    found = []
+    for command in ("train", "bench"):
+        module = types.ModuleType(f"psrt.cli.{command}")
+        module.main = lambda argv, command=command, **rest: found.append((command, argv, rest)) or 7
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("argv", "call"),
+    [
+        (["train", "--lr", "1"], ("train", ["--lr", "1"], {})),
+        (["server", "--lr", "1"], ("train", ["--lr", "1"], {"role": "server"})),
+        (["worker"], ("train", [], {"role": "worker"})),
+        (["bench", "step", "--help"], ("bench", ["step", "--help"], {})),
+    ],
+)
+def test_a_subcommand_gets_its_words_and_gives_the_status(calls, argv, call):
+    assert main(argv) == 7
+    assert calls == [call]
+
+
+@pytest.mark.parametrize("command", ["train", "server", "worker"])
+def test_help_of_training_comes_before_mpi(calls, command, capsys):
+    assert main([command, "--lr", "1", "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: psrt {command} ")
+    assert calls == []
+
+
+def test_show(capsys):
+    assert main(["show", "--lr", "0.5"]) == 0
+    assert "\nlr = 0.5\n" in capsys.readouterr().out
+
+
+def test_the_words_of_the_process(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["psrt", "--version"])
+    assert main() == 0
+    assert capsys.readouterr().out == f"psrt {__version__}\n"
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_lists_every_subcommand(flag, capsys):
+    assert main([flag]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {command} " in text for command in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "give a command, one of train, server, worker, bench, show; psrt --help says more"),
+        (
+            ["trian"],
+            "no command 'trian' (did you mean train?), "
+            "there are train, server, worker, bench, show",
+        ),
+        (["show", "--lr", "0"], "lr must be above 0, got 0"),
+    ],
+)
+def test_an_error_is_one_line_and_status_2(argv, message, capsys):
+    assert main(argv) == 2
+    assert capsys.readouterr() == ("", f"psrt: error: {message}\n")
+
+
+def test_the_status_is_the_error_s(monkeypatch, capsys):
+    module = types.ModuleType("psrt.cli.bench")
+
+    def diverge(argv):
+        raise DivergedError("loss is nan")
+
+    module.main = diverge
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert main(["bench"]) == 3
+    assert capsys.readouterr().err == "psrt: error: loss is nan\n"
+
+
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"])
+def test_only_the_first_rank_tells(variable, monkeypatch, capsys):
+    monkeypatch.setenv(variable, "1")
+    assert main(["trian"]) == 2
+    assert main(["--help"]) == 0
+    assert main(["train", "--help"]) == 0
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv(variable, "0")
+    assert main(["trian"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

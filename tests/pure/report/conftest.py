@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psrt.messages import Report
+from psrt.report import Record, Staleness, Summary
+
+
+@pytest.fixture(scope="session")
+def make_report():
+    def make(worker: int, step: int, **fields: Any) -> Report:
+        defaults = {
+            "epoch": 0, "loss": 1.0, "samples": 8,
+            "staleness_sum": 0, "staleness_count": 0, "staleness_max": 0,
+            "bytes_sent": 0, "bytes_received": 0, "seconds": float(step),
+            "test_loss": math.nan, "test_accuracy": math.nan,
+            "epoch_end": False, "last": False,
+        }  # fmt: skip
+        return Report(worker=worker, step=step, **(defaults | fields))
+
+    return make
+
+
+@pytest.fixture
+def record():
+    return Record(
+        epoch=3, step=135, loss=0.21427, test_loss=0.19, accuracy=0.947, seconds=0.2,
+        samples_per_second=181234.5, samples=4320, staleness_mean=1.93, staleness_max=4,
+        bytes_sent=1000, bytes_received=2000, epoch_end=True,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def summary():
+    return Summary(
+        mode="ssp", workers=2, servers=1, ranks=3, hosts=1, mpi="Open MPI 5.0", seed=7, epochs=3,
+        steps=135, samples=4320, seconds=0.5, samples_per_second=8640.0, train_loss=0.2,
+        test_loss=0.25, test_accuracy=0.9625, parameters=9, parameters_sha256="ab", updates=270,
+        dropped=0, staleness=Staleness.of(np.array([2, 1, 1])), skew_max=1, clock_spread_max=3,
+        bytes_sent=1234567, bytes_received=999,
+    )  # fmt: skip

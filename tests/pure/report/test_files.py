@@ -1,0 +1,127 @@
+import os
+import pathlib
+import tempfile
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from psrt.errors import ConfigError
+from psrt.report import OutputFolder, Summary, read_metrics
+from psrt.report.files import FILES
+
+
+def content(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_whole_run(tmp_path, record, summary):
+    folder = OutputFolder(tmp_path / "runs" / "first")
+    folder.prepare("seed = 7\n")
+    with folder.metrics() as metrics:
+        metrics.write(record)
+    theta = np.arange(6, dtype=np.float32)
+    folder.write_model({"layers.0.weight": theta[:4].reshape(2, 2), "layers.0.bias": theta[4:]})
+    folder.write_summary(summary)
+
+    assert sorted(os.listdir(folder.path)) == sorted(FILES)
+    assert (folder.path / "config.toml").read_text() == "seed = 7\n"
+    assert read_metrics(folder.path / "metrics.jsonl")[0]["step"] == 135
+    tensors = load_file(folder.path / "model.safetensors")
+    assert tensors["layers.0.weight"].tolist() == [[0, 1], [2, 3]]
+    assert tensors["layers.0.bias"].tolist() == [4, 5]
+    assert Summary.from_json((folder.path / "summary.json").read_text()) == summary
+
+
+def test_strided_tensors_are_stored_by_value(tmp_path):
+    folder = OutputFolder(tmp_path)
+    folder.prepare("")
+    matrix = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    folder.write_model({"w": matrix, "v": np.arange(6, dtype=np.float32)[::2]})
+    tensors = load_file(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(tensors["w"], matrix)
+    assert tensors["v"].tolist() == [0, 2, 4]
+
+
+def test_the_path_is_a_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match="is a file"):
+        OutputFolder(path).prepare("", overwrite=True)
+    assert path.read_text() == "mine"
+
+
+def test_the_path_is_below_a_file(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match=r"cannot write to .*Not a directory"):
+        OutputFolder(tmp_path / "file" / "run").prepare("")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_used_folder_is_left_alone(tmp_path, name):
+    (tmp_path / name).write_text("old")
+    with pytest.raises(ConfigError, match=rf"holds a run already \({name}\); --overwrite"):
+        OutputFolder(tmp_path).prepare("new")
+    assert content(tmp_path) == {name: b"old"}
+
+
+def test_overwrite_removes_only_own_files(tmp_path):
+    others = ["notes.md", "metrics.jsonl.bak", "sub/summary.json"]
+    (tmp_path / "sub").mkdir()
+    for name in [*FILES, "model.safetensors.part", *others]:
+        (tmp_path / name).write_text("old")
+    OutputFolder(tmp_path).prepare("new", overwrite=True)
+    assert content(tmp_path) == {"config.toml": b"new"} | dict.fromkeys(others, b"old")
+
+
+def test_a_folder_with_other_files_is_free(tmp_path):
+    (tmp_path / "notes.md").write_text("mine")
+    OutputFolder(tmp_path).prepare("new")
+    assert content(tmp_path) == {"config.toml": b"new", "notes.md": b"mine"}
+
+
+def test_a_folder_in_the_place_of_a_file(tmp_path):
+    (tmp_path / "summary.json").mkdir()
+    (tmp_path / "config.toml").write_text("old")
+    with pytest.raises(ConfigError, match=r"has a folder summary.json"):
+        OutputFolder(tmp_path).prepare("new", overwrite=True)
+    assert content(tmp_path) == {"config.toml": b"old"}
+
+
+def test_an_unwritable_folder_is_left_alone(tmp_path, monkeypatch):
+    """Permissions do not bind root, who may be running this: the refusal is put in by hand."""
+    (tmp_path / "config.toml").write_text("old")
+
+    def refuse(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(ConfigError, match=r"cannot write to .*: Permission denied"):
+        OutputFolder(tmp_path).prepare("new", overwrite=True)
+    assert content(tmp_path) == {"config.toml": b"old"}
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(pathlib.Path, "mkdir", refuse)
+    with pytest.raises(ConfigError, match=r"cannot write to .*/new: Permission denied"):
+        OutputFolder(tmp_path / "new").prepare("")
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_half_written_takes_a_files_place(tmp_path, summary, monkeypatch):
+    folder = OutputFolder(tmp_path)
+    folder.prepare("")
+    folder.write_summary(summary)
+    before = content(tmp_path)
+
+    def fail_midway(path, text, **_):
+        path.write_bytes(text[:9].encode())
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, "write_text", fail_midway)
+    with pytest.raises(OSError, match="No space"):
+        folder.write_summary(summary)
+    assert content(tmp_path) == before

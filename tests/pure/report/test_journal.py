@@ -1,0 +1,234 @@
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psrt.errors import ProtocolError
+from psrt.report import Journal
+
+
+def feed(journal, reports):
+    return [record for report in reports for record in journal.add(report)]
+
+
+def test_a_record_waits_for_the_last_worker(make_report):
+    journal = Journal(2, log_every=5)
+    assert journal.add(make_report(0, 5)) == []
+    [record] = journal.add(make_report(1, 5))
+    assert record.step == 5
+    assert record.samples == 16
+
+
+def test_loss_is_weighted_by_samples(make_report):
+    journal = Journal(2, log_every=5)
+    journal.add(make_report(0, 5, loss=1.0, samples=30))
+    [record] = journal.add(make_report(1, 5, loss=5.0, samples=10))
+    assert record.loss == 2.0
+
+
+def test_a_worker_without_samples_has_no_say_in_the_loss(make_report):
+    journal = Journal(2, log_every=5)
+    journal.add(make_report(0, 5, loss=math.nan, samples=0))
+    [record] = journal.add(make_report(1, 5, loss=3.0))
+    assert record.loss == 3.0
+    journal.add(make_report(0, 10, loss=math.nan, samples=0))
+    [record] = journal.add(make_report(1, 10, loss=math.nan, samples=0))
+    assert math.isnan(record.loss)
+
+
+def test_a_diverged_worker_shows_in_the_loss(make_report):
+    journal = Journal(2, log_every=5)
+    journal.add(make_report(0, 5, loss=math.inf))
+    [record] = journal.add(make_report(1, 5, loss=3.0))
+    assert record.loss == math.inf
+
+
+def test_totals_and_rates(make_report):
+    journal = Journal(2, log_every=5)
+    feed(journal, [
+        make_report(0, 5, samples=10, seconds=1.0, bytes_sent=100, bytes_received=1),
+        make_report(1, 5, samples=10, seconds=2.0, bytes_sent=100, bytes_received=1),
+        make_report(0, 10, samples=30, seconds=6.0, bytes_sent=10, bytes_received=2),
+    ])  # fmt: skip
+    [record] = journal.add(make_report(1, 10, samples=10, seconds=4.0, bytes_received=2))
+    assert record.seconds == 6.0
+    assert record.samples == 60
+    assert record.samples_per_second == 40 / (6.0 - 2.0)
+    assert (record.bytes_sent, record.bytes_received) == (210, 6)
+
+
+def test_no_rate_without_time(make_report):
+    journal = Journal(1, log_every=1)
+    [record] = journal.add(make_report(0, 1, seconds=0.0))
+    assert record.samples_per_second is None
+
+
+def test_staleness_of_the_interval(make_report):
+    journal = Journal(2, log_every=5)
+    journal.add(make_report(0, 5, staleness_sum=10, staleness_count=4, staleness_max=7))
+    [record] = journal.add(make_report(1, 5, staleness_sum=2, staleness_count=2, staleness_max=1))
+    assert record.staleness_mean == 2.0
+    assert record.staleness_max == 7
+    feed(journal, [make_report(0, 10)])
+    [record] = journal.add(make_report(1, 10))
+    assert record.staleness_mean is None
+    assert record.staleness_max is None
+
+
+def test_evaluation_by_one_worker(make_report):
+    journal = Journal(2, log_every=5)
+    journal.add(make_report(0, 5, test_loss=0.5, test_accuracy=0.75, epoch=1, epoch_end=True))
+    [record] = journal.add(make_report(1, 5, epoch=1, epoch_end=True))
+    assert (record.test_loss, record.accuracy) == (0.5, 0.75)
+    assert (record.epoch, record.epoch_end) == (1, True)
+    journal.add(make_report(0, 10, epoch=1))
+    [record] = journal.add(make_report(1, 10, epoch=1))
+    assert (record.test_loss, record.accuracy, record.epoch_end) == (None, None, False)
+
+
+def test_the_epoch_ends_where_one_reports_between_the_steps(make_report):
+    journal = Journal(2)
+    feed(journal, [make_report(0, 3), make_report(0, 5, epoch_end=True)])
+    [record] = journal.add(make_report(1, 5, epoch_end=True))
+    assert (record.step, record.samples, record.epoch_end) == (5, 24, True)
+
+
+def test_regression_has_a_test_loss_and_no_accuracy(make_report):
+    [record] = Journal(1).add(make_report(0, 5, test_loss=0.5, epoch_end=True))
+    assert (record.test_loss, record.accuracy) == (0.5, None)
+
+
+def test_a_slow_worker_completes_several_records_at_once(make_report):
+    journal = Journal(2, log_every=5)
+    assert feed(journal, [make_report(0, step) for step in (5, 10, 15)]) == []
+    [record] = journal.add(make_report(1, 5))
+    assert record.step == 5
+    records = journal.add(make_report(1, 15))  # over 10
+    assert [(r.step, r.samples) for r in records] == [(10, 24), (15, 40)]
+
+
+def test_a_worker_that_leaves_is_not_waited_for(make_report):
+    journal = Journal(2, log_every=5)
+    journal.add(make_report(0, 5))
+    [record] = journal.add(make_report(1, 3, last=True))
+    assert (record.step, record.samples) == (5, 16)
+    [record] = journal.add(make_report(0, 10))
+    assert (record.step, record.samples) == (10, 24)
+    assert not journal.finished
+    [record] = journal.add(make_report(0, 15, last=True))
+    assert record.step == 15
+    assert journal.finished
+
+
+def test_what_comes_between_logged_steps_counts_for_the_next(make_report):
+    journal = Journal(1, log_every=5)
+    assert journal.add(make_report(0, 4)) == []
+    [record] = journal.add(make_report(0, 10))
+    assert (record.step, record.samples) == (10, 16)
+
+
+def test_the_rest_makes_one_record_at_the_end(make_report):
+    journal = Journal(2, log_every=5)
+    feed(journal, [make_report(w, 5) for w in (0, 1)])
+    assert journal.add(make_report(0, 7, last=True)) == []
+    [record] = journal.add(make_report(1, 8, last=True))
+    assert (record.step, record.samples) == (8, 32)
+
+
+def test_the_last_report_may_repeat_the_step_before(make_report):
+    journal = Journal(1, log_every=5)
+    journal.add(make_report(0, 5))
+    assert journal.add(make_report(0, 5, samples=0, loss=math.nan, last=True)) == []
+    assert journal.finished
+
+
+def test_a_late_evaluation_is_not_lost(make_report):
+    journal = Journal(1, log_every=5)
+    journal.add(make_report(0, 5))
+    [record] = journal.add(make_report(0, 5, samples=0, test_loss=0.5, last=True))
+    assert (record.step, record.test_loss) == (5, 0.5)
+
+
+def test_epochs_only(make_report):
+    journal = Journal(1)
+    assert journal.add(make_report(0, 5)) == []
+    [record] = journal.add(make_report(0, 9, epoch_end=True, epoch=1))
+    assert (record.step, record.samples) == (9, 16)
+
+
+@pytest.mark.parametrize("worker", [-1, 2])
+def test_unknown_worker(make_report, worker):
+    with pytest.raises(ProtocolError, match=f"worker {worker} reported, expected 0 to 1"):
+        Journal(2).add(make_report(worker, 1))
+
+
+@pytest.mark.parametrize("step", [4, 5])
+def test_steps_grow(make_report, step):
+    journal = Journal(1)
+    journal.add(make_report(0, 5))
+    with pytest.raises(ProtocolError, match=f"worker 0 reported step {step}, expected more"):
+        journal.add(make_report(0, step))
+
+
+def test_nothing_follows_the_last_report(make_report):
+    journal = Journal(1)
+    journal.add(make_report(0, 5, last=True))
+    with pytest.raises(ProtocolError, match="worker 0 reported step 6 after its last"):
+        journal.add(make_report(0, 6))
+
+
+@st.composite
+def runs(draw):
+    """Several workers' reports, each in step order with gaps, the last one marked."""
+    workers = []
+    for worker in range(draw(st.integers(1, 4))):
+        steps = sorted(draw(st.sets(st.integers(0, 12), min_size=1)))
+        workers.append([
+            (worker, step, {
+                "loss": draw(st.floats(0.0, 9.0)),
+                "samples": draw(st.integers(1, 9)),
+                "seconds": draw(st.floats(0.0, 99.0)),
+                "bytes_sent": draw(st.integers(0, 9)),
+                "staleness_sum": draw(st.integers(0, 9)),
+                "staleness_count": draw(st.integers(0, 3)),
+                "epoch_end": step % 4 == 0,
+                "last": step == steps[-1],
+            })
+            for step in steps
+        ])  # fmt: skip
+    return workers
+
+
+@st.composite
+def runs_in_two_orders(draw):
+    workers = draw(runs())
+    turns = [worker for worker, reports in enumerate(workers) for _ in reports]
+    return workers, draw(st.permutations(turns)), draw(st.permutations(turns))
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=runs_in_two_orders(), log_every=st.integers(0, 5))
+def test_the_order_of_arrival_does_not_matter(make_report, case, log_every):
+    workers, one, other = case
+
+    def records(turns):
+        journal = Journal(len(workers), log_every=log_every)
+        queues = [iter(reports) for reports in workers]
+        got = []
+        for turn in turns:
+            worker, step, fields = next(queues[turn])
+            got += journal.add(make_report(worker, step, **fields))
+        assert journal.finished
+        return got
+
+    got = records(one)
+    assert records(other) == got
+    reports = [fields for reports in workers for _, _, fields in reports]
+    assert got[-1].samples == sum(fields["samples"] for fields in reports)
+    assert got[-1].bytes_sent == sum(fields["bytes_sent"] for fields in reports)
+    assert got[-1].step == max(step for reports in workers for _, step, _ in reports)
+    steps = [record.step for record in got]
+    assert steps == sorted(set(steps))
+    seconds = [record.seconds for record in got]
+    assert seconds == sorted(seconds)

@@ -1,0 +1,353 @@
+"""TrainConfig: what each knob takes, which knobs go together, and what a run makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import importlib
+import pathlib
+import re
+
+import numpy as np
+import pytest
+
+from psrt.config import MODES, SERVER_MODES, TrainConfig, check_data, resolve
+from psrt.config.knobs import knobs_of
+from psrt.errors import ConfigError
+
+KNOBS = knobs_of(TrainConfig)
+
+
+def make(ranks=None, **knobs):
+    config = TrainConfig(**knobs)
+    return config if ranks is None else resolve(config, ranks=ranks)
+
+
+def refusal(ranks=None, **knobs):
+    """Return the one line with which these knobs are refused, at once or on so many ranks."""
+    with pytest.raises(ConfigError) as caught:
+        make(ranks, **knobs)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("module", ["suggest", "kinds", "knobs"])
+def test_examples_in_docstrings(module):
+    found = doctest.testmod(importlib.import_module(f"psrt.config.{module}"))
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+# What one knob takes.
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"batch_size": 0}, "batch-size must be at least 1, got 0"),
+        ({"batch_size": 2.0}, "batch-size must be a whole number, got 2"),
+        ({"batch_size": True}, "batch-size must be a whole number, got true"),
+        ({"batch_size": "8"}, "batch-size must be a whole number, got '8'"),
+        ({"seed": 2**63}, "seed must fit into 64 bits, got 9223372036854775808"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"lr": float("nan")}, "lr must be a finite number, got nan"),
+        ({"lr": -float("inf")}, "lr must be a finite number, got -inf"),
+        ({"lr": 10**400}, f"lr must be a finite number, got {10**400}"),
+        ({"lr": 0}, "lr must be above 0, got 0"),
+        ({"lr": "fast"}, "lr must be a number, got 'fast'"),
+        ({"lr": False}, "lr must be a number, got false"),
+        ({"optimizer": "momentum", "momentum": 1}, "momentum must be below 1, got 1"),
+        ({"schedule": "step", "decay_factor": 1.5}, "decay-factor must be at most 1, got 1.5"),
+        ({"overwrite": 1}, "overwrite must be true or false, got 1"),
+        ({"out": ""}, "out must not be empty, got ''"),
+        ({"out": 3}, "out must be a text, got 3"),
+        ({"out": "a\0b"}, r"out must be valid text, got 'a\x00b'"),
+        ({"out": "a\udc80"}, r"out must be valid text, got 'a\udc80'"),
+        ({"hidden": 64}, "hidden must be a list of whole numbers, got 64"),
+        ({"hidden": (64, 0)}, "hidden must be whole numbers of at least 1, got 64,0"),
+        ({"straggler": (1, 2)}, "straggler must be a list of [rank, seconds], got 1,2"),
+        (
+            {"straggler": ((1, 0.1), (1, 0.2))},
+            "straggler must name a rank only once, got 1,0.1,1,0.2",
+        ),
+        (
+            {"straggler": ((-1, 0.1),)},
+            "straggler must name ranks from 0 on and 0 to 86400 seconds, got -1,0.1",
+        ),
+        (
+            {"optimizer": "adm"},
+            "optimizer must be one of sgd, momentum, nesterov, adagrad, adam, adamw, got 'adm' "
+            "(did you mean adam?)",
+        ),
+        (
+            {"loss": "zzz"},
+            "loss must be one of cross-entropy, squared, got 'zzz'",
+        ),
+    ],
+)
+def test_a_value_that_will_not_do(knobs, message):
+    assert refusal(**knobs) == message
+
+
+def test_values_come_in_their_canonical_types():
+    config = TrainConfig(
+        lr=1, batch_size=np.int64(8), jitter=np.float32(0.5), hidden=[4, 3], straggler=[[1, 2]],
+        out=pathlib.Path("runs/a"),
+    )  # fmt: skip
+    values = (config.lr, config.batch_size, config.jitter, config.out)
+    assert values == (1.0, 8, 0.5, "runs/a")
+    assert [type(value) for value in values] == [float, int, float, str]
+    assert (config.hidden, config.straggler) == ((4, 3), ((1, 2.0),))
+
+
+@pytest.mark.parametrize("name", [n for n, k in KNOBS.items() if k.least is not None])
+def test_least_values_are_inside_their_range(name):
+    least = KNOBS[name].least
+    assert getattr(only_where_it_belongs(name, least), name) == least
+    assert f"must be at least {least:g}, got" in refusal(**{name: KNOBS[name].kind.accept(-1)})
+
+
+def only_where_it_belongs(name, value):
+    """Make a config that gives a knob, and what the knob needs to have a meaning."""
+    needs = {only.field: only.values[0] for only in KNOBS[name].only}
+    if name == "placement" or (name == "servers" and value):
+        needs |= {"mode": "sync"}
+    return TrainConfig(**needs | {name: value})
+
+
+def test_a_config_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TrainConfig().lr = 0.1
+
+
+# Which knobs go together.
+
+
+def a_value(name):
+    knob = KNOBS[name]
+    if knob.fallback is not None:
+        return knob.fallback
+    return {"outer_lr": 0.7, "outer_momentum": 0.9, "post_local_epoch": 2, "dc_lambda": 0.1}[name]
+
+
+CONDITIONAL = [
+    (name, only.field, value)
+    for name, knob in KNOBS.items()
+    for only in knob.only
+    for value in KNOBS[only.field].choices
+]
+
+
+@pytest.mark.parametrize(("name", "field", "value"), CONDITIONAL)
+def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
+    knobs = {only.field: only.values[0] for only in KNOBS[name].only}
+    knobs |= {field: value, name: a_value(name)}
+    if (name, value) == ("placement", "local-sgd"):
+        knobs["servers"] = 1
+    belongs = next(only.values for only in KNOBS[name].only if only.field == field)
+    if value in belongs:
+        assert getattr(TrainConfig(**knobs), name) == a_value(name)
+    else:
+        assert f"has no meaning with --{field.replace('_', '-')} {value}; " in refusal(**knobs)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        (
+            {"mode": "async", "staleness": 3},
+            "--staleness 3 has no meaning with --mode async; it belongs to --mode ssp",
+        ),
+        (
+            {"mode": "sync", "staleness_rate": "inverse"},
+            "--staleness-rate inverse has no meaning with --mode sync; "
+            "it belongs to --mode async, ssp or softsync",
+        ),
+        (
+            {"mode": "async", "dc_adaptive": False},
+            "--no-dc-adaptive has no meaning without --staleness-rate; "
+            "it belongs to --staleness-rate delay-compensated",
+        ),
+        (
+            {"momentum": 0.5},
+            "--momentum 0.5 has no meaning with --optimizer sgd; "
+            "it belongs to --optimizer momentum or nesterov",
+        ),
+        ({"epochs": 1, "steps": 1}, "give --epochs or --steps, not both"),
+        (
+            {"epochs": 2, "warmup_epochs": 2.5},
+            "--warmup-epochs 2.5 is longer than the run of 2 epochs",
+        ),
+        ({"mode": "ssp", "servers": 0}, "--mode ssp needs at least 1 server, got --servers 0"),
+        (
+            {"mode": "allreduce", "servers": 2},
+            "--servers 2 has no meaning with --mode allreduce, which has none",
+        ),
+        (
+            {"mode": "local-sgd", "servers": 1, "allreduce": "ring"},
+            "--allreduce ring has no meaning with --servers 1: "
+            "local-sgd averages over servers or over an all-reduce",
+        ),
+        (
+            {"mode": "local-sgd", "placement": "last"},
+            "--placement last has no meaning in local-sgd without --servers",
+        ),
+        (
+            {"mode": "serial", "shared_memory": False},
+            "--no-shared-memory has no meaning with --mode serial",
+        ),
+    ],
+)
+def test_knobs_that_do_not_go_together(knobs, message):
+    assert refusal(**knobs) == message
+
+
+def test_what_depends_on_the_mode_waits_for_it():
+    config = TrainConfig(staleness=3)
+    with pytest.raises(ConfigError, match=r"^--staleness 3 has no meaning with --mode sync; "):
+        resolve(config, ranks=2)
+    assert resolve(dataclasses.replace(config, mode="ssp"), ranks=2).staleness == 3
+
+
+# What a run makes of them.
+
+
+@pytest.mark.parametrize(
+    ("knobs", "ranks", "expected"),
+    [
+        ({}, 1, {"mode": "serial", "servers": 0, "epochs": 10.0, "steps": None, "lr": 0.1}),
+        ({}, 3, {"mode": "sync", "servers": 1, "backup": 0, "placement": "first"}),
+        ({"mode": "async"}, 2, {"servers": 1, "staleness_rate": "constant", "staleness": None}),
+        ({"mode": "ssp", "servers": 2}, 4, {"servers": 2, "staleness": 3, "allreduce": None}),
+        ({"mode": "softsync"}, 2, {"softsync": 1, "backup": None}),
+        ({"mode": "allreduce"}, 4, {"servers": 0, "allreduce": "ring", "placement": None}),
+        ({"mode": "allreduce", "servers": 0}, 1, {"allreduce": "ring"}),
+        (
+            {"mode": "local-sgd"},
+            2,
+            {"servers": 0, "allreduce": "ring", "local_steps": 8, "placement": None}
+            | {"outer_lr": None, "outer_momentum": None, "post_local_epoch": None},
+        ),
+        ({"mode": "local-sgd", "servers": 1}, 2, {"allreduce": None, "placement": "first"}),
+        ({"mode": "local-sgd", "outer_momentum": 0.5}, 2, {"outer_lr": 0.7}),
+        ({"mode": "local-sgd", "outer_lr": 0.5}, 2, {"outer_momentum": 0.9}),
+        ({"steps": 7}, 1, {"epochs": None, "steps": 7}),
+        ({"optimizer": "adam"}, 1, {"lr": 0.002, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}),
+        ({"optimizer": "nesterov", "lr": 3}, 1, {"lr": 3.0, "momentum": 0.9, "beta1": None}),
+        ({"schedule": "step"}, 1, {"decay_epochs": 5.0, "decay_factor": 0.1}),
+        ({"schedule": "cosine"}, 1, {"decay_epochs": None, "decay_factor": None}),
+    ],
+)
+def test_defaults(knobs, ranks, expected):
+    config = resolve(TrainConfig(**knobs), ranks=ranks)
+    assert {name: getattr(config, name) for name in expected} == expected
+    assert resolve(config, ranks=ranks) == config
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [
+        ({"staleness_rate": "power"}, {"staleness_power": 0.5, "staleness_decay": None}),
+        ({"staleness_rate": "exponential"}, {"staleness_decay": 0.2}),
+        ({"staleness_rate": "drop"}, {"staleness_limit": 4, "dc_adaptive": None}),
+        ({"staleness_rate": "delay-compensated"}, {"dc_lambda": 0.04, "dc_adaptive": False}),
+        ({"staleness_rate": "delay-compensated", "dc_adaptive": True}, {"dc_lambda": 2.0}),
+        ({"staleness_rate": "gap-aware"}, {"dc_lambda": None, "staleness_limit": None}),
+    ],
+)
+@pytest.mark.parametrize("mode", ["async", "ssp", "softsync"])
+def test_defaults_of_staleness_rates(mode, rate, expected):
+    config = resolve(TrainConfig(mode=mode, **rate), ranks=2)
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_knob_of_the_mode_is_set_and_no_other(mode):
+    config = resolve(TrainConfig(mode=mode), ranks=1 if mode == "serial" else 2)
+    for name, knob in KNOBS.items():
+        if any(only.field == "mode" and mode not in only.values for only in knob.only):
+            assert getattr(config, name) is None
+    assert (config.servers > 0) == (mode in SERVER_MODES)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "ranks", "message"),
+    [
+        (
+            {"mode": "serial"},
+            2,
+            "--mode serial is one process, got 2 ranks; choose another --mode",
+        ),
+        (
+            {"mode": "ssp"},
+            1,
+            "--mode ssp needs a server and a worker, got 1 rank; start more with mpirun -n N",
+        ),
+        ({"servers": 2}, 1, "--servers 2 has no meaning with --mode serial, which has none"),
+        ({"servers": 5}, 4, "--servers 5 are more than the 4 ranks of the job"),
+        ({"servers": 4}, 4, "--servers 4 leave no worker among 4 ranks"),
+        ({"mode": "local-sgd", "servers": 2}, 2, "--servers 2 leave no worker among 2 ranks"),
+        ({"mode": "softsync", "softsync": 3}, 3, "--softsync 3 is more than the 2 workers"),
+        ({"backup": 2}, 3, "--backup 2 leaves no worker to wait for, there are 2"),
+        (
+            {"straggler": ((2, 0.5),)},
+            2,
+            "--straggler 2:0.5 names a rank that is not there, the last is 1",
+        ),
+        ({"warmup_epochs": 12}, 1, "--warmup-epochs 12 is longer than the run of 10 epochs"),
+    ],
+)
+def test_what_does_not_fit_the_ranks(knobs, ranks, message):
+    assert refusal(ranks, **knobs) == message
+
+
+@pytest.mark.parametrize(
+    ("knobs", "ranks"),
+    [
+        ({"mode": "softsync", "softsync": 2}, 3),
+        ({"backup": 1}, 3),
+        ({"servers": 3}, 4),
+        ({"straggler": ((1, 0.5),)}, 2),
+        ({"warmup_epochs": 10}, 1),
+    ],
+)
+def test_what_just_fits_the_ranks(knobs, ranks):
+    assert resolve(TrainConfig(**knobs), ranks=ranks).lr == 0.1
+
+
+# What the data says to it.
+
+
+def test_a_step_must_not_take_more_than_the_data():
+    config = resolve(TrainConfig(batch_size=25), ranks=5)
+    check_data(config, samples=100, parameters=10, workers=4)
+    with pytest.raises(ConfigError) as caught:
+        check_data(config, samples=99, parameters=10, workers=4)
+    assert str(caught.value) == (
+        "--batch-size 25: a step of 4 workers together takes 100 samples, the data has 99"
+    )
+    with pytest.raises(ConfigError, match=r"^--batch-size 25: a step takes 25 samples, the data "):
+        check_data(config, samples=24, parameters=10, workers=1)
+
+
+def test_every_shard_must_own_a_parameter():
+    config = resolve(TrainConfig(servers=3, batch_size=1), ranks=4)
+    check_data(config, samples=10, parameters=3, workers=1)
+    with pytest.raises(ConfigError) as caught:
+        check_data(config, samples=10, parameters=2, workers=1)
+    assert str(caught.value) == ("--servers 3: 2 parameters cannot be cut into so many shards")
+
+
+def test_a_regression_needs_squared_error():
+    check_data(TrainConfig(loss="squared"), samples=99, parameters=9, workers=1, classes=0)
+    check_data(TrainConfig(), samples=99, parameters=9, workers=1, classes=2)
+    check_data(TrainConfig(), samples=99, parameters=9, workers=1)
+    with pytest.raises(ConfigError, match=r"^--loss cross-entropy needs class labels, digits is"):
+        check_data(TrainConfig(), samples=99, parameters=9, workers=1, classes=0)
+
+
+def test_every_knob_is_told_in_one_line_of_help():
+    for name, knob in KNOBS.items():
+        assert re.fullmatch(r"[^\n]{10,100}", knob.help), name
+        assert (getattr(TrainConfig(), name) is None) or not knob.only, name

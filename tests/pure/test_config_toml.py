@@ -1,0 +1,151 @@
+"""TOML: what is written comes back exactly, and what cannot be read is told in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from typing import get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psrt.config import TrainConfig, from_toml, read_toml, resolve, to_toml
+from psrt.config.kinds import REAL, SWITCH, WHOLE, WIDTHS, write_text
+from psrt.config.knobs import knobs_of
+from psrt.errors import ConfigError
+
+KNOBS = knobs_of(TrainConfig)
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+
+
+def values_of(name):
+    """Return a strategy of everything that a knob takes."""
+    knob = KNOBS[name]
+    if knob.choices:
+        return st.sampled_from(knob.choices)
+    if knob.kind is SWITCH:
+        return st.booleans()
+    if knob.kind is WHOLE:
+        return st.integers(int(knob.least), 2**63 - 1)
+    if knob.kind is REAL:
+        least, exclude_least = (knob.least, False) if knob.above is None else (knob.above, True)
+        most, exclude_most = (knob.most, False) if knob.below is None else (knob.below, True)
+        return st.floats(least, most, exclude_min=exclude_least, exclude_max=exclude_most)
+    if knob.kind is WIDTHS:
+        return st.lists(st.integers(1, 2**63 - 1)).map(tuple)
+    if name == "straggler":
+        delays = st.dictionaries(st.integers(0, 2**63 - 1), st.floats(0, 86400))
+        return delays.map(lambda found: tuple(found.items()))
+    return texts
+
+
+@st.composite
+def configs(draw):
+    """Draw a config in which any knob that may be given is given or not."""
+    knobs = {}
+    order = sorted(KNOBS, key=lambda name: len(KNOBS[name].only))  # what others need comes first
+    for name in order:
+        if not draw(st.booleans()):
+            continue
+        try:
+            value = draw(values_of(name))
+            TrainConfig(**knobs, **{name: value})
+        except ConfigError:
+            continue  # has no meaning beside what was drawn before
+        knobs[name] = value
+    return TrainConfig(**knobs)
+
+
+@settings(deadline=None)
+@given(configs())
+def test_what_is_written_comes_back(config):
+    text = to_toml(config)
+    assert from_toml(text) == config
+    assert to_toml(from_toml(text)) == text
+
+
+@settings(deadline=None)
+@given(texts)
+def test_any_text_can_be_written(text):
+    assert tomllib.loads(f"key = {write_text(text)}") == {"key": text}
+
+
+def test_every_field_is_compared_with_its_type():
+    # 1 == 1.0 == True: equality alone would not see a type that is lost on the way.
+    config = resolve(TrainConfig(mode="ssp", optimizer="adam", straggler=[(0, 1)]), ranks=2)
+    again = from_toml(to_toml(config))
+    for field in dataclasses.fields(config):
+        assert type(getattr(again, field.name)) is type(getattr(config, field.name))
+    assert {type(seconds) for _, seconds in again.straggler} == {float}
+    assert get_type_hints(TrainConfig)["epochs"] == (float | None)
+
+
+def test_the_text():
+    text = to_toml(resolve(TrainConfig(hidden=(), out='a "b"', steps=5), ranks=1))
+    assert text.startswith('# mode\nmode = "serial"\nservers = 0\n\n# optimizer\n')
+    assert "\nhidden = []\n" in text
+    assert '\nout = "a \\"b\\""\n' in text
+    assert "\nsteps = 5\n" in text
+    assert "epochs = 10" not in text
+
+
+def test_an_empty_text_is_all_defaults():
+    assert from_toml("") == TrainConfig()
+
+
+def test_whole_numbers_do_for_floats():
+    config = from_toml("lr = 1\nepochs = 3\nstraggler = [[1, 2]]")
+    assert (config.lr, config.epochs, config.straggler) == (1.0, 3.0, ((1, 2.0),))
+
+
+def test_reading_leaves_cross_checks_for_later():
+    assert read_toml("steps = 3\nepochs = 2", source="x") == {"steps": 3, "epochs": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stalenes = 3", "unknown key 'stalenes' (did you mean staleness?)"),
+        ("batch-size = 3", "unknown key 'batch-size' (did you mean batch_size?)"),
+        ("qqq = 3", "unknown key 'qqq'"),
+        ("[train]\nlr = 3", "unknown key 'train'"),
+        ("batch_size = 0", "batch-size must be at least 1, got 0"),
+        ('batch_size = "8"', "batch-size must be a whole number, got '8'"),
+        ("batch_size = 8.0", "batch-size must be a whole number, got 8"),
+        ("batch_size = true", "batch-size must be a whole number, got true"),
+        ("lr = nan", "lr must be a finite number, got nan"),
+        ("lr = inf", "lr must be a finite number, got inf"),
+        ("mode = 3", "mode must be a text, got 3"),
+        ("mode = {a = 1}", "mode must be a text, got {'a': 1}"),
+        ('hidden = "128"', "hidden must be a list of whole numbers, got '128'"),
+        ("hidden = [1.5]", "hidden must be a whole number, got 1.5"),
+        ("straggler = [[1, 2, 3]]", "straggler must be a list of [rank, seconds], got 1,2,3"),
+        ("steps = 3\nepochs = 2", "give --epochs or --steps, not both"),
+    ],
+)
+def test_what_cannot_be_read(text, message):
+    with pytest.raises(ConfigError) as caught:
+        from_toml(text, source="run.toml")
+    assert str(caught.value) == f"run.toml: {message}"
+
+
+@pytest.mark.parametrize(
+    "text", ["lr", "lr = 1\nlr = 2", "lr = " + "9" * 5000, "lr = " + "[" * 5000]
+)
+def test_what_is_not_toml(text):
+    with pytest.raises(ConfigError, match=r"^run.toml: not TOML: [^\n]+$"):
+        from_toml(text, source="run.toml")
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_any_text_is_a_config_or_one_line(text):
+    message = "run.toml: "
+    try:
+        from_toml(text, source="run.toml")
+    except ConfigError as error:
+        message = str(error)
+    assert message.startswith("run.toml: ")
+    assert len(message.splitlines()) == 1

@@ -10,11 +10,13 @@ import math
 
 import numpy as np
 
-from psrt.config import TrainConfig, check_data
+from psrt.config import TrainConfig, check_data, to_toml
 from psrt.data import load_dataset
+from psrt.errors import ConfigError
 from psrt.model import MLP
 from psrt.optim import Schedule, StalenessRate, make_optimizer, make_staleness_rate
 from psrt.partition import ShardPlan
+from psrt.report import OutputFolder
 from psrt.runtime.all_reduce import AllReduce
 from psrt.runtime.averaging import OuterStep, PlainAverage
 from psrt.runtime.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
@@ -52,6 +54,32 @@ def supervised_problem(config: TrainConfig, *, workers: int) -> Supervised:
         classes=data.classes,
     )
     return Supervised(model, data, batch_size=config.batch_size, seed=config.seed)
+
+
+def initial_parameters(problem: Problem) -> Vector:
+    """Return the problem's initial parameters.
+
+    Raises:
+        ConfigError: if they are not what every rank can work with.
+    """
+    initial = np.asarray(problem.initial())
+    if initial.ndim != 1 or initial.dtype != np.float32 or not initial.size:
+        raise ConfigError(
+            f"initial() must return a flat float32 vector, got {initial.dtype} of shape "
+            f"{initial.shape}"
+        )
+    if not np.isfinite(initial).all():
+        raise ConfigError("initial() returned parameters that are nan or infinite")
+    return initial
+
+
+def output_folder(config: TrainConfig) -> OutputFolder | None:
+    """Return the run's folder with ``config.toml`` in it, None if there is to be none."""
+    if config.out is None:
+        return None
+    folder = OutputFolder(config.out)
+    folder.prepare(to_toml(config), overwrite=config.overwrite)
+    return folder
 
 
 def wiring_for(n: int, servers: tuple[int, ...], workers: tuple[int, ...]) -> Wiring:
@@ -168,7 +196,7 @@ def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> 
 
 
 def _outer_updater(config: TrainConfig, n: int) -> Updater:
-    """Return what replaces θ by the mean of the θ_i, through the outer optimizer if there is one."""
+    """Return what replaces θ by the mean of the θ_i, by an outer optimizer if there is one."""
     if config.outer_lr is None:
         return Updater(n, PlainAverage(), Schedule("constant", 1.0, epochs=1.0))
     outer = make_optimizer("nesterov", n, momentum=config.outer_momentum)

@@ -8,18 +8,25 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from psrt.build import server_role, supervised_problem, wiring_for, worker_role
+from psrt.build import (
+    initial_parameters,
+    output_folder,
+    server_role,
+    supervised_problem,
+    wiring_for,
+    worker_role,
+)
 from psrt.config import TrainConfig, from_toml, resolve, to_toml
 from psrt.errors import ConfigError
-from psrt.job import Run, Say, checked_initial, conclude, prepared_folder
 from psrt.report.files import OutputFolder
 from psrt.report.recorder import Recorder
+from psrt.result import Run, Say, conclude, silent
 from psrt.runtime.problem import Problem
 from psrt.runtime.roles import assign_roles
 from psrt.runtime.server import Server
 from psrt.runtime.tally import Tally
 from psrt.runtime.worker import Worker
-from psrt.transport import Wiring, drive
+from psrt.transport import drive
 from psrt.transport.agreement import AbortGuard, send_text, together
 from psrt.transport.mpi import MpiPort
 from psrt.transport.port import Vector
@@ -55,13 +62,9 @@ def run_over_mpi(
     guard = AbortGuard(comm)
     with guard.watch():
         job = _Job(comm, config, problem, role)
-        result = job.run(say or _silent)
+        result = job.run(say or silent)
     guard.close()
     return result
-
-
-def _silent(line: str) -> None:
-    """Say nothing."""
 
 
 class _Job:
@@ -92,7 +95,7 @@ class _Job:
                 self._problem = supervised_problem(config, workers=len(workers))
             if comm.rank == 0:
                 assert self._problem is not None
-                initial = checked_initial(self._problem)
+                initial = initial_parameters(self._problem)
         n = np.array([initial.size], np.int64)
         comm.Bcast(n)
         with together(comm):
@@ -100,7 +103,7 @@ class _Job:
         self._folder: OutputFolder | None = None
         with together(comm):
             if comm.rank == 0:
-                self._folder = prepared_folder(config)
+                self._folder = output_folder(config)
         self._port = MpiPort(
             comm,
             self._wiring,
@@ -128,9 +131,7 @@ class _Job:
         recorder: Recorder | None = None
         if port.rank == 0:
             workers = len(self._wiring.workers)
-            recorder = Recorder(
-                workers, log_every=config.log_every, folder=self._folder, say=say
-            )
+            recorder = Recorder(workers, log_every=config.log_every, folder=self._folder, say=say)
             port.on_report = recorder.add
         port.meet()
         drive(self._role.run())
@@ -141,14 +142,14 @@ class _Job:
 
     def _conclude(self, recorder: Recorder | None, say: Say) -> Run | None:
         port, role = self._port, self._role
-        histogram = np.zeros(0, np.int64)
+        histogram: list[int] = []
         if isinstance(role, Server):
             tally, histogram = Tally.of_server(port, role), role.shard.histogram
         else:
             tally = Tally.of_worker(port, role)
-        length = np.array([histogram.size], np.int64)
+        length = np.array([len(histogram)], np.int64)
         self._comm.Allreduce(MPI.IN_PLACE, length, MPI.MAX)
-        rows = port.gather([*tally, *_padded(histogram, int(length[0]))])
+        rows = port.gather([*tally, *histogram, *[0] * (int(length[0]) - len(histogram))])
         theta = self._final_theta()
         if rows is None:
             return None
@@ -161,7 +162,7 @@ class _Job:
             self._problem,
             theta,
             tallies=[Tally(*map(int, row[:counters])) for row in rows],
-            histogram=rows[:, counters:].sum(axis=0),
+            histogram=rows[:, counters:].sum(axis=0).tolist(),
             recorder=recorder,
             folder=self._folder,
             say=say,
@@ -181,10 +182,6 @@ class _Job:
             if port.rank in (0, rank):
                 port.fetch(rank, mine, span.of(whole) if whole is not None else None)
         return whole
-
-
-def _padded(histogram: np.ndarray, length: int) -> np.ndarray:
-    return np.pad(histogram, (0, length - histogram.size))
 
 
 def _hosts(comm: MPI.Comm) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -23,9 +24,9 @@ class Span(NamedTuple):
         """Number of elements."""
         return self.stop - self.start
 
-    def of(self, vector: np.ndarray[tuple[int], np.dtype[ScalarT]]) -> np.ndarray[
-        tuple[int], np.dtype[ScalarT]
-    ]:
+    def of(
+        self, vector: np.ndarray[tuple[int], np.dtype[ScalarT]]
+    ) -> np.ndarray[tuple[int], np.dtype[ScalarT]]:
         """Return the view of ``vector`` that this span names; nothing is copied."""
         return vector[self.start : self.stop]
 
@@ -40,7 +41,7 @@ def even_spans(n: int, parts: int) -> tuple[Span, ...]:
     """
     size, larger = divmod(n, parts)
     bounds = [i * size + min(i, larger) for i in range(parts + 1)]
-    return tuple(Span(a, b) for a, b in zip(bounds, bounds[1:], strict=False))
+    return tuple(Span(a, b) for a, b in pairwise(bounds))
 
 
 def block_spans(n: int, block: int) -> tuple[Span, ...]:
@@ -69,5 +70,5 @@ class ShardPlan:
             ConfigError: if a shard would own nothing.
         """
         if shards > n:
-            raise ConfigError(f"{shards} shards for {n} parameters: every shard must own at least one")
+            raise ConfigError(f"{shards} shards of {n} parameters: each must own at least one")
         return cls(n, even_spans(n, shards))

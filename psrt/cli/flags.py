@@ -141,7 +141,7 @@ def _help(name: str, knob: Knob) -> str:
         value = knob.fallback if own is None else own
         default = value if isinstance(value, str) else shown(value)
     notes.append(f"default: {default}")
-    return f"{knob.help} ({'; '.join(notes)})".replace("%", "%%")
+    return f"{knob.help} ({'; '.join(notes)})"
 
 
 def _told(knob: Knob) -> tuple[Any, ...]:

@@ -9,7 +9,9 @@ from psrt.cli.flags import parse_train
 from psrt.errors import PsrtError
 from psrt.job import launched, run
 
-_HOW = "training in this process alone; to start ranks: mpirun -n 4 python -m psrt train --mode sync"
+_HOW = (
+    "training in this process alone; to start ranks: mpirun -n 4 python -m psrt train --mode sync"
+)
 
 
 def main(argv: Sequence[str], role: str | None = None) -> int:

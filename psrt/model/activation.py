@@ -20,6 +20,7 @@ Array = npt.NDArray[np.float32]
 ZERO = np.zeros((), np.float32)
 ONE = np.ones((), np.float32)
 HALF = np.full((), 0.5, np.float32)
+_SIGN_BIT = np.full((), 31, np.int32)
 
 
 class Activation(Protocol):
@@ -47,20 +48,24 @@ class Relu:
     """
 
     def __init__(self, batch_size: int, width: int) -> None:
-        #: Zeros to clamp at: numpy's maximum with a row takes a third of that with a number.
-        self._zeros = np.zeros(width, np.float32)
-        #: Scratch: where a value is positive. Multiplying by it costs a fifth of masked writes.
-        self._positive = np.empty((batch_size, width), np.bool_)
+        #: Zeros to clamp at: numpy's maximum takes four times as long with a number.
+        self._zeros = np.zeros((batch_size, width), np.float32)
 
     def forward(self, z: Array) -> None:
         """Clamp ``z`` at zero from below; NaN stays NaN."""
-        np.maximum(z, self._zeros, z)
+        np.maximum(z, self._zeros[: len(z)], out=z)
 
     def backward(self, h: Array, delta: Array) -> None:
-        """Zero ``delta`` wherever the value was not positive."""
-        positive = self._positive[: len(h)]
-        np.greater(h, ZERO, positive)
-        np.multiply(delta, positive, delta)
+        """Zero ``delta`` wherever the value was not positive; ``h`` is overwritten.
+
+        The sign bit of 0 − h, spread over the word, is a mask of bits. That is the cost of three
+        plain passes; comparing and multiplying by booleans makes numpy convert in a buffer, and
+        writing where a mask is set takes ten times as long.
+        """
+        np.subtract(ZERO, h, h)  # and not −h: 0 − 0 is +0 whatever the sign of h
+        mask, bits = h.view(np.int32), delta.view(np.int32)
+        np.right_shift(mask, _SIGN_BIT, mask)
+        np.bitwise_and(bits, mask, bits)
 
 
 class Tanh:

@@ -11,24 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from psrt.errors import ConfigError
 from psrt.model.activation import ACTIVATIONS, Array
+from psrt.model.layers import FlatViews, Layer
 from psrt.model.loss import LOSSES
 
 PartT = TypeVar("PartT")
-
-
-class Layer(NamedTuple):
-    """One layer's tensors: ``weight`` ``(in, out)`` and ``bias`` ``(out,)``."""
-
-    weight: Array
-    bias: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,45 +30,9 @@ class Buffers:
 
     #: Values of the hidden layers and, last, the outputs: ``(b, width)`` each.
     values: tuple[Array, ...]
-    #: Gradient of the loss with respect to the sums of each hidden layer: ``(b, width)`` each.
+    #: Gradient of the loss with respect to each layer's sums, ``(b, width)``; before that, on
+    #: the way forward, its bias once per row.
     deltas: tuple[Array, ...]
-
-
-class FlatViews:
-    """The layers of the vector seen last; looking them up again costs one comparison."""
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        self._sizes = tuple(sizes)
-        self.n = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(sizes))
-        #: Holding the vector itself keeps its identity from being given to another one.
-        self._vector: Array | None = None
-        self._layers: tuple[Layer, ...] = ()
-
-    def of(self, vector: Array) -> tuple[Layer, ...]:
-        """Return the layers of ``vector`` ``(n,)`` as views.
-
-        Raises:
-            ConfigError: if the vector is not float32, contiguous and of ``n`` elements.
-        """
-        if vector is not self._vector:
-            self._layers = tuple(self._cut(vector))
-            self._vector = vector
-        return self._layers
-
-    def _cut(self, vector: Array) -> list[Layer]:
-        good = vector.shape == (self.n,) and vector.dtype == np.float32
-        if not (good and vector.flags.c_contiguous):
-            raise ConfigError(
-                f"a {vector.dtype} vector of shape {vector.shape} where the model has "
-                f"{self.n} contiguous float32 parameters"
-            )
-        layers, at = [], 0
-        for fan_in, fan_out in pairwise(self._sizes):
-            end = at + fan_in * fan_out
-            weight = vector[at:end].reshape(fan_in, fan_out)
-            layers.append(Layer(weight, vector[end : end + fan_out]))
-            at = end + fan_out
-        return layers
 
 
 class MLP:
@@ -123,7 +80,7 @@ class MLP:
         self._activations = [new(batch_size, width) for width in sizes[1:-1]]
         self._loss = _named(LOSSES, loss, "loss")(batch_size, sizes[-1])
         values = tuple(np.empty((batch_size, width), np.float32) for width in sizes[1:])
-        deltas = tuple(np.empty((batch_size, width), np.float32) for width in sizes[1:-1])
+        deltas = tuple(np.empty((batch_size, width), np.float32) for width in sizes[1:])
         #: By number of rows; all of them are views of the one of ``batch_size`` rows.
         self._buffers = {batch_size: Buffers(values, deltas)}
 
@@ -228,9 +185,12 @@ class MLP:
         """Fill the buffers' values from the inputs ``x``."""
         h = x
         last = len(layers) - 1
-        for i, ((weight, bias), z) in enumerate(zip(layers, buffers.values, strict=True)):
+        for i, (weight, bias) in enumerate(layers):
+            z, rows_of_bias = buffers.values[i], buffers.deltas[i]
             np.dot(h, weight, out=z)
-            np.add(z, bias, z)
+            # Adding a row to every row would have numpy allocate a buffer; a copy does not.
+            np.copyto(rows_of_bias, bias)
+            np.add(z, rows_of_bias, z)
             if i < last:
                 self._activations[i].forward(z)
             h = z

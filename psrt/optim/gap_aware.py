@@ -10,6 +10,9 @@ from psrt.partition import Span
 
 #: Memory of the steps' mean square, and what keeps C from being zero.
 _MEMORY, _EPSILON = 0.999, 1e-8
+#: Share of the peak rate below which a step is not taken for one: the rounding of the
+#: parameters would be too much of it.
+_LEAST_RATE = 1e-3
 _ONE = scalar(1)
 
 
@@ -41,9 +44,9 @@ class GapAware:
         if not max_lr > 0:
             raise ConfigError(f"gap-aware rates with a peak rate of {max_lr}, expected above 0")
         self.state: dict[str, Vector] = {"mean_square_step": np.zeros(n, np.float32)}
-        #: Updates observed, with a rate above zero.
+        #: Updates observed.
         self.updates = 0
-        self._max_lr = scalar(max_lr)
+        self._max_lr, self._least_lr = scalar(max_lr), _LEAST_RATE * max_lr
         self._memory, self._epsilon = scalar(_MEMORY), scalar(_EPSILON)
         #: (1 − memory)/η² of the update under observation, and 1/(1 − memoryᵗ).
         self._rest, self._unbias = scalar(), scalar()
@@ -57,9 +60,12 @@ class GapAware:
     def block(
         self, span: Span, grad: Vector, theta_now: Vector, theta_read: Vector, out: Vector
     ) -> None:
-        """Write the penalized block; see ``StalenessRate``."""
+        """Write the penalized block, or the block itself before the first observed update."""
+        if self.updates == 0:
+            np.copyto(out, grad)
+            return
         unit, gap = self._unit[: span.size], self._gap[: span.size]
-        self._unbias[()] = 1 / (1 - _MEMORY ** max(self.updates, 1))
+        self._unbias[()] = 1 / (1 - _MEMORY**self.updates)
         np.multiply(span.of(self.state["mean_square_step"]), self._unbias, unit)
         np.sqrt(unit, unit)
         np.add(unit, self._epsilon, unit)
@@ -75,9 +81,9 @@ class GapAware:
         """Fold one block of an update's step into the mean square.
 
         The block that starts at 0 counts as a new update, so it comes first. An update with
-        rate 0, as a warm-up begins with, has no step at unit rate and is not counted.
+        next to no rate, as a warm-up begins and a cosine ends with, is passed over.
         """
-        if lr == 0:
+        if lr < self._least_lr:
             return
         if span.start == 0:
             self.updates += 1

@@ -71,5 +71,5 @@ class Schedule:
             return self._decay_factor ** math.floor(since / self._decay_epochs)
         if self._kind == "cosine":
             length = self._epochs - self._warmup
-            return 0.5 * (1 + math.cos(math.pi * min(1.0, since / length))) if length else 0.0
+            return 0.5 * (1 + math.cos(math.pi * min(1.0, since / length))) if length else 1.0
         return 1.0

@@ -44,6 +44,9 @@ class Record:
     bytes_received: int
     #: Whether an epoch ends here.
     epoch_end: bool
+    #: When the test set was looked at, in seconds since training began: earlier than ``seconds``
+    #: where the worker that did so is ahead of others. None if nobody did.
+    evaluated_seconds: float | None = None
 
 
 class Journal:
@@ -148,12 +151,17 @@ class Journal:
             bytes_sent=self._sent,
             bytes_received=self._received,
             epoch_end=any(r.epoch_end for r in reports),
+            evaluated_seconds=max((r.seconds for r in reports if _evaluated(r)), default=None),
         )
 
 
 def _says_something(report: Report) -> bool:
     """Whether a report is worth a record: it trained or it evaluated."""
-    return report.samples > 0 or not math.isnan(report.test_loss)
+    return report.samples > 0 or _evaluated(report)
+
+
+def _evaluated(report: Report) -> bool:
+    return not (math.isnan(report.test_loss) and math.isnan(report.test_accuracy))
 
 
 def _weighted_loss(reports: Sequence[Report], samples: int) -> float:

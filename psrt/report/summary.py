@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ class Staleness:
     histogram: tuple[int, ...]
 
     @classmethod
-    def of(cls, histogram: np.ndarray) -> Staleness:
+    def of(cls, histogram: Sequence[int] | np.ndarray) -> Staleness:
         """Return the statistics of counts by τ.
 
         Args:

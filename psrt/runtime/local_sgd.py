@@ -18,7 +18,7 @@ class Averager(Protocol):
     """Replaces ``theta`` by the mean over the workers, each weighed by its samples."""
 
     async def average(self, step: Step) -> Outcome:
-        """Average once; ``step.samples`` are those since the last time, ``step.clock`` the round."""
+        """Average once: round ``step.clock``, of ``step.samples`` since the round before."""
         ...
 
     async def leave(self, clock: int) -> None:

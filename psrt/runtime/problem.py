@@ -119,7 +119,8 @@ class Supervised:
 
     def loss_and_grad(self, theta: Vector, batch: Any, out: Vector) -> float:
         """Write the mean gradient of a batch (x, y) into ``out`` and return the mean loss."""
-        return self.model.loss_and_grad(theta, *batch, out)
+        x, y = batch
+        return self.model.loss_and_grad(theta, x, y, out)
 
     def evaluate(self, theta: Vector) -> dict[str, float]:
         """Return loss and, for labels, accuracy on the test set."""

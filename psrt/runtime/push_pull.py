@@ -38,11 +38,11 @@ class PushPull(Strategy):
         if len(versions) == 1:
             reply = await self._reply()
             tau = reply.staleness
-            return Outcome(max(clock + 1, reply.clock), tau, 1, tau, 0)
+            return Outcome(reply.clock, tau, 1, tau, 0)
         replies = [await self._reply() for _ in versions]
         taus = [reply.staleness for reply in replies]
         return Outcome(
-            max(clock + 1, *(reply.clock for reply in replies)),
+            await self._level({reply.shard: reply.clock for reply in replies}, progress),
             sum(taus),
             len(taus),
             max(taus),
@@ -54,6 +54,23 @@ class PushPull(Strategy):
         for rank in self._servers:
             await self._port.send(rank, Leave(self._worker, clock))
 
+    async def _level(self, clocks: dict[int, int], progress: float) -> int:
+        """Bring all shards to one clock, by shard in ``clocks``, and return it.
+
+        Only backups make them differ. A gradient of parameters of which one shard's part is
+        older than another's would belong to no clock, so what is behind is read again.
+        """
+        while min(clocks.values()) < (clock := max(clocks.values())):
+            self._clock = clock
+            behind = [shard for shard, reached in clocks.items() if reached < clock]
+            for shard in behind:
+                push = Push(self._worker, clock, self.versions[shard], 0, progress, 0.0)
+                await self._port.send(self._servers[shard], push)
+            for _ in behind:
+                reply = await self._reply()
+                clocks[reply.shard] = reply.clock
+        return clock
+
     async def _reply(self) -> Params:
         reply = await self._port.receive()
         if type(reply) is not Params:
@@ -63,4 +80,4 @@ class PushPull(Strategy):
 
     def _whom(self) -> str:
         ranks = ", ".join(map(str, self._servers))
-        return f"worker {self._worker}: the answer of a server (rank {ranks}) to clock {self._clock}"
+        return f"a server (rank {ranks}) to answer worker {self._worker}'s clock {self._clock}"

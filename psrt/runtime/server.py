@@ -5,7 +5,7 @@ from __future__ import annotations
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Params, Push
 from psrt.runtime.shard import Shard
-from psrt.sync import Apply, Drop, Keep, Policy, Serve
+from psrt.sync import Apply, Keep, Policy, Serve
 from psrt.transport.port import Port
 
 
@@ -34,32 +34,34 @@ class Server:
 
     async def run(self) -> Shard:
         """Serve until every worker has left; return the shard as it then is."""
-        port, policy = self._port, self._policy
+        port, policy, leases, ranks = self._port, self._policy, self._leases, self._ranks
         while policy.live:
             message = await port.receive()
             if type(message) is Push:
-                self._arrived(message)
+                leases.pop(ranks[message.worker], None)  # it has read what it was sent
+                self._met[message.worker] = policy.version - message.version
             elif type(message) is not Leave:
                 raise ProtocolError(f"server {self._index} was sent {message}, expected a push")
             for decision in policy.handle(message):
                 kind = type(decision)
-                if kind is Serve:
+                if kind is Apply:
+                    newest = self.shard.newest
+                    buffer = await self._free_buffer() if leases else newest
+                    self.shard.apply(decision.pushes, buffer)  # type: ignore[union-attr]
+                elif kind is Serve:
                     await self._serve(decision)  # type: ignore[arg-type]
-                elif kind is Apply:
-                    await self._apply(decision)  # type: ignore[arg-type]
                 elif kind is Keep:
                     self.shard.keep(decision.push)  # type: ignore[union-attr]
-                elif kind is Drop:
+                else:
                     self.shard.drop()
+            if type(message) is Push:
+                self._note_spread(message.clock + 1)
         await self._drain()
         return self.shard
 
-    def _arrived(self, push: Push) -> None:
-        worker = push.worker
-        self._leases.pop(self._ranks[worker], None)  # it has read what it was sent
-        self._met[worker] = self._policy.staleness(push)
-        finished = push.clock + 1
-        if finished - self._slowest > self.clock_spread_max:
+    def _note_spread(self, finished: int) -> None:
+        """Count how far ahead of the slowest a worker is that has finished so many steps."""
+        if finished - self._slowest > self.clock_spread_max and self._policy.live:
             self._slowest = min(self._policy.clock.values())
             self.clock_spread_max = max(self.clock_spread_max, finished - self._slowest)
 
@@ -70,12 +72,6 @@ class Server:
         reply = Params(self._index, shard.version, serve.clock, self._met[worker])
         await self._port.send(rank, reply, shard.newest)
         self._leases[rank] = shard.newest
-
-    async def _apply(self, apply: Apply) -> None:
-        buffer = self.shard.newest
-        if self._leases:
-            buffer = await self._free_buffer()
-        self.shard.apply(apply.pushes, buffer)
 
     async def _free_buffer(self) -> int:
         """Return a buffer that nobody reads: the newest version's own if possible."""
@@ -91,7 +87,8 @@ class Server:
 
     def _find_free(self) -> int | None:
         in_flight = self._port.in_flight
-        self._leases = {rank: b for rank, b in self._leases.items() if in_flight(rank)}
+        for rank in [rank for rank in self._leases if not in_flight(rank)]:
+            del self._leases[rank]
         leased = set(self._leases.values())
         newest = self.shard.newest
         if newest not in leased:
@@ -115,5 +112,3 @@ class Server:
         return f"shard {self._index} at version {policy.version}: a push of worker " + ", ".join(
             busy
         )
-
-

@@ -56,7 +56,9 @@ class Shard:
         #: Pushes that were dropped.
         self.dropped = 0
         #: How many applied pushes had staleness τ, at index τ.
-        self.histogram = np.zeros(8, np.int64)
+        self.histogram: list[int] = []
+        #: Whether a gradient by itself is taken as it is.
+        self._plain = rate is None and clip_norm is None
         self._kept: Vector | None = None
         self._kept_pushes = 0
         #: What each worker read last, kept only if the rate asks for it.
@@ -73,7 +75,9 @@ class Shard:
     def keep(self, push: Push) -> None:
         """Add a gradient to the sum of those that wait while their workers go on."""
         if self._kept is None:
-            self._kept = np.zeros(self.theta.size, np.float32)
+            self._kept = np.empty(self.theta.size, np.float32)
+        if not self._kept_pushes:
+            self._kept.fill(0.0)
         self._updater.accumulate(self._kept, self._term(push, self._scale(push)), self.theta)
         self._kept_pushes += 1
 
@@ -84,14 +88,23 @@ class Shard:
             pushes: the round or quorum; those that were kept come first.
             buffer: the newest version's own if nobody reads it, else a free one.
         """
+        if self._plain and len(pushes) == 1 and not self._kept_pushes and pushes[0].samples:
+            push = pushes[0]
+            gradient, progress = self._payload(push.worker), push.progress
+            self._updater.step(self.theta, gradient, self.buffers[buffer], progress=progress)
+            self.newest = buffer
+        else:
+            self._combine(pushes, buffer)
         for push in pushes:
             self._count(self.version - push.version)
+        self.version += 1
+
+    def _combine(self, pushes: Sequence[Push], buffer: int) -> None:
         terms = self._by_sample_terms(pushes) if self._by_samples else self._equal_terms(pushes)
         if terms:
             progress = max(push.progress for push in pushes)
             self._updater.apply(self.theta, terms, self.buffers[buffer], progress=progress)
             self.newest = buffer
-        self.version += 1
 
     def drop(self) -> None:
         """Count a push that is not used."""
@@ -118,10 +131,8 @@ class Shard:
         terms = [self._term(push, share * self._scale(push)) for push in fresh]
         if self._kept_pushes:
             assert self._kept is not None
-            # The sum is in use until the update is made; it starts again at the next keep.
             terms.insert(0, Contribution(self._kept, share))
-            self._kept_pushes = 0
-            self._kept = None
+            self._kept_pushes = 0  # the next keep starts the sum again
         return terms
 
     def _term(self, push: Push, weight: float) -> Contribution:
@@ -139,8 +150,7 @@ class Shard:
         return 1.0 if self._clip_norm is None else clip_factor(push.norm, self._clip_norm)
 
     def _count(self, staleness: int) -> None:
-        if staleness >= self.histogram.size:
-            room = np.zeros(2 * staleness, np.int64)
-            room[: self.histogram.size] = self.histogram
-            self.histogram = room
-        self.histogram[staleness] += 1
+        histogram = self.histogram
+        if staleness >= len(histogram):
+            histogram += [0] * (staleness + 1 - len(histogram))
+        histogram[staleness] += 1

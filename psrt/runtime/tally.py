@@ -59,10 +59,12 @@ class Tally(NamedTuple):
     def of_all(cls, rows: Iterable[Tally]) -> Tally:
         """Return sums of what adds up over ranks, and maxima of the rest."""
         columns = list(zip(*rows, strict=True))
-        return cls(*(
-            sum(column) if name in _SUMMED else max(column)
-            for name, column in zip(cls._fields, columns, strict=True)
-        ))
+        return cls(
+            *(
+                sum(column) if name in _SUMMED else max(column)
+                for name, column in zip(cls._fields, columns, strict=True)
+            )
+        )
 
 
 _SUMMED = {"samples", "bytes_sent", "bytes_received", "dropped"}
@@ -72,4 +74,3 @@ def fingerprint(theta: Vector) -> int:
     """Return 63 bits of the SHA-256 of the vector's bytes."""
     digest = hashlib.sha256(theta.data).digest()
     return int.from_bytes(digest[:8], "big") >> 1
-

@@ -68,15 +68,13 @@ class Updater:
             out: (n,) the next parameters.
             progress: where training stands, in epochs.
         """
+        if len(terms) == 1 and terms[0].weight == 1.0 and self._rate is None:
+            self.step(theta, terms[0].vector, out, progress=progress)
+            return
         optimizer = self.optimizer
         lr = self._schedule.rate(progress)
         optimizer.begin(lr)
         old, new = self._blocks(theta), self._blocks(out)
-        if len(terms) == 1 and terms[0].weight == 1.0 and self._rate is None:
-            given = self._blocks(terms[0].vector)
-            for i, span in enumerate(self._spans):
-                optimizer.update(span, old[i], given[i], new[i])
-            return
         blocks = [(term, self._blocks(term.vector)) for term in terms]
         for i, span in enumerate(self._spans):
             total = self._weighted_sum(i, span, old[i], blocks)
@@ -87,6 +85,17 @@ class Updater:
             np.copyto(before, old[i])  # ``new`` may be ``old``
             optimizer.update(span, old[i], total, new[i])
             self._rate.observe(span, before, new[i], lr)
+
+    def step(self, theta: Vector, gradient: Vector, out: Vector, *, progress: float) -> None:
+        """Do what ``apply`` does with one term of weight 1."""
+        optimizer = self.optimizer
+        optimizer.begin(self._schedule.rate(progress))
+        if len(self._spans) == 1:
+            optimizer.update(self._spans[0], theta, gradient, out)
+            return
+        old, given, new = self._blocks(theta), self._blocks(gradient), self._blocks(out)
+        for i, span in enumerate(self._spans):
+            optimizer.update(span, old[i], given[i], new[i])
 
     def accumulate(self, total: Vector, term: Contribution, theta: Vector) -> None:
         """Add ``term`` to the (n,) vector ``total``, as it is due at parameters ``theta``."""

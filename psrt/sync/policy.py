@@ -50,7 +50,15 @@ class Policy:
         - a worker has at most one push unanswered, so ``waiting`` holds each at most once;
         - ``version`` is the number of ``Apply`` decisions so far;
         - a push waits in ``pending`` only while no ``Apply`` passes it by, so its staleness when
-          applied is the one it had when it arrived.
+          applied is the one it had when it arrived;
+        - where updates are rounds, version v is what clock v computes with, on every shard: a
+          worker's gradient for clock c was computed on version c of all of them.
+
+    Each shard decides by itself which pushes of a round are late, so with backups a worker may
+    be answered with version 5 by one shard and version 4 by another. It must not compute with
+    such a mixture. It asks the shard that is behind again, with a push of no samples for clock
+    5 on version 4, which is no part of round 4 and is answered when the shard has come to
+    version 5. It will: whoever was in round 4 of the other shard has pushed clock 4 here, too.
     """
 
     def __init__(
@@ -71,12 +79,14 @@ class Policy:
             late: a push staler than this is dropped.
             rounds: whether an update is a round that all workers share: its pushes are folded in
                 worker order, an empty push counts to the quorum, and a worker that the round did
-                not wait for goes on with the round's clock.
+                not wait for goes on with the round's clock, so that none is slower than it.
         """
         self._quorum = quorum
         self._gate = gate
         self._late = late
         self._rounds = rounds
+        #: Whether every push is an update by itself and nobody ever waits.
+        self._alone = not rounds and gate == math.inf and quorum(workers) <= 1
         #: Updates applied.
         self.version = 0
         #: Gradient steps finished by each live worker, as far as this shard knows.
@@ -105,16 +115,37 @@ class Policy:
         """Return τ: the versions between the one that was read and the one that is met now."""
         return self.version - push.version
 
+    def catches_up(self, push: Push) -> bool:
+        """Tell whether a worker that has finished no step asks for a newer version only."""
+        return self._rounds and push.clock > push.version
+
     def _push(self, push: Push) -> list[Decision]:
-        self._check(push)
+        worker, version = push.worker, self.version
+        if (
+            push.clock != self.clock.get(worker)
+            or push.version > version
+            or (self._rounds and push.version != version)
+            or worker in self.waiting
+        ):
+            self._refuse_or_pass(push)
+        if self._alone and push.samples and version - push.version <= self._late:
+            # A push that is an update by itself, and a worker that never waits: the shortest way
+            # through what follows.
+            self.clock[worker] = clock = push.clock + 1
+            self.version = version + 1
+            return [Apply((push,)), Serve(worker, clock)]
+        return self._decide(push)
+
+    def _decide(self, push: Push) -> list[Decision]:
         worker = push.worker
         decisions: list[Decision] = []
-        # A push belongs to the round of the version it read. Its worker's own clock may be
-        # ahead of that: another shard's backups may have carried the worker further.
-        self.clock[worker] = push.version + 1 if self._rounds else push.clock + 1
+        self.clock[worker] = push.clock + 1
         self.waiting[worker] = None
-        if self.version - push.version > self._late:
-            decisions.append(Drop(push))
+        if self.catches_up(push):
+            self.clock[worker] = max(push.clock, self.version)
+        elif self.version - push.version > self._late:
+            if push.samples:
+                decisions.append(Drop(push))
             if self._rounds:
                 self.clock[worker] = self.version
         elif push.samples or self._rounds:
@@ -142,20 +173,37 @@ class Policy:
         self._serve(decisions)
         return decisions
 
-    def _check(self, push: Push) -> None:
-        expected = self.clock.get(push.worker)
+    def _refuse_or_pass(self, push: Push) -> None:
+        """Look closely at a push that is not the plain next one of its worker."""
+        worker, expected = push.worker, self.clock.get(push.worker)
         if expected is None:
-            raise ProtocolError(f"worker {push.worker} pushed, but it is not among the live workers")
-        if push.worker in self.waiting:
-            raise ProtocolError(f"worker {push.worker} pushed again before it was answered")
-        if push.clock != expected and not self._rounds:
+            raise ProtocolError(f"worker {worker} pushed, but it is not among the live workers")
+        if worker in self.waiting:
+            raise ProtocolError(f"worker {worker} pushed again before it was answered")
+        if self._rounds:
+            self._check_round(push)
+        elif push.clock != expected:
             raise ProtocolError(
                 f"worker {push.worker} pushed clock {push.clock}, expected {expected}"
             )
-        strict = self._rounds and self._late == math.inf
-        if not (self.version if strict else 0) <= push.version <= self.version:
+        if not 0 <= push.version <= self.version:
             raise ProtocolError(
                 f"worker {push.worker} read version {push.version}, the newest is {self.version}"
+            )
+
+    def _check_round(self, push: Push) -> None:
+        """Check that a round's push was computed on the round's version, or is to catch up."""
+        late_or_ahead = self._late < math.inf
+        if not late_or_ahead and push.clock != self.version:
+            raise ProtocolError(
+                f"worker {push.worker} pushed clock {push.clock}, expected {self.version}"
+            )
+        if push.version != push.clock and not (
+            late_or_ahead and push.version < push.clock and not push.samples
+        ):
+            raise ProtocolError(
+                f"worker {push.worker} pushed clock {push.clock} on version {push.version}, "
+                f"expected version {push.clock}"
             )
 
     def _fill(self, decisions: list[Decision]) -> None:
@@ -183,8 +231,8 @@ class Policy:
         if self._gate == math.inf:
             ready = list(waiting)
         else:
-            bound = min(clock.values()) + self._gate
-            ready = [worker for worker in waiting if clock[worker] <= bound]
+            slowest = self.version if self._rounds else min(clock.values())
+            ready = [worker for worker in waiting if clock[worker] <= slowest + self._gate]
         for worker in ready:
             del waiting[worker]
             decisions.append(Serve(worker, clock[worker]))

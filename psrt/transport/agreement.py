@@ -42,10 +42,10 @@ def together(comm: MPI.Comm) -> Iterator[None]:
         mine.agreed = True
         raise mine
     status, text = send_text(comm, "", int(failed[0])).split("\n", 1)
-    error = PsrtError(text)
-    error.exit_status = int(status)
-    error.agreed = True
-    raise error
+    theirs = PsrtError(text)
+    theirs.exit_status = int(status)
+    theirs.agreed = True
+    raise theirs
 
 
 def send_text(comm: MPI.Comm, text: str, root: int = 0) -> str:

@@ -14,26 +14,29 @@ from psrt.messages import Leave, Message, Params, Push, Report
 #: Bytes of a frame of the training's own traffic, and what each such message counts for.
 FRAME_BYTES = 64
 
-_PUSH = struct.Struct("=B7xqqqqdd")
-_PARAMS = struct.Struct("=B7xqqqq")
-_LEAVE = struct.Struct("=B7xqq")
+_PUSH, _PARAMS, _LEAVE = 1, 2, 3
+_WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqdd"), struct.Struct("=8xqqqqdd")
+_WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqq"), struct.Struct("=8xqqqq")
+_WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqq"), struct.Struct("=8xqq")
 _REPORT = struct.Struct("=qqqdqqqqqqddd??")
 
 #: Bytes of a report; reports travel apart and are not counted.
 REPORT_BYTES = _REPORT.size
 
-_CODES: dict[type, tuple[int, struct.Struct]] = {
-    Push: (1, _PUSH),
-    Params: (2, _PARAMS),
-    Leave: (3, _LEAVE),
-}
 Buffer = bytearray | memoryview
+#: Makes a named tuple out of the tuple of its fields in half the time that ``_make`` takes.
+_new = tuple.__new__
 
 
 def encode(message: Message, buffer: Buffer, offset: int = 0) -> None:
     """Write ``message`` into ``buffer`` at ``offset``."""
-    code, layout = _CODES[type(message)]
-    layout.pack_into(buffer, offset, code, *message)
+    kind = type(message)
+    if kind is Push:
+        _WRITE_PUSH.pack_into(buffer, offset, _PUSH, *message)
+    elif kind is Params:
+        _WRITE_PARAMS.pack_into(buffer, offset, _PARAMS, *message)
+    else:
+        _WRITE_LEAVE.pack_into(buffer, offset, _LEAVE, *message)
 
 
 def decode(buffer: Buffer, offset: int = 0) -> Message:
@@ -48,15 +51,12 @@ def decode(buffer: Buffer, offset: int = 0) -> Message:
         ProtocolError: if no kind of message has this code.
     """
     code = buffer[offset]
-    if code == 1:
-        _, *fields = _PUSH.unpack_from(buffer, offset)
-        return Push._make(fields)
-    if code == 2:
-        _, *fields = _PARAMS.unpack_from(buffer, offset)
-        return Params._make(fields)
-    if code == 3:
-        _, *fields = _LEAVE.unpack_from(buffer, offset)
-        return Leave._make(fields)
+    if code == _PUSH:
+        return _new(Push, _READ_PUSH.unpack_from(buffer, offset))
+    if code == _PARAMS:
+        return _new(Params, _READ_PARAMS.unpack_from(buffer, offset))
+    if code == _LEAVE:
+        return _new(Leave, _READ_LEAVE.unpack_from(buffer, offset))
     raise ProtocolError(f"a frame of kind {code} came, expected 1, 2 or 3")
 
 

@@ -17,8 +17,8 @@ from mpi4py import MPI
 
 from psrt.collective import Step
 from psrt.messages import Message, Report
-from psrt.transport.frames import FRAME_BYTES, REPORT_BYTES, decode_report, encode_report
-from psrt.transport.node import Inbox, LocalLink, NodeMemory, Outbox
+from psrt.transport.frames import REPORT_BYTES, decode_report, encode_report
+from psrt.transport.node import LocalLink, LocalNeighbour, NodeMemory
 from psrt.transport.patience import Patience
 from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Vector, Wiring
 from psrt.transport.remote import RemoteLink
@@ -49,8 +49,8 @@ class MpiPort:
         """
         self.rank = comm.rank
         self.wiring = wiring
-        self.bytes_sent = 0
-        self.bytes_received = 0
+        self._span_bytes_sent = 0
+        self._span_bytes_received = 0
         #: Says whom this rank waits for; a role replaces it.
         self.whom: Callable[[], str] = lambda: "a message"
         #: Takes the reports that reach rank 0.
@@ -102,8 +102,6 @@ class MpiPort:
         wiring = self.wiring
         #: Rank of the peer → link.
         self._links: dict[int, LocalLink | RemoteLink] = {}
-        #: Payload bytes of one message to or from each peer.
-        self._nbytes: dict[int, int] = {}
         shard = wiring.shard_of(self.rank)
         if shard is None:
             for server, span in zip(wiring.servers, wiring.spans, strict=True):
@@ -113,19 +111,17 @@ class MpiPort:
             for worker in wiring.workers:
                 landing = None if worker in self._local else np.zeros(span.size, np.float32)
                 self._link(worker, sends=self.versions, landing=landing)
-        local = [(r, link) for r, link in self._links.items() if isinstance(link, LocalLink)]
+        local = [link for link in self._links.values() if isinstance(link, LocalLink)]
         #: The same links, begun at each in turn, so that none is favoured.
         self._rotations = [local[i:] + local[:i] for i in range(max(1, len(local)))]
         self._turn = 0
-        remote = [(r, link) for r, link in self._links.items() if isinstance(link, RemoteLink)]
-        self._remote = remote
-        self._frame_requests = [link.frame_request for _, link in remote]
+        self._remote = [link for link in self._links.values() if isinstance(link, RemoteLink)]
+        self._frame_requests = [link.frame_request for link in self._remote]
         #: Remote links whose frame has come while the payload may not have.
-        self._half: list[tuple[int, RemoteLink]] = []
-        self._neighbours: dict[int, tuple[Outbox, Inbox, Vector]] = {}
+        self._half: list[RemoteLink] = []
+        self._neighbours: dict[int, LocalNeighbour] = {}
 
     def _link(self, peer: int, *, sends: list[Vector], landing: Vector | None) -> None:
-        self._nbytes[peer] = sends[0].nbytes
         local = self._local.get(peer)
         if local is None:
             assert landing is not None, "a payload from another host needs a place to land"
@@ -136,9 +132,18 @@ class MpiPort:
             regions = [self.wiring.spans[shard].of(self._gradient_of(peer))]
         else:
             regions = self._versions_of(peer)
-        self._links[peer] = LocalLink(
-            self._memory.outbox(local), self._memory.inbox(local), regions=regions, landing=landing
-        )
+        self._links[peer] = LocalLink(self._memory, local, regions=regions, landing=landing)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of messages, payloads and spans handed to this port so far."""
+        return self._span_bytes_sent + sum(link.bytes_sent for link in self._links.values())
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of messages, payloads and spans received so far."""
+        links = self._links.values()
+        return self._span_bytes_received + sum(link.bytes_received for link in links)
 
     @property
     def hosts(self) -> int:
@@ -166,10 +171,9 @@ class MpiPort:
     async def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``."""
         link = self._links[to]
-        if not link.ready():
-            self._wait(link.ready, lambda: f"rank {to} to read the last message")
+        if link.in_flight():
+            self._wait(lambda: not link.in_flight(), lambda: f"rank {to} to read the last message")
         link.send(message, region)
-        self.bytes_sent += FRAME_BYTES if region < 0 else FRAME_BYTES + self._nbytes[to]
 
     def in_flight(self, to: int) -> bool:
         """Tell whether the last payload sent to rank ``to`` may still be being read."""
@@ -180,32 +184,28 @@ class MpiPort:
         patience = self._patience
         patience.begin()
         while True:
-            for peer, link in self._rotations[self._turn]:
-                got = link.poll()
-                if got is not None:
+            for link in self._rotations[self._turn]:
+                message = link.poll()
+                if message is not None:
                     self._turn = (self._turn + 1) % len(self._rotations)
-                    return self._counted(peer, *got)
+                    return message
             if self._remote:
-                arrived = self._poll_remote()
-                if arrived is not None:
-                    return arrived
+                message = self._poll_remote()
+                if message is not None:
+                    return message
             patience.pause(self.whom)
 
     def _poll_remote(self) -> Message | None:
         for index in MPI.Request.Testsome(self._frame_requests) or ():
-            peer, link = self._remote[index]
+            link = self._remote[index]
             link.arrived()
-            self._half.append((peer, link))
-        for i, (peer, link) in enumerate(self._half):
-            got = link.complete()
-            if got is not None:
+            self._half.append(link)
+        for i, link in enumerate(self._half):
+            message = link.complete()
+            if message is not None:
                 del self._half[i]
-                return self._counted(peer, *got)
+                return message
         return None
-
-    def _counted(self, peer: int, message: Message, region: int) -> Message:
-        self.bytes_received += FRAME_BYTES if region < 0 else FRAME_BYTES + self._nbytes[peer]
-        return message
 
     async def until(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
         """Wait until ``done()``."""
@@ -221,39 +221,36 @@ class MpiPort:
         else:
             self._exchange_by_mpi(step, scratch)
         if step.send_to is not None:
-            self.bytes_sent += 4 * step.send.size
+            self._span_bytes_sent += 4 * step.send.size
         if step.receive_from is not None:
-            self.bytes_received += 4 * step.receive.size
+            self._span_bytes_received += 4 * step.receive.size
 
-    def _neighbour(self, peer: int) -> tuple[Outbox, Inbox, Vector]:
+    def _neighbour(self, peer: int) -> LocalNeighbour:
         if peer not in self._neighbours:
-            local, memory = self._local[peer], self._memory
-            self._neighbours[peer] = (
-                memory.outbox(local),
-                memory.inbox(local),
-                self._gradient_of(peer),
+            self._neighbours[peer] = LocalNeighbour(
+                self._memory, self._local[peer], self._gradient_of(peer)
             )
         return self._neighbours[peer]
 
     def _exchange_in_memory(self, step: Step, scratch: Vector) -> None:
         """Offer the span, read the peer's where it lies, and wait until ours has been read."""
-        out = None if step.send_to is None else self._neighbour(step.send_to)[0]
-        if out is not None:
-            out.offer()
+        to = None if step.send_to is None else self._neighbour(step.send_to)
+        if to is not None:
+            to.offer()
         late: Vector | None = None
         if step.receive_from is not None:
-            _, inbox, theirs = self._neighbour(step.receive_from)
-            self._wait(inbox.offered, lambda: f"rank {step.receive_from} to offer {step.receive}")
-            mine, given = step.receive.of(self.gradient), step.receive.of(theirs)
-            if out is not None and _overlap(step):
+            source = self._neighbour(step.receive_from)
+            self._wait(source.offered, lambda: f"rank {step.receive_from} to offer {step.receive}")
+            mine, given = step.receive.of(self.gradient), step.receive.of(source.numbers)
+            if to is not None and _overlap(step):
                 # The peer still reads what this sum will overwrite.
                 late = scratch[: mine.size]
                 np.copyto(late, given)
             else:
                 _fold(mine, given, step.combine)
-            inbox.take()
-        if out is not None:
-            self._wait(out.taken, lambda: f"rank {step.send_to} to take {step.send}")
+            source.take()
+        if to is not None:
+            self._wait(to.taken, lambda: f"rank {step.send_to} to take {step.send}")
         if late is not None:
             _fold(step.receive.of(self.gradient), late, step.combine)
 
@@ -277,8 +274,8 @@ class MpiPort:
         """Sum ``gradient`` over the workers by the MPI library's own all-reduce."""
         request = self._workers_comm.Iallreduce(MPI.IN_PLACE, self.gradient)
         self._wait(request.Test, lambda: "the other workers in MPI_Iallreduce")
-        self.bytes_sent += self.gradient.nbytes
-        self.bytes_received += self.gradient.nbytes
+        self._span_bytes_sent += self.gradient.nbytes
+        self._span_bytes_received += self.gradient.nbytes
 
     def _wait(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
         self._patience.begin()
@@ -350,7 +347,7 @@ class MpiPort:
     def close(self) -> None:
         """Free what was made; collective."""
         self.meet()
-        for _, link in self._remote:
+        for link in self._remote:
             link.close()
         self._links.clear()
         self._rotations = [[]]
@@ -371,4 +368,3 @@ def _fold(mine: Vector, given: Vector, combine: bool) -> None:
         np.add(mine, given, out=mine)
     else:
         np.copyto(mine, given)
-

@@ -27,7 +27,7 @@ import numpy as np
 from mpi4py import MPI
 
 from psrt.messages import Message
-from psrt.transport.frames import decode, encode
+from psrt.transport.frames import FRAME_BYTES, decode, encode
 from psrt.transport.port import NO_PAYLOAD, Vector
 
 WORD = 8
@@ -44,7 +44,7 @@ class NodeMemory:
     Collective over ``comm``; ``close`` is, too.
     """
 
-    def __init__(self, comm: MPI.Comm, floats: int) -> None:
+    def __init__(self, comm: MPI.Intracomm, floats: int) -> None:
         """Allocate this rank's piece.
 
         Args:
@@ -55,7 +55,10 @@ class NodeMemory:
         self._mail_bytes = -(-comm.size * MAILBOX_WORDS * WORD // 4096) * 4096
         self._window = MPI.Win.Allocate_shared(self._mail_bytes + 4 * floats, 1, comm=comm)
         self._window.Lock_all(MPI.MODE_NOCHECK)
-        self._memory = [memoryview(self._window.Shared_query(r)[0]) for r in range(comm.size)]
+        self._memory = [
+            memoryview(self._window.Shared_query(r)[0])  # type: ignore[arg-type]
+            for r in range(comm.size)
+        ]
         self._memory[comm.rank][: self._mail_bytes] = bytes(self._mail_bytes)
         self.fence()
         comm.Barrier()
@@ -64,20 +67,16 @@ class NodeMemory:
         """Return the float32 numbers of a rank of this host."""
         return np.frombuffer(self._memory[local_rank], np.float32, offset=self._mail_bytes)
 
-    def outbox(self, to: int) -> Outbox:
-        """Return the writer's end of the mailbox from this rank to local rank ``to``."""
-        return Outbox(self._mailbox(self._comm.rank, to), self.barrier_or_none())
-
-    def inbox(self, source: int) -> Inbox:
-        """Return the reader's end of the mailbox from local rank ``source`` to this one."""
-        return Inbox(self._mailbox(source, self._comm.rank), self.barrier_or_none())
+    def mailboxes(self, peer: int) -> tuple[memoryview, memoryview]:
+        """Return the mailbox to local rank ``peer`` and the one from it."""
+        return self._mailbox(self._comm.rank, peer), self._mailbox(peer, self._comm.rank)
 
     def fence(self) -> None:
         """Order this rank's stores and loads around this point."""
         self._window.Sync()
 
-    def barrier_or_none(self) -> Callable[[], None] | None:
-        """Return ``fence`` where the processor needs it."""
+    def fence_if_needed(self) -> Callable[[], None] | None:
+        """Return ``fence`` where the processor needs it, None where stores are seen in order."""
         return None if _TOTAL_STORE_ORDER else self.fence
 
     def close(self) -> None:
@@ -91,133 +90,123 @@ class NodeMemory:
         return self._memory[writer][reader * nbytes : (reader + 1) * nbytes]
 
 
-class Outbox:
-    """The writer's end of a mailbox."""
-
-    __slots__ = ("_bytes", "_fence", "_offered", "_rung", "_words")
-
-    def __init__(self, mailbox: memoryview, fence: Callable[[], None] | None) -> None:
-        self._bytes = mailbox
-        self._words = mailbox.cast("q")
-        self._fence = fence
-        self._rung = 0
-        self._offered = 0
-
-    def free(self) -> bool:
-        """Tell whether the last message, and its payload, have been read."""
-        return self._words[_READ] == self._rung
-
-    def write(self, message: Message, region: int) -> None:
-        """Write a message and ring; the last one must have been read."""
-        words = self._words
-        encode(message, self._bytes, _FRAME_OFFSET)
-        words[_REGION] = region
-        if self._fence is not None:
-            self._fence()
-        self._rung += 1
-        words[_RUNG] = self._rung
-
-    def offer(self) -> None:
-        """Say that the next span of a collective may be read from this rank's numbers."""
-        if self._fence is not None:
-            self._fence()
-        self._offered += 1
-        self._words[_OFFERED] = self._offered
-
-    def taken(self) -> bool:
-        """Tell whether all offered spans have been read."""
-        return self._words[_TAKEN] == self._offered
-
-
-class Inbox:
-    """The reader's end of a mailbox."""
-
-    __slots__ = ("_bytes", "_fence", "_read", "_taken", "_words")
-
-    def __init__(self, mailbox: memoryview, fence: Callable[[], None] | None) -> None:
-        self._bytes = mailbox
-        self._words = mailbox.cast("q")
-        self._fence = fence
-        self._read = 0
-        self._taken = 0
-
-    def rung(self) -> bool:
-        """Tell whether there is a message to read."""
-        return self._words[_RUNG] != self._read
-
-    def message(self) -> tuple[Message, int]:
-        """Return the message and the region of its payload."""
-        if self._fence is not None:
-            self._fence()
-        return decode(self._bytes, _FRAME_OFFSET), self._words[_REGION]
-
-    def done(self) -> None:
-        """Say that message and payload have been read."""
-        if self._fence is not None:
-            self._fence()
-        self._read += 1
-        self._words[_READ] = self._read
-
-    def offered(self) -> bool:
-        """Tell whether the writer's next span may be read."""
-        if self._words[_OFFERED] == self._taken:
-            return False
-        if self._fence is not None:
-            self._fence()
-        return True
-
-    def take(self) -> None:
-        """Say that the span has been read."""
-        if self._fence is not None:
-            self._fence()
-        self._taken += 1
-        self._words[_TAKEN] = self._taken
-
-
 class LocalLink:
-    """Both directions between this rank and one peer on its host.
+    """Messages between this rank and one peer on its host, both ways.
 
     A payload is not sent: the reader copies it from the writer's memory into its ``landing``, or
     uses it where it lies if it has none.
     """
 
     def __init__(
-        self, outbox: Outbox, inbox: Inbox, *, regions: list[Vector], landing: Vector | None
+        self, memory: NodeMemory, peer: int, *, regions: list[Vector], landing: Vector | None
     ) -> None:
-        """Join the two mailboxes.
+        """Take up the two mailboxes.
 
         Args:
-            outbox: to the peer.
-            inbox: from the peer.
+            memory: of this host.
+            peer: its rank on this host.
             regions: the peer's regions, as seen from here.
             landing: where a payload is copied to; None leaves it with the peer.
         """
-        self._outbox = outbox
-        self._inbox = inbox
-        self._regions = regions
-        self._landing = landing
+        out, into = memory.mailboxes(peer)
+        self._out_bytes, self._out = out, out.cast("q")
+        self._in_bytes, self._in = into, into.cast("q")
+        self._fence = memory.fence_if_needed()
+        self._rung = 0
+        self._read = 0
+        self._nbytes = FRAME_BYTES + regions[0].nbytes
+        # Bytes are copied as by memcpy; numpy's own copy takes longer to get started.
+        self._regions = [region.data.cast("B") for region in regions]
+        self._landing = None if landing is None else landing.data.cast("B")
         #: Where the peer's payload is found after a receipt.
         self.payload = regions[0] if landing is None else landing
-
-    def ready(self) -> bool:
-        """Tell whether the last message has been read, so that the next may be written."""
-        return self._outbox.free()
+        #: Bytes of messages and payloads handed over so far.
+        self.bytes_sent = 0
+        #: Bytes of messages and payloads read so far.
+        self.bytes_received = 0
 
     def in_flight(self) -> bool:
-        """Tell whether the last payload may still be being read."""
-        return not self._outbox.free()
+        """Tell whether the last message, or its payload, may still be being read."""
+        return self._out[_READ] != self._rung
 
     def send(self, message: Message, region: int) -> None:
-        """Write a message; ``ready`` must hold."""
-        self._outbox.write(message, region)
+        """Write a message and ring; nothing may be in flight."""
+        words = self._out
+        encode(message, self._out_bytes, _FRAME_OFFSET)
+        words[_REGION] = region
+        if self._fence is not None:
+            self._fence()
+        self._rung += 1
+        words[_RUNG] = self._rung
+        self.bytes_sent += FRAME_BYTES if region == NO_PAYLOAD else self._nbytes
 
-    def poll(self) -> tuple[Message, int] | None:
-        """Return the next message and its region, payload in place; None if there is none."""
-        inbox = self._inbox
-        if not inbox.rung():
+    def poll(self) -> Message | None:
+        """Return the next message, payload in place; None if there is none."""
+        words = self._in
+        if words[_RUNG] == self._read:
             return None
-        message, region = inbox.message()
-        if region != NO_PAYLOAD and self._landing is not None:
-            np.copyto(self._landing, self._regions[region])
-        inbox.done()
-        return message, region
+        if self._fence is not None:
+            self._fence()
+        message = decode(self._in_bytes, _FRAME_OFFSET)
+        region = words[_REGION]
+        if region == NO_PAYLOAD:
+            self.bytes_received += FRAME_BYTES
+        else:
+            self.bytes_received += self._nbytes
+            if self._landing is not None:
+                self._landing[:] = self._regions[region]
+        if self._fence is not None:
+            self._fence()
+        self._read += 1
+        words[_READ] = self._read
+        return message
+
+
+class LocalNeighbour:
+    """Spans of a collective between this rank and one peer on its host, both ways.
+
+    The reader uses the writer's numbers where they lie, so whoever offers a span leaves it alone
+    until it has been taken.
+    """
+
+    def __init__(self, memory: NodeMemory, peer: int, numbers: Vector) -> None:
+        """Take up the two mailboxes.
+
+        Args:
+            memory: of this host.
+            peer: its rank on this host.
+            numbers: what the peer's spans are of, as seen from here.
+        """
+        out, into = memory.mailboxes(peer)
+        self._out, self._in = out.cast("q"), into.cast("q")
+        self._fence = memory.fence_if_needed()
+        self._offers = 0
+        self._takes = 0
+        #: What the peer's spans are of.
+        self.numbers = numbers
+
+    def offer(self) -> None:
+        """Say that the next span may be read from this rank's numbers."""
+        if self._fence is not None:
+            self._fence()
+        self._offers += 1
+        self._out[_OFFERED] = self._offers
+
+    def taken(self) -> bool:
+        """Tell whether all that was offered has been read."""
+        return self._out[_TAKEN] == self._offers
+
+    def offered(self) -> bool:
+        """Tell whether the peer's next span may be read."""
+        if self._in[_OFFERED] == self._takes:
+            return False
+        if self._fence is not None:
+            self._fence()
+        return True
+
+    def take(self) -> None:
+        """Say that the peer's span has been read."""
+        if self._fence is not None:
+            self._fence()
+        self._takes += 1
+        self._in[_TAKEN] = self._takes

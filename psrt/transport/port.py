@@ -83,10 +83,16 @@ class Port(Protocol):
     versions: list[Vector]
     #: Says whom this rank waits for in ``receive``; set by the role, asked at the deadline.
     whom: Callable[[], str]
-    #: Bytes of messages and payloads handed to this port so far, counted at the call.
-    bytes_sent: int
-    #: Bytes of messages and payloads received so far.
-    bytes_received: int
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of messages, payloads and spans handed to this port, counted at the call."""
+        ...
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of messages, payloads and spans received."""
+        ...
 
     def now(self) -> float:
         """Return the time in seconds; only differences mean anything."""

@@ -48,13 +48,14 @@ class RemoteLink:
         self._sending: list[MPI.Prequest] = []
         #: The frame that has come while its payload has not.
         self._half: tuple[Message, int] | None = None
+        self._nbytes = FRAME_BYTES + landing.nbytes
+        #: Bytes of messages and payloads handed over so far.
+        self.bytes_sent = 0
+        #: Bytes of messages and payloads that have come so far.
+        self.bytes_received = 0
         #: Where the peer's payload is found after a receipt.
         self.payload = landing
         self.frame_request.Start()
-
-    def ready(self) -> bool:
-        """Tell whether the last message has left, so that the next may be sent."""
-        return not self.in_flight()
 
     def in_flight(self) -> bool:
         """Tell whether the last message or its payload may still be being read by MPI."""
@@ -63,13 +64,14 @@ class RemoteLink:
         return bool(self._sending)
 
     def send(self, message: Message, region: int) -> None:
-        """Start sending; ``ready`` must hold."""
+        """Start sending; nothing may be in flight."""
         encode(message, self._frame_out)
         self._frame_out[_REGION_AT] = region + 1
         self._sending = [self._send_frame]
         if region != NO_PAYLOAD:
             self._sending += self._send_data[region]
         MPI.Prequest.Startall(self._sending)
+        self.bytes_sent += FRAME_BYTES if region == NO_PAYLOAD else self._nbytes
 
     def arrived(self) -> None:
         """Take up the frame: ``frame_request`` has completed. The payload follows it."""
@@ -78,15 +80,16 @@ class RemoteLink:
         if region != NO_PAYLOAD:
             MPI.Prequest.Startall(self._receive_data)
 
-    def complete(self) -> tuple[Message, int] | None:
-        """Return the message and its region once the payload is in place, else None."""
+    def complete(self) -> Message | None:
+        """Return the message once its payload is in place, else None."""
         assert self._half is not None, "no frame has come"
         message, region = self._half
         if region != NO_PAYLOAD and not MPI.Request.Testall(self._receive_data):
             return None
         self._half = None
         self.frame_request.Start()
-        return message, region
+        self.bytes_received += FRAME_BYTES if region == NO_PAYLOAD else self._nbytes
+        return message
 
     def close(self) -> None:
         """Take back the receive that is posted and free every request."""

@@ -104,6 +104,7 @@ class VirtualWorld:
         self.on_report: Callable[[Report], None] = lambda _: None
         self.ports = [VirtualPort(self, rank) for rank in range(wiring.size)]
         self._queue: list[_Event] = []
+        self._made = 0
         self._tasks: dict[int, _Task] = {}
         #: Arrival of the newest message from rank to rank: none may arrive before it.
         self._newest: dict[tuple[int, int], float] = {}
@@ -158,12 +159,12 @@ class VirtualWorld:
     def _at(self, when: float, action: Callable[[], None], *, in_order: bool = False) -> float:
         # Ties go by chance, but not between two messages of one pair.
         tie = 0.0 if in_order else self.rng.random()
-        heapq.heappush(self._queue, _Event(when, tie, self.events_made(), action))
+        heapq.heappush(self._queue, _Event(when, tie, self._number(), action))
         return when
 
-    def events_made(self) -> int:
+    def _number(self) -> int:
         """Return a number larger than at any earlier call."""
-        self._made = getattr(self, "_made", 0) + 1
+        self._made += 1
         return self._made
 
     def _resume(self, rank: int) -> None:
@@ -290,7 +291,10 @@ class VirtualPort:
             given = waiting.popleft()
             mine = step.receive.of(self.gradient)
             self.bytes_received += given.nbytes
-            np.add(mine, given, out=mine) if step.combine else np.copyto(mine, given)
+            if step.combine:
+                np.add(mine, given, out=mine)
+            else:
+                np.copyto(mine, given)
 
     def take_span(self, source: int, data: Vector) -> None:
         """Take in a span of a collective that has arrived."""
@@ -303,9 +307,8 @@ class VirtualPort:
         Raises:
             ConfigError: always.
         """
-        raise ConfigError("the MPI library's own all-reduce needs MPI; take ring, tree or butterfly")
+        raise ConfigError("the library's own all-reduce needs MPI; take ring, tree or butterfly")
 
     def report(self, report: Report) -> None:
         """Hand ``report`` to the world."""
         self.world.on_report(report)
-

@@ -1,0 +1,1 @@
+"""Benchmarks: everything side by side and interleaved in one run, results verified."""

@@ -1,0 +1,243 @@
+"""Push and pull of one vector between workers and servers: psrt beside the simplest loop.
+
+The simplest loop is what one would write first: a server posts an ``Irecv`` per worker, takes
+whichever completes (``Waitany``), does ``w -= lr * g`` and ``Send``s w back; a worker ``Send``s
+and ``Recv``s. Both do the same updates with the same numbers, turn by turn in one run, and the
+result of both is checked: whole numbers, so it is exact in any order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.bench.measure import Summary, format_table, ratios
+from psrt.errors import ProtocolError
+from psrt.optim import Schedule, make_optimizer
+from psrt.partition import even_spans
+from psrt.runtime.push_pull import PushPull
+from psrt.runtime.server import Server
+from psrt.runtime.shard import Shard
+from psrt.runtime.strategy import Step
+from psrt.runtime.updater import Updater
+from psrt.sync import policy_for
+from psrt.transport import Wiring, drive
+from psrt.transport.mpi import MpiPort
+from psrt.transport.patience import Patience
+from psrt.transport.port import Vector
+
+#: Bytes of the vector that goes back and forth.
+SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20)
+#: (servers, workers).
+LAYOUTS = ((1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3))
+#: A power of two, so that θ stays whole and exact: each push adds one to every element.
+_LR = 0.5
+_GRADIENT = -2.0
+#: Exact float32 whole numbers end at 2²⁴.
+_MOST_TRIPS = 1 << 20
+
+
+class PsrtTrips:
+    """Round trips over psrt's own roles: async, SGD, one shard per server."""
+
+    def __init__(self, comm: MPI.Comm, servers: int, n: int) -> None:
+        self._wiring = Wiring(
+            n,
+            workers=tuple(range(servers, comm.size)),
+            servers=tuple(range(servers)),
+            spans=even_spans(n, servers),
+        )
+        self._port = MpiPort(comm, self._wiring)
+        self._port.gradient[:] = _GRADIENT
+
+    def run(self, trips: int) -> Vector:
+        """Do so many round trips with every worker; return this rank's final numbers."""
+        port, wiring = self._port, self._wiring
+        shard = wiring.shard_of(port.rank)
+        if shard is None:
+            port.theta[:] = 0.0
+            drive(self._work(trips))
+            return port.theta
+        size = wiring.spans[shard].size
+        updater = Updater(size, make_optimizer("sgd", size), Schedule("constant", _LR, epochs=1))
+        numbers = Shard(
+            port.versions,
+            np.zeros(size, np.float32),
+            updater,
+            payload=port.payload,
+            workers=len(wiring.workers),
+            by_samples=False,
+        )
+        drive(Server(port, numbers, policy_for("async", len(wiring.workers))).run())
+        return numbers.theta
+
+    async def _work(self, trips: int) -> None:
+        strategy = PushPull(self._port)
+        clock = 0
+        while clock < trips:
+            clock = (await strategy.step(Step(clock, 1, 0.0))).clock
+        await strategy.leave(clock)
+
+    def close(self) -> None:
+        """Free the port."""
+        self._port.close()
+
+
+class PlainTrips:
+    """Round trips over the simplest loop of blocking calls."""
+
+    def __init__(self, comm: MPI.Comm, servers: int, n: int) -> None:
+        self._comm = comm
+        self._servers = servers
+        self._spans = even_spans(n, servers)
+        self._is_server = comm.rank < servers
+        size = self._spans[comm.rank].size if self._is_server else n
+        self._w = np.zeros(size, np.float32)
+        self._g = np.full(0 if self._is_server else n, _GRADIENT, np.float32)
+        workers = comm.size - servers if self._is_server else 0
+        self._buffers = [np.empty(size, np.float32) for _ in range(workers)]
+
+    def run(self, trips: int) -> Vector:
+        """Do so many round trips with every worker; return this rank's final numbers."""
+        self._w[:] = 0.0
+        if self._is_server:
+            self._serve(trips)
+        else:
+            for _ in range(trips):
+                for server, span in enumerate(self._spans):
+                    self._comm.Send(span.of(self._g), server)
+                for server, span in enumerate(self._spans):
+                    self._comm.Recv(span.of(self._w), server)
+        return self._w
+
+    def _serve(self, trips: int) -> None:
+        comm, w, buffers, first = self._comm, self._w, self._buffers, self._servers
+        requests = [comm.Irecv(buffer, first + i) for i, buffer in enumerate(buffers)]
+        left = [trips] * len(buffers)
+        for _ in range(trips * len(buffers)):
+            i = MPI.Request.Waitany(requests)
+            w -= np.float32(_LR) * buffers[i]
+            comm.Send(w, first + i)
+            left[i] -= 1
+            if left[i]:
+                requests[i] = comm.Irecv(buffers[i], first + i)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+#: What is compared, by name.
+CANDIDATES: dict[str, Callable[[MPI.Comm, int, int], PsrtTrips | PlainTrips]] = {
+    "psrt": PsrtTrips,
+    "plain": PlainTrips,
+}
+
+
+def measure(
+    comm: MPI.Comm,
+    *,
+    sizes: tuple[int, ...] = SIZES,
+    layouts: tuple[tuple[int, int], ...] = LAYOUTS,
+    rounds: int = 9,
+    segment_s: float = 0.1,
+) -> list[dict[str, Any]]:
+    """Measure every layout that fits into ``comm``; collective.
+
+    Args:
+        comm: at least 2 ranks.
+        sizes: bytes of the vector.
+        layouts: (servers, workers).
+        rounds: turns of each candidate.
+        segment_s: how long one turn is to take, in seconds.
+
+    Returns:
+        At rank 0 a row per layout and size: seconds per round trip of each candidate, and their
+        ratio, as medians with quartiles; an empty list elsewhere.
+    """
+    rows: list[dict[str, Any]] = []
+    patience = Patience(crowded=True, timeout_s=3600.0)
+    for servers, workers in layouts:
+        if servers + workers > comm.size:
+            continue
+        taking_part = comm.rank < servers + workers
+        part = comm.Split(0 if taking_part else MPI.UNDEFINED, comm.rank)
+        if taking_part:
+            rows += [_compare(part, servers, nbytes // 4, rounds, segment_s) for nbytes in sizes]
+            part.Free()
+        _sleep_until_all_here(comm, patience)
+    return rows if comm.rank == 0 else []
+
+
+def _compare(comm: MPI.Comm, servers: int, n: int, rounds: int, segment_s: float) -> dict[str, Any]:
+    trips = {name: make(comm, servers, n) for name, make in CANDIDATES.items()}
+    times: dict[str, list[float]] = {name: [] for name in trips}
+    counts = {name: _calibrate(comm, trip, segment_s) for name, trip in trips.items()}
+    for _ in range(rounds):
+        for name, trip in trips.items():
+            times[name].append(_timed(comm, trip, counts[name], servers))
+    for trip in trips.values():
+        trip.close()
+    return {
+        "servers": servers,
+        "workers": comm.size - servers,
+        "bytes": 4 * n,
+        "psrt_s": Summary.of(times["psrt"]),
+        "plain_s": Summary.of(times["plain"]),
+        "plain_over_psrt": ratios(times["plain"], times["psrt"]),
+    }
+
+
+def _calibrate(comm: MPI.Comm, trip: PsrtTrips | PlainTrips, segment_s: float) -> int:
+    """Return how many round trips take about a segment; the same on every rank."""
+    trip.run(3)
+    comm.Barrier()
+    start = time.perf_counter()
+    trip.run(10)
+    comm.Barrier()
+    count = np.array([segment_s / max(1e-9, (time.perf_counter() - start) / 10)])
+    comm.Bcast(count)
+    return int(min(max(count[0], 5), _MOST_TRIPS // comm.size))
+
+
+def _timed(comm: MPI.Comm, trip: PsrtTrips | PlainTrips, count: int, servers: int) -> float:
+    """Return seconds per round trip of the slowest worker, after checking the numbers."""
+    comm.Barrier()
+    start = time.perf_counter()
+    numbers = trip.run(count)
+    took = np.array([(time.perf_counter() - start) / count])
+    if comm.rank < servers:
+        took[0] = 0.0
+        expected = count * (comm.size - servers)
+        if not (numbers == expected).all():
+            raise ProtocolError(f"{type(trip).__name__} lost or doubled a push: {numbers[:4]}")
+    comm.Allreduce(MPI.IN_PLACE, took, MPI.MAX)
+    return float(took[0])
+
+
+def _sleep_until_all_here(comm: MPI.Comm, patience: Patience) -> None:
+    request = comm.Ibarrier()
+    patience.begin()
+    while not request.Test():
+        patience.pause(lambda: "the other ranks")
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the rows as text."""
+    return format_table(
+        ["servers", "workers", "bytes", "psrt µs", "plain loop µs", "plain / psrt"],
+        [
+            [
+                row["servers"],
+                row["workers"],
+                row["bytes"],
+                row["psrt_s"].format(1e6, 1),
+                row["plain_s"].format(1e6, 1),
+                row["plain_over_psrt"].format(),
+            ]
+            for row in rows
+        ],
+    )

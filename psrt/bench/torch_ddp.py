@@ -1,0 +1,54 @@
+"""torch's DistributedDataParallel over gloo, for comparison. Imports torch; nothing else does."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from itertools import pairwise
+from typing import Any
+
+import torch
+from mpi4py import MPI
+
+from psrt.transport.agreement import send_text
+
+
+class TorchDDP:
+    """The same layers, batch and SGD in torch, one thread a rank."""
+
+    def __init__(
+        self, comm: MPI.Comm, sizes: tuple[int, ...], *, batch_size: int, lr: float
+    ) -> None:
+        torch.set_num_threads(1)
+        self._comm = comm
+        path = tempfile.mktemp(prefix="psrt-gloo-") if comm.rank == 0 else ""
+        self._path = send_text(comm, path)
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{self._path}", rank=comm.rank, world_size=comm.size
+        )
+        torch.manual_seed(0)
+        layers: list[Any] = []
+        for inputs, outputs in pairwise(sizes):
+            layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
+        model = torch.nn.Sequential(*layers[:-1])
+        self._model = torch.nn.parallel.DistributedDataParallel(model)
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+        self._x = torch.randn(batch_size, sizes[0])
+        self._y = torch.randint(0, sizes[-1], (batch_size,))
+
+    def run(self, steps: int) -> float:
+        """Train; return the seconds that it took."""
+        self._comm.Barrier()
+        start = time.perf_counter()
+        for _ in range(steps):
+            self._optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(self._model(self._x), self._y).backward()
+            self._optimizer.step()
+        return time.perf_counter() - start
+
+    def close(self) -> None:
+        """End the process group."""
+        torch.distributed.destroy_process_group()
+        if self._comm.rank == 0 and os.path.exists(self._path):
+            os.unlink(self._path)

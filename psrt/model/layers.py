@@ -1,0 +1,56 @@
+"""Where the tensors of a dense network are in its flat vector. Views, never copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from psrt.errors import ConfigError
+from psrt.model.activation import Array
+
+
+class Layer(NamedTuple):
+    """One layer's tensors: ``weight`` ``(in, out)`` and ``bias`` ``(out,)``."""
+
+    weight: Array
+    bias: Array
+
+
+class FlatViews:
+    """The layers of the vector seen last; looking them up again costs one comparison."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes = tuple(sizes)
+        self.n = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(sizes))
+        #: Holding the vector itself keeps its identity from being given to another one.
+        self._vector: Array | None = None
+        self._layers: tuple[Layer, ...] = ()
+
+    def of(self, vector: Array) -> tuple[Layer, ...]:
+        """Return the layers of ``vector`` ``(n,)`` as views.
+
+        Raises:
+            ConfigError: if the vector is not float32, contiguous and of ``n`` elements.
+        """
+        if vector is not self._vector:
+            self._layers = tuple(self._cut(vector))
+            self._vector = vector
+        return self._layers
+
+    def _cut(self, vector: Array) -> list[Layer]:
+        good = vector.shape == (self.n,) and vector.dtype == np.float32
+        if not (good and vector.flags.c_contiguous):
+            raise ConfigError(
+                f"a {vector.dtype} vector of shape {vector.shape} where the model has "
+                f"{self.n} contiguous float32 parameters"
+            )
+        layers, at = [], 0
+        for fan_in, fan_out in pairwise(self._sizes):
+            end = at + fan_in * fan_out
+            weight = vector[at:end].reshape(fan_in, fan_out)
+            layers.append(Layer(weight, vector[end : end + fan_out]))
+            at = end + fan_out
+        return layers

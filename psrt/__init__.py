@@ -1,3 +1,76 @@
-"""psrt: parameter-server and all-reduce training on MPI, in Python and numpy."""
+"""psrt: parameter-server and all-reduce training on MPI, in Python and numpy.
+
+The public names are looked up when they are first used, so ``import psrt`` itself loads nothing,
+and none of them needs MPI before a job on several ranks begins:
+
+- ``TrainConfig``, with ``resolve``, ``from_toml`` and ``to_toml``: what a run is to do;
+- ``run``: trains, on all ranks of an MPI job or alone; gives a ``Run`` with its ``Summary`` and
+  its ``Record`` list;
+- ``Problem``: what a model and data of your own have to offer;
+- ``simulate``: the same in virtual time, at the given ``Costs``; gives a ``SimulatedRun``;
+- ``PsrtError`` and its children: what all of them raise.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from psrt.config import TrainConfig, from_toml, resolve, to_toml
+    from psrt.errors import ConfigError, DivergedError, ProtocolError, PsrtError, TransportError
+    from psrt.job import Run, run
+    from psrt.report import Record, Summary
+    from psrt.runtime.problem import Problem
+    from psrt.simulation import SimulatedRun, simulate
+    from psrt.transport import Costs
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ConfigError",
+    "Costs",
+    "DivergedError",
+    "Problem",
+    "ProtocolError",
+    "PsrtError",
+    "Record",
+    "Run",
+    "SimulatedRun",
+    "Summary",
+    "TrainConfig",
+    "TransportError",
+    "__version__",
+    "from_toml",
+    "resolve",
+    "run",
+    "simulate",
+    "to_toml",
+]
+
+#: Public name → the module that has it.
+_HOME = {
+    **dict.fromkeys(("TrainConfig", "from_toml", "resolve", "to_toml"), "psrt.config"),
+    **dict.fromkeys(
+        ("ConfigError", "DivergedError", "ProtocolError", "PsrtError", "TransportError"),
+        "psrt.errors",
+    ),
+    **dict.fromkeys(("Run", "run"), "psrt.job"),
+    **dict.fromkeys(("Record", "Summary"), "psrt.report"),
+    "Problem": "psrt.runtime.problem",
+    **dict.fromkeys(("SimulatedRun", "simulate"), "psrt.simulation"),
+    "Costs": "psrt.transport",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

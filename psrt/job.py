@@ -31,7 +31,7 @@ def run(
     config: TrainConfig,
     problem: Problem | None = None,
     *,
-    comm: MPI.Comm | None = None,
+    comm: MPI.Intracomm | None = None,
     say: Say | None = None,
 ) -> Run | None:
     """Train under the scheme that ``config`` names; every rank of the job calls this.
@@ -51,9 +51,9 @@ def run(
     Any other error on any rank is printed once and ends the whole job.
     """
     if comm is None and launched():
-        from mpi4py import MPI
+        from psrt.transport.start import world
 
-        comm = MPI.COMM_WORLD
+        comm = world()
     if comm is not None and comm.size > 1:
         from psrt.mpi_job import run_over_mpi
 

@@ -1,8 +1,9 @@
-"""The nouns that roles exchange. Named tuples: immutable, and made in a tenth of the time of a
-frozen dataclass, which is what a round trip of a few microseconds has to spare.
+"""The nouns that roles exchange.
 
-A message is small and of fixed size; the numbers of a gradient or of parameters travel as its
-*payload*, in a region that the port knows (see ``psrt.transport.port``).
+They are named tuples: as immutable as frozen dataclasses and made in a fraction of the time, which
+counts in a round trip of a few microseconds. A message is small and of fixed size; the numbers of
+a gradient or of parameters travel as its *payload*, in a region that the port knows (see
+``psrt.transport.port``).
 """
 
 from __future__ import annotations

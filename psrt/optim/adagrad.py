@@ -29,7 +29,6 @@ class Adagrad:
         self._rate[()] = lr
         self.updates += 1
 
-    @np.errstate(all="ignore")
     def update(self, span: Span, theta: Vector, grad: Vector, out: Vector) -> None:
         """Write the next parameters of one block; see ``Optimizer``."""
         square_sum = span.of(self.state["square_sum"])

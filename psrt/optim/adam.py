@@ -58,7 +58,6 @@ class Adam:
         if self._shrink is not None:
             self._shrink[()] = 1 - lr * self._weight_decay
 
-    @np.errstate(all="ignore")
     def update(self, span: Span, theta: Vector, grad: Vector, out: Vector) -> None:
         """Write the next parameters of one block; see ``Optimizer``."""
         if self._coupled is not None:

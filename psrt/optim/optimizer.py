@@ -51,6 +51,7 @@ def _blocks(n: int) -> tuple[Span, ...]:
     return block_spans(n, BLOCK)
 
 
+@np.errstate(all="ignore")
 def step(optimizer: Optimizer, theta: Vector, grad: Vector, out: Vector, lr: float) -> None:
     """Make one whole update, block after block.
 

@@ -34,10 +34,11 @@ class Sgd:
         self._rate[()] = lr
         self.updates += 1
 
-    @np.errstate(all="ignore")
     def update(self, span: Span, theta: Vector, grad: Vector, out: Vector) -> None:
         """Write the next parameters of one block; see ``Optimizer``."""
-        scratch = self._scratch[: len(grad)]
+        scratch = self._scratch
+        if len(grad) != len(scratch):
+            scratch = scratch[: len(grad)]
         if self._decay is not None:
             np.multiply(theta, self._decay, scratch)
             np.add(scratch, grad, scratch)
@@ -74,7 +75,6 @@ class Momentum:
         self._rate[()] = lr
         self.updates += 1
 
-    @np.errstate(all="ignore")
     def update(self, span: Span, theta: Vector, grad: Vector, out: Vector) -> None:
         """Write the next parameters of one block; see ``Optimizer``."""
         velocity = span.of(self.state["velocity"])

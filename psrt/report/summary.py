@@ -82,7 +82,7 @@ class Summary:
     parameters: int
     #: SHA-256 of the final parameter vector, see ``parameters_sha256``.
     parameters_sha256: str
-    #: Optimizer updates: of all shards together, or of one rank in modes without servers.
+    #: Updates of each shard, or of the parameters that all ranks share where there are none.
     updates: int
     #: Gradients that came but were not applied: late ones of backups, or too stale.
     dropped: int

@@ -34,7 +34,7 @@ class PushPull(Strategy):
         region = GRADIENT if samples else NO_PAYLOAD
         for shard, rank in enumerate(self._servers):
             push = Push(worker, clock, versions[shard], samples, progress, norm)
-            await port.send(rank, push, region)
+            port.send(rank, push, region)
         if len(versions) == 1:
             reply = await self._reply()
             tau = reply.staleness
@@ -52,7 +52,7 @@ class PushPull(Strategy):
     async def leave(self, clock: int) -> None:
         """Tell every shard."""
         for rank in self._servers:
-            await self._port.send(rank, Leave(self._worker, clock))
+            self._port.send(rank, Leave(self._worker, clock))
 
     async def _level(self, clocks: dict[int, int], progress: float) -> int:
         """Bring all shards to one clock, by shard in ``clocks``, and return it.
@@ -65,7 +65,7 @@ class PushPull(Strategy):
             behind = [shard for shard, reached in clocks.items() if reached < clock]
             for shard in behind:
                 push = Push(self._worker, clock, self.versions[shard], 0, progress, 0.0)
-                await self._port.send(self._servers[shard], push)
+                self._port.send(self._servers[shard], push)
             for _ in behind:
                 reply = await self._reply()
                 clocks[reply.shard] = reply.clock

@@ -49,13 +49,13 @@ class Server:
                     buffer = await self._free_buffer() if leases else newest
                     self.shard.apply(decision.pushes, buffer)  # type: ignore[union-attr]
                 elif kind is Serve:
-                    await self._serve(decision)  # type: ignore[arg-type]
+                    self._serve(decision)  # type: ignore[arg-type]
                 elif kind is Keep:
                     self.shard.keep(decision.push)  # type: ignore[union-attr]
                 else:
                     self.shard.drop()
             if type(message) is Push:
-                self._note_spread(message.clock + 1)
+                self._note_spread(policy.clock[message.worker])
         await self._drain()
         return self.shard
 
@@ -65,12 +65,12 @@ class Server:
             self._slowest = min(self._policy.clock.values())
             self.clock_spread_max = max(self.clock_spread_max, finished - self._slowest)
 
-    async def _serve(self, serve: Serve) -> None:
+    def _serve(self, serve: Serve) -> None:
         shard, worker = self.shard, serve.worker
         rank = self._ranks[worker]
         shard.read_by(worker)
         reply = Params(self._index, shard.version, serve.clock, self._met[worker])
-        await self._port.send(rank, reply, shard.newest)
+        self._port.send(rank, reply, shard.newest)
         self._leases[rank] = shard.newest
 
     async def _free_buffer(self) -> int:

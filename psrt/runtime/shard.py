@@ -90,8 +90,8 @@ class Shard:
         """
         if self._plain and len(pushes) == 1 and not self._kept_pushes and pushes[0].samples:
             push = pushes[0]
-            gradient, progress = self._payload(push.worker), push.progress
-            self._updater.step(self.theta, gradient, self.buffers[buffer], progress=progress)
+            old, new = self.buffers[self.newest], self.buffers[buffer]
+            self._updater.step(old, self._payload(push.worker), new, push.progress)
             self.newest = buffer
         else:
             self._combine(pushes, buffer)

@@ -69,7 +69,7 @@ class Updater:
             progress: where training stands, in epochs.
         """
         if len(terms) == 1 and terms[0].weight == 1.0 and self._rate is None:
-            self.step(theta, terms[0].vector, out, progress=progress)
+            self.step(theta, terms[0].vector, out, progress)
             return
         optimizer = self.optimizer
         lr = self._schedule.rate(progress)
@@ -86,7 +86,7 @@ class Updater:
             optimizer.update(span, old[i], total, new[i])
             self._rate.observe(span, before, new[i], lr)
 
-    def step(self, theta: Vector, gradient: Vector, out: Vector, *, progress: float) -> None:
+    def step(self, theta: Vector, gradient: Vector, out: Vector, progress: float) -> None:
         """Do what ``apply`` does with one term of weight 1."""
         optimizer = self.optimizer
         optimizer.begin(self._schedule.rate(progress))

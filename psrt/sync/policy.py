@@ -123,7 +123,7 @@ class Policy:
         worker, version = push.worker, self.version
         if (
             push.clock != self.clock.get(worker)
-            or push.version > version
+            or not 0 <= push.version <= version
             or (self._rounds and push.version != version)
             or worker in self.waiting
         ):
@@ -193,17 +193,16 @@ class Policy:
 
     def _check_round(self, push: Push) -> None:
         """Check that a round's push was computed on the round's version, or is to catch up."""
-        late_or_ahead = self._late < math.inf
-        if not late_or_ahead and push.clock != self.version:
-            raise ProtocolError(
-                f"worker {push.worker} pushed clock {push.clock}, expected {self.version}"
-            )
-        if push.version != push.clock and not (
-            late_or_ahead and push.version < push.clock and not push.samples
-        ):
+        backups = self._late < math.inf
+        catches_up = backups and push.version < push.clock and not push.samples
+        if push.version != push.clock and not catches_up:
             raise ProtocolError(
                 f"worker {push.worker} pushed clock {push.clock} on version {push.version}, "
                 f"expected version {push.clock}"
+            )
+        if not backups and push.clock != self.version:
+            raise ProtocolError(
+                f"worker {push.worker} pushed clock {push.clock}, expected {self.version}"
             )
 
     def _fill(self, decisions: list[Decision]) -> None:

@@ -21,7 +21,7 @@ _FAILED = 1
 
 
 @contextlib.contextmanager
-def together(comm: MPI.Comm) -> Iterator[None]:
+def together(comm: MPI.Intracomm) -> Iterator[None]:
     """Let all ranks leave this block the same way; collective.
 
     If the block raises a ``PsrtError`` on any rank, every rank raises that of the lowest such
@@ -48,7 +48,7 @@ def together(comm: MPI.Comm) -> Iterator[None]:
     raise theirs
 
 
-def send_text(comm: MPI.Comm, text: str, root: int = 0) -> str:
+def send_text(comm: MPI.Intracomm, text: str, root: int = 0) -> str:
     """Broadcast ``text`` of rank ``root``; collective."""
     data = bytearray(text.encode())
     length = np.array([len(data)], np.int64)
@@ -66,7 +66,7 @@ class AbortGuard:
     and to close.
     """
 
-    def __init__(self, comm: MPI.Comm) -> None:
+    def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
         self._node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self._memory = NodeMemory(self._node, 1)

@@ -18,6 +18,7 @@ from mpi4py import MPI
 from psrt.collective import Step
 from psrt.messages import Message, Report
 from psrt.transport.frames import REPORT_BYTES, decode_report, encode_report
+from psrt.transport.bell import Bell
 from psrt.transport.node import LocalLink, LocalNeighbour, NodeMemory
 from psrt.transport.patience import Patience
 from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Vector, Wiring
@@ -32,7 +33,7 @@ class MpiPort:
 
     def __init__(
         self,
-        comm: MPI.Comm,
+        comm: MPI.Intracomm,
         wiring: Wiring,
         *,
         timeout_s: float = 60.0,
@@ -57,18 +58,20 @@ class MpiPort:
         self.on_report: Callable[[Report], None] = lambda _: None
         self._comm = comm.Dup()
         self._control = comm.Dup()
-        self._node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self._node: MPI.Intracomm = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         if host is not None:
             whole, self._node = self._node, self._node.Split(host)
             whole.Free()
-        crowded = self._node.size > len(os.sched_getaffinity(0))
-        self._patience = Patience(
-            crowded=crowded, timeout_s=timeout_s, while_idle=self._take_reports
-        )
         self._reports_out: list[tuple[MPI.Request, bytes]] = []
         workers = self._comm.Split(0 if wiring.worker_of(self.rank) is not None else 1)
         self._workers_comm = workers
         self._lay_out_memory()
+        self._patience = Patience(
+            crowded=self._node.size > len(os.sched_getaffinity(0)),
+            timeout_s=timeout_s,
+            bell=self._bell if self._bell.works else None,
+            while_idle=self._take_reports,
+        )
         self._make_links()
 
     def _lay_out_memory(self) -> None:
@@ -76,6 +79,7 @@ class MpiPort:
         shard = wiring.shard_of(rank)
         floats = wiring.n + EXTRA if shard is None else VERSIONS * wiring.spans[shard].size
         self._memory = NodeMemory(self._node, floats)
+        self._bell = Bell(self._node, self._memory)
         ranks = np.empty(self._node.size, np.int64)
         self._node.Allgather(np.array([rank], np.int64), ranks)
         #: Rank in the job → rank on this host.
@@ -102,6 +106,8 @@ class MpiPort:
         wiring = self.wiring
         #: Rank of the peer → link.
         self._links: dict[int, LocalLink | RemoteLink] = {}
+        #: Worker number → where its gradient span is found, at a server.
+        self._payloads: list[Vector] = []
         shard = wiring.shard_of(self.rank)
         if shard is None:
             for server, span in zip(wiring.servers, wiring.spans, strict=True):
@@ -111,6 +117,7 @@ class MpiPort:
             for worker in wiring.workers:
                 landing = None if worker in self._local else np.zeros(span.size, np.float32)
                 self._link(worker, sends=self.versions, landing=landing)
+                self._payloads.append(self._links[worker].payload)
         local = [link for link in self._links.values() if isinstance(link, LocalLink)]
         #: The same links, begun at each in turn, so that none is favoured.
         self._rotations = [local[i:] + local[:i] for i in range(max(1, len(local)))]
@@ -120,6 +127,8 @@ class MpiPort:
         #: Remote links whose frame has come while the payload may not have.
         self._half: list[RemoteLink] = []
         self._neighbours: dict[int, LocalNeighbour] = {}
+        # What comes by MPI rings no bell.
+        self._patience.must_poll = len(self._local) < self._comm.size
 
     def _link(self, peer: int, *, sends: list[Vector], landing: Vector | None) -> None:
         local = self._local.get(peer)
@@ -132,7 +141,9 @@ class MpiPort:
             regions = [self.wiring.spans[shard].of(self._gradient_of(peer))]
         else:
             regions = self._versions_of(peer)
-        self._links[peer] = LocalLink(self._memory, local, regions=regions, landing=landing)
+        self._links[peer] = LocalLink(
+            self._memory, local, self._bell.cord(local), regions=regions, landing=landing
+        )
 
     @property
     def bytes_sent(self) -> int:
@@ -158,7 +169,7 @@ class MpiPort:
 
     def payload(self, worker: int) -> Vector:
         """Return where the gradient span of ``worker`` is found."""
-        return self._links[self.wiring.workers[worker]].payload
+        return self._payloads[worker]
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``."""
@@ -168,7 +179,7 @@ class MpiPort:
         """Sleep."""
         time.sleep(seconds)
 
-    async def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
+    def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``."""
         link = self._links[to]
         if link.in_flight():
@@ -181,17 +192,20 @@ class MpiPort:
 
     async def receive(self) -> Message:
         """Return the next message in order of arrival, its payload in place."""
+        links = self._rotations[self._turn]
         patience = self._patience
         patience.begin()
         while True:
-            for link in self._rotations[self._turn]:
+            for link in links:
                 message = link.poll()
                 if message is not None:
-                    self._turn = (self._turn + 1) % len(self._rotations)
+                    self._turn = (self._turn + 1) % len(links)
+                    patience.end()
                     return message
             if self._remote:
                 message = self._poll_remote()
                 if message is not None:
+                    patience.end()
                     return message
             patience.pause(self.whom)
 
@@ -213,62 +227,64 @@ class MpiPort:
 
     async def exchange(self, step: Step, scratch: Vector) -> None:
         """Carry out one step of a collective on ``gradient``."""
-        local = all(
-            peer is None or peer in self._local for peer in (step.send_to, step.receive_from)
-        )
-        if local:
-            self._exchange_in_memory(step, scratch)
-        else:
-            self._exchange_by_mpi(step, scratch)
-        if step.send_to is not None:
+        to, source = step.send_to, step.receive_from
+        sent = None if to is None else self._offer(to, step)
+        if source is not None:
+            self._fetch_span(source, step, scratch, sent)
+        elif sent is not None:
+            self._wait(sent, lambda: f"rank {to} to take {step.send}")
+        if to is not None:
             self._span_bytes_sent += 4 * step.send.size
-        if step.receive_from is not None:
+        if source is not None:
             self._span_bytes_received += 4 * step.receive.size
 
     def _neighbour(self, peer: int) -> LocalNeighbour:
         if peer not in self._neighbours:
+            local = self._local[peer]
             self._neighbours[peer] = LocalNeighbour(
-                self._memory, self._local[peer], self._gradient_of(peer)
+                self._memory, local, self._bell.cord(local), self._gradient_of(peer)
             )
         return self._neighbours[peer]
 
-    def _exchange_in_memory(self, step: Step, scratch: Vector) -> None:
-        """Offer the span, read the peer's where it lies, and wait until ours has been read."""
-        to = None if step.send_to is None else self._neighbour(step.send_to)
-        if to is not None:
-            to.offer()
+    def _offer(self, to: int, step: Step) -> Callable[[], bool]:
+        """Begin to send; return what tells whether the span may be overwritten.
+
+        Each half of a step goes its own way, as its peer expects: between two ranks of a host
+        through memory, else by MPI.
+        """
+        if to not in self._local:
+            return self._comm.Isend(step.send.of(self.gradient), to, _TAG_SPAN).Test
+        neighbour = self._neighbour(to)
+        neighbour.offer()
+        return neighbour.taken
+
+    def _fetch_span(
+        self, source: int, step: Step, scratch: Vector, sent: Callable[[], bool] | None
+    ) -> None:
+        """Receive, wait until what was sent may be overwritten, and combine or copy."""
+        mine = step.receive.of(self.gradient)
+        # The peer still reads what this sum will overwrite.
+        apart = sent is not None and _overlap(step)
         late: Vector | None = None
-        if step.receive_from is not None:
-            source = self._neighbour(step.receive_from)
-            self._wait(source.offered, lambda: f"rank {step.receive_from} to offer {step.receive}")
-            mine, given = step.receive.of(self.gradient), step.receive.of(source.numbers)
-            if to is not None and _overlap(step):
-                # The peer still reads what this sum will overwrite.
+        if source in self._local:
+            neighbour = self._neighbour(source)
+            self._wait(neighbour.offered, lambda: f"rank {source} to offer {step.receive}")
+            given = step.receive.of(neighbour.numbers)
+            if apart:
                 late = scratch[: mine.size]
                 np.copyto(late, given)
             else:
                 _fold(mine, given, step.combine)
-            source.take()
-        if to is not None:
-            self._wait(to.taken, lambda: f"rank {step.send_to} to take {step.send}")
+            neighbour.take()
+        else:
+            late = scratch[: mine.size] if apart or step.combine else None
+            landing = mine if late is None else late
+            request = self._comm.Irecv(landing, source, _TAG_SPAN)
+            self._wait(request.Test, lambda: f"rank {source} to send {step.receive}")
+        if sent is not None:
+            self._wait(sent, lambda: f"rank {step.send_to} to take {step.send}")
         if late is not None:
-            _fold(step.receive.of(self.gradient), late, step.combine)
-
-    def _exchange_by_mpi(self, step: Step, scratch: Vector) -> None:
-        requests = []
-        mine = step.receive.of(self.gradient)
-        landing = scratch[: mine.size] if step.combine or _overlap(step) else mine
-        if step.receive_from is not None:
-            requests.append(self._comm.Irecv(landing, step.receive_from, _TAG_SPAN))
-        if step.send_to is not None:
-            given = step.send.of(self.gradient)
-            requests.append(self._comm.Isend(given, step.send_to, _TAG_SPAN))
-        self._wait(
-            lambda: MPI.Request.Testall(requests),
-            lambda: f"ranks {step.send_to} and {step.receive_from} in a collective",
-        )
-        if step.receive_from is not None and landing is not mine:
-            _fold(mine, landing, step.combine)
+            _fold(mine, late, step.combine)
 
     async def library_allreduce(self) -> None:
         """Sum ``gradient`` over the workers by the MPI library's own all-reduce."""
@@ -278,9 +294,11 @@ class MpiPort:
         self._span_bytes_received += self.gradient.nbytes
 
     def _wait(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
-        self._patience.begin()
+        patience = self._patience
+        patience.begin()
         while not done():
-            self._patience.pause(whom)
+            patience.pause(whom)
+        patience.end()
 
     def report(self, report: Report) -> None:
         """Send ``report`` to rank 0, apart from the traffic of the training; never waits."""
@@ -295,6 +313,8 @@ class MpiPort:
 
     def _take_reports(self) -> None:
         if self.rank != 0:
+            # None comes here; but MPI sends what it still has queued only while it is called.
+            self._control.Iprobe(MPI.ANY_SOURCE, _TAG_REPORT)
             return
         while self._control.Iprobe(MPI.ANY_SOURCE, _TAG_REPORT):
             data = bytearray(REPORT_BYTES)
@@ -350,10 +370,12 @@ class MpiPort:
         for link in self._remote:
             link.close()
         self._links.clear()
+        self._payloads.clear()
         self._rotations = [[]]
         self._neighbours.clear()
         self.gradient = self.theta = np.zeros(0, np.float32)
         self.versions = []
+        self._bell.close()
         self._memory.close()
         for comm in (self._workers_comm, self._node, self._control, self._comm):
             comm.Free()

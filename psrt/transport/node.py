@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 from mpi4py import MPI
@@ -29,6 +30,9 @@ from mpi4py import MPI
 from psrt.messages import Message
 from psrt.transport.frames import FRAME_BYTES, decode, encode
 from psrt.transport.port import NO_PAYLOAD, Vector
+
+#: A peer's flag, up while it sleeps, and what wakes it then.
+Cord: TypeAlias = tuple[memoryview, Callable[[], None]]
 
 WORD = 8
 #: Words of a mailbox: five cache lines of 64 bytes.
@@ -52,7 +56,9 @@ class NodeMemory:
             floats: numbers that this rank wants to have in shared memory.
         """
         self._comm = comm
-        self._mail_bytes = -(-comm.size * MAILBOX_WORDS * WORD // 4096) * 4096
+        # A mailbox for each rank, this rank's flag on a cache line of its own, then numbers.
+        self._flag_at = comm.size * MAILBOX_WORDS * WORD
+        self._mail_bytes = -(-(self._flag_at + 64) // 4096) * 4096
         self._window = MPI.Win.Allocate_shared(self._mail_bytes + 4 * floats, 1, comm=comm)
         self._window.Lock_all(MPI.MODE_NOCHECK)
         self._memory = [
@@ -66,6 +72,10 @@ class NodeMemory:
     def numbers(self, local_rank: int) -> Vector:
         """Return the float32 numbers of a rank of this host."""
         return np.frombuffer(self._memory[local_rank], np.float32, offset=self._mail_bytes)
+
+    def flag(self, local_rank: int) -> memoryview:
+        """Return the flag of a rank of this host: one word, 0 at first."""
+        return self._memory[local_rank][self._flag_at : self._flag_at + WORD].cast("q")
 
     def mailboxes(self, peer: int) -> tuple[memoryview, memoryview]:
         """Return the mailbox to local rank ``peer`` and the one from it."""
@@ -98,13 +108,20 @@ class LocalLink:
     """
 
     def __init__(
-        self, memory: NodeMemory, peer: int, *, regions: list[Vector], landing: Vector | None
+        self,
+        memory: NodeMemory,
+        peer: int,
+        cord: Cord,
+        *,
+        regions: list[Vector],
+        landing: Vector | None,
     ) -> None:
         """Take up the two mailboxes.
 
         Args:
             memory: of this host.
             peer: its rank on this host.
+            cord: its flag, and what wakes it.
             regions: the peer's regions, as seen from here.
             landing: where a payload is copied to; None leaves it with the peer.
         """
@@ -112,6 +129,7 @@ class LocalLink:
         self._out_bytes, self._out = out, out.cast("q")
         self._in_bytes, self._in = into, into.cast("q")
         self._fence = memory.fence_if_needed()
+        self._asleep, self._wake = cord
         self._rung = 0
         self._read = 0
         self._nbytes = FRAME_BYTES + regions[0].nbytes
@@ -138,6 +156,8 @@ class LocalLink:
             self._fence()
         self._rung += 1
         words[_RUNG] = self._rung
+        if self._asleep[0]:
+            self._wake()
         self.bytes_sent += FRAME_BYTES if region == NO_PAYLOAD else self._nbytes
 
     def poll(self) -> Message | None:
@@ -169,17 +189,19 @@ class LocalNeighbour:
     until it has been taken.
     """
 
-    def __init__(self, memory: NodeMemory, peer: int, numbers: Vector) -> None:
+    def __init__(self, memory: NodeMemory, peer: int, cord: Cord, numbers: Vector) -> None:
         """Take up the two mailboxes.
 
         Args:
             memory: of this host.
             peer: its rank on this host.
+            cord: its flag, and what wakes it.
             numbers: what the peer's spans are of, as seen from here.
         """
         out, into = memory.mailboxes(peer)
         self._out, self._in = out.cast("q"), into.cast("q")
         self._fence = memory.fence_if_needed()
+        self._asleep, self._wake = cord
         self._offers = 0
         self._takes = 0
         #: What the peer's spans are of.
@@ -191,6 +213,8 @@ class LocalNeighbour:
             self._fence()
         self._offers += 1
         self._out[_OFFERED] = self._offers
+        if self._asleep[0]:
+            self._wake()
 
     def taken(self) -> bool:
         """Tell whether all that was offered has been read."""
@@ -210,3 +234,5 @@ class LocalNeighbour:
             self._fence()
         self._takes += 1
         self._in[_TAKEN] = self._takes
+        if self._asleep[0]:
+            self._wake()

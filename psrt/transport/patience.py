@@ -2,7 +2,7 @@
 
 MPI's blocking calls spin, and a rank that spins takes its core from a worker that shares it. So
 every wait of psrt is a loop of fruitless polls around ``Patience.pause``: first spin, then yield
-the core, then sleep with growing pauses; and at the deadline give up and say who was waited for.
+the core, then sleep until a peer rings; and at the deadline give up and say who was waited for.
 """
 
 from __future__ import annotations
@@ -10,29 +10,46 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from psrt.errors import TransportError
 
 #: Polls before the first yield, when there is a core for every rank: some 20 µs.
 SPINS = 200
 #: Seconds of yielding before the first sleep.
-YIELD_S = 50e-6
+YIELD_S = 20e-6
 #: A sleep is this share of the time waited so far, so waiting costs at most so much latency.
 SHARE = 1 / 16
-#: Bounds of a sleep, in seconds. The kernel adds some 50 µs of its own.
+#: Bounds of a sleep that nothing but time ends, in seconds. The kernel adds some 50 µs.
 SHORTEST_S, LONGEST_S = 20e-6, 250e-6
 #: After a second of silence nobody is in a hurry.
 IDLE_AFTER_S, IDLE_S = 1.0, 2e-3
+#: Bounds of a sleep that a bell ends.
+BELL_SHORTEST_S, BELL_LONGEST_S = 1e-3, 20e-3
+
+
+class Sleeper(Protocol):
+    """What can be woken: see ``psrt.transport.bell``."""
+
+    def raise_flag(self) -> None:
+        """Say that this rank is about to sleep."""
+
+    def lower_flag(self) -> None:
+        """Say that this rank is awake."""
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep so long at the most."""
 
 
 class Patience:
-    """The state of one wait. One object serves all waits of a port, one after another."""
+    """The state of one wait. One object serves all waits of a rank, one after another."""
 
     def __init__(
         self,
         *,
         crowded: bool,
         timeout_s: float,
+        bell: Sleeper | None = None,
         while_idle: Callable[[], None] = lambda: None,
     ) -> None:
         """Set up.
@@ -40,17 +57,28 @@ class Patience:
         Args:
             crowded: whether the host has more ranks than cores; then nobody spins.
             timeout_s: the deadline of a wait.
+            bell: ends a sleep when there is something to see; None: only time does.
             while_idle: called now and then during a long wait.
         """
         self._spins = 0 if crowded else SPINS
         self._timeout_s = timeout_s
-        self.while_idle = while_idle
+        self._bell = bell
+        self._while_idle = while_idle
+        #: Whether some of what is waited for rings no bell.
+        self.must_poll = bell is None
         self._polls = 0
         self._since = 0.0
+        self._flag_is_up = False
 
     def begin(self) -> None:
         """Start a wait."""
         self._polls = 0
+
+    def end(self) -> None:
+        """End a wait that came to something."""
+        if self._flag_is_up and self._bell is not None:
+            self._bell.lower_flag()
+            self._flag_is_up = False
 
     def pause(self, whom: Callable[[], str]) -> None:
         """Let some time pass after a fruitless poll.
@@ -72,7 +100,24 @@ class Patience:
             os.sched_yield()
             return
         if waited > self._timeout_s:
+            self.end()
             raise TransportError(f"no answer within {self._timeout_s:g} s: waiting for {whom()}")
-        self.while_idle()
-        longest = LONGEST_S if waited < IDLE_AFTER_S else IDLE_S
-        time.sleep(min(longest, max(SHORTEST_S, waited * SHARE)))
+        if self._bell is not None and not self._flag_is_up:
+            self._bell.raise_flag()
+            self._flag_is_up = True
+            return  # for one more look, now that whoever comes will ring
+        self._while_idle()
+        self._sleep(waited)
+
+    def _sleep(self, waited: float) -> None:
+        """Sleep, the longer the longer it has been."""
+        if self.must_poll:
+            longest = LONGEST_S if waited < IDLE_AFTER_S else IDLE_S
+            seconds = min(longest, max(SHORTEST_S, waited * SHARE))
+        else:
+            seconds = min(BELL_LONGEST_S, max(BELL_SHORTEST_S, waited * SHARE))
+        if self._bell is None:
+            time.sleep(seconds)
+            return
+        self._bell.sleep(seconds)
+        self.end()

@@ -113,10 +113,11 @@ class Port(Protocol):
         """Do nothing for so long."""
         ...
 
-    async def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
+    def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``.
 
-        Returns at once; the region must not be written while ``in_flight(to)``.
+        Nothing to await: roles answer before they are written to again, so there is always room.
+        The region must not be written while ``in_flight(to)``.
         """
         ...
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from psrt.config import MODES, SERVER_MODES, TrainConfig, check_data, resolve
-from psrt.config.knobs import knobs_of
+from psrt.config.knobs import knobs_of, shown
 from psrt.errors import ConfigError
 
 KNOBS = knobs_of(TrainConfig)
@@ -108,11 +108,19 @@ def test_least_values_are_inside_their_range(name):
     assert f"must be at least {least:g}, got" in refusal(**{name: KNOBS[name].kind.accept(-1)})
 
 
+@pytest.mark.parametrize("name", [n for n, k in KNOBS.items() if k.most is not None])
+def test_most_values_are_inside_their_range(name):
+    most = KNOBS[name].most
+    assert getattr(only_where_it_belongs(name, most), name) == most
+    beyond = KNOBS[name].kind.accept(2 * most)
+    assert f"must be at most {shown(float(most))}, got" in refusal(**{name: beyond})
+
+
 def only_where_it_belongs(name, value):
     """Make a config that gives a knob, and what the knob needs to have a meaning."""
     needs = {only.field: only.values[0] for only in KNOBS[name].only}
-    if name == "placement" or (name == "servers" and value):
-        needs |= {"mode": "sync"}
+    if name == "warmup_epochs":
+        needs = {"epochs": 1e9}
     return TrainConfig(**needs | {name: value})
 
 

@@ -7,7 +7,7 @@ import tomllib
 from typing import get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from psrt.config import TrainConfig, from_toml, read_toml, resolve, to_toml
@@ -68,6 +68,7 @@ def test_what_is_written_comes_back(config):
 
 @settings(deadline=None)
 @given(texts)
+@example("".join(map(chr, range(1, 128))))
 def test_any_text_can_be_written(text):
     assert tomllib.loads(f"key = {write_text(text)}") == {"key": text}
 

@@ -87,6 +87,16 @@ def test_evaluation_by_one_worker(make_report):
     assert (record.test_loss, record.accuracy, record.epoch_end) == (None, None, False)
 
 
+def test_the_time_of_an_evaluation_does_not_wait_for_a_straggler(make_report):
+    journal = Journal(2)
+    journal.add(make_report(0, 5, seconds=1.0, test_accuracy=0.75, epoch_end=True))
+    [record] = journal.add(make_report(1, 5, seconds=9.0, epoch_end=True))
+    assert (record.seconds, record.evaluated_seconds) == (9.0, 1.0)
+    journal.add(make_report(0, 10, seconds=2.0, epoch_end=True))
+    [record] = journal.add(make_report(1, 10, seconds=10.0, epoch_end=True))
+    assert record.evaluated_seconds is None
+
+
 def test_the_epoch_ends_where_one_reports_between_the_steps(make_report):
     journal = Journal(2)
     feed(journal, [make_report(0, 3), make_report(0, 5, epoch_end=True)])

@@ -77,3 +77,10 @@ def test_seconds_to_accuracy():
     assert seconds_to_accuracy(run, 0.95) == 2.0
     assert seconds_to_accuracy(run, 0.96) == 4.0
     assert seconds_to_accuracy(run, 1.0) is None
+
+
+def test_seconds_to_accuracy_are_those_of_the_evaluation():
+    run = [{"seconds": 9.0, "evaluated_seconds": 1.0, "accuracy": 0.95}]
+    assert seconds_to_accuracy(run, 0.95) == 1.0
+    run[0]["evaluated_seconds"] = None  # a record without an evaluation of its own
+    assert seconds_to_accuracy(run, 0.95) == 9.0

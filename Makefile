@@ -1,0 +1,160 @@
+# psrt by one-word commands. `make help` lists them; nothing needs to be installed beforehand but
+# python3 (3.11 or newer) and make.
+#
+# The MPI library comes from PyPI into an environment of its own, so that one which the system has
+# is neither used nor disturbed. On a cluster take the cluster's: see hostfiles/.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+# --- what you may set: make train MPI=mpich RANKS=8 SERVERS=3 MODE=ssp ARGS='--staleness 2' -----
+
+# openmpi or mpich.
+MPI ?= openmpi
+# What makes the environment.
+PYTHON ?= python3
+# The job of `make train`, and what is added to any psrt command line.
+MODE = sync
+RANKS = $(if $(filter serial,$(MODE)),1,4)
+SERVERS = $(if $(filter serial allreduce local-sgd,$(MODE)),0,2)
+OUT = runs/train
+ARGS =
+# Of the parallel tests: numbers of ranks, and seconds that one launch may take.
+RANK_COUNTS = 1 2 3 4 8
+LAUNCH_TIMEOUT = 300
+
+# --- what differs between the vendors -----------------------------------------------------------
+
+ifeq ($(MPI),openmpi)
+  VENV := .venv
+  # More ranks than cores are welcome, and no rank is tied to a core.
+  MPIRUN_FLAGS = --oversubscribe --bind-to none
+  export OMPI_ALLOW_RUN_AS_ROOT := 1
+  export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+  # Its windows over UCX complain where there is no such hardware.
+  export OMPI_MCA_osc := ^ucx
+else ifeq ($(MPI),mpich)
+  VENV := .venv-mpich
+  # Welcomes any number of ranks, and binds none, as it is.
+  MPIRUN_FLAGS =
+else
+  $(error MPI=$(MPI) is not known, choose openmpi or mpich)
+endif
+
+# One BLAS thread a rank: the ranks are the parallelism.
+export OPENBLAS_NUM_THREADS := 1
+export OMP_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+# Modules of a cluster may have set these; they would lead into another installation.
+unexport PYTHONPATH PYTHONHOME OPAL_PREFIX
+ifdef LD_LIBRARY_PATH
+  export LD_LIBRARY_PATH := $(CURDIR)/$(VENV)/lib:$(CURDIR)/$(VENV)/lib/$(MPI):$(LD_LIBRARY_PATH)
+endif
+
+PY = $(VENV)/bin/python
+MPIRUN = $(VENV)/bin/mpirun $(MPIRUN_FLAGS)
+# Without a terminal to read from, and so that Ctrl-C still reaches what runs.
+TIMEOUT = timeout --foreground --kill-after=10
+
+# --- installation -------------------------------------------------------------------------------
+
+.PHONY: help install train test test-pure test-parallel test-e2e lint
+.PHONY: bench bench-step bench-ps bench-train compare plots clean distclean
+.PHONY: $(RANK_COUNTS:%=test-parallel-%)
+
+help:  ## list the commands
+	@echo "make COMMAND [MPI=openmpi|mpich] [ARGS='flags for psrt']"
+	@echo
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "make train also takes MODE=$(MODE) RANKS=$(RANKS) SERVERS=$(SERVERS) OUT=$(OUT)"
+
+install: $(VENV)/.has-psrt  ## make the environment .venv (MPI=mpich: .venv-mpich) with psrt and an MPI
+
+# Each stamp is younger than setup.py, or pip runs again.
+$(VENV)/.has-psrt: EXTRAS = $(MPI)
+$(VENV)/.has-tests: EXTRAS = $(MPI),plot,test
+$(VENV)/.has-lint: EXTRAS = $(MPI),plot,test,lint
+$(VENV)/.has-plot: EXTRAS = $(MPI),plot
+$(VENV)/.has-psrt $(VENV)/.has-tests $(VENV)/.has-lint $(VENV)/.has-plot: setup.py | $(PY)
+	@echo "installing psrt[$(EXTRAS)] into $(VENV)"
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@
+
+$(PY):
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "psrt needs Python 3.11 or newer: no $(PYTHON) on the PATH; make PYTHON=... names another" >&2; \
+	  exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "psrt needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1); make PYTHON=... names another" >&2; \
+	  exit 1; }
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
+	  rm -rf $(VENV); \
+	  package=$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "$(PYTHON) comes without venv: installing $$package"; \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$package; } >/dev/null; \
+	  fi; \
+	  $(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { \
+	    rm -rf $(VENV); \
+	    echo "psrt needs Python's venv with pip: as root, apt-get install $$package" >&2; \
+	    exit 1; }; }
+
+# --- training -----------------------------------------------------------------------------------
+
+train: $(VENV)/.has-psrt  ## train on the handwritten digits: 2 servers, 2 workers
+	$(MPIRUN) -n $(RANKS) $(PY) -m psrt train --mode $(MODE) --servers $(SERVERS) \
+	  --dataset digits --out $(OUT) --overwrite $(ARGS)
+
+compare: $(VENV)/.has-plot  ## run every mode, with and without a straggler: a table and a plot
+	$(PY) apps/compare_modes.py $(ARGS)
+
+plots: compare  ## compare, and then accuracy against the number of workers
+	$(PY) apps/staleness_study.py $(ARGS)
+
+# --- tests --------------------------------------------------------------------------------------
+
+test: test-pure test-parallel test-e2e  ## all tests that need no second host
+
+test-pure: $(VENV)/.has-tests  ## tests without MPI
+	$(PY) -m pytest tests/pure
+
+test-parallel: $(RANK_COUNTS:%=test-parallel-%)  ## tests under mpirun; test-parallel-4: on 4 ranks only
+
+# Ranks that disagree stop at once (-x); a rank that hangs is ended by the timeout.
+$(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
+	$(TIMEOUT) $(LAUNCH_TIMEOUT) $(MPIRUN) -n $* \
+	  $(PY) -m pytest -x --with-mpi tests/parallel </dev/null
+
+test-e2e: $(VENV)/.has-tests  ## tests of the command line
+	$(TIMEOUT) 900 $(PY) -m pytest tests/e2e </dev/null
+
+lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+# --- benchmarks ---------------------------------------------------------------------------------
+
+bench: bench-step bench-ps bench-train  ## all benchmarks; they want an idle machine
+
+bench-step: $(VENV)/.has-psrt  ## a training step against its bare matrix products
+	$(PY) -m psrt bench step $(ARGS)
+
+bench-ps: $(VENV)/.has-psrt  ## push and pull against the simplest loop
+	$(MPIRUN) -n 5 $(PY) -m psrt bench ps $(ARGS)
+
+bench-train: $(VENV)/.has-psrt  ## samples per second of the modes against one process
+	$(MPIRUN) -n 3 $(PY) -m psrt bench train $(ARGS)
+
+# --- cleaning up --------------------------------------------------------------------------------
+
+clean:  ## delete caches and what building left; keeps the environments and runs/
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache
+	find psrt apps tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean  ## clean, and delete the environments
+	rm -rf .venv .venv-mpich

@@ -1,0 +1,233 @@
+"""Every mode side by side, with and without a straggler: one table, one plot, the rows as files.
+
+    mpirun -n 4 python apps/compare_modes.py --out runs/compare --seeds 3
+
+Each mode runs from its file in apps/configs, one after the other on the same ranks. Seeds are the
+outermost loop, so that whatever slows the machine down for a while does it to all modes; table and
+plot show medians over the seeds. Flags that are not listed here are those of `psrt train` and go to
+every mode, as in: --epochs 5 --hidden 32.
+
+The time to an accuracy is taken when worker 0 finds it at the end of one of its epochs, so another
+rank should be the straggler. The serial baseline has rank 0 for itself and no straggler.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import psrt
+from psrt.cli.flags import FlagParser, parse_train
+from psrt.errors import ConfigError
+from psrt.report import human_bytes, plots, seconds_to_accuracy
+from psrt.report.strict_json import dumps
+from script import ranks_of_job, run_script, say
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from mpi4py import MPI
+
+CONFIGS = Path(__file__).parent / "configs"
+
+#: Every file of ``configs``, in the order of table and plot.
+MODES = (
+    "serial", "sync", "sync-backup", "ssp", "softsync", "async",
+    "local-sgd", "post-local", "local-sgd-outer", "local-sgd-servers",
+    "allreduce-ring", "allreduce-tree", "allreduce-butterfly", "allreduce-mpi",
+)  # fmt: skip
+
+Row = dict[str, Any]
+
+
+class Job(NamedTuple):
+    """One run to do."""
+
+    #: The name of its file in ``configs``.
+    mode: str
+    #: Whether a worker is slowed down.
+    straggler: bool
+    config: psrt.TrainConfig
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run all modes; rank 0 shows and writes what came out."""
+    options, flags = parser().parse_known_args(list(argv))
+    comm = ranks_of_job()
+    if comm is None or comm.size == 1:
+        raise ConfigError(f"comparing modes takes several ranks: mpirun -n 4 python {sys.argv[0]}")
+    jobs = planned(options, flags, ranks=comm.size)
+    rows = run_all(jobs, comm, options)
+    if comm.rank == 0:
+        mpi = next((row["mpi"] for row in rows if row["mpi"]), "")
+        note = f"{comm.size} ranks, {mpi}, medians of {options.seeds} seeds, {slowness(options, comm.size)}"
+        show(rows, options, note)
+
+
+def parser() -> FlagParser:
+    """Return the parser of what is not a flag of ``psrt train``."""
+    flags = FlagParser(prog="compare_modes.py", description=__doc__)
+    flags.add_argument("--out", type=Path, default=Path("runs/compare"), help="folder to write to")
+    flags.add_argument("--target", type=float, default=0.95, help="accuracy that time is taken to")
+    flags.add_argument("--modes", default=",".join(MODES), help="names of configs, with commas")
+    flags.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each mode")
+    flags.add_argument("--servers", help="servers of the modes that have some, instead of 2")
+    flags.add_argument(
+        "--straggler", metavar="RANK:SECONDS|none", help="default: the last rank, 3 ms per step"
+    )
+    return flags
+
+
+def slowness(options: Namespace, ranks: int) -> str:
+    """Return the straggler as ``--straggler`` takes it."""
+    return options.straggler or f"{ranks - 1}:0.003"
+
+
+def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job]:
+    """Return all runs in order.
+
+    Raises:
+        ConfigError: if one of them cannot be, before any has begun.
+    """
+    straggler = slowness(options, ranks)
+    jobs = []
+    for seed in range(options.seeds):
+        for mode in options.modes.split(","):
+            if mode not in MODES:
+                raise ConfigError(f"no mode {mode!r}, there are {', '.join(MODES)}")
+            words = ["--config", str(CONFIGS / f"{mode}.toml"), *flags, "--seed", str(seed)]
+            if options.servers and parse_train(words).servers:
+                words += ["--servers", options.servers]
+            jobs.append(Job(mode, False, parse_train(words)))
+            if mode != "serial" and straggler != "none":
+                jobs.append(Job(mode, True, parse_train([*words, "--straggler", straggler])))
+            psrt.resolve(jobs[-1].config, ranks=1 if mode == "serial" else ranks)
+    return jobs
+
+
+def run_all(jobs: Sequence[Job], comm: MPI.Comm, options: Namespace) -> list[Row]:
+    """Run the jobs; return a row per run at rank 0, none elsewhere."""
+    from psrt.transport.agreement import AbortGuard, together
+
+    rows: list[Row] = []
+    guard = AbortGuard(comm)
+    with guard.watch():
+        with together(comm):
+            if comm.rank == 0:
+                make_folder(options.out)
+        for job in jobs:
+            alone = job.config.mode == "serial"
+            run = run_alone(job.config, comm) if alone else psrt.run(job.config, comm=comm)
+            if run is not None:
+                rows.append(row_of(job, run, options.target))
+                say(f"seed {job.config.seed}  {line_of(rows[-1])}")
+    guard.close()
+    return rows
+
+
+def run_alone(config: psrt.TrainConfig, comm: MPI.Comm) -> psrt.Run | None:
+    """Run serially at rank 0 while the others sleep: waiting inside MPI would cost it a core."""
+    from mpi4py import MPI
+
+    run = psrt.run(config, comm=MPI.COMM_SELF) if comm.rank == 0 else None
+    done = comm.Ibarrier()
+    while not done.Test():
+        time.sleep(0.005)
+    return run
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder for the results, or raise `ConfigError`."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {path}: {error.strerror}") from error
+
+
+def row_of(job: Job, run: psrt.Run, target: float) -> Row:
+    """Return what is kept of a run."""
+    summary = run.summary
+    return {
+        "mode": job.mode,
+        "straggler": job.straggler,
+        "seed": summary.seed,
+        "seconds_to_accuracy": seconds_to_accuracy(map(dataclasses.asdict, run.records), target),
+        "test_accuracy": summary.test_accuracy,
+        "worst_accuracy": summary.test_accuracy,
+        "staleness_mean": summary.staleness.mean,
+        "staleness_max": summary.staleness.max,
+        "dropped": summary.dropped,
+        "bytes_sent": summary.bytes_sent,
+        "samples_per_second": summary.samples_per_second,
+        "seconds": summary.seconds,
+        "workers": summary.workers,
+        "servers": summary.servers,
+        "mpi": summary.mpi,
+    }
+
+
+def medians(rows: Sequence[Row]) -> list[Row]:
+    """Return a row per mode and straggler: medians over the seeds, and the worst accuracy."""
+    groups: dict[tuple[str, bool], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["mode"], row["straggler"]), []).append(row)
+    return [
+        group[0]
+        | {key: median([row[key] for row in group]) for key in SHOWN}
+        | {"worst_accuracy": min(row["test_accuracy"] for row in group)}
+        for group in groups.values()
+    ]
+
+
+def median(values: Sequence[float | None]) -> float | None:
+    """Return the median; None, for never, is larger than everything."""
+    middle = statistics.median(math.inf if value is None else value for value in values)
+    return None if middle == math.inf else middle
+
+
+#: Measured value → heading in the table, and how it is written.
+SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "seconds_to_accuracy": ("to target", lambda x: "never" if x is None else f"{x:.3f} s"),
+    "test_accuracy": ("accuracy", lambda x: f"{100 * x:.2f} %"),
+    "worst_accuracy": ("worst", lambda x: f"{100 * x:.2f} %"),
+    "staleness_mean": ("staleness", lambda x: f"{x:.2f}"),
+    "bytes_sent": ("sent", human_bytes),
+    "samples_per_second": ("samples/s", lambda x: f"{x:,.0f}"),
+}
+
+
+def line_of(row: Row) -> str:
+    """Return a row of the table."""
+    values = "".join(f"{write(row[key]):>12}" for key, (_, write) in SHOWN.items())
+    return f"{row['mode']:<20}{'straggler' if row['straggler'] else '':<10}{values}"
+
+
+def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
+    """Print the table, draw the plot and write all rows, at rank 0."""
+    headings = "".join(f"{heading:>12}" for heading, _ in SHOWN.values())
+    summary = medians(rows)
+    say("\n".join(["", note, f"{'mode':<30}{headings}", *map(line_of, summary)]))
+    document = {"note": note, "target": options.target, "medians": summary, "runs": rows}
+    (options.out / "modes.json").write_text(dumps(document, indent=2) + "\n", encoding="utf-8")
+    with open(options.out / "modes.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    files = ["modes.json", "modes.csv"]
+    try:
+        plots.compare_modes(summary, options.out / "modes.png", target=options.target, note=note)
+        files.append("modes.png")
+    except ConfigError as error:  # matplotlib is an extra
+        say(f"no plot: {error}")
+    say(f"written to {options.out}: {', '.join(files)}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))

@@ -1,0 +1,47 @@
+"""What the scripts here share: one rank speaks, and an error is one line and an exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from psrt.errors import PsrtError
+from psrt.job import launched
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+def run_script(main: Callable[[Sequence[str]], None]) -> int:
+    """Call ``main`` with the words of the command line; return the exit status.
+
+    Under mpirun every rank runs the same script. Only rank 0 is heard: what the others print goes
+    nowhere, so that a script may simply print.
+    """
+    comm = ranks_of_job()
+    heard = comm is None or comm.rank == 0
+    with contextlib.nullcontext() if heard else contextlib.redirect_stdout(io.StringIO()):
+        try:
+            main(sys.argv[1:])
+        except PsrtError as error:  # the same on all ranks
+            if heard:
+                print(f"{sys.argv[0]}: error: {error}", file=sys.stderr, flush=True)
+            return error.exit_status
+    return 0
+
+
+def ranks_of_job() -> MPI.Comm | None:
+    """Return all ranks that mpirun started, None where there was no mpirun."""
+    if not launched():
+        return None
+    from psrt.transport.start import world
+
+    return world()
+
+
+def say(line: str) -> None:
+    """Print a line at once: under mpirun, stdout is a pipe."""
+    print(line, flush=True)

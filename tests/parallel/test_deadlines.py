@@ -1,0 +1,100 @@
+"""A rank that does not answer: whoever waits for it gives up in time and says for whom."""
+
+import time
+
+import numpy as np
+import pytest
+
+from psrt.collective import ALGORITHMS, Step
+from psrt.errors import TransportError
+from psrt.messages import Push
+from psrt.partition import ShardPlan, Span
+from psrt.runtime.all_reduce import LIBRARY, Reducer
+from psrt.transport import Wiring, drive
+from psrt.transport.mpi import MpiPort
+
+pytestmark = pytest.mark.mpi(min_size=2)
+TIMEOUT_S = 0.2
+
+
+@pytest.fixture
+def open_port(comm, host):
+    ports = []
+
+    def made(servers):
+        spans = ShardPlan.even(8, servers).spans if servers else ()
+        wiring = Wiring(8, tuple(range(servers, comm.size)), tuple(range(servers)), spans)
+        ports.append(MpiPort(comm, wiring, timeout_s=TIMEOUT_S, host=host))
+        return ports[-1]
+
+    yield made
+    comm.Barrier()  # whoever gave up waits here for the rank that was late
+    for port in ports:
+        port.close()
+
+
+def test_a_receive_names_what_the_role_waits_for(comm, open_port):
+    port = open_port(servers=1)
+    if comm.rank == 0:
+        port.whom = lambda: "worker 0 at clock 7"
+        start = time.monotonic()
+        with pytest.raises(TransportError, match=r"no answer within 0.2 s.*worker 0 at clock 7"):
+            drive(port.receive())
+        assert time.monotonic() - start >= TIMEOUT_S
+
+
+def test_a_message_that_is_not_read_names_the_reader(comm):
+    wiring = Wiring(8, tuple(range(1, comm.size)), (0,), ShardPlan.even(8, 1).spans)
+    port = MpiPort(comm, wiring, timeout_s=TIMEOUT_S)
+    if comm.rank:
+        port.send(0, Push(comm.rank - 1, 0, 0, 1, 0.0, 0.0), 0)
+        with pytest.raises(TransportError, match="rank 0 to read"):
+            port.send(0, Push(comm.rank - 1, 1, 0, 1, 0.0, 0.0), 0)
+    comm.Barrier()
+    port.close()
+
+
+def test_until_names_whom_it_was_told(comm, open_port):
+    port = open_port(servers=1)
+    with pytest.raises(TransportError, match="ranks 5 and 6 to read"):
+        drive(port.until(lambda: False, lambda: "ranks 5 and 6 to read"))
+
+
+def test_a_span_that_never_comes_names_its_sender(comm, open_port):
+    port = open_port(servers=0)
+    if comm.rank == comm.size - 1:
+        scratch = np.empty(8, np.float32)
+        with pytest.raises(TransportError, match="waiting for rank 0"):
+            drive(port.exchange(Step.receiving(0, Span(0, 8), combine=True), scratch))
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, LIBRARY])
+def test_an_all_reduce_without_one_rank_fails_everywhere_else(comm, name):
+    """In memory: a message to MPI that nobody takes would be left over for good."""
+    port = MpiPort(comm, Wiring(8, tuple(range(comm.size))), timeout_s=TIMEOUT_S)
+    absent = comm.size - 1
+    if comm.rank == 0 or (comm.rank != absent and name != "tree"):
+        with pytest.raises(TransportError, match="waiting for "):
+            drive(Reducer(port, name).sum())
+    comm.Barrier()
+    if name == LIBRARY and comm.rank == absent:
+        drive(Reducer(port, name).sum())
+    port.close()
+
+
+def test_a_rank_that_does_not_come_to_the_end_is_waited_for_in_vain(comm):
+    port = MpiPort(comm, Wiring(8, tuple(range(comm.size))), timeout_s=TIMEOUT_S)
+    if comm.rank == 0:
+        with pytest.raises(TransportError, match="other ranks"):
+            port.meet()
+    comm.Barrier()
+    if comm.rank:
+        port.meet()
+    port.close()
+
+
+def test_last_reports_that_do_not_come_are_waited_for_in_vain(comm, open_port):
+    port = open_port(servers=0)
+    if comm.rank == 0:
+        with pytest.raises(TransportError, match="last reports"):
+            port.finish_reports(lambda: False)

@@ -1,0 +1,233 @@
+"""The port over MPI: messages, payloads and what is counted, on every layout of hosts."""
+
+import numpy as np
+import pytest
+
+from psrt.messages import Leave, Params, Push, Report
+from psrt.partition import ShardPlan
+from psrt.transport import NO_PAYLOAD, Wiring, drive
+from psrt.transport.frames import FRAME_BYTES
+from psrt.transport.mpi import MpiPort
+
+N = 11
+GRADIENT = 0
+
+
+def wiring_of(size, servers, n=N):
+    """Return the wiring with the first ranks as servers."""
+    spans = ShardPlan.even(n, servers).spans if servers else ()
+    return Wiring(n, tuple(range(servers, size)), tuple(range(servers)), spans)
+
+
+@pytest.fixture
+def open_port(comm, host):
+    """Return what makes a port; it is closed afterwards."""
+    ports = []
+
+    def made(servers, n=N):
+        ports.append(MpiPort(comm, wiring_of(comm.size, servers, n), timeout_s=20, host=host))
+        return ports[-1]
+
+    yield made
+    for port in ports:
+        port.close()
+
+
+def gradient_of(worker, turn, n):
+    return (np.arange(n) + 100 * worker + 10_000 * turn).astype(np.float32)
+
+
+def parameters_of(shard, turn, size):
+    return -(np.arange(size) + 100 * shard + 10_000 * turn).astype(np.float32)
+
+
+async def play_worker(port, turns):
+    worker = port.wiring.worker_of(port.rank)
+    n = port.wiring.n
+    for turn in range(turns):
+        port.gradient[:n] = gradient_of(worker, turn, n)
+        port.theta[:] = np.nan
+        for rank in port.wiring.servers:
+            port.send(rank, Push(worker, turn, turn, 3, 0.25 * turn, 1.5), GRADIENT)
+        for _ in port.wiring.servers:
+            reply = await port.receive()
+            assert reply == Params(reply.shard, turn + 1, turn + 1, worker)
+        for shard, span in enumerate(port.wiring.spans):
+            expected = parameters_of(shard, turn, span.size)
+            np.testing.assert_array_equal(span.of(port.theta), expected)
+    for rank in port.wiring.servers:
+        port.send(rank, Leave(worker, turns))
+
+
+async def play_server(port, turns):
+    """Answer each round when all of it is here; return the clocks that came, by worker."""
+    shard = port.wiring.shard_of(port.rank)
+    span = port.wiring.spans[shard]
+    ranks = port.wiring.workers
+    for turn in range(turns):
+        pushes = [await port.receive() for _ in ranks]
+        expected = [Push(w, turn, turn, 3, 0.25 * turn, 1.5) for w in range(len(ranks))]
+        assert sorted(pushes) == expected
+        for worker in range(len(ranks)):
+            given = span.of(gradient_of(worker, turn, port.wiring.n))
+            np.testing.assert_array_equal(port.payload(worker), given)
+        region = turn % len(port.versions)
+        await port.until(lambda: not any(map(port.in_flight, ranks)), lambda: "the workers")
+        port.versions[region][:] = parameters_of(shard, turn, span.size)
+        for worker, rank in enumerate(ranks):
+            port.send(rank, Params(shard, turn + 1, turn + 1, worker), region)
+    leaves = [await port.receive() for _ in ranks]
+    assert sorted(leaves) == [Leave(w, turns) for w in range(len(ranks))]
+
+
+def play(port, turns):
+    role = play_server if port.wiring.shard_of(port.rank) is not None else play_worker
+    drive(role(port, turns))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("n", [2, N, 70_000])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_payloads_arrive_with_their_messages(comm, open_port, servers, n):
+    if servers >= comm.size:
+        pytest.skip("no worker left")
+    play(open_port(servers, n), turns=7)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_every_byte_is_counted_at_both_ends(comm, open_port):
+    port = open_port(1)
+    play(port, turns=5)
+    workers = comm.size - 1
+    per_worker = 5 * (FRAME_BYTES + 4 * N)
+    counts = port.gather([port.bytes_sent, port.bytes_received])
+    if comm.rank == 0:
+        assert counts[0].tolist() == [
+            workers * per_worker,
+            workers * (per_worker + FRAME_BYTES),
+        ]
+        assert counts[1:].tolist() == [[per_worker + FRAME_BYTES, per_worker]] * workers
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_message_without_payload_leaves_the_last_one_in_place(comm, open_port):
+    port = open_port(1)
+
+    async def worker():
+        mine = port.wiring.worker_of(port.rank)
+        port.gradient[:N] = 7 + mine
+        port.send(0, Push(mine, 0, 0, 1, 0.0, 0.0), GRADIENT)
+        assert await port.receive() == Params(0, 0, 1, 0)
+        port.send(0, Push(mine, 1, 0, 0, 0.0, 0.0), NO_PAYLOAD)
+        assert await port.receive() == Params(0, 0, 2, 0)
+        np.testing.assert_array_equal(port.theta, 0)
+
+    async def server():
+        port.versions[0][:] = 1
+        for _ in range(2 * len(port.wiring.workers)):
+            push = await port.receive()
+            np.testing.assert_array_equal(port.payload(push.worker), 7 + push.worker)
+            port.send(push.worker + 1, Params(0, 0, push.clock + 1, 0), NO_PAYLOAD)
+
+    drive(server() if comm.rank == 0 else worker())
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_payload_is_in_flight_until_it_has_been_read(comm):
+    """Only through memory can a sender tell for sure that nobody has read yet."""
+    port = MpiPort(comm, wiring_of(comm.size, 1), timeout_s=20)
+
+    async def worker():
+        port.send(0, Push(port.rank - 1, 0, 0, 1, 0.0, 0.0), GRADIENT)
+        assert port.in_flight(0)
+        port.meet()
+        await port.until(lambda: not port.in_flight(0), lambda: "the server")
+
+    async def server():
+        port.meet()
+        for _ in port.wiring.workers:
+            await port.receive()
+
+    drive(server() if comm.rank == 0 else worker())
+    port.close()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_no_worker_is_starved(comm, open_port):
+    """A server that is busy still hears everyone: each round takes every waiting message once."""
+    port = open_port(1)
+    turns = 20
+
+    async def worker():
+        mine = port.rank - 1
+        for turn in range(turns):
+            port.send(0, Push(mine, turn, 0, 0, 0.0, 0.0))
+            await port.receive()
+
+    async def server():
+        count = dict.fromkeys(range(len(port.wiring.workers)), 0)
+        for _ in range(turns * len(count)):
+            push = await port.receive()
+            count[push.worker] += 1
+            port.send(port.wiring.workers[push.worker], Params(0, 0, count[push.worker], 0))
+        assert set(count.values()) == {turns}
+
+    drive(server() if comm.rank == 0 else worker())
+
+
+@pytest.mark.mpi
+def test_reports_reach_rank_0_whole_and_in_order(comm, open_port):
+    port = open_port(0)
+    heard = []
+    port.on_report = heard.append
+
+    def report(worker, step):
+        return Report(
+            worker, 1, step, 0.5, 10, 2, 3, 4, 5, 6, 7.5, float(worker), 0.25, step == 2, step == 4
+        )
+
+    port.meet()
+    for step in range(5):
+        port.report(report(comm.rank, step))
+    port.finish_reports(lambda: len(heard) == 5 * comm.size)
+    by_worker = {w: [r for r in heard if r.worker == w] for w in range(comm.size)}
+    expected = {w: [report(w, step) for step in range(5)] for w in range(comm.size)}
+    assert by_worker == (expected if comm.rank == 0 else {w: [] for w in expected})
+
+
+@pytest.mark.mpi
+def test_gather_brings_every_row_to_rank_0(comm, open_port):
+    rows = open_port(0).gather([comm.rank, -(2**62), 7])
+    if comm.rank:
+        assert rows is None
+    else:
+        assert rows.tolist() == [[rank, -(2**62), 7] for rank in range(comm.size)]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("size", [0, 5, 100_000])
+def test_fetch_copies_a_vector_to_rank_0(comm, open_port, size):
+    port = open_port(0)
+    for source in range(comm.size):
+        mine = np.full(size, source, np.float32) if comm.rank == source else None
+        out = np.full(size, -1, np.float32) if comm.rank == 0 else None
+        port.fetch(source, mine, out)
+        if comm.rank == 0:
+            np.testing.assert_array_equal(out, source)
+
+
+@pytest.mark.mpi
+def test_hosts_are_counted(comm, open_port, host):
+    own = np.array([comm.rank if host is None else host], np.int64)
+    numbers = np.empty(comm.size, np.int64)
+    comm.Allgather(own, numbers)
+    expected = 1 if host is None else len(set(numbers.tolist()))
+    assert open_port(0).hosts == expected
+
+
+@pytest.mark.mpi
+def test_ports_can_be_made_and_closed_again_and_again(comm):
+    for host in [None, comm.rank] * 4:
+        port = MpiPort(comm, wiring_of(comm.size, min(1, comm.size - 1)), timeout_s=20, host=host)
+        port.meet()
+        port.close()

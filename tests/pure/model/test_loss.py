@@ -1,0 +1,102 @@
+"""Losses against their formulas in float64, their gradients against finite differences."""
+
+import math
+
+import numpy as np
+import pytest
+
+from psrt.errors import ConfigError
+from psrt.model import LOSSES
+
+ROWS, WIDTH = 5, 4
+
+
+def cross_entropy(z, y):
+    return float(
+        np.mean([math.log(sum(np.exp(row))) - row[k] for row, k in zip(z, y, strict=True)])
+    )
+
+
+def squared(z, y):
+    t = np.eye(z.shape[1])[y] if y.dtype.kind == "i" else y
+    return float(np.mean([0.5 * sum((row - goal) ** 2) for row, goal in zip(z, t, strict=True)]))
+
+
+def finite_difference(formula, z, y, h=1e-6):
+    gradient = np.zeros_like(z)
+    for at in np.ndindex(*z.shape):
+        up, down = z.copy(), z.copy()
+        up[at] += h
+        down[at] -= h
+        gradient[at] = (formula(up, y) - formula(down, y)) / (2 * h)
+    return gradient
+
+
+def outputs(rows=ROWS, scale=2.0):
+    return (scale * np.random.default_rng(1).standard_normal((rows, WIDTH))).astype(np.float32)
+
+
+LABELS = np.array([3, 0, 1, 1, 2])
+TARGETS = np.random.default_rng(2).standard_normal((ROWS, WIDTH)).astype(np.float32)
+CASES = [
+    pytest.param("cross-entropy", cross_entropy, LABELS, id="cross-entropy"),
+    pytest.param("squared", squared, LABELS, id="squared-labels"),
+    pytest.param("squared", squared, TARGETS, id="squared-targets"),
+]
+
+
+@pytest.mark.parametrize(("name", "formula", "targets"), CASES)
+@pytest.mark.parametrize("rows", [1, 2, ROWS])
+def test_value_and_gradient(name, formula, targets, rows):
+    z, y = outputs(rows), targets[:rows]
+    wide = z.astype(float)
+    loss = LOSSES[name](ROWS, WIDTH)(z, y)
+    assert loss == pytest.approx(formula(wide, y), rel=1e-6)
+    np.testing.assert_allclose(z, finite_difference(formula, wide, y), atol=1e-6)
+
+
+def test_every_loss_is_tested():
+    assert set(LOSSES) == {case.values[0] for case in CASES}
+
+
+def test_the_same_loss_twice():
+    loss = LOSSES["cross-entropy"](ROWS, WIDTH)
+    first = loss(outputs(), LABELS)
+    loss(outputs(2), LABELS[:2])
+    assert loss(outputs(), LABELS) == first
+
+
+def test_cross_entropy_of_huge_outputs_is_exact():
+    z = np.array([[1000, 0, -1000, 5]], np.float32)
+    assert LOSSES["cross-entropy"](1, WIDTH)(z, np.array([1])) == 1000
+    np.testing.assert_array_equal(z, [[1, -1, 0, 0]])
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int64])
+def test_any_integer_labels(name, dtype):
+    assert LOSSES[name](ROWS, WIDTH)(outputs(), LABELS.astype(dtype)) == LOSSES[name](ROWS, WIDTH)(
+        outputs(), LABELS
+    )
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("label", [-1, WIDTH, 2**40])
+def test_a_label_that_is_no_class(name, label):
+    with pytest.raises(ConfigError, match=f"model of {WIDTH} classes"):
+        LOSSES[name](ROWS, WIDTH)(outputs(2), np.array([0, label]))
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "message"),
+    [
+        ("cross-entropy", TARGETS, "expected class labels"),
+        ("cross-entropy", LABELS[:, None], "expected class labels"),
+        ("cross-entropy", LABELS.astype(float), "expected class labels"),
+        ("squared", TARGETS[:, :2], "expected"),
+        ("squared", TARGETS[:, 0], "expected"),
+    ],
+)
+def test_targets_that_do_not_fit(name, targets, message):
+    with pytest.raises(ConfigError, match=message):
+        LOSSES[name](ROWS, WIDTH)(outputs(), targets)

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from psrt.config import TrainConfig, from_toml, resolve, to_toml
     from psrt.errors import ConfigError, DivergedError, ProtocolError, PsrtError, TransportError
-    from psrt.job import Run, run
+    from psrt.job import run
     from psrt.report import Record, Summary
+    from psrt.result import Run
     from psrt.runtime.problem import Problem
     from psrt.simulation import SimulatedRun, simulate
     from psrt.transport import Costs
@@ -55,7 +56,8 @@ _HOME = {
         ("ConfigError", "DivergedError", "ProtocolError", "PsrtError", "TransportError"),
         "psrt.errors",
     ),
-    **dict.fromkeys(("Run", "run"), "psrt.job"),
+    "run": "psrt.job",
+    "Run": "psrt.result",
     **dict.fromkeys(("Record", "Summary"), "psrt.report"),
     "Problem": "psrt.runtime.problem",
     **dict.fromkeys(("SimulatedRun", "simulate"), "psrt.simulation"),

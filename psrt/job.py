@@ -31,7 +31,7 @@ def run(
     config: TrainConfig,
     problem: Problem | None = None,
     *,
-    comm: MPI.Intracomm | None = None,
+    comm: MPI.Comm | None = None,
     say: Say | None = None,
 ) -> Run | None:
     """Train under the scheme that ``config`` names; every rank of the job calls this.

@@ -37,7 +37,7 @@ ROLES = {None: ANY, "server": SERVER, "worker": WORKER}
 
 
 def run_over_mpi(
-    comm: MPI.Intracomm,
+    comm: MPI.Comm,
     config: TrainConfig | Callable[[], TrainConfig],
     problem: Problem | None = None,
     *,
@@ -72,7 +72,7 @@ class _Job:
 
     def __init__(
         self,
-        comm: MPI.Intracomm,
+        comm: MPI.Comm,
         config: TrainConfig | Callable[[], TrainConfig],
         problem: Problem | None,
         role: str | None,
@@ -184,7 +184,7 @@ class _Job:
         return whole
 
 
-def _hosts(comm: MPI.Intracomm) -> list[int]:
+def _hosts(comm: MPI.Comm) -> list[int]:
     """Return, for each rank, the lowest rank of its host; collective."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     lowest = np.array([comm.rank], np.int64)

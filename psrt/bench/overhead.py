@@ -41,7 +41,7 @@ class _NoCompute:
 
 
 def measure(
-    comm: MPI.Intracomm, *, rounds: int = 7, steps: int = 2000, segment_s: float = 0.4
+    comm: MPI.Comm, *, rounds: int = 7, steps: int = 2000, segment_s: float = 0.4
 ) -> list[dict[str, Any]]:
     """Measure both; collective.
 
@@ -71,7 +71,7 @@ def measure(
     return rows if comm.rank == 0 else []
 
 
-def _own_cost(comm: MPI.Intracomm, knobs: dict[str, Any], rounds: int, steps: int) -> Summary:
+def _own_cost(comm: MPI.Comm, knobs: dict[str, Any], rounds: int, steps: int) -> Summary:
     """Return microseconds of a step that has nothing to compute and 1 KB to send."""
     part = comm.Split(0 if comm.rank < 2 else MPI.UNDEFINED, comm.rank)
     readings = np.zeros(rounds)
@@ -87,7 +87,7 @@ def _own_cost(comm: MPI.Intracomm, knobs: dict[str, Any], rounds: int, steps: in
     return Summary.of(readings.tolist())
 
 
-def _beside_a_waiting_server(comm: MPI.Intracomm, rounds: int, segment_s: float) -> Summary:
+def _beside_a_waiting_server(comm: MPI.Comm, rounds: int, segment_s: float) -> Summary:
     """Return how much of their speed 2 workers keep when a third rank waits for a message."""
     sizes = MODELS["784-512-512-10"]
     part = comm.Split(0 if comm.rank < 3 else MPI.UNDEFINED, comm.rank)
@@ -100,7 +100,7 @@ def _beside_a_waiting_server(comm: MPI.Intracomm, rounds: int, segment_s: float)
 
 
 def _waiting_against_sleeping(
-    comm: MPI.Intracomm, problem: FixedBatch, rounds: int, segment_s: float
+    comm: MPI.Comm, problem: FixedBatch, rounds: int, segment_s: float
 ) -> Summary:
     n = problem.model.n
     port = MpiPort(comm, Wiring(n, workers=(1, 2), servers=(0,), spans=even_spans(n, 1)))

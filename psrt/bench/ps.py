@@ -44,7 +44,7 @@ _MOST_TRIPS = 1 << 20
 class PsrtTrips:
     """Round trips over psrt's own roles: async, SGD, one shard per server."""
 
-    def __init__(self, comm: MPI.Intracomm, servers: int, n: int) -> None:
+    def __init__(self, comm: MPI.Comm, servers: int, n: int) -> None:
         self._wiring = Wiring(
             n,
             workers=tuple(range(servers, comm.size)),
@@ -90,7 +90,7 @@ class PsrtTrips:
 class PlainTrips:
     """Round trips over the simplest loop of blocking calls."""
 
-    def __init__(self, comm: MPI.Intracomm, servers: int, n: int) -> None:
+    def __init__(self, comm: MPI.Comm, servers: int, n: int) -> None:
         self._comm = comm
         self._servers = servers
         self._spans = even_spans(n, servers)
@@ -131,14 +131,14 @@ class PlainTrips:
 
 
 #: What is compared, by name.
-CANDIDATES: dict[str, Callable[[MPI.Intracomm, int, int], PsrtTrips | PlainTrips]] = {
+CANDIDATES: dict[str, Callable[[MPI.Comm, int, int], PsrtTrips | PlainTrips]] = {
     "psrt": PsrtTrips,
     "plain": PlainTrips,
 }
 
 
 def measure(
-    comm: MPI.Intracomm,
+    comm: MPI.Comm,
     *,
     sizes: tuple[int, ...] = SIZES,
     layouts: tuple[tuple[int, int], ...] = LAYOUTS,
@@ -172,9 +172,7 @@ def measure(
     return rows if comm.rank == 0 else []
 
 
-def _compare(
-    comm: MPI.Intracomm, servers: int, n: int, rounds: int, segment_s: float
-) -> dict[str, Any]:
+def _compare(comm: MPI.Comm, servers: int, n: int, rounds: int, segment_s: float) -> dict[str, Any]:
     trips = {name: make(comm, servers, n) for name, make in CANDIDATES.items()}
     times: dict[str, list[float]] = {name: [] for name in trips}
     counts = {name: _calibrate(comm, trip, segment_s) for name, trip in trips.items()}
@@ -193,7 +191,7 @@ def _compare(
     }
 
 
-def _calibrate(comm: MPI.Intracomm, trip: PsrtTrips | PlainTrips, segment_s: float) -> int:
+def _calibrate(comm: MPI.Comm, trip: PsrtTrips | PlainTrips, segment_s: float) -> int:
     """Return how many round trips take about a segment; the same on every rank."""
     trip.run(3)
     comm.Barrier()
@@ -205,7 +203,7 @@ def _calibrate(comm: MPI.Intracomm, trip: PsrtTrips | PlainTrips, segment_s: flo
     return int(min(max(count[0], 5), _MOST_TRIPS // comm.size))
 
 
-def _timed(comm: MPI.Intracomm, trip: PsrtTrips | PlainTrips, count: int, servers: int) -> float:
+def _timed(comm: MPI.Comm, trip: PsrtTrips | PlainTrips, count: int, servers: int) -> float:
     """Return seconds per round trip of the slowest worker, after checking the numbers."""
     comm.Barrier()
     start = time.perf_counter()
@@ -220,7 +218,7 @@ def _timed(comm: MPI.Intracomm, trip: PsrtTrips | PlainTrips, count: int, server
     return float(took[0])
 
 
-def _sleep_until_all_here(comm: MPI.Intracomm, patience: Patience) -> None:
+def _sleep_until_all_here(comm: MPI.Comm, patience: Patience) -> None:
     request = comm.Ibarrier()
     patience.begin()
     while not request.Test():

@@ -79,7 +79,7 @@ class FixedBatch:
 class Scheme:
     """One of psrt's modes, through the same roles as a run."""
 
-    def __init__(self, comm: MPI.Intracomm, problem: Any, knobs: dict[str, Any]) -> None:
+    def __init__(self, comm: MPI.Comm, problem: Any, knobs: dict[str, Any]) -> None:
         self._problem = problem
         self._knobs = knobs
         self._size = comm.size
@@ -119,7 +119,7 @@ class Scheme:
 
 
 def measure(
-    comm: MPI.Intracomm,
+    comm: MPI.Comm,
     *,
     models: dict[str, tuple[int, ...]] | None = None,
     rounds: int = 7,
@@ -157,7 +157,7 @@ _SERVED = ("sync", "async", "ssp")
 
 
 def _rates(
-    comm: MPI.Intracomm, sizes: tuple[int, ...], rounds: int, segment_s: float
+    comm: MPI.Comm, sizes: tuple[int, ...], rounds: int, segment_s: float
 ) -> dict[str, list[float]]:
     """Return samples per second of every candidate, round by round."""
     parts = {name: _part(comm, ranks) for name, (ranks, _) in SCHEMES.items()}
@@ -187,13 +187,13 @@ def _rates(
     return rates
 
 
-def _part(comm: MPI.Intracomm, ranks: int) -> MPI.Intracomm | None:
+def _part(comm: MPI.Comm, ranks: int) -> MPI.Comm | None:
     """Return a communicator of the first so many ranks, None on the others; collective."""
     part = comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED, comm.rank)
     return None if part == MPI.COMM_NULL else part
 
 
-def _calibrate(comm: MPI.Intracomm, serial: Candidate | None, segment_s: float) -> int:
+def _calibrate(comm: MPI.Comm, serial: Candidate | None, segment_s: float) -> int:
     """Return how many serial steps take about a segment; the same on every rank."""
     steps = np.zeros(1, np.int64)
     if serial is not None:
@@ -205,7 +205,7 @@ def _calibrate(comm: MPI.Intracomm, serial: Candidate | None, segment_s: float) 
     return int(steps[0])
 
 
-def _turn(comm: MPI.Intracomm, candidate: Candidate | None, steps: int) -> float:
+def _turn(comm: MPI.Comm, candidate: Candidate | None, steps: int) -> float:
     """Let a candidate train while the ranks without a part sleep; return its slowest rank."""
     seconds = np.zeros(1)
     with others_asleep(comm):
@@ -216,7 +216,7 @@ def _turn(comm: MPI.Intracomm, candidate: Candidate | None, steps: int) -> float
 
 
 @contextmanager
-def others_asleep(comm: MPI.Intracomm) -> Iterator[None]:
+def others_asleep(comm: MPI.Comm) -> Iterator[None]:
     """Meet at the end of the block without burning a core while waiting; collective."""
     yield
     patience = Patience(crowded=True, timeout_s=3600.0)
@@ -226,7 +226,7 @@ def others_asleep(comm: MPI.Intracomm) -> Iterator[None]:
         patience.pause(lambda: "the other ranks")
 
 
-def _check_equal(candidates: dict[str, Candidate | None], comm: MPI.Intracomm) -> None:
+def _check_equal(candidates: dict[str, Candidate | None], comm: MPI.Comm) -> None:
     """Raise if synchronous training did not lead where serial training did.
 
     All workers have the same batch, so their mean gradient is the serial one up to rounding.
@@ -241,7 +241,7 @@ def _check_equal(candidates: dict[str, Candidate | None], comm: MPI.Intracomm) -
 _MISSING: Any = object()
 
 
-def _torch(comm: MPI.Intracomm, sizes: tuple[int, ...]) -> tuple[MPI.Intracomm | None, Any]:
+def _torch(comm: MPI.Comm, sizes: tuple[int, ...]) -> tuple[MPI.Comm | None, Any]:
     """Return torch's candidate and its communicator; ``_MISSING`` where torch is not installed."""
     try:
         from psrt.bench.torch_ddp import TorchDDP

@@ -51,7 +51,7 @@ def _parser() -> FlagParser:
     return parser
 
 
-def _world(what: str) -> MPI.Intracomm | None:
+def _world(what: str) -> MPI.Comm | None:
     """Return the ranks to measure on."""
     needed = RANKS[what]
     if needed is None:
@@ -69,7 +69,7 @@ def _world(what: str) -> MPI.Intracomm | None:
     return comm
 
 
-def _run(what: str, comm: MPI.Intracomm | None, rounds: int) -> dict[str, tuple[Any, str]]:
+def _run(what: str, comm: MPI.Comm | None, rounds: int) -> dict[str, tuple[Any, str]]:
     """Return, by title, the rows and their table."""
     if rounds < 1:
         raise ConfigError(f"--rounds must be at least 1, got {rounds}")

@@ -38,14 +38,17 @@ def main(argv: Sequence[str], role: str | None = None) -> int:
 
 
 def _among_ranks(argv: Sequence[str], role: str | None) -> int:
+    # The first import of MPI starts it; ``start`` says how.
+    from psrt.transport.start import world  # isort: skip
     from psrt.mpi_job import run_over_mpi
-    from psrt.transport.start import world
+    from psrt.transport.agreement import same_everywhere
 
     comm = world()
     try:
         if comm.size == 1:
             run(parse_train(argv), comm=comm, say=say)
         else:
+            same_everywhere(comm, "\0".join(argv), "flags")
             run_over_mpi(comm, lambda: parse_train(argv), role=role, say=say)
     except PsrtError as error:  # the same on all ranks
         if comm.rank == 0:

@@ -96,7 +96,8 @@ class Worker:
             if not complete:
                 break
             self.epoch += 1
-            if not self._finished(self.epoch):
+            # Overtaken past the end of this epoch: the clock is that of a later one.
+            if not self._skip and not self._finished(self.epoch):
                 self._report(epoch_end=True)
         await self.strategy.leave(self.clock)
         self.seconds = self.meter.seconds

@@ -11,17 +11,19 @@ from collections.abc import Iterator
 import numpy as np
 from mpi4py import MPI
 
-from psrt.errors import ProtocolError, PsrtError
+from psrt.errors import ConfigError, ProtocolError, PsrtError
 from psrt.transport.node import NodeMemory
 
 #: A rank that failed waits so long for a lower rank of its host to have failed, too.
 _GRACE_S = 0.1
+#: How long a failed rank gives the one that speaks to end the job.
+_PATIENCE_S = 3.0
 #: Exit status of a rank that failed with anything but a ``PsrtError``.
 _FAILED = 1
 
 
 @contextlib.contextmanager
-def together(comm: MPI.Intracomm) -> Iterator[None]:
+def together(comm: MPI.Comm) -> Iterator[None]:
     """Let all ranks leave this block the same way; collective.
 
     If the block raises a ``PsrtError`` on any rank, every rank raises that of the lowest such
@@ -48,7 +50,7 @@ def together(comm: MPI.Intracomm) -> Iterator[None]:
     raise theirs
 
 
-def send_text(comm: MPI.Intracomm, text: str, root: int = 0) -> str:
+def send_text(comm: MPI.Comm, text: str, root: int = 0) -> str:
     """Broadcast ``text`` of rank ``root``; collective."""
     data = bytearray(text.encode())
     length = np.array([len(data)], np.int64)
@@ -59,6 +61,18 @@ def send_text(comm: MPI.Intracomm, text: str, root: int = 0) -> str:
     return data.decode()
 
 
+def same_everywhere(comm: MPI.Comm, text: str, what: str) -> None:
+    """Check that all ranks were given the same ``text``; collective.
+
+    Raises:
+        ConfigError: on every rank, if they were not; ``what`` says of what.
+    """
+    theirs = send_text(comm, text)
+    with together(comm):
+        if text != theirs:
+            raise ConfigError(f"rank {comm.rank} was started with other {what} than rank 0")
+
+
 class AbortGuard:
     """Ends the whole job when one rank fails, after saying once what happened.
 
@@ -66,7 +80,7 @@ class AbortGuard:
     and to close.
     """
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
+    def __init__(self, comm: MPI.Comm) -> None:
         self._comm = comm
         self._node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self._memory = NodeMemory(self._node, 1)
@@ -90,7 +104,9 @@ class AbortGuard:
         self._flags[self._node.rank][0] = 1.0
         self._memory.fence()
         time.sleep(_GRACE_S * (self._node.rank > 0))
-        if not any(flag[0] for flag in self._flags[: self._node.rank]):
+        if any(flag[0] for flag in self._flags[: self._node.rank]):
+            time.sleep(_PATIENCE_S)  # a lower rank speaks, and ends this one
+        else:
             sys.stdout.flush()
             print(describe(error, self._comm.rank), file=sys.stderr, end="", flush=True)
         self._comm.Abort(status)

@@ -30,7 +30,7 @@ from psrt.transport.node import NodeMemory
 class Bell:
     """One rank's bell, and the cords of its peers' on the same host. Collective to make."""
 
-    def __init__(self, comm: MPI.Intracomm, memory: NodeMemory) -> None:
+    def __init__(self, comm: MPI.Comm, memory: NodeMemory) -> None:
         """Make this rank's pipe and open the peers'.
 
         Args:
@@ -84,7 +84,7 @@ class Bell:
         self._own, self._cords = -1, []
 
 
-def _pipes(comm: MPI.Intracomm) -> tuple[int, list[int]]:
+def _pipes(comm: MPI.Comm) -> tuple[int, list[int]]:
     """Return the reading end of this rank's pipe and the writing ends of all; -1 and none if not.
 
     The names are gone when this returns, so nothing is left behind however the job ends.

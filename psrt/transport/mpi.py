@@ -17,8 +17,8 @@ from mpi4py import MPI
 
 from psrt.collective import Step
 from psrt.messages import Message, Report
-from psrt.transport.frames import REPORT_BYTES, decode_report, encode_report
 from psrt.transport.bell import Bell
+from psrt.transport.frames import REPORT_BYTES, decode_report, encode_report
 from psrt.transport.node import LocalLink, LocalNeighbour, NodeMemory
 from psrt.transport.patience import Patience
 from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Vector, Wiring
@@ -33,7 +33,7 @@ class MpiPort:
 
     def __init__(
         self,
-        comm: MPI.Intracomm,
+        comm: MPI.Comm,
         wiring: Wiring,
         *,
         timeout_s: float = 60.0,
@@ -58,7 +58,7 @@ class MpiPort:
         self.on_report: Callable[[Report], None] = lambda _: None
         self._comm = comm.Dup()
         self._control = comm.Dup()
-        self._node: MPI.Intracomm = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self._node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         if host is not None:
             whole, self._node = self._node, self._node.Split(host)
             whole.Free()

@@ -48,13 +48,14 @@ class NodeMemory:
     Collective over ``comm``; ``close`` is, too.
     """
 
-    def __init__(self, comm: MPI.Intracomm, floats: int) -> None:
+    def __init__(self, comm: MPI.Comm, floats: int) -> None:
         """Allocate this rank's piece.
 
         Args:
             comm: the ranks of this host.
             floats: numbers that this rank wants to have in shared memory.
         """
+        assert isinstance(comm, MPI.Intracomm), "shared memory is among the ranks of one host"
         self._comm = comm
         # A mailbox for each rank, this rank's flag on a cache line of its own, then numbers.
         self._flag_at = comm.size * MAILBOX_WORDS * WORD

@@ -14,6 +14,6 @@ os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 from mpi4py import MPI  # noqa: E402
 
 
-def world() -> MPI.Intracomm:
+def world() -> MPI.Comm:
     """Return all ranks of the job."""
     return MPI.COMM_WORLD

@@ -123,10 +123,10 @@ test-pure: $(VENV)/.has-tests  ## tests without MPI
 
 test-parallel: $(RANK_COUNTS:%=test-parallel-%)  ## tests under mpirun; test-parallel-4: on 4 ranks only
 
-# Ranks that disagree stop at once (-x); a rank that hangs is ended by the timeout.
+# -x: ranks that were out of step once may stay so; -s: what a rank says as it ends the job is seen.
 $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 	$(TIMEOUT) $(LAUNCH_TIMEOUT) $(MPIRUN) -n $* \
-	  $(PY) -m pytest -x --with-mpi tests/parallel </dev/null
+	  $(PY) -m pytest -x -s --with-mpi tests/parallel </dev/null
 
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
 	$(TIMEOUT) 900 $(PY) -m pytest tests/e2e </dev/null

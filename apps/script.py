@@ -6,9 +6,10 @@ import contextlib
 import io
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from psrt.errors import PsrtError
+from psrt.errors import ConfigError, PsrtError
 from psrt.job import launched
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def run_script(main: Callable[[Sequence[str]], None]) -> int:
             main(sys.argv[1:])
         except PsrtError as error:  # the same on all ranks
             if heard:
-                print(f"{sys.argv[0]}: error: {error}", file=sys.stderr, flush=True)
+                print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr, flush=True)
             return error.exit_status
     return 0
 
@@ -40,6 +41,36 @@ def ranks_of_job() -> MPI.Comm | None:
     from psrt.transport.start import world
 
     return world()
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder for results unless it is there.
+
+    Raises:
+        ConfigError: if it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {path}: {error.strerror}") from error
+
+
+def names(text: str) -> list[str]:
+    """Return what commas separate: the type of a flag."""
+    return text.split(",")
+
+
+def numbers(text: str) -> list[int]:
+    """Return the whole numbers that commas separate: the type of a flag."""
+    return [positive(part) for part in text.split(",")]
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1: the type of a flag."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 def say(line: str) -> None:

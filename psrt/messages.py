@@ -14,7 +14,8 @@ from typing import NamedTuple, TypeAlias
 class Push(NamedTuple):
     """Worker → server: one worker's contribution for one clock; its payload is the gradient span.
 
-    A push of no samples has no payload: it only says that the clock moved on.
+    A push of no samples has no payload: it says that the clock moved on. One for a later clock
+    than its version asks for the version of that clock, where backups left this shard behind.
     """
 
     #: Who pushes, in ``[0, W)``.

@@ -62,7 +62,8 @@ def simulate(
         ConfigError: as for a real run.
         TransportError: if the roles deadlock.
     """
-    mode_servers = resolve(config, ranks=workers + (config.servers or 1)).servers or 0
+    extra = 0 if config.mode == "serial" else config.servers or 1
+    mode_servers = resolve(config, ranks=workers + extra).servers or 0
     config = resolve(config, ranks=workers + mode_servers)
     servers, ranks = assign_roles(
         [0] * (workers + mode_servers), mode_servers, config.placement or "first"

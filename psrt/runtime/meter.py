@@ -26,7 +26,8 @@ class Meter:
         self._log_every = log_every
         self._start = port.now()
         self._bytes = (port.bytes_sent, port.bytes_received)
-        self._reported_step = 0
+        #: Clock of the newest report.
+        self.reported_step = 0
         #: Samples over the whole run.
         self.samples = 0
         #: Steps over the whole run; fewer than the clock says where backups overtook it.
@@ -62,7 +63,7 @@ class Meter:
     def due(self, clock: int) -> bool:
         """Tell whether a logged step has been reached since the last report."""
         every = self._log_every
-        return every is not None and clock // every > self._reported_step // every
+        return every is not None and clock // every > self.reported_step // every
 
     def report(
         self,
@@ -101,6 +102,6 @@ class Meter:
             last,
         )
         self._bytes = (sent, received)
-        self._reported_step = clock
+        self.reported_step = clock
         self._clear()
         self._port.report(report)

@@ -97,7 +97,9 @@ class Worker:
                 break
             self.epoch += 1
             # Overtaken past the end of this epoch: the clock is that of a later one.
-            if not self._skip and not self._finished(self.epoch):
+            if self._skip or self._finished(self.epoch):
+                continue
+            if self.clock > self.meter.reported_step:  # else it was an epoch without batches
                 self._report(epoch_end=True)
         await self.strategy.leave(self.clock)
         self.seconds = self.meter.seconds

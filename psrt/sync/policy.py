@@ -143,6 +143,7 @@ class Policy:
         self.waiting[worker] = None
         if self.catches_up(push):
             self.clock[worker] = max(push.clock, self.version)
+            self._fill(decisions)
         elif self.version - push.version > self._late:
             if push.samples:
                 decisions.append(Drop(push))
@@ -208,18 +209,27 @@ class Policy:
     def _fill(self, decisions: list[Decision]) -> None:
         """Make an update if the pending pushes are enough for those who are left."""
         pending = self.pending
-        live = len(self.clock)
-        if not pending or (live and len(pending) < max(1, self._quorum(live))):
-            return
-        if self._rounds and len(pending) > 1:
-            pending.sort(key=_worker)  # one order of summation, whatever order they came in
-        decisions.append(Apply(tuple(pending)))
-        pending.clear()
-        self.version += 1
-        if self._rounds:
-            for worker, clock in self.clock.items():
-                if clock < self.version:
-                    self.clock[worker] = self.version
+        while self._complete():
+            if self._rounds and len(pending) > 1:
+                pending.sort(key=_worker)  # one order of summation, whatever order they came in
+            decisions.append(Apply(tuple(pending)))
+            pending.clear()
+            self.version += 1
+            if self._rounds:
+                for worker, clock in self.clock.items():
+                    if clock < self.version:
+                        self.clock[worker] = self.version
+
+    def _complete(self) -> bool:
+        """Tell whether an update is due."""
+        live, pending = len(self.clock), len(self.pending)
+        if not live:
+            return pending > 0
+        if pending and pending >= self._quorum(live):
+            return True
+        # Everybody pushed or is past this round, which another shard has finished with a push of
+        # a worker that died before it reached this one. Nobody else will come.
+        return self._rounds and min(self.clock.values()) > self.version
 
     def _serve(self, decisions: list[Decision]) -> None:
         """Answer every waiting worker that the gate lets through."""

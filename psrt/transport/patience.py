@@ -16,8 +16,11 @@ from psrt.errors import TransportError
 
 #: Polls before the first yield, when there is a core for every rank: some 20 µs.
 SPINS = 200
-#: Seconds of yielding before the first sleep.
-YIELD_S = 20e-6
+#: Yields before the first sleep. A yield that takes so many seconds gave the core to a rank that
+#: computes, which would not give it back in time; then the next so many waits do without yields.
+YIELDS = 50
+BUSY_S = 50e-6
+WAITS_WITHOUT_YIELDS = 100
 #: A sleep is this share of the time waited so far, so waiting costs at most so much latency.
 SHARE = 1 / 16
 #: Bounds of a sleep that nothing but time ends, in seconds. The kernel adds some 50 µs.
@@ -69,10 +72,17 @@ class Patience:
         self._polls = 0
         self._since = 0.0
         self._flag_is_up = False
+        #: Polls before the first sleep, of this wait.
+        self._awake = self._spins + YIELDS
+        #: Waits that are to do without yields.
+        self._hasty = 0
 
     def begin(self) -> None:
         """Start a wait."""
         self._polls = 0
+        if self._hasty:
+            self._hasty -= 1
+            self._awake = self._spins + YIELDS * (not self._hasty)
 
     def end(self) -> None:
         """End a wait that came to something."""
@@ -95,10 +105,12 @@ class Patience:
         now = time.monotonic()
         if self._polls == self._spins + 1:
             self._since = now
-        waited = now - self._since
-        if waited < YIELD_S:
+        if self._polls <= self._awake:
             os.sched_yield()
+            if time.monotonic() - now > BUSY_S:
+                self._awake, self._hasty = 0, WAITS_WITHOUT_YIELDS
             return
+        waited = now - self._since
         if waited > self._timeout_s:
             self.end()
             raise TransportError(f"no answer within {self._timeout_s:g} s: waiting for {whom()}")

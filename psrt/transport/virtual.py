@@ -106,6 +106,8 @@ class VirtualWorld:
         self._queue: list[_Event] = []
         self._made = 0
         self._tasks: dict[int, _Task] = {}
+        #: Roles that wait for something to become true: by rank, what asks whether it has.
+        self._watches: dict[int, Callable[[], bool]] = {}
         #: Arrival of the newest message from rank to rank: none may arrive before it.
         self._newest: dict[tuple[int, int], float] = {}
 
@@ -125,6 +127,7 @@ class VirtualWorld:
                     self.time = event.time
                     self.events += 1
                     event.action()
+                    self._look_again()
             stuck = [rank for rank, task in self._tasks.items() if not task.done]
             if stuck:
                 waits = "; ".join(f"rank {r} waits for {self.ports[r].whom()}" for r in stuck)
@@ -156,6 +159,17 @@ class VirtualWorld:
     def resume_after(self, rank: int, seconds: float) -> None:
         """Resume a role in so many seconds."""
         self.after(seconds, lambda: self._resume(rank))
+
+    def watch(self, rank: int, done: Callable[[], bool]) -> None:
+        """Resume a role as soon as ``done()``, which is asked after every event."""
+        self._watches[rank] = done
+
+    def _look_again(self) -> None:
+        """Resume the roles whose watch is over, and those that this sets free in turn."""
+        while ready := [rank for rank, done in self._watches.items() if done()]:
+            # One only: what it does may undo what another one waits for.
+            del self._watches[ready[0]]
+            self._resume(ready[0])
 
     def _at(self, when: float, action: Callable[[], None], *, in_order: bool = False) -> float:
         # Ties go by chance, but not between two messages of one pair.
@@ -270,10 +284,11 @@ class VirtualPort:
 
     async def until(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
         """Let time pass until ``done()``."""
-        self.whom, before = whom, self.whom
-        while not done():
-            await self.pause(1e-5)
-        self.whom = before
+        if not done():
+            self.whom, before = whom, self.whom
+            self.world.watch(self.rank, done)
+            await _Suspend()
+            self.whom = before
 
     async def exchange(self, step: Step, scratch: Vector) -> None:
         """Carry out one step of a collective on ``gradient``."""

@@ -6,9 +6,12 @@ ranks have to say in it.
 """
 
 import os
+import shutil
 import sys
+import tempfile
 import time
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,12 +143,18 @@ def comm(request):
 
 
 @pytest.fixture
-def shared_folder(comm, tmp_path_factory):
-    """A new folder, the same on all ranks."""
+def shared_folder(comm):
+    """A new folder, the same on all ranks.
+
+    Not pytest's ``tmp_path``: its clean-up stumbles over what other ranks clean up.
+    """
     from psrt.transport.agreement import send_text
 
-    name = str(tmp_path_factory.mktemp("shared")) if comm.rank == 0 else ""
-    return type(tmp_path_factory.getbasetemp())(send_text(comm, name))
+    name = tempfile.mkdtemp() if comm.rank == 0 else ""
+    path = Path(send_text(comm, name))
+    yield path
+    if comm.rank == 0:
+        shutil.rmtree(path)
 
 
 @pytest.fixture(params=LAYOUTS)

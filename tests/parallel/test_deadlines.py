@@ -14,7 +14,7 @@ from psrt.transport import Wiring, drive
 from psrt.transport.mpi import MpiPort
 
 pytestmark = pytest.mark.mpi(min_size=2)
-TIMEOUT_S = 0.2
+TIMEOUT_S = 0.1
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_receive_names_what_the_role_waits_for(comm, open_port, host):
     if comm.rank == 0:
         port.whom = lambda: "worker 0 at clock 7"
         start = time.monotonic()
-        with pytest.raises(TransportError, match=r"no answer within 0.2 s.*worker 0 at clock 7"):
+        with pytest.raises(TransportError, match=r"no answer within 0.1 s.*worker 0 at clock 7"):
             drive(port.receive())
         assert time.monotonic() - start >= TIMEOUT_S
 

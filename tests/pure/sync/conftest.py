@@ -110,12 +110,13 @@ class Shard:
 
     def on_apply(self, pushes: tuple[Push, ...]) -> None:
         live = len(self.finished)
-        demand(len(pushes) == self.mode.quorum(live) or not live, f"{len(pushes)} of {live}")
+        nobody_comes = self.owed.keys() == self.finished.keys()  # or there is nobody
+        demand(len(pushes) == self.mode.quorum(live) or nobody_comes, f"{len(pushes)} of {live}")
         in_order = [push for push, _ in self.due if push in pushes]
         if self.mode.rounds:
             in_order.sort(key=lambda push: push.worker)
             rounds = {(push.clock, push.version) for push in pushes}
-            demand(rounds == {(self.version, self.version)}, f"round {self.version}: {pushes}")
+            demand(rounds <= {(self.version, self.version)}, f"round {self.version}: {pushes}")
         demand(list(pushes) == in_order, f"order of {pushes}")
         for push in pushes:
             kept = self.settle(push)

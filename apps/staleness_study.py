@@ -1,0 +1,145 @@
+"""Accuracy against the number of workers, with and without staleness-aware learning rates.
+
+    python apps/staleness_study.py --out runs/staleness --seeds 3
+
+The more workers push at will, the staler their gradients: with W workers about W - 1 updates pass
+between the read and the push of one. A learning rate that suits one worker is too large for many;
+rates that shrink with the staleness keep it usable. All runs go over the same data at the same
+learning rate, in virtual time: 32 workers need neither a cluster nor MPI, and a seed gives the same
+run each time. A gradient takes 1 ms, give or take 20 %, and a message 0.1 ms.
+
+Two modes are shown: async, where each gradient is an update, and softsync, where two are. Flags
+that are not listed here are those of `psrt train`, as in: --lr 0.5 --epochs 10 --optimizer momentum
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import psrt
+from psrt.build import supervised_problem
+from psrt.cli.flags import FlagParser, parse_train
+from psrt.errors import ConfigError
+from psrt.report import Staleness, plots
+from psrt.report.strict_json import dumps
+from script import make_folder, names, numbers, positive, ranks_of_job, run_script, say
+
+#: A rate that one worker learns well with and many do not, and enough epochs for smaller ones.
+DEFAULTS = ("--lr", "0.2", "--batch-size", "16", "--epochs", "25")
+RATES = "constant,inverse,mean-inverse,exponential,delay-compensated,gap-aware"
+COSTS = psrt.Costs(
+    compute=lambda rank, rng: rng.uniform(0.8e-3, 1.2e-3), latency=lambda rng: rng.exponential(1e-4)
+)
+
+Row = dict[str, Any]
+
+
+def main(argv: Sequence[str]) -> None:
+    """Run all combinations; show and write what came out."""
+    options, flags = parser().parse_known_args(list(argv))
+    comm = ranks_of_job()
+    if comm is not None and comm.size > 1:
+        raise ConfigError("the study is one process in virtual time: start it without mpirun")
+    jobs = [
+        (workers, config_of(mode, rate, workers, seed, flags))
+        for mode, seed, workers, rate in product(
+            options.modes, range(options.seeds), options.workers, options.rates
+        )
+    ]
+    make_folder(options.out)
+    rows = []
+    for workers, config in jobs:
+        rows.append(row_of(config, workers))
+        say("{mode}  seed {seed}  {workers:2} workers  {staleness_rate:18}".format(**rows[-1])
+            + cell([rows[-1]]))
+    words = " ".join([*DEFAULTS, *flags])
+    document = {"flags": words, "runs": rows}
+    (options.out / "staleness.json").write_text(dumps(document, indent=2) + "\n", encoding="utf-8")
+    for mode in options.modes:
+        mine = [row for row in rows if row["mode"] == mode]
+        say(table(mine, f"\n{mode}, {words}: mean accuracy of {options.seeds} seeds, lowest [%]"))
+        draw(mine, options.out / f"{mode}.png", note=f"{mode}, {words}, {options.seeds} seeds")
+    say(f"\nwritten to {options.out}")
+
+
+def parser() -> FlagParser:
+    """Return the parser of what is not a flag of ``psrt train``."""
+    flags = FlagParser(prog="staleness_study.py", description=__doc__)
+    flags.add_argument("--out", type=Path, default=Path("runs/staleness"), help="folder to write to")
+    flags.add_argument("--workers", type=numbers, default="1,2,4,8,16,32", help="how many there are")
+    flags.add_argument("--rates", type=names, default=RATES, help="staleness rates of psrt train")
+    flags.add_argument("--modes", type=names, default="async,softsync", help="modes with staleness")
+    flags.add_argument("--seeds", type=positive, default=3, help="runs of each combination")
+    return flags
+
+
+def config_of(
+    mode: str, rate: str, workers: int, seed: int, flags: Sequence[str]
+) -> psrt.TrainConfig:
+    """Return the config of one run; `ConfigError` if it cannot be."""
+    words = [*DEFAULTS, *flags, "--mode", mode, "--staleness-rate", rate, "--seed", str(seed)]
+    if mode == "softsync":  # an update averages workers / k gradients: two
+        words += ["--softsync", str(max(1, workers // 2))]
+    return psrt.resolve(parse_train(words), ranks=workers + 1)
+
+
+def row_of(config: psrt.TrainConfig, workers: int) -> Row:
+    """Train in virtual time and return what is kept of it: no accuracy, if the run diverged."""
+    problem = supervised_problem(config, workers=workers)
+    row: Row = {
+        "mode": config.mode, "staleness_rate": config.staleness_rate, "workers": workers,
+        "seed": config.seed, "test_accuracy": None, "staleness_mean": None,
+    }  # fmt: skip
+    try:
+        run = psrt.simulate(config, problem, workers=workers, seed=config.seed, costs=COSTS)
+    except psrt.DivergedError:
+        return row
+    row["test_accuracy"] = problem.evaluate(run.theta)["accuracy"]
+    row["staleness_mean"] = Staleness.of(np.array(run.servers[0].shard.histogram)).mean
+    return row
+
+
+def table(rows: Sequence[Row], title: str) -> str:
+    """Return a table with a column for each number of workers and a line for each rate."""
+    workers = list(dict.fromkeys(row["workers"] for row in rows))
+    rates = list(dict.fromkeys(row["staleness_rate"] for row in rows))
+    lines = [title, f"{'workers':20}" + "".join(f"{count:>14}" for count in workers)]
+    for rate in rates:
+        cells = [
+            cell([r for r in rows if (r["staleness_rate"], r["workers"]) == (rate, count)])
+            for count in workers
+        ]
+        lines.append(f"{rate:20}" + "".join(f"{text:>14}" for text in cells))
+    staleness = [
+        statistics.mean(r["staleness_mean"] or 0.0 for r in rows if r["workers"] == count)
+        for count in workers
+    ]
+    return "\n".join([*lines, f"{'mean staleness':20}" + "".join(f"{x:14.1f}" for x in staleness)])
+
+
+def cell(rows: Sequence[Row]) -> str:
+    """Return the mean and, of several, the lowest accuracy in percent."""
+    known = [100 * row["test_accuracy"] for row in rows if row["test_accuracy"] is not None]
+    if len(known) < len(rows):
+        return "diverged"
+    mean = f"{statistics.mean(known):.1f}"
+    return f"{mean} ({min(known):.1f})" if len(known) > 1 else mean
+
+
+def draw(rows: Sequence[Row], path: Path, *, note: str) -> None:
+    """Draw the plot, or say why not."""
+    try:
+        plots.staleness_study(rows, path, note=note)
+    except ConfigError as error:  # matplotlib is an extra
+        say(f"no plot: {error}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(main))

@@ -1,0 +1,268 @@
+"""Whole jobs over MPI: every mode ends, counts right, and computes what it must to the bit."""
+
+import numpy as np
+import pytest
+
+import psrt
+from psrt import TrainConfig
+from psrt.build import server_role, supervised_problem, wiring_for, worker_role
+from psrt.config import resolve
+from psrt.mpi_job import run_over_mpi
+from psrt.runtime.roles import assign_roles
+from psrt.transport import drive
+from psrt.transport.frames import FRAME_BYTES
+from psrt.transport.mpi import MpiPort
+
+STEPS = 8
+BASE = {"hidden": (16,), "batch_size": 8, "steps": STEPS, "lr": 0.05, "timeout_s": 20}
+
+#: Modes whose result does not depend on who is fast. The mode's flags, and the fewest ranks.
+ROUNDS = {
+    "sync": ({"mode": "sync"}, 2),
+    "sync, 2 servers": ({"mode": "sync", "servers": 2}, 3),
+    "sync, momentum, clipped": (
+        {"mode": "sync", "servers": 2, "optimizer": "momentum", "clip_norm": 0.5},
+        3,
+    ),
+    "local-sgd": ({"mode": "local-sgd", "local_steps": 3}, 2),
+    "local-sgd, butterfly": ({"mode": "local-sgd", "local_steps": 3, "allreduce": "butterfly"}, 2),
+    "local-sgd, 1 server": ({"mode": "local-sgd", "local_steps": 3, "servers": 1}, 2),
+    "local-sgd, 2 servers, outer": (
+        {"mode": "local-sgd", "local_steps": 3, "servers": 2, "outer_lr": 0.7},
+        3,
+    ),
+    "allreduce, ring": ({"mode": "allreduce", "allreduce": "ring"}, 2),
+    "allreduce, tree": ({"mode": "allreduce", "allreduce": "tree", "optimizer": "adam"}, 2),
+    "allreduce, butterfly": ({"mode": "allreduce", "allreduce": "butterfly"}, 2),
+}
+#: Modes whose result does.
+RACES = {
+    "async": ({"mode": "async"}, 2),
+    "async, 2 servers": ({"mode": "async", "servers": 2}, 3),
+    "ssp": ({"mode": "ssp", "staleness": 1, "servers": 2}, 3),
+    "ssp, delay-compensated": (
+        {
+            "mode": "ssp",
+            "staleness": 2,
+            "staleness_rate": "delay-compensated",
+            "optimizer": "momentum",
+            "lr": 0.01,
+        },
+        2,
+    ),
+    "async, gap-aware": ({"mode": "async", "staleness_rate": "gap-aware"}, 2),
+    "softsync": ({"mode": "softsync", "softsync": 1}, 2),
+    "softsync, 2": ({"mode": "softsync", "softsync": 2, "servers": 1}, 3),
+}
+WITH_BACKUP = {"sync, 1 backup": ({"mode": "sync", "backup": 1}, 3)}
+#: The sum is exact, but in an order that is the library's own.
+BY_LIBRARY = {"allreduce, mpi": ({"mode": "allreduce", "allreduce": "mpi"}, 2)}
+
+
+def schemes(*tables):
+    return [
+        pytest.param(flags, marks=pytest.mark.mpi(min_size=fewest), id=name)
+        for table in tables
+        for name, (flags, fewest) in table.items()
+    ]
+
+
+def config_of(flags, **more):
+    return TrainConfig(**(BASE | flags | more))
+
+
+def in_virtual_time(comm, config):
+    servers = resolve(config, ranks=comm.size).servers or 0
+    return psrt.simulate(config, workers=comm.size - servers).theta
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+@pytest.mark.parametrize("flags", schemes(ROUNDS))
+def test_the_result_is_that_of_virtual_time_to_the_bit(comm, flags, shared_memory):
+    config = config_of(flags, shared_memory=shared_memory)
+    run = psrt.run(config, comm=comm)
+    if comm.rank == 0:
+        np.testing.assert_array_equal(run.theta, in_virtual_time(comm, config))
+    else:
+        assert run is None
+
+
+@pytest.mark.parametrize("flags", schemes(ROUNDS, RACES, BY_LIBRARY))
+def test_every_step_of_every_worker_counts(comm, flags):
+    config = config_of(flags)
+    run = psrt.run(config, comm=comm)
+    if comm.rank:
+        return
+    summary = run.summary
+    servers = resolve(config, ranks=comm.size).servers or 0
+    workers = comm.size - servers
+    assert (summary.mode, summary.servers, summary.workers) == (flags["mode"], servers, workers)
+    assert (summary.ranks, summary.hosts, summary.steps) == (comm.size, 1, STEPS)
+    assert summary.samples == STEPS * workers * config.batch_size
+    assert summary.bytes_sent == summary.bytes_received > 0
+    assert summary.dropped == 0
+    assert np.isfinite(run.theta).all()
+    assert summary.parameters == run.theta.size
+    if "allreduce" in flags["mode"]:
+        assert summary.updates == STEPS
+    if flags["mode"] in ("sync", "async", "ssp", "softsync"):
+        pushes = STEPS * workers
+        assert sum(summary.staleness.histogram) == servers * pushes
+        assert summary.updates == {"sync": STEPS, "async": pushes, "ssp": pushes}.get(
+            flags["mode"], summary.updates
+        )
+        payload = 4 * summary.parameters
+        traffic = pushes * (servers * FRAME_BYTES + payload)
+        assert summary.bytes_sent == 2 * traffic + servers * workers * FRAME_BYTES  # and leaves
+
+
+@pytest.mark.parametrize("flags", schemes(ROUNDS, RACES, WITH_BACKUP, BY_LIBRARY))
+def test_every_mode_learns(comm, flags):
+    config = config_of(flags, steps=None, epochs=3, batch_size=16, log_every=20)
+    run = psrt.run(config, comm=comm)
+    if comm.rank == 0:
+        problem = supervised_problem(config, workers=1)
+        before = problem.evaluate(problem.initial())["loss"]
+        assert run.summary.test_loss < 0.9 * before
+        assert run.records[-1].loss < run.records[0].loss
+
+
+@pytest.mark.parametrize("flags", schemes(WITH_BACKUP))
+def test_backups_do_not_wait_for_a_straggler(comm, flags):
+    config = config_of(flags, straggler=((comm.size - 1, 0.05),), steps=6)
+    run = psrt.run(config, comm=comm)
+    if comm.rank == 0:
+        assert run.summary.updates >= 6
+        assert run.summary.dropped > 0
+        assert np.isfinite(run.theta).all()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("mode", ["sync", "async", "ssp", "softsync"])
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_one_worker_is_serial_to_the_bit(comm, mode, shared_memory):
+    if comm.size > 2:
+        pytest.skip("more than one worker")
+    rest = {"optimizer": "momentum", "weight_decay": 1e-3, "clip_norm": 1.0}
+    run = psrt.run(config_of({"mode": mode, "shared_memory": shared_memory} | rest), comm=comm)
+    if comm.rank == 0:
+        serial = psrt.simulate(config_of({"mode": "serial"} | rest), workers=1)
+        np.testing.assert_array_equal(run.theta, serial.theta)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_library_s_all_reduce_agrees_up_to_rounding(comm):
+    run = psrt.run(config_of({"mode": "allreduce", "allreduce": "mpi"}), comm=comm)
+    if comm.rank == 0:
+        ring = in_virtual_time(comm, config_of({"mode": "allreduce"}))
+        np.testing.assert_allclose(run.theta, ring, rtol=0, atol=1e-5)
+
+
+@pytest.mark.mpi
+def test_one_rank_alone_trains_serially(comm):
+    if comm.size > 1:
+        pytest.skip("more than one rank")
+    run = psrt.run(config_of({}), comm=comm)
+    assert run.summary.mode == "serial"
+    serial = psrt.simulate(config_of({"mode": "serial"}), workers=1)
+    np.testing.assert_array_equal(run.theta, serial.theta)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    schemes(
+        {
+            "sync": ({"mode": "sync", "servers": 2}, 3),
+            "local-sgd": ({"mode": "local-sgd", "servers": 1}, 2),
+            "allreduce": ({"mode": "allreduce"}, 2),
+            "butterfly": ({"mode": "allreduce", "allreduce": "butterfly"}, 2),
+        }
+    ),
+)
+def test_hosts_do_not_change_the_result(comm, host, flags):
+    """The same roles on a port whose ranks count as being on several hosts."""
+    config = resolve(config_of(flags), ranks=comm.size)
+    problem = supervised_problem(config, workers=comm.size)
+    initial = problem.initial()
+    servers, workers = assign_roles([0] * comm.size, config.servers or 0)
+    port = MpiPort(comm, wiring_for(initial.size, servers, workers), timeout_s=20, host=host)
+    reports = []
+    port.on_report = reports.append
+    whole = np.empty_like(initial)
+    if comm.rank in servers:
+        span = port.wiring.spans[servers.index(comm.rank)]
+        role = server_role(port, config, span.of(initial))
+        drive(role.run())
+        mine = role.shard.theta
+    else:
+        port.theta[:] = initial
+        role = worker_role(port, config, problem)
+        drive(role.run())
+        mine = port.theta
+    port.finish_reports(lambda: sum(report.last for report in reports) == len(workers))
+    owners = zip(servers, port.wiring.spans, strict=True) if servers else [(0, slice(None))]
+    for rank, span in owners:
+        if comm.rank in (0, rank):
+            part = whole[span] if isinstance(span, slice) else span.of(whole)
+            port.fetch(rank, mine if comm.rank == rank else None, part if comm.rank == 0 else None)
+    port.close()
+    if comm.rank == 0:
+        np.testing.assert_array_equal(whole, in_virtual_time(comm, config))
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("placement", ["first", "last", "spread"])
+def test_placement_does_not_change_the_result(comm, placement):
+    config = config_of({"mode": "sync", "servers": 2, "placement": placement})
+    run = psrt.run(config, comm=comm)
+    if comm.rank == 0:
+        np.testing.assert_array_equal(run.theta, in_virtual_time(comm, config))
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("servers_first", [True, False])
+def test_the_launcher_may_say_who_is_who(comm, servers_first):
+    place = comm.rank if servers_first else comm.size - 1 - comm.rank
+    config = config_of({"mode": "sync"})
+    run = run_over_mpi(comm, config, role="server" if place < 2 else "worker")
+    if comm.rank == 0:
+        assert (run.summary.servers, run.summary.workers) == (2, comm.size - 2)
+        expected = in_virtual_time(comm, config_of({"mode": "sync", "servers": 2}))
+        np.testing.assert_array_equal(run.theta, expected)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_delays_change_nothing_but_the_time(comm):
+    delays = {"straggler": ((comm.size - 1, 0.02),), "jitter": 0.001}
+    run = psrt.run(config_of({"mode": "sync"}, **delays), comm=comm)
+    if comm.rank == 0:
+        expected = in_virtual_time(comm, config_of({"mode": "sync"}))
+        np.testing.assert_array_equal(run.theta, expected)
+        assert run.summary.seconds >= STEPS * 0.02
+
+
+@pytest.mark.mpi(min_size=4)
+def test_half_of_the_ranks_are_a_job_of_their_own(comm):
+    """Two jobs at once, of different modes, share nothing."""
+    half = comm.Split(comm.rank % 2)
+    config = config_of({"mode": "sync"} if comm.rank % 2 else {"mode": "allreduce"})
+    run = psrt.run(config, comm=half)
+    if half.rank == 0:
+        np.testing.assert_array_equal(run.theta, in_virtual_time(half, config))
+    half.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_is_said_and_written_comes_from_rank_0(comm, shared_folder):
+    out = shared_folder / "run"
+    said = []
+    config = config_of({"mode": "sync", "out": str(out)}, steps=None, epochs=1)
+    psrt.run(config, comm=comm, say=said.append)
+    comm.Barrier()
+    assert {path.name for path in out.iterdir()} == {
+        "config.toml",
+        "metrics.jsonl",
+        "model.safetensors",
+        "summary.json",
+    }
+    assert bool(said) == (comm.rank == 0)

@@ -1,0 +1,39 @@
+"""The table of modes as a whole, and when local SGD averages."""
+
+from __future__ import annotations
+
+import pytest
+
+from psrt.config.modes import SERVER_MODES as CONFIGURABLE
+from psrt.errors import ConfigError
+from psrt.sync import SERVER_MODES, AveragingPeriod, policy_for
+
+
+def test_every_mode_of_the_config_that_has_servers_has_a_row():
+    assert {*CONFIGURABLE, "local-sgd"} == SERVER_MODES.keys()
+
+
+def test_a_mode_without_servers_has_no_policy():
+    with pytest.raises(ConfigError, match="mode 'allreduce' has no servers; those that do: sync"):
+        policy_for("allreduce", 2)
+
+
+def test_everybody_starts_at_clock_and_version_zero():
+    policy = policy_for("ssp", 3, staleness=2)
+    assert (policy.version, policy.clock, policy.live) == (0, {0: 0, 1: 0, 2: 0}, True)
+
+
+@pytest.mark.parametrize(
+    ("local_steps", "until", "steps", "progress", "due"),
+    [
+        (1, 0.0, 1, 0.0, True),
+        (4, 0.0, 3, 0.0, False),
+        (4, 0.0, 4, 0.0, True),
+        (4, 1.0, 1, 0.999, True),  # post-local: every step until then
+        (4, 1.0, 1, 1.0, False),
+        (4, 1.0, 5, 1.0, True),
+    ],
+)
+def test_averaging_period(local_steps, until, steps, progress, due):
+    period = AveragingPeriod(local_steps, until)
+    assert period.due(steps=steps, progress=progress) is due

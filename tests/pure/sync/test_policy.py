@@ -1,0 +1,344 @@
+"""Scripts of events, mode by mode, with every decision written down."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from psrt.errors import ProtocolError
+from psrt.messages import Leave, Push
+from psrt.sync import Apply, Drop, Keep, Serve, policy_for
+
+
+def push(worker, clock, version, samples=8):
+    return Push(worker, clock, version, samples, progress=0.25, norm=1.5)
+
+
+def leave(worker, clock=0):
+    return Leave(worker, clock)
+
+
+def play(policy, *script):
+    """Feed events and compare decisions: event, decisions, event, decisions, …"""
+    for event, expected in zip(script[::2], script[1::2], strict=True):
+        assert policy.handle(event) == expected, event
+
+
+A0, B0, C0 = push(0, 0, 0), push(1, 0, 0), push(2, 0, 0)
+A1, B1, C1 = push(0, 1, 1), push(1, 1, 1), push(2, 1, 1)
+
+
+class TestSync:
+    def test_a_round_is_folded_in_worker_order_and_then_everybody_goes_on(self):
+        policy = policy_for("sync", 3)
+        play(
+            policy,
+            *(C0, []),
+            *(A0, []),
+            *(B0, [Apply((A0, B0, C0)), Serve(2, 1), Serve(0, 1), Serve(1, 1)]),
+            *(B1, []),
+            *(C1, []),
+            *(A1, [Apply((A1, B1, C1)), Serve(1, 2), Serve(2, 2), Serve(0, 2)]),
+        )
+        assert policy.version == 2
+
+    def test_an_empty_push_counts_to_the_quorum(self):
+        empty = push(0, 0, 0, samples=0)
+        play(
+            policy_for("sync", 2),
+            *(B0, []),
+            *(empty, [Apply((empty, B0)), Serve(1, 1), Serve(0, 1)]),
+        )
+
+    def test_who_leaves_before_its_push_is_not_waited_for(self):
+        policy = policy_for("sync", 3)
+        play(
+            policy,
+            *(A0, []),
+            *(B0, []),
+            *(leave(2), [Apply((A0, B0)), Serve(0, 1), Serve(1, 1)]),
+            *(A1, []),
+            *(leave(1, 1), [Apply((A1,)), Serve(0, 2)]),
+            *(leave(0, 2), []),
+        )
+        assert not policy.live
+
+    def test_who_dies_with_its_push_unanswered_takes_it_along(self):
+        play(
+            policy_for("sync", 3),
+            *(B0, []),
+            *(leave(1), [Drop(B0)]),
+            *(A0, []),
+            *(C0, [Apply((A0, C0)), Serve(0, 1), Serve(2, 1)]),
+        )
+
+    def test_the_last_to_die_leaves_nothing(self):
+        policy = policy_for("sync", 1)
+        play(policy, leave(0), [])
+        policy = policy_for("sync", 2)
+        play(policy, A0, [], leave(0), [Drop(A0)], leave(1), [])
+        assert (policy.live, policy.pending, policy.waiting) == (False, [], {})
+
+    def test_local_sgd_is_the_same_machine(self):
+        play(
+            policy_for("local-sgd", 2),
+            *(B0, []),
+            *(A0, [Apply((A0, B0)), Serve(1, 1), Serve(0, 1)]),
+        )
+
+
+class TestBackups:
+    def test_the_first_are_enough_and_the_rest_are_dropped(self):
+        policy = policy_for("sync", 3, backup=1)
+        play(
+            policy,
+            *(C0, []),
+            *(A0, [Apply((A0, C0)), Serve(2, 1), Serve(0, 1)]),
+            *(B0, [Drop(B0), Serve(1, 1)]),
+            *(B1, []),
+        )
+
+    def test_a_straggler_goes_on_with_the_newest_round(self):
+        policy = policy_for("sync", 2, backup=1)
+        later = push(1, 2, 2)
+        play(
+            policy,
+            *(A0, [Apply((A0,)), Serve(0, 1)]),
+            *(A1, [Apply((A1,)), Serve(0, 2)]),
+            *(B0, [Drop(B0), Serve(1, 2)]),
+            *(later, [Apply((later,)), Serve(1, 3)]),
+        )
+
+    def test_a_late_push_without_samples_is_answered_and_not_counted_as_dropped(self):
+        play(
+            policy_for("sync", 2, backup=1),
+            *(A0, [Apply((A0,)), Serve(0, 1)]),
+            *(push(1, 0, 0, samples=0), [Serve(1, 1)]),
+        )
+
+    def test_whom_another_shard_carried_ahead_waits_for_its_round_and_is_no_part_of_it(self):
+        # Worker 2 missed round 0 here, in time to be answered with version 1, and missed both
+        # rounds 0 and 1 on another shard, which answered with version 2.
+        policy = policy_for("sync", 3, backup=1)
+        play(
+            policy,
+            *(A0, []),
+            *(B0, [Apply((A0, B0)), Serve(0, 1), Serve(1, 1)]),
+            *(C0, [Drop(C0), Serve(2, 1)]),
+            *(push(2, clock=2, version=1, samples=0), []),
+            *(A1, []),
+            *(B1, [Apply((A1, B1)), Serve(2, 2), Serve(0, 2), Serve(1, 2)]),
+        )
+
+    def test_whom_another_shard_carried_ahead_is_answered_at_once_by_one_that_caught_up(self):
+        policy = policy_for("sync", 2, backup=1)
+        play(
+            policy,
+            *(A0, [Apply((A0,)), Serve(0, 1)]),
+            *(B0, [Drop(B0), Serve(1, 1)]),
+            *(A1, [Apply((A1,)), Serve(0, 2)]),
+            *(push(1, clock=2, version=1, samples=0), [Serve(1, 2)]),
+        )
+
+    def test_a_leave_may_complete_a_round(self):
+        play(
+            policy_for("sync", 4, backup=1),
+            *(A0, []),
+            *(B0, []),
+            *(leave(3), [Apply((A0, B0)), Serve(0, 1), Serve(1, 1)]),
+        )
+
+    def test_one_is_waited_for_however_few_are_left(self):
+        policy = policy_for("sync", 3, backup=2)
+        play(policy, leave(1), [], leave(2), [], A0, [Apply((A0,)), Serve(0, 1)])
+
+    def test_a_round_nobody_will_ever_push_for_is_passed_over(self):
+        # Worker 0 died after another shard had its push for round 0, and before this one.
+        policy = policy_for("sync", 2, backup=1)
+        play(
+            policy,
+            *(push(1, clock=1, version=0, samples=0), []),
+            *(leave(0), [Apply(()), Serve(1, 1)]),
+            *(B1, [Apply((B1,)), Serve(1, 2)]),
+        )
+
+    def test_none_are_sync(self):
+        assert policy_for("sync", 3, backup=0)._late == policy_for("sync", 3)._late == math.inf
+        play(
+            policy_for("sync", 2, backup=0), A0, [], B0, [Apply((A0, B0)), Serve(0, 1), Serve(1, 1)]
+        )
+
+
+class TestAsync:
+    def test_every_push_is_an_update_and_nobody_waits(self):
+        policy = policy_for("async", 2)
+        a1, a2 = push(0, 1, 1), push(0, 2, 2)
+        play(
+            policy,
+            *(A0, [Apply((A0,)), Serve(0, 1)]),
+            *(a1, [Apply((a1,)), Serve(0, 2)]),
+            *(B0, [Apply((B0,)), Serve(1, 1)]),
+            *(leave(1), []),
+            *(a2, [Apply((a2,)), Serve(0, 3)]),
+        )
+        assert policy.version == 4
+
+    def test_staleness_counts_the_versions_in_between(self):
+        policy = policy_for("async", 2)
+        policy.handle(A0)
+        policy.handle(push(0, 1, 1))
+        assert policy.staleness(B0) == 2
+
+    def test_an_empty_push_moves_the_clock_only(self):
+        policy = policy_for("async", 1)
+        play(policy, push(0, 0, 0, samples=0), [Serve(0, 1)])
+        assert (policy.version, policy.clock) == (0, {0: 1})
+
+    def test_what_is_staler_than_the_limit_is_dropped(self):
+        policy = policy_for("async", 2, late=1)
+        a1, b1 = push(0, 1, 1), push(1, 1, 2)
+        play(
+            policy,
+            *(A0, [Apply((A0,)), Serve(0, 1)]),
+            *(a1, [Apply((a1,)), Serve(0, 2)]),
+            *(B0, [Drop(B0), Serve(1, 1)]),
+            *(b1, [Apply((b1,)), Serve(1, 2)]),
+        )
+
+    def test_the_limit_itself_is_not_too_stale(self):
+        policy = policy_for("async", 2, late=1)
+        policy.handle(A0)
+        play(policy, B0, [Apply((B0,)), Serve(1, 1)])
+
+
+class TestSsp:
+    def test_a_worker_may_be_so_far_ahead_and_no_further(self):
+        policy = policy_for("ssp", 2, staleness=1)
+        a1, a2, b1 = push(0, 1, 1), push(0, 2, 3), push(1, 1, 3)
+        play(
+            policy,
+            *(A0, [Apply((A0,)), Serve(0, 1)]),
+            *(a1, [Apply((a1,))]),  # starting clock 2 would be two ahead of worker 1
+            *(B0, [Apply((B0,)), Serve(0, 2), Serve(1, 1)]),
+            *(a2, [Apply((a2,))]),
+            *(b1, [Apply((b1,)), Serve(0, 3), Serve(1, 2)]),
+        )
+
+    def test_the_gate_is_asked_after_the_update(self):
+        policy = policy_for("ssp", 2, staleness=0)
+        play(policy, A0, [Apply((A0,))], B0, [Apply((B0,)), Serve(0, 1), Serve(1, 1)])
+
+    def test_an_empty_push_of_the_slowest_opens_the_gate(self):
+        policy = policy_for("ssp", 2, staleness=0)
+        empty = push(1, 0, 0, samples=0)
+        play(policy, A0, [Apply((A0,))], empty, [Serve(0, 1), Serve(1, 1)])
+
+    def test_the_slowest_leaving_opens_the_gate(self):
+        policy = policy_for("ssp", 3, staleness=0)
+        b0 = push(1, 0, 1)
+        play(
+            policy,
+            *(A0, [Apply((A0,))]),
+            *(b0, [Apply((b0,))]),
+            *(leave(2), [Serve(0, 1), Serve(1, 1)]),
+        )
+
+    def test_who_dies_at_the_gate_is_not_answered(self):
+        policy = policy_for("ssp", 2, staleness=0)
+        play(policy, A0, [Apply((A0,))], leave(0, 1), [], B0, [Apply((B0,)), Serve(1, 1)])
+
+    def test_dropping_does_not_stop_the_clock(self):
+        policy = policy_for("ssp", 2, staleness=0, late=0)
+        play(policy, A0, [Apply((A0,))], B0, [Drop(B0), Serve(0, 1), Serve(1, 1)])
+
+
+class TestSoftsync:
+    def test_who_goes_on_before_the_update_has_its_gradient_kept(self):
+        policy = policy_for("softsync", 4, softsync=2)
+        a1 = push(0, 1, 0)
+        play(
+            policy,
+            *(A0, [Keep(A0), Serve(0, 1)]),
+            *(a1, [Apply((A0, a1)), Serve(0, 2)]),  # the same worker twice
+            *(C0, [Keep(C0), Serve(2, 1)]),
+            *(B0, [Apply((C0, B0)), Serve(1, 1)]),  # in order of arrival
+        )
+
+    @pytest.mark.parametrize(
+        ("workers", "k", "quorum"), [(4, 1, 4), (4, 3, 1), (5, 2, 2), (6, 6, 1)]
+    )
+    def test_the_quorum_is_w_over_k(self, workers, k, quorum):
+        policy = policy_for("softsync", workers, softsync=k)
+        sizes = []
+        for clock in range(2 * quorum):
+            decisions = policy.handle(push(0, clock, policy.version))
+            sizes += [len(d.pushes) for d in decisions if isinstance(d, Apply)]
+        assert sizes == [quorum, quorum]
+
+    def test_a_leave_lowers_the_quorum(self):
+        policy = policy_for("softsync", 3, softsync=1)
+        play(
+            policy,
+            *(A0, [Keep(A0), Serve(0, 1)]),
+            *(B0, [Keep(B0), Serve(1, 1)]),
+            *(leave(2), [Apply((A0, B0))]),
+        )
+
+    def test_what_those_who_left_have_pushed_is_applied(self):
+        policy = policy_for("softsync", 4, softsync=1)
+        play(
+            policy,
+            *(A0, [Keep(A0), Serve(0, 1)]),
+            *(leave(0, 1), []),
+            *(B0, [Keep(B0), Serve(1, 1)]),
+            *(leave(1, 1), [Apply((A0, B0))]),
+            *(leave(2), []),
+            *(leave(3), []),
+        )
+        assert not policy.live
+
+    def test_an_empty_push_is_no_part_of_a_quorum(self):
+        policy = policy_for("softsync", 2, softsync=1)
+        b1 = push(1, 1, 0)
+        play(
+            policy,
+            *(A0, [Keep(A0), Serve(0, 1)]),
+            *(push(1, 0, 0, samples=0), [Serve(1, 1)]),
+            *(b1, [Apply((A0, b1)), Serve(1, 2)]),
+        )
+
+
+class TestProtocol:
+    @pytest.mark.parametrize(
+        ("name", "knobs", "script", "complaint"),
+        [
+            ("async", {}, [push(2, 0, 0)], "worker 2 pushed, but it is not among"),
+            ("async", {}, [push(0, 1, 0)], "worker 0 pushed clock 1, expected 0"),
+            ("async", {}, [A0, A0], "worker 0 pushed clock 0, expected 1"),
+            ("async", {}, [push(0, 0, 1)], "worker 0 read version 1, the newest is 0"),
+            ("async", {}, [push(0, 0, -1)], "worker 0 read version -1, the newest is 0"),
+            ("async", {}, [leave(0), A0], "worker 0 pushed, but it is not among"),
+            ("async", {}, [leave(0), leave(0)], "worker 0 left, but it is not among"),
+            ("softsync", {"softsync": 1}, [A0, A0], "worker 0 pushed clock 0, expected 1"),
+            ("ssp", {"staleness": 0}, [A0, push(0, 1, 1)], "worker 0 pushed again before"),
+            ("sync", {}, [A0, A0], "worker 0 pushed again before it was answered"),
+            ("sync", {}, [push(0, 1, 0)], "worker 0 pushed clock 1 on version 0"),
+            ("sync", {}, [push(0, 1, 1)], "worker 0 pushed clock 1, expected 0"),
+            ("sync", {}, [A0, B0, push(0, 0, 0)], "worker 0 pushed clock 0, expected 1"),
+            ("sync", {}, [push(0, 1, 0, samples=0)], "worker 0 pushed clock 1 on version 0"),
+            ("sync", {"backup": 1}, [push(0, 1, 0)], "worker 0 pushed clock 1 on version 0"),
+            ("sync", {"backup": 1}, [push(0, 1, 1)], "worker 0 read version 1, the newest is 0"),
+            ("sync", {"backup": 1}, [A0, push(0, 0, 1)], "worker 0 pushed clock 0 on version 1"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, name, knobs, script, complaint):
+        policy = policy_for(name, 2, **knobs)
+        *before, wrong = script
+        for event in before:
+            policy.handle(event)
+        state = policy.version, dict(policy.clock), list(policy.pending), dict(policy.waiting)
+        with pytest.raises(ProtocolError, match=complaint):
+            policy.handle(wrong)
+        after = policy.version, dict(policy.clock), list(policy.pending), dict(policy.waiting)
+        assert state == after

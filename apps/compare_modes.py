@@ -28,7 +28,7 @@ from psrt.cli.flags import FlagParser, parse_train
 from psrt.errors import ConfigError
 from psrt.report import human_bytes, plots, seconds_to_accuracy
 from psrt.report.strict_json import dumps
-from script import ranks_of_job, run_script, say
+from script import make_folder, names, positive, ranks_of_job, run_script, say
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -66,9 +66,7 @@ def main(argv: Sequence[str]) -> None:
     jobs = planned(options, flags, ranks=comm.size)
     rows = run_all(jobs, comm, options)
     if comm.rank == 0:
-        mpi = next((row["mpi"] for row in rows if row["mpi"]), "")
-        note = f"{comm.size} ranks, {mpi}, medians of {options.seeds} seeds, {slowness(options, comm.size)}"
-        show(rows, options, note)
+        show(rows, options, note_on(rows, options, comm.size))
 
 
 def parser() -> FlagParser:
@@ -76,8 +74,10 @@ def parser() -> FlagParser:
     flags = FlagParser(prog="compare_modes.py", description=__doc__)
     flags.add_argument("--out", type=Path, default=Path("runs/compare"), help="folder to write to")
     flags.add_argument("--target", type=float, default=0.95, help="accuracy that time is taken to")
-    flags.add_argument("--modes", default=",".join(MODES), help="names of configs, with commas")
-    flags.add_argument("--seeds", type=int, default=1, metavar="N", help="runs of each mode")
+    flags.add_argument(
+        "--modes", type=names, default=",".join(MODES), help="names of configs, with commas"
+    )
+    flags.add_argument("--seeds", type=positive, default=1, metavar="N", help="runs of each mode")
     flags.add_argument("--servers", help="servers of the modes that have some, instead of 2")
     flags.add_argument(
         "--straggler", metavar="RANK:SECONDS|none", help="default: the last rank, 3 ms per step"
@@ -90,6 +90,14 @@ def slowness(options: Namespace, ranks: int) -> str:
     return options.straggler or f"{ranks - 1}:0.003"
 
 
+def note_on(rows: Sequence[Row], options: Namespace, ranks: int) -> str:
+    """Return in words what the rows have in common."""
+    mpi = next((row["mpi"] for row in rows if row["mpi"]), "no MPI")
+    seeds = f"medians of {options.seeds} seeds" if options.seeds > 1 else "1 seed"
+    slow = slowness(options, ranks)
+    return f"{ranks} ranks, {mpi}, {seeds}" + f", straggler {slow} s" * (slow != "none")
+
+
 def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job]:
     """Return all runs in order.
 
@@ -99,7 +107,7 @@ def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job
     straggler = slowness(options, ranks)
     jobs = []
     for seed in range(options.seeds):
-        for mode in options.modes.split(","):
+        for mode in options.modes:
             if mode not in MODES:
                 raise ConfigError(f"no mode {mode!r}, there are {', '.join(MODES)}")
             words = ["--config", str(CONFIGS / f"{mode}.toml"), *flags, "--seed", str(seed)]
@@ -141,14 +149,6 @@ def run_alone(config: psrt.TrainConfig, comm: MPI.Comm) -> psrt.Run | None:
     while not done.Test():
         time.sleep(0.005)
     return run
-
-
-def make_folder(path: Path) -> None:
-    """Make the folder for the results, or raise `ConfigError`."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write to {path}: {error.strerror}") from error
 
 
 def row_of(job: Job, run: psrt.Run, target: float) -> Row:

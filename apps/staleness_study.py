@@ -31,8 +31,9 @@ from psrt.report import Staleness, plots
 from psrt.report.strict_json import dumps
 from script import make_folder, names, numbers, positive, ranks_of_job, run_script, say
 
-#: A rate that one worker learns well with and many do not, and enough epochs for smaller ones.
-DEFAULTS = ("--lr", "0.2", "--batch-size", "16", "--epochs", "25")
+#: A learning rate that one worker learns well with and many do not, and epochs enough for what is
+#: left of it. Not relu: first steps that are too large leave dead units, whatever comes later.
+DEFAULTS = ("--lr", "0.2", "--batch-size", "16", "--epochs", "25", "--activation", "tanh")
 RATES = "constant,inverse,mean-inverse,exponential,delay-compensated,gap-aware"
 COSTS = psrt.Costs(
     compute=lambda rank, rng: rng.uniform(0.8e-3, 1.2e-3), latency=lambda rng: rng.exponential(1e-4)
@@ -56,24 +57,30 @@ def main(argv: Sequence[str]) -> None:
     make_folder(options.out)
     rows = []
     for workers, config in jobs:
-        rows.append(row_of(config, workers))
-        say("{mode}  seed {seed}  {workers:2} workers  {staleness_rate:18}".format(**rows[-1])
-            + cell([rows[-1]]))
-    words = " ".join([*DEFAULTS, *flags])
-    document = {"flags": words, "runs": rows}
-    (options.out / "staleness.json").write_text(dumps(document, indent=2) + "\n", encoding="utf-8")
+        rows.append(row := row_of(config, workers))
+        what = (
+            f"{row['mode']:9} seed {row['seed']}  {workers:3} workers  {row['staleness_rate']:18}"
+        )
+        say(f"{what} {cell([row])}")
+    note = f"{settings(jobs[0][1])}, {options.seeds} seeds"
+    document = dumps({"settings": note, "runs": rows}, indent=2)
+    (options.out / "staleness.json").write_text(document + "\n", encoding="utf-8")
     for mode in options.modes:
         mine = [row for row in rows if row["mode"] == mode]
-        say(table(mine, f"\n{mode}, {words}: mean accuracy of {options.seeds} seeds, lowest [%]"))
-        draw(mine, options.out / f"{mode}.png", note=f"{mode}, {words}, {options.seeds} seeds")
+        say(table(mine, f"\n{mode}, {note}: mean (and lowest) accuracy [%]"))
+        draw(mine, options.out / f"{mode}.png", note=f"{mode}, {note}")
     say(f"\nwritten to {options.out}")
 
 
 def parser() -> FlagParser:
     """Return the parser of what is not a flag of ``psrt train``."""
     flags = FlagParser(prog="staleness_study.py", description=__doc__)
-    flags.add_argument("--out", type=Path, default=Path("runs/staleness"), help="folder to write to")
-    flags.add_argument("--workers", type=numbers, default="1,2,4,8,16,32", help="how many there are")
+    flags.add_argument(
+        "--out", type=Path, default=Path("runs/staleness"), help="folder to write to"
+    )
+    flags.add_argument(
+        "--workers", type=numbers, default="1,2,4,8,16,32", help="how many there are"
+    )
     flags.add_argument("--rates", type=names, default=RATES, help="staleness rates of psrt train")
     flags.add_argument("--modes", type=names, default="async,softsync", help="modes with staleness")
     flags.add_argument("--seeds", type=positive, default=3, help="runs of each combination")
@@ -88,6 +95,12 @@ def config_of(
     if mode == "softsync":  # an update averages workers / k gradients: two
         words += ["--softsync", str(max(1, workers // 2))]
     return psrt.resolve(parse_train(words), ranks=workers + 1)
+
+
+def settings(config: psrt.TrainConfig) -> str:
+    """Return in words what all runs have in common."""
+    length = f"{config.steps} steps" if config.steps else f"{config.epochs:g} epochs"
+    return f"{config.optimizer} lr {config.lr:g}, batches of {config.batch_size}, {length}"
 
 
 def row_of(config: psrt.TrainConfig, workers: int) -> Row:

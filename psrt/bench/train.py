@@ -18,6 +18,7 @@ from psrt.bench.measure import Summary, format_table, ratios
 from psrt.build import server_role, wiring_for, worker_role
 from psrt.config import TrainConfig, resolve
 from psrt.errors import ProtocolError
+from psrt.messages import Report
 from psrt.model import MLP
 from psrt.transport import SoloPort, drive
 from psrt.transport.mpi import MpiPort
@@ -89,6 +90,12 @@ class Scheme:
             self.initial.size, tuple(range(servers)), tuple(range(servers, comm.size))
         )
         self.port = SoloPort(wiring.n) if comm.size == 1 else MpiPort(comm, wiring)
+        self.port.on_report = self._heard
+        #: Workers' last reports that were begun, and those that rank 0 has heard.
+        self._last_reports, self._last_heard = 0, 0
+
+    def _heard(self, report: Report) -> None:
+        self._last_heard += report.last
 
     def _config(self, steps: int) -> TrainConfig:
         config = TrainConfig(steps=steps, lr=_LR, batch_size=BATCH, **self._knobs)
@@ -97,6 +104,7 @@ class Scheme:
     def run(self, steps: int) -> float:
         """Train from the start."""
         port, config = self.port, self._config(steps)
+        self._last_reports += len(port.wiring.workers)
         shard = port.wiring.shard_of(port.rank)
         if shard is None:
             np.copyto(port.theta, self.initial)
@@ -115,6 +123,7 @@ class Scheme:
     def close(self) -> None:
         """Free the port."""
         if isinstance(self.port, MpiPort):
+            self.port.finish_reports(lambda: self._last_heard == self._last_reports)
             self.port.close()
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Params, Push
+from psrt.optim import BLOCK
 from psrt.runtime.shard import Shard
-from psrt.sync import Apply, Keep, Policy, Serve
+from psrt.sync import Apply, Decision, Keep, Policy, Serve
 from psrt.transport.port import Port
 
 
@@ -30,6 +33,8 @@ class Server:
         #: How far ahead of the slowest a worker was at most, in steps, when its push came in.
         self.clock_spread_max = 0
         self._slowest = 0
+        #: Whether a version takes long enough to make to be read meanwhile.
+        self._streams = shard.theta.size > BLOCK
         port.whom = self._whom
 
     async def run(self) -> Shard:
@@ -42,12 +47,17 @@ class Server:
                 self._met[message.worker] = policy.version - message.version
             elif type(message) is not Leave:
                 raise ProtocolError(f"server {self._index} was sent {message}, expected a push")
-            for decision in policy.handle(message):
+            decisions = policy.handle(message)
+            for decision in decisions:
                 kind = type(decision)
                 if kind is Apply:
                     newest = self.shard.newest
                     buffer = await self._free_buffer() if leases else newest
-                    self.shard.apply(decision.pushes, buffer)  # type: ignore[union-attr]
+                    pushes = decision.pushes  # type: ignore[union-attr]
+                    if self._streams and any(push.samples for push in pushes):
+                        self._apply_and_serve(decisions, buffer)
+                        break  # only answers come after an update
+                    self.shard.apply(pushes, buffer)
                 elif kind is Serve:
                     self._serve(decision)  # type: ignore[arg-type]
                 elif kind is Keep:
@@ -72,6 +82,34 @@ class Server:
         reply = Params(self._index, shard.version, serve.clock, self._met[worker])
         self._port.send(rank, reply, shard.newest)
         self._leases[rank] = shard.newest
+
+    def _apply_and_serve(self, decisions: Sequence[Decision], buffer: int) -> None:
+        """Make a version and let those who wait for it copy it block by block meanwhile."""
+        shard = self.shard
+        pushes = next(d.pushes for d in decisions if type(d) is Apply)
+        serves = [d for d in decisions if type(d) is Serve]
+        announced: list[Callable[[int], None]] = []
+        later: list[Serve] = []
+        for serve in serves:
+            rank = self._ranks[serve.worker]
+            reply = Params(self._index, shard.version + 1, serve.clock, self._met[serve.worker])
+            advance = self._port.announce(rank, reply, buffer)
+            if advance is None:
+                later.append(serve)
+            else:
+                announced.append(advance)
+                self._leases[rank] = buffer
+
+        def ready(elements: int) -> None:
+            for advance in announced:
+                advance(elements)
+
+        shard.apply(pushes, buffer, ready)
+        for serve in serves:
+            if serve in later:
+                self._serve(serve)
+            else:
+                shard.read_by(serve.worker)
 
     async def _free_buffer(self) -> int:
         """Return a buffer that nobody reads: the newest version's own if possible."""

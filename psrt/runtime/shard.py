@@ -81,29 +81,39 @@ class Shard:
         self._updater.accumulate(self._kept, self._term(push, self._scale(push)), self.theta)
         self._kept_pushes += 1
 
-    def apply(self, pushes: Sequence[Push], buffer: int) -> None:
+    def apply(
+        self,
+        pushes: Sequence[Push],
+        buffer: int,
+        ready: Callable[[int], None] | None = None,
+    ) -> None:
         """Make the next version, in ``buffers[buffer]``, out of these pushes and those kept.
 
         Args:
             pushes: the round or quorum; those that were kept come first.
             buffer: the newest version's own if nobody reads it, else a free one.
+            ready: called with the number of elements that are there, where the span has several
+                blocks.
         """
         if self._plain and len(pushes) == 1 and not self._kept_pushes and pushes[0].samples:
             push = pushes[0]
             old, new = self.buffers[self.newest], self.buffers[buffer]
-            self._updater.step(old, self._payload(push.worker), new, push.progress)
+            self._updater.step(old, self._payload(push.worker), new, push.progress, ready)
             self.newest = buffer
         else:
-            self._combine(pushes, buffer)
+            self._combine(pushes, buffer, ready)
         for push in pushes:
             self._count(self.version - push.version)
         self.version += 1
 
-    def _combine(self, pushes: Sequence[Push], buffer: int) -> None:
+    def _combine(
+        self, pushes: Sequence[Push], buffer: int, ready: Callable[[int], None] | None
+    ) -> None:
         terms = self._by_sample_terms(pushes) if self._by_samples else self._equal_terms(pushes)
         if terms:
             progress = max(push.progress for push in pushes)
-            self._updater.apply(self.theta, terms, self.buffers[buffer], progress=progress)
+            out = self.buffers[buffer]
+            self._updater.apply(self.theta, terms, out, progress=progress, ready=ready)
             self.newest = buffer
 
     def drop(self) -> None:

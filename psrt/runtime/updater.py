@@ -7,7 +7,7 @@ the cut into shards and blocks does not show in the result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -58,7 +58,13 @@ class Updater:
         self._views: dict[int, tuple[Vector, list[Vector]]] = {}
 
     def apply(
-        self, theta: Vector, terms: Sequence[Contribution], out: Vector, *, progress: float
+        self,
+        theta: Vector,
+        terms: Sequence[Contribution],
+        out: Vector,
+        *,
+        progress: float,
+        ready: Callable[[int], None] | None = None,
     ) -> None:
         """Write into ``out`` what one step from ``theta`` leads to; they may be the same.
 
@@ -67,9 +73,10 @@ class Updater:
             terms: what the step is made of, at least one, summed in this order.
             out: (n,) the next parameters.
             progress: where training stands, in epochs.
+            ready: called with the number of elements that are there, as they come to be.
         """
         if len(terms) == 1 and terms[0].weight == 1.0 and self._rate is None:
-            self.step(theta, terms[0].vector, out, progress)
+            self.step(theta, terms[0].vector, out, progress, ready)
             return
         optimizer = self.optimizer
         lr = self._schedule.rate(progress)
@@ -78,15 +85,23 @@ class Updater:
         blocks = [(term, self._blocks(term.vector)) for term in terms]
         for i, span in enumerate(self._spans):
             total = self._weighted_sum(i, span, old[i], blocks)
-            if self._rate is None:
-                optimizer.update(span, old[i], total, new[i])
-                continue
             before = self._before[: span.size]
-            np.copyto(before, old[i])  # ``new`` may be ``old``
+            if self._rate is not None:
+                np.copyto(before, old[i])  # ``new`` may be ``old``
             optimizer.update(span, old[i], total, new[i])
-            self._rate.observe(span, before, new[i], lr)
+            if self._rate is not None:
+                self._rate.observe(span, before, new[i], lr)
+            if ready is not None:
+                ready(span.stop)
 
-    def step(self, theta: Vector, gradient: Vector, out: Vector, progress: float) -> None:
+    def step(
+        self,
+        theta: Vector,
+        gradient: Vector,
+        out: Vector,
+        progress: float,
+        ready: Callable[[int], None] | None = None,
+    ) -> None:
         """Do what ``apply`` does with one term of weight 1."""
         optimizer = self.optimizer
         optimizer.begin(self._schedule.rate(progress))
@@ -96,6 +111,8 @@ class Updater:
         old, given, new = self._blocks(theta), self._blocks(gradient), self._blocks(out)
         for i, span in enumerate(self._spans):
             optimizer.update(span, old[i], given[i], new[i])
+            if ready is not None:
+                ready(span.stop)
 
     def accumulate(self, total: Vector, term: Contribution, theta: Vector) -> None:
         """Add ``term`` to the (n,) vector ``total``, as it is due at parameters ``theta``."""

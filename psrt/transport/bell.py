@@ -56,12 +56,15 @@ class Bell:
         """Say that this rank is awake."""
         self._flag[0] = 0
 
-    def sleep(self, seconds: float) -> None:
-        """Sleep so long at the most."""
+    def sleep(self, seconds: float) -> bool:
+        """Sleep so long at the most; tell whether a peer pulled the cord."""
         if self._own < 0:
             time.sleep(seconds)
-        elif select.select([self._own], [], [], seconds)[0]:
-            os.read(self._own, 4096)
+            return False
+        if not select.select([self._own], [], [], seconds)[0]:
+            return False
+        os.read(self._own, 4096)
+        return True
 
     def cord(self, peer: int) -> tuple[memoryview, Callable[[], None]]:
         """Return the flag of local rank ``peer``, and what wakes it if its flag is up."""

@@ -182,9 +182,20 @@ class MpiPort:
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``."""
         link = self._links[to]
+        self._wait_until_read(to, link)
+        link.send(message, region)
+
+    def announce(self, to: int, message: Message, region: int) -> Callable[[int], None] | None:
+        """Send ``message`` before its region is written; None to another host."""
+        link = self._links[to]
+        if isinstance(link, RemoteLink):
+            return None
+        self._wait_until_read(to, link)
+        return link.announce(message, region)
+
+    def _wait_until_read(self, to: int, link: LocalLink | RemoteLink) -> None:
         if link.in_flight():
             self._wait(lambda: not link.in_flight(), lambda: f"rank {to} to read the last message")
-        link.send(message, region)
 
     def in_flight(self, to: int) -> bool:
         """Tell whether the last payload sent to rank ``to`` may still be being read."""

@@ -8,6 +8,7 @@ word         written by          meaning
 ===========  ==================  ==========================================================
 0            writer, last        messages written so far: the doorbell
 1            writer              region of the payload
+10           writer              bytes of the payload that may be read by now
 2 … 9        writer              the frame
 16           reader              messages read so far: the payload may be overwritten
 24           writer              spans offered so far in collectives
@@ -37,7 +38,7 @@ Cord: TypeAlias = tuple[memoryview, Callable[[], None]]
 WORD = 8
 #: Words of a mailbox: five cache lines of 64 bytes.
 MAILBOX_WORDS = 40
-_RUNG, _REGION, _FRAME, _READ, _OFFERED, _TAKEN = 0, 1, 2, 16, 24, 32
+_RUNG, _REGION, _FRAME, _READY, _READ, _OFFERED, _TAKEN = 0, 1, 2, 10, 16, 24, 32
 _FRAME_OFFSET = _FRAME * WORD
 _TOTAL_STORE_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")
 
@@ -133,7 +134,10 @@ class LocalLink:
         self._asleep, self._wake = cord
         self._rung = 0
         self._read = 0
-        self._nbytes = FRAME_BYTES + regions[0].nbytes
+        self._payload_bytes = regions[0].nbytes
+        self._nbytes = FRAME_BYTES + self._payload_bytes
+        #: Bytes of the incoming payload that have been copied so far.
+        self._landed = 0
         # Bytes are copied as by memcpy; numpy's own copy takes longer to get started.
         self._regions = [region.data.cast("B") for region in regions]
         self._landing = None if landing is None else landing.data.cast("B")
@@ -150,6 +154,27 @@ class LocalLink:
 
     def send(self, message: Message, region: int) -> None:
         """Write a message and ring; nothing may be in flight."""
+        self._out[_READY] = self._payload_bytes
+        self._ring(message, region)
+
+    def announce(self, message: Message, region: int) -> Callable[[int], None]:
+        """Write a message whose payload is about to be written, and ring.
+
+        Returns:
+            what is to be called with the number of elements that are ready, until all are.
+        """
+        self._out[_READY] = 0
+        self._ring(message, region)
+        return self._advance
+
+    def _advance(self, elements: int) -> None:
+        if self._fence is not None:
+            self._fence()
+        self._out[_READY] = elements * 4
+        if self._asleep[0]:
+            self._wake()
+
+    def _ring(self, message: Message, region: int) -> None:
         words = self._out
         encode(message, self._out_bytes, _FRAME_OFFSET)
         words[_REGION] = region
@@ -168,19 +193,33 @@ class LocalLink:
             return None
         if self._fence is not None:
             self._fence()
-        message = decode(self._in_bytes, _FRAME_OFFSET)
         region = words[_REGION]
         if region == NO_PAYLOAD:
             self.bytes_received += FRAME_BYTES
         else:
+            if self._landing is not None and not self._land(region):
+                return None
             self.bytes_received += self._nbytes
-            if self._landing is not None:
-                self._landing[:] = self._regions[region]
+        message = decode(self._in_bytes, _FRAME_OFFSET)
         if self._fence is not None:
             self._fence()
         self._read += 1
         words[_READ] = self._read
         return message
+
+    def _land(self, region: int) -> bool:
+        """Copy what is ready of the payload; tell whether that was the last of it."""
+        assert self._landing is not None
+        ready, landed = self._in[_READY], self._landed
+        if self._fence is not None:
+            self._fence()
+        if landed == 0 and ready == self._payload_bytes:
+            self._landing[:] = self._regions[region]
+            return True
+        if ready > landed:
+            self._landing[landed:ready] = self._regions[region][landed:ready]
+        self._landed = ready % self._payload_bytes  # the next payload begins at 0
+        return ready == self._payload_bytes
 
 
 class LocalNeighbour:

@@ -40,8 +40,8 @@ class Sleeper(Protocol):
     def lower_flag(self) -> None:
         """Say that this rank is awake."""
 
-    def sleep(self, seconds: float) -> None:
-        """Sleep so long at the most."""
+    def sleep(self, seconds: float) -> bool:
+        """Sleep so long at the most; tell whether something ended it before."""
 
 
 class Patience:
@@ -131,5 +131,6 @@ class Patience:
         if self._bell is None:
             time.sleep(seconds)
             return
-        self._bell.sleep(seconds)
+        if self._bell.sleep(seconds):
+            self._polls = 0  # something comes, and more may follow at once
         self.end()

@@ -121,6 +121,15 @@ class Port(Protocol):
         """
         ...
 
+    def announce(self, to: int, message: Message, region: int) -> Callable[[int], None] | None:
+        """Send ``message`` before its region is written, so that it is read while it is written.
+
+        Returns:
+            what is to be called with the number of elements that are ready, in order, until all
+            are; None where there is no such way to ``to``: then nothing was sent.
+        """
+        ...
+
     def in_flight(self, to: int) -> bool:
         """Tell whether the last payload sent to rank ``to`` may still be being read."""
         ...

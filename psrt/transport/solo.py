@@ -79,6 +79,10 @@ class SoloPort:
         """Refuse."""
         _nobody()
 
+    def announce(self, to: int, message: Message, region: int) -> Callable[[int], None] | None:
+        """Refuse."""
+        _nobody()
+
     async def receive(self) -> Message:
         """Refuse."""
         _nobody()

@@ -251,6 +251,10 @@ class VirtualPort:
         mail = _Mail(self.rank, message, region, nbytes)
         self.world.carry(self.rank, to, nbytes, lambda: self.world.ports[to].deliver(mail))
 
+    def announce(self, to: int, message: Message, region: int) -> Callable[[int], None] | None:
+        """Decline: nothing happens during an update in virtual time."""
+        return None
+
     def _payload_size(self, peer: int) -> int:
         server = peer if self.wiring.shard_of(peer) is not None else self.rank
         return self.wiring.spans[self.wiring.servers.index(server)].size

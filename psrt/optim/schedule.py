@@ -58,9 +58,12 @@ class Schedule:
         self.peak = lr
         self._warmup = warmup_epochs
         self._decay_epochs, self._decay_factor = decay_epochs, decay_factor
+        self._always_peak = kind == "constant" and warmup_epochs == 0
 
     def rate(self, progress: float) -> float:
         """Return the rate at ``progress`` epochs, a fraction included."""
+        if self._always_peak:
+            return self.peak
         if progress < self._warmup:
             return self.peak * progress / self._warmup
         return self.peak * self._shape(progress - self._warmup)

@@ -66,8 +66,9 @@ class MpiPort:
         workers = self._comm.Split(0 if wiring.worker_of(self.rank) is not None else 1)
         self._workers_comm = workers
         self._lay_out_memory()
+        self._crowded = self._node.size > len(os.sched_getaffinity(0))
         self._patience = Patience(
-            crowded=self._node.size > len(os.sched_getaffinity(0)),
+            crowded=self._crowded,
             timeout_s=timeout_s,
             bell=self._bell if self._bell.works else None,
             while_idle=self._take_reports,
@@ -186,9 +187,13 @@ class MpiPort:
         link.send(message, region)
 
     def announce(self, to: int, message: Message, region: int) -> Callable[[int], None] | None:
-        """Send ``message`` before its region is written; None to another host."""
+        """Send ``message`` before its region is written; None to another host.
+
+        Neither where ranks share cores: a reader that waits for the next block would be woken for
+        each, and take the core that makes it.
+        """
         link = self._links[to]
-        if isinstance(link, RemoteLink):
+        if self._crowded or isinstance(link, RemoteLink):
             return None
         self._wait_until_read(to, link)
         return link.announce(message, region)

@@ -61,7 +61,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 # --- installation -------------------------------------------------------------------------------
 
 .PHONY: help install train test test-pure test-parallel test-e2e lint
-.PHONY: bench bench-step bench-ps bench-train compare plots clean distclean
+.PHONY: bench bench-step bench-ps bench-train compare study plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
 
 help:  ## list the commands
@@ -109,10 +109,12 @@ train: $(VENV)/.has-psrt  ## train on the handwritten digits: 2 servers, 2 worke
 	  --dataset digits --out $(OUT) --overwrite $(ARGS)
 
 compare: $(VENV)/.has-plot  ## run every mode, with and without a straggler: a table and a plot
-	$(PY) apps/compare_modes.py $(ARGS)
+	$(MPIRUN) -n $(RANKS) $(PY) apps/compare_modes.py --out runs/compare $(ARGS)
 
-plots: compare  ## compare, and then accuracy against the number of workers
-	$(PY) apps/staleness_study.py $(ARGS)
+study: $(VENV)/.has-plot  ## accuracy against workers, with and without staleness-aware rates
+	$(PY) apps/staleness_study.py --out runs/staleness $(ARGS)
+
+plots: compare study  ## both, into runs/compare and runs/staleness
 
 # --- tests --------------------------------------------------------------------------------------
 
@@ -123,10 +125,13 @@ test-pure: $(VENV)/.has-tests  ## tests without MPI
 
 test-parallel: $(RANK_COUNTS:%=test-parallel-%)  ## tests under mpirun; test-parallel-4: on 4 ranks only
 
+# Open MPI tells every rank that it has a terminal, even where the output goes to a file.
+COLOR = $(if $(MAKE_TERMOUT),,--color=no)
+
 # -x: ranks that were out of step once may stay so; -s: what a rank says as it ends the job is seen.
 $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 	$(TIMEOUT) $(LAUNCH_TIMEOUT) $(MPIRUN) -n $* \
-	  $(PY) -m pytest -x -s --with-mpi tests/parallel </dev/null
+	  $(PY) -m pytest -x -s $(COLOR) --with-mpi tests/parallel </dev/null
 
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
 	$(TIMEOUT) 900 $(PY) -m pytest tests/e2e </dev/null

@@ -5,7 +5,7 @@
 Each mode runs from its file in apps/configs, one after the other on the same ranks. Seeds are the
 outermost loop, so that whatever slows the machine down for a while does it to all modes; table and
 plot show medians over the seeds. Flags that are not listed here are those of `psrt train` and go to
-every mode, as in: --epochs 5 --hidden 32.
+every mode, as in: --epochs 5 --hidden 32
 
 The time to an accuracy is taken when worker 0 finds it at the end of one of its epochs, so another
 rank should be the straggler. The serial baseline has rank 0 for itself and no straggler.
@@ -14,21 +14,22 @@ rank should be the straggler. The serial baseline has rank 0 for itself and no s
 from __future__ import annotations
 
 import csv
-import dataclasses
 import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from script import DEFAULT, make_folder, names, number, ranks_of_job, run_script, say
 
 import psrt
 from psrt.cli.flags import FlagParser, parse_train
 from psrt.errors import ConfigError
 from psrt.report import human_bytes, plots, seconds_to_accuracy
 from psrt.report.strict_json import dumps
-from script import make_folder, names, positive, ranks_of_job, run_script, say
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -45,6 +46,16 @@ MODES = (
 )  # fmt: skip
 
 Row = dict[str, Any]
+
+#: Column of the table: where its value is in a row, its heading, and how it is written.
+COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("seconds_to_accuracy", "to target", lambda x: "never" if x is None else f"{x:.3f} s"),
+    ("test_accuracy", "accuracy", lambda x: f"{100 * x:.2f} %"),
+    ("worst_accuracy", "worst", lambda x: f"{100 * x:.2f} %"),
+    ("staleness_mean", "staleness", lambda x: f"{x:.2f}"),
+    ("bytes_sent", "sent", human_bytes),
+    ("samples_per_second", "samples/s", lambda x: f"{x:,.0f}"),
+)
 
 
 class Job(NamedTuple):
@@ -63,8 +74,9 @@ def main(argv: Sequence[str]) -> None:
     comm = ranks_of_job()
     if comm is None or comm.size == 1:
         raise ConfigError(f"comparing modes takes several ranks: mpirun -n 4 python {sys.argv[0]}")
-    jobs = planned(options, flags, ranks=comm.size)
-    rows = run_all(jobs, comm, options)
+    if options.straggler is None:
+        options.straggler = f"{comm.size - 1}:0.003"
+    rows = run_all(planned(options, flags, ranks=comm.size), comm, options)
     if comm.rank == 0:
         show(rows, options, note_on(rows, options, comm.size))
 
@@ -72,30 +84,14 @@ def main(argv: Sequence[str]) -> None:
 def parser() -> FlagParser:
     """Return the parser of what is not a flag of ``psrt train``."""
     flags = FlagParser(prog="compare_modes.py", description=__doc__)
-    flags.add_argument("--out", type=Path, default=Path("runs/compare"), help="folder to write to")
-    flags.add_argument("--target", type=float, default=0.95, help="accuracy that time is taken to")
-    flags.add_argument(
-        "--modes", type=names, default=",".join(MODES), help="names of configs, with commas"
-    )
-    flags.add_argument("--seeds", type=positive, default=1, metavar="N", help="runs of each mode")
-    flags.add_argument("--servers", help="servers of the modes that have some, instead of 2")
-    flags.add_argument(
-        "--straggler", metavar="RANK:SECONDS|none", help="default: the last rank, 3 ms per step"
-    )
+    add = flags.add_argument
+    add("--out", type=Path, default=Path("runs/compare"), metavar="DIR", help=DEFAULT)
+    add("--target", type=float, default=0.95, metavar="ACCURACY", help=DEFAULT)
+    add("--modes", type=names, default=",".join(MODES), metavar="MODE,...", help=DEFAULT)
+    add("--seeds", type=number, default=1, metavar="N", help=DEFAULT)
+    add("--servers", metavar="S", help="of the modes that have servers (default: 2)")
+    add("--straggler", metavar="RANK:SECONDS", help="or none (default: the last rank, by 0.003)")
     return flags
-
-
-def slowness(options: Namespace, ranks: int) -> str:
-    """Return the straggler as ``--straggler`` takes it."""
-    return options.straggler or f"{ranks - 1}:0.003"
-
-
-def note_on(rows: Sequence[Row], options: Namespace, ranks: int) -> str:
-    """Return in words what the rows have in common."""
-    mpi = next((row["mpi"] for row in rows if row["mpi"]), "no MPI")
-    seeds = f"medians of {options.seeds} seeds" if options.seeds > 1 else "1 seed"
-    slow = slowness(options, ranks)
-    return f"{ranks} ranks, {mpi}, {seeds}" + f", straggler {slow} s" * (slow != "none")
 
 
 def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job]:
@@ -104,7 +100,6 @@ def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job
     Raises:
         ConfigError: if one of them cannot be, before any has begun.
     """
-    straggler = slowness(options, ranks)
     jobs = []
     for seed in range(options.seeds):
         for mode in options.modes:
@@ -114,18 +109,19 @@ def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job
             if options.servers and parse_train(words).servers:
                 words += ["--servers", options.servers]
             jobs.append(Job(mode, False, parse_train(words)))
-            if mode != "serial" and straggler != "none":
-                jobs.append(Job(mode, True, parse_train([*words, "--straggler", straggler])))
+            if mode != "serial" and options.straggler != "none":
+                words += ["--straggler", options.straggler]
+                jobs.append(Job(mode, True, parse_train(words)))
             psrt.resolve(jobs[-1].config, ranks=1 if mode == "serial" else ranks)
     return jobs
 
 
-def run_all(jobs: Sequence[Job], comm: MPI.Comm, options: Namespace) -> list[Row]:
-    """Run the jobs; return a row per run at rank 0, none elsewhere."""
+def run_all(jobs: Iterable[Job], comm: MPI.Comm, options: Namespace) -> list[Row]:
+    """Run the jobs; return a row for each at rank 0, none elsewhere."""
     from psrt.transport.agreement import AbortGuard, together
 
     rows: list[Row] = []
-    guard = AbortGuard(comm)
+    guard = AbortGuard(comm)  # one rank's failure ends all of them
     with guard.watch():
         with together(comm):
             if comm.rank == 0:
@@ -154,65 +150,63 @@ def run_alone(config: psrt.TrainConfig, comm: MPI.Comm) -> psrt.Run | None:
 def row_of(job: Job, run: psrt.Run, target: float) -> Row:
     """Return what is kept of a run."""
     summary = run.summary
+    if summary.test_accuracy is None:
+        raise ConfigError(f"modes are compared by accuracy, {job.config.dataset} has no classes")
     return {
         "mode": job.mode,
         "straggler": job.straggler,
         "seed": summary.seed,
-        "seconds_to_accuracy": seconds_to_accuracy(map(dataclasses.asdict, run.records), target),
+        "workers": summary.workers,
+        "servers": summary.servers,
+        "seconds_to_accuracy": seconds_to_accuracy(map(asdict, run.records), target),
         "test_accuracy": summary.test_accuracy,
-        "worst_accuracy": summary.test_accuracy,
         "staleness_mean": summary.staleness.mean,
         "staleness_max": summary.staleness.max,
         "dropped": summary.dropped,
         "bytes_sent": summary.bytes_sent,
         "samples_per_second": summary.samples_per_second,
         "seconds": summary.seconds,
-        "workers": summary.workers,
-        "servers": summary.servers,
         "mpi": summary.mpi,
     }
 
 
-def medians(rows: Sequence[Row]) -> list[Row]:
-    """Return a row per mode and straggler: medians over the seeds, and the worst accuracy."""
+def medians(rows: Iterable[Row]) -> list[Row]:
+    """Return a row for each mode with and without straggler: medians, and the worst accuracy."""
     groups: dict[tuple[str, bool], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["mode"], row["straggler"]), []).append(row)
-    return [
-        group[0]
-        | {key: median([row[key] for row in group]) for key in SHOWN}
-        | {"worst_accuracy": min(row["test_accuracy"] for row in group)}
-        for group in groups.values()
-    ]
+    result = []
+    for (mode, straggler), group in groups.items():
+        middle = {key: median([row[key] for row in group]) for key, *_ in COLUMNS if key in row}
+        worst = min(row["test_accuracy"] for row in group)
+        result.append({"mode": mode, "straggler": straggler, **middle, "worst_accuracy": worst})
+    return result
 
 
-def median(values: Sequence[float | None]) -> float | None:
+def median(values: Iterable[float | None]) -> float | None:
     """Return the median; None, for never, is larger than everything."""
     middle = statistics.median(math.inf if value is None else value for value in values)
     return None if middle == math.inf else middle
 
 
-#: Measured value → heading in the table, and how it is written.
-SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "seconds_to_accuracy": ("to target", lambda x: "never" if x is None else f"{x:.3f} s"),
-    "test_accuracy": ("accuracy", lambda x: f"{100 * x:.2f} %"),
-    "worst_accuracy": ("worst", lambda x: f"{100 * x:.2f} %"),
-    "staleness_mean": ("staleness", lambda x: f"{x:.2f}"),
-    "bytes_sent": ("sent", human_bytes),
-    "samples_per_second": ("samples/s", lambda x: f"{x:,.0f}"),
-}
+def note_on(rows: Iterable[Row], options: Namespace, ranks: int) -> str:
+    """Return in words what the rows have in common."""
+    mpi = next((row["mpi"] for row in rows if row["mpi"]), "no MPI")
+    seeds = f"medians of {options.seeds} seeds" if options.seeds > 1 else "1 seed"
+    slow = "no" if options.straggler == "none" else options.straggler
+    return f"{ranks} ranks, {mpi}, {seeds}, {slow} straggler, target {100 * options.target:g} %"
 
 
 def line_of(row: Row) -> str:
-    """Return a row of the table."""
-    values = "".join(f"{write(row[key]):>12}" for key, (_, write) in SHOWN.items())
-    return f"{row['mode']:<20}{'straggler' if row['straggler'] else '':<10}{values}"
+    """Return a line of the table; of a single run, without what only several have."""
+    cells = [f"{write(row[key]):>12}" for key, _, write in COLUMNS if key in row]
+    return f"{row['mode']:<20}{'straggler' if row['straggler'] else '':<10}{''.join(cells)}"
 
 
 def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
-    """Print the table, draw the plot and write all rows, at rank 0."""
-    headings = "".join(f"{heading:>12}" for heading, _ in SHOWN.values())
+    """Print the table, write all rows, and draw the plot."""
     summary = medians(rows)
+    headings = "".join(f"{heading:>12}" for _, heading, _ in COLUMNS)
     say("\n".join(["", note, f"{'mode':<30}{headings}", *map(line_of, summary)]))
     document = {"note": note, "target": options.target, "medians": summary, "runs": rows}
     (options.out / "modes.json").write_text(dumps(document, indent=2) + "\n", encoding="utf-8")

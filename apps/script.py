@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ from psrt.job import launched
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+#: All that the help says of most flags.
+DEFAULT = "default: %(default)s"
 
 
 def run_script(main: Callable[[Sequence[str]], None]) -> int:
@@ -61,16 +65,15 @@ def names(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    """Return the whole numbers that commas separate: the type of a flag."""
-    return [positive(part) for part in text.split(",")]
+    """Return the whole numbers, 1 or more, that commas separate: the type of a flag."""
+    return [number(part) for part in text.split(",")]
 
 
-def positive(text: str) -> int:
+def number(text: str) -> int:
     """Return a whole number of at least 1: the type of a flag."""
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
+    return int(text)
 
 
 def say(line: str) -> None:

@@ -19,9 +19,10 @@ import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from script import DEFAULT, make_folder, names, number, numbers, ranks_of_job, run_script, say
 
 import psrt
 from psrt.build import supervised_problem
@@ -29,12 +30,14 @@ from psrt.cli.flags import FlagParser, parse_train
 from psrt.errors import ConfigError
 from psrt.report import Staleness, plots
 from psrt.report.strict_json import dumps
-from script import make_folder, names, numbers, positive, ranks_of_job, run_script, say
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 #: A learning rate that one worker learns well with and many do not, and epochs enough for what is
 #: left of it. Not relu: first steps that are too large leave dead units, whatever comes later.
 DEFAULTS = ("--lr", "0.2", "--batch-size", "16", "--epochs", "25", "--activation", "tanh")
-RATES = "constant,inverse,mean-inverse,exponential,delay-compensated,gap-aware"
+RATES = "constant,inverse,mean-inverse,delay-compensated,gap-aware"
 COSTS = psrt.Costs(
     compute=lambda rank, rng: rng.uniform(0.8e-3, 1.2e-3), latency=lambda rng: rng.exponential(1e-4)
 )
@@ -48,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
     comm = ranks_of_job()
     if comm is not None and comm.size > 1:
         raise ConfigError("the study is one process in virtual time: start it without mpirun")
-    jobs = [
+    jobs = [  # all made before the first is run: a bad flag is told at once
         (workers, config_of(mode, rate, workers, seed, flags))
         for mode, seed, workers, rate in product(
             options.modes, range(options.seeds), options.workers, options.rates
@@ -57,33 +60,21 @@ def main(argv: Sequence[str]) -> None:
     make_folder(options.out)
     rows = []
     for workers, config in jobs:
-        rows.append(row := row_of(config, workers))
-        what = (
-            f"{row['mode']:9} seed {row['seed']}  {workers:3} workers  {row['staleness_rate']:18}"
-        )
-        say(f"{what} {cell([row])}")
-    note = f"{settings(jobs[0][1])}, {options.seeds} seeds"
-    document = dumps({"settings": note, "runs": rows}, indent=2)
-    (options.out / "staleness.json").write_text(document + "\n", encoding="utf-8")
-    for mode in options.modes:
-        mine = [row for row in rows if row["mode"] == mode]
-        say(table(mine, f"\n{mode}, {note}: mean (and lowest) accuracy [%]"))
-        draw(mine, options.out / f"{mode}.png", note=f"{mode}, {note}")
-    say(f"\nwritten to {options.out}")
+        rows.append(row_of(config, workers))
+        where = f"{config.mode:9} seed {config.seed}  {workers:3} workers"
+        say(f"{where}  {config.staleness_rate:18} {cell(rows[-1:])}")
+    show(rows, options, f"{settings(jobs[0][1])}, {options.seeds} seeds")
 
 
 def parser() -> FlagParser:
     """Return the parser of what is not a flag of ``psrt train``."""
     flags = FlagParser(prog="staleness_study.py", description=__doc__)
-    flags.add_argument(
-        "--out", type=Path, default=Path("runs/staleness"), help="folder to write to"
-    )
-    flags.add_argument(
-        "--workers", type=numbers, default="1,2,4,8,16,32", help="how many there are"
-    )
-    flags.add_argument("--rates", type=names, default=RATES, help="staleness rates of psrt train")
-    flags.add_argument("--modes", type=names, default="async,softsync", help="modes with staleness")
-    flags.add_argument("--seeds", type=positive, default=3, help="runs of each combination")
+    add = flags.add_argument
+    add("--out", type=Path, default=Path("runs/staleness"), metavar="DIR", help=DEFAULT)
+    add("--workers", type=numbers, default="1,2,4,8,16,32", metavar="W,...", help=DEFAULT)
+    add("--rates", type=names, default=RATES, metavar="RATE,...", help=DEFAULT)
+    add("--modes", type=names, default="async,softsync", metavar="MODE,...", help=DEFAULT)
+    add("--seeds", type=number, default=3, metavar="N", help=DEFAULT)
     return flags
 
 
@@ -119,11 +110,25 @@ def row_of(config: psrt.TrainConfig, workers: int) -> Row:
     return row
 
 
-def table(rows: Sequence[Row], title: str) -> str:
+def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
+    """Write all rows, then print a table and draw a plot for each mode."""
+    document = dumps({"settings": note, "runs": rows}, indent=2)
+    (options.out / "staleness.json").write_text(document + "\n", encoding="utf-8")
+    for mode in options.modes:
+        mine = [row for row in rows if row["mode"] == mode]
+        say(f"\n{mode}, {note}: mean (and lowest) accuracy [%]\n{table(mine)}")
+        try:
+            plots.staleness_study(mine, options.out / f"{mode}.png", note=f"{mode}, {note}")
+        except ConfigError as error:  # matplotlib is an extra
+            say(f"no plot: {error}")
+    say(f"\nwritten to {options.out}")
+
+
+def table(rows: Sequence[Row]) -> str:
     """Return a table with a column for each number of workers and a line for each rate."""
     workers = list(dict.fromkeys(row["workers"] for row in rows))
     rates = list(dict.fromkeys(row["staleness_rate"] for row in rows))
-    lines = [title, f"{'workers':20}" + "".join(f"{count:>14}" for count in workers)]
+    lines = [f"{'workers':20}" + "".join(f"{count:>14}" for count in workers)]
     for rate in rates:
         cells = [
             cell([r for r in rows if (r["staleness_rate"], r["workers"]) == (rate, count)])
@@ -144,14 +149,6 @@ def cell(rows: Sequence[Row]) -> str:
         return "diverged"
     mean = f"{statistics.mean(known):.1f}"
     return f"{mean} ({min(known):.1f})" if len(known) > 1 else mean
-
-
-def draw(rows: Sequence[Row], path: Path, *, note: str) -> None:
-    """Draw the plot, or say why not."""
-    try:
-        plots.staleness_study(rows, path, note=note)
-    except ConfigError as error:  # matplotlib is an extra
-        say(f"no plot: {error}")
 
 
 if __name__ == "__main__":

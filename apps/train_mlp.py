@@ -11,9 +11,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from script import run_script, say
+
 import psrt
 from psrt.cli.flags import parse_train
-from script import run_script, say
 
 
 def main(argv: Sequence[str]) -> None:
@@ -22,10 +23,10 @@ def main(argv: Sequence[str]) -> None:
     result = psrt.run(config, say=say)  # says a line per epoch and a table at the end
     if result is None:
         return  # rank 0 has the result
-    known = [record for record in result.records if record.accuracy is not None]
+    known = [(record.accuracy, record.epoch) for record in result.records if record.accuracy]
     if known:
-        best = max(known, key=lambda record: record.accuracy)
-        say(f"best       {100 * best.accuracy:.2f} % after epoch {best.epoch}")
+        accuracy, epoch = max(known)
+        say(f"best       {100 * accuracy:.2f} % after epoch {epoch}")
     say(f"parameters {result.theta.size:,}, largest {abs(result.theta).max():.3f}")
 
 

@@ -6,6 +6,8 @@ import math
 
 from psrt.errors import ConfigError
 
+#: How far progress may be off, as a share of it.
+_HAIR = 1e-6
 #: Every schedule's name.
 SCHEDULES = ("constant", "step", "cosine")
 
@@ -71,7 +73,10 @@ class Schedule:
     def _shape(self, since: float) -> float:
         """Return the factor in ``[0, 1]`` at ``since`` epochs after the warm-up."""
         if self._kind == "step":
-            return self._decay_factor ** math.floor(since / self._decay_epochs)
+            # Progress that has been through float32, as in an all-reduce, or through a difference
+            # may be a hair short of where a decay begins.
+            hair = _HAIR * (since + self._warmup)
+            return self._decay_factor ** math.floor((since + hair) / self._decay_epochs)
         if self._kind == "cosine":
             length = self._epochs - self._warmup
             return 0.5 * (1 + math.cos(math.pi * min(1.0, since / length))) if length else 1.0

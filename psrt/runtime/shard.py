@@ -111,7 +111,10 @@ class Shard:
     ) -> None:
         terms = self._by_sample_terms(pushes) if self._by_samples else self._equal_terms(pushes)
         if terms:
-            progress = max(push.progress for push in pushes)
+            # The mean, as in an all-reduce; to the bit where all are at the same point.
+            progress = pushes[0].progress
+            if any(push.progress != progress for push in pushes):
+                progress = sum(push.progress for push in pushes) / len(pushes)
             out = self.buffers[buffer]
             self._updater.apply(self.theta, terms, out, progress=progress, ready=ready)
             self.newest = buffer

@@ -78,7 +78,7 @@ class MpiPort:
     def _lay_out_memory(self) -> None:
         wiring, rank = self.wiring, self.rank
         shard = wiring.shard_of(rank)
-        floats = wiring.n + EXTRA if shard is None else VERSIONS * wiring.spans[shard].size
+        floats = 2 * wiring.n + EXTRA if shard is None else VERSIONS * wiring.spans[shard].size
         self._memory = NodeMemory(self._node, floats)
         self._bell = Bell(self._node, self._memory)
         ranks = np.empty(self._node.size, np.int64)
@@ -87,7 +87,8 @@ class MpiPort:
         self._local = {int(r): i for i, r in enumerate(ranks)}
         if shard is None:
             self.gradient = self._gradient_of(rank)
-            self.theta = np.zeros(wiring.n, np.float32)
+            self.theta = self._theta_of(rank)
+            self.gradient[:] = self.theta[:] = 0.0
             self.versions: list[Vector] = []
         else:
             self.gradient = self.theta = np.zeros(0, np.float32)
@@ -96,6 +97,10 @@ class MpiPort:
     def _gradient_of(self, worker_rank: int) -> Vector:
         numbers = self._memory.numbers(self._local[worker_rank])
         return numbers[: self.wiring.n + EXTRA]
+
+    def _theta_of(self, worker_rank: int) -> Vector:
+        numbers = self._memory.numbers(self._local[worker_rank])
+        return numbers[self.wiring.n + EXTRA : 2 * self.wiring.n + EXTRA]
 
     def _versions_of(self, server_rank: int) -> list[Vector]:
         numbers = self._memory.numbers(self._local[server_rank])
@@ -137,13 +142,21 @@ class MpiPort:
             assert landing is not None, "a payload from another host needs a place to land"
             self._links[peer] = RemoteLink(self._comm, peer, regions=sends, landing=landing)
             return
+        peer_landing = None
         if landing is None:
-            shard = self.wiring.servers.index(self.rank)
-            regions = [self.wiring.spans[shard].of(self._gradient_of(peer))]
+            span = self.wiring.spans[self.wiring.servers.index(self.rank)]
+            regions = [span.of(self._gradient_of(peer))]
+            peer_landing = span.of(self._theta_of(peer))
         else:
             regions = self._versions_of(peer)
         self._links[peer] = LocalLink(
-            self._memory, local, self._bell.cord(local), regions=regions, landing=landing
+            self._memory,
+            local,
+            self._bell.cord(local),
+            regions=regions,
+            landing=landing,
+            sends=sends,
+            peer_landing=peer_landing,
         )
 
     @property
@@ -189,18 +202,21 @@ class MpiPort:
     def announce(self, to: int, message: Message, region: int) -> Callable[[int], None] | None:
         """Send ``message`` before its region is written; None to another host.
 
-        Neither where ranks share cores: a reader that waits for the next block would be woken for
-        each, and take the core that makes it.
+        A reader with a core of its own copies each block while the next is made. Where ranks share
+        cores it would take the core that makes it, so the writer puts each block where the reader
+        wants it while it is in the cache.
         """
         link = self._links[to]
-        if self._crowded or isinstance(link, RemoteLink):
+        if isinstance(link, RemoteLink):
             return None
         self._wait_until_read(to, link)
+        if self._crowded:
+            return link.put(message, region)
         return link.announce(message, region)
 
     def _wait_until_read(self, to: int, link: LocalLink | RemoteLink) -> None:
-        if link.in_flight():
-            self._wait(lambda: not link.in_flight(), lambda: f"rank {to} to read the last message")
+        if link.unread():
+            self._wait(lambda: not link.unread(), lambda: f"rank {to} to read the last message")
 
     def in_flight(self, to: int) -> bool:
         """Tell whether the last payload sent to rank ``to`` may still be being read."""

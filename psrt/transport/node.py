@@ -40,6 +40,8 @@ WORD = 8
 MAILBOX_WORDS = 40
 _RUNG, _REGION, _FRAME, _READY, _READ, _OFFERED, _TAKEN = 0, 1, 2, 10, 16, 24, 32
 _FRAME_OFFSET = _FRAME * WORD
+#: The region of a payload that its writer has put where the reader wants it.
+_PUT = -2
 _TOTAL_STORE_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")
 
 
@@ -106,7 +108,7 @@ class LocalLink:
     """Messages between this rank and one peer on its host, both ways.
 
     A payload is not sent: the reader copies it from the writer's memory into its ``landing``, or
-    uses it where it lies if it has none.
+    uses it where it lies if it has none, or the writer puts it there itself.
     """
 
     def __init__(
@@ -117,6 +119,8 @@ class LocalLink:
         *,
         regions: list[Vector],
         landing: Vector | None,
+        sends: list[Vector],
+        peer_landing: Vector | None = None,
     ) -> None:
         """Take up the two mailboxes.
 
@@ -126,6 +130,8 @@ class LocalLink:
             cord: its flag, and what wakes it.
             regions: the peer's regions, as seen from here.
             landing: where a payload is copied to; None leaves it with the peer.
+            sends: this rank's regions.
+            peer_landing: the peer's landing, as seen from here; None if it is not in shared memory.
         """
         out, into = memory.mailboxes(peer)
         self._out_bytes, self._out = out, out.cast("q")
@@ -141,6 +147,10 @@ class LocalLink:
         # Bytes are copied as by memcpy; numpy's own copy takes longer to get started.
         self._regions = [region.data.cast("B") for region in regions]
         self._landing = None if landing is None else landing.data.cast("B")
+        self._sends = [region.data.cast("B") for region in sends]
+        self._peer_landing = None if peer_landing is None else peer_landing.data.cast("B")
+        #: Whether the peer reads the last payload from this rank's region.
+        self._lent = False
         #: Where the peer's payload is found after a receipt.
         self.payload = regions[0] if landing is None else landing
         #: Bytes of messages and payloads handed over so far.
@@ -148,13 +158,18 @@ class LocalLink:
         #: Bytes of messages and payloads read so far.
         self.bytes_received = 0
 
-    def in_flight(self) -> bool:
-        """Tell whether the last message, or its payload, may still be being read."""
+    def unread(self) -> bool:
+        """Tell whether the last message has not been read, so that the next must wait."""
         return self._out[_READ] != self._rung
 
+    def in_flight(self) -> bool:
+        """Tell whether the last payload may still be being read from this rank's region."""
+        return self._lent and self._out[_READ] != self._rung
+
     def send(self, message: Message, region: int) -> None:
-        """Write a message and ring; nothing may be in flight."""
+        """Write a message and ring; the last one must have been read."""
         self._out[_READY] = self._payload_bytes
+        self._lent = True
         self._ring(message, region)
 
     def announce(self, message: Message, region: int) -> Callable[[int], None]:
@@ -164,8 +179,30 @@ class LocalLink:
             what is to be called with the number of elements that are ready, until all are.
         """
         self._out[_READY] = 0
+        self._lent = True
         self._ring(message, region)
         return self._advance
+
+    def put(self, message: Message, region: int) -> Callable[[int], None]:
+        """Prepare to write a payload to where the peer wants it, and to ring at the end.
+
+        Returns:
+            what is to be called with the number of elements that are ready, until all are: they
+            are copied while they are in this core's cache.
+        """
+        assert self._peer_landing is not None
+        given, landing = self._sends[region], self._peer_landing
+        self._lent = False
+        done = 0
+
+        def advance(elements: int) -> None:
+            nonlocal done
+            landing[done : elements * 4] = given[done : elements * 4]
+            done = elements * 4
+            if done == len(landing):
+                self._ring(message, _PUT)
+
+        return advance
 
     def _advance(self, elements: int) -> None:
         if self._fence is not None:
@@ -197,7 +234,7 @@ class LocalLink:
         if region == NO_PAYLOAD:
             self.bytes_received += FRAME_BYTES
         else:
-            if self._landing is not None and not self._land(region):
+            if region != _PUT and self._landing is not None and not self._land(region):
                 return None
             self.bytes_received += self._nbytes
         message = decode(self._in_bytes, _FRAME_OFFSET)

@@ -124,6 +124,11 @@ class Port(Protocol):
     def announce(self, to: int, message: Message, region: int) -> Callable[[int], None] | None:
         """Send ``message`` before its region is written, so that it is read while it is written.
 
+        Args:
+            to: the rank that waits for it.
+            message: as in ``send``.
+            region: about to be written, from its first element on.
+
         Returns:
             what is to be called with the number of elements that are ready, in order, until all
             are; None where there is no such way to ``to``: then nothing was sent.

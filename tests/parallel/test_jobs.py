@@ -88,8 +88,9 @@ def test_the_result_is_that_of_virtual_time_to_the_bit(comm, flags, shared_memor
 
 
 @pytest.mark.parametrize("flags", schemes(ROUNDS, RACES, BY_LIBRARY))
-def test_every_step_of_every_worker_counts(comm, flags):
-    config = config_of(flags)
+def test_every_mode_learns_and_every_step_counts(comm, flags):
+    steps = 20  # less than an epoch of 8 workers: every batch is full
+    config = config_of({"lr": 0.1} | flags, steps=steps, log_every=5)
     run = psrt.run(config, comm=comm)
     if comm.rank:
         return
@@ -97,44 +98,46 @@ def test_every_step_of_every_worker_counts(comm, flags):
     servers = resolve(config, ranks=comm.size).servers or 0
     workers = comm.size - servers
     assert (summary.mode, summary.servers, summary.workers) == (flags["mode"], servers, workers)
-    assert (summary.ranks, summary.hosts, summary.steps) == (comm.size, 1, STEPS)
-    assert summary.samples == STEPS * workers * config.batch_size
-    assert summary.bytes_sent == summary.bytes_received > 0
-    assert summary.dropped == 0
-    assert np.isfinite(run.theta).all()
+    assert (summary.ranks, summary.hosts, summary.steps) == (comm.size, 1, steps)
+    assert summary.samples == run.records[-1].samples == steps * workers * config.batch_size
     assert summary.parameters == run.theta.size
-    if "allreduce" in flags["mode"]:
-        assert summary.updates == STEPS
-    if flags["mode"] in ("sync", "async", "ssp", "softsync"):
-        pushes = STEPS * workers
-        assert sum(summary.staleness.histogram) == servers * pushes
-        assert summary.updates == {"sync": STEPS, "async": pushes, "ssp": pushes}.get(
-            flags["mode"], summary.updates
-        )
-        payload = 4 * summary.parameters
-        traffic = pushes * (servers * FRAME_BYTES + payload)
-        assert summary.bytes_sent == 2 * traffic + servers * workers * FRAME_BYTES  # and leaves
+    assert summary.dropped == 0
+    assert_learned(config, run)
+    assert_pushes_counted(flags["mode"], summary, pushes=steps * workers)
 
 
-@pytest.mark.parametrize("flags", schemes(ROUNDS, RACES, WITH_BACKUP, BY_LIBRARY))
-def test_every_mode_learns(comm, flags):
-    config = config_of(flags, steps=None, epochs=3, batch_size=16, log_every=20)
-    run = psrt.run(config, comm=comm)
-    if comm.rank == 0:
-        problem = supervised_problem(config, workers=1)
-        before = problem.evaluate(problem.initial())["loss"]
-        assert run.summary.test_loss < 0.9 * before
-        assert run.records[-1].loss < run.records[0].loss
+def assert_learned(config, run):
+    problem = supervised_problem(config, workers=1)
+    before = problem.evaluate(problem.initial())["loss"]
+    assert run.summary.test_loss < 0.95 * before
+    assert run.records[-1].loss < run.records[0].loss
+
+
+def assert_pushes_counted(mode, summary, *, pushes):
+    assert summary.bytes_sent == summary.bytes_received > 0
+    if mode == "allreduce":
+        assert summary.updates == summary.steps
+    if mode in ("sync", "async", "ssp", "softsync"):
+        assert sum(summary.staleness.histogram) == summary.servers * pushes
+        traffic = pushes * (summary.servers * FRAME_BYTES + 4 * summary.parameters)
+        leaves = summary.servers * summary.workers * FRAME_BYTES
+        assert summary.bytes_sent == 2 * traffic + leaves  # the answers are as long as the pushes
+    if mode == "sync":
+        assert summary.updates == summary.steps
+        assert summary.staleness.max == summary.skew_max == 0
+    if mode in ("async", "ssp"):
+        assert summary.updates == pushes
 
 
 @pytest.mark.parametrize("flags", schemes(WITH_BACKUP))
 def test_backups_do_not_wait_for_a_straggler(comm, flags):
-    config = config_of(flags, straggler=((comm.size - 1, 0.05),), steps=6)
+    config = config_of(flags, straggler=((comm.size - 1, 0.05),), steps=40, log_every=10)
     run = psrt.run(config, comm=comm)
     if comm.rank == 0:
-        assert run.summary.updates >= 6
+        assert run.summary.steps == run.summary.updates == 40
         assert run.summary.dropped > 0
-        assert np.isfinite(run.theta).all()
+        assert run.summary.seconds < 40 * 0.05
+        assert_learned(config, run)
 
 
 @pytest.mark.mpi(min_size=2)

@@ -3,6 +3,7 @@ that writes down what is sent."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -118,23 +119,18 @@ COSTS = {
 
 
 def record(
-    config: TrainConfig, problem: Any = None, *, workers: int, seed: int = 0, costs: str = ""
+    config: TrainConfig,
+    problem: Any = None,
+    *,
+    workers: int,
+    seed: int = 0,
+    costs: str = "exponential",
+    world: type[RecordingWorld] = RecordingWorld,
 ) -> Recording:
     """Train in virtual time and keep what happened; a ledger's reads go into the same log."""
     log = getattr(problem, "log", [])
-
-    def world(*arguments: Any, **options: Any) -> VirtualWorld:
-        return RecordingWorld(*arguments, log=log, **options)
-
-    chosen = COSTS[costs or "exponential"]
-    run = simulate(
-        config,
-        problem,
-        workers=workers,
-        seed=seed,
-        costs=chosen,
-        world=world,  # type: ignore[arg-type]
-    )
+    made: Any = functools.partial(world, log=log)
+    run = simulate(config, problem, workers=workers, seed=seed, costs=COSTS[costs], world=made)
     return Recording(run, log)
 
 
@@ -146,6 +142,11 @@ def record_fixture() -> Any:
 @pytest.fixture(scope="session", name="ledger")
 def ledger_fixture() -> type[Ledger]:
     return Ledger
+
+
+@pytest.fixture(scope="session")
+def recording_world() -> type[RecordingWorld]:
+    return RecordingWorld
 
 
 @pytest.fixture(scope="session", params=COSTS)

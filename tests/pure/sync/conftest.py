@@ -154,6 +154,8 @@ class Shard:
 
     def check_waiting(self) -> None:
         """Nobody waits who need not, and nobody goes on whose gradient is still needed."""
+        clocks = self.policy.clock.values()
+        demand(not self.mode.rounds or min(clocks, default=self.version) >= self.version, "clock")
         waiting = {id(push) for push in self.owed.values()}
         for push, kept in self.due:
             demand(kept or id(push) in waiting, f"{push} is answered, not applied and not kept")

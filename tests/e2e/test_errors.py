@@ -1,0 +1,223 @@
+"""What bad input gets: one clear line, printed once whatever N is, status 2, nothing written."""
+
+import gzip
+import json
+import re
+import struct
+
+import numpy as np
+import pytest
+
+
+def refused(done, *words):
+    """Check that a command was refused, for the reason that these words name."""
+    assert done.status == 2, (done.status, done.stderr)
+    told_once(done.stderr, *words)
+
+
+def told_once(stderr, *words):
+    """Check that one line tells an error, the one that these words name."""
+    errors = [line for line in stderr.splitlines() if "psrt: error:" in line]
+    assert len(errors) == 1, stderr
+    assert "Traceback" not in stderr
+    for word in words:
+        assert word in errors[0]
+
+
+#: Flags, and words of the one line. R stands for the number of ranks, W for one less.
+CASES = {
+    "unknown flag": ("--moed sync", "--moed mode"),
+    "flag without value": ("--lr", "lr"),
+    "out of range": ("--batch-size 0", "batch-size least 1"),
+    "not a number": ("--lr fast", "lr fast"),
+    "nan": ("--lr nan", "lr"),
+    "unknown choice": ("--optimizer sdg", "optimizer sgd"),
+    "ignored knob": ("--mode async --staleness 3", "staleness async ssp"),
+    "ignored rate": ("--mode sync --staleness-rate inverse", "staleness-rate"),
+    "ignored momentum": ("--optimizer sgd --momentum 0.9", "momentum"),
+    "more servers than ranks": ("--mode sync --servers 9", "9 ranks"),
+    "no worker left": ("--mode sync --servers R", "no worker R"),
+    "servers in allreduce": ("--mode allreduce --servers 1", "servers allreduce"),
+    "serial on ranks": ("--mode serial", "serial R ranks"),
+    "epochs and steps": ("--epochs 1 --steps 5", "epochs steps"),
+    "too many backups": ("--mode sync --backup W", "backup"),
+    "softsync of more": ("--mode softsync --softsync 9", "softsync 9"),
+    "batch larger than data": ("--batch-size 2000", "batch-size 1437"),
+    "straggler is a server": ("--mode sync --straggler 0:1", "straggler server"),
+    "straggler is nobody": ("--straggler 8:1", "straggler 8"),
+    "no such data": ("--dataset missing-folder", "missing-folder"),
+    "no such config": ("--config missing.toml", "missing.toml"),
+    "stray word": ("sync", "sync"),
+}
+#: Runs cases in one job, one after the other; what it writes to stderr has a part for each.
+ONE_AFTER_ANOTHER = """
+import json, sys
+import numpy as np
+from psrt.__main__ import main
+from psrt.transport.start import world
+
+comm = world()
+for case, flags in json.load(open("cases.json")).items():
+    mine = np.array([main(["train", *flags, "--out", "run"])])
+    statuses = np.empty((comm.size, 1), mine.dtype)
+    comm.Allgather(mine, statuses)
+    assert (statuses == 2).all(), (case, statuses)
+    if comm.rank == 0:
+        print(f"== {case}", file=sys.stderr, flush=True)
+    comm.Barrier()
+"""
+
+
+def words_of(text, ranks):
+    return text.replace("R", str(ranks)).replace("W", str(ranks - 1)).split()
+
+
+@pytest.fixture(scope="module", params=[3, 8])
+def parts(request, tmp_path_factory, launch_in):
+    """The number of ranks, and by case what they wrote to stderr."""
+    launch, ranks = launch_in(tmp_path_factory.mktemp("cases")), request.param
+    cases = {case: words_of(flags, ranks) for case, (flags, _) in CASES.items()}
+    (launch.folder / "cases.json").write_text(json.dumps(cases))
+    done = launch.ranks(ranks, "-c", ONE_AFTER_ANOTHER)
+    assert done.status == 0, done.stderr
+    assert [path.name for path in launch.folder.iterdir()] == ["cases.json"]
+    told = re.findall(r"(.*?)^== (.*?)$\n", done.stderr, re.M | re.S)
+    return ranks, {case: text for text, case in told}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused_once_whatever_the_number_of_ranks(parts, case):
+    ranks, told = parts
+    told_once(told[case], *words_of(CASES[case][1], ranks))
+
+
+@pytest.mark.parametrize("case", ["unknown flag", "no worker left", "straggler is a server"])
+def test_the_launcher_hands_the_status_on(launch, case):
+    flags, words = (words_of(text, 3) for text in CASES[case])
+    refused(launch.train(3, *flags, "--out", "run"), *words)
+    assert not (launch.folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "case", ["unknown flag", "out of range", "ignored knob", "epochs and steps", "no such data"]
+)
+def test_refused_without_a_launcher(launch, case):
+    flags, words = (words_of(text, 1) for text in CASES[case])
+    refused(launch.psrt("train", *flags, "--out", "run"), *words)
+    assert not (launch.folder / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "word"), [([], "train"), (["tarin"], "train"), (["--steps", "3"], "--steps")]
+)
+def test_no_such_command(launch, words, word):
+    refused(launch.psrt(*words), word)
+    refused(launch.ranks(3, "-m", "psrt", *words), word)
+
+
+def test_a_server_mode_needs_more_than_one_rank(launch):
+    refused(launch.train(1, "--mode", "async"), "1 rank", "mpirun")
+    refused(launch.psrt("train", "--mode", "async"), "1 rank", "mpirun")
+
+
+def test_more_shards_than_parameters(launch):
+    np.savez(
+        launch.folder / "tiny.npz",
+        x_train=np.zeros((8, 1), np.float32),
+        y_train=np.zeros((8, 1), np.float32),
+        x_test=np.zeros((2, 1), np.float32),
+        y_test=np.zeros((2, 1), np.float32),
+    )
+    flags = ["--dataset", "tiny.npz", "--hidden", "none", "--loss", "squared", "--batch-size", "1"]
+    refused(launch.train(5, "--mode", "sync", "--servers", "3", *flags), "2 parameters")
+
+
+def test_unknown_key_of_a_file(launch):
+    (launch.folder / "run.toml").write_text('mode = "sync"\nlearning_rate = 0.1\n')
+    refused(launch.train(3, "--config", "run.toml"), "learning_rate", "run.toml")
+
+
+def test_other_flags_for_servers_than_for_workers(launch):
+    done = launch.mpmd((1, ["server", "--epochs", "1"]), (2, ["worker", "--epochs", "2"]))
+    refused(done, "rank 1", "other flags")
+
+
+def test_a_used_folder_is_kept_unless_it_may_be_overwritten(launch):
+    flags = ["--epochs", "1", "--hidden", "8", "--out", "run"]
+    assert launch.train(2, *flags).status == 0
+    before = {p.name: p.read_bytes() for p in (launch.folder / "run").iterdir()}
+    refused(launch.train(2, *flags, "--seed", "5"), "run", "--overwrite")
+    assert {p.name: p.read_bytes() for p in (launch.folder / "run").iterdir()} == before
+    assert launch.train(2, *flags, "--seed", "5", "--overwrite").status == 0
+
+
+def test_an_out_that_is_a_file(launch):
+    (launch.folder / "taken").write_text("mine")
+    refused(launch.train(2, "--out", "taken"), "taken")
+    assert (launch.folder / "taken").read_text() == "mine"
+
+
+def test_an_out_that_cannot_be_made(launch):
+    (launch.folder / "taken").write_text("mine")
+    refused(launch.train(2, "--out", "taken/run"), "taken/run")
+    assert [path.name for path in launch.folder.iterdir()] == ["taken"]
+
+
+def test_a_config_that_is_no_toml(launch):
+    (launch.folder / "run.toml").write_text("mode = sync\n")
+    refused(launch.train(2, "--config", "run.toml"), "run.toml", "line 1")
+
+
+def test_servers_only(launch):
+    refused(launch.mpmd((2, ["server", "--mode", "sync"])), "no worker")
+
+
+def idx_folder(folder, *, magic=2051, images=4, claimed=4, zipped=False):
+    """Write a folder of MNIST-style files, whole or not."""
+    folder.mkdir()
+    pictures = struct.pack(">IIII", magic, claimed, 2, 2) + bytes(images * 4)
+    labels = struct.pack(">II", 2049, 4) + bytes(4)
+    for part in ("train", "t10k"):
+        for kind, data in (("images-idx3", pictures), ("labels-idx1", labels)):
+            name = f"{part}-{kind}-ubyte"
+            if zipped:
+                (folder / (name + ".gz")).write_bytes(gzip.compress(data)[:-9])
+            else:
+                (folder / name).write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"),
+    [({"magic": 1234}, "magic"), ({"images": 3}, "train-images"), ({"zipped": True}, "gz")],
+)
+def test_damaged_idx_files(launch, damage, word):
+    idx_folder(launch.folder / "mnist", **damage)
+    refused(launch.train(2, "--dataset", "mnist", "--batch-size", "1"), word)
+
+
+def test_a_missing_idx_file(launch):
+    idx_folder(launch.folder / "mnist")
+    (launch.folder / "mnist/t10k-labels-idx1-ubyte").unlink()
+    refused(launch.train(2, "--dataset", "mnist", "--batch-size", "1"), "t10k-labels")
+
+
+@pytest.mark.parametrize(
+    ("broken", "word"),
+    [
+        ({"x_train": np.array([{}] * 4, object)}, "x_train"),
+        ({"x_train": np.full((4, 2), np.nan, np.float32)}, "x_train"),
+        ({"y_train": np.zeros(3, np.int64)}, "y_train"),
+        ({"x_test": np.zeros((2, 5), np.float32)}, "x_test"),
+        ({"x_test": None}, "x_test"),
+    ],
+)
+def test_damaged_npz_files(launch, broken, word):
+    arrays = {
+        "x_train": np.zeros((4, 2), np.float32),
+        "y_train": np.zeros(4, np.int64),
+        "x_test": np.zeros((2, 2), np.float32),
+        "y_test": np.zeros(2, np.int64),
+    } | broken
+    present = {name: array for name, array in arrays.items() if array is not None}
+    np.savez(launch.folder / "data.npz", **present)
+    refused(launch.train(2, "--dataset", "data.npz", "--batch-size", "1"), word)

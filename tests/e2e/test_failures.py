@@ -1,0 +1,83 @@
+"""Runs that fail on the way: the job ends, with the right status, and says once what happened."""
+
+import time
+
+import pytest
+
+PROBLEM = """
+import numpy as np
+import psrt
+
+
+class Problem:
+    def initial(self):
+        return np.zeros(4, np.float32)
+
+    def batches(self, worker, workers, epoch):
+        return [np.ones(2)] * 1000
+
+    def loss_and_grad(self, theta, batch, out):
+        self.calls = getattr(self, "calls", 0) + 1
+        out[:] = 0.001
+        {fault}
+        return 1.0
+
+    def evaluate(self, theta):
+        return {{"loss": 0.0}}
+
+
+psrt.run(psrt.TrainConfig(mode="{mode}", epochs=1000), Problem())
+"""
+MODES = ["sync", "async", "ssp", "allreduce", "local-sgd"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_exception_on_one_rank_ends_the_job_and_is_told_once(launch, mode):
+    fault = (
+        "from mpi4py import MPI\n"
+        "        if MPI.COMM_WORLD.rank == 2 and self.calls == 3:\n"
+        "            raise ZeroDivisionError('a fault of my own')"
+    )
+    (launch.folder / "job.py").write_text(PROBLEM.format(fault=fault, mode=mode))
+    started = time.monotonic()
+    done = launch.ranks(3, "job.py")
+    assert time.monotonic() - started < 10
+    assert done.status != 0
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert done.stderr.count("ZeroDivisionError: a fault of my own") == 1
+    assert "[rank 2]" in done.stderr
+
+
+def test_where_all_fail_alike_it_is_told_once(launch):
+    fault = "raise ZeroDivisionError('everywhere')"
+    (launch.folder / "job.py").write_text(PROBLEM.format(fault=fault, mode="allreduce"))
+    done = launch.ranks(4, "job.py")
+    assert done.status != 0
+    assert done.stderr.count("ZeroDivisionError: everywhere") == 1
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "allreduce", "local-sgd"])
+def test_a_loss_that_is_nan_ends_the_run_as_diverged(launch, mode):
+    done = launch.train(3, "--mode", mode, "--lr", "100000", "--epochs", "3", "--out", "run")
+    assert done.status == 3, done.stderr
+    assert len(done.errors) == 1, done.stderr
+    for word in ("diverged", "step", "worker"):
+        assert word in done.errors[0]
+    assert "Traceback" not in done.stderr
+    assert "RuntimeWarning" not in done.stderr
+    assert not (launch.folder / "run/summary.json").exists()
+
+
+def test_a_serial_run_diverges_alike(launch):
+    done = launch.psrt("train", "--lr", "100000")
+    assert done.status == 3
+    assert len(done.errors) == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_rank_that_does_not_answer_is_named_at_the_deadline(launch):
+    flags = ["--mode", "sync", "--straggler", "2:60", "--timeout-s", "1", "--epochs", "1"]
+    done = launch.train(3, *flags)
+    assert done.status == 1
+    assert len(done.errors) == 1, done.stderr
+    assert "within 1 s" in done.errors[0]

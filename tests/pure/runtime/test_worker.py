@@ -1,0 +1,212 @@
+"""The training loop by itself: a scripted scheme on one side, a port that notes on the other."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from psrt.errors import DivergedError
+from psrt.runtime.meter import Meter
+from psrt.runtime.strategy import Outcome
+from psrt.runtime.worker import Delays, Length, Worker
+from psrt.transport import SoloPort, Wiring, drive
+
+
+class NotingPort(SoloPort):
+    """Notes how long it paused, and may be any worker."""
+
+    def __init__(self, worker=0):
+        super().__init__(2)
+        self.wiring = Wiring(2, workers=(0, 1, 2))
+        self.rank = worker
+        self.paused, self.reports = [], []
+        self.on_report = self.reports.append
+
+    async def pause(self, seconds):
+        self.paused.append(seconds)
+
+
+class Scheme:
+    """Takes one step at a time, but for the jumps it is told to make: clock → next clock."""
+
+    updates = 0
+
+    def __init__(self, jumps=()):
+        self.jumps = dict(jumps)
+        self.steps, self.left = [], None
+
+    async def step(self, step):
+        self.steps.append(step)
+        return Outcome(self.jumps.get(step.clock, step.clock + 1), 1, 1, 1, 0)
+
+    async def leave(self, clock):
+        self.left = clock
+
+
+class Batches:
+    """The same number of batches every epoch; a batch is (epoch, index, samples)."""
+
+    def __init__(self, per_epoch=4, samples=2, *, sized=True, losses=()):
+        self.per_epoch, self.samples_each, self.sized = per_epoch, samples, sized
+        self.losses = dict(losses)
+        self.asked, self.seen = [], []
+
+    def batches(self, worker, workers, epoch):
+        self.asked.append((worker, workers, epoch))
+        batches = [(epoch, index, self.samples_each) for index in range(self.per_epoch)]
+        return batches if self.sized else iter(batches)
+
+    def samples(self, batch):
+        return batch[2]
+
+    def loss_and_grad(self, theta, batch, out):
+        self.seen.append(batch[:2])
+        return self.losses.get(batch[:2], 0.5)
+
+    def evaluate(self, theta):
+        return {"loss": 0.25, "accuracy": 0.75}
+
+
+def work(problem, *, scheme=None, port=None, log_every=None, delays=None, **length):
+    port, scheme = port or NotingPort(), scheme or Scheme()
+    meter = Meter(port, port.rank, log_every=log_every)
+    worker = Worker(
+        port,
+        problem,
+        scheme,
+        meter,
+        length=Length(**length),
+        delays=delays,
+        rng=np.random.default_rng(3),
+    )
+    assert drive(worker.run()) is meter
+    return worker, scheme, port
+
+
+class TestLength:
+    def test_epochs(self):
+        problem = Batches()
+        worker, scheme, _ = work(problem, epochs=2)
+        assert problem.seen == [(e, i) for e in range(2) for i in range(4)]
+        assert problem.asked == [(0, 3, 0), (0, 3, 1)]
+        assert (worker.clock, worker.epoch, scheme.left) == (8, 2, 8)
+        assert [step.progress for step in scheme.steps] == [i / 4 for i in range(8)]
+
+    def test_part_of_an_epoch(self):
+        problem = Batches()
+        worker, _, _ = work(problem, epochs=1.5)
+        assert (worker.clock, worker.epoch) == (6, 1)
+
+    def test_without_a_length_progress_is_in_whole_epochs(self):
+        _, scheme, _ = work(Batches(sized=False), epochs=1.5)
+        assert [step.progress for step in scheme.steps] == [0.0] * 4 + [1.0] * 4
+
+    @pytest.mark.parametrize(("steps", "epoch"), [(1, 0), (3, 0), (4, 1), (5, 1), (8, 2), (9, 2)])
+    def test_steps(self, steps, epoch):
+        worker, scheme, _ = work(Batches(), steps=steps)
+        assert (worker.clock, worker.epoch, len(scheme.steps)) == (steps, epoch, steps)
+
+    def test_whichever_ends_first(self):
+        assert work(Batches(), steps=6, epochs=1)[0].clock == 4
+        assert work(Batches(), steps=3, epochs=1)[0].clock == 3
+
+    @pytest.mark.parametrize("length", [{"steps": 5}, {"epochs": 3}])
+    def test_a_worker_without_data_leaves_at_once(self, length):
+        worker, scheme, port = work(Batches(per_epoch=0), **length)
+        assert (worker.clock, scheme.steps, scheme.left) == (0, [], 0)
+        assert [report.last for report in port.reports] == [True]
+
+
+class TestSteps:
+    def test_an_empty_batch_is_a_step_without_a_gradient(self):
+        problem = Batches(samples=0)
+        worker, scheme, _ = work(problem, epochs=1)
+        assert problem.seen == []
+        assert [step.samples for step in scheme.steps] == [0] * 4
+        assert (worker.meter.samples, worker.meter.steps) == (0, 4)
+
+    def test_batches_that_others_have_gone_past_are_left_out(self):
+        problem = Batches()
+        worker, scheme, _ = work(problem, scheme=Scheme({1: 4, 5: 7}), epochs=2)
+        assert problem.seen == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 3)]
+        assert [step.clock for step in scheme.steps] == [0, 1, 4, 5, 7]
+        assert (worker.clock, worker.meter.steps, worker.meter.samples) == (8, 5, 10)
+
+    def test_being_carried_to_the_end_ends(self):
+        worker, scheme, _ = work(Batches(), scheme=Scheme({1: 8}), epochs=2)
+        assert (worker.clock, len(scheme.steps), scheme.left) == (8, 2, 8)
+        worker, scheme, _ = work(Batches(), scheme=Scheme({1: 8}), steps=8)
+        assert (worker.clock, len(scheme.steps)) == (8, 2)
+
+    def test_the_gradient_goes_into_the_ports_buffer_without_the_extras(self):
+        class Writes(Batches):
+            def loss_and_grad(self, theta, batch, out):
+                assert theta is port.theta
+                out[:] = 9
+                return 0.0
+
+        port = NotingPort()
+        work(Writes(), port=port, epochs=1)
+        assert port.gradient.tolist() == [9, 9, 0, 0, 0]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, np.float32("nan")])
+def test_a_loss_that_is_not_finite_ends_it(loss):
+    with pytest.raises(DivergedError, match=r"is -?(nan|inf) at step 6 on worker 2 \(rank 2\)"):
+        work(Batches(losses={(1, 1): loss}), port=NotingPort(2), epochs=2)
+
+
+class TestDelays:
+    def test_none_are_no_pauses(self):
+        assert work(Batches(), epochs=1)[2].paused == []
+        assert work(Batches(), epochs=1, delays=Delays())[2].paused == []
+
+    def test_a_straggler_pauses_before_every_step(self):
+        assert work(Batches(), epochs=1, delays=Delays(constant=0.5))[2].paused == [0.5] * 4
+
+    def test_jitter_is_drawn_with_the_generator(self):
+        delays = Delays(constant=1.0, jitter=0.1)
+        paused = work(Batches(per_epoch=300), epochs=1, delays=delays)[2].paused
+        assert min(paused) >= 1.0
+        assert np.mean(paused) == pytest.approx(1.1, abs=0.02)
+        expected = np.random.default_rng(3)
+        assert paused[0] == 1.0 + expected.exponential(0.1)
+
+
+class TestReports:
+    def steps(self, port):
+        return [(r.epoch, r.step, r.epoch_end, r.last) for r in port.reports]
+
+    def test_the_end_of_each_epoch_and_the_end(self):
+        _, _, port = work(Batches(), epochs=2)
+        assert self.steps(port) == [(1, 4, True, False), (2, 8, True, True)]
+
+    def test_logged_steps_as_well(self):
+        _, _, port = work(Batches(), epochs=2, log_every=3)
+        assert self.steps(port) == [
+            (0, 3, False, False),
+            (1, 4, True, False),
+            (1, 6, False, False),
+            (2, 8, True, True),
+        ]
+
+    def test_a_logged_step_that_ends_an_epoch_is_reported_once(self):
+        _, _, port = work(Batches(), epochs=2, log_every=2)
+        assert [step for _, step, _, _ in self.steps(port)] == [2, 4, 6, 8]
+
+    def test_the_first_worker_evaluates_where_an_epoch_ends(self):
+        _, _, port = work(Batches(), epochs=2, log_every=3)
+        assert [r.test_accuracy for r in port.reports if r.epoch_end] == [0.75, 0.75]
+        assert all(math.isnan(r.test_loss) for r in port.reports if not r.epoch_end)
+        _, _, port = work(Batches(), port=NotingPort(1), epochs=2)
+        assert all(math.isnan(r.test_loss) for r in port.reports)
+
+    def test_what_was_seen_since_the_last_report(self):
+        losses = {(0, 0): 1.0, (0, 1): 2.0, (0, 2): 6.0}
+        _, _, port = work(Batches(losses=losses), epochs=1, log_every=3)
+        first, last = port.reports
+        assert (first.loss, first.samples, first.staleness_count) == (3.0, 6, 3)
+        assert (last.loss, last.samples, last.staleness_count) == (0.5, 2, 1)
+        assert (first.worker, last.worker) == (0, 0)

@@ -1,0 +1,273 @@
+"""Every mode in virtual time: no deadlock, the same seed the same run, books that balance."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from psrt.config import TrainConfig
+from psrt.errors import ConfigError, ProtocolError
+from psrt.messages import Leave, Params, Push
+from psrt.runtime.push_pull import PushPull
+from psrt.simulation import simulate
+from psrt.sync import Keep, Policy, policy_for
+
+#: 23 samples a worker and epoch in batches of 5 or 6: the last step of an epoch is smaller.
+BASE = TrainConfig(
+    dataset="synthetic:70x5x3", hidden=(4,), batch_size=6, epochs=3, lr=0.05, log_every=3, seed=2
+)
+SERVED = {
+    "sync": {"mode": "sync"},
+    "sync with a backup": {"mode": "sync", "backup": 1},
+    "sync with backups": {"mode": "sync", "backup": 2},
+    "async": {"mode": "async"},
+    "ssp 0": {"mode": "ssp", "staleness": 0},
+    "ssp 2": {"mode": "ssp", "staleness": 2},
+    "softsync 1": {"mode": "softsync", "softsync": 1},
+    "softsync 2": {"mode": "softsync", "softsync": 2},
+    "drop": {"mode": "async", "staleness_rate": "drop", "staleness_limit": 1},
+    "power": {"mode": "softsync", "softsync": 1, "staleness_rate": "power"},
+    "mean-inverse": {"mode": "async", "staleness_rate": "mean-inverse"},
+    "delay-compensated": {"mode": "ssp", "staleness_rate": "delay-compensated"},
+    "gap-aware": {"mode": "softsync", "softsync": 2, "staleness_rate": "gap-aware"},
+    "local-sgd": {"mode": "local-sgd", "local_steps": 3},
+    "local-sgd, outer": {"mode": "local-sgd", "local_steps": 2, "outer_lr": 0.7},
+}
+SERVERLESS = {
+    "local-sgd by ring": {"mode": "local-sgd", "local_steps": 3},
+    "local-sgd by tree, outer": {
+        "mode": "local-sgd",
+        "local_steps": 2,
+        "allreduce": "tree",
+        "outer_momentum": 0.8,
+    },
+    "post-local": {"mode": "local-sgd", "local_steps": 4, "post_local_epoch": 1},
+    **{name: {"mode": "allreduce", "allreduce": name} for name in ("ring", "tree", "butterfly")},
+}
+#: Where the interleaving must not show.
+REPRODUCIBLE = ["sync", "local-sgd", "local-sgd, outer", *SERVERLESS]
+
+
+def config(name, servers=2, **more):
+    if name in SERVED:
+        return dataclasses.replace(BASE, **SERVED[name], servers=servers, **more)
+    return dataclasses.replace(BASE, **SERVERLESS[name], **more)
+
+
+def bits(run):
+    return run.theta.tobytes()
+
+
+@pytest.mark.parametrize("name", [*SERVED, *SERVERLESS])
+def test_the_same_seed_is_the_same_run(record, costs, name):
+    """No deadlock, and neither repetition nor where the payload lies makes a difference."""
+    for seed, servers in ((0, 1), (1, 2), (2, 3)):
+        asked = config(name, servers, optimizer="momentum")
+        apart = dataclasses.replace(asked, shared_memory=False)
+        runs = [record(it, workers=3, seed=seed, costs=costs) for it in (asked, asked, apart)]
+        assert np.isfinite(runs[0].run.theta).all()
+        for other in runs[1:]:
+            assert other.log == runs[0].log
+            # As text: a figure that nobody asked for is nan, and not equal to itself.
+            assert repr(other.run.reports) == repr(runs[0].run.reports)
+            assert bits(other.run) == bits(runs[0].run)
+        if name in SERVERLESS and servers > 1:
+            break
+
+
+@pytest.mark.parametrize("name", [*SERVED, *SERVERLESS])
+def test_stragglers_and_jitter_stop_nobody(name):
+    slow = {"straggler": ((3, 0.02),), "jitter": 0.004}
+    for seed in range(2):
+        run = simulate(config(name, **slow), workers=4, seed=seed)
+        assert run.seconds > 0.02 * run.meters[-1 if name in SERVERLESS else 1].steps
+        # 70 samples by 4 workers, 6 to a batch: 3 steps an epoch
+        assert {worker.clock for worker in run.workers} == {9}
+        if "backup" not in name:
+            assert sum(meter.samples for meter in run.meters) == 3 * 70
+
+
+@pytest.mark.parametrize("name", REPRODUCIBLE)
+def test_where_all_wait_for_all_the_order_of_events_does_not_show(record, costs, name):
+    results = {
+        bits(record(config(name, servers, **more), workers=4, seed=servers, costs=costs).run)
+        for servers in ((1, 2, 3, 5) if name in SERVED else (0, 1, 2))
+        for more in ({"jitter": 0.01}, {"shared_memory": False})
+    }
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("name", ["async", "ssp 2", "softsync 2", "sync with a backup"])
+def test_another_seed_is_another_interleaving(name):
+    assert len({bits(simulate(config(name), workers=4, seed=seed)) for seed in range(4)}) == 4
+
+
+@pytest.mark.parametrize("name", [*SERVED, *SERVERLESS])
+def test_what_is_sent_is_received_and_counted(record, name):
+    run, log = record(config(name), workers=3, seed=5)
+    sent = sum(report.bytes_sent for report in run.reports)
+    received = sum(report.bytes_received for report in run.reports)
+    if name in SERVERLESS:
+        assert sent == received > 0
+        assert not log
+        return
+    messages = [entry.message for entry in log]
+    answered = [m for m in messages if isinstance(m, Params)]
+    assert len(answered) == sum(isinstance(m, Push) for m in messages)
+    assert sum(isinstance(m, Leave) for m in messages) == 3 * 2
+    payload = [4 * server.shard.theta.size for server in run.servers]
+    assert received == sum(64 + payload[reply.shard] for reply in answered)
+    pushed = [
+        64 + (payload[entry.to] if entry.message.samples else 0)
+        for entry in log
+        if isinstance(entry.message, Push)
+    ]
+    assert sent == sum(pushed) + 3 * 2 * 64
+
+
+def test_serial_is_one_worker_by_itself():
+    run = simulate(dataclasses.replace(BASE, mode="serial"), workers=1)
+    assert (run.servers, run.workers[0].clock) == ([], 3 * 12)
+
+
+def test_the_mpi_librarys_own_allreduce_needs_mpi():
+    asked = dataclasses.replace(BASE, mode="allreduce", allreduce="mpi")
+    with pytest.raises(ConfigError, match="needs MPI; take ring, tree or butterfly"):
+        simulate(asked, workers=2)
+
+
+class TestBackups:
+    """Rounds of the first W − b, on every shard; nobody computes with parts of two rounds."""
+
+    @pytest.mark.parametrize("shards", [1, 2, 3])
+    @pytest.mark.parametrize("backup", [1, 2])
+    def test_a_round_is_the_mean_of_the_first(self, record, ledger, costs, backup, shards):
+        for seed in range(8):
+            books = ledger([8] * 4, shards)
+            asked = TrainConfig(mode="sync", backup=backup, servers=shards, lr=1.0, epochs=1)
+            run, log = record(asked, books, workers=4, seed=seed, costs=costs)
+            for read in books.reads:
+                check_rounds(read.contents, read.clock, 4 - backup)
+            check_rounds(run.theta.reshape(books.shape), 8, 4 - backup, live=False)
+            assert [meter.skew_max for meter in run.meters] == [0] * 4
+            assert {worker.clock for worker in run.workers} == {8}
+            for server in run.servers:
+                used = server.shard.histogram
+                assert used == [sum(used)]  # nothing stale is ever applied
+            dropped = sum(server.shard.dropped for server in run.servers)
+            pushed = sum(
+                isinstance(e.message, Push) and e.message.samples > 0
+                for e in log
+                if hasattr(e, "message")
+            )
+            assert dropped == pushed - sum(sum(s.shard.histogram) for s in run.servers)
+
+    def test_a_worker_that_does_not_read_again_is_found_out(self, monkeypatch, record, ledger):
+        async def as_they_are(self, clocks, progress):
+            return max(clocks.values())
+
+        monkeypatch.setattr(PushPull, "_level", as_they_are)
+        asked = TrainConfig(mode="sync", backup=1, servers=2, lr=1.0, epochs=1)
+        with pytest.raises(ProtocolError, match="expected version"):
+            for_seeds(record, asked, ledger, range(20))
+
+    def test_reading_again_is_needed_at_times(self, record, ledger):
+        """Else the tests above would show nothing."""
+        asked = TrainConfig(mode="sync", backup=1, servers=2, lr=1.0, epochs=1)
+        again = [
+            entry.message
+            for recording in for_seeds(record, asked, ledger, range(10))
+            for entry in recording.log
+            if isinstance(getattr(entry, "message", None), Push)
+            and entry.message.clock > entry.message.version
+        ]
+        assert again
+        assert all(push.samples == 0 for push in again)
+
+
+def for_seeds(record, asked, ledger, seeds):
+    return [record(asked, ledger([8] * 4, 2), workers=4, seed=seed) for seed in seeds]
+
+
+def check_rounds(contents, clock, quorum, *, live=True):
+    """Check that the contents are the rounds before ``clock`` and nothing else.
+
+    Towards the end workers leave, so that a round may have fewer members.
+    """
+    members = (contents != 0).sum(axis=1)
+    assert (members[:, clock:] == 0).all()
+    assert (members[:, : min(clock, 6)] == quorum).all() or not live
+    assert (members[:, :clock] >= 1).all()
+    np.testing.assert_allclose(contents.sum(axis=1)[:, :clock], 1, rtol=1e-6)
+
+
+class TestSoftsync:
+    """An update is a mean over a quorum, and each gradient is in one of them."""
+
+    @pytest.mark.parametrize("shared_memory", [True, False])
+    @pytest.mark.parametrize(("k", "quorum"), [(1, 5), (2, 2), (5, 1)])
+    def test_every_gradient_is_in_one_mean(self, record, ledger, costs, k, quorum, shared_memory):
+        for seed in range(5):
+            books, run = self.train(record, ledger, k, seed, costs, shared_memory)
+            contents = run.theta.reshape(books.shape)
+            shares = 1 / contents
+            np.testing.assert_allclose(shares, shares.round(), rtol=1e-6)
+            sizes = shares.round()
+            assert sizes.min() >= 1
+            assert sizes.max() == quorum
+            for server, shard in zip(run.servers, contents, strict=True):
+                np.testing.assert_allclose(shard.sum(), server.shard.version, rtol=1e-6)
+                assert sum(server.shard.histogram) == 5 * 8
+
+    def test_a_gradient_that_is_not_kept_is_missed(self, monkeypatch, record, ledger):
+        class KeepsNothing(Policy):
+            def handle(self, event):
+                return [d for d in super().handle(event) if not isinstance(d, Keep)]
+
+        def made(mode, workers, **knobs):
+            sound = policy_for(mode, workers, **knobs)
+            return KeepsNothing(workers, quorum=sound._quorum)
+
+        monkeypatch.setattr("psrt.build.policy_for", made)
+        books, run = self.train(record, ledger, 1, 0, "exponential", True)
+        assert (run.theta.reshape(books.shape) == 0).any()
+
+    def train(self, record, ledger, k, seed, costs, shared_memory):
+        books = ledger([8] * 5, 2)
+        asked = TrainConfig(
+            mode="softsync", softsync=k, servers=2, lr=1.0, epochs=1, shared_memory=shared_memory
+        )
+        return books, record(asked, books, workers=5, seed=seed, costs=costs).run
+
+
+def test_softsync_staleness_is_about_k(ledger, record):
+    """Zhang et al. 2016: on equal workers the mean staleness is k, and hardly any is above 2k."""
+    for k in (1, 2, 4):
+        books = ledger([60] * 8, 1)
+        asked = TrainConfig(mode="softsync", softsync=k, servers=1, lr=1.0, epochs=1)
+        [server] = record(asked, books, workers=8, seed=k, costs="all alike").run.servers
+        histogram = np.array(server.shard.histogram)
+        mean = (histogram * np.arange(histogram.size)).sum() / histogram.sum()
+        assert mean == pytest.approx(k, abs=0.6)
+        assert histogram[2 * k + 1 :].sum() <= 0.01 * histogram.sum()
+
+
+def test_reports_come_from_every_worker_and_end(record):
+    run, _ = record(config("async"), workers=3, seed=1)
+    by_worker = {
+        worker: list(reports)
+        for worker, reports in itertools.groupby(
+            sorted(run.reports, key=lambda report: report.worker), key=lambda report: report.worker
+        )
+    }
+    assert sorted(by_worker) == [0, 1, 2]
+    for worker, reports in by_worker.items():
+        assert [report.last for report in reports] == [False] * (len(reports) - 1) + [True]
+        steps = [report.step for report in reports]
+        assert steps == sorted(steps)
+        assert sum(report.samples for report in reports) == run.meters[worker].samples
+        evaluated = [not np.isnan(report.test_loss) for report in reports]
+        assert evaluated == [worker == 0 and report.epoch_end for report in reports]

@@ -1,0 +1,92 @@
+"""Messages as bytes and back."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psrt.errors import ProtocolError
+from psrt.messages import Leave, Params, Push, Report
+from psrt.transport.frames import (
+    FRAME_BYTES,
+    REPORT_BYTES,
+    decode,
+    decode_report,
+    encode,
+    encode_report,
+)
+
+whole = st.integers(-(2**63), 2**63 - 1)
+real = st.floats(allow_nan=False)
+messages = st.one_of(
+    st.builds(Push, *[whole] * 4, real, real),
+    st.builds(Params, *[whole] * 4),
+    st.builds(Leave, whole, whole),
+)
+reports = st.builds(
+    Report, whole, whole, whole, real, *[whole] * 6, real, real, real, st.booleans(), st.booleans()
+)
+
+
+@given(messages, st.integers(0, 40))
+def test_a_message_comes_back(message, offset):
+    buffer = bytearray(b"\xff" * (offset + FRAME_BYTES))
+    encode(message, buffer, offset)
+    got = decode(buffer, offset)
+    assert got == message
+    assert type(got) is type(message)
+    assert buffer[:offset] == b"\xff" * offset
+    assert buffer[-1] == 0xFF  # the last byte is the transport's
+
+
+def test_a_frame_is_64_bytes():
+    assert FRAME_BYTES == 64
+
+
+@pytest.mark.skipif(sys.byteorder == "big", reason="frames are in native byte order")
+def test_golden_frames():
+    buffer = bytearray(FRAME_BYTES)
+    encode(Push(worker=3, clock=258, version=2, samples=32, progress=0.5, norm=2.0), buffer)
+    assert buffer.hex(" ", 8) == (
+        "0100000000000000 0300000000000000 0201000000000000 0200000000000000 "
+        "2000000000000000 000000000000e03f 0000000000000040 0000000000000000"
+    )
+    encode(Params(shard=1, version=9, clock=4, staleness=7), buffer)
+    assert buffer[:40].hex(" ", 8) == (
+        "0200000000000000 0100000000000000 0900000000000000 0400000000000000 0700000000000000"
+    )
+    encode(Leave(worker=5, clock=6), buffer)
+    assert buffer[:24].hex(" ", 8) == "0300000000000000 0500000000000000 0600000000000000"
+
+
+@pytest.mark.parametrize("code", [0, 4, 255])
+def test_an_unknown_kind_is_refused(code):
+    buffer = bytearray(FRAME_BYTES)
+    buffer[0] = code
+    with pytest.raises(ProtocolError, match=f"a frame of kind {code} came, expected 1, 2 or 3"):
+        decode(buffer)
+
+
+@given(reports)
+def test_a_report_comes_back(report):
+    data = encode_report(report)
+    assert len(data) == REPORT_BYTES
+    got = decode_report(bytearray(data))
+    assert got == report
+    assert type(got.epoch_end) is bool
+
+
+def test_what_was_not_asked_stays_nan():
+    fields = [1.0] * len(Report._fields)
+    report = Report(*fields)._replace(
+        **dict.fromkeys(("worker", "epoch", "step", "samples"), 1),
+        **dict.fromkeys(("staleness_sum", "staleness_count", "staleness_max"), 2),
+        **dict.fromkeys(("bytes_sent", "bytes_received"), 3),
+        test_accuracy=math.nan,
+        last=True,
+    )
+    assert math.isnan(decode_report(encode_report(report)).test_accuracy)

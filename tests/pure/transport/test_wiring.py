@@ -1,0 +1,70 @@
+"""Who is who, and the port of a job of one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from psrt.errors import ProtocolError
+from psrt.messages import Leave
+from psrt.partition import even_spans
+from psrt.transport import EXTRA, SoloPort, Wiring, drive
+
+
+def test_workers_and_servers_are_found_by_rank():
+    wiring = Wiring(7, workers=(0, 2, 3), servers=(4, 1), spans=even_spans(7, 2))
+    assert [wiring.worker_of(rank) for rank in range(5)] == [0, None, 1, 2, None]
+    assert [wiring.shard_of(rank) for rank in range(5)] == [None, 1, None, None, 0]
+    assert wiring.size == 5
+
+
+class TestSolo:
+    def test_it_has_one_worker_with_parameters_and_a_gradient(self):
+        port = SoloPort(5)
+        assert (port.wiring.workers, port.wiring.servers, port.rank) == ((0,), (), 0)
+        assert (port.theta.shape, port.gradient.shape) == ((5,), (5 + EXTRA,))
+
+    def test_work_is_done_on_the_spot(self):
+        async def role():
+            doubled = await port.compute(np.multiply, port.theta, 2)
+            await port.until(lambda: True, lambda: "nothing")
+            await port.library_allreduce()
+            return doubled
+
+        port = SoloPort(3)
+        port.theta[:] = 1, 2, 3
+        assert drive(role()).tolist() == [2, 4, 6]
+
+    def test_time_moves_forward(self):
+        port = SoloPort(1)
+        assert port.now() <= port.now()
+
+    def test_reports_are_handed_on(self):
+        port, got = SoloPort(1), []
+        port.on_report = got.append
+        port.report("report")
+        assert got == ["report"]
+
+    @pytest.mark.parametrize(
+        "talk",
+        [
+            lambda port: port.send(1, Leave(0, 0)),
+            lambda port: port.announce(1, Leave(0, 0), 0),
+            lambda port: port.payload(0),
+            lambda port: port.in_flight(1),
+            lambda port: drive(port.receive()),
+            lambda port: drive(port.exchange(None, port.theta)),
+            lambda port: drive(port.until(lambda: False, lambda: "")),
+        ],
+    )
+    def test_there_is_nobody_to_talk_to(self, talk):
+        with pytest.raises(ProtocolError, match="nobody to talk to"):
+            talk(SoloPort(1))
+
+    def test_a_role_that_suspends_is_a_mistake(self):
+        role = asyncio.sleep(0)
+        with pytest.raises(AssertionError, match="suspended"):
+            drive(role)
+        role.close()

@@ -193,8 +193,13 @@ def note_on(rows: Iterable[Row], options: Namespace, ranks: int) -> str:
     """Return in words what the rows have in common."""
     mpi = next((row["mpi"] for row in rows if row["mpi"]), "no MPI")
     seeds = f"medians of {options.seeds} seeds" if options.seeds > 1 else "1 seed"
-    slow = "no" if options.straggler == "none" else options.straggler
-    return f"{ranks} ranks, {mpi}, {seeds}, {slow} straggler, target {100 * options.target:g} %"
+    slow = "no straggler"
+    if options.straggler != "none":
+        pairs = (pair.split(":") for pair in options.straggler.split(","))
+        slow = "straggler: " + ", ".join(
+            f"rank {rank} by {1000 * float(seconds):g} ms a step" for rank, seconds in pairs
+        )
+    return f"{ranks} ranks, {mpi}, {seeds}, target {100 * options.target:g} %, {slow}"
 
 
 def line_of(row: Row) -> str:

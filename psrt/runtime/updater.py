@@ -124,11 +124,21 @@ class Updater:
         self, i: int, span: Span, old: Vector, blocks: list[tuple[Contribution, list[Vector]]]
     ) -> Vector:
         (first, given), *rest = blocks
+        if rest and self._rate is None and all(term.weight == first.weight for term, _ in rest):
+            return self._sum_times(first.weight, [vectors[i] for _, vectors in blocks])
         total = self._weighted(i, span, old, first, given, self._sum)
         for term, vectors in rest:
             weighted = self._weighted(i, span, old, term, vectors, self._term)
             total = np.add(total, weighted, out=self._sum[: span.size])
         return total
+
+    def _sum_times(self, weight: float, given: list[Vector]) -> Vector:
+        """Return the sum of at least two blocks, times the weight that they share."""
+        first, second, *rest = given
+        total = np.add(first, second, out=self._sum[: first.size])
+        for vector in rest:
+            np.add(total, vector, out=total)
+        return np.multiply(total, np.float32(weight), out=total)
 
     def _weighted(
         self,

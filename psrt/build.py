@@ -175,7 +175,8 @@ def _strategy(port: Port, config: TrainConfig) -> Strategy:
         else:
             full = config.batch_size * local_steps
             outer = _outer_updater(config, n)
-            averager = ReduceAverager(port, outer, algorithm=algorithm, full=full)
+            steps = config.outer_lr is not None
+            averager = ReduceAverager(port, outer, steps=steps, algorithm=algorithm, full=full)
         period = AveragingPeriod(local_steps, float(config.post_local_epoch or 0))
         return LocalSGD(port, _updater(config, n), averager, period, clip_norm=clip_norm)
     return PushPull(port, clip_norm=clip_norm)

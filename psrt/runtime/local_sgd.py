@@ -47,12 +47,15 @@ class ServerAverager(Averager):
 class ReduceAverager(Averager):
     """Averages by an all-reduce; every rank takes the outer step, alike."""
 
-    def __init__(self, port: Port, outer: Updater, *, algorithm: str, full: int) -> None:
+    def __init__(
+        self, port: Port, outer: Updater, *, steps: bool, algorithm: str, full: int
+    ) -> None:
         """Set up.
 
         Args:
             port: of a job without servers.
             outer: makes the next θ out of the last average and the mean of the θ_i.
+            steps: whether ``outer`` steps from the last average; plain averaging forgets it.
             algorithm: names the all-reduce.
             full: samples of a full batch.
         """
@@ -61,7 +64,7 @@ class ReduceAverager(Averager):
         self._buffer = port.gradient[: port.wiring.n]
         self._outer = outer
         #: θ after the last average: what an outer optimizer steps from.
-        self._anchor = port.theta.copy()
+        self._anchor = port.theta.copy() if steps else port.theta
         port.whom = lambda: "its neighbours in an all-reduce"
 
     async def average(self, step: Step) -> Outcome:
@@ -83,7 +86,8 @@ class ReduceAverager(Averager):
             return
         term = Contribution(self._buffer, 1.0 / total)
         self._outer.apply(self._anchor, [term], self._theta, progress=progress)
-        np.copyto(self._anchor, self._theta)
+        if self._anchor is not self._theta:
+            np.copyto(self._anchor, self._theta)
 
 
 class LocalSGD(Strategy):

@@ -128,8 +128,6 @@ class Worker:
         return not (empty and self._length.epochs == math.inf)
 
     async def _step(self, batch: Any, progress: float) -> None:
-        if self._delays is not None:
-            await self._port.pause(self._delays.draw(self._rng))
         samples = samples_in(self._problem, batch)
         loss = 0.0
         if samples:
@@ -141,6 +139,8 @@ class Worker:
                     f"diverged: the loss is {loss} at step {self.clock + 1} on worker "
                     f"{self._worker} (rank {self._port.rank}); try a smaller --lr"
                 )
+        if self._delays is not None:  # not before: the batch's buffers may be shared in simulation
+            await self._port.pause(self._delays.draw(self._rng))
         outcome = await self.strategy.step(Step(self.clock, samples, progress))
         self._skip = outcome.clock - self.clock - 1
         self.clock = outcome.clock

@@ -340,7 +340,7 @@ class MpiPort:
             return
         self._reports_out = [pair for pair in self._reports_out if not pair[0].Test()]
         data = encode_report(report)
-        request = self._control.Isend([data, MPI.BYTE], 0, _TAG_REPORT)
+        request = self._control.Issend([data, MPI.BYTE], 0, _TAG_REPORT)  # done when taken
         self._reports_out.append((request, data))
 
     def _take_reports(self) -> None:
@@ -359,10 +359,10 @@ class MpiPort:
             self._take_reports()
             self._wait(complete, lambda: "the workers' last reports")
         else:
-            self._wait(
-                lambda: all(request.Test() for request, _ in self._reports_out),
-                lambda: "rank 0 to take the reports",
-            )
+            self._wait(self._reports_are_taken, lambda: "rank 0 to take the reports")
+
+    def _reports_are_taken(self) -> bool:
+        return all(request.Test() for request, _ in self._reports_out)
 
     def gather(self, mine: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
         """Bring a row of whole numbers from every rank to rank 0; collective.
@@ -394,11 +394,17 @@ class MpiPort:
     def meet(self) -> None:
         """Wait, without burning a core, until every rank is here."""
         request = self._control.Ibarrier()
-        self._wait(request.Test, lambda: "the other ranks to finish")
+
+        def all_here() -> bool:
+            self._take_reports()
+            return bool(request.Test())
+
+        self._wait(all_here, lambda: "the other ranks to finish")
 
     def close(self) -> None:
         """Free what was made; collective."""
-        self.meet()
+        self._wait(self._reports_are_taken, lambda: "rank 0 to take the reports")
+        self.meet()  # at rank 0, which takes them meanwhile
         for link in self._remote:
             link.close()
         self._links.clear()

@@ -1,0 +1,67 @@
+"""What a rank holds: a server three versions and a gradient per remote worker, a worker θ and one
+gradient. Windows are counted by their sizes, everything else by tracemalloc."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from psrt.build import server_role, wiring_for, worker_role
+from psrt.config import TrainConfig, resolve
+from psrt.transport import drive
+from psrt.transport.mpi import MpiPort
+
+N = 400_000
+SMALL = 4 * N // 10
+
+
+class Ones:
+    """A problem of N parameters that itself holds next to nothing."""
+
+    def batches(self, worker, workers, epoch):
+        return [np.ones(1)] * 3
+
+    def loss_and_grad(self, theta, batch, out):
+        out[:] = 1.0
+        return 1.0
+
+    def evaluate(self, theta):
+        return {}
+
+
+def traced_bytes_of_a_run(comm, config, wiring, host):
+    """Return what making a port and a role and running it held at most, and the port's arrays."""
+    comm.Barrier()
+    tracemalloc.start()
+    port = MpiPort(comm, wiring, host=host)
+    shard = wiring.shard_of(port.rank)
+    if shard is None:
+        role = worker_role(port, config, Ones())
+        held = port.theta.nbytes + port.gradient.nbytes
+    else:
+        start = np.zeros(1, np.float32)
+        span = wiring.spans[shard]
+        role = server_role(port, config, np.broadcast_to(start, span.size))
+        held = sum(version.nbytes for version in port.versions)
+    drive(role.run())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    port.close()
+    return peak, held
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_nobody_holds_more_than_is_promised(comm, mode, apart):
+    config = resolve(TrainConfig(mode=mode, epochs=1), ranks=comm.size)
+    wiring = wiring_for(N, (0,), tuple(range(1, comm.size)))
+    host = comm.rank if apart else None
+    peak, held = traced_bytes_of_a_run(comm, config, wiring, host)
+    workers = len(wiring.workers)
+    if comm.rank == 0:
+        assert held == 3 * 4 * N
+        assert peak < SMALL + 4 * N * workers * apart + 2**20
+    else:
+        assert held <= 2 * 4 * N + 64
+        assert peak < SMALL + 2**20

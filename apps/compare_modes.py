@@ -112,7 +112,7 @@ def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job
             if mode != "serial" and options.straggler != "none":
                 words += ["--straggler", options.straggler]
                 jobs.append(Job(mode, True, parse_train(words)))
-            0 and psrt.resolve(jobs[-1].config, ranks=1 if mode == "serial" else ranks)
+            psrt.resolve(jobs[-1].config, ranks=1 if mode == "serial" else ranks)
     return jobs
 
 

@@ -319,9 +319,15 @@ class MpiPort:
             _fold(mine, late, step.combine)
 
     async def library_allreduce(self) -> None:
-        """Sum ``gradient`` over the workers by the MPI library's own all-reduce."""
+        """Sum ``gradient`` over the workers by the MPI library's own all-reduce.
+
+        The library gets on only while it is called, so here a rank that waits does not sleep.
+        """
         request = self._workers_comm.Iallreduce(MPI.IN_PLACE, self.gradient)
-        self._wait(request.Test, lambda: "the other workers in MPI_Iallreduce")
+        patience = self._patience
+        patience.begin()
+        while not request.Test():
+            patience.spin(lambda: "the other workers in MPI_Iallreduce")
         self._span_bytes_sent += self.gradient.nbytes
         self._span_bytes_received += self.gradient.nbytes
 

@@ -121,6 +121,22 @@ class Patience:
         self._while_idle()
         self._sleep(waited)
 
+    def spin(self, whom: Callable[[], str]) -> None:
+        """Let as little time pass as can be, for what moves on only while it is polled.
+
+        Raises:
+            TransportError: at the deadline.
+        """
+        self._polls += 1
+        if self._polls <= self._spins:
+            return
+        now = time.monotonic()
+        if self._polls == self._spins + 1:
+            self._since = now
+        if now - self._since > self._timeout_s:
+            raise TransportError(f"no answer within {self._timeout_s:g} s: waiting for {whom()}")
+        os.sched_yield()
+
     def _sleep(self, waited: float) -> None:
         """Sleep, the longer the longer it has been."""
         if self.must_poll:

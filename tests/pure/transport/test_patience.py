@@ -144,3 +144,14 @@ def test_idle_work_is_done_while_asleep_only(clock):
     assert done == []
     wait(patience, YIELDS + 3)
     assert len(done) == 3
+
+
+def test_what_must_be_polled_to_move_on_is_never_slept_on_but_has_a_deadline(clock):
+    patience = Patience(crowded=True, timeout_s=1.0, bell=Bell(clock))
+    clock.yield_s = 1e-3
+    patience.begin()
+    with pytest.raises(TransportError, match="waiting for the library"):
+        for _ in range(10_000):
+            patience.spin(lambda: "the library")
+    assert clock.slept == []
+    assert 1000 <= clock.yields <= 1002

@@ -14,13 +14,14 @@ from typing import Protocol
 
 from psrt.errors import TransportError
 
-#: Polls before the first yield, when there is a core for every rank: some 20 µs.
-SPINS = 200
+#: Polls before the first yield, when there is a core for every rank: some 100 µs. Longer than it
+#: takes to wake a sleeper, or two ranks that answer each other would take turns in falling asleep.
+SPINS = 800
 #: Yields before the first sleep. A yield that takes so many seconds gave the core to a rank that
 #: computes, which would not give it back in time; then the next so many waits do without yields.
 YIELDS = 50
-BUSY_S = 50e-6
-WAITS_WITHOUT_YIELDS = 100
+BUSY_S = 200e-6
+WAITS_WITHOUT_YIELDS = 50
 #: A sleep is this share of the time waited so far, so waiting costs at most so much latency.
 SHARE = 1 / 16
 #: Bounds of a sleep that nothing but time ends, in seconds. The kernel adds some 50 µs.

@@ -13,8 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 #: Longest that a launch may take, in seconds.
 TIMEOUT_S = 60
-#: What launchers and make set for their own children, by how the names begin.
+#: What launchers and make set for their own children, by how the names begin; and what the
+#: Makefile takes from the environment.
 _FOREIGN = ("OMPI_COMM_", "PMIX_", "PMI_", "MPI_LOCAL", "SLURM_", "MAKE", "MFLAGS")
+_CHOICES = ("MPI", "PYTHON")
 _OURS = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -69,7 +71,11 @@ class Launch:
 
     def command(self, *words, cwd=None, timeout_s=TIMEOUT_S, **variables):
         """Run a command to its end; one that takes too long is ended, ranks and all, and fails."""
-        own = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
+        own = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(_FOREIGN) and key not in _CHOICES
+        }
         process = subprocess.Popen(
             list(map(str, words)),
             cwd=cwd or self.folder,

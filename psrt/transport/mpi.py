@@ -18,14 +18,15 @@ from mpi4py import MPI
 from psrt.collective import Step
 from psrt.messages import Message, Report
 from psrt.transport.bell import Bell
-from psrt.transport.frames import REPORT_BYTES, decode_report, encode_report
 from psrt.transport.node import LocalLink, LocalNeighbour, NodeMemory
 from psrt.transport.patience import Patience
 from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Vector, Wiring
 from psrt.transport.remote import RemoteLink
+from psrt.transport.reports import Reports
+from psrt.transport.spans import Spans
 
 T = TypeVar("T")
-_TAG_SPAN, _TAG_REPORT = 3, 4
+_TAG_FETCH = 4
 
 
 class MpiPort:
@@ -50,19 +51,15 @@ class MpiPort:
         """
         self.rank = comm.rank
         self.wiring = wiring
-        self._span_bytes_sent = 0
-        self._span_bytes_received = 0
         #: Says whom this rank waits for; a role replaces it.
         self.whom: Callable[[], str] = lambda: "a message"
-        #: Takes the reports that reach rank 0.
-        self.on_report: Callable[[Report], None] = lambda _: None
         self._comm = comm.Dup()
         self._control = comm.Dup()
         self._node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         if host is not None:
             whole, self._node = self._node, self._node.Split(host)
             whole.Free()
-        self._reports_out: list[tuple[MPI.Request, bytes]] = []
+        self._reports = Reports(self._control)
         workers = self._comm.Split(0 if wiring.worker_of(self.rank) is not None else 1)
         self._workers_comm = workers
         self._lay_out_memory()
@@ -71,7 +68,7 @@ class MpiPort:
             crowded=self._crowded,
             timeout_s=timeout_s,
             bell=self._bell if self._bell.works else None,
-            while_idle=self._take_reports,
+            while_idle=self._reports.take,
         )
         self._make_links()
 
@@ -132,7 +129,7 @@ class MpiPort:
         self._frame_requests = [link.frame_request for link in self._remote]
         #: Remote links whose frame has come while the payload may not have.
         self._half: list[RemoteLink] = []
-        self._neighbours: dict[int, LocalNeighbour] = {}
+        self._spans = Spans(self._comm, self.gradient, self._patience, self._neighbour)
         # What comes by MPI rings no bell.
         self._patience.must_poll = len(self._local) < self._comm.size
 
@@ -162,13 +159,13 @@ class MpiPort:
     @property
     def bytes_sent(self) -> int:
         """Bytes of messages, payloads and spans handed to this port so far."""
-        return self._span_bytes_sent + sum(link.bytes_sent for link in self._links.values())
+        return self._spans.bytes_sent + sum(link.bytes_sent for link in self._links.values())
 
     @property
     def bytes_received(self) -> int:
         """Bytes of messages, payloads and spans received so far."""
         links = self._links.values()
-        return self._span_bytes_received + sum(link.bytes_received for link in links)
+        return self._spans.bytes_received + sum(link.bytes_received for link in links)
 
     @property
     def hosts(self) -> int:
@@ -216,7 +213,9 @@ class MpiPort:
 
     def _wait_until_read(self, to: int, link: LocalLink | RemoteLink) -> None:
         if link.unread():
-            self._wait(lambda: not link.unread(), lambda: f"rank {to} to read the last message")
+            self._patience.wait(
+                lambda: not link.unread(), lambda: f"rank {to} to read the last message"
+            )
 
     def in_flight(self, to: int) -> bool:
         """Tell whether the last payload sent to rank ``to`` may still be being read."""
@@ -255,68 +254,18 @@ class MpiPort:
 
     async def until(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
         """Wait until ``done()``."""
-        self._wait(done, whom)
+        self._patience.wait(done, whom)
 
     async def exchange(self, step: Step, scratch: Vector) -> None:
         """Carry out one step of a collective on ``gradient``."""
-        to, source = step.send_to, step.receive_from
-        sent = None if to is None else self._offer(to, step)
-        if source is not None:
-            self._fetch_span(source, step, scratch, sent)
-        elif sent is not None:
-            self._wait(sent, lambda: f"rank {to} to take {step.send}")
-        if to is not None:
-            self._span_bytes_sent += 4 * step.send.size
-        if source is not None:
-            self._span_bytes_received += 4 * step.receive.size
+        self._spans.exchange(step, scratch)
 
-    def _neighbour(self, peer: int) -> LocalNeighbour:
-        if peer not in self._neighbours:
-            local = self._local[peer]
-            self._neighbours[peer] = LocalNeighbour(
-                self._memory, local, self._bell.cord(local), self._gradient_of(peer)
-            )
-        return self._neighbours[peer]
-
-    def _offer(self, to: int, step: Step) -> Callable[[], bool]:
-        """Begin to send; return what tells whether the span may be overwritten.
-
-        Each half of a step goes its own way, as its peer expects: between two ranks of a host
-        through memory, else by MPI.
-        """
-        if to not in self._local:
-            return self._comm.Isend(step.send.of(self.gradient), to, _TAG_SPAN).Test
-        neighbour = self._neighbour(to)
-        neighbour.offer()
-        return neighbour.taken
-
-    def _fetch_span(
-        self, source: int, step: Step, scratch: Vector, sent: Callable[[], bool] | None
-    ) -> None:
-        """Receive, wait until what was sent may be overwritten, and combine or copy."""
-        mine = step.receive.of(self.gradient)
-        # The peer still reads what this sum will overwrite.
-        apart = sent is not None and _overlap(step)
-        late: Vector | None = None
-        if source in self._local:
-            neighbour = self._neighbour(source)
-            self._wait(neighbour.offered, lambda: f"rank {source} to offer {step.receive}")
-            given = step.receive.of(neighbour.numbers)
-            if apart:
-                late = scratch[: mine.size]
-                np.copyto(late, given)
-            else:
-                _fold(mine, given, step.combine)
-            neighbour.take()
-        else:
-            late = scratch[: mine.size] if apart or step.combine else None
-            landing = mine if late is None else late
-            request = self._comm.Irecv(landing, source, _TAG_SPAN)
-            self._wait(request.Test, lambda: f"rank {source} to send {step.receive}")
-        if sent is not None:
-            self._wait(sent, lambda: f"rank {step.send_to} to take {step.send}")
-        if late is not None:
-            _fold(mine, late, step.combine)
+    def _neighbour(self, peer: int) -> LocalNeighbour | None:
+        local = self._local.get(peer)
+        if local is None:
+            return None
+        cord = self._bell.cord(local)
+        return LocalNeighbour(self._memory, local, cord, self._gradient_of(peer))
 
     async def library_allreduce(self) -> None:
         """Sum ``gradient`` over the workers by the MPI library's own all-reduce.
@@ -328,47 +277,29 @@ class MpiPort:
         patience.begin()
         while not request.Test():
             patience.spin(lambda: "the other workers in MPI_Iallreduce")
-        self._span_bytes_sent += self.gradient.nbytes
-        self._span_bytes_received += self.gradient.nbytes
-
-    def _wait(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
-        patience = self._patience
-        patience.begin()
-        while not done():
-            patience.pause(whom)
-        patience.end()
+        self._spans.bytes_sent += self.gradient.nbytes
+        self._spans.bytes_received += self.gradient.nbytes
 
     def report(self, report: Report) -> None:
         """Send ``report`` to rank 0, apart from the traffic of the training; never waits."""
-        if self.rank == 0:
-            self._take_reports()
-            self.on_report(report)
-            return
-        self._reports_out = [pair for pair in self._reports_out if not pair[0].Test()]
-        data = encode_report(report)
-        request = self._control.Issend([data, MPI.BYTE], 0, _TAG_REPORT)  # done when taken
-        self._reports_out.append((request, data))
+        self._reports.send(report)
 
-    def _take_reports(self) -> None:
-        if self.rank != 0:
-            # None comes here; but MPI sends what it still has queued only while it is called.
-            self._control.Iprobe(MPI.ANY_SOURCE, _TAG_REPORT)
-            return
-        while self._control.Iprobe(MPI.ANY_SOURCE, _TAG_REPORT):
-            data = bytearray(REPORT_BYTES)
-            self._control.Recv([data, MPI.BYTE], MPI.ANY_SOURCE, _TAG_REPORT)
-            self.on_report(decode_report(data))
+    @property
+    def on_report(self) -> Callable[[Report], None]:
+        """What takes the reports that reach rank 0."""
+        return self._reports.on_report
+
+    @on_report.setter
+    def on_report(self, take: Callable[[Report], None]) -> None:
+        self._reports.on_report = take
 
     def finish_reports(self, complete: Callable[[], bool]) -> None:
         """Rank 0: take reports until ``complete``; others: until theirs have been taken."""
         if self.rank == 0:
-            self._take_reports()
-            self._wait(complete, lambda: "the workers' last reports")
+            self._reports.take()
+            self._patience.wait(complete, lambda: "the workers' last reports")
         else:
-            self._wait(self._reports_are_taken, lambda: "rank 0 to take the reports")
-
-    def _reports_are_taken(self) -> bool:
-        return all(request.Test() for request, _ in self._reports_out)
+            self._patience.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
 
     def gather(self, mine: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
         """Bring a row of whole numbers from every rank to rank 0; collective.
@@ -391,46 +322,35 @@ class MpiPort:
         elif self.rank == source:
             assert mine is not None
             for chunk in range(0, mine.size, 1 << 28):
-                self._comm.Send(mine[chunk : chunk + (1 << 28)], 0, _TAG_SPAN)
+                self._comm.Send(mine[chunk : chunk + (1 << 28)], 0, _TAG_FETCH)
         elif self.rank == 0:
             assert out is not None
             for chunk in range(0, out.size, 1 << 28):
-                self._comm.Recv(out[chunk : chunk + (1 << 28)], source, _TAG_SPAN)
+                self._comm.Recv(out[chunk : chunk + (1 << 28)], source, _TAG_FETCH)
 
     def meet(self) -> None:
         """Wait, without burning a core, until every rank is here."""
         request = self._control.Ibarrier()
 
         def all_here() -> bool:
-            self._take_reports()
+            self._reports.take()
             return bool(request.Test())
 
-        self._wait(all_here, lambda: "the other ranks to finish")
+        self._patience.wait(all_here, lambda: "the other ranks to finish")
 
     def close(self) -> None:
         """Free what was made; collective."""
-        self._wait(self._reports_are_taken, lambda: "rank 0 to take the reports")
+        self._patience.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
         self.meet()  # at rank 0, which takes them meanwhile
         for link in self._remote:
             link.close()
         self._links.clear()
         self._payloads.clear()
         self._rotations = [[]]
-        self._neighbours.clear()
+        self._spans.close()
         self.gradient = self.theta = np.zeros(0, np.float32)
         self.versions = []
         self._bell.close()
         self._memory.close()
         for comm in (self._workers_comm, self._node, self._control, self._comm):
             comm.Free()
-
-
-def _overlap(step: Step) -> bool:
-    return step.send.start < step.receive.stop and step.receive.start < step.send.stop
-
-
-def _fold(mine: Vector, given: Vector, combine: bool) -> None:
-    if combine:
-        np.add(mine, given, out=mine)
-    else:
-        np.copyto(mine, given)

@@ -122,6 +122,17 @@ class Patience:
         self._while_idle()
         self._sleep(waited)
 
+    def wait(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
+        """Wait until ``done()``.
+
+        Raises:
+            TransportError: at the deadline.
+        """
+        self.begin()
+        while not done():
+            self.pause(whom)
+        self.end()
+
     def spin(self, whom: Callable[[], str]) -> None:
         """Let as little time pass as can be, for what moves on only while it is polled.
 

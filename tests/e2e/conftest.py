@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 #: Longest that a launch may take, in seconds.
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 #: What launchers and make set for their own children, by how the names begin; and what the
 #: Makefile takes from the environment.
 _FOREIGN = ("OMPI_COMM_", "PMIX_", "PMI_", "MPI_LOCAL", "SLURM_", "MAKE", "MFLAGS")

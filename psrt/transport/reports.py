@@ -1,0 +1,46 @@
+"""Reports to rank 0 over MPI, on a communicator of their own, apart from the training's traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mpi4py import MPI
+
+from psrt.messages import Report
+from psrt.transport.frames import REPORT_BYTES, decode_report, encode_report
+
+_TAG = 1
+
+
+class Reports:
+    """One rank's end: rank 0 takes what the others send."""
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self._comm = comm
+        self._is_first = comm.rank == 0
+        #: Sent and not known to be taken yet, each with the bytes that MPI still reads.
+        self._out: list[tuple[MPI.Request, bytes]] = []
+        #: Takes the reports that reach rank 0.
+        self.on_report: Callable[[Report], None] = lambda _: None
+
+    def send(self, report: Report) -> None:
+        """Send a report; never waits."""
+        if self._is_first:
+            self.take()
+            self.on_report(report)
+            return
+        self._out = [pair for pair in self._out if not pair[0].Test()]
+        data = encode_report(report)
+        # Synchronous: the request is done when the report has been taken.
+        self._out.append((self._comm.Issend([data, MPI.BYTE], 0, _TAG), data))
+
+    def take(self) -> None:
+        """Take the reports that have come; on every rank, for MPI moves only while it is called."""
+        while self._comm.Iprobe(MPI.ANY_SOURCE, _TAG) and self._is_first:
+            data = bytearray(REPORT_BYTES)
+            self._comm.Recv([data, MPI.BYTE], MPI.ANY_SOURCE, _TAG)
+            self.on_report(decode_report(data))
+
+    def are_taken(self) -> bool:
+        """Tell whether all that this rank sent has been taken."""
+        return all(request.Test() for request, _ in self._out)

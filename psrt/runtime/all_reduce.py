@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from psrt.collective import ALGORITHMS
@@ -81,16 +83,20 @@ class Rounds:
         present = float(self._extras[PRESENT])
         return float(self._extras[WEIGHT]), float(self._extras[PROGRESS]) / present
 
-    async def absent(self) -> tuple[float, float]:
-        """Take part with nothing; return the weights' sum, and the progress or nan at the end."""
-        if self._alone:
-            return 0.0, float("nan")
-        self._vector[:] = 0.0
-        self._extras[:] = 0.0
-        await self._reducer.sum()
-        present = float(self._extras[PRESENT])
-        progress = float(self._extras[PROGRESS]) / present if present else float("nan")
-        return float(self._extras[WEIGHT]), progress
+    async def attend(self, take: Callable[[float, float], None]) -> None:
+        """Take part with nothing, until no rank is training any more.
+
+        Args:
+            take: called after each round with the sum of the weights and the mean progress.
+        """
+        while not self._alone:
+            self._vector[:] = 0.0
+            self._extras[:] = 0.0
+            await self._reducer.sum()
+            present = float(self._extras[PRESENT])
+            if not present:
+                return
+            take(float(self._extras[WEIGHT]), float(self._extras[PROGRESS]) / present)
 
 
 class AllReduce(Strategy):
@@ -137,10 +143,7 @@ class AllReduce(Strategy):
 
     async def leave(self, clock: int) -> None:
         """Take part with weight zero until nobody is training any more."""
-        total, progress = await self._rounds.absent()
-        while progress == progress:
-            self._take(total, progress)
-            total, progress = await self._rounds.absent()
+        await self._rounds.attend(self._take)
 
     def _take(self, total: float, progress: float) -> None:
         if total:

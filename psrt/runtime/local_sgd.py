@@ -76,10 +76,7 @@ class ReduceAverager(Averager):
 
     async def leave(self, clock: int) -> None:
         """Take part with weight zero until nobody is training any more."""
-        total, progress = await self._rounds.absent()
-        while progress == progress:
-            self._take(total, progress)
-            total, progress = await self._rounds.absent()
+        await self._rounds.attend(self._take)
 
     def _take(self, total: float, progress: float) -> None:
         if not total:

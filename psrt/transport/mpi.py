@@ -167,13 +167,6 @@ class MpiPort:
         links = self._links.values()
         return self._spans.bytes_received + sum(link.bytes_received for link in links)
 
-    @property
-    def hosts(self) -> int:
-        """Number of hosts of the job; collective."""
-        first = np.array([self._node.rank == 0], np.int64)
-        self._comm.Allreduce(MPI.IN_PLACE, first)
-        return int(first[0])
-
     def now(self) -> float:
         """Return the time in seconds; only differences mean anything."""
         return time.perf_counter()

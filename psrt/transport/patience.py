@@ -100,27 +100,20 @@ class Patience:
         Raises:
             TransportError: at the deadline.
         """
-        self._polls += 1
-        if self._polls <= self._spins:
+        now = self._poll(whom)
+        if now is None:
             return
-        now = time.monotonic()
-        if self._polls == self._spins + 1:
-            self._since = now
         if self._polls <= self._awake:
             os.sched_yield()
             if time.monotonic() - now > BUSY_S:
                 self._awake, self._hasty = 0, WAITS_WITHOUT_YIELDS
             return
-        waited = now - self._since
-        if waited > self._timeout_s:
-            self.end()
-            raise TransportError(f"no answer within {self._timeout_s:g} s: waiting for {whom()}")
         if self._bell is not None and not self._flag_is_up:
             self._bell.raise_flag()
             self._flag_is_up = True
             return  # for one more look, now that whoever comes will ring
         self._while_idle()
-        self._sleep(waited)
+        self._sleep(now - self._since)
 
     def wait(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
         """Wait until ``done()``.
@@ -139,15 +132,21 @@ class Patience:
         Raises:
             TransportError: at the deadline.
         """
+        if self._poll(whom) is not None:
+            os.sched_yield()
+
+    def _poll(self, whom: Callable[[], str]) -> float | None:
+        """Count a fruitless poll; return the time when it is late enough not to spin any more."""
         self._polls += 1
         if self._polls <= self._spins:
-            return
+            return None
         now = time.monotonic()
         if self._polls == self._spins + 1:
             self._since = now
         if now - self._since > self._timeout_s:
+            self.end()
             raise TransportError(f"no answer within {self._timeout_s:g} s: waiting for {whom()}")
-        os.sched_yield()
+        return now
 
     def _sleep(self, waited: float) -> None:
         """Sleep, the longer the longer it has been."""

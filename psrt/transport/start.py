@@ -10,6 +10,8 @@ import mpi4py
 mpi4py.rc.thread_level = "funneled"
 # Open MPI's one-sided component for UCX complains at start where there is no such hardware.
 os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+# Its transport for one-sided traffic over libfabric, which psrt has none of, sleeps for a second.
+os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 
 from mpi4py import MPI  # noqa: E402
 

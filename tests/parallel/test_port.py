@@ -217,15 +217,6 @@ def test_fetch_copies_a_vector_to_rank_0(comm, open_port, size):
 
 
 @pytest.mark.mpi
-def test_hosts_are_counted(comm, open_port, host):
-    own = np.array([comm.rank if host is None else host], np.int64)
-    numbers = np.empty(comm.size, np.int64)
-    comm.Allgather(own, numbers)
-    expected = 1 if host is None else len(set(numbers.tolist()))
-    assert open_port(0).hosts == expected
-
-
-@pytest.mark.mpi
 def test_ports_can_be_made_and_closed_again_and_again(comm):
     for host in [None, comm.rank] * 4:
         port = MpiPort(comm, wiring_of(comm.size, min(1, comm.size - 1)), timeout_s=20, host=host)

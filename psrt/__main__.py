@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(words)
     except PsrtError as error:
         _print_once(f"psrt: error: {error}", sys.stderr)
-        return error.exit_status
+        # A launcher may end the others as soon as one rank fails: the one that speaks is the one.
+        return error.exit_status if _speaks() else 0
 
 
 def _dispatch(words: list[str]) -> int:
@@ -76,10 +77,14 @@ def _help() -> str:
     return "\n".join(lines)
 
 
+def _speaks() -> bool:
+    """Tell whether this is the first process of the job, by what the launcher has told it."""
+    return next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0") == "0"
+
+
 def _print_once(text: str, stream: object) -> None:
-    """Print on one process of the job; the launcher has told which one this is."""
-    rank = next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0")
-    if rank == "0":
+    """Print on one process of the job."""
+    if _speaks():
         print(text.rstrip("\n"), file=stream, flush=True)  # type: ignore[call-overload]
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from psrt.cli.flags import FlagParser
-from psrt.errors import ConfigError, PsrtError
+from psrt.errors import ConfigError
 from psrt.job import launched
 
 if TYPE_CHECKING:
@@ -21,19 +20,15 @@ def main(argv: Sequence[str]) -> int:
     """Run a benchmark; rank 0 prints the table and writes the JSON.
 
     Returns:
-        The exit status.
+        0.
+
+    Raises:
+        ConfigError: on every rank, for flags or ranks that will not do.
     """
-    speaks = True
-    try:
-        given = _parser().parse_args(argv)
-        comm = _world(given.what)
-        speaks = comm is None or comm.rank == 0
-        report = _run(given.what, comm, given.rounds)
-    except PsrtError as error:
-        if speaks:
-            print(f"psrt: error: {error}", file=sys.stderr)
-        return error.exit_status
-    if speaks:
+    given = _parser().parse_args(argv)
+    comm = _world(given.what)
+    report = _run(given.what, comm, given.rounds)
+    if comm is None or comm.rank == 0:
         _publish(report, given.json)
     return 0
 

@@ -11,7 +11,13 @@ from collections.abc import Iterator
 import numpy as np
 from mpi4py import MPI
 
-from psrt.errors import ConfigError, ProtocolError, PsrtError
+from psrt.errors import (
+    ConfigError,
+    DivergedError,
+    ProtocolError,
+    PsrtError,
+    TransportError,
+)
 from psrt.transport.node import NodeMemory
 
 #: A rank that failed waits so long for a lower rank of its host to have failed, too.
@@ -20,6 +26,11 @@ _GRACE_S = 0.1
 _PATIENCE_S = 3.0
 #: Exit status of a rank that failed with anything but a ``PsrtError``.
 _FAILED = 1
+#: What an error of another rank is raised as here.
+_KINDS = {
+    kind.__name__: kind
+    for kind in (ConfigError, DivergedError, ProtocolError, TransportError, PsrtError)
+}
 
 
 @contextlib.contextmanager
@@ -40,14 +51,18 @@ def together(comm: MPI.Comm) -> Iterator[None]:
         return
     if comm.rank == failed[0]:
         assert mine is not None
-        send_text(comm, f"{mine.exit_status}\n{mine}", int(failed[0]))
+        send_text(comm, f"{_kind(mine).__name__}\n{mine}", int(failed[0]))
         mine.agreed = True
         raise mine
-    status, text = send_text(comm, "", int(failed[0])).split("\n", 1)
-    theirs = PsrtError(text)
-    theirs.exit_status = int(status)
+    kind, text = send_text(comm, "", int(failed[0])).split("\n", 1)
+    theirs = _KINDS[kind](text)
     theirs.agreed = True
     raise theirs
+
+
+def _kind(error: PsrtError) -> type[PsrtError]:
+    """Return the class of ``psrt.errors`` that an error is of, itself or by descent."""
+    return next(kind for kind in type(error).__mro__ if kind in _KINDS.values())
 
 
 def send_text(comm: MPI.Comm, text: str, root: int = 0) -> str:

@@ -22,7 +22,7 @@ def test_nothing_happens_where_nothing_failed(comm):
 @pytest.mark.parametrize("kind", [ConfigError, DivergedError])
 def test_one_rank_s_error_is_raised_on_all(comm, kind):
     for culprit in range(comm.size):
-        with pytest.raises(PsrtError) as caught:
+        with pytest.raises(kind) as caught:
             raise_at(comm, {culprit: kind("no such file: é")})
         assert str(caught.value) == "no such file: é"
         assert caught.value.exit_status == kind.exit_status

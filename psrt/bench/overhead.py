@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from psrt.bench.asleep import others_asleep
 from psrt.bench.measure import Summary, format_table, ratios
-from psrt.bench.train import MODELS, FixedBatch, Scheme, others_asleep
+from psrt.bench.train import MODELS, FixedBatch, Scheme
 from psrt.messages import Leave
 from psrt.partition import even_spans
 from psrt.transport import Wiring, drive

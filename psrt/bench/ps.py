@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from psrt.bench.asleep import others_asleep
 from psrt.bench.measure import Summary, format_table, ratios
 from psrt.errors import ProtocolError
 from psrt.optim import Schedule, make_optimizer
@@ -27,7 +28,6 @@ from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
 from psrt.transport import Wiring, drive
 from psrt.transport.mpi import MpiPort
-from psrt.transport.patience import Patience
 from psrt.transport.port import Vector
 
 #: Bytes of the vector that goes back and forth.
@@ -159,16 +159,15 @@ def measure(
         ratio, as medians with quartiles; an empty list elsewhere.
     """
     rows: list[dict[str, Any]] = []
-    patience = Patience(crowded=True, timeout_s=3600.0)
     for servers, workers in layouts:
         if servers + workers > comm.size:
             continue
         taking_part = comm.rank < servers + workers
         part = comm.Split(0 if taking_part else MPI.UNDEFINED, comm.rank)
-        if taking_part:
-            rows += [_compare(part, servers, nbytes // 4, rounds, segment_s) for nbytes in sizes]
-            part.Free()
-        _sleep_until_all_here(comm, patience)
+        with others_asleep(comm):
+            if taking_part:
+                rows += [_compare(part, servers, size // 4, rounds, segment_s) for size in sizes]
+                part.Free()
     return rows if comm.rank == 0 else []
 
 
@@ -221,13 +220,6 @@ def _check(trip: PsrtTrips | PlainTrips, count: int, comm: MPI.Comm, servers: in
     if not (numbers == count * (comm.size - servers)).all():
         raise ProtocolError(f"{type(trip).__name__} lost or doubled a push: {numbers[:4]}")
     return 0.0
-
-
-def _sleep_until_all_here(comm: MPI.Comm, patience: Patience) -> None:
-    request = comm.Ibarrier()
-    patience.begin()
-    while not request.Test():
-        patience.pause(lambda: "the other ranks")
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -7,22 +7,19 @@ its DistributedDataParallel over gloo takes its turn, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
 
+from psrt.bench.asleep import others_asleep
 from psrt.bench.measure import Summary, format_table, ratios
 from psrt.build import server_role, wiring_for, worker_role
 from psrt.config import TrainConfig, resolve
 from psrt.errors import ProtocolError
-from psrt.messages import Report
 from psrt.model import MLP
 from psrt.transport import SoloPort, drive
 from psrt.transport.mpi import MpiPort
-from psrt.transport.patience import Patience
 from psrt.transport.port import Vector
 
 MODELS = {"784-512-512-10": (784, 512, 512, 10), "784-2048-2048-10": (784, 2048, 2048, 10)}
@@ -90,12 +87,6 @@ class Scheme:
             self.initial.size, tuple(range(servers)), tuple(range(servers, comm.size))
         )
         self.port = SoloPort(wiring.n) if comm.size == 1 else MpiPort(comm, wiring)
-        self.port.on_report = self._heard
-        #: Workers' last reports that were begun, and those that rank 0 has heard.
-        self._last_reports, self._last_heard = 0, 0
-
-    def _heard(self, report: Report) -> None:
-        self._last_heard += report.last
 
     def _config(self, steps: int) -> TrainConfig:
         config = TrainConfig(steps=steps, lr=_LR, batch_size=BATCH, **self._knobs)
@@ -104,7 +95,6 @@ class Scheme:
     def run(self, steps: int) -> float:
         """Train from the start."""
         port, config = self.port, self._config(steps)
-        self._last_reports += len(port.wiring.workers)
         shard = port.wiring.shard_of(port.rank)
         if shard is None:
             np.copyto(port.theta, self.initial)
@@ -123,7 +113,6 @@ class Scheme:
     def close(self) -> None:
         """Free the port."""
         if isinstance(self.port, MpiPort):
-            self.port.finish_reports(lambda: self._last_heard == self._last_reports)
             self.port.close()
 
 
@@ -222,17 +211,6 @@ def _turn(comm: MPI.Comm, candidate: Candidate | None, steps: int) -> float:
             seconds[0] = candidate.run(steps)
     comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
     return float(seconds[0])
-
-
-@contextmanager
-def others_asleep(comm: MPI.Comm) -> Iterator[None]:
-    """Meet at the end of the block without burning a core while waiting; collective."""
-    yield
-    patience = Patience(crowded=True, timeout_s=3600.0)
-    request = comm.Ibarrier()
-    patience.begin()
-    while not request.Test():
-        patience.pause(lambda: "the other ranks")
 
 
 def _check_equal(candidates: dict[str, Candidate | None], comm: MPI.Comm) -> None:

@@ -44,7 +44,7 @@ class Server:
             message = await port.receive()
             if type(message) is Push:
                 leases.pop(ranks[message.worker], None)  # it has read what it was sent
-                self._met[message.worker] = policy.version - message.version
+                self._met[message.worker] = policy.staleness(message)
             elif type(message) is not Leave:
                 raise ProtocolError(f"server {self._index} was sent {message}, expected a push")
             decisions = policy.handle(message)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import struct
 import sys
+import termios
 import time
 import traceback
 from collections.abc import Iterator
+from typing import TextIO
 
 import numpy as np
 from mpi4py import MPI
@@ -24,6 +28,9 @@ from psrt.transport.node import NodeMemory
 _GRACE_S = 0.1
 #: How long a failed rank gives the one that speaks to end the job.
 _PATIENCE_S = 3.0
+#: How long the launcher is given to read what a failed rank says. It may see the abort first and
+#: then never read the rest.
+_READ_S = 1.0
 #: Exit status of a rank that failed with anything but a ``PsrtError``.
 _FAILED = 1
 #: What an error of another rank is raised as here.
@@ -124,6 +131,7 @@ class AbortGuard:
         else:
             sys.stdout.flush()
             print(describe(error, self._comm.rank), file=sys.stderr, end="", flush=True)
+            wait_until_read(sys.stderr)
         self._comm.Abort(status)
 
     def close(self) -> None:
@@ -131,6 +139,17 @@ class AbortGuard:
         self._flags.clear()
         self._memory.close()
         self._node.Free()
+
+
+def wait_until_read(stream: TextIO) -> None:
+    """Wait until whoever is behind ``stream`` has read all of it, if it is a pipe or terminal."""
+    deadline = time.monotonic() + _READ_S
+    with contextlib.suppress(OSError, ValueError):  # a file, or nothing with a descriptor
+        while time.monotonic() < deadline:
+            (unread,) = struct.unpack("i", fcntl.ioctl(stream, termios.FIONREAD, bytes(4)))
+            if not unread:
+                break
+            time.sleep(1e-3)
 
 
 def describe(error: BaseException, rank: int) -> str:

@@ -1,9 +1,14 @@
 """Errors that every rank raises together, and text that every rank has."""
 
+import os
+import tempfile
+import time
+from pathlib import Path
+
 import pytest
 
 from psrt.errors import ConfigError, DivergedError, PsrtError
-from psrt.transport.agreement import send_text, together
+from psrt.transport.agreement import send_text, together, wait_until_read
 
 pytestmark = pytest.mark.mpi
 
@@ -46,3 +51,22 @@ def test_an_error_of_several_lines_stays_whole(comm):
 def test_text_of_any_rank_reaches_all(comm, text):
     for root in range(comm.size):
         assert send_text(comm, text if comm.rank == root else "other", root) == text
+
+
+def test_last_words_are_waited_for(monkeypatch):
+    launcher, words = os.pipe()
+    heard = []
+    with os.fdopen(words, "w") as stream, monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", lambda seconds: heard.append(os.read(launcher, 100)))
+        print("last words", file=stream, flush=True)
+        wait_until_read(stream)
+    os.close(launcher)
+    assert heard == [b"last words\n"]
+
+
+@pytest.mark.parametrize("place", [tempfile.TemporaryFile, Path(os.devnull).open])
+def test_last_words_into_a_file_or_nowhere_are_not(place, monkeypatch):
+    with place("w+") as stream, monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", lambda seconds: pytest.fail("waits for a file"))
+        print("last words", file=stream, flush=True)
+        wait_until_read(stream)

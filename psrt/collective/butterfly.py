@@ -18,12 +18,11 @@ It holds for every operation that commutes to the bit. Sums and products do, sav
 of a NaN; ``minimum`` and ``maximum`` do, save for the sign of a zero. An executor that puts the
 lower rank's operand first makes it hold for those too, since all of a group agree who is lower.
 
-**Any p.** Let q = 2**⌊lg p⌋ and r = p − q. Of the first 2r ranks each odd one folds into its even
-neighbour before the butterfly and copies the sum from it afterwards; neighbours, because ranks that
-follow each other are mostly on one host. The q ranks that remain are renumbered in order.
+**Any p.** Those beyond the largest power of two, q, hand over to a neighbour first and copy from it
+at the end (``core.py``).
 
 **Cost.** p = q: lg p rounds, n lg p elements sent and combined per rank; otherwise two more rounds,
-and an even neighbour sends n elements more:
+and a rank that has taken a neighbour's numbers sends n elements more:
 
     T = lg p·(α + nβ + nγ),  or  (lg q + 2)α + (lg q + 2)nβ + (lg q + 1)nγ
 
@@ -31,14 +30,17 @@ After k rounds a rank can have heard from at most 2**k ranks, so ⌈lg p⌉ roun
 can be: latency-optimal for p a power of two. What it pays is bandwidth, p·lg p/(2(p − 1)) times
 what a ring sends, so it is for short vectors.
 
+**No deadlock.** In each round all of the core post both halves, and partners have each other.
+
 Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 MPICH", IJHPCA 19(1), 2005.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from psrt.collective.core import around_core
 from psrt.collective.step import Step
 from psrt.partition import Span
 
@@ -52,36 +54,19 @@ def butterfly_steps(rank: int, size: int, n: int) -> Iterator[Step]:
         n: elements in the vector, ≥ 0.
 
     Yields:
-        With q and r as above, ``lg q`` exchanges of the whole vector; an even rank below 2r has
-        two more steps around them, an odd one has only these two.
+        With q as above and r = p − q, ``lg q`` exchanges of the whole vector; an even rank below
+        2r has two more steps around them, an odd one has only these two.
 
     >>> [(s.send_to, s.receive_from) for s in butterfly_steps(0, 5, 10)]
     [(None, 1), (2, 2), (3, 3), (1, None)]
     """
     whole = Span(0, n)
-    core = 1 << (size.bit_length() - 1)  # q
-    folded = size - core  # r
-    if rank < 2 * folded and rank % 2:
-        yield Step.sending(rank - 1, whole)
-        yield Step.receiving(rank - 1, whole, combine=False)
-        return
-    if rank < 2 * folded:
-        yield Step.receiving(rank + 1, whole, combine=True)
-    for partner in _partners(rank, core, folded):
-        yield Step(partner, whole, partner, whole, True)
-    if rank < 2 * folded:
-        yield Step.sending(rank + 1, whole)
 
+    def exchanges(number: int, core: Sequence[int]) -> Iterator[Step]:
+        bit = 1
+        while bit < len(core):
+            partner = core[number ^ bit]
+            yield Step(partner, whole, partner, whole, True)
+            bit <<= 1
 
-def _partners(rank: int, core: int, folded: int) -> Iterator[int]:
-    """Yield the ranks that ``rank`` exchanges with, round by round.
-
-    The butterfly is over numbers ``[0, core)``: rank ``2 * i`` is number ``i`` in the folded
-    pairs, and the ranks after the pairs follow in order.
-    """
-    number = rank // 2 if rank < 2 * folded else rank - folded
-    bit = 1
-    while bit < core:
-        partner = number ^ bit
-        yield 2 * partner if partner < folded else partner + folded
-        bit <<= 1
+    return around_core(rank, size, n, exchanges)

@@ -25,6 +25,15 @@ element costs at least 2(p − 1) messages, n elements 2n(p − 1), and the busi
 least the p-th part of it. The ring meets the bound for every p; what it pays is the number of
 hops, which grows with p, so it is for long vectors.
 
+**Same bits.** Each element is summed by the ranks that its chunk passes and copied by the rest.
+
+**No deadlock.** In each hop all ranks post a send to the right and a receive from the left at
+once, so every send meets its receive in the same hop.
+
+**Order.** The ring may pass the ranks in any order, best such that neighbours are near: with the
+ranks of a host in a row only one wire per host is used. Positions then take the place of ranks
+above; chunk i starts at position i.
+
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 workstations", JPDC 69(2), 2009; Thakur, Rabenseifner and Gropp, "Optimization of collective
 communication operations in MPICH", IJHPCA 19(1), 2005, for the cost model.
@@ -32,34 +41,78 @@ communication operations in MPICH", IJHPCA 19(1), 2005, for the cost model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from psrt.collective.step import Step
+from psrt.errors import ConfigError
 from psrt.partition import even_spans
 
 
-def ring_steps(rank: int, size: int, n: int) -> Iterator[Step]:
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """One rank's place on a ring: its position, and the ranks after and before it.
+
+    >>> Ring.of(3, 4, order=(0, 1, 3, 2))
+    Ring(position=2, size=4, right=2, left=1)
+    """
+
+    position: int
+    size: int
+    right: int
+    left: int
+
+    @classmethod
+    def of(cls, rank: int, size: int, order: Sequence[int] | None = None) -> Ring:
+        """Return the place of ``rank`` on the ring that passes ``order``, or 0, 1, … p − 1.
+
+        Raises:
+            ConfigError: if ``order`` does not name each rank once.
+        """
+        if order is None:
+            return cls(rank, size, (rank + 1) % size, (rank - 1) % size)
+        if sorted(order) != list(range(size)):
+            raise ConfigError(f"ring order {list(order)}, expected each of {size} ranks once")
+        position = list(order).index(rank)
+        return cls(position, size, order[(position + 1) % size], order[position - 1])
+
+    def hops(self, first: int) -> Iterator[tuple[int, int]]:
+        """Yield which chunk is sent and which received in each hop of one journey.
+
+        The chunks are walked backwards: what was received in a hop is sent in the next one.
+
+        Args:
+            first: chunk that is sent first; the last one received is ``first + 1``.
+        """
+        for hop in range(self.size - 1):
+            yield (first - hop) % self.size, (first - hop - 1) % self.size
+
+
+def ring_steps(
+    rank: int, size: int, n: int, *, order: Sequence[int] | None = None
+) -> Iterator[Step]:
     """Yield this rank's hops of a ring all-reduce over ``n`` elements.
 
-    Both phases walk the chunks backwards, so when the reduce-scatter ends rank ``r`` owns the
-    finished sum of chunk ``(r + 1) mod p``; the all-gather starts there. Each element is summed
-    by that one owner and copied by the rest, so all ranks hold the same bits.
+    When the reduce-scatter ends, position ``r`` owns the finished sum of chunk
+    ``(r + 1) mod p``; the all-gather starts there.
 
     Args:
         rank: this rank, in ``[0, size)``.
         size: ranks on the ring, p ≥ 1.
         n: elements in the vector, ≥ 0; some chunks are empty where ``n < p``.
+        order: the ranks as the ring passes them; the same on all ranks. Default: 0, 1, … p − 1.
 
     Yields:
         ``2 * (p - 1)`` steps, sending ``2 * n * (p - 1) / p`` elements in all where p divides n.
 
+    Raises:
+        ConfigError: if ``order`` does not name each rank once.
+
     >>> [(s.send.start, s.receive.start, s.combine) for s in ring_steps(0, 3, 3)]
     [(0, 2, True), (2, 1, True), (1, 0, False), (0, 2, False)]
     """
-    chunks = even_spans(n, size)
-    right, left = (rank + 1) % size, (rank - 1) % size
-    # The all-gather sends first what the reduce-scatter finished last: chunk rank + 1.
-    for first, combine in ((rank, True), (rank + 1, False)):
-        for hop in range(size - 1):
-            send, receive = (first - hop) % size, (first - hop - 1) % size
-            yield Step(right, chunks[send], left, chunks[receive], combine)
+    chunks, ring = even_spans(n, size), Ring.of(rank, size, order)
+    # The all-gather sends first what the reduce-scatter finished last.
+    for first, combine in ((ring.position, True), (ring.position + 1, False)):
+        for send, receive in ring.hops(first):
+            yield Step(ring.right, chunks[send], ring.left, chunks[receive], combine)

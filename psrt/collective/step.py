@@ -1,25 +1,29 @@
 """One step of a collective: the word that schedules are written in. Pure: no buffers, no MPI.
 
 A collective algorithm is a generator of ``Step``: one rank's sends and receives in its own
-order. The same generator is read by the executor, which moves bytes, and by the tests, which run
-all ranks in one process and show that every rank ends with every contribution exactly once.
+order. Four readers share it: the executor moves bytes, the prover (``proof.py``) shows that every
+rank ends with every contribution exactly once, the cost model prices it, and ``psrt explain``
+draws it.
 
 Nomenclature, in all modules of this package:
 
-======  ==========================================================================
-``p``   ranks that take part, ``size`` in the code
-``n``   elements of the vector that is reduced; every rank holds one of that length
-chunk   one of the p nearly equal spans that the vector is cut into
-round   all steps that happen at the same time; the length of the schedule
-α       seconds that a message costs whatever its length
-β       seconds per element on the wire
-γ       seconds per element to combine two values
-======  ==========================================================================
+=========  =======================================================================
+``p``      ranks that take part, ``size`` in the code
+``n``      elements of the vector; every rank holds one of that length
+chunk      one of the p nearly equal spans that the vector is cut into
+workspace  private elements behind the vector, ``[n, n + workspace)``; mostly none
+round      all steps that happen at the same time; the length of the schedule
+lg         logarithm to base 2; q = 2**⌊lg p⌋ is the largest power of two ≤ p
+α          seconds that a message costs whatever its length
+β          seconds per element on the wire
+γ          seconds per element to combine two values; copying is not counted
+=========  =======================================================================
 
 A schedule is a pure function of (rank, p, n), so no rank ever asks another what comes next.
 Each generator upholds three promises:
 
-1. *Exactly once.* Every rank ends with the fold of all p contributions, each counted once.
+1. *Exactly once.* Every rank ends with what it is owed; where that is a fold, each of the p
+   contributions counts once.
 2. *Same bits.* All ranks end with the same bits, though addition in floating point is not
    associative: each element is summed either by one owner whom the others copy, or in the same
    bracketing everywhere, swapping only a + b for b + a, which round to the same value.
@@ -45,7 +49,16 @@ class Step(NamedTuple):
     that are copied into never overlap the span that is being sent.
 
     Both sides of a message know its length beforehand. A message of an empty span carries
-    nothing, and an executor may leave it out, since its peer will leave it out too.
+    nothing, and an executor may leave it out, since its peer will leave it out too. What travels
+    between ranks leaves from the vector; it may land anywhere, but no span straddles the border
+    between vector and workspace.
+
+    A step is *local* where a rank is its own peer: it combines or copies ``send`` into
+    ``receive``, which do not overlap, and costs no message.
+
+    A combine puts the lower rank's operand first, ``fold(given, mine)`` where ``receive_from`` is
+    the lower rank and ``fold(mine, given)`` elsewhere; a local one puts ``receive`` first. So two
+    ranks that exchange compute the same expression, to the bit, whatever the operation.
     """
 
     #: Rank that ``send`` goes to; None: this step only receives.
@@ -54,7 +67,7 @@ class Step(NamedTuple):
     send: Span
     #: Rank that ``receive`` comes from; None: this step only sends.
     receive_from: int | None
-    #: Elements that arrive, at the same place of the vector as on the sender.
+    #: Where what arrives is for; as long as the sender's ``send`` and mostly at the same place.
     receive: Span
     #: Fold what arrives into the own values; otherwise it overwrites them.
     combine: bool
@@ -68,3 +81,16 @@ class Step(NamedTuple):
     def receiving(cls, source: int, span: Span, *, combine: bool) -> Step:
         """Return the step that receives ``span`` and sends nothing."""
         return cls(None, NOTHING, source, span, combine)
+
+    @classmethod
+    def local(cls, rank: int, source: Span, into: Span, *, combine: bool) -> Step:
+        """Return the step in which ``rank`` folds or copies its own ``source`` into ``into``.
+
+        >>> Step.local(2, Span(8, 12), Span(0, 4), combine=True).is_local(2)
+        True
+        """
+        return cls(rank, source, rank, into, combine)
+
+    def is_local(self, rank: int) -> bool:
+        """Return whether this step of ``rank`` stays within its own memory."""
+        return self.send_to == rank

@@ -1,47 +1,46 @@
-"""Binomial-tree all-reduce as a schedule. Pure: knows ranks and spans, never buffers or MPI.
+r"""Binomial-tree all-reduce as a schedule. Pure: knows ranks and spans, never buffers or MPI.
 
-The vector is reduced to rank 0 and broadcast from there, both along the same binomial tree. A
-rank's parent is the rank with its lowest set bit cleared, so the subtree of a rank with k trailing
-zeros holds 2**k ranks, and its children are the ranks that differ from it in one of those zeros.
-For p = 6:
+The vector is reduced to rank 0 (``reduce.py``) and broadcast from there (``broadcast.py``), both
+along the binomial tree of ``binomial.py``. For p = 6:
 
 .. code-block:: text
 
               0
            /  |  \
-          1   2   4         round 0 (bit 0):  1→0  3→2  5→4
-              |   |         round 1 (bit 1):  2→0
-              3   5         round 2 (bit 2):  4→0
-                            the broadcast is the same, last round first, arrows turned
+          1   2   4         rounds 0, 1, 2:  1→0 3→2 5→4,   2→0,   4→0     folded
+              |   |         rounds 3, 4, 5:  0→4,   0→2,   0→1 2→3 4→5     copied
+              3   5
 
-**Cost.** In round b of the reduction all ranks whose lowest set bit is b hand over to their parent
-and are done. After ⌈lg p⌉ rounds only rank 0, which has no set bit, is left; before that there is
-always a rank with a sum to hand over, hence 2⌈lg p⌉ rounds with the broadcast. A message is the
-whole vector:
+**Cost.** ⌈lg p⌉ rounds up and as many down. A message is the whole vector:
 
     T = 2⌈lg p⌉(α + nβ) + ⌈lg p⌉nγ
 
 The root sends n⌈lg p⌉ elements, one vector to each child. A rank whose lowest set bit is b sends
 one vector up and one to each of its at most b children, and b < ⌈lg p⌉, so nobody sends more than
-the root. Few rounds and long messages: the tree is for short vectors.
+the root. All ranks together send 2n(p − 1), the least there can be (``ring.py`` derives it), but
+the root a great share of it. Few rounds and long messages: the tree is for short vectors. The
+butterfly halves the rounds; the tree keeps its 2⌈lg p⌉ for every p.
 
-Source: the binomial tree is folklore; with this cost, as MPICH's choice for short reductions and
-broadcasts, in Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations
-in MPICH", IJHPCA 19(1), 2005.
+**Same bits.** Rank 0 alone knows the sum, and the rest copy it.
+
+**No deadlock.** The reduction waits upwards only, the broadcast downwards only, and a rank begins
+the second when it has finished the first.
+
+Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+MPICH", IJHPCA 19(1), 2005.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from psrt.collective.broadcast import broadcast_steps
+from psrt.collective.reduce import reduce_steps
 from psrt.collective.step import Step
-from psrt.partition import Span
 
 
 def tree_steps(rank: int, size: int, n: int) -> Iterator[Step]:
     """Yield this rank's steps of a binomial reduction to rank 0 and a broadcast back.
-
-    Rank 0 alone knows the sum and the rest copy it, so all ranks hold the same bits.
 
     Args:
         rank: this rank, in ``[0, size)``.
@@ -55,23 +54,5 @@ def tree_steps(rank: int, size: int, n: int) -> Iterator[Step]:
     >>> [(s.send_to, s.receive_from) for s in tree_steps(2, 6, 10)]
     [(None, 3), (0, None), (None, 0), (3, None)]
     """
-    whole = Span(0, n)
-    parent = rank & (rank - 1) if rank else None
-    children = _children(rank, size)
-    for child in children:
-        yield Step.receiving(child, whole, combine=True)
-    if parent is not None:
-        yield Step.sending(parent, whole)
-        yield Step.receiving(parent, whole, combine=False)
-    for child in reversed(children):
-        yield Step.sending(child, whole)
-
-
-def _children(rank: int, size: int) -> list[int]:
-    """Return the ranks that hand over to ``rank``, in the order of their rounds."""
-    children = []
-    bit = 1
-    while rank & bit == 0 and rank + bit < size:
-        children.append(rank + bit)
-        bit <<= 1
-    return children
+    yield from reduce_steps(rank, size, n)
+    yield from broadcast_steps(rank, size, n)

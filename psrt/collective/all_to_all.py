@@ -1,0 +1,72 @@
+"""All-to-all by pairwise exchange, as a schedule. Pure: knows ranks and spans, never buffers.
+
+The vector is a p × p table of blocks: row i is chunk i, and each row is cut into p blocks again.
+Rank r starts with row r, its block (r, j) being meant for rank j, and ends with column r, the
+blocks (i, r), each at its own place: a transposition of who has what, not of the table.
+
+.. code-block:: text
+
+    p = 3       starts with              ends with              rounds: rank r sends to
+    rank 0      00 01 02                 00 · · 10 · · 20       r + 1, then r + 2, and receives
+    rank 1      10 11 12                 · 01 · · 11 · · 21     from r − 1, then r − 2
+    rank 2      20 21 22                 · · 02 · · 12 · · 22
+
+**Cost.** p − 1 rounds of one block of n/p² elements, so with p² a divisor of n
+
+    T = (p − 1)α + n(p − 1)/p²·β
+
+Each rank must part with p − 1 blocks of its row, so nobody sends less; fewer rounds (Bruck) would
+send blocks more than once, which pays for very short ones only.
+
+**No deadlock.** Round k is a permutation, r → r + k: all post both halves, and every send meets
+its receive. Nobody is sent to by two at once, which is why the order is this one.
+
+Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
+MPICH", IJHPCA 19(1), 2005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from psrt.collective.step import Step
+from psrt.partition import Span
+
+
+def block_of(n: int, size: int, row: int, column: int) -> Span:
+    """Return block ``(row, column)`` of the table that ``n`` elements make.
+
+    The same cuts as ``even_spans(n, size)`` and ``even_spans`` of each row, one block at a time.
+
+    >>> block_of(10, 2, 1, 0)
+    Span(start=5, stop=8)
+    """
+    around = _part(Span(0, n), size, row)
+    return _part(around, size, column)
+
+
+def all_to_all_steps(rank: int, size: int, n: int) -> Iterator[Step]:
+    """Yield this rank's steps of an all-to-all over the table that ``n`` elements make.
+
+    Args:
+        rank: this rank, in ``[0, size)``; it starts with row ``rank`` and ends with the column.
+        size: ranks that take part, p ≥ 1.
+        n: elements in the whole table, ≥ 0; some blocks are empty where ``n < p * p``.
+
+    Yields:
+        ``p - 1`` exchanges of one block each.
+
+    >>> [(s.send_to, s.send.start, s.receive_from, s.receive.start)
+    ...  for s in all_to_all_steps(0, 3, 9)]
+    [(1, 1, 2, 6), (2, 2, 1, 3)]
+    """
+    for away in range(1, size):
+        to, source = (rank + away) % size, (rank - away) % size
+        send, receive = block_of(n, size, rank, to), block_of(n, size, source, rank)
+        yield Step(to, send, source, receive, False)
+
+
+def _part(span: Span, parts: int, index: int) -> Span:
+    size, larger = divmod(span.size, parts)
+    start = span.start + index * size + min(index, larger)
+    return Span(start, start + size + (index < larger))

@@ -1,0 +1,58 @@
+"""All-reduce at one root, as a schedule: a parameter server in disguise. Pure: never buffers.
+
+Rank 0 takes everybody's vector, one by one in the order of the ranks, folds each as it comes, and
+sends the sum out again in the same order:
+
+.. code-block:: text
+
+    p = 4     round   1    2    3    4    5    6
+                     1→0  2→0  3→0  0→1  0→2  0→3
+    rank 0 has       ab   abc  Σ
+
+**Cost.** All 2(p − 1) messages meet at the root, whose wire is the bottleneck while the others
+wait:
+
+    T = 2(p − 1)(α + nβ) + (p − 1)nγ
+
+All ranks together send 2n(p − 1), which is the least (``ring.py`` derives it), and the root half
+of it, where the ring's busiest rank sends the p-th part. It is what a parameter server of one
+shard costs; with p shards, one on each rank, it would send what a ring sends.
+
+**Same bits.** Rank 0 alone sums, in rank order, and the rest copy. The bits are those of
+``naive.py``.
+
+**No deadlock.** Nobody but the root waits for more than one peer, and the root's order is the
+same as theirs: all are at their first step until their turn comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from psrt.collective.step import Step
+from psrt.partition import Span
+
+
+def root_steps(rank: int, size: int, n: int) -> Iterator[Step]:
+    """Yield this rank's steps of an all-reduce at rank 0.
+
+    Args:
+        rank: this rank, in ``[0, size)``.
+        size: ranks that take part, p ≥ 1.
+        n: elements in the vector, ≥ 0.
+
+    Yields:
+        ``2 * (p - 1)`` steps on rank 0, two on the others.
+
+    >>> [(s.send_to, s.receive_from) for s in root_steps(0, 3, 10)]
+    [(None, 1), (None, 2), (1, None), (2, None)]
+    """
+    whole = Span(0, n)
+    if rank:
+        yield Step.sending(0, whole)
+        yield Step.receiving(0, whole, combine=False)
+        return
+    for source in range(1, size):
+        yield Step.receiving(source, whole, combine=True)
+    for to in range(1, size):
+        yield Step.sending(to, whole)

@@ -1,0 +1,32 @@
+"""Times and sizes as people read them: three digits and the unit that suits. Pure."""
+
+from __future__ import annotations
+
+
+def time_text(seconds: float) -> str:
+    """Return a time in the unit that suits it.
+
+    >>> time_text(0), time_text(4.25e-6), time_text(0.00021), time_text(0.25), time_text(1234)
+    ('0 µs', '4.25 µs', '210 µs', '250 ms', '1234 s')
+    """
+    if seconds < 999.5e-6:
+        return f"{_three(seconds * 1e6)} µs"
+    return f"{_three(seconds * 1e3)} ms" if seconds < 0.9995 else f"{_three(seconds)} s"
+
+
+def size_text(nbytes: float) -> str:
+    """Return a number of bytes in the binary unit that suits it.
+
+    >>> size_text(0), size_text(1000), size_text(1 << 12), size_text(5 << 19), size_text(1 << 40)
+    ('0 B', '1000 B', '4 KiB', '2.5 MiB', '1024 GiB')
+    """
+    for unit in ("B", "KiB", "MiB"):
+        if nbytes < 1023.5:
+            return f"{_three(nbytes)} {unit}"
+        nbytes /= 1024
+    return f"{_three(nbytes)} GiB"
+
+
+def _three(value: float) -> str:
+    """Return three digits, or as many as stand before the point."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"

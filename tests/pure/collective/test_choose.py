@@ -1,0 +1,170 @@
+from dataclasses import replace
+
+import pytest
+
+from psrt.collective import ALGORITHMS
+from psrt.collective.choose import choose, fastest, predict
+from psrt.collective.closed_forms import CLOSED_FORMS, closed_form
+from psrt.collective.cost import Costs
+from psrt.collective.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
+from psrt.errors import ConfigError
+
+KB, MB = 1 << 10, 1 << 20
+
+
+def with_library(*measured):
+    return replace(DEFAULT_COSTS, library=measured)
+
+
+class TestOneHost:
+    def test_shared_memory(self):
+        choice = choose([4], 4 * MB, 4, DEFAULT_COSTS)
+        assert choice.algorithm == "node"
+        assert choice.seconds == DEFAULT_COSTS.node.seconds(4, 4 * MB, DEFAULT_COSTS.cores)
+
+    @pytest.mark.parametrize(
+        ("factor", "algorithm"),
+        [(0.5, "mpi"), (0.90, "mpi"), (0.92, "node"), (1.0, "node"), (3.0, "node")],
+    )
+    def test_the_library_must_be_clearly_faster(self, factor, algorithm):
+        node = DEFAULT_COSTS.node.seconds(2, MB, DEFAULT_COSTS.cores)
+        choice = choose([2], MB, 4, with_library((2, MB, factor * node)))
+        assert choice.algorithm == algorithm
+        assert choice.seconds == (factor * node if algorithm == "mpi" else node)
+
+    def test_a_library_that_does_not_know_the_type_is_no_candidate(self):
+        costs = with_library((2, MB, 1e-9))
+        assert choose([2], MB, 2, costs).algorithm == "mpi"
+        choice = choose([2], MB, 2, costs, dtype_ok_for_library=False)
+        assert choice.algorithm == "node"
+        assert "mpi" not in choice.why
+
+    def test_a_library_that_was_measured_on_other_ranks_is_no_candidate(self):
+        assert choose([3], MB, 4, with_library((2, MB, 1e-9))).algorithm == "node"
+
+    def test_why_names_the_numbers(self):
+        costs = replace(
+            DEFAULT_COSTS,
+            inside=Costs(3e-6, 2.5e-10, 0.0),
+            node=NodeCosts(0.0, 5e-11),
+            cores=4,
+            library=((4, 4 * MB, 0.66e-3),),
+        )
+        assert choose([4], 4 * MB, 4, costs).why == (
+            "node: 210 µs predicted for 4 MiB on 4 ranks of 1 host; halving-doubling 1.58 ms, "
+            "mpi 660 µs"
+        )
+        fast = replace(costs, library=((4, 4 * MB, 0.1e-3),))
+        assert choose([4], 4 * MB, 4, fast).why == (
+            "mpi: 100 µs predicted for 4 MiB on 4 ranks of 1 host; node 210 µs, "
+            "halving-doubling 1.58 ms"
+        )
+
+
+class TestSeveralHosts:
+    @pytest.mark.parametrize("size", [2, 3, 5, 8, 33])
+    @pytest.mark.parametrize("nbytes", [0, 100, 64 * KB, MB, 64 * MB])
+    def test_one_rank_each_takes_the_best_schedule(self, size, nbytes):
+        choice = choose([1] * size, nbytes, 4, DEFAULT_COSTS)
+        forms = {n: closed_form(n, size, nbytes, DEFAULT_COSTS.between) for n in CLOSED_FORMS}
+        assert choice.algorithm in ALGORITHMS
+        assert choice.seconds == forms[choice.algorithm]
+        assert choice.seconds == pytest.approx(min(forms.values()))
+
+    def test_short_vectors_and_long_ones(self):
+        names = [choose([1] * 12, n, 4, DEFAULT_COSTS).algorithm for n in (KB, 256 * KB, 256 * MB)]
+        assert names == ["butterfly", "halving-doubling-blocks", "ring"]
+
+    @pytest.mark.parametrize("hosts", [[2, 2], [4, 3], [1, 3], [8] * 4])
+    def test_several_ranks_each_fold_inside_first(self, hosts):
+        for nbytes in (KB, MB, 16 * MB):
+            choice = choose(hosts, nbytes, 4, DEFAULT_COSTS)
+            node, _, name = choice.algorithm.partition("+")
+            assert node == "node"
+            assert name in ALGORITHMS
+
+    def test_no_shared_memory_where_it_is_slow(self):
+        costs = replace(DEFAULT_COSTS, node=NodeCosts(sync_s=1.0, byte_s=1.0))
+        assert choose([2, 2], MB, 4, costs).algorithm in ALGORITHMS
+
+    def test_the_library_is_not_known_there(self):
+        costs = with_library((4, MB, 1e-9), (2, MB, 1e-9))
+        assert choose([2, 2], MB, 4, costs).algorithm != "mpi"
+
+    def test_why_names_the_runners_up_but_no_equals(self):
+        """Among 4 hosts halving-doubling in blocks is halving-doubling itself."""
+        assert choose([1] * 4, 64 * MB, 4, DEFAULT_COSTS).why == (
+            "halving-doubling: 89 ms predicted for 64 MiB on 4 ranks of 4 hosts; "
+            "ring 89.1 ms, segmented-ring 93.6 ms"
+        )
+
+
+class TestPredict:
+    MACHINE = MachineCosts(
+        inside=Costs(1.0, 0.1, 0.01),
+        between=Costs(100.0, 10.0, 1.0),
+        node=NodeCosts(1000.0, 0.5),
+        cores=2,
+    )
+
+    def predicted(self, name, hosts, nbytes=64):
+        return predict(name, hosts, nbytes, 4, self.MACHINE)
+
+    def test_lanes_share_the_wire_and_the_cores(self):
+        """Of 8 bytes each lane sends 2; four lanes on one wire, two on each core."""
+        inside = self.MACHINE.node.seconds(4, 8, cores=2)
+        across = 100 + 4 * 2 * 10 + 2 * 2 * 1
+        assert self.predicted("node+butterfly", [4, 4], nbytes=8) == inside + across
+
+    def test_lanes_are_as_many_as_the_smallest_host_has_ranks(self):
+        inside = self.MACHINE.node.seconds(7, 8, cores=2)
+        assert self.predicted("node+butterfly", [2, 7], nbytes=8) == inside + 100 + 80 + 4
+
+    def test_the_fold_inside_is_that_of_the_largest_host(self):
+        assert self.predicted("node+ring", [1, 2]) > self.predicted("ring", [1, 1])
+        more = self.predicted("node+ring", [1, 5]) - self.predicted("node+ring", [1, 2])
+        node = self.MACHINE.node
+        assert more == pytest.approx(node.seconds(5, 64, 2) - node.seconds(2, 64, 2))
+
+    def test_crowded_schedules_share_the_wire(self):
+        ring = closed_form("ring", 4, 64, self.MACHINE.between)
+        assert self.predicted("ring", [2, 2]) == ring
+        shared = Costs(100.0, 20.0, 1.0)
+        assert self.predicted("butterfly", [2, 2]) == closed_form("butterfly", 4, 64, shared)
+
+    def test_inside_a_host(self):
+        assert self.predicted("ring", [2]) == closed_form("ring", 2, 64, self.MACHINE.inside)
+        assert self.predicted("node", [2]) == self.MACHINE.node.seconds(2, 64, cores=2)
+
+    def test_what_is_not_known(self):
+        assert self.predicted("mpi", [2]) is None
+        assert self.predicted("mpi", [1, 1]) is None
+        assert self.predicted("node", [2, 2]) is None
+
+    @pytest.mark.parametrize("name", ["star", "node+star", "node+node"])
+    def test_an_unknown_name(self, name):
+        with pytest.raises(ConfigError, match=r"no closed form of '(star|node)'"):
+            self.predicted(name, [2, 2])
+
+
+def test_one_rank_has_nothing_to_choose():
+    choice = choose([1], MB, 4, with_library((1, MB, 1e-9)))
+    assert choice.algorithm in ALGORITHMS
+    assert (choice.seconds, choice.why) == (0, "1 rank: nothing to sum")
+
+
+@pytest.mark.parametrize("hosts", [[2], [1, 1], [2, 3]])
+def test_an_empty_vector(hosts):
+    choice = choose(hosts, 0, 4, DEFAULT_COSTS)
+    assert choice.seconds == 0
+    assert choice.why.startswith(f"{choice.algorithm}: 0 µs predicted for 0 B on ")
+
+
+@pytest.mark.parametrize("hosts", [[], [2, 0], [-1]])
+def test_hosts_without_ranks(hosts):
+    with pytest.raises(ConfigError, match=r"ranks on each host .*, expected at least 1 each"):
+        choose(hosts, MB, 4, DEFAULT_COSTS)
+
+
+def test_of_equals_the_first_is_the_fastest():
+    assert fastest({"a": 2.0, "b": 1.0 + 1e-12, "c": 1.0}) == "b"

@@ -1,0 +1,205 @@
+"""The clocks, on schedules small enough to follow by hand, and the bounds nobody undercuts."""
+
+import pytest
+
+from psrt.collective import ALGORITHMS, Step
+from psrt.collective.cost import Costs, lower_bounds, price
+from psrt.errors import ProtocolError
+from psrt.partition import Span
+
+#: A message of m elements takes 100 + 10 m seconds, to fold them m. Elements are of 1 byte here.
+COSTS = Costs(alpha=100.0, beta=10.0, gamma=1.0)
+A, B, ALL = Span(0, 3), Span(3, 6), Span(0, 6)
+
+
+def seconds(*schedules, overlap=False):
+    return price(schedules, 1, COSTS, overlap=overlap).seconds
+
+
+def exchange(peer, span, combine=True):
+    return Step(peer, span, peer, span, combine)
+
+
+def test_a_message_and_its_fold():
+    assert seconds([Step.sending(1, A)], [Step.receiving(0, A, combine=False)]) == 130
+    assert seconds([Step.sending(1, A)], [Step.receiving(0, A, combine=True)]) == 133
+
+
+def test_both_halves_of_a_step_travel_at_once():
+    assert seconds([exchange(1, A)], [exchange(0, A)]) == 133
+
+
+def test_a_step_ends_with_the_later_of_its_halves():
+    """Rank 1 sends 3 elements and receives 6, from different ranks."""
+    schedules = [
+        [Step.sending(1, ALL)],
+        [Step(2, A, 0, ALL, False), Step.sending(2, A)],
+        [Step.receiving(1, A, combine=False), Step.receiving(1, A, combine=False)],
+    ]
+    assert seconds(*schedules) == 160 + 130
+
+
+def test_a_message_begins_when_both_ends_have_posted_it():
+    """Rank 2 waits for rank 1, which is folding what rank 0 sent; rank 0 is long done."""
+    schedules = [
+        [Step.sending(1, A)],
+        [Step.receiving(0, A, combine=True), Step.receiving(2, A, combine=True)],
+        [Step.sending(1, A)],
+    ]
+    assert seconds(*schedules) == 133 + 133
+
+
+def test_elements_cost_by_their_bytes():
+    wide = price([[exchange(1, A)], [exchange(0, A)]], 8, COSTS)
+    assert wide.seconds == 100 + 8 * 33
+    assert wide.sent == wide.received == wide.combined == (24, 24)
+
+
+def test_a_local_fold_takes_time_and_a_local_copy_none():
+    assert seconds([Step.local(0, A, B, combine=True)]) == 3
+    assert seconds([Step.local(0, A, B, combine=False)]) == 0
+    found = price([[Step.local(0, A, B, combine=True)]], 1, COSTS)
+    assert (found.messages, found.rounds, found.wires, found.combined) == (0, 0, 0, (3,))
+
+
+def test_empty_messages_are_left_out():
+    nothing = Span(3, 3)
+    found = price([[exchange(1, nothing)], [exchange(0, nothing)]], 4, COSTS)
+    assert (found.seconds, found.messages, found.rounds, found.wires) == (0, 0, 0, 0)
+
+
+def test_one_empty_half_is_left_out():
+    nothing = Span(3, 3)
+    schedules = [[Step(1, A, 1, nothing, True)], [Step(0, nothing, 0, A, True)]]
+    found = price(schedules, 1, COSTS)
+    assert (found.seconds, found.messages, found.sent) == (133, 1, (3, 0))
+
+
+def test_counts():
+    schedules = [
+        [Step.sending(1, A), Step.sending(1, A)],
+        [Step.receiving(0, A, combine=True), Step.receiving(0, A, combine=False),
+         Step.sending(2, ALL)],
+        [Step.receiving(1, ALL, combine=True)],
+    ]  # fmt: skip
+    found = price(schedules, 4, COSTS)
+    assert (found.rounds, found.messages, found.wires) == (3, 3, 2)
+    assert (found.sent, found.received, found.combined) == ((24, 24, 0), (0, 24, 24), (0, 12, 24))
+    assert (found.sent_max, found.received_max, found.combined_max) == (24, 24, 24)
+
+
+def test_wires_are_pairs_of_ranks_in_their_direction():
+    to_2 = [Step.sending(2, A), Step.receiving(2, A, combine=False)]
+    from_both = [Step.receiving(rank, A, combine=True) for rank in (0, 1)]
+    schedules = [to_2, to_2, [*from_both, Step.sending(0, A), Step.sending(1, A)]]
+    assert price(schedules, 4, COSTS).wires == 4
+
+
+def test_no_ranks_and_no_steps_cost_nothing():
+    assert seconds() == 0
+    assert seconds([], []) == 0
+    assert price([], 4, COSTS).sent_max == 0
+
+
+class TestOverlap:
+    def test_a_fold_runs_beside_the_next_message(self):
+        """133 + 133 without; with it the first fold is hidden and the last one is not."""
+        two = [exchange(1, A), exchange(1, B)], [exchange(0, A), exchange(0, B)]
+        assert seconds(*two) == 266
+        assert seconds(*two, overlap=True) == 130 + 130 + 3
+
+    def test_what_is_being_folded_is_not_sent(self):
+        two = [exchange(1, A), exchange(1, A)], [exchange(0, A), exchange(0, A)]
+        assert seconds(*two, overlap=True) == 266
+
+    def test_what_is_being_folded_is_not_overwritten(self):
+        fill = Step.receiving(0, A, combine=False)
+        schedules = [Step.sending(1, A)] * 2, [Step.receiving(0, A, combine=True), fill]
+        assert seconds(*schedules, overlap=True) == 133 + 130
+
+    def test_what_arrives_to_be_folded_may_be_on_its_way(self):
+        schedules = [Step.sending(1, A)] * 2, [Step.receiving(0, A, combine=True)] * 2
+        assert seconds(*schedules, overlap=True) == 130 + 130 + 3
+
+    def test_a_step_waits_for_the_fold_beside_it(self):
+        """A rank has one pair of hands: fold 1 (600 s) outlasts message 2 (101 s)."""
+        slow = Costs(alpha=100.0, beta=1.0, gamma=600.0)
+        one = Span(0, 1), Span(1, 2), Span(2, 3)
+        mine, theirs = ([exchange(peer, span) for span in one] for peer in (1, 0))
+        assert price([mine, theirs], 1, slow, overlap=True).seconds == 101 + 3 * 600
+
+    def test_a_local_fold_comes_after_what_is_left_over(self):
+        """And neither runs beside the message that follows."""
+        schedules = (
+            [Step.sending(1, A), Step.sending(1, Span(6, 9))],
+            [
+                Step.receiving(0, A, combine=True),
+                Step.local(1, B, A, combine=True),
+                Step.receiving(0, Span(6, 9), combine=False),
+            ],
+        )
+        assert seconds(*schedules, overlap=True) == 130 + 3 + 3 + 130
+
+    def test_a_local_copy_waits_for_what_it_reads(self):
+        copied, other = (Step.local(1, span, Span(9, 12), combine=False) for span in (A, B))
+        then = Step.receiving(0, B, combine=False)
+        for local, expected in ((copied, 133 + 130), (other, 130 + 130)):
+            schedules = (
+                [Step.sending(1, A)] * 2,
+                [Step.receiving(0, A, combine=True), local, then],
+            )
+            assert seconds(*schedules, overlap=True) == expected
+
+    @pytest.mark.parametrize("name", ALGORITHMS)
+    def test_it_never_costs(self, name):
+        for size in (2, 5, 8):
+            plan = ALGORITHMS[name].plan(size, 1000)
+            assert seconds(*plan, overlap=True) <= seconds(*plan)
+
+
+class TestBroken:
+    def test_two_that_wait_for_each_other(self):
+        schedules = [Step.receiving(1, A, combine=True)], [Step.receiving(0, A, combine=True)]
+        with pytest.raises(ProtocolError, match="rank 0 waits for ever in Step"):
+            seconds(*schedules)
+
+    def test_a_message_that_nobody_takes(self):
+        with pytest.raises(ProtocolError, match="rank 0 waits for ever"):
+            seconds([Step.sending(1, A)], [])
+
+    def test_two_ends_that_differ(self):
+        with pytest.raises(
+            ProtocolError, match="rank 0 sends 3 elements to rank 1, which expects 6"
+        ):
+            seconds([Step.sending(1, A)], [Step.receiving(0, ALL, combine=True)])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("size", [*range(1, 18), 32, 33])
+@pytest.mark.parametrize("n", [0, 1, 7, 1000])
+def test_lower_bounds_are_not_undercut(name, size, n):
+    plan = ALGORITHMS[name].plan(size, n)
+    for costs in (COSTS, Costs(1.0, 0, 0), Costs(0, 1.0, 0), Costs(0, 0, 1.0)):
+        for overlap in (False, True):
+            least = lower_bounds(size, 4 * n, costs).seconds
+            assert price(plan, 4, costs, overlap=overlap).seconds >= least * (1 - 1e-12)
+
+
+def test_lower_bounds_are_met():
+    """Each by the algorithm that is optimal in it, so none of them could be higher."""
+    costs = Costs(1.0, 1.0, 1.0)
+    for size in (2, 4, 8, 16):
+        least = lower_bounds(size, 4 * 160, costs)
+        assert price(ALGORITHMS["butterfly"].plan(size, 160), 4, costs).rounds == least.latency
+        ring = price(ALGORITHMS["ring"].plan(size, 160), 4, costs)
+        assert (ring.sent_max, ring.combined_max) == (least.bandwidth, least.combining)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 13])
+@pytest.mark.parametrize("n", [0, 1, 100])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_is_sent_is_received(name, size, n):
+    found = price(ALGORITHMS[name].plan(size, n), 4, COSTS)
+    assert sum(found.sent) == sum(found.received)
+    assert found.messages >= found.wires
+    assert len(found.sent) == len(found.received) == len(found.combined) == size

@@ -1,0 +1,244 @@
+"""Rounds, elements sent and folded: as the docstring of each schedule derives them."""
+
+from itertools import pairwise
+from math import isqrt
+
+import pytest
+
+from psrt.collective import ALGORITHMS, PHASES
+from psrt.collective.binary_blocks import binary_blocks
+from psrt.collective.cost import Costs, price
+from psrt.collective.double_tree import default_blocks, double_tree_steps
+from psrt.collective.proof import prove
+from psrt.collective.segmented_ring import SEGMENT, default_segments, segmented_ring_steps
+from psrt.collective.task import Task
+from psrt.collective.two_trees import two_trees
+from psrt.partition import even_spans
+
+every_size = pytest.mark.parametrize("size", range(1, 34))
+
+
+def lg_ceil(p):
+    return (p - 1).bit_length()
+
+
+def lg_floor(p):
+    return p.bit_length() - 1
+
+
+def found(name, size, n, **more):
+    how = ALGORITHMS.get(name) or PHASES[name]
+    return prove(how.task(size, n, **more), how.plan(size, n, **more))
+
+
+@every_size
+def test_naive(size):
+    proof = found("naive", size, 20)
+    assert proof.rounds == size - 1
+    assert set(proof.sent) == set(proof.combined) == {20 * (size - 1)}
+
+
+@every_size
+def test_root(size):
+    proof = found("root", size, 20)
+    assert proof.rounds == 2 * (size - 1)
+    assert proof.sent == (20 * (size - 1), *[20] * (size - 1))
+    assert proof.combined == (20 * (size - 1), *[0] * (size - 1))
+
+
+@every_size
+@pytest.mark.parametrize("n", [0, 1, 7, 100])
+def test_ring(size, n):
+    proof = found("ring", size, n)
+    assert proof.rounds == 2 * (size - 1)
+    chunks = even_spans(n, size)
+    for rank in range(size):
+        spared = chunks[(rank + 1) % size].size + chunks[(rank + 2) % size].size
+        assert proof.sent[rank] == 2 * n - spared
+        assert proof.combined[rank] == n - chunks[rank].size
+
+
+@every_size
+@pytest.mark.parametrize("segments", [1, 3])
+def test_segmented_ring(size, segments):
+    n = 12 * size
+    plan = [list(segmented_ring_steps(r, size, n, segments=segments)) for r in range(size)]
+    proof = prove(Task.all_reduce(size, n), plan)
+    assert proof.rounds == 2 * (size - 1) * segments == len(plan[0])
+    assert set(proof.sent) == {2 * n * (size - 1) // size}
+    assert set(proof.combined) == {n * (size - 1) // size}
+
+
+def test_a_fold_is_never_waited_for_in_a_segmented_ring():
+    """No step sends or folds what the step before it has folded."""
+    for size in (2, 3, 5, 8):
+        for rank in range(size):
+            steps = list(segmented_ring_steps(rank, size, 60, segments=2))
+            for before, step in pairwise(steps):
+                assert before.receive not in (step.send, step.receive)
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_all_folds_of_a_segmented_ring_are_hidden(size):
+    """T = 2(p − 1)Sα + 2n(p − 1)/p·β, for an executor that folds beside the next step."""
+    n, segments, costs = 12 * size, 3, Costs(alpha=5.0, beta=2.0, gamma=2.0)
+    plan = [list(segmented_ring_steps(r, size, n, segments=segments)) for r in range(size)]
+    seconds = price(plan, 1, costs, overlap=True).seconds
+    assert seconds == 2 * (size - 1) * segments * 5.0 + 2 * 12 * (size - 1) * 2.0
+    assert price(plan, 1, costs).seconds == seconds + 12 * (size - 1) * 2.0
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+def test_segments_are_neither_long_nor_short(size):
+    for n in (0, 1, SEGMENT, 10 * SEGMENT + 1, 1234 * SEGMENT):
+        chunk, segments = n // size, default_segments(size, n)
+        assert chunk / segments < SEGMENT
+        assert segments == 1 or chunk / segments >= SEGMENT / 2
+
+
+@every_size
+def test_tree(size):
+    proof = found("tree", size, 20)
+    assert proof.rounds == 2 * lg_ceil(size)
+    assert proof.sent[0] == 20 * lg_ceil(size) == max(proof.sent) == max(proof.combined)
+    assert sum(proof.sent) == 40 * (size - 1)
+
+
+@pytest.mark.parametrize("size", [*range(1, 40), 63, 64, 65, 127, 255, 1000, 1024])
+def test_two_trees(size):
+    """Each rank in both, inner in at most one, nobody with two at once."""
+    trees, height = two_trees(size), lg_floor(size)
+    assert trees.up <= 3 * height
+    assert trees.down <= 2 * height
+    inner = [set(), set()]
+    for rank, edges in enumerate(trees.edges):
+        assert sorted(e.tree for e in edges if e.child == rank) in ([0, 1], [0], [1], [])
+        for edge in edges:
+            inner[edge.tree].add(edge.parent)
+            assert rank in (edge.parent, edge.child)
+            assert edge.up % 2 == edge.down % 2
+        for ends in ([e for e in edges if e.parent == rank], [e for e in edges if e.child == rank]):
+            assert len({edge.down % 2 for edge in ends}) == len(ends)
+    assert not inner[0] & inner[1]
+    assert sum(map(len, trees.edges)) == 4 * (size - 1)  # two ends, two trees
+
+
+@every_size
+@pytest.mark.parametrize("blocks", [1, 2, 9])
+def test_double_tree(size, blocks):
+    n, trees = 2 * 9 * 4, two_trees(size)
+    plan = [list(double_tree_steps(r, size, n, blocks=blocks)) for r in range(size)]
+    proof = prove(Task.all_reduce(size, n), plan)
+    rounds = max(0, 4 * (blocks - 1) + trees.up + trees.down)
+    assert proof.rounds <= rounds
+    assert proof.messages == 4 * blocks * (size - 1)
+    m, costs = n / (2 * blocks), Costs(alpha=5.0, beta=2.0, gamma=2.0)
+    assert price(plan, 1, costs, overlap=True).seconds <= (rounds + 1) * (5.0 + 2.0 * m)
+    assert sum(proof.sent) == 2 * n * (size - 1)
+    assert max(proof.sent) <= 2 * n
+    assert max(proof.combined) <= n
+
+
+def test_a_train_is_as_long_as_derived():
+    """c = 4⌈lg p⌉ in k² = c·n/(8α/β) makes (4k + c)(α + βn/2k) least, to a block."""
+    starting = 16_384
+    for size, n in ((4, 10**6), (64, 10**7), (1000, 10**8)):
+        c = 4 * lg_ceil(size)
+        time = [(4 * k + c) * (starting + n / (2 * k)) for k in range(1, 500)]
+        assert abs(time.index(min(time)) + 1 - default_blocks(size, n)) <= 1
+    assert default_blocks(1, 10**9) == default_blocks(8, 0) == 1
+    assert default_blocks(16, 10**8) == isqrt(4 * 10**8 // 32_768)
+
+
+@every_size
+def test_butterfly(size):
+    proof = found("butterfly", size, 20)
+    rounds, folded = lg_floor(size), size - 2 ** lg_floor(size)
+    assert proof.rounds == rounds + (2 if folded else 0)
+    pairs = [20 * (rounds + 1), 20] * folded
+    assert list(proof.sent) == pairs + [20 * rounds] * (size - 2 * folded)
+    assert max(proof.combined) == 20 * (rounds + bool(folded))
+
+
+@every_size
+def test_halving_doubling(size):
+    rounds, core = lg_floor(size), 2 ** lg_floor(size)
+    n, folded = 3 * core, size - core
+    proof = found("halving-doubling", size, n)
+    assert proof.rounds == 2 * rounds + (2 if folded else 0)
+    exchanged = 2 * n * (core - 1) // core
+    pairs = [exchanged + n, n] * folded
+    assert list(proof.sent) == pairs + [exchanged] * (size - 2 * folded)
+    assert max(proof.combined) == n * (core - 1) // core + (n if folded else 0)
+
+
+@every_size
+def test_halving_doubling_blocks(size):
+    blocks = [len(block) for block in binary_blocks(size)]
+    assert sum(blocks) == size
+    n = 3 * blocks[0]
+    proof = found("halving-doubling-blocks", size, n)
+    steps = ALGORITHMS["halving-doubling-blocks"].plan(size, n)
+    rank = 0
+    for i, w in enumerate(blocks):
+        larger, smaller = blocks[i - 1] if i else 0, i + 1 < len(blocks)
+        for _ in range(w):
+            sent = 2 * n * (w - 1) // w + (n // w if larger else 0) + (n // w if smaller else 0)
+            assert proof.sent[rank] == sent <= 2 * n
+            assert proof.combined[rank] == n * (w - 1) // w + (n // w if smaller else 0) <= n
+            assert len(steps[rank]) == 2 * lg_floor(w) + 2 * larger // w + 2 * smaller
+            rank += 1
+    wires = price(steps, 1, Costs(alpha=0.0, beta=1.0, gamma=0.0)).seconds
+    assert wires < 2 * n * (1 + 1.5 / blocks[-1])
+    assert size == 1 or wires >= 2 * n * (size - 1) / size
+    chain = sum(u // w for u, w in pairwise(blocks))
+    assert proof.rounds <= 2 * (lg_floor(size) + chain)
+    if len(blocks) == 1:
+        assert proof == found("halving-doubling", size, n)
+
+
+@every_size
+def test_reduce_scatter_and_all_gather(size):
+    n = 5 * size
+    scatter, gather = found("reduce-scatter", size, n), found("all-gather", size, n)
+    assert scatter.rounds == gather.rounds == size - 1
+    assert set(scatter.sent) == set(scatter.combined) == set(gather.sent) == {n - 5}
+    ragged = 5 * size + size // 2
+    chunks = even_spans(ragged, size)
+    reduced = found("reduce-scatter", size, ragged)
+    assert list(reduced.sent) == [ragged - chunk.size for chunk in chunks]
+    gathered = found("all-gather", size, ragged)
+    assert list(gathered.received) == [ragged - chunk.size for chunk in chunks]
+
+
+@every_size
+def test_reduce_and_broadcast(size):
+    for root in {0, size // 2, size - 1}:
+        reduce, broadcast = (found(name, size, 20, root=root) for name in ("reduce", "broadcast"))
+        assert reduce.rounds == broadcast.rounds == lg_ceil(size)
+        assert [sent for rank, sent in enumerate(reduce.sent) if rank != root] == [20] * (size - 1)
+        assert reduce.combined[root] == 20 * lg_ceil(size) == max(reduce.combined)
+        assert broadcast.sent[root] == 20 * lg_ceil(size) == max(broadcast.sent)
+        assert sum(broadcast.sent) == 20 * (size - 1)
+
+
+@every_size
+def test_scatter_and_gather(size):
+    n = 3 * size
+    for root in {0, size // 2, size - 1}:
+        scatter, gather = (found(name, size, n, root=root) for name in ("scatter", "gather"))
+        # One subtree at most wraps around, and its message is two.
+        assert lg_ceil(size) <= scatter.rounds <= lg_ceil(size) + lg_ceil(size) * bool(root)
+        assert scatter.sent[root] == gather.received[root] == n - 3
+        assert scatter.sent == gather.received
+        hops = sum(bin(number).count("1") for number in range(size))
+        assert sum(scatter.sent) == 3 * hops
+    assert found("scatter", size, n).rounds == found("gather", size, n).rounds == lg_ceil(size)
+
+
+@every_size
+def test_all_to_all(size):
+    n = 2 * size * size
+    proof = found("all-to-all", size, n)
+    assert proof.rounds == size - 1
+    assert set(proof.sent) == set(proof.received) == {2 * (size - 1)}

@@ -1,0 +1,138 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from psrt.collective.cost import Costs
+from psrt.collective.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
+from psrt.errors import ConfigError
+
+LIBRARY = ((4, 1 << 20, 1e-3), (2, 1 << 10, 2e-5), (2, 1 << 20, 7e-4))
+MEASURED = MachineCosts(
+    inside=Costs(1.1e-6, 1.3e-10, 0.0),
+    between=Costs(1e-5, 1 / 3e9, 1e-10),
+    node=NodeCosts(1 / 3 * 1e-6, 1e-10),
+    cores=8,
+    library=LIBRARY,
+)
+
+
+class TestNode:
+    NODE = NodeCosts(sync_s=1e-3, byte_s=1.0)
+
+    @pytest.mark.parametrize(("ranks", "rounds"), [(2, 1), (3, 2), (4, 2), (5, 3), (8, 3), (9, 4)])
+    def test_two_barriers_of_lg_rounds(self, ranks, rounds):
+        barriers = self.NODE.seconds(ranks, 100, cores=64) - 100
+        assert barriers == pytest.approx(2 * rounds * 1e-3)
+
+    def test_the_bytes_are_passed_over_once_whatever_the_ranks(self):
+        node = NodeCosts(sync_s=0.0, byte_s=2.0)
+        assert {node.seconds(ranks, 100, cores=8) for ranks in range(2, 9)} == {200}
+
+    def test_ranks_beyond_the_cores_queue_up(self):
+        node = NodeCosts(sync_s=0.0, byte_s=1.0)
+        assert [node.seconds(ranks, 100, cores=2) for ranks in (2, 3, 4, 8)] == [100, 150, 200, 400]
+
+    def test_nothing_to_do(self):
+        assert self.NODE.seconds(1, 100, cores=2) == 0
+        assert self.NODE.seconds(4, 0, cores=2) == 0
+
+
+class TestLibrary:
+    @pytest.mark.parametrize(
+        ("nbytes", "seconds"),
+        [
+            (0, 2e-5),
+            (1, 2e-5),
+            (1 << 10, 2e-5),
+            (1 << 15, (2e-5 * 7e-4) ** 0.5),  # half of the way on log-log paper
+            (1 << 20, 7e-4),
+            (1 << 22, 4 * 7e-4),
+        ],
+    )
+    def test_between_and_beyond_what_was_measured(self, nbytes, seconds):
+        assert MEASURED.library_seconds(2, nbytes) == pytest.approx(seconds)
+
+    def test_it_rises(self):
+        times = [MEASURED.library_seconds(2, nbytes) for nbytes in range(0, 3 << 20, 9999)]
+        assert times == sorted(times)
+
+    def test_one_measurement_is_enough(self):
+        assert MEASURED.library_seconds(4, 1 << 19) == 1e-3
+        assert MEASURED.library_seconds(4, 1 << 21) == 2e-3
+
+    def test_other_ranks_are_not_known(self):
+        assert MEASURED.library_seconds(3, 1 << 20) is None
+        assert DEFAULT_COSTS.library_seconds(2, 1 << 20) is None
+
+
+def test_queue():
+    assert [MEASURED.queue(ranks) for ranks in (1, 8, 12)] == [1, 1, 1.5]
+
+
+class TestJson:
+    @pytest.mark.parametrize("costs", [MEASURED, DEFAULT_COSTS], ids=["measured", "default"])
+    def test_there_and_back_without_loss(self, costs):
+        assert MachineCosts.from_json(costs.to_json()) == costs
+
+    def test_whole_numbers_are_times_too(self):
+        document = json.loads(MEASURED.to_json())
+        document["inside"]["alpha"] = 0
+        found = MachineCosts.from_json(json.dumps(document))
+        assert found == replace(MEASURED, inside=replace(MEASURED.inside, alpha=0.0))
+
+    @pytest.mark.parametrize(
+        ("path", "value", "message"),
+        [
+            (["inside"], 3, "inside: 3, expected an object"),
+            (["inside", "alpha"], "1", "inside.alpha: '1', expected seconds"),
+            (["inside", "alpha"], True, "inside.alpha: True, expected seconds"),
+            (["between", "beta"], -1e-9, r"between.beta: -1e-09, expected 0 to 1e\+09 seconds"),
+            (["between", "beta"], float("nan"), "between.beta: nan, expected 0 to"),
+            (["between", "beta"], float("inf"), "between.beta: inf, expected 0 to"),
+            (["between", "beta"], 10**400, "between.beta: 1000.*, expected 0 to"),
+            (["between", "delta"], 1.0, "between: unknown 'delta', expected alpha, beta, gamma"),
+            (["node", "byte_s"], None, "node.byte_s: None, expected seconds"),
+            (["cores"], 0, "cores: 0, expected a whole number of at least 1"),
+            (["cores"], 2.0, "cores: 2.0, expected a whole number of at least 1"),
+            (["cores"], True, "cores: True, expected a whole number of at least 1"),
+            (["speed"], 1, "costs of a machine: unknown 'speed', expected between, cores, "),
+            (["library"], {}, "library: {}, expected a list of "),
+            (["library", 1], [2, 1], r"library\[1\]: \[2, 1\], expected \[ranks, bytes, seconds\]"),
+            (["library", 1], 7, r"library\[1\]: 7, expected "),
+            (["library", 0, 0], 0, r"library\[0\], ranks: 0, expected a whole number"),
+            (["library", 0, 1], 1.5, r"library\[0\], bytes: 1.5, expected a whole number"),
+            (["library", 0, 2], "x", r"library\[0\], seconds: 'x', expected seconds"),
+            (["library", 0, 2], 0, r"library\[0\], seconds: 0, expected more"),
+            (["library", 1], [4, 1 << 20, 2.0], r"library\[1\]: 4 ranks and 1048576 bytes again"),
+        ],
+    )
+    def test_what_is_wrong_is_named(self, path, value, message):
+        document = json.loads(MEASURED.to_json())
+        *parents, last = path
+        part = document
+        for key in parents:
+            part = part[key]
+        part[last] = value
+        with pytest.raises(ConfigError, match=message):
+            MachineCosts.from_json(json.dumps(document))
+
+    @pytest.mark.parametrize("path", [["library"], ["node"], ["inside", "gamma"]])
+    def test_what_is_missing_is_named(self, path):
+        document = json.loads(MEASURED.to_json())
+        *parents, last = path
+        part = document
+        for key in parents:
+            part = part[key]
+        del part[last]
+        with pytest.raises(ConfigError, match=f"no '{last}'"):
+            MachineCosts.from_json(json.dumps(document))
+
+    @pytest.mark.parametrize("text", ["", "{", "inside: 3", "[" * 100_000])
+    def test_no_json(self, text):
+        with pytest.raises(ConfigError, match="costs of a machine: not JSON"):
+            MachineCosts.from_json(text)
+
+    def test_no_object(self):
+        with pytest.raises(ConfigError, match="costs of a machine: 3, expected an object"):
+            MachineCosts.from_json("3")

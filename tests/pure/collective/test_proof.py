@@ -1,0 +1,224 @@
+"""The prover: passes every schedule, at every size, and says of broken ones what is wrong."""
+
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+
+from psrt.collective import ALGORITHMS, PHASES, Owed, Step, Task
+from psrt.collective.proof import Proof, RefutedError, prove
+from psrt.collective.segmented_ring import SEGMENT
+from psrt.errors import ConfigError
+from psrt.partition import Span
+
+
+@pytest.mark.parametrize("sizes", [range(1, 33), range(33, 65)], ids=["to 32", "to 64"])
+def test_all_are_proved(subject, sizes):
+    for size in sizes:
+        for n in (3 * size + 2,) if size > 16 else (0, 1, size - 1, size, 3 * size + 2, 1000):
+            prove(subject.task(size, n), subject.plan(size, n))
+
+
+#: Schedules in which every rank talks to every other or as often: p² messages.
+SQUARE = ["naive", "ring", "segmented-ring", "reduce-scatter", "all-gather", "all-to-all"]
+OTHERS = [name for name in (*ALGORITHMS, *PHASES) if name not in SQUARE]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        *((name, size) for name in OTHERS for size in (127, 256, 1000, 1024)),
+        *((name, size) for name in SQUARE for size in (127, 200)),
+        ("ring", 400),
+    ],
+)
+def test_large_ones_are_proved(name, size):
+    """Those with p² messages stop here at 400: for p = 1024 these are two million.
+
+    That takes a quarter of a minute; ``prove(it.task(1024, n), it.plan(1024, n))`` does it.
+    """
+    # Chunks that are ragged, none empty; long enough to be cut in segments and blocks.
+    lengths = {"segmented-ring": size * SEGMENT + 3, "double-tree": size * 4000 + 3}
+    n = lengths.get(name, 2 * size + 5)
+    how = {**ALGORITHMS, **PHASES}[name]
+    proof = prove(how.task(size, n), how.plan(size, n))
+    assert len(proof.sent) == size
+
+
+def test_proof_and_simulation_agree(perform, subject):
+    """Two programs that know nothing of each other count the same."""
+    for size in (1, 2, 3, 6, 7, 8, 13):
+        for n in (1, 16, 50):
+            task, plan = subject.task(size, n), subject.plan(size, n)
+            seen = perform(task, plan, list(np.zeros((size, n))))
+            proof = prove(task, plan)
+            assert proof.rounds == seen.rounds
+            assert proof.messages == seen.messages
+            assert list(proof.sent) == seen.sent
+            assert sum(proof.received) == sum(proof.sent)
+            assert list(proof.combined) == seen.combined
+
+
+def refuted(plan, words, *, task=None, rank=None, index=None, workspace=0):
+    """Check that ``plan`` is refuted in these words, which name this rank and step."""
+    task = task or Task.all_reduce(len(plan), 4, workspace)
+    with pytest.raises(RefutedError, match=words) as caught:
+        prove(task, plan)
+    error = caught.value
+    assert str(error).startswith(f"rank {error.rank}")
+    if rank is not None:
+        assert error.rank == rank
+        assert error.index == index
+    assert error.step == (None if error.index is None else plan[error.rank][error.index])
+
+
+WHOLE, FRONT, BACK = Span(0, 4), Span(0, 2), Span(2, 4)
+folding = partial(Step.receiving, combine=True)
+copying = partial(Step.receiving, combine=False)
+
+
+def test_an_exchange_is_proved():
+    swap = [[Step(1 - r, WHOLE, 1 - r, WHOLE, True)] for r in range(2)]
+    assert prove(Task.all_reduce(2, 4), swap) == Proof(1, 2, (4, 4), (4, 4), (4, 4))
+
+
+def test_nothing_done():
+    refuted([[], []], r"rank 0: ends with rank 0 in element 0, owed ranks 0, 1", rank=0)
+
+
+def test_half_of_it_done():
+    half = [[Step(1 - r, FRONT, 1 - r, FRONT, True)] for r in range(2)]
+    refuted(half, "rank 0: ends with rank 0 in element 2, owed ranks 0, 1", rank=0)
+
+
+def test_counted_twice():
+    swap = [[Step(1 - r, WHOLE, 1 - r, WHOLE, True)] * 2 for r in range(2)]
+    words = r"rank 0, step 1 \(sends \[0, 4\) to 1, folds what 1 sends into \[0, 4\)\): counts "
+    refuted(swap, words + "ranks 0, 1 twice in element 0", rank=0, index=1)
+
+
+def test_another_element():
+    plan = [[Step(1 - r, FRONT, 1 - r, BACK, True)] for r in range(2)]
+    refuted(plan, "element 0 is folded into element 2", rank=0, index=0)
+
+
+def test_the_right_numbers_at_the_wrong_place():
+    task = Task(4, 0, ((FRONT,), ()), ((), (Owed(BACK, 0),)))
+    plan = [[Step.sending(1, FRONT)], [copying(0, BACK)]]
+    refuted(plan, "rank 1: ends with element 0 at place 2", task=task, rank=1)
+
+
+def test_a_broadcast_that_skips_somebody():
+    plan = [[], []]
+    task = PHASES["broadcast"].task(2, 4)
+    words = r"rank 1: ends where nothing is in \[0, 4\) yet, owed rank 0"
+    refuted(plan, words, task=task, rank=1)
+
+
+def test_sent_before_it_is_there():
+    task = PHASES["broadcast"].task(3, 4)
+    plan = [
+        [Step.sending(1, WHOLE)],
+        [Step.sending(2, BACK), copying(0, WHOLE)],
+        [copying(1, BACK)],
+    ]
+    refuted(plan, r"is to send, but nothing is in \[2, 4\) yet", task=task, rank=1, index=0)
+
+
+def test_folded_into_garbage():
+    task = PHASES["broadcast"].task(2, 4)
+    plan = [[Step.sending(1, WHOLE)], [folding(0, WHOLE)]]
+    refuted(plan, r"rank 1, step 0 .*: nothing is in \[0, 4\) yet", task=task, rank=1, index=0)
+
+
+def test_the_workspace_is_garbage_at_the_start():
+    behind = Span(4, 8)
+    refuted([[Step.local(0, behind, WHOLE, combine=True)]], "is to send, but", workspace=4)
+    refuted([[Step.local(0, WHOLE, behind, combine=True)]], "nothing is in", workspace=4)
+
+
+def test_local_steps():
+    behind, rank = Span(4, 8), 0
+    there = Step.local(rank, WHOLE, behind, combine=False)
+    back = Step.local(rank, behind, WHOLE, combine=False)
+    assert prove(Task.all_reduce(1, 4, 4), [[there, back]]) == Proof(0, 0, (0,), (0,), (0,))
+    twice = Step.local(rank, behind, WHOLE, combine=True)
+    refuted([[there, twice]], "counts rank 0 twice", workspace=4, rank=0, index=1)
+    longer = Step.local(rank, FRONT, behind, combine=False)
+    refuted([[longer]], "spans of different size within one rank", workspace=4)
+    itself = Step.local(rank, WHOLE, WHOLE, combine=True)
+    refuted([[itself]], "overwrites what is being sent")
+
+
+def test_other_bits():
+    """Right to all appearances, but one rank adds in another order."""
+    naive = ALGORITHMS["naive"]
+    plan = naive.plan(3, 4)
+    plan[2][2], plan[2][3] = (
+        Step.local(2, Span(8, 12), Span(4, 8), combine=True),
+        Step.local(2, WHOLE, Span(4, 8), combine=True),
+    )
+    prove(naive.task(3, 4), plan)
+    plan[2][2], plan[2][3] = plan[2][3], plan[2][2]
+    words = "rank 2: folds .* in another bracketing than rank 0: other bits"
+    refuted(plan, words, task=naive.task(3, 4))
+
+
+def test_ends_that_differ_in_size():
+    plan = [[Step.sending(1, FRONT)], [folding(0, WHOLE)]]
+    refuted(plan, r"rank 1, step 0 .*: 2 elements come from rank 0", rank=1, index=0)
+
+
+def test_sends_in_a_circle_deadlock():
+    """Each sends before it receives: fine where sends are buffered, not under rendezvous."""
+    circle = [[Step.sending((r + 1) % 3, WHOLE), folding((r - 1) % 3, WHOLE)] for r in range(3)]
+    words = "deadlock: 0 waits for 1 .step 0., 1 waits for 2 .step 0., 2 waits for 0 .step 0., in a"
+    refuted(circle, words, rank=0, index=0)
+
+
+def test_a_long_deadlock_is_told_shortly():
+    circle = [[Step.sending((r + 1) % 99, WHOLE)] for r in range(99)]
+    refuted(circle, r"4 waits for 5 .step 0., …, 98 waits for 0 .step 0., in a circle")
+
+
+def test_nobody_sends():
+    refuted([[folding(1, WHOLE)], []], "0 waits for 1 .step 0., and 1 has no step left")
+
+
+def test_nobody_receives():
+    refuted([[], [Step.sending(0, WHOLE)]], "1 waits for 0 .step 0., and 0 has no step left")
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (Step(1, WHOLE, 1, WHOLE, False), "overwrites what is being sent"),
+        (Step(1, Span(0, 3), 1, Span(2, 4), False), "overwrites what is being sent"),
+        (Step.sending(2, WHOLE), "rank 2 is not one of 2"),
+        (folding(-1, WHOLE), "rank -1 is not one of 2"),
+        (Step.sending(0, WHOLE), "is its own peer on one side only"),
+        (Step(0, FRONT, 1, BACK, False), "is its own peer on one side only"),
+        (Step(None, FRONT, None, BACK, False), "neither sends nor receives"),
+        (Step.sending(1, Span(0, 5)), r"sends from \[0, 5\), not within the vector of 4"),
+        (Step.sending(1, Span(4, 6)), r"sends from \[4, 6\), not within the vector of 4"),
+        (Step.sending(1, Span(3, 2)), r"sends from \[3, 2\), not within"),
+        (folding(1, Span(-1, 2)), r"\[-1, 2\) is in neither the vector of 4 nor the workspace"),
+        (folding(1, Span(3, 5)), r"\[3, 5\) is in neither the vector of 4 nor the workspace"),
+        (folding(1, Span(5, 7)), r"\[5, 7\) is in neither the vector of 4 nor the workspace"),
+    ],
+)
+def test_a_step_that_is_wrong_by_itself(step, words):
+    refuted([[step], []], words, workspace=2, rank=0, index=0)
+
+
+def test_another_number_of_ranks():
+    with pytest.raises(ConfigError, match="steps of 3 ranks, expected 2"):
+        prove(Task.all_reduce(2, 4), [[], [], []])
+
+
+def test_what_is_told_is_one_line():
+    for plan in ([[], []], [[folding(1, WHOLE)], []]):
+        with pytest.raises(RefutedError) as caught:
+            prove(Task.all_reduce(2, 4), plan)
+        assert re.fullmatch(r"[^\n]+[^.]", str(caught.value))

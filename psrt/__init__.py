@@ -7,6 +7,7 @@ and none of them needs MPI before a job on several ranks begins:
 - ``run``: trains, on all ranks of an MPI job or alone; gives a ``Run`` with its ``Summary`` and
   its ``Record`` list;
 - ``Problem``: what a model and data of your own have to offer;
+- ``Group``: all-reduce and its like on numpy arrays, without a trainer;
 - ``simulate``: the same in virtual time, at the given ``Costs``; gives a ``SimulatedRun``;
 - ``PsrtError`` and its children: what all of them raise.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from psrt.config import TrainConfig, from_toml, resolve, to_toml
     from psrt.errors import ConfigError, DivergedError, ProtocolError, PsrtError, TransportError
+    from psrt.group import Group
     from psrt.job import run
     from psrt.report import Record, Summary
     from psrt.result import Run
@@ -32,6 +34,7 @@ __all__ = [
     "ConfigError",
     "Costs",
     "DivergedError",
+    "Group",
     "Problem",
     "ProtocolError",
     "PsrtError",
@@ -56,6 +59,7 @@ _HOME = {
         ("ConfigError", "DivergedError", "ProtocolError", "PsrtError", "TransportError"),
         "psrt.errors",
     ),
+    "Group": "psrt.group",
     "run": "psrt.job",
     "Run": "psrt.result",
     **dict.fromkeys(("Record", "Summary"), "psrt.report"),

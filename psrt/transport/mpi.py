@@ -7,7 +7,6 @@ of the two is decided for each pair. Nothing here blocks inside MPI: every wait 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -15,15 +14,18 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from psrt.collective import Step
+from psrt.collective.machine import DEFAULT_COSTS, MachineCosts
 from psrt.messages import Message, Report
+from psrt.partition import Span
 from psrt.transport.bell import Bell
-from psrt.transport.node import LocalLink, LocalNeighbour, NodeMemory
+from psrt.transport.engine import Engine
+from psrt.transport.hosts import split_hosts
+from psrt.transport.node import LocalLink, NodeMemory
 from psrt.transport.patience import Patience
-from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Vector, Wiring
+from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Reduction, Take, Vector, Wiring
+from psrt.transport.reductions import Reductions
 from psrt.transport.remote import RemoteLink
 from psrt.transport.reports import Reports
-from psrt.transport.spans import Spans
 
 T = TypeVar("T")
 _TAG_FETCH = 4
@@ -39,6 +41,7 @@ class MpiPort:
         *,
         timeout_s: float = 60.0,
         host: int | None = None,
+        costs: MachineCosts = DEFAULT_COSTS,
     ) -> None:
         """Allocate the shared memory and make the links.
 
@@ -48,6 +51,7 @@ class MpiPort:
             timeout_s: the deadline of every wait.
             host: ranks that give the same number count as being on one host if they really are;
                 None leaves it to MPI. A number of its own for each rank turns shared memory off.
+            costs: of the machine, for ``auto``; the same on every rank.
         """
         self.rank = comm.rank
         self.wiring = wiring
@@ -55,15 +59,17 @@ class MpiPort:
         self.whom: Callable[[], str] = lambda: "a message"
         self._comm = comm.Dup()
         self._control = comm.Dup()
-        self._node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
-        if host is not None:
-            whole, self._node = self._node, self._node.Split(host)
-            whole.Free()
         self._reports = Reports(self._control)
-        workers = self._comm.Split(0 if wiring.worker_of(self.rank) is not None else 1)
-        self._workers_comm = workers
+        self._node, layout = split_hosts(self._comm, host)
+        #: Rank in the job → rank on this host.
+        self._local = {rank: local for local, rank in enumerate(layout.mates)}
         self._lay_out_memory()
-        self._crowded = self._node.size > len(os.sched_getaffinity(0))
+        #: Sums over the workers; in modes without servers only.
+        self._engine: Engine | None = None
+        self._reductions: Reductions | None = None
+        if not wiring.servers:
+            self._prepare_reductions(timeout_s, host, costs)
+        self._crowded = layout.crowded
         self._patience = Patience(
             crowded=self._crowded,
             timeout_s=timeout_s,
@@ -76,20 +82,31 @@ class MpiPort:
         wiring, rank = self.wiring, self.rank
         shard = wiring.shard_of(rank)
         floats = 2 * wiring.n + EXTRA if shard is None else VERSIONS * wiring.spans[shard].size
+        if not wiring.servers:
+            floats = 0  # they lie in windows of their own
         self._memory = NodeMemory(self._node, floats)
         self._bell = Bell(self._node, self._memory)
-        ranks = np.empty(self._node.size, np.int64)
-        self._node.Allgather(np.array([rank], np.int64), ranks)
-        #: Rank in the job → rank on this host.
-        self._local = {int(r): i for i, r in enumerate(ranks)}
-        if shard is None:
+        if not wiring.servers:
+            self.gradient = self.theta = np.zeros(0, np.float32)
+            self.versions: list[Vector] = []
+        elif shard is None:
             self.gradient = self._gradient_of(rank)
             self.theta = self._theta_of(rank)
             self.gradient[:] = self.theta[:] = 0.0
-            self.versions: list[Vector] = []
+            self.versions = []
         else:
             self.gradient = self.theta = np.zeros(0, np.float32)
             self.versions = self._versions_of(rank)
+
+    def _prepare_reductions(self, timeout_s: float, host: int | None, costs: MachineCosts) -> None:
+        engine = Engine(self._comm, timeout_s=timeout_s, host=host, while_idle=self._reports.take)
+        regions, local = engine.regions, engine.layout.local
+        n = self.wiring.n
+        for name, size in (("gradient", n + EXTRA), ("theta", n)):
+            region = regions.make(4 * size)
+            setattr(self, name, regions.rooms(region)[local].view(np.float32))
+        self._engine = engine
+        self._reductions = Reductions(engine, costs, self.gradient, self.theta)
 
     def _gradient_of(self, worker_rank: int) -> Vector:
         numbers = self._memory.numbers(self._local[worker_rank])
@@ -129,7 +146,6 @@ class MpiPort:
         self._frame_requests = [link.frame_request for link in self._remote]
         #: Remote links whose frame has come while the payload may not have.
         self._half: list[RemoteLink] = []
-        self._spans = Spans(self._comm, self.gradient, self._patience, self._neighbour)
         # What comes by MPI rings no bell.
         self._patience.must_poll = len(self._local) < self._comm.size
 
@@ -159,13 +175,14 @@ class MpiPort:
     @property
     def bytes_sent(self) -> int:
         """Bytes of messages, payloads and spans handed to this port so far."""
-        return self._spans.bytes_sent + sum(link.bytes_sent for link in self._links.values())
+        spans = 0 if self._engine is None else self._engine.bytes_sent
+        return spans + sum(link.bytes_sent for link in self._links.values())
 
     @property
     def bytes_received(self) -> int:
         """Bytes of messages, payloads and spans received so far."""
-        links = self._links.values()
-        return self._spans.bytes_received + sum(link.bytes_received for link in links)
+        spans = 0 if self._engine is None else self._engine.bytes_received
+        return spans + sum(link.bytes_received for link in self._links.values())
 
     def now(self) -> float:
         """Return the time in seconds; only differences mean anything."""
@@ -249,29 +266,21 @@ class MpiPort:
         """Wait until ``done()``."""
         self._patience.wait(done, whom)
 
-    async def exchange(self, step: Step, scratch: Vector) -> None:
-        """Carry out one step of a collective on ``gradient``."""
-        self._spans.exchange(step, scratch)
+    def choice(self, algorithm: str, n: int) -> tuple[str, str]:
+        """Return the all-reduce that ``algorithm`` comes to for n elements, and why."""
+        return self._sums().choice(algorithm, n)
 
-    def _neighbour(self, peer: int) -> LocalNeighbour | None:
-        local = self._local.get(peer)
-        if local is None:
-            return None
-        cord = self._bell.cord(local)
-        return LocalNeighbour(self._memory, local, cord, self._gradient_of(peer))
+    def reduction(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
+        """Make the plan that sums ``gradient[span]`` over all workers."""
+        return self._sums().make(span, algorithm, take)
 
-    async def library_allreduce(self) -> None:
-        """Sum ``gradient`` over the workers by the MPI library's own all-reduce.
+    async def differing(self, number: int) -> list[int]:
+        """Return the workers whose number is not the most frequent one."""
+        return self._sums().differing(number)
 
-        The library gets on only while it is called, so here a rank that waits does not sleep.
-        """
-        request = self._workers_comm.Iallreduce(MPI.IN_PLACE, self.gradient)
-        patience = self._patience
-        patience.begin()
-        while not request.Test():
-            patience.spin(lambda: "the other workers in MPI_Iallreduce")
-        self._spans.bytes_sent += self.gradient.nbytes
-        self._spans.bytes_received += self.gradient.nbytes
+    def _sums(self) -> Reductions:
+        assert self._reductions is not None, "sums over workers are for modes without servers"
+        return self._reductions
 
     def report(self, report: Report) -> None:
         """Send ``report`` to rank 0, apart from the traffic of the training; never waits."""
@@ -340,10 +349,12 @@ class MpiPort:
         self._links.clear()
         self._payloads.clear()
         self._rotations = [[]]
-        self._spans.close()
+        if self._engine is not None and self._reductions is not None:
+            self._reductions.close()
+            self._engine.close()
         self.gradient = self.theta = np.zeros(0, np.float32)
         self.versions = []
         self._bell.close()
         self._memory.close()
-        for comm in (self._workers_comm, self._node, self._control, self._comm):
+        for comm in (self._node, self._control, self._comm):
             comm.Free()

@@ -11,8 +11,6 @@ word         written by          meaning
 10           writer              bytes of the payload that may be read by now
 2 … 9        writer              the frame
 16           reader              messages read so far: the payload may be overwritten
-24           writer              spans offered so far in collectives
-32           reader              offered spans taken so far
 ===========  ==================  ==========================================================
 
 Words of 8 bytes, aligned, are read and written whole. What each side writes for itself is on a
@@ -36,9 +34,9 @@ from psrt.transport.port import NO_PAYLOAD, Vector
 Cord: TypeAlias = tuple[memoryview, Callable[[], None]]
 
 WORD = 8
-#: Words of a mailbox: five cache lines of 64 bytes.
-MAILBOX_WORDS = 40
-_RUNG, _REGION, _FRAME, _READY, _READ, _OFFERED, _TAKEN = 0, 1, 2, 10, 16, 24, 32
+#: Words of a mailbox: three cache lines of 64 bytes.
+MAILBOX_WORDS = 24
+_RUNG, _REGION, _FRAME, _READY, _READ = 0, 1, 2, 10, 16
 _FRAME_OFFSET = _FRAME * WORD
 #: The region of a payload that its writer has put where the reader wants it.
 _PUT = -2
@@ -257,59 +255,3 @@ class LocalLink:
             self._landing[landed:ready] = self._regions[region][landed:ready]
         self._landed = ready % self._payload_bytes  # the next payload begins at 0
         return ready == self._payload_bytes
-
-
-class LocalNeighbour:
-    """Spans of a collective between this rank and one peer on its host, both ways.
-
-    The reader uses the writer's numbers where they lie, so whoever offers a span leaves it alone
-    until it has been taken.
-    """
-
-    def __init__(self, memory: NodeMemory, peer: int, cord: Cord, numbers: Vector) -> None:
-        """Take up the two mailboxes.
-
-        Args:
-            memory: of this host.
-            peer: its rank on this host.
-            cord: its flag, and what wakes it.
-            numbers: what the peer's spans are of, as seen from here.
-        """
-        out, into = memory.mailboxes(peer)
-        self._out, self._in = out.cast("q"), into.cast("q")
-        self._fence = memory.fence_if_needed()
-        self._asleep, self._wake = cord
-        self._offers = 0
-        self._takes = 0
-        #: What the peer's spans are of.
-        self.numbers = numbers
-
-    def offer(self) -> None:
-        """Say that the next span may be read from this rank's numbers."""
-        if self._fence is not None:
-            self._fence()
-        self._offers += 1
-        self._out[_OFFERED] = self._offers
-        if self._asleep[0]:
-            self._wake()
-
-    def taken(self) -> bool:
-        """Tell whether all that was offered has been read."""
-        return self._out[_TAKEN] == self._offers
-
-    def offered(self) -> bool:
-        """Tell whether the peer's next span may be read."""
-        if self._in[_OFFERED] == self._takes:
-            return False
-        if self._fence is not None:
-            self._fence()
-        return True
-
-    def take(self) -> None:
-        """Say that the peer's span has been read."""
-        if self._fence is not None:
-            self._fence()
-        self._takes += 1
-        self._in[_TAKEN] = self._takes
-        if self._asleep[0]:
-            self._wake()

@@ -133,6 +133,7 @@ class Patience:
             TransportError: at the deadline.
         """
         if self._poll(whom) is not None:
+            self._while_idle()
             os.sched_yield()
 
     def _poll(self, whom: Callable[[], str]) -> float | None:

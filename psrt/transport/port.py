@@ -19,7 +19,6 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from psrt.collective import Step
 from psrt.messages import Message, Report
 from psrt.partition import Span
 
@@ -36,6 +35,8 @@ VERSIONS = 3
 #: and ``PROGRESS`` elements behind the n-th.
 EXTRA = 3
 WEIGHT, PRESENT, PROGRESS = 0, 1, 2
+#: Why an all-reduce was taken that was named.
+AS_ASKED = "as asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,43 @@ class Wiring:
     def shard_of(self, rank: int) -> int | None:
         """Return the shard number of ``rank``, None for a worker."""
         return self.servers.index(rank) if rank in self.servers else None
+
+
+#: Makes the next parameters of one block: ``take(block, sums)`` writes ``theta[block]``. ``block``
+#: is a span of the whole vector of at most ``optim.BLOCK`` elements, ``sums`` the finished sums
+#: there, which may be scratch and may be overwritten. It is called once a round for each element
+#: that this worker owns, in any order, and only inside ``Reduction.poll`` and ``finish``.
+Take = Callable[[Span, Vector], None]
+
+
+class Reduction(Protocol):
+    """The sum of one span of ``gradient`` over all workers, again and again by one plan.
+
+    A round is ``begin``, any number of ``poll``, ``finish``; then the next may begin. Several
+    reductions may be under way at a time; all workers begin and finish them in the same order.
+    From ``begin`` to ``finish`` the span belongs to the reduction, in ``gradient`` and, if it has
+    a ``take``, in ``theta``, too: nobody else reads or writes it. Afterwards it is the caller's
+    again; no other worker looks at it any more.
+    """
+
+    def begin(self) -> None:
+        """Say that this worker's numbers of the span are final; the sum begins. Never waits."""
+        ...
+
+    def poll(self) -> bool:
+        """Move on as far as possible without waiting; return whether the round is over.
+
+        Only once it has begun. True stays true until the next ``begin``.
+        """
+        ...
+
+    async def finish(self) -> None:
+        """Wait until the round is over; nothing to do where ``poll`` returned True.
+
+        Raises:
+            TransportError: if a worker does not take part within the deadline.
+        """
+        ...
 
 
 class Port(Protocol):
@@ -159,20 +197,61 @@ class Port(Protocol):
         """
         ...
 
-    async def exchange(self, step: Step, scratch: Vector) -> None:
-        """Carry out one step of a collective on ``gradient``.
+    def choice(self, algorithm: str, n: int) -> tuple[str, str]:
+        """Return the all-reduce that ``algorithm`` comes to for a span, and why.
 
         Args:
-            step: what to send, what to receive, and whether to add or to copy it.
-            scratch: at least as long as the received span; overwritten.
+            algorithm: ``auto``, or the name of one.
+            n: float32 elements of the span.
+
+        Returns:
+            What ``auto`` picks, the same on every worker, and the reason in words that follow
+            "because"; any other name as it is, and ``AS_ASKED``.
 
         Raises:
-            TransportError: if the peer does not answer within the deadline.
+            ConfigError: if this transport has no such all-reduce.
         """
         ...
 
-    async def library_allreduce(self) -> None:
-        """Sum ``gradient`` over the workers by the MPI library's own all-reduce."""
+    def reduction(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
+        """Make the plan that sums ``gradient[span]`` over all workers, as often as is wanted.
+
+        Collective: all workers make the same ones in the same order, before they begin any.
+
+        Without ``take``, ``gradient[span]`` holds the sums on every worker at the end of a round.
+        With it the sums go to ``take``, block by block, on the worker that owns the block, and
+        what it leaves in ``theta[span]`` reaches all the others: the update is sharded over the
+        workers where the transport hands each only its own elements, and taken by all alike where
+        every one of them holds the sums anyway. A worker owns the same elements in every round,
+        so what an optimizer remembers of them stays with their owner.
+
+        Args:
+            span: of ``gradient``, the extras behind the n-th element included; spans of
+                different reductions do not overlap.
+            algorithm: what ``choice`` returned.
+            take: see ``Take``; only for spans of ``[0, n)``, which ``theta`` has, too.
+
+        Raises:
+            ConfigError: if this transport has no such all-reduce.
+
+        Source: Xu et al., "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel
+        Training", 2020, arXiv:2004.13336, for the sharded update.
+        """
+        ...
+
+    async def differing(self, number: int) -> list[int]:
+        """Compare one number of each worker; collective over all workers.
+
+        Args:
+            number: of this worker, in ``[0, 2**63)``.
+
+        Returns:
+            The same on every worker: the numbers of the workers that gave another one than most
+            did, in order; see ``majority.outliers``.
+
+        Raises:
+            TransportError: if a worker does not take part within the deadline.
+        """
         ...
 
     def report(self, report: Report) -> None:

@@ -8,10 +8,11 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from psrt.collective import Step
 from psrt.errors import ProtocolError
 from psrt.messages import Message, Report
-from psrt.transport.port import EXTRA, NO_PAYLOAD, Vector, Wiring
+from psrt.optim import BLOCK
+from psrt.partition import Span, block_spans
+from psrt.transport.port import AS_ASKED, EXTRA, NO_PAYLOAD, Reduction, Take, Vector, Wiring
 
 T = TypeVar("T")
 
@@ -87,12 +88,44 @@ class SoloPort:
         """Refuse."""
         _nobody()
 
-    async def exchange(self, step: Step, scratch: Vector) -> None:
-        """Refuse."""
-        _nobody()
+    def choice(self, algorithm: str, n: int) -> tuple[str, str]:
+        """Return any name as it is: they all do nothing."""
+        if algorithm == "auto":
+            return "node", "one rank has nothing to sum"
+        return algorithm, AS_ASKED
 
-    async def library_allreduce(self) -> None:
-        """Leave the sum over one rank as it is."""
+    def reduction(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
+        """Make a plan that takes the own numbers for the sums."""
+        return _OwnNumbers(self.gradient, span, take)
+
+    async def differing(self, number: int) -> list[int]:
+        """Return no worker: one agrees with itself."""
+        return []
+
+
+class _OwnNumbers:
+    """The sum over one worker."""
+
+    def __init__(self, gradient: Vector, span: Span, take: Take | None) -> None:
+        self._take = take
+        blocks = [Span(span.start + a, span.start + b) for a, b in block_spans(span.size, BLOCK)]
+        self._blocks = [(block, block.of(gradient)) for block in blocks]
+        self._over = True
+
+    def begin(self) -> None:
+        self._over = False
+
+    def poll(self) -> bool:
+        """Hand the numbers over, if that was not done yet."""
+        if not self._over:
+            self._over = True
+            if self._take is not None:
+                for block, numbers in self._blocks:
+                    self._take(block, numbers)
+        return True
+
+    async def finish(self) -> None:
+        self.poll()
 
 
 def _nobody() -> NoReturn:

@@ -16,15 +16,32 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from psrt.collective import Step
+from psrt.collective import ALGORITHMS
+from psrt.collective.choose import choose
+from psrt.collective.machine import DEFAULT_COSTS, MachineCosts
 from psrt.errors import ConfigError, TransportError
 from psrt.messages import Message, Params, Push, Report
 from psrt.partition import Span
 from psrt.transport.frames import FRAME_BYTES
-from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Vector, Wiring
+from psrt.transport.majority import outliers
+from psrt.transport.port import (
+    AS_ASKED,
+    EXTRA,
+    NO_PAYLOAD,
+    VERSIONS,
+    Reduction,
+    Take,
+    Vector,
+    Wiring,
+)
+from psrt.transport.rehearsal import Rehearsal
 
 T = TypeVar("T")
+Numbers = np.ndarray[tuple[int], np.dtype[Any]]
 Draw = Callable[[np.random.Generator], float]
+
+#: The key of numbers that are compared; those of reductions count from 1.
+_COMPARE = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +100,7 @@ class VirtualWorld:
         seed: int,
         costs: Costs | None = None,
         shared_memory: bool = True,
+        machine: MachineCosts = DEFAULT_COSTS,
     ) -> None:
         """Make a port for every rank.
 
@@ -92,11 +110,13 @@ class VirtualWorld:
             costs: what things take.
             shared_memory: whether a server reads gradients where the workers have them; if not
                 they are copied when a push arrives, as between hosts.
+            machine: what ``auto`` picks an all-reduce by; it need not agree with ``costs``.
         """
         self.wiring = wiring
         self.costs = costs or Costs()
         self.rng = np.random.default_rng(seed)
         self.shared_memory = shared_memory
+        self.machine = machine
         self.time = 0.0
         #: Events so far.
         self.events = 0
@@ -213,7 +233,9 @@ class VirtualPort:
         ]
         self._inbox: deque[_Mail] = deque()
         self._unread: dict[int, int] = {}
-        self._spans: dict[int, deque[Vector]] = {}
+        #: What was posted and not yet looked at, by source and key.
+        self._parcels: dict[tuple[int, int], deque[Numbers]] = {}
+        self._reductions = 0
         self._copies: dict[int, Vector] = {}
 
     def now(self) -> float:
@@ -275,8 +297,7 @@ class VirtualPort:
     async def receive(self) -> Message:
         """Return the next message in order of arrival, its payload in place."""
         while not self._inbox:
-            self.waiting = True
-            await _Suspend()
+            await self.arrival()
         mail = self._inbox.popleft()
         sender = self.world.ports[mail.source]
         if isinstance(mail.message, Params):
@@ -294,40 +315,71 @@ class VirtualPort:
             await _Suspend()
             self.whom = before
 
-    async def exchange(self, step: Step, scratch: Vector) -> None:
-        """Carry out one step of a collective on ``gradient``."""
-        if step.send_to is not None:
-            data = step.send.of(self.gradient).copy()
-            to = self.world.ports[step.send_to]
-            self.bytes_sent += data.nbytes
-            self.world.carry(
-                self.rank, step.send_to, data.nbytes, lambda: to.take_span(self.rank, data)
+    def choice(self, algorithm: str, n: int) -> tuple[str, str]:
+        """Return the schedule that ``algorithm`` comes to among hosts of one rank each."""
+        if algorithm == "auto":
+            hosts = [1] * len(self.wiring.workers)
+            best = choose(hosts, 4 * n, 4, self.world.machine)
+            return best.algorithm, best.why
+        if algorithm not in ALGORITHMS:
+            raise ConfigError(
+                f"all-reduce {algorithm} needs MPI; in virtual time there are "
+                f"auto, {', '.join(ALGORITHMS)}"
             )
-        if step.receive_from is not None:
-            waiting = self._spans.setdefault(step.receive_from, deque())
-            while not waiting:
-                self.waiting = True
-                await _Suspend()
-            given = waiting.popleft()
-            mine = step.receive.of(self.gradient)
-            self.bytes_received += given.nbytes
-            if step.combine:
-                np.add(mine, given, out=mine)
-            else:
-                np.copyto(mine, given)
+        return algorithm, AS_ASKED
 
-    def take_span(self, source: int, data: Vector) -> None:
-        """Take in a span of a collective that has arrived."""
-        self._spans.setdefault(source, deque()).append(data)
+    def reduction(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
+        """Make the plan of a schedule over virtual messages; every rank owns every element."""
+        self._reductions += 1
+        return Rehearsal(
+            self,
+            self.gradient,
+            span,
+            self.choice(algorithm, span.size)[0],
+            take,
+            rank=self.rank,
+            size=len(self.wiring.workers),
+            key=self._reductions,
+        )
+
+    async def differing(self, number: int) -> list[int]:
+        """Tell every other worker and hear them all."""
+        workers = self.wiring.workers
+        others = [rank for rank in workers if rank != self.rank]
+        for rank in others:
+            self.post(rank, _COMPARE, np.array([number], np.int64))
+        numbers = {self.rank: number}
+        for rank in others:
+            while (given := self.parcel(rank, _COMPARE)) is None:
+                await self.arrival()
+            numbers[rank] = int(given[0])
+        return outliers([numbers[rank] for rank in workers])
+
+    def post(self, to: int, key: int, numbers: Numbers) -> None:
+        """Send numbers to rank ``to``, for what it knows as ``key``; they are copied."""
+        copy = numbers.copy()
+        self.bytes_sent += copy.nbytes
+        there = self.world.ports[to]
+        self.world.carry(self.rank, to, copy.nbytes, lambda: there.take_in(self.rank, key, copy))
+
+    def take_in(self, source: int, key: int, numbers: Numbers) -> None:
+        """Take in what rank ``source`` posted."""
+        self._parcels.setdefault((source, key), deque()).append(numbers)
         self.world.wake(self.rank)
 
-    async def library_allreduce(self) -> None:
-        """Refuse: there is no MPI library here.
+    def parcel(self, source: int, key: int) -> Numbers | None:
+        """Return the next of what rank ``source`` posted for ``key``, None if it is not here."""
+        waiting = self._parcels.get((source, key))
+        if not waiting:
+            return None
+        numbers = waiting.popleft()
+        self.bytes_received += numbers.nbytes
+        return numbers
 
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError("the library's own all-reduce needs MPI; take ring, tree or butterfly")
+    async def arrival(self) -> None:
+        """Suspend until something has arrived."""
+        self.waiting = True
+        await _Suspend()
 
     def report(self, report: Report) -> None:
         """Hand ``report`` to the world."""

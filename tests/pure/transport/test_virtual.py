@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS
+from psrt.collective.cost import Costs as MessageCosts
+from psrt.collective.machine import MachineCosts, NodeCosts
 from psrt.errors import ConfigError, TransportError
 from psrt.messages import Leave, Params, Push
 from psrt.partition import Span
@@ -223,34 +227,162 @@ class TestDeadlock:
         assert (results[0], results[1]) == (1.0, 1.0)
 
 
+def workers_only(size, n, role, seed=0, costs=None):
+    """Run ``role(port)`` at so many workers without servers; return results and the world."""
+    it = VirtualWorld(Wiring(n, workers=tuple(range(size))), seed=seed, costs=costs)
+    results = it.run({rank: role(it.ports[rank]) for rank in range(size)})
+    return [results[rank] for rank in range(size)], it
+
+
+@pytest.mark.parametrize("n", [0, 1, 11, 64])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
-def test_collectives_sum_and_count_their_bytes(algorithm, size):
-    n = 11
-
+def test_reductions_sum_and_count_their_bytes(algorithm, size, n):
     async def role(port):
-        port.gradient[:] = np.arange(n + EXTRA) + port.rank
-        scratch = np.empty(n + EXTRA, np.float32)
-        for step in ALGORITHMS[algorithm](port.rank, size, n + EXTRA):
-            await port.exchange(step, scratch)
+        span = Span(2, 2 + n)
+        reduction = port.reduction(span, algorithm, None)
+        for _ in range(2):  # one plan, as often as is wanted
+            port.gradient[:] = np.arange(70) + port.rank
+            reduction.begin()
+            await reduction.finish()
         return port.gradient.tolist()
 
-    it = VirtualWorld(Wiring(n, workers=tuple(range(size))), seed=size)
-    results = it.run({rank: role(it.ports[rank]) for rank in range(size)})
-    expected = size * np.arange(n + EXTRA) + sum(range(size))
-    assert list(results.values()) == [expected.tolist()] * size
-    sent = [port.bytes_sent for port in it.ports]
-    assert sum(sent) == sum(port.bytes_received for port in it.ports)
-    assert all(sent) or size == 1
+    results, it = workers_only(size, 70 - EXTRA, role, seed=size)
+    for rank, result in enumerate(results):
+        expected = np.arange(70) + rank
+        expected[2 : 2 + n] = size * np.arange(2, 2 + n) + sum(range(size))
+        assert result == expected.tolist()
+    for rank, port in enumerate(it.ports):
+        steps = list(ALGORITHMS[algorithm](rank, size, n))
+        # Local steps cost no message.
+        sent = sum(step.send.size for step in steps if step.send_to not in (None, rank))
+        received = sum(s.receive.size for s in steps if s.receive_from not in (None, rank))
+        assert (port.bytes_sent, port.bytes_received) == (2 * 4 * sent, 2 * 4 * received)
 
 
-def test_there_is_no_library():
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_reductions_under_way_at_once_do_not_mix(algorithm, seed):
+    """Ranks look at them in orders of their own, and some are a round ahead of others."""
+    spans = [Span(0, 5), Span(5, 6), Span(6, 20)]
+
     async def role(port):
-        await port.library_allreduce()
+        rng = np.random.default_rng((seed, port.rank))
+        reductions = [port.reduction(span, algorithm, None) for span in spans]
+        rounds = []
+        for number in range(3):
+            port.gradient[:20] = np.arange(20) * (port.rank + 1) + number
+            for reduction in reductions:
+                reduction.begin()
+                await port.pause(rng.exponential(1e-4))
+                begun = reductions.index(reduction) + 1
+                for i in rng.integers(0, begun, size=rng.integers(0, 4)):
+                    reductions[i].poll()
+            for reduction in reductions:
+                await reduction.finish()
+            rounds.append(port.gradient[:20].tolist())
+        return rounds
 
-    it = VirtualWorld(Wiring(3, workers=(0,)), seed=0)
-    with pytest.raises(ConfigError, match="needs MPI"):
-        it.run({0: role(it.ports[0])})
+    results, _ = workers_only(4, 20, role, seed=seed)
+    expected = [(np.arange(20) * 10 + 4 * number).tolist() for number in range(3)]
+    assert results == [expected] * 4
+
+
+def test_sums_that_are_taken_come_in_blocks_and_are_left_out_of_the_gradient():
+    n = 70_000
+
+    async def role(port):
+        taken = []
+
+        def take(span, sums):
+            taken.append(span)
+            span.of(port.theta)[:] = sums
+            sums[:] = np.nan  # they may be overwritten
+
+        reduction = port.reduction(Span(10, n), "ring", take)
+        for _ in range(2):
+            port.gradient[:] = port.rank + 1
+            reduction.begin()
+            await reduction.finish()
+        return taken, set(port.theta[:10]), set(port.theta[10:]), set(port.gradient)
+
+    results, _ = workers_only(2, n, role)
+    blocks = [Span(10, 65546), Span(65546, n)]
+    assert results == [(2 * blocks, {0.0}, {3.0}, {rank + 1.0}) for rank in range(2)]
+
+
+def test_a_reduction_gets_on_where_others_were_faster():
+    """Rank 1 never waits; rank 0 is there long before."""
+
+    async def first(port):
+        reduction = port.reduction(Span(0, 1), "tree", None)
+        reduction.begin()
+        await reduction.finish()
+        return port.gradient[0]
+
+    async def second(port):
+        reduction = port.reduction(Span(0, 1), "tree", None)
+        reduction.begin()
+        seen = [reduction.poll()]
+        await port.pause(1.0)
+        seen.append(reduction.poll())
+        return seen
+
+    async def role(port):
+        port.gradient[:] = 1 + port.rank
+        return await (second if port.rank else first)(port)
+
+    results, _ = workers_only(2, 1, role)
+    assert results == [3.0, [False, True]]
+
+
+def test_a_rank_that_never_takes_part_is_missed():
+    async def role(port):
+        reduction = port.reduction(Span(0, 1), "tree", None)
+        if port.rank != 1:
+            port.whom = lambda: "its neighbours"
+            reduction.begin()
+            await reduction.finish()
+
+    with pytest.raises(TransportError, match=r"rank 0 waits for its neighbours; rank 2 waits"):
+        workers_only(3, 1, role)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_differs_is_known_to_all(seed):
+    async def role(port):
+        largest = 2**63 - 1
+        rounds = ([7, 7, 7, 7], [largest, 7, largest, largest], [1, 2, 2, 3])
+        return [await port.differing(numbers[port.rank]) for numbers in rounds]
+
+    results, _ = workers_only(4, 1, role, seed=seed)
+    assert results == [[[], [1], [0, 3]]] * 4
+
+
+@pytest.mark.parametrize("name", ["mpi", "node", "node+ring"])
+def test_some_all_reduces_need_mpi(name):
+    port = VirtualWorld(Wiring(3, workers=(0, 1)), seed=0).ports[0]
+    for ask in (
+        lambda: port.choice(name, 3),
+        lambda: port.reduction(Span(0, 3), name, None),
+    ):
+        with pytest.raises(ConfigError, match=rf"all-reduce {re.escape(name)} needs MPI; in virt"):
+            ask()
+
+
+def test_what_is_asked_for_is_what_is_taken_and_auto_picks_a_schedule():
+    port = VirtualWorld(Wiring(3, workers=(0, 1, 2)), seed=0).ports[0]
+    assert port.choice("tree", 9) == ("tree", "as asked")
+    for n in (0, 1, 10**6):
+        name, why = port.choice("auto", n)
+        assert name in ALGORITHMS
+        assert why
+    # What it picks by is given: with nothing to pay but messages the fewest are the best.
+    messages = MessageCosts(alpha=1.0, beta=0.0, gamma=0.0)
+    few = MachineCosts(messages, messages, NodeCosts(0, 0), cores=1)
+    wiring = Wiring(3, workers=tuple(range(8)))
+    port = VirtualWorld(wiring, seed=0, machine=few).ports[0]
+    assert port.choice("auto", 10**6)[0] not in ("ring", "segmented-ring")
 
 
 def test_reports_reach_whoever_listens():

@@ -9,7 +9,7 @@ import pytest
 
 from psrt.errors import ProtocolError
 from psrt.messages import Leave
-from psrt.partition import even_spans
+from psrt.partition import Span, even_spans
 from psrt.transport import EXTRA, SoloPort, Wiring, drive
 
 
@@ -30,12 +30,29 @@ class TestSolo:
         async def role():
             doubled = await port.compute(np.multiply, port.theta, 2)
             await port.until(lambda: True, lambda: "nothing")
-            await port.library_allreduce()
+            assert await port.differing(7) == []
             return doubled
 
         port = SoloPort(3)
         port.theta[:] = 1, 2, 3
         assert drive(role()).tolist() == [2, 4, 6]
+
+    def test_its_sums_are_its_own_numbers(self):
+        port, taken = SoloPort(5), []
+        port.gradient[:] = range(8)
+        whole = port.reduction(Span(0, 8), port.choice("auto", 8)[0], None)
+        part = port.reduction(
+            Span(1, 4), "ring", lambda span, sums: taken.append((span, sums.tolist()))
+        )
+        for reduction in (whole, part):
+            reduction.begin()
+            assert reduction.poll()
+            drive(reduction.finish())  # once is enough
+        assert port.gradient.tolist() == list(range(8))
+        assert taken == [(Span(1, 4), [1.0, 2.0, 3.0])]
+        part.begin()
+        drive(part.finish())
+        assert len(taken) == 2
 
     def test_time_moves_forward(self):
         port = SoloPort(1)
@@ -55,7 +72,6 @@ class TestSolo:
             lambda port: port.payload(0),
             lambda port: port.in_flight(1),
             lambda port: drive(port.receive()),
-            lambda port: drive(port.exchange(None, port.theta)),
             lambda port: drive(port.until(lambda: False, lambda: "")),
         ],
     )

@@ -1,0 +1,190 @@
+"""Which collective call every rank is in: so that ranks that call different things find out.
+
+Messages of collectives carry numbers and nothing else, so two ranks that call different things
+would wait for each other, or mix up their numbers. What a rank calls is written on a *sheet*, one
+line of text. Its checksum marks every doorbell and every MPI tag of the call, so the numbers of
+different calls never meet; and a rank that has waited for a while sends its sheet to all others
+and reads theirs. Calls that go well never send a sheet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.errors import ProtocolError
+
+#: A rank tells what it calls after so long without getting on, in seconds.
+TELL_AFTER_S = 0.3
+#: Time between two looks at what others have told.
+_LOOK_EVERY_S = 0.05
+#: Calls that are remembered: a rank may be so far behind one that has left its call.
+MEMORY = 256
+#: Calls that a rank tells at a time: as many may be under way.
+_NEWEST = 16
+_LONGEST = 1000
+_TAG = 9
+_SHEET, _REFUSAL = b"s", b"r"
+
+
+class Calls:
+    """One rank's sheets, and what the others have told of theirs."""
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        """Set up.
+
+        Args:
+            comm: all ranks of the group; for sheets only.
+        """
+        self._comm = comm
+        #: Calls made so far, by this rank.
+        self.number = 0
+        #: Sheets of this rank's newest calls: that of call k is at ``k % MEMORY``.
+        self.sheets = [""] * MEMORY
+        #: Numbers of the calls that this rank refused.
+        self.refused: set[int] = set()
+        self._told = 0
+        #: What others told of calls that this rank has not made yet.
+        self._early: list[tuple[int, int, bytes, str]] = []
+        self._requests: list[MPI.Request] = []
+        #: Messages sent to each of the others, and received from each rank.
+        self._sent = 0
+        self._heard = [0] * comm.size
+        self._waiting_since = 0.0
+        self._next_look = 0.0
+
+    def begin(self, sheet: str) -> int:
+        """Note that this rank makes its next call; return the call's number."""
+        self.number += 1
+        self.sheets[self.number % MEMORY] = sheet
+        self._waiting_since = 0.0
+        return self.number
+
+    def latest(self) -> str:
+        """Return the number and sheet of this rank's newest call, as words."""
+        return f"call {self.number}, {self.sheets[self.number % MEMORY]}"
+
+    def wait_begins(self) -> None:
+        """Note that this rank begins to wait."""
+        self._waiting_since = 0.0
+
+    def while_waiting(self) -> None:
+        """Tell and look, if it is time; called again and again while nothing gets on.
+
+        Raises:
+            ProtocolError: if another rank is in another call, or cannot take part in this one.
+        """
+        now = time.monotonic()
+        if not self._waiting_since:
+            self._waiting_since = now
+            self._next_look = now + _LOOK_EVERY_S
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK_EVERY_S
+        if now - self._waiting_since > TELL_AFTER_S:
+            self._tell()
+        self.look()
+
+    def refuse(self, sheet: str, why: str) -> None:
+        """Make a call that this rank cannot take part in: tell the others why."""
+        self.refused.add(self.begin(sheet))
+        self._send(self.number, _REFUSAL, why)
+        self._told = self.number
+
+    def look(self) -> None:
+        """Read what others have told.
+
+        Raises:
+            ProtocolError: as ``while_waiting``.
+        """
+        early, self._early = self._early, []
+        for source, number, kind, text in early:
+            self._compare(source, number, kind, text)
+        status = MPI.Status()
+        while self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status):
+            source = status.Get_source()
+            data = self._take(status)
+            number = int.from_bytes(data[:8], "little")
+            self._compare(source, number, bytes(data[8:9]), data[9:].decode(errors="replace"))
+
+    def _take(self, status: MPI.Status) -> bytearray:
+        """Receive the message that was probed for."""
+        data = bytearray(status.Get_count(MPI.BYTE))
+        source = status.Get_source()
+        self._comm.Recv([data, MPI.BYTE], source, _TAG)
+        self._heard[source] += 1
+        return data
+
+    def drain(self) -> None:
+        """Receive what nobody has read: a communicator is freed without messages; collective."""
+        sent = np.empty(self._comm.size, np.int64)
+        self._comm.Allgather(np.array([self._sent], np.int64), sent)
+        status = MPI.Status()
+        for source in range(self._comm.size):
+            while source != self._comm.rank and self._heard[source] < sent[source]:
+                self._comm.Probe(source, _TAG, status)
+                self._take(status)
+        MPI.Request.Waitall(self._requests)
+
+    def disagree(self, wait: Callable[[Callable[[], bool]], None]) -> None:
+        """Find out, at a checksum that does not fit, who calls what.
+
+        Args:
+            wait: waits until something is true, and looks meanwhile.
+
+        Raises:
+            ProtocolError: always.
+        """
+        self._tell()
+        wait(lambda: False)
+
+    def close(self) -> None:
+        """Forget the sheets that nobody has read."""
+        for request in self._requests:
+            if not request.Test():
+                request.Cancel()
+                request.Free()
+        self._requests.clear()
+
+    def _tell(self) -> None:
+        """Send the sheets of the calls that the others have not heard of."""
+        for number in range(max(self._told, self.number - _NEWEST) + 1, self.number + 1):
+            if number not in self.refused:
+                self._send(number, _SHEET, self.sheets[number % MEMORY])
+        self._told = self.number
+
+    def _send(self, number: int, kind: bytes, text: str) -> None:
+        self._requests = [request for request in self._requests if not request.Test()]
+        data = number.to_bytes(8, "little") + kind + _cut(text)
+        self._sent += 1
+        for rank in range(self._comm.size):
+            if rank != self._comm.rank:
+                self._requests.append(self._comm.Isend([data, MPI.BYTE], rank, _TAG))
+
+    def _compare(self, source: int, number: int, kind: bytes, text: str) -> None:
+        if number > self.number:
+            self._early.append((source, number, kind, text))
+            return
+        mine = self.sheets[number % MEMORY]
+        refused = number in self.refused
+        alike = refused if kind == _REFUSAL else text == _cut(mine).decode(errors="replace")
+        if number <= self.number - MEMORY or alike:
+            return
+        self._tell()  # whoever waits for this rank is to know, too
+        if not refused:
+            self._send(number, _SHEET, mine)  # which may be too long ago to be told otherwise
+        me = self._comm.rank
+        if kind == _REFUSAL:
+            raise ProtocolError(f"rank {source} cannot take part in call {number}: {text}")
+        raise ProtocolError(
+            f"the ranks call different things: in call {number} rank {source} has {text}, "
+            f"rank {me} has {mine}"
+        )
+
+
+def _cut(text: str) -> bytes:
+    """Return what is sent of a text: all of it, unless it is very long."""
+    return text.encode()[:_LONGEST]

@@ -1,0 +1,77 @@
+"""Which ranks are on which host: decided once, the same on every rank."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The ranks of a communicator by host, as seen from one of them."""
+
+    #: This rank.
+    rank: int
+    #: Ranks of each host, ascending; hosts in the order of their lowest rank.
+    hosts: tuple[tuple[int, ...], ...]
+    #: Whether this rank's machine has more ranks than cores for them. Those that only count as
+    #: being on another host share its cores all the same.
+    crowded: bool = False
+
+    @property
+    def size(self) -> int:
+        """Ranks in all."""
+        return sum(map(len, self.hosts))
+
+    @property
+    def host(self) -> int:
+        """Index of this rank's host."""
+        return next(i for i, ranks in enumerate(self.hosts) if self.rank in ranks)
+
+    @property
+    def mates(self) -> tuple[int, ...]:
+        """Ranks of this rank's host, itself included; a rank's place here is its local rank."""
+        return self.hosts[self.host]
+
+    @property
+    def local(self) -> int:
+        """This rank's place among its mates."""
+        return self.mates.index(self.rank)
+
+    @property
+    def lanes(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks that talk to each other between hosts: lane i is the i-th rank of every host.
+
+        There are as many as the smallest host has ranks.
+        """
+        return tuple(zip(*self.hosts, strict=False))
+
+
+def split_hosts(comm: MPI.Comm, host: int | None = None) -> tuple[MPI.Intracomm, Layout]:
+    """Find out who shares memory with whom; collective.
+
+    Args:
+        comm: the ranks.
+        host: ranks that give the same number count as being on one host if they really are; None
+            leaves it to MPI. A number of its own for each rank turns shared memory off.
+
+    Returns:
+        The communicator of this rank's host, to be freed by the caller, and the layout.
+    """
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    assert isinstance(node, MPI.Intracomm), "shared memory is among the ranks of one host"
+    crowded = node.size > len(os.sched_getaffinity(0))
+    if host is not None:
+        whole, part = node, node.Split(host)
+        assert isinstance(part, MPI.Intracomm), "a part of an intracommunicator is one"
+        whole.Free()
+        node = part
+    lowest = np.array([comm.rank], np.int64)
+    node.Allreduce(MPI.IN_PLACE, lowest, MPI.MIN)
+    first = np.empty(comm.size, np.int64)
+    comm.Allgather(lowest, first)
+    hosts = tuple(tuple(np.flatnonzero(first == h).tolist()) for h in np.unique(first))
+    return node, Layout(comm.rank, hosts, crowded)

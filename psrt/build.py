@@ -7,9 +7,11 @@ communicates, so the same roles run over MPI, in virtual time, and alone.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 
+from psrt.collective.machine import DEFAULT_COSTS, MachineCosts
 from psrt.config import TrainConfig, check_data, to_toml
 from psrt.data import load_dataset
 from psrt.errors import ConfigError
@@ -21,7 +23,7 @@ from psrt.runtime.all_reduce import AllReduce
 from psrt.runtime.averaging import OuterStep, PlainAverage
 from psrt.runtime.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
 from psrt.runtime.meter import Meter
-from psrt.runtime.problem import Problem, Supervised
+from psrt.runtime.problem import Problem, Supervised, gradient_spans
 from psrt.runtime.push_pull import PushPull
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
@@ -82,6 +84,25 @@ def output_folder(config: TrainConfig) -> OutputFolder | None:
     return folder
 
 
+def machine_costs(config: TrainConfig) -> MachineCosts:
+    """Return what ``auto`` picks an all-reduce by: the costs in the config's file, or the defaults.
+
+    Raises:
+        ConfigError: if the file cannot be read, or is not what ``MachineCosts.to_json`` writes.
+    """
+    if config.costs is None:
+        return DEFAULT_COSTS
+    try:
+        text = Path(config.costs).read_text(encoding="utf-8")
+        return MachineCosts.from_json(text)
+    except OSError as error:
+        raise ConfigError(f"--costs {config.costs}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--costs {config.costs}: not a text in UTF-8") from None
+    except ConfigError as error:
+        raise ConfigError(f"--costs {config.costs}: {error}") from None
+
+
 def wiring_for(n: int, servers: tuple[int, ...], workers: tuple[int, ...]) -> Wiring:
     """Cut n parameters into as many even shards as there are servers.
 
@@ -119,17 +140,23 @@ def server_role(port: Port, config: TrainConfig, initial: Vector) -> Server:
 def worker_role(port: Port, config: TrainConfig, problem: Problem) -> Worker:
     """Make the role of the worker at ``port``, whose ``theta`` holds the initial parameters.
 
+    Collective over the workers of modes without servers, which agree on how to sum.
+
     Args:
         port: at a worker's rank.
         config: resolved.
         problem: what is trained.
+
+    Raises:
+        ConfigError: if the port cannot sum as the config says, or the problem cuts its gradient
+            in a way that cannot be.
     """
     worker = port.wiring.worker_of(port.rank)
     assert worker is not None, "a worker's role is made at a worker's rank"
     return Worker(
         port,
         problem,
-        _strategy(port, config),
+        _strategy(port, config, problem),
         Meter(port, worker, log_every=config.log_every),
         length=Length(
             math.inf if config.epochs is None else config.epochs,
@@ -154,18 +181,20 @@ def _policy(config: TrainConfig, workers: int) -> Policy:
     return policy_for(mode, workers, **knobs)
 
 
-def _strategy(port: Port, config: TrainConfig) -> Strategy:
+def _strategy(port: Port, config: TrainConfig, problem: Problem) -> Strategy:
     n, clip_norm = port.wiring.n, config.clip_norm
-    algorithm = config.allreduce or "ring"
     if config.mode == "serial":
         return Serial(port, _updater(config, n), clip_norm=clip_norm)
     if config.mode == "allreduce":
         return AllReduce(
             port,
             _updater(config, n),
-            algorithm=algorithm,
+            algorithm=config.allreduce or "auto",
             batch_size=config.batch_size,
             clip_norm=clip_norm,
+            spans=gradient_spans(problem, n) if config.overlap else (),
+            bucket_bytes=config.bucket_bytes or 0,
+            check_every=config.check_every or 0,
         )
     if config.mode == "local-sgd":
         local_steps = config.local_steps or 1
@@ -176,7 +205,14 @@ def _strategy(port: Port, config: TrainConfig) -> Strategy:
             full = config.batch_size * local_steps
             outer = _outer_updater(config, n)
             steps = config.outer_lr is not None
-            averager = ReduceAverager(port, outer, steps=steps, algorithm=algorithm, full=full)
+            averager = ReduceAverager(
+                port,
+                outer,
+                steps=steps,
+                algorithm=config.allreduce or "auto",
+                full=full,
+                check_every=config.check_every or 0,
+            )
         period = AveragingPeriod(local_steps, float(config.post_local_epoch or 0))
         return LocalSGD(port, _updater(config, n), averager, period, clip_norm=clip_norm)
     return PushPull(port, clip_norm=clip_norm)

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from psrt.build import initial_parameters, output_folder, supervised_problem, worker_role
+from psrt.build import (
+    initial_parameters,
+    machine_costs,
+    output_folder,
+    supervised_problem,
+    worker_role,
+)
 from psrt.config import TrainConfig, resolve
 from psrt.report.recorder import Recorder
-from psrt.result import Run, Say, conclude, silent
+from psrt.result import Run, Say, conclude, say_plan, silent
 from psrt.runtime.problem import Problem
 from psrt.runtime.tally import Tally
 from psrt.transport import SoloPort, drive
@@ -64,6 +70,7 @@ def run(
 def _run_alone(config: TrainConfig, problem: Problem | None, say: Say) -> Run:
     config = resolve(config, ranks=1)
     problem = problem or supervised_problem(config, workers=1)
+    machine_costs(config)
     initial = initial_parameters(problem)
     folder = output_folder(config)
     port = SoloPort(initial.size)
@@ -71,6 +78,7 @@ def _run_alone(config: TrainConfig, problem: Problem | None, say: Say) -> Run:
     worker = worker_role(port, config, problem)
     recorder = Recorder(1, log_every=config.log_every, folder=folder, say=say)
     port.on_report = recorder.add
+    say_plan(worker.strategy.plan, say)
     drive(worker.run())
     return conclude(
         config,
@@ -81,4 +89,5 @@ def _run_alone(config: TrainConfig, problem: Problem | None, say: Say) -> Run:
         recorder=recorder,
         folder=folder,
         say=say,
+        plan=worker.strategy.plan,
     )

@@ -10,20 +10,23 @@ from mpi4py import MPI
 
 from psrt.build import (
     initial_parameters,
+    machine_costs,
     output_folder,
     server_role,
     supervised_problem,
     wiring_for,
     worker_role,
 )
+from psrt.collective.machine import MachineCosts
 from psrt.config import TrainConfig, from_toml, resolve, to_toml
 from psrt.errors import ConfigError
 from psrt.report.files import OutputFolder
 from psrt.report.recorder import Recorder
-from psrt.result import Run, Say, conclude, silent
-from psrt.runtime.problem import Problem
+from psrt.result import Run, Say, conclude, say_plan, silent
+from psrt.runtime.problem import Problem, gradient_spans
 from psrt.runtime.roles import assign_roles
 from psrt.runtime.server import Server
+from psrt.runtime.strategy import ReducePlan
 from psrt.runtime.tally import Tally
 from psrt.runtime.worker import Worker
 from psrt.transport import drive
@@ -89,17 +92,22 @@ class _Job:
         self._is_server = comm.rank in servers
         self._problem = problem
         self._hosts = len(set(hosts))
-        initial = np.zeros(0, np.float32)
+        initial, costs = np.zeros(0, np.float32), ""
         with together(comm):
             if problem is None and (comm.rank == 0 or not self._is_server):
                 self._problem = supervised_problem(config, workers=len(workers))
             if comm.rank == 0:
                 assert self._problem is not None
                 initial = initial_parameters(self._problem)
+                costs = machine_costs(config).to_json()
+        #: What ``auto`` picks an all-reduce by; the file of the config is read at rank 0 only.
+        self._costs = MachineCosts.from_json(send_text(comm, costs))
         n = np.array([initial.size], np.int64)
         comm.Bcast(n)
         with together(comm):
             self._wiring = wiring_for(int(n[0]), servers, workers)
+            if config.overlap and self._problem is not None:
+                gradient_spans(self._problem, int(n[0]))
         self._folder: OutputFolder | None = None
         with together(comm):
             if comm.rank == 0:
@@ -109,7 +117,11 @@ class _Job:
             self._wiring,
             timeout_s=config.timeout_s,
             host=None if config.shared_memory else comm.rank,
+            costs=self._costs,
         )
+        with together(comm):  # what cannot be summed is told before the plans are made
+            if config.allreduce is not None:
+                self._port.choice(config.allreduce, self._wiring.n)
         self._role = self._make_role(initial)
 
     def _make_role(self, initial: Vector) -> Server | Worker:
@@ -133,6 +145,7 @@ class _Job:
             workers = len(self._wiring.workers)
             recorder = Recorder(workers, log_every=config.log_every, folder=self._folder, say=say)
             port.on_report = recorder.add
+            say_plan(self._plan, say)
         port.meet()
         drive(self._role.run())
         port.finish_reports(lambda: recorder is None or recorder.finished)
@@ -168,7 +181,13 @@ class _Job:
             say=say,
             hosts=self._hosts,
             mpi=library_name(),
+            plan=self._plan,
         )
+
+    @property
+    def _plan(self) -> ReducePlan | None:
+        """How all ranks sum; None at a server, and in modes with servers."""
+        return self._role.strategy.plan if isinstance(self._role, Worker) else None
 
     def _final_theta(self) -> Vector | None:
         """Bring the servers' spans, or worker 0's vector, to rank 0; collective."""

@@ -10,8 +10,9 @@ from psrt.errors import ProtocolError
 from psrt.report import OutputFolder, Record, Staleness, Summary, final_table, parameters_sha256
 from psrt.report.recorder import Recorder
 from psrt.runtime.problem import Problem
+from psrt.runtime.strategy import ReducePlan
 from psrt.runtime.tally import Tally
-from psrt.transport.port import Vector
+from psrt.transport.port import AS_ASKED, Vector
 
 #: Takes a line for the user.
 Say = Callable[[str], None]
@@ -19,6 +20,13 @@ Say = Callable[[str], None]
 
 def silent(line: str) -> None:
     """Say nothing."""
+
+
+def say_plan(plan: ReducePlan | None, say: Say) -> None:
+    """Say once how all ranks will sum, if they do: what ``auto`` picked is no secret."""
+    if plan is not None:
+        why = plan.why if plan.why == AS_ASKED else f"because {plan.why}"
+        say(f"all-reduce: {plan.algorithm}, {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,7 @@ def conclude(
     say: Say,
     hosts: int = 1,
     mpi: str = "",
+    plan: ReducePlan | None = None,
 ) -> Run:
     """Make the summary, write what is to be written, and say how it went.
 
@@ -59,6 +68,7 @@ def conclude(
         say: takes the lines for the user.
         hosts: how many there were.
         mpi: the library's name and version.
+        plan: how all ranks summed; None where they did not.
 
     Raises:
         ProtocolError: if ranks without servers ended with different parameters.
@@ -80,6 +90,10 @@ def conclude(
         seed=config.seed,
         epochs=total.epochs,
         steps=total.clock,
+        allreduce=plan.algorithm if plan else None,
+        allreduce_why=plan.why if plan else "",
+        buckets=plan.buckets if plan else 0,
+        overlap=plan.overlap if plan else False,
         samples=total.samples,
         seconds=seconds,
         samples_per_second=total.samples / seconds if seconds else 0.0,

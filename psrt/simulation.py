@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.build import server_role, supervised_problem, wiring_for, worker_role
+from psrt.build import machine_costs, server_role, supervised_problem, wiring_for, worker_role
 from psrt.config import TrainConfig, resolve
 from psrt.messages import Report
 from psrt.runtime.meter import Meter
@@ -74,7 +74,13 @@ def simulate(
 
     initial = np.asarray(made().initial(), np.float32)
     wiring = wiring_for(initial.size, servers, ranks)
-    live = world(wiring, seed=seed, costs=costs, shared_memory=config.shared_memory)
+    live = world(
+        wiring,
+        seed=seed,
+        costs=costs,
+        shared_memory=config.shared_memory,
+        machine=machine_costs(config),
+    )
     reports: list[Report] = []
     live.on_report = reports.append
     roles: dict[int, Any] = {}

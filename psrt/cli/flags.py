@@ -116,9 +116,8 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, knob: Knob) -> None:
     if knob.kind is SWITCH:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
         return
-    metavar = knob.metavar or knob.kind.metavar
-    if knob.choices:
-        metavar = f"{{{','.join(knob.choices)}}}"
+    choices = f"{{{','.join(knob.choices)}}}" if knob.choices else knob.kind.metavar
+    metavar = knob.metavar or choices
     action = "append" if knob.kind is DELAYS else "store"
     # Texts are read by the knob's kind afterwards: its messages are better than argparse's.
     group.add_argument(flag, metavar=metavar, action=action, help=text)

@@ -8,6 +8,9 @@ from psrt.config.knobs import Knob, Only, dashed, knobs_of, shown
 from psrt.config.modes import SERVER_MODES
 from psrt.errors import ConfigError
 
+#: Knobs of an all-reduce that local SGD has, where it averages over one.
+REDUCE_KNOBS = ("allreduce", "costs", "check_every")
+
 if TYPE_CHECKING:
     from psrt.config.train import TrainConfig
 
@@ -25,6 +28,11 @@ def check(config: TrainConfig) -> None:
         if value is not None and (miss := first_miss(config, knob)):
             raise _meaningless(name, value, miss, getattr(config, miss.field))
     _check_length(config)
+    _check_overlap(config)
+    if not config.shared_memory and (config.allreduce or "").startswith("node"):
+        raise ConfigError(
+            f"--allreduce {config.allreduce} is by shared memory, got --no-shared-memory"
+        )
     if config.mode is not None:
         _check_servers(config, config.mode)
 
@@ -109,6 +117,29 @@ def _check_length(config: TrainConfig) -> None:
         )
 
 
+def overlaps(config: TrainConfig) -> bool:
+    """Tell whether an all-reduce begins before the gradient is there as a whole.
+
+    A clipped gradient is multiplied by what the norm of all of it says, so it has to be.
+    """
+    return config.clip_norm is None if config.overlap is None else config.overlap
+
+
+def _check_overlap(config: TrainConfig) -> None:
+    """Check what says how an all-reduce is cut."""
+    if config.overlap and config.clip_norm is not None:
+        raise ConfigError(
+            f"--overlap has no meaning with --clip-norm {shown(config.clip_norm)}: "
+            "the norm is that of the whole gradient"
+        )
+    if config.bucket_bytes is not None and not overlaps(config):
+        why = "--no-overlap" if config.overlap is False else "--clip-norm"
+        raise ConfigError(
+            f"--bucket-bytes {config.bucket_bytes} has no meaning with {why}, "
+            "which sums the gradient as a whole"
+        )
+
+
 def _check_servers(config: TrainConfig, mode: str) -> None:
     """Check what only some modes do with servers and with shared memory."""
     if mode in SERVER_MODES and config.servers == 0:
@@ -119,11 +150,13 @@ def _check_servers(config: TrainConfig, mode: str) -> None:
         )
     if mode == "serial" and not config.shared_memory:
         raise ConfigError("--no-shared-memory has no meaning with --mode serial")
-    if mode == "local-sgd" and config.servers and config.allreduce is not None:
-        raise ConfigError(
-            f"--allreduce {config.allreduce} has no meaning with --servers {config.servers}: "
-            "local-sgd averages over servers or over an all-reduce"
-        )
+    for name in REDUCE_KNOBS:
+        value = getattr(config, name)
+        if mode == "local-sgd" and config.servers and value is not None:
+            raise ConfigError(
+                f"{flag(name, value)} has no meaning with --servers {config.servers}: "
+                "local-sgd averages over servers or over an all-reduce"
+            )
     if mode == "local-sgd" and not config.servers and config.placement is not None:
         raise ConfigError(
             f"--placement {config.placement} has no meaning in local-sgd without --servers"

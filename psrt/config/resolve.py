@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from psrt.config.checks import first_miss
+from psrt.config.checks import REDUCE_KNOBS, first_miss, overlaps
 from psrt.config.knobs import knobs_of
-from psrt.config.modes import DEFAULT_LR, SERVER_MODES
+from psrt.config.modes import BUCKET_BYTES, DEFAULT_LR, SERVER_MODES
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
 
@@ -40,6 +40,10 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
     for name, knob in knobs_of(config).items():
         if getattr(config, name) is None and knob.fallback is not None and _used(config, name):
             config = _with(config, **{name: knob.fallback})
+    if config.mode == "allreduce" and config.overlap is None:
+        config = replace(config, overlap=overlaps(config))
+    if config.overlap and config.bucket_bytes is None:
+        config = replace(config, bucket_bytes=BUCKET_BYTES)
     if config.dc_adaptive is not None and config.dc_lambda is None:
         strength = _DC_LAMBDA_ADAPTIVE if config.dc_adaptive else _DC_LAMBDA
         config = replace(config, dc_lambda=strength)
@@ -56,7 +60,7 @@ def _used(config: TrainConfig, name: str) -> bool:
     if first_miss(config, knobs_of(config)[name]):
         return False
     if config.mode == "local-sgd":  # averages over its servers, or else over an all-reduce
-        return name != ("allreduce" if config.servers else "placement")
+        return name not in (REDUCE_KNOBS if config.servers else ("placement",))
     return True
 
 

@@ -21,6 +21,7 @@ _SOFTSYNC = (Only("mode", ("softsync",)),)
 _LOCAL = (Only("mode", ("local-sgd",)),)
 _SERVED = (Only("mode", (*modes.SERVER_MODES, "local-sgd")),)
 _REDUCED = (Only("mode", ("local-sgd", "allreduce")),)
+_ALLREDUCE = (Only("mode", ("allreduce",)),)
 _STALE = (Only("mode", modes.STALE_MODES),)
 _ADAM = (Only("optimizer", ("adam", "adamw")),)
 _VELOCITY = (Only("optimizer", ("momentum", "nesterov")),)
@@ -87,8 +88,26 @@ class TrainConfig:
         least=0, below=1, only=_LOCAL, default_text="plain averaging",
     )
     allreduce: str | None = knob(
-        None, TEXT, _MODE, "schedule of the all-reduce; mpi is the library's own",
-        choices=modes.ALLREDUCE_NAMES, only=_REDUCED, fallback="ring",
+        None, TEXT, _MODE,
+        "auto, node, mpi (the library's), a schedule such as ring, or node+ring between hosts",
+        metavar="NAME", choices=modes.ALLREDUCE_NAMES, only=_REDUCED, fallback="auto",
+    )
+    costs: str | None = knob(
+        None, TEXT, _MODE, "what auto picks by, as bench allreduce --fit writes it",
+        metavar="FILE", only=(*_REDUCED, Only("allreduce", ("auto",))),
+        default_text="those of a common machine",
+    )
+    overlap: bool | None = knob(
+        None, SWITCH, _MODE, "sum a layer's gradient while those below are computed",
+        only=_ALLREDUCE, default_text="yes, but not with --clip-norm",
+    )
+    bucket_bytes: int | None = knob(
+        None, WHOLE, _MODE, "gather layers into sums of at least so many bytes",
+        metavar="BYTES", least=1, only=_ALLREDUCE, default_text=f"{modes.BUCKET_BYTES}",
+    )
+    check_every: int | None = knob(
+        None, WHOLE, _MODE, "updates between two checks that all ranks have the same parameters; "
+        "0: at the end only", metavar="K", least=0, only=_REDUCED, fallback=100,
     )
 
     staleness_rate: str | None = knob(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.model.activation import Array
+from psrt.partition import Span
 
 
 class Layer(NamedTuple):
@@ -28,6 +29,11 @@ class FlatViews:
         #: Holding the vector itself keeps its identity from being given to another one.
         self._vector: Array | None = None
         self._layers: tuple[Layer, ...] = ()
+
+    def spans(self) -> tuple[Span, ...]:
+        """Return where each layer is in the vector, weight and bias together, in order."""
+        sizes = ((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(self._sizes))
+        return tuple(Span(a, b) for a, b in pairwise(accumulate(sizes, initial=0)))
 
     def of(self, vector: Array) -> tuple[Layer, ...]:
         """Return the layers of ``vector`` ``(n,)`` as views.

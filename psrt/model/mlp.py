@@ -9,7 +9,7 @@ tensor straight into its place in the vector that will be sent.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from psrt.errors import ConfigError
 from psrt.model.activation import ACTIVATIONS, Array
 from psrt.model.layers import FlatViews, Layer
 from psrt.model.loss import LOSSES
+from psrt.partition import Span
 
 PartT = TypeVar("PartT")
 
@@ -102,6 +103,16 @@ class MLP:
                 weight *= np.float32(math.sqrt(2 / fan_in))
         return theta
 
+    def gradient_spans(self) -> tuple[Span, ...]:
+        """Return the spans in the order in which ``loss_and_grad`` is done with them.
+
+        One for each layer, weight and bias together, the last layer first.
+
+        >>> MLP([2, 3, 2], batch_size=4).gradient_spans()
+        (Span(start=9, stop=17), Span(start=0, stop=9))
+        """
+        return self._gradient.spans()[::-1]
+
     def tensors(self, theta: Array) -> dict[str, Array]:
         """Return named views of ``theta``: ``layers.0.weight`` (in, out), ``layers.0.bias``, …."""
         layers = FlatViews(self.sizes).of(theta)
@@ -112,7 +123,14 @@ class MLP:
         }
 
     @np.errstate(all="ignore")  # a diverging run is told by its loss, not by warnings
-    def loss_and_grad(self, theta: Array, x: Array, y: npt.NDArray[Any], out: Array) -> float:
+    def loss_and_grad(
+        self,
+        theta: Array,
+        x: Array,
+        y: npt.NDArray[Any],
+        out: Array,
+        ready: Callable[[int], None] | None = None,
+    ) -> float:
         """Return the mean loss of a batch and write its gradient; allocates no array.
 
         The layers of the last ``theta`` and ``out`` are remembered, so callers that keep to
@@ -124,6 +142,10 @@ class MLP:
                 gradient 0, as it adds nothing to a mean weighted by rows.
             y: class labels ``(b,)``, or targets ``(b, k)`` under the squared loss.
             out: where the gradient of the mean goes, ``(n,)``, float32; overwritten.
+            ready: called with i as soon as the i-th of ``gradient_spans`` is done with, once each
+                and in order: its gradient is final and its parameters are not read any more, so
+                both may be overwritten while the layers below are still to come. Not called for
+                an empty batch.
 
         Returns:
             The mean loss, NaN or infinite where the numbers left float32.
@@ -138,7 +160,7 @@ class MLP:
         buffers = self._buffers_for(x, y)
         self._forward(layers, x, buffers)
         loss = self._loss(buffers.values[-1], y)
-        self._backward(layers, x, buffers, gradients)
+        self._backward(layers, x, buffers, gradients, ready)
         return loss
 
     @np.errstate(all="ignore")
@@ -201,10 +223,12 @@ class MLP:
         x: Array,
         buffers: Buffers,
         gradients: tuple[Layer, ...],
+        ready: Callable[[int], None] | None,
     ) -> None:
         """Write every tensor's gradient; the outputs hold that of the loss."""
+        last = len(layers) - 1
         delta = buffers.values[-1]
-        for i in range(len(layers) - 1, -1, -1):
+        for i in range(last, -1, -1):
             h = buffers.values[i - 1] if i else x
             np.dot(h.T, delta, out=gradients[i].weight)
             np.add.reduce(delta, axis=0, out=gradients[i].bias)
@@ -213,6 +237,8 @@ class MLP:
                 np.dot(delta, layers[i].weight.T, out=below)
                 self._activations[i - 1].backward(h, below)
                 delta = below
+            if ready is not None:  # not before: the delta below was made of this layer's weight
+                ready(last - i)
 
 
 def _named(registry: Mapping[str, PartT], name: str, kind: str) -> PartT:

@@ -66,6 +66,14 @@ class Summary:
     epochs: int
     #: Gradient steps finished, the largest clock of a worker.
     steps: int
+    #: All-reduce that summed the gradients or parameters; None where nothing was summed so.
+    allreduce: str | None
+    #: Why it was this one, in words that follow "because", or "as asked"; empty without one.
+    allreduce_why: str
+    #: All-reduces that made one update; 0 without one.
+    buckets: int
+    #: Whether they began while the gradient was still being computed.
+    overlap: bool
     #: Training samples, all workers together.
     samples: int
     #: Time of training, in seconds, without start-up and the writing of files.

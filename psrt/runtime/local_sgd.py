@@ -6,9 +6,10 @@ from typing import Protocol
 
 import numpy as np
 
-from psrt.runtime.all_reduce import Rounds
+from psrt.partition import Span
 from psrt.runtime.push_pull import PushPull
-from psrt.runtime.strategy import Outcome, Step, Strategy, clip_weight
+from psrt.runtime.rounds import Rounds
+from psrt.runtime.strategy import Outcome, ReducePlan, Step, Strategy, clip_weight
 from psrt.runtime.updater import Contribution, Updater
 from psrt.sync import AveragingPeriod
 from psrt.transport.port import Port
@@ -16,6 +17,9 @@ from psrt.transport.port import Port
 
 class Averager(Protocol):
     """Replaces ``theta`` by the mean over the workers, each weighed by its samples."""
+
+    #: How the mean is summed over all ranks; None where servers do it.
+    plan: ReducePlan | None = None
 
     async def average(self, step: Step) -> Outcome:
         """Average once: round ``step.clock``, of ``step.samples`` since the round before."""
@@ -45,46 +49,55 @@ class ServerAverager(Averager):
 
 
 class ReduceAverager(Averager):
-    """Averages by an all-reduce; every rank takes the outer step, alike."""
+    """Averages by an all-reduce; the outer step of each element is taken by its owner."""
 
     def __init__(
-        self, port: Port, outer: Updater, *, steps: bool, algorithm: str, full: int
+        self,
+        port: Port,
+        outer: Updater,
+        *,
+        steps: bool,
+        algorithm: str,
+        full: int,
+        check_every: int = 0,
     ) -> None:
-        """Set up.
+        """Set up; collective.
 
         Args:
             port: of a job without servers.
             outer: makes the next θ out of the last average and the mean of the θ_i.
             steps: whether ``outer`` steps from the last average; plain averaging forgets it.
-            algorithm: names the all-reduce.
-            full: samples of a full batch.
+            algorithm: ``auto`` or the name of an all-reduce.
+            full: samples of all local steps with full batches.
+            check_every: averages between two checks that θ is the same everywhere; 0 for none.
         """
-        self._rounds = Rounds(port, algorithm, full=full)
+        n = port.wiring.n
+        self._rounds = Rounds(
+            port,
+            outer,
+            algorithm=algorithm,
+            full=full,
+            buckets=[Span(0, n)],
+            # θ after the last average: what an outer optimizer steps from.
+            base=port.theta.copy() if steps else None,
+            check_every=check_every,
+        )
         self._theta = port.theta
-        self._buffer = port.gradient[: port.wiring.n]
-        self._outer = outer
-        #: θ after the last average: what an outer optimizer steps from.
-        self._anchor = port.theta.copy() if steps else port.theta
+        self._buffer = port.gradient[:n]
+        self.plan = ReducePlan(self._rounds.chosen, self._rounds.why, 1, False)
         port.whom = lambda: "its neighbours in an all-reduce"
 
     async def average(self, step: Step) -> Outcome:
         """Sum the weighted θ_i and step to their mean."""
         weight = self._rounds.weight(step.samples)
+        self._rounds.start(weight, step.progress)
         np.multiply(self._theta, np.float32(weight), out=self._buffer)
-        self._take(*await self._rounds.sum(weight, step.progress))
+        await self._rounds.finish()
         return Outcome(step.clock + 1)
 
     async def leave(self, clock: int) -> None:
         """Take part with weight zero until nobody is training any more."""
-        await self._rounds.attend(self._take)
-
-    def _take(self, total: float, progress: float) -> None:
-        if not total:
-            return
-        term = Contribution(self._buffer, 1.0 / total)
-        self._outer.apply(self._anchor, [term], self._theta, progress=progress)
-        if self._anchor is not self._theta:
-            np.copyto(self._anchor, self._theta)
+        await self._rounds.attend()
 
 
 class LocalSGD(Strategy):
@@ -107,6 +120,7 @@ class LocalSGD(Strategy):
         self._gradient = port.gradient[: port.wiring.n]
         self._updater = updater
         self._averager = averager
+        self.plan = averager.plan
         self._period = period
         self._clip_norm = clip_norm
         #: Since the last average.

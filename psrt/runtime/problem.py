@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
 
 from psrt.data import BatchPlan, Dataset
+from psrt.errors import ConfigError
 from psrt.model import MLP
+from psrt.partition import Span
 from psrt.transport.port import Vector
 
 
@@ -16,6 +18,14 @@ class Problem(Protocol):
     """What psrt asks of a model and its data. Any object with these methods will do.
 
     All parameters are one flat float32 vector ``theta`` of shape (n,).
+
+    **Gradients in parts.** A problem may have one more method, ``gradient_spans() ->
+    Sequence[Span]``: spans that tile [0, n) from its end to its beginning, in the order in which
+    a backward pass is done with them. Then ``loss_and_grad`` is given a fourth argument,
+    ``ready``, which is None or to be called with i as soon as the gradient of the i-th span is
+    final and its parameters are not read any more in this step, in order. What is ready is on its
+    way to the other workers while the rest is being computed, and ``theta`` may change there.
+    Without the method the gradient is there as a whole when ``loss_and_grad`` returns.
     """
 
     def initial(self) -> Vector:
@@ -34,13 +44,31 @@ class Problem(Protocol):
     def loss_and_grad(self, theta: Vector, batch: Any, out: Vector) -> float:
         """Write the gradient of the batch's mean loss into ``out`` (n,) and return that loss.
 
-        ``theta`` must not be written. Not called for a batch without samples.
+        With ``gradient_spans`` there is a fourth argument, see above. ``theta`` must not be
+        written. Not called for a batch without samples.
         """
         ...
 
     def evaluate(self, theta: Vector) -> dict[str, float]:
         """Return figures on held-out data, by the names ``loss`` and ``accuracy`` (in [0, 1])."""
         ...
+
+
+def gradient_spans(problem: Problem, n: int) -> tuple[Span, ...]:
+    """Return the parts in which a problem's gradient of n elements comes; one if it does not say.
+
+    Raises:
+        ConfigError: if they do not tile [0, n) from its end to its beginning.
+    """
+    asked = getattr(problem, "gradient_spans", None)
+    spans = (Span(0, n),) if asked is None else tuple(Span(*span) for span in asked())
+    stops = [n, *(span.start for span in spans)]
+    if stops.pop() != 0 or stops != [span.stop for span in spans] or stops != sorted(stops)[::-1]:
+        raise ConfigError(
+            f"gradient_spans() must tile [0, {n}) from its end to its beginning, got "
+            + ", ".join(f"[{start}, {stop})" for start, stop in spans)
+        )
+    return spans
 
 
 def samples_in(problem: Problem, batch: Any) -> int:
@@ -117,10 +145,20 @@ class Supervised:
         np.take(self.data.y_train, indices, axis=0, out=y, mode="clip")
         return x, y
 
-    def loss_and_grad(self, theta: Vector, batch: Any, out: Vector) -> float:
+    def gradient_spans(self) -> tuple[Span, ...]:
+        """Return the layers' spans, the last layer first."""
+        return self.model.gradient_spans()
+
+    def loss_and_grad(
+        self,
+        theta: Vector,
+        batch: Any,
+        out: Vector,
+        ready: Callable[[int], None] | None = None,
+    ) -> float:
         """Write the mean gradient of a batch (x, y) into ``out`` and return the mean loss."""
         x, y = batch
-        return self.model.loss_and_grad(theta, x, y, out)
+        return self.model.loss_and_grad(theta, x, y, out, ready)
 
     def evaluate(self, theta: Vector) -> dict[str, float]:
         """Return loss and, for labels, accuracy on the test set."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from psrt.optim import clip_factor, l2_norm
@@ -33,6 +34,19 @@ class Outcome(NamedTuple):
     skew: int = 0
 
 
+class ReducePlan(NamedTuple):
+    """How gradients or parameters are summed over all ranks: what was asked for came to this."""
+
+    #: Name of the all-reduce.
+    algorithm: str
+    #: Why it is this one, in words that follow "because", or ``AS_ASKED``.
+    why: str
+    #: Sums that make one update.
+    buckets: int
+    #: Whether they begin while the gradient is still being computed.
+    overlap: bool
+
+
 class Strategy(Protocol):
     """One synchronization scheme, as a worker meets it.
 
@@ -43,6 +57,15 @@ class Strategy(Protocol):
     #: Updates of this rank's own parameters that all ranks share: averages in local SGD; 0 in
     #: the modes whose servers count.
     updates: int
+    #: To be called with i as soon as the i-th span of the gradient is done with, see ``Problem``;
+    #: None where the strategy waits for the whole.
+    ready: Callable[[int], None] | None = None
+    #: How this strategy sums over all ranks; None where it does not.
+    plan: ReducePlan | None = None
+
+    def begin(self, step: Step) -> None:
+        """Be told of a step before its gradient is computed; most have no use for it."""
+        return
 
     async def step(self, step: Step) -> Outcome:
         """Share a gradient, and wait for the parameters to go on with."""

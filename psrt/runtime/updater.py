@@ -94,6 +94,29 @@ class Updater:
             if ready is not None:
                 ready(span.stop)
 
+    def begin(self, progress: float) -> None:
+        """Begin an update that comes in blocks; ``progress`` is where training stands, in epochs.
+
+        Only without a staleness rate.
+        """
+        assert self._rate is None, "a staleness rate is of whole gradients"
+        self.optimizer.begin(self._schedule.rate(progress))
+
+    def block(self, span: Span, theta: Vector, gradient: Vector, out: Vector) -> None:
+        """Update one block, in any order with the others and each once.
+
+        Every optimizer is element-wise, so ranks that each do some of the blocks come to the bits
+        of one that does them all; of the optimizer's state only the part of its own blocks is
+        ever touched by a rank, and memory that is not touched is not there.
+
+        Args:
+            span: of the vector, at most ``BLOCK`` elements.
+            theta: its last parameters.
+            gradient: its gradient; not written.
+            out: its next parameters; may be ``theta``.
+        """
+        self.optimizer.update(span, theta, gradient, out)
+
     def step(
         self,
         theta: Vector,

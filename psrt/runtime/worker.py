@@ -59,7 +59,7 @@ class Worker:
         Args:
             port: this rank's end of the transport.
             problem: what is trained.
-            strategy: the synchronization scheme.
+            strategy: the synchronization scheme; has a ``ready`` only if the problem takes one.
             meter: counts and reports.
             length: when to stop.
             delays: what slows this worker down.
@@ -79,6 +79,8 @@ class Worker:
         self._delays = delays if delays != Delays() else None
         self._rng = rng or np.random.default_rng(0)
         self._gradient = port.gradient[: port.wiring.n]
+        #: What ``loss_and_grad`` is given beyond the usual.
+        self._hook = () if strategy.ready is None else (strategy.ready,)
         #: Gradient steps finished.
         self.clock = 0
         #: Epochs finished.
@@ -129,10 +131,12 @@ class Worker:
 
     async def _step(self, batch: Any, progress: float) -> None:
         samples = samples_in(self._problem, batch)
+        step = Step(self.clock, samples, progress)
+        self.strategy.begin(step)
         loss = 0.0
         if samples:
             loss = await self._port.compute(
-                self._problem.loss_and_grad, self._port.theta, batch, self._gradient
+                self._problem.loss_and_grad, self._port.theta, batch, self._gradient, *self._hook
             )
             if not math.isfinite(loss):
                 raise DivergedError(
@@ -141,7 +145,7 @@ class Worker:
                 )
         if self._delays is not None:  # not before: the batch's buffers may be shared in simulation
             await self._port.pause(self._delays.draw(self._rng))
-        outcome = await self.strategy.step(Step(self.clock, samples, progress))
+        outcome = await self.strategy.step(step)
         self._skip = outcome.clock - self.clock - 1
         self.clock = outcome.clock
         self.meter.add(loss, samples, outcome)

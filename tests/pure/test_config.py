@@ -11,8 +11,10 @@ import re
 import numpy as np
 import pytest
 
-from psrt.config import MODES, SERVER_MODES, TrainConfig, check_data, resolve
+from psrt.collective import ALGORITHMS
+from psrt.config import ALLREDUCE_NAMES, MODES, SERVER_MODES, TrainConfig, check_data, resolve
 from psrt.config.knobs import knobs_of, shown
+from psrt.config.modes import SCHEDULES
 from psrt.errors import ConfigError
 
 KNOBS = knobs_of(TrainConfig)
@@ -136,7 +138,8 @@ def a_value(name):
     knob = KNOBS[name]
     if knob.fallback is not None:
         return knob.fallback
-    return {"outer_lr": 0.7, "outer_momentum": 0.9, "post_local_epoch": 2, "dc_lambda": 0.1}[name]
+    given = {"outer_lr": 0.7, "outer_momentum": 0.9, "post_local_epoch": 2, "dc_lambda": 0.1}
+    return (given | {"costs": "costs.json", "overlap": True, "bucket_bytes": 64})[name]
 
 
 CONDITIONAL = [
@@ -202,6 +205,40 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
             "--placement last has no meaning in local-sgd without --servers",
         ),
         (
+            {"mode": "local-sgd", "servers": 1, "check_every": 5},
+            "--check-every 5 has no meaning with --servers 1: "
+            "local-sgd averages over servers or over an all-reduce",
+        ),
+        (
+            {"mode": "local-sgd", "servers": 1, "costs": "a.json"},
+            "--costs a.json has no meaning with --servers 1: "
+            "local-sgd averages over servers or over an all-reduce",
+        ),
+        (
+            {"mode": "allreduce", "allreduce": "ring", "costs": "a.json"},
+            "--costs a.json has no meaning with --allreduce ring; it belongs to --allreduce auto",
+        ),
+        (
+            {"mode": "allreduce", "overlap": True, "clip_norm": 2},
+            "--overlap has no meaning with --clip-norm 2: the norm is that of the whole gradient",
+        ),
+        (
+            {"mode": "allreduce", "overlap": False, "bucket_bytes": 9},
+            "--bucket-bytes 9 has no meaning with --no-overlap, which sums the gradient as a whole",
+        ),
+        (
+            {"mode": "allreduce", "clip_norm": 1, "bucket_bytes": 9},
+            "--bucket-bytes 9 has no meaning with --clip-norm, which sums the gradient as a whole",
+        ),
+        (
+            {"mode": "allreduce", "allreduce": "node+ring", "shared_memory": False},
+            "--allreduce node+ring is by shared memory, got --no-shared-memory",
+        ),
+        (
+            {"mode": "local-sgd", "overlap": False},
+            "--no-overlap has no meaning with --mode local-sgd; it belongs to --mode allreduce",
+        ),
+        (
             {"mode": "serial", "shared_memory": False},
             "--no-shared-memory has no meaning with --mode serial",
         ),
@@ -229,15 +266,26 @@ def test_what_depends_on_the_mode_waits_for_it():
         ({"mode": "async"}, 2, {"servers": 1, "staleness_rate": "constant", "staleness": None}),
         ({"mode": "ssp", "servers": 2}, 4, {"servers": 2, "staleness": 3, "allreduce": None}),
         ({"mode": "softsync"}, 2, {"softsync": 1, "backup": None}),
-        ({"mode": "allreduce"}, 4, {"servers": 0, "allreduce": "ring", "placement": None}),
-        ({"mode": "allreduce", "servers": 0}, 1, {"allreduce": "ring"}),
+        ({"mode": "allreduce"}, 4, {"servers": 0, "allreduce": "auto", "placement": None}),
+        (
+            {"mode": "allreduce", "servers": 0},
+            1,
+            {"overlap": True, "bucket_bytes": 1 << 20, "check_every": 100, "costs": None},
+        ),
+        ({"mode": "allreduce", "clip_norm": 1}, 2, {"overlap": False, "bucket_bytes": None}),
+        ({"mode": "allreduce", "overlap": False}, 2, {"overlap": False, "bucket_bytes": None}),
         (
             {"mode": "local-sgd"},
             2,
-            {"servers": 0, "allreduce": "ring", "local_steps": 8, "placement": None}
+            {"servers": 0, "allreduce": "auto", "local_steps": 8, "placement": None}
+            | {"check_every": 100, "overlap": None, "bucket_bytes": None}
             | {"outer_lr": None, "outer_momentum": None, "post_local_epoch": None},
         ),
-        ({"mode": "local-sgd", "servers": 1}, 2, {"allreduce": None, "placement": "first"}),
+        (
+            {"mode": "local-sgd", "servers": 1},
+            2,
+            {"allreduce": None, "placement": "first", "check_every": None},
+        ),
         ({"mode": "local-sgd", "outer_momentum": 0.5}, 2, {"outer_lr": 0.7}),
         ({"mode": "local-sgd", "outer_lr": 0.5}, 2, {"outer_momentum": 0.9}),
         ({"steps": 7}, 1, {"epochs": None, "steps": 7}),
@@ -353,6 +401,12 @@ def test_a_regression_needs_squared_error():
     check_data(TrainConfig(), samples=99, parameters=9, workers=1)
     with pytest.raises(ConfigError, match=r"^--loss cross-entropy needs class labels, digits is"):
         check_data(TrainConfig(), samples=99, parameters=9, workers=1, classes=0)
+
+
+def test_the_names_of_schedules_are_those_of_the_registry():
+    assert tuple(ALGORITHMS) == SCHEDULES
+    assert {f"node+{name}" for name in ALGORITHMS} < set(ALLREDUCE_NAMES)
+    assert len(set(ALLREDUCE_NAMES)) == len(ALLREDUCE_NAMES) == 3 + 2 * len(ALGORITHMS)
 
 
 def test_every_knob_is_told_in_one_line_of_help():

@@ -8,12 +8,17 @@ import itertools
 import numpy as np
 import pytest
 
+from psrt.collective import ALGORITHMS
+from psrt.collective.cost import Costs
+from psrt.collective.machine import MachineCosts, NodeCosts
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, ProtocolError
 from psrt.messages import Leave, Params, Push
+from psrt.runtime.checksum import checksum
 from psrt.runtime.push_pull import PushPull
 from psrt.simulation import simulate
 from psrt.sync import Keep, Policy, policy_for
+from psrt.transport import VirtualWorld
 
 #: 23 samples a worker and epoch in batches of 5 or 6: the last step of an epoch is smaller.
 BASE = TrainConfig(
@@ -133,9 +138,102 @@ def test_serial_is_one_worker_by_itself():
     assert (run.servers, run.workers[0].clock) == ([], 3 * 12)
 
 
+class InOnePiece:
+    """A problem as users write them: nothing about parts, no optional methods."""
+
+    def __init__(self):
+        self.asked = []
+
+    def initial(self):
+        return np.zeros(6, np.float32)
+
+    def batches(self, worker, workers, epoch):
+        return [np.full(3, worker + 1.0)] * 4
+
+    def loss_and_grad(self, theta, batch, out):
+        out[:] = batch.mean()
+        return 0.0
+
+    def evaluate(self, theta):
+        return {}
+
+
+#: One sum, after the whole gradient.
+TREE = ("tree", "as asked", 1, False)
+
+
+@pytest.mark.parametrize("overlap", [None, False, True])
+def test_a_problem_without_parts_is_summed_in_one_piece(overlap):
+    asked = TrainConfig(mode="allreduce", allreduce="tree", overlap=overlap, epochs=2, lr=0.5)
+    run = simulate(asked, InOnePiece(), workers=3)
+    np.testing.assert_allclose(run.theta, [-8 * 0.5 * 2] * 6)
+    assert run.workers[0].strategy.plan == TREE
+
+
+@pytest.mark.parametrize(
+    ("knobs", "plan"),
+    [
+        ({"mode": "allreduce", "allreduce": "ring"}, ("ring", "as asked", 1, False)),
+        (
+            {"mode": "allreduce", "allreduce": "ring", "bucket_bytes": 1},
+            ("ring", "as asked", 2, True),
+        ),
+        (
+            {"mode": "allreduce", "allreduce": "ring", "clip_norm": 1},
+            ("ring", "as asked", 1, False),
+        ),
+        ({"mode": "local-sgd", "allreduce": "tree"}, TREE),
+        ({"mode": "local-sgd", "servers": 1}, None),
+        ({"mode": "sync"}, None),
+    ],
+)
+def test_how_all_sum_is_told(knobs, plan):
+    run = simulate(dataclasses.replace(BASE, **knobs), workers=2)
+    assert run.workers[0].strategy.plan == plan
+
+
+def test_what_auto_picks_by_may_be_given(tmp_path):
+    """Where bytes cost nothing few messages are best, where messages cost nothing few bytes are."""
+    picked = []
+    for alpha, beta in ((1.0, 0.0), (0.0, 1.0)):
+        messages = Costs(alpha=alpha, beta=beta, gamma=0.0)
+        path = tmp_path / "costs.json"
+        path.write_text(MachineCosts(messages, messages, NodeCosts(0, 0), 1).to_json())
+        asked = dataclasses.replace(BASE, mode="allreduce", costs=str(path))
+        picked.append(simulate(asked, workers=8).workers[0].strategy.plan.algorithm)
+    rounds = [len(list(ALGORITHMS[name](0, 8, 1000))) for name in picked]
+    assert rounds[0] < rounds[1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "knobs",
+    [{"mode": "allreduce", "bucket_bytes": 1}, {"mode": "local-sgd", "local_steps": 2}],
+)
+def test_a_rank_that_goes_astray_is_caught(knobs, seed):
+    """A bit of worker 1's parameters flips right before it is looked at."""
+
+    class LeakyWorld(VirtualWorld):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            port = self.ports[1]
+            differing = port.differing
+
+            async def after_a_flip(number):
+                port.theta.view(np.int32)[3] ^= 1 << 20
+                return await differing(checksum(port.theta))
+
+            port.differing = after_a_flip
+
+    asked = dataclasses.replace(BASE, check_every=3, **knobs)
+    with pytest.raises(ProtocolError, match=r"of worker 1 \(rank 1\) differ .* after update 3,"):
+        simulate(asked, workers=3, seed=seed, world=LeakyWorld)
+    simulate(dataclasses.replace(asked, check_every=0), workers=3, seed=seed, world=LeakyWorld)
+
+
 def test_the_mpi_librarys_own_allreduce_needs_mpi():
     asked = dataclasses.replace(BASE, mode="allreduce", allreduce="mpi")
-    with pytest.raises(ConfigError, match="needs MPI; take ring, tree or butterfly"):
+    with pytest.raises(ConfigError, match=r"^all-reduce mpi needs MPI; in virtual time there "):
         simulate(asked, workers=2)
 
 

@@ -188,18 +188,57 @@ def test_a_step_allocates_no_array(activation, loss, rows):
     model = MLP(sizes, activation=activation, loss=loss, batch_size=64)
     theta, out = parameters(model), np.empty(model.n, np.float32)
     x, y = problem(sizes, rows)
-    model.loss_and_grad(theta, x, y, out)
+    ready = [None, None, None].__getitem__  # takes a layer's number and makes nothing
+    model.loss_and_grad(theta, x, y, out, ready)
     tracemalloc.start()
     try:
-        model.loss_and_grad(theta, x, y, out)
+        model.loss_and_grad(theta, x, y, out, ready)
         before = tracemalloc.get_traced_memory()[0]
         tracemalloc.reset_peak()
         for _ in range(3):
-            model.loss_and_grad(theta, x, y, out)
+            model.loss_and_grad(theta, x, y, out, ready)
         growth = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
     assert growth < 8192
+
+
+@every_shape
+@every_activation
+@every_loss
+def test_a_layer_that_is_ready_is_done_with(sizes, activation, loss):
+    """Its gradient is final, and neither it nor its parameters are looked at any more."""
+    model = MLP(sizes, activation=activation, loss=loss, batch_size=7)
+    theta, (x, y) = parameters(model), problem(sizes, 7)
+    expected_loss, expected = gradient_of(model, theta, x, y)
+    spans = model.gradient_spans()
+    out, got, said = np.empty(model.n, np.float32), np.empty(model.n, np.float32), []
+
+    def ready(i):
+        said.append(i)
+        span = spans[i]
+        span.of(got)[:] = span.of(out)
+        span.of(out)[:] = span.of(theta)[:] = np.nan
+
+    assert model.loss_and_grad(theta, x, y, out, ready) == expected_loss
+    assert said == list(range(len(sizes) - 1))
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_the_spans_of_a_gradient_are_the_layers_from_the_last_on():
+    model = MLP([5, 4, 3, 2], batch_size=1)
+    tensors = model.tensors(np.arange(model.n, dtype=np.float32))
+    for i, (start, stop) in enumerate(model.gradient_spans()):
+        layer = 2 - i
+        assert tensors[f"layers.{layer}.weight"][0, 0] == start
+        assert tensors[f"layers.{layer}.bias"][-1] == stop - 1
+
+
+def test_an_empty_batch_makes_nothing_ready():
+    model, said = MLP([5, 3], batch_size=4), []
+    x, y = problem([5, 3], 0)
+    assert model.loss_and_grad(parameters(model), x, y, np.ones(18, np.float32), said.append) == 0
+    assert said == []
 
 
 def test_tensors_are_named_views():

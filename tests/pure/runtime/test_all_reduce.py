@@ -1,17 +1,17 @@
-"""Weighted sums over ranks that may be done: who is there, how much they weigh, where they are."""
+"""The strategy of all-reduce: who is there, how much they weigh, and buckets that come early."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from psrt.errors import ProtocolError
 from psrt.optim import Schedule, make_optimizer
-from psrt.runtime.all_reduce import LIBRARY, AllReduce, Reducer, Rounds
+from psrt.partition import Span
+from psrt.runtime.all_reduce import AllReduce
 from psrt.runtime.strategy import Step
 from psrt.runtime.updater import Updater
 from psrt.transport import SoloPort, VirtualWorld, Wiring, drive
-
-ALGORITHMS = ["ring", "tree", "butterfly"]
 
 
 def together(size, role, n=4, seed=0):
@@ -20,68 +20,18 @@ def together(size, role, n=4, seed=0):
     return [results[rank] for rank in range(size)]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_the_sum_tells_who_is_there(algorithm, size):
-    async def role(port):
-        rounds = Rounds(port, algorithm, full=8)
-        rounds_seen = []
-
-        def take(total, progress):
-            rounds_seen.append(((total, progress), port.gradient[:4].tolist()))
-
-        if port.rank:
-            port.gradient[:4] = port.rank
-            weight = rounds.weight(4 * port.rank)
-            take(*await rounds.sum(weight, 2.0 + port.rank))
-        await rounds.attend(take)
-        assert len(rounds_seen) == 1  # the round in which nobody is present is none
-        return rounds_seen[0]
-
-    ranks = range(1, size)
-    expected = (sum(rank / 2 for rank in ranks), 2.0 + sum(ranks) / len(ranks))
-    assert together(size, role) == [(expected, [float(sum(ranks))] * 4)] * size
+def strategy(port, lr=1.0, **knobs):
+    n = port.wiring.n
+    updater = Updater(n, make_optimizer("sgd", n), Schedule("constant", lr, epochs=9))
+    return AllReduce(port, updater, **{"batch_size": 4, **knobs})
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_when_nobody_is_there_it_is_over(algorithm):
-    taken = []
-
-    async def role(port):
-        port.gradient[:] = 7
-        await Rounds(port, algorithm, full=8).attend(lambda *sums: taken.append(sums))
-
-    together(3, role)
-    assert taken == []
-
-
-def test_alone_nothing_is_sent_and_all_there_is_weighs_1():
-    port = SoloPort(4)  # refuses to exchange
-    rounds = Rounds(port, "ring", full=8)
-    assert (rounds.weight(3), rounds.weight(8), rounds.weight(0)) == (1.0, 1.0, 0.0)
-    assert drive(rounds.sum(1.0, 2.5)) == (1.0, 2.5)
-    taken = []
-    drive(rounds.attend(lambda *sums: taken.append(sums)))
-    assert taken == []
-
-
-def test_the_librarys_own_is_the_ports():
-    port = SoloPort(4)
-    port.gradient[:] = 3
-    drive(Reducer(port, LIBRARY).sum())
-    assert port.gradient.tolist() == [3] * 7
-
-
-def test_servers_have_no_part_in_it():
-    port = SoloPort(4)
-    port.wiring = Wiring(4, workers=(0,), servers=(1,))
-    with pytest.raises(AssertionError, match="among all ranks"):
-        Reducer(port, "ring")
-
-
-def strategy(port, **knobs):
-    updater = Updater(4, make_optimizer("sgd", 4), Schedule("constant", 1.0, epochs=9))
-    return AllReduce(port, updater, batch_size=4, **knobs)
+async def take_step(it, step, fill):
+    """Do what a worker does: begin, compute, share."""
+    it.begin(step)
+    if step.samples:
+        fill()
+    return await it.step(step)
 
 
 def test_ranks_that_are_done_step_along_with_those_that_are_not():
@@ -90,8 +40,7 @@ def test_ranks_that_are_done_step_along_with_those_that_are_not():
     async def role(port):
         it = strategy(port)
         for clock in range(port.rank):
-            port.gradient[:] = 1.0
-            await it.step(Step(clock, 4, 0.0))
+            await take_step(it, Step(clock, 4, 0.0), lambda: port.gradient[:4].fill(1.0))
         port.gradient[:] = np.nan
         await it.leave(port.rank)
         return port.theta.tolist(), it.updates
@@ -103,9 +52,9 @@ def test_a_step_of_empty_batches_is_none():
     async def role(port):
         it = strategy(port)
         port.gradient[:] = np.nan
-        outcome = await it.step(Step(0, 0, 0.0))
-        port.gradient[:4] = 2.0 if port.rank else np.nan
-        await it.step(Step(1, 4 if port.rank else 0, 0.0))
+        outcome = await take_step(it, Step(0, 0, 0.0), None)
+        samples = 4 if port.rank else 0
+        await take_step(it, Step(1, samples, 0.0), lambda: port.gradient[:4].fill(2.0))
         await it.leave(2)
         return outcome.clock, port.theta.tolist(), it.updates
 
@@ -115,9 +64,114 @@ def test_a_step_of_empty_batches_is_none():
 def test_each_gradient_is_clipped_by_itself_and_then_weighed():
     async def role(port):
         it = strategy(port, clip_norm=2.0)
-        port.gradient[:4] = 0.5 if port.rank == 0 else 4.0  # norms 1 and 8
-        await it.step(Step(0, (4, 12)[port.rank], 0.0))
+        number = 0.5 if port.rank == 0 else 4.0  # norms 1 and 8
+        step = Step(0, (4, 12)[port.rank], 0.0)
+        await take_step(it, step, lambda: port.gradient[:4].fill(number))
         await it.leave(1)
         return port.theta.tolist()
 
     assert together(2, role) == [[-(0.25 * 0.5 + 0.75 * 1.0)] * 4] * 2
+
+
+SPANS = [Span(6, 10), Span(5, 6), Span(5, 5), Span(0, 5)]
+
+
+def backward(port, it, numbers, *, stop):
+    """Fill the gradient span by span, the last first, and say so up to a point."""
+    for i, span in enumerate(SPANS):
+        span.of(port.gradient)[:] = span.of(numbers)
+        if i < stop and it.ready is not None:
+            it.ready(i)
+
+
+@pytest.mark.parametrize("stop", range(len(SPANS) + 1))
+@pytest.mark.parametrize("bucket_bytes", [1, 20, 1000])
+@pytest.mark.parametrize("seed", range(3))
+def test_buckets_come_to_the_same_however_many_are_said_to_be_ready(stop, bucket_bytes, seed):
+    """Rank r brings 4r samples, so rank 0 none; uneven weights and a scale that is not 1."""
+
+    async def role(port):
+        it = strategy(port, spans=SPANS, bucket_bytes=bucket_bytes)
+        numbers = np.arange(10, dtype=np.float32) + port.rank
+        for clock in range(2):
+            step = Step(clock, 4 * port.rank, 0.0)
+            await take_step(it, step, lambda: backward(port, it, numbers, stop=stop))
+        await it.leave(2)
+        return port.theta.tolist()
+
+    mean = np.arange(10) + (1 * 1 + 2 * 2) / 3
+    thetas = together(3, role, n=10, seed=seed)
+    assert thetas[0] == thetas[1] == thetas[2]
+    np.testing.assert_allclose(thetas[0], -2 * mean, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("bucket_bytes", "buckets"), [(1, 3), (17, 2), (25, 1)])
+def test_the_plan_says_how_it_is_cut(bucket_bytes, buckets):
+    it = strategy(SoloPort(10), spans=SPANS, bucket_bytes=bucket_bytes, algorithm="ring")
+    # One bucket is full when all is there: nothing overlaps, and nobody need say so.
+    assert it.plan == ("ring", "as asked", buckets, buckets > 1)
+    assert (it.ready is not None) == (buckets > 1)
+    assert strategy(SoloPort(10)).plan.buckets == 1
+
+
+def test_a_bucket_is_updated_while_the_rest_is_computed():
+    port = SoloPort(10)
+    it = strategy(port, spans=SPANS, bucket_bytes=1)
+    seen = []
+
+    def fill():
+        for i, span in enumerate(SPANS):
+            span.of(port.gradient)[:] = 1.0
+            it.ready(i)
+            seen.append(int(np.count_nonzero(port.theta)))
+
+    drive(take_step(it, Step(0, 4, 0.0), fill))
+    assert seen == [4, 5, 5, 10]
+    assert port.theta.tolist() == [-1.0] * 10
+
+
+def test_spans_that_are_ready_out_of_order_are_refused():
+    port = SoloPort(10)
+    it = strategy(port, spans=SPANS, bucket_bytes=1)
+    it.begin(Step(0, 4, 0.0))
+    it.ready(0)
+    with pytest.raises(ProtocolError, match="span 2 of its gradient is ready, expected span 1"):
+        it.ready(2)
+
+
+def corrupted(check_every, *, size, victim, when, seed=0):
+    """Flip the last bit of one number on one rank after update ``when``; return what is said."""
+
+    async def role(port):
+        it = strategy(port, check_every=check_every)
+        for clock in range(7):
+            step = Step(clock, 4, 0.0)
+            await take_step(it, step, lambda: port.gradient[:4].fill(1.0))
+            if port.rank == victim and clock + 1 == when:
+                port.theta.view(np.int32)[2] ^= 1
+        await it.leave(7)
+
+    with pytest.raises(ProtocolError) as caught:
+        together(size, role, seed=seed)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_whose_parameters_differ_is_caught_at_the_next_check(seed):
+    assert corrupted(3, size=4, victim=2, when=4, seed=seed) == (
+        "the parameters of worker 2 (rank 2) differ from the others' after update 6, "
+        "they must be equal to the bit"
+    )
+
+
+def test_of_two_ranks_that_differ_it_is_the_second():
+    assert "worker 1 (rank 1) differ from the others' after update 3," in corrupted(
+        1, size=2, victim=0, when=2
+    )
+
+
+def test_without_checks_nobody_looks():
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        corrupted(0, size=3, victim=1, when=1)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        corrupted(8, size=3, victim=1, when=1)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from psrt.data import load_dataset
+from psrt.errors import ConfigError
 from psrt.model import MLP
-from psrt.runtime.problem import Supervised, samples_in
+from psrt.partition import Span
+from psrt.runtime.problem import Supervised, gradient_spans, samples_in
 
 
 class Counting:
@@ -95,6 +97,44 @@ def test_gradients_figures_and_names_are_the_models(problem):
     assert 0 <= figures["accuracy"] <= 1
     assert figures.keys() == {"loss", "accuracy"}
     assert problem.tensors(theta).keys() == problem.model.tensors(theta).keys()
+
+
+def test_the_gradient_comes_in_the_models_parts(problem):
+    theta, batch = problem.initial(), problem.gather(np.arange(8))
+    whole, parts = np.zeros((2, problem.model.n), np.float32)
+    said = []
+    problem.loss_and_grad(theta, batch, whole)
+    problem.loss_and_grad(theta, batch, parts, said.append)
+    np.testing.assert_array_equal(parts, whole)
+    assert gradient_spans(problem, problem.model.n) == problem.model.gradient_spans()
+    assert said == list(range(len(problem.gradient_spans()))) == [0, 1]
+
+
+class Parts:
+    def __init__(self, *spans):
+        self.gradient_spans = lambda: spans
+
+
+def test_a_problem_that_says_nothing_has_one_part():
+    assert gradient_spans(object(), 7) == (Span(0, 7),)
+    assert gradient_spans(Parts((4, 7), (4, 4), [0, 4]), 7) == (Span(4, 7), Span(4, 4), Span(0, 4))
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [],
+        [(0, 6)],
+        [(1, 7)],
+        [(0, 4), (4, 7)],
+        [(4, 7), (0, 3)],
+        [(3, 7), (0, 4)],
+        [(4, 7), (5, 4), (0, 5)],
+    ],
+)
+def test_parts_that_are_not_the_whole_from_its_end_on_are_refused(spans):
+    with pytest.raises(ConfigError, match=r"^gradient_spans\(\) must tile \[0, 7\) from its end"):
+        gradient_spans(Parts(*spans), 7)
 
 
 def test_a_regression_has_no_accuracy():

@@ -31,13 +31,17 @@ class NotingPort(SoloPort):
 class Scheme:
     """Takes one step at a time, but for the jumps it is told to make: clock → next clock."""
 
-    updates = 0
+    updates, ready = 0, None
 
     def __init__(self, jumps=()):
         self.jumps = dict(jumps)
-        self.steps, self.left = [], None
+        self.begun, self.steps, self.left = [], [], None
+
+    def begin(self, step):
+        self.begun.append(step)
 
     async def step(self, step):
+        assert self.begun[-1] == step
         self.steps.append(step)
         return Outcome(self.jumps.get(step.clock, step.clock + 1), 1, 1, 1, 0)
 
@@ -156,6 +160,21 @@ class TestSteps:
 def test_a_loss_that_is_not_finite_ends_it(loss):
     with pytest.raises(DivergedError, match=r"is -?(nan|inf) at step 6 on worker 2 \(rank 2\)"):
         work(Batches(losses={(1, 1): loss}), port=NotingPort(2), epochs=2)
+
+
+class InParts(Batches):
+    """Says so when a part of its gradient is ready."""
+
+    def loss_and_grad(self, theta, batch, out, ready):
+        ready(0)
+        return super().loss_and_grad(theta, batch, out)
+
+
+def test_a_strategy_that_wants_the_gradient_in_parts_is_told_of_them():
+    scheme, said = Scheme(), []
+    scheme.ready = said.append
+    work(InParts(), scheme=scheme, steps=3)
+    assert said == [0] * 3
 
 
 class TestDelays:

@@ -71,11 +71,15 @@ def test_help_lists_every_subcommand(flag, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "give a command, one of train, server, worker, bench, show; psrt --help says more"),
+        (
+            [],
+            "give a command, one of train, server, worker, bench, show, explain; "
+            "psrt --help says more",
+        ),
         (
             ["trian"],
             "no command 'trian' (did you mean train?), "
-            "there are train, server, worker, bench, show",
+            "there are train, server, worker, bench, show, explain",
         ),
         (["show", "--lr", "0"], "lr must be above 0, got 0"),
     ],

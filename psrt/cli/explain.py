@@ -1,0 +1,199 @@
+"""``psrt explain``: draws a schedule or a mode, with numbers if there are some. Needs no MPI."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from psrt.cli.explain_flags import (
+    compare_parser,
+    config_of,
+    costs_of,
+    schedule_parser,
+    slow_of,
+    timeline_parser,
+)
+from psrt.config.modes import MODES, SCHEDULES
+from psrt.config.suggest import did_you_mean
+from psrt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from psrt.explain.svg import Canvas
+    from psrt.explain.telling import Telling
+
+#: The collectives beside the all-reduces, as in ``psrt.collective.PHASES``, which needs numpy.
+PHASES = (
+    "reduce-scatter", "all-gather", "broadcast", "reduce", "scatter", "gather", "all-to-all",
+)  # fmt: skip
+#: Modes in which workers have somebody to wait for.
+TIMELINES = tuple(mode for mode in MODES if mode != "serial")
+
+_HELP = f"""\
+usage: psrt explain WHAT [flags]
+
+Draws how ranks work together, without MPI and without mpirun. WHAT is one of
+
+  an all-reduce  {", ".join(SCHEDULES[:5])},
+                 {", ".join(SCHEDULES[5:])}
+  a phase        {", ".join(PHASES)}
+                   who sends which chunk to whom, round by round, what comes of it, and what it
+                   costs beside the least that is possible
+  a mode         {", ".join(TIMELINES)}
+                   a timeline of who computes and who waits for whom
+  compare        predicted times of all all-reduces, and where one overtakes the other
+
+  psrt explain ring --ranks 4
+  psrt explain ring --order A,B,D,C --values example.csv
+  psrt explain ssp --staleness 2 --slow 1:3
+  psrt explain compare --ranks 2:1024 --bytes 1K:1G
+
+psrt explain WHAT --help lists the flags."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Explain and return the exit status.
+
+    Raises:
+        ConfigError: if there is no such thing, or its flags will not do.
+        SystemExit: after the help of a thing was printed.
+    """
+    what, rest = (argv[0] if argv else ""), list(argv[1:])
+    if what in ("-h", "--help"):
+        print(_HELP)
+        return 0
+    _explainer(what)(what, rest)
+    return 0
+
+
+def _explainer(what: str) -> Callable[[str, list[str]], None]:
+    """Return what explains ``what``."""
+    if what in (*SCHEDULES, *PHASES):
+        return _schedule
+    if what in TIMELINES:
+        return _timeline
+    if what == "compare":
+        return _compare
+    if not what or what.startswith("-"):
+        raise ConfigError("explain what? psrt explain --help lists it; for instance: explain ring")
+    known = (*SCHEDULES, *PHASES, *TIMELINES, "compare")
+    raise ConfigError(
+        f"nothing to explain called {what!r}{did_you_mean(what, known)}, "
+        f"there are {', '.join(known)}"
+    )
+
+
+def _schedule(what: str, argv: list[str]) -> None:
+    """Explain an all-reduce or a phase."""
+    given = schedule_parser(what).parse(argv)
+    if given.json and given.all:
+        raise ConfigError("--json is always complete; leave --all out")
+    told = _told(what, given)
+    from psrt.explain import document, drawing, text
+
+    _publish(
+        given,
+        document=lambda: document.as_document(told),
+        text=lambda: text.as_text(told, everything=given.all),
+        canvas=lambda: drawing.draw(told),
+    )
+
+
+def _told(what: str, given: argparse.Namespace) -> Telling:
+    """Return the story that the flags ask for."""
+    from psrt.explain.names import default_names
+    from psrt.explain.subject import subjects
+    from psrt.explain.telling import ITEMSIZE, MOST_RANKS, explain
+    from psrt.explain.units import read_bytes, read_count
+    from psrt.explain.values import rank_of, read_example, read_order
+
+    subject = subjects()[what]
+    if given.order is not None and not subject.ordered:
+        raise ConfigError(f"order: {what} has none to choose; ring has")
+    if given.root is not None and not subject.rooted:
+        raise ConfigError(f"root: {what} has none to choose; broadcast has")
+    if given.values is None:
+        example = None
+        size = read_count("ranks", given.ranks or "4", least=1, most=MOST_RANKS)
+        nbytes = read_bytes("bytes", given.bytes or "1M")
+        if nbytes % ITEMSIZE:
+            raise ConfigError(f"bytes must be whole float32, {ITEMSIZE} each, got {nbytes}")
+        names, n = default_names(size), nbytes // ITEMSIZE
+    else:
+        if given.ranks is not None or given.bytes is not None:
+            raise ConfigError(f"{given.values} says how many ranks and numbers there are")
+        example = read_example(given.values)
+        names, size, n = example.names, len(example.names), example.n
+    return explain(
+        subject,
+        size=size,
+        n=n,
+        costs=costs_of(given),
+        example=example,
+        op=given.op,
+        order=None if given.order is None else read_order(given.order, names),
+        root=0 if given.root is None else rank_of(given.root, names, "root"),
+    )
+
+
+def _timeline(what: str, argv: list[str]) -> None:
+    """Explain a mode."""
+    given = timeline_parser(what).parse(argv)
+    config = config_of(what, given)
+    from psrt.explain import timeline, timeline_document, timeline_svg, timeline_text
+    from psrt.explain.units import read_count, read_slow
+
+    workers = read_count("workers", given.workers, least=1, most=len(timeline_text.LETTERS))
+    slow = read_slow(slow_of(given, workers), workers)
+    found = timeline.run(config, workers=workers, slow=slow)
+    _publish(
+        given,
+        document=lambda: timeline_document.as_document(found),
+        text=lambda: timeline_text.as_text(found),
+        canvas=lambda: timeline_svg.draw(found),
+    )
+
+
+def _compare(what: str, argv: list[str]) -> None:
+    """Explain which all-reduce is the fastest where."""
+    given = compare_parser().parse(argv)
+    from psrt.explain import compare_text
+    from psrt.explain.compare import compare
+    from psrt.explain.compare_ranges import read_ranks, read_sizes
+
+    found = compare(read_ranks(given.ranks), read_sizes(given.bytes), costs_of(given))
+    if given.plot is not None:
+        from psrt.explain import compare_plot
+
+        compare_plot.plot(found, given.plot)
+    _print(_json(compare_text.as_document(found)) if given.json else compare_text.as_text(found))
+
+
+def _publish(
+    given: argparse.Namespace,
+    *,
+    document: Callable[[], dict[str, Any]],
+    text: Callable[[], str],
+    canvas: Callable[[], Canvas],
+) -> None:
+    """Draw if asked to, then print one of the two."""
+    if given.svg is not None:
+        canvas().save(given.svg)
+    _print(_json(document()) if given.json else text())
+
+
+def _json(document: dict[str, Any]) -> str:
+    from psrt.report.strict_json import dumps
+
+    return dumps(document)
+
+
+def _print(text: str) -> None:
+    """Print; a reader that has seen enough, such as ``head``, is no error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # What is left in the buffer must not be tried again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,169 @@
+"""Flags of ``psrt explain``, and what they stand for. Needs no numpy, no MPI."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from psrt.cli.flags import FlagParser
+from psrt.config.knobs import Knob, dashed, knobs_of, read
+from psrt.config.train import TrainConfig
+from psrt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from psrt.collective.cost import Costs
+
+#: Operations, as in ``psrt.collective.OPS``, which needs numpy.
+OPS = ("sum", "mean", "min", "max", "prod")
+#: Knobs of a mode that show in a timeline.
+_SHOWN = (
+    "servers", "backup", "staleness", "softsync", "local_steps", "post_local_epoch", "outer_lr",
+    "outer_momentum", "allreduce",
+)  # fmt: skip
+#: Defaults of a timeline.
+_WORKERS, _STEPS, _SEED, _SLOW = "4", "8", "0", "1:3"
+#: Local SGD averages every 8 steps: as many as show it twice.
+_LOCAL_STEPS = "16"
+#: Steps that a drawing has room for.
+_MOST_STEPS = 200
+
+
+def schedule_parser(what: str) -> FlagParser:
+    """Return the parser for an all-reduce or a phase."""
+    parser = FlagParser(prog=f"psrt explain {what}", description="Tell what it does, hop by hop.")
+    add = parser.add_argument
+    add("--ranks", metavar="N", help="how many take part (4)")
+    add("--bytes", metavar="BYTES", help="of each rank's vector of float32: 64K, 1M, 1G (1M)")
+    add("--values", metavar="FILE", help="CSV: a line per rank, its name, then its numbers")
+    add("--op", choices=OPS, default="sum", help="what is done to the numbers (sum)")
+    add("--order", metavar="A,B,...", help="the ranks in the order of the ring (as they come)")
+    add("--root", metavar="A", help="the root, where there is one (the first)")
+    add("--all", action="store_true", help="leave nothing out, however long it gets")
+    _add_costs(parser)
+    _add_outputs(parser)
+    return parser
+
+
+def timeline_parser(mode: str) -> FlagParser:
+    """Return the parser for a mode: its knobs, and what the small job is like."""
+    parser = FlagParser(
+        prog=f"psrt explain {mode}",
+        description="Run a small job of the mode in virtual time and draw who waits for whom.",
+    )
+    steps = _LOCAL_STEPS if mode == "local-sgd" else _STEPS
+    add = parser.add_argument
+    add("--workers", metavar="N", default=_WORKERS, help=f"how many ({_WORKERS})")
+    add("--steps", metavar="N", default=steps, help=f"of each of them ({steps})")
+    add("--slow", metavar="I:TIMES,...", help=f"workers that take longer; or none ({_SLOW})")
+    add("--seed", metavar="N", default=_SEED, help=f"of the delays ({_SEED})")
+    for name, knob in knobs_of(TrainConfig).items():
+        if name in _SHOWN:
+            text = knob.help if _fits(knob, mode) else argparse.SUPPRESS
+            add(f"--{dashed(name)}", metavar=knob.metavar or knob.kind.metavar, help=text)
+    _add_outputs(parser)
+    return parser
+
+
+def compare_parser() -> FlagParser:
+    """Return the parser for the comparison."""
+    parser = FlagParser(
+        prog="psrt explain compare",
+        description="Predict the time of every all-reduce, and where one overtakes the other.",
+    )
+    add = parser.add_argument
+    add("--ranks", metavar="FROM:TO", default="2:64", help="numbers of ranks, doubling (2:64)")
+    add("--bytes", metavar="FROM:TO", default="1K:1G", help="of the vector, by 4 times (1K:1G)")
+    _add_costs(parser)
+    add("--json", action="store_true", help="print it for programs")
+    add("--plot", metavar="FILE", help="plot it there, too; needs matplotlib")
+    return parser
+
+
+def slow_of(given: argparse.Namespace, workers: int) -> str:
+    """Return which workers are slow, as the flag says it or by default."""
+    return str(given.slow or (_SLOW if workers > 1 else "none"))
+
+
+def config_of(mode: str, given: argparse.Namespace) -> TrainConfig:
+    """Return the config of a timeline's job.
+
+    Raises:
+        ConfigError: for a knob that will not do, or that the mode has no use for.
+    """
+    knobs = dict(knobs_of(TrainConfig))
+    knobs["steps"] = replace(knobs["steps"], most=_MOST_STEPS)
+    values = {
+        name: read(name, knobs[name], text)
+        for name in (*_SHOWN, "steps", "seed")
+        if (text := getattr(given, name)) is not None
+    }
+    if mode == "allreduce":
+        values["overlap"] = False  # a step computes in one piece here
+    return TrainConfig(mode=mode, **values)
+
+
+def costs_of(given: argparse.Namespace) -> Costs:
+    """Return the α, β and γ that the flags ask for.
+
+    Raises:
+        ConfigError: for a file or a number that will not do.
+    """
+    from psrt.collective.machine import DEFAULT_COSTS, MachineCosts
+
+    machine = DEFAULT_COSTS
+    if given.costs is not None:
+        text = _read(given.costs)
+        try:
+            machine = MachineCosts.from_json(text)
+        except ConfigError as error:
+            raise ConfigError(f"{given.costs}: {error}") from None
+    costs: Costs = getattr(machine, given.link)
+    chosen = {
+        name: _seconds(name, text)
+        for name in ("alpha", "beta", "gamma")
+        if (text := getattr(given, name)) is not None
+    }
+    return replace(costs, **chosen)
+
+
+def _fits(knob: Knob, mode: str) -> bool:
+    """Return whether a mode has a use for a knob."""
+    return all(mode in only.values for only in knob.only if only.field == "mode")
+
+
+def _add_costs(parser: FlagParser) -> None:
+    add = parser.add_argument
+    add("--costs", metavar="FILE", help="of a machine, as bench allreduce --fit writes them")
+    add(
+        "--link", choices=("between", "inside"), default="between",
+        help="whether messages go between hosts or inside one (between)",
+    )  # fmt: skip
+    add("--alpha", metavar="SECONDS", help="α: of a message, whatever its length")
+    add("--beta", metavar="SECONDS", help="β: of a byte on the wire")
+    add("--gamma", metavar="SECONDS", help="γ: of a byte combined")
+
+
+def _add_outputs(parser: FlagParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print it for programs")
+    parser.add_argument("--svg", metavar="FILE", help="draw it there, too")
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise ConfigError(f"{name} must be seconds such as 2.5e-5, got {text!r}")
+    return value
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError:  # not UTF-8, or a path that no file can have
+        raise ConfigError(f"{path}: not a text in UTF-8") from None

@@ -1,0 +1,118 @@
+"""Which all-reduce is the fastest where: predicted times over numbers of ranks and bytes. Pure.
+
+The times are those of ``psrt.collective.closed_forms`` for float32, every message costing the
+same, as between hosts of one rank each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from psrt.collective.choose import fastest
+from psrt.collective.closed_forms import CLOSED_FORMS, closed_form
+from psrt.collective.cost import Costs, lower_bounds
+from psrt.explain.telling import ITEMSIZE
+
+#: How closely a crossover is found: to the 64th part of its bytes.
+_CLOSE = 64
+
+
+class Stretch(NamedTuple):
+    """The sizes for which one algorithm is the fastest."""
+
+    algorithm: str
+    #: Bytes of the vector, the smallest and the largest: of what was compared, or where it meets
+    #: the next stretch.
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One vector on one number of ranks."""
+
+    ranks: int
+    nbytes: int
+    #: Predicted time by algorithm, in seconds.
+    seconds: dict[str, float]
+    #: No all-reduce can undercut this, in seconds.
+    least: float
+
+    @property
+    def best(self) -> str:
+        """The fastest algorithm; of several the first in the order of ``CLOSED_FORMS``."""
+        return fastest(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Predicted times of all all-reduces."""
+
+    ranks: tuple[int, ...]
+    sizes: tuple[int, ...]
+    costs: Costs
+    #: In the order of ``ranks``, then of ``sizes``.
+    rows: tuple[Row, ...]
+
+    def of(self, ranks: int) -> list[Row]:
+        """Return the rows of one number of ranks, the shortest vector first."""
+        return [row for row in self.rows if row.ranks == ranks]
+
+    def stretches(self, ranks: int) -> list[Stretch]:
+        """Return who is the fastest, from the shortest vector on.
+
+        Between two compared sizes with different winners the crossover is found by halving; what
+        wins neither here nor there, but in between, is found too where halving meets it.
+        """
+        found = [Stretch(fastest(_times(ranks, self.sizes[0], self.costs)), *self.sizes[:1] * 2)]
+        for low, high in pairwise(self.sizes):
+            for name, until in _winners(ranks, low, high, self.costs):
+                last = found[-1]
+                if name == last.algorithm:
+                    found[-1] = last._replace(last=until)
+                else:
+                    found.append(Stretch(name, last.last, until))
+        return found
+
+
+def compare(ranks: Sequence[int], sizes: Sequence[int], costs: Costs) -> Comparison:
+    """Predict all times.
+
+    Args:
+        ranks: numbers of ranks, ≥ 1, rising.
+        sizes: bytes of the vector, ≥ 1, rising; at least one of each.
+        costs: of a message.
+
+    >>> found = compare([16], [1 << 10, 1 << 30], Costs(alpha=25e-6, beta=1e-9, gamma=1e-10))
+    >>> [row.best for row in found.rows]
+    ['butterfly', 'halving-doubling']
+    """
+    rows = tuple(
+        Row(p, nbytes, _times(p, nbytes, costs), lower_bounds(p, nbytes, costs).seconds)
+        for p in ranks
+        for nbytes in sizes
+    )
+    return Comparison(tuple(ranks), tuple(sizes), costs, rows)
+
+
+def _times(ranks: int, nbytes: int, costs: Costs) -> dict[str, float]:
+    return {
+        name: closed_form(name, ranks, nbytes, costs, itemsize=ITEMSIZE) for name in CLOSED_FORMS
+    }
+
+
+def _winners(ranks: int, low: int, high: int, costs: Costs) -> Iterator[tuple[str, int]]:
+    """Yield who wins from ``low`` on, and until where, up to ``high``."""
+    first, last = (fastest(_times(ranks, nbytes, costs)) for nbytes in (low, high))
+    if first == last:
+        yield first, high
+    elif high - low <= max(1, low // _CLOSE):
+        yield first, low
+        yield last, high
+    else:
+        middle = (low + high) // 2
+        yield from _winners(ranks, low, middle, costs)
+        yield from _winners(ranks, middle, high, costs)

@@ -1,0 +1,173 @@
+"""A comparison as a picture: times over bytes, and a map of who wins. Needs matplotlib.
+
+Matplotlib is imported when a picture is drawn and not before. Colours are those of Okabe and Ito,
+which the colour-blind tell apart; what is a variant of another is dashed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from psrt.collective.closed_forms import CLOSED_FORMS
+from psrt.errors import ConfigError
+from psrt.explain.compare import Comparison, compare
+from psrt.units import size_text, time_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Colour and dashes of each algorithm.
+_STYLES = {
+    "butterfly": ("#009E73", "-"),
+    "halving-doubling": ("#D55E00", "-"),
+    "halving-doubling-blocks": ("#CC79A7", "--"),
+    "ring": ("#0072B2", "-"),
+    "segmented-ring": ("#56B4E9", "--"),
+    "tree": ("#E69F00", "-"),
+    "double-tree": ("#B8A800", "--"),
+    "naive": ("#777777", "-"),
+    "root": ("#AAAAAA", "--"),
+}
+#: Most panels of times; with more numbers of ranks they are spread over them.
+_PANELS = 3
+#: Sizes that a curve is drawn through, from the smallest to the largest.
+_FINE = 160
+#: What the vertical axis of the curves is labelled with; what takes longer leaves the panel.
+_MULTIPLES = (1, 2, 5, 10, 20, 50, 100)
+_WORST = _MULTIPLES[-1]
+#: Narrowest stretch of the map that its name fits into, as a share of its width.
+_ROOM = 0.2
+
+
+def plot(comparison: Comparison, path: str | PathLike[str]) -> None:
+    """Draw panels of time over bytes, a line per algorithm, and a map of the fastest.
+
+    Args:
+        comparison: with at least two sizes and one number of ranks above 1.
+        path: the file to write; its ending chooses the format.
+
+    Raises:
+        ConfigError: if there is too little to draw, matplotlib is not installed, or the file
+            cannot be written.
+    """
+    ranks = [p for p in comparison.ranks if p > 1]
+    if not ranks or len(comparison.sizes) < 2:
+        raise ConfigError("a plot needs a number of ranks above 1 and at least two sizes")
+    if min(row.least for row in comparison.rows if row.ranks > 1) == 0:
+        raise ConfigError("a plot needs costs above 0")
+    fine = compare(ranks, _between(comparison.sizes[0], comparison.sizes[-1]), comparison.costs)
+    shown = _spread(ranks, _PANELS)
+    figure = _figure(panels=len(shown) + (len(ranks) > 1))
+    costs = comparison.costs
+    figure.suptitle(
+        f"Predicted time of an all-reduce: α = {time_text(costs.alpha)} a message, "
+        f"β = {costs.beta * 1e9:.3g} ns and γ = {costs.gamma * 1e9:.3g} ns a byte",
+        fontsize=11,
+    )
+    axes = list(figure.axes)
+    for panel, p in zip(axes, shown, strict=False):
+        _times(panel, fine, p)
+    handles, labels = axes[0].get_legend_handles_labels()
+    if len(ranks) > 1:
+        _map(axes[-1], comparison, ranks)
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
+    _save(figure, path)
+
+
+def _between(low: int, high: int) -> list[int]:
+    """Return sizes that are even on a logarithmic axis, rising."""
+    return sorted({round(low * (high / low) ** (i / (_FINE - 1))) for i in range(_FINE)})
+
+
+def _spread(ranks: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of the ranks, the first and the last among them."""
+    if len(ranks) <= most:
+        return list(ranks)
+    return [ranks[round(i * (len(ranks) - 1) / (most - 1))] for i in range(most)]
+
+
+def _times(axes: Axes, fine: Comparison, ranks: int) -> None:
+    """Draw a line per algorithm, with a broad one beneath the fastest.
+
+    Times are drawn as multiples of the lower bound: over six decades of bytes all others would be
+    nearly one line.
+    """
+    rows = fine.of(ranks)
+    sizes = [row.nbytes for row in rows]
+    for name in CLOSED_FORMS:
+        colour, dashes = _STYLES[name]
+        times = [row.seconds[name] / row.least for row in rows]
+        axes.plot(sizes, times, color=colour, linestyle=dashes, linewidth=1.6, label=name)
+        won = [t if row.best == name else math.nan for t, row in zip(times, rows, strict=True)]
+        axes.plot(sizes, won, color=colour, linewidth=7, alpha=0.35, solid_capstyle="butt")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    worst = max(time / row.least for row in rows for time in row.seconds.values())
+    axes.set_ylim(0.9, min(_WORST, 1.3 * worst))
+    axes.axhspan(0.9, 1, color="0.85", linewidth=0)  # where nobody can be
+    shown = [multiple for multiple in _MULTIPLES if multiple <= 1.3 * worst]
+    axes.set_yticks(shown, [f"{multiple}×" for multiple in shown])
+    axes.set_title(f"{ranks} ranks: time as a multiple of the lower bound", fontsize=10)
+    axes.minorticks_off()
+    axes.grid(color="0.85", linewidth=0.6)
+    _bytes_axis(axes, sizes[0], sizes[-1])
+
+
+def _map(axes: Axes, comparison: Comparison, ranks: Sequence[int]) -> None:
+    """Draw a bar per number of ranks, cut where one algorithm hands over to the next."""
+    low, high = comparison.sizes[0], comparison.sizes[-1]
+    for y, p in enumerate(ranks):
+        for name, first, last in comparison.stretches(p):
+            axes.barh(y, last - first, left=first, height=0.92, color=_STYLES[name][0], linewidth=0)
+            if last / first > (high / low) ** _ROOM:
+                axes.text(
+                    (first * last) ** 0.5, y, name, ha="center", va="center", color="white",
+                    fontsize=7.5, fontweight="bold",
+                )  # fmt: skip
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(low, high)
+    axes.set_ylim(-0.5, len(ranks) - 0.5)
+    axes.set_yticks(range(len(ranks)), [str(p) for p in ranks])
+    axes.set_ylabel("ranks")
+    axes.set_title("the fastest", fontsize=10)
+    axes.minorticks_off()
+    _bytes_axis(axes, low, high)
+
+
+def _bytes_axis(axes: Axes, low: int, high: int) -> None:
+    """Label about six powers of two between the ends."""
+    first, last = (low - 1).bit_length(), high.bit_length() - 1
+    every = max(1, -(-(last - first) // 5))
+    ticks = [1 << power for power in range(first, last + 1, every)]
+    axes.set_xticks(ticks, [size_text(tick) for tick in ticks])
+    axes.set_xlim(low, high)
+    axes.set_xlabel("vector")
+
+
+def _figure(*, panels: int) -> Figure:
+    """Return a figure with so many axes, at most two in a row."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError('plots need matplotlib: pip install "psrt[plot]"') from error
+    columns, rows = min(panels, 2), (panels + 1) // 2
+    figure = Figure(figsize=(10 if columns == 1 else 12.5, 3.9 * rows + 1), layout="constrained")
+    grid = figure.add_gridspec(rows, columns)
+    for i in range(panels):
+        # The last one of an odd number has the row for itself.
+        alone = panels % 2 and i == panels - 1
+        figure.add_subplot(grid[i // 2, :] if alone else grid[i // 2, i % 2])
+    return figure
+
+
+def _save(figure: Figure, path: str | PathLike[str]) -> None:
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    except ValueError as error:  # an ending that is no format
+        raise ConfigError(f"cannot write {path}: {error}") from error

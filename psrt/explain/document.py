@@ -1,0 +1,109 @@
+"""A collective as JSON, complete whatever its length, for programs. Pure.
+
+The document (``format`` is raised when a key changes its meaning):
+
+=============  ===================================================================================
+key            value
+=============  ===================================================================================
+format         ``"psrt explain 1"``
+name, kind     the schedule, and what it does: ``all-reduce`` or the phase's own name
+op             sum, mean, min, max or prod
+ranks          names, by rank; ranks are numbers in all that follows
+order, root    ranks in the order of the ring, and the root; null where there is none
+elements       of a vector, and ``itemsize`` bytes of each; ``workspace`` elements behind it
+chunks         ``[start, stop]`` of each cell, those of the workspace last
+start          by rank, by chunk: what it holds at the start, as ``{"of", "values"}`` or null
+rounds         a list of rounds, each ``{"round", "steps"}``; round 0 has local steps only
+steps          ``from``, ``to`` (equal: a local step), ``send`` and ``receive`` (lists of chunks),
+               ``combine``, and by chunk ``carries``, ``before`` and ``after``
+result         by rank, ``{chunk: {"of", "values"}}`` of what it was owed
+totals         sums and predicted seconds, with ``least`` and ``ratio``
+=============  ===================================================================================
+
+``of`` lists the ranks whose numbers are folded, ``values`` the numbers; null without an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from psrt.explain.names import members
+from psrt.explain.story import Holding, Hop
+from psrt.explain.telling import ITEMSIZE, Telling
+from psrt.explain.totals import Totals
+
+FORMAT = "psrt explain 1"
+
+
+def as_document(telling: Telling) -> dict[str, Any]:
+    """Return what ``json.dumps`` takes."""
+    story = telling.story
+    return {
+        "format": FORMAT,
+        "name": telling.subject.name,
+        "kind": telling.subject.kind,
+        "op": telling.op,
+        "ranks": list(telling.names),
+        "order": None if telling.order is None else list(telling.order),
+        "root": telling.root,
+        "elements": telling.n,
+        "itemsize": ITEMSIZE,
+        "workspace": story.task.workspace,
+        "chunks": [[*span] for span in story.cells.spans],
+        "start": [_all(telling, held) for held in story.start],
+        "rounds": [
+            {"round": number, "steps": [_step(telling, hop) for hop in hops]}
+            for number, hops in story.by_round()
+        ],
+        "result": [
+            {str(cell): _one(telling, held) for cell, held in telling.result(rank)}
+            for rank in range(telling.size)
+        ],
+        "totals": _totals(telling.totals),
+    }
+
+
+def _step(telling: Telling, hop: Hop) -> dict[str, Any]:
+    return {
+        "from": hop.source,
+        "to": hop.target,
+        "send": list(hop.send),
+        "receive": list(hop.receive),
+        "combine": hop.combine,
+        "carries": _all(telling, hop.carried),
+        "before": _all(telling, hop.before),
+        "after": _all(telling, hop.after),
+    }
+
+
+def _all(telling: Telling, held: Sequence[Holding | None]) -> list[dict[str, Any] | None]:
+    return [None if one is None else _one(telling, one) for one in held]
+
+
+def _one(telling: Telling, held: Holding) -> dict[str, Any]:
+    values = list(held.numbers) if telling.numbered else None
+    return {"of": list(members(held.whose)), "values": values}
+
+
+def _totals(totals: Totals) -> dict[str, Any]:
+    """Return the sums; bytes are per rank, times in seconds."""
+    price = totals.price
+    return {
+        "rounds": price.rounds,
+        "messages": price.messages,
+        "wires": price.wires,
+        "bytes_sent": list(price.sent),
+        "bytes_received": list(price.received),
+        "bytes_combined": list(price.combined),
+        "seconds": price.seconds,
+        "costs": asdict(totals.costs),
+        "least": {
+            "rounds": totals.least.rounds,
+            "bytes_moved": totals.least.moved,
+            "bytes_combined": totals.least.combined,
+            "seconds": totals.bounds.seconds,
+        },
+        "ratio": totals.ratio,
+    }

@@ -1,0 +1,126 @@
+"""A drawing as SVG text: shapes in, a file out. Knows nothing of what is drawn."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
+
+from psrt.errors import ConfigError
+
+#: Found on most systems, with Greek letters and arrows.
+_FONT = "'DejaVu Sans', 'Helvetica Neue', Arial, sans-serif"
+#: Mean width of a character of this font, in units of its size: to make room for texts.
+_CHARACTER = 0.62
+
+
+def text_width(text: str, size: float) -> float:
+    """Return about how wide a text is, in pixels."""
+    return len(text) * size * _CHARACTER
+
+
+class Canvas:
+    """Shapes in the order in which they are painted, in pixels from the top left."""
+
+    def __init__(self, width: float, height: float, title: str) -> None:
+        self.width = width
+        self.height = height
+        self._title = title
+        self._shapes: list[str] = []
+
+    def rect(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        *,
+        fill: str,
+        stroke: str = "none",
+        line: float = 1.0,
+        dashed: bool = False,
+        radius: float = 0.0,
+    ) -> None:
+        """Draw a rectangle."""
+        dash = ' stroke-dasharray="2 2"' if dashed else ""
+        self._shapes.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
+            f'rx="{radius:g}" fill="{fill}" stroke="{stroke}" stroke-width="{line:g}"{dash}/>'
+        )
+
+    def circle(self, x: float, y: float, radius: float, *, fill: str, stroke: str) -> None:
+        """Draw a disc."""
+        self._shapes.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{fill}" stroke="{stroke}"/>'
+        )
+
+    def line(
+        self, x: float, y: float, to_x: float, to_y: float, *, stroke: str, width: float = 1.0
+    ) -> None:
+        """Draw a line."""
+        self._shapes.append(
+            f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}" '
+            f'stroke="{stroke}" stroke-width="{width:g}"/>'
+        )
+
+    def arrow(
+        self, x: float, y: float, to_x: float, to_y: float, *, stroke: str, width: float = 1.6
+    ) -> None:
+        """Draw a line with a head; the head is a shape of its own, which every viewer shows."""
+        angle = math.atan2(to_y - y, to_x - x)
+        head = 5 + 2 * width
+        neck_x, neck_y = to_x - head * math.cos(angle), to_y - head * math.sin(angle)
+        side_x, side_y = 0.42 * head * math.sin(angle), -0.42 * head * math.cos(angle)
+        self.line(x, y, neck_x, neck_y, stroke=stroke, width=width)
+        self._shapes.append(
+            f'<polygon points="{to_x:.1f},{to_y:.1f} {neck_x + side_x:.1f},{neck_y + side_y:.1f} '
+            f'{neck_x - side_x:.1f},{neck_y - side_y:.1f}" fill="{stroke}"/>'
+        )
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        size: float = 12.0,
+        fill: str = "#222222",
+        anchor: str = "middle",
+        bold: bool = False,
+    ) -> None:
+        """Write a text whose middle is at the height ``y``."""
+        weight = ' font-weight="bold"' if bold else ""
+        # A third of the size below the middle is where the letters stand.
+        self._shapes.append(
+            f'<text x="{x:.1f}" y="{y + 0.35 * size:.1f}" font-size="{size:g}" fill="{fill}" '
+            f'text-anchor="{anchor}"{weight}>{escape(text)}</text>'
+        )
+
+    def tag(self, x: float, y: float, text: str, *, fill: str, size: float = 10.0) -> None:
+        """Write a text on a white ground, so that lines behind it do not cross it."""
+        width = text_width(text, size) + 6
+        self.rect(x - width / 2, y - size * 0.7, width, size * 1.4, fill="white", radius=3)
+        self.text(x, y, text, size=size, fill=fill)
+
+    def as_text(self) -> str:
+        """Return the file's contents."""
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:.0f}" '
+            f'height="{self.height:.0f}" viewBox="0 0 {self.width:.0f} {self.height:.0f}" '
+            f"font-family={quoteattr(_FONT)}>\n<title>{escape(self._title)}</title>\n"
+            f'<rect width="100%" height="100%" fill="white"/>\n'
+            + "\n".join(self._shapes)
+            + "\n</svg>\n"
+        )
+
+    def save(self, path: str) -> None:
+        """Write the file.
+
+        Raises:
+            ConfigError: if it cannot be written.
+        """
+        try:
+            Path(path).write_text(self.as_text(), encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"{path}: cannot be written: {reason}") from None

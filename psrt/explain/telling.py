@@ -1,0 +1,122 @@
+"""A story and all that was asked for with it: what texts, JSON and drawings are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psrt.collective.cost import Costs
+from psrt.errors import ConfigError
+from psrt.explain.names import default_names
+from psrt.explain.story import FOLDS, Holding, Number, Story, tell
+from psrt.explain.subject import Subject
+from psrt.explain.totals import Totals, total
+from psrt.explain.values import Example
+
+#: Bytes of an element: all is told of float32.
+ITEMSIZE = 4
+#: Most ranks that are told one by one; `psrt explain compare` prices more.
+MOST_RANKS = 256
+#: Most numbers of an example; beyond, nobody can follow them.
+MOST_NUMBERS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """One schedule, explained for some ranks."""
+
+    subject: Subject
+    story: Story
+    totals: Totals
+    #: By rank.
+    names: tuple[str, ...]
+    #: The operation's name.
+    op: str
+    #: The ranks as they stand on the ring; None: by number, or there is no ring.
+    order: tuple[int, ...] | None
+    #: The root where there is one.
+    root: int | None
+    #: Whether there are numbers.
+    numbered: bool
+
+    @property
+    def size(self) -> int:
+        """Ranks."""
+        return len(self.names)
+
+    @property
+    def n(self) -> int:
+        """Elements of the vector."""
+        return self.story.task.n
+
+    def result(self, rank: int) -> list[tuple[int, Holding]]:
+        """Return the cells that ``rank`` ends with and was owed, means divided."""
+        return [
+            (cell, self._finished(holding))
+            for cell in self.story.owed(rank)
+            if (holding := self.story.end[rank][cell]) is not None
+        ]
+
+    def _finished(self, holding: Holding) -> Holding:
+        if self.op != "mean" or not self.story.folds:
+            return holding
+        return Holding(holding.whose, tuple(_divided(x, self.size) for x in holding.numbers))
+
+
+def explain(
+    subject: Subject,
+    *,
+    size: int,
+    n: int,
+    costs: Costs,
+    example: Example | None = None,
+    op: str = "sum",
+    order: tuple[int, ...] | None = None,
+    root: int = 0,
+) -> Telling:
+    """Tell what a schedule does.
+
+    Args:
+        subject: the schedule.
+        size: ranks.
+        n: elements of the vector.
+        costs: of the machine whose time is predicted.
+        example: names and numbers; without one, ranks are letters and sums are symbols.
+        op: a key of ``FOLDS``.
+        order: the ranks as they stand on the ring.
+        root: the root where there is one.
+
+    Raises:
+        ConfigError: for more ranks, steps or numbers than can be told one by one.
+    """
+    if size > MOST_RANKS:
+        raise ConfigError(
+            f"explain tells of at most {MOST_RANKS} ranks, got {size}; "
+            "psrt explain compare prices more"
+        )
+    if example is not None and size * n > MOST_NUMBERS:
+        raise ConfigError(f"an example has at most {MOST_NUMBERS} numbers, got {size * n}")
+    plan = subject.plan(size, n, root=root, order=order)
+    task = subject.task(size, n, root=root)
+    values: Sequence[Sequence[Number]] | None = None if example is None else example.values
+    story = tell(plan, task, values, FOLDS[op], order)
+    totals = total(
+        subject.kind, plan, n=n, itemsize=ITEMSIZE, costs=costs, overlap=subject.overlaps
+    )
+    return Telling(
+        subject=subject,
+        story=story,
+        totals=totals,
+        names=default_names(size) if example is None else example.names,
+        op=op,
+        order=order,
+        root=root if subject.rooted else None,
+        numbered=example is not None,
+    )
+
+
+def _divided(value: Number, size: int) -> Number:
+    """Return a mean; a whole one stays a whole number."""
+    if isinstance(value, int) and value % size == 0:
+        return value // size
+    return value / size

@@ -1,0 +1,180 @@
+"""A mode's timeline: a small job of the real roles in virtual time, and what it teaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from psrt.config import TrainConfig, resolve
+from psrt.explain.waiting import COMPUTE, WAIT, RecordingWorld, Stretch, stretches
+from psrt.simulation import simulate
+from psrt.transport import Costs, Wiring
+from psrt.transport.port import Vector
+
+#: Parameters of the job: nothing depends on them, but each server must own one.
+_PARAMETERS = 64
+#: A usual step takes 1 unit of time, more or less by this share; a message this much.
+_SPREAD, _LATENCY = 0.1, 0.03
+
+
+class _Bowl:
+    """The simplest problem that roles will train: |θ|²/2, whose gradient is θ.
+
+    It starts at its minimum, so no rate and no staleness, however large, makes it diverge.
+    """
+
+    def initial(self) -> Vector:
+        """Return where to start."""
+        return np.zeros(_PARAMETERS, np.float32)
+
+    def batches(self, worker: int, workers: int, epoch: int) -> list[list[int]]:
+        """Return four batches of one sample, so that the length of an epoch is known."""
+        return [[0]] * 4
+
+    def loss_and_grad(self, theta: Vector, batch: object, out: Vector) -> float:
+        """Return the loss at θ."""
+        np.copyto(out, theta)
+        return float(theta @ theta) / 2
+
+    def evaluate(self, theta: Vector) -> dict[str, float]:
+        """Return the loss."""
+        return {"loss": float(theta @ theta) / 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What happened to whom."""
+
+    #: Resolved.
+    config: TrainConfig
+    #: By worker, how many times longer than usual its steps take.
+    slow: tuple[float, ...]
+    #: By worker, in order of time.
+    lines: tuple[tuple[Stretch, ...], ...]
+    #: When the last worker was done, in usual steps.
+    seconds: float
+    #: Mean and largest staleness τ of the gradients that were applied; None without servers.
+    staleness: tuple[float, int] | None
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return len(self.lines)
+
+    def share(self, worker: int, what: str, whom: int | None = None) -> float:
+        """Return the share of a worker's own time that it spent so, in [0, 1]."""
+        line = self.lines[worker]
+        whole = sum(stretch.seconds for stretch in line)
+        spent = sum(
+            stretch.seconds
+            for stretch in line
+            if stretch.what == what and whom in (None, stretch.whom)
+        )
+        return spent / whole if whole else 0.0
+
+
+def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Timeline:
+    """Train the small job and return its timeline.
+
+    Args:
+        config: of the mode, with ``steps``; its seed decides about delays, too.
+        workers: W.
+        slow: by worker, how many times longer than usual a step takes; others take 1 unit.
+
+    Raises:
+        ConfigError: if the config does not fit the workers.
+    """
+    factors = tuple(slow.get(worker, 1.0) for worker in range(workers))
+    worlds: list[RecordingWorld] = []
+
+    class World(RecordingWorld):
+        """Keeps itself, because ``simulate`` hands out results only."""
+
+        def __init__(self, wiring: Wiring, **rest: Any) -> None:
+            rest["costs"] = _costs(wiring, factors)
+            super().__init__(wiring, **rest)
+            worlds.append(self)
+
+    found = simulate(config, _Bowl(), workers=workers, seed=config.seed, world=World)
+    world = worlds[0]
+    histograms = [server.shard.histogram for server in found.servers]
+    lines = stretches(world.logs, served=bool(found.servers))
+    return Timeline(
+        config=resolve(config, ranks=world.wiring.size),
+        slow=factors,
+        lines=tuple(map(tuple, lines)),
+        seconds=max(log.done for log in world.logs),
+        staleness=None if config.mode == "local-sgd" else _staleness(histograms),
+    )
+
+
+def lesson(timeline: Timeline) -> str:
+    """Return the one line to remember."""
+    waits = [
+        (timeline.share(worker, WAIT, whom), worker, whom)
+        for worker in range(timeline.workers)
+        for whom in range(timeline.workers)
+        if whom != worker
+    ]
+    share, worker, whom = max(waits, default=(0.0, 0, 0))
+    busy = sum(timeline.share(i, COMPUTE) for i in range(timeline.workers)) / timeline.workers
+    if share < 0.005:
+        text = "no worker waited for another"
+    else:
+        text = f"worker {worker} waited {share:.0%} of its time for worker {whom}"
+    text += f"; on average a worker computed {busy:.0%} of its time"
+    if timeline.staleness is not None:
+        mean, most = timeline.staleness
+        if most:
+            text += f"; a gradient was {mean:.1f} versions old when applied, at most {most}"
+        else:
+            text += "; no gradient was stale"
+    return text
+
+
+def _costs(wiring: Wiring, factors: tuple[float, ...]) -> Costs:
+    """Return what things take: steps by worker, messages little, bytes nothing."""
+
+    def step(rank: int, rng: np.random.Generator) -> float:
+        worker = wiring.worker_of(rank)
+        factor = 1.0 if worker is None else factors[worker]
+        return factor * float(rng.uniform(1 - _SPREAD, 1 + _SPREAD))
+
+    return Costs(compute=step, latency=lambda rng: _LATENCY * float(rng.uniform(0.8, 1.2)))
+
+
+def _staleness(histograms: Sequence[Sequence[int]]) -> tuple[float, int] | None:
+    """Return mean and maximum of τ, given how many gradients had which τ at each server."""
+    counts = [(tau, count) for found in histograms for tau, count in enumerate(found) if count]
+    total = sum(count for _, count in counts)
+    if not total:
+        return None
+    return sum(tau * count for tau, count in counts) / total, max(tau for tau, _ in counts)
+
+
+def described(timeline: Timeline) -> Iterator[str]:
+    """Yield what the job is, in parts of a sentence."""
+    config = timeline.config
+    told = {
+        "sync": f"{config.backup} backup" if config.backup else "",
+        "ssp": f"staleness {config.staleness}",
+        "softsync": f"k = {config.softsync}",
+        "local-sgd": f"average every {config.local_steps} steps",
+        "allreduce": f"by {config.allreduce}",
+    }
+    more = told.get(config.mode or "", "")
+    yield f"{config.mode}{', ' + more if more else ''}"
+    servers = config.servers or 0
+    count = _counted(timeline.workers, "worker")
+    yield f"{count}, {_counted(servers, 'server')}" if servers else count
+    yield f"{config.steps} steps each"
+    for worker, factor in enumerate(timeline.slow):
+        if factor != 1.0:
+            yield f"worker {worker} takes {factor:g} × as long"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,131 @@
+"""What a collective comes to in all, beside what none of its kind can undercut. Pure.
+
+**Lower bounds** of p ranks and n bytes in the α-β-γ model, each by itself. Those of an all-reduce
+are derived in ``psrt.collective.cost``; those of the phases follow in the same way:
+
+==============  =========  ==============  =============
+kind            latency    bandwidth       combining
+==============  =========  ==============  =============
+all-reduce      ⌈lg p⌉ α   2(p − 1)/p nβ   (p − 1)/p nγ
+reduce-scatter  ⌈lg p⌉ α   (p − 1)/p nβ    (p − 1)/p nγ
+all-gather      ⌈lg p⌉ α   (p − 1)/p nβ
+reduce          ⌈lg p⌉ α   nβ              (p − 1)/p nγ
+broadcast       ⌈lg p⌉ α   nβ
+scatter         ⌈lg p⌉ α   (p − 1)/p nβ
+gather          ⌈lg p⌉ α   (p − 1)/p nβ
+all-to-all      ⌈lg p⌉ α   (p − 1)/p² nβ
+==============  =========  ==============  =============
+
+*Latency*: the number of ranks that one can have heard from, or that can have heard from one, at
+most doubles in a round, and in each kind some rank needs to hear from all or all from one.
+*Bandwidth*: in an all-gather a rank receives all chunks but its own; in a reduce-scatter each of
+the p ranks must send something for each of the p − 1 foreign chunks; the root of a scatter sends
+and that of a gather receives p − 1 chunks; every other rank than the root of a reduce must send
+each of its elements, and of a broadcast receive it; a rank's row of an all-to-all has n/p
+elements, all but the p-th part of them for others. *Combining*: every element takes p − 1
+combinations, shared by p ranks at best.
+
+Source: Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice,
+and experience", Concurrency and Computation 19(13), 2007, table 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from psrt.collective import Step
+from psrt.collective.cost import Bounds, Costs, Price, price
+
+#: Kind → bytes that some rank must send or receive, and combine, as shares of n, given p ≥ 2.
+_SHARES: dict[str, Callable[[int], tuple[float, float]]] = {
+    "all-reduce": lambda p: (2 * (p - 1) / p, (p - 1) / p),
+    "reduce-scatter": lambda p: ((p - 1) / p, (p - 1) / p),
+    "all-gather": lambda p: ((p - 1) / p, 0.0),
+    "reduce": lambda p: (1.0, (p - 1) / p),
+    "broadcast": lambda p: (1.0, 0.0),
+    "scatter": lambda p: ((p - 1) / p, 0.0),
+    "gather": lambda p: ((p - 1) / p, 0.0),
+    "all-to-all": lambda p: ((p - 1) / p**2, 0.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """What no schedule of a kind can undercut, in units without a machine."""
+
+    rounds: int
+    #: Bytes that the busiest rank sends or receives.
+    moved: float
+    #: Bytes that the busiest rank combines.
+    combined: float
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """One schedule's sums and predicted time, beside the bounds of its kind."""
+
+    price: Price
+    least: Least
+    costs: Costs
+    #: Seconds on messages, bytes and combinations: the price of each at no cost of the others.
+    parts: Bounds
+    bounds: Bounds
+
+    @property
+    def moved(self) -> int:
+        """Bytes that the busiest rank sends or receives."""
+        return max(self.price.sent_max, self.price.received_max)
+
+    @property
+    def ratio(self) -> float:
+        """Predicted time as a multiple of the bound, 1 where there is nothing to do."""
+        return self.price.seconds / self.bounds.seconds if self.bounds.seconds else 1.0
+
+
+def least(kind: str, size: int, nbytes: float) -> Least:
+    """Return the lower bounds of a kind of collective.
+
+    >>> least("all-reduce", 4, 1000)
+    Least(rounds=2, moved=1500.0, combined=750.0)
+    """
+    if size == 1 or nbytes == 0:
+        return Least(0, 0.0, 0.0)
+    moved, combined = _SHARES[kind](size)
+    return Least((size - 1).bit_length(), moved * nbytes, combined * nbytes)
+
+
+def total(
+    kind: str,
+    plan: Sequence[Sequence[Step]],
+    *,
+    n: int,
+    itemsize: int,
+    costs: Costs,
+    overlap: bool,
+) -> Totals:
+    """Price a plan.
+
+    Args:
+        kind: a key of the table above.
+        plan: by rank, its steps.
+        n: elements of the vector.
+        itemsize: bytes of one.
+        costs: of the machine.
+        overlap: whether combining runs beside the next step.
+    """
+
+    def alone(beta: float, gamma: float) -> float:
+        return price(plan, itemsize, Costs(0.0, beta, gamma), overlap=overlap).seconds
+
+    bound = least(kind, len(plan), n * itemsize)
+    priced = price(plan, itemsize, costs, overlap=overlap)
+    return Totals(
+        price=priced,
+        least=bound,
+        costs=costs,
+        parts=Bounds(priced.rounds * costs.alpha, alone(costs.beta, 0.0), alone(0.0, costs.gamma)),
+        bounds=Bounds(
+            bound.rounds * costs.alpha, bound.moved * costs.beta, bound.combined * costs.gamma
+        ),
+    )

@@ -1,0 +1,124 @@
+"""The numbers of a worked example: a CSV file with a line per rank, its name and its vector."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from psrt.config.suggest import did_you_mean
+from psrt.errors import ConfigError
+from psrt.explain.story import Number
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Ranks with names, and what their vectors hold."""
+
+    #: By rank.
+    names: tuple[str, ...]
+    #: By rank, n numbers.
+    values: tuple[tuple[Number, ...], ...]
+
+    @property
+    def n(self) -> int:
+        """Elements of a vector."""
+        return len(self.values[0])
+
+
+def read_example(path: str) -> Example:
+    """Read an example from a file.
+
+    A line is for instance ``A, 17, 11, 1, 9``. Empty lines, and those that begin with ``#``, are
+    passed over. Whole numbers of up to 18 digits stay exact; others are float64.
+
+    Raises:
+        ConfigError: one line with file and line number, if it cannot be read or is not like that.
+    """
+    names: list[str] = []
+    values: list[tuple[Number, ...]] = []
+    for line, (name, *cells) in _rows(path):
+        where = f"{path}, line {line}"
+        if not name or not name.isprintable():
+            raise ConfigError(f"{where}: {name!r} is no name for a rank")
+        if name in names:
+            raise ConfigError(f"{where}: a second rank {name!r}")
+        row = tuple(_number(cell, where) for cell in cells)
+        if values and len(row) != len(values[0]):
+            raise ConfigError(
+                f"{where}: rank {name!r} has {_count(row)}, rank {names[0]!r} has "
+                f"{_count(values[0])}"
+            )
+        names.append(name)
+        values.append(row)
+    if not names:
+        raise ConfigError(f"{path}: empty, expected a line per rank: its name, then its numbers")
+    if not values[0]:
+        raise ConfigError(f"{path}: names without numbers, expected lines such as A,17,13,2")
+    return Example(tuple(names), tuple(values))
+
+
+def read_order(text: str, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the ranks in the order in which a text such as ``A,B,D,C`` names them.
+
+    Raises:
+        ConfigError: if that is not every rank once.
+    """
+    given = [name.strip() for name in text.split(",")]
+    for name in given:
+        rank_of(name, names, "order")
+    twice = next((name for name in given if given.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"order names {twice!r} twice, expected every rank once")
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise ConfigError(f"order leaves out {', '.join(missing)}, expected every rank once")
+    return tuple(names.index(name) for name in given)
+
+
+def rank_of(name: str, names: Sequence[str], flag: str) -> int:
+    """Return the rank that a flag names.
+
+    Raises:
+        ConfigError: if there is none of this name.
+    """
+    if name not in names:
+        hint = did_you_mean(name, names)
+        shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        raise ConfigError(f"{flag} names {name!r}{hint}, the ranks are {shown}")
+    return names.index(name)
+
+
+def _rows(path: str) -> list[tuple[int, list[str]]]:
+    """Return the cells of every line that has some, with the line's number."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError:  # not UTF-8, or a path that no file can have
+        raise ConfigError(f"{path}: not a CSV file in UTF-8") from None
+    reader = csv.reader(text.splitlines(), skipinitialspace=True)
+    try:
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+    except csv.Error as error:
+        raise ConfigError(f"{path}, line {reader.line_num}: not CSV: {error}") from None
+    return [(line, row) for line, row in rows if any(row) and not row[0].startswith("#")]
+
+
+def _number(text: str, where: str) -> Number:
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        return int(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise ConfigError(f"{where}: {text!r} is not a number") from None
+    if not math.isfinite(value):
+        raise ConfigError(f"{where}: {text!r} is not a finite number")
+    return value
+
+
+def _count(row: Sequence[Number]) -> str:
+    return f"{len(row)} number{'' if len(row) == 1 else 's'}"

@@ -1,0 +1,163 @@
+"""Who computes and who waits for whom, written down while the real roles run in virtual time.
+
+Nothing here knows what a mode is: `psrt.simulation` trains with the same coroutines that run on a
+cluster, and the ports of a `RecordingWorld` write down what passes them.
+
+- A worker *computes* while its port lets computing time pass.
+- Between two of these it *waits*, in a mode with servers from its push until the last answer.
+  A server answers when the policy lets it, on receipt of a push; whose push that was, is whom the
+  worker waited for, from then on when it asked until then when that push was sent. The rest of
+  the time messages were on their way.
+- Without servers everybody waits in a sum for the last one to come to it, and then for messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from psrt.messages import Message, Params, Report
+from psrt.transport import VirtualWorld, Wiring
+from psrt.transport.port import NO_PAYLOAD
+from psrt.transport.virtual import VirtualPort
+
+T = TypeVar("T")
+#: What a worker does in a stretch of time.
+COMPUTE, WAIT, MESSAGE = "compute", "wait", "message"
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some time of one worker, in virtual seconds."""
+
+    start: float
+    stop: float
+    #: ``COMPUTE``, ``WAIT`` for ``whom``, or ``MESSAGE``: waiting for nobody but the network.
+    what: str
+    #: The worker that is waited for; of ``COMPUTE`` the step, from 0 on; of ``MESSAGE`` itself.
+    whom: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.stop - self.start
+
+
+@dataclass(slots=True)
+class Log:
+    """What the port of one worker has seen."""
+
+    #: Start and stop of each step's computing, in order.
+    busy: list[tuple[float, float]] = field(default_factory=list)
+    #: When an answer came, whose push set it off, and when that push had been sent.
+    answers: list[tuple[float, int, float]] = field(default_factory=list)
+    #: When the worker was done with everything.
+    done: float = 0.0
+
+
+class RecordingWorld(VirtualWorld):
+    """A virtual world that writes down who does what when."""
+
+    def __init__(self, wiring: Wiring, **rest: Any) -> None:
+        super().__init__(wiring, **rest)
+        #: By worker number.
+        self.logs = [Log() for _ in wiring.workers]
+        #: When the messages were sent that a server has not handled yet, by worker and server.
+        self.sent: dict[tuple[int, int], deque[float]] = {}
+        #: Whose message set off the answers that a worker has not had yet, and when that was
+        #: sent, by rank of the server and of the worker.
+        self.causes: dict[tuple[int, int], deque[tuple[int, float]]] = {}
+        self.ports = [RecordingPort(self, rank) for rank in range(wiring.size)]
+
+
+class RecordingPort(VirtualPort):
+    """A port that tells its world what passes it."""
+
+    def __init__(self, world: RecordingWorld, rank: int) -> None:
+        super().__init__(world, rank)
+        self._records = world
+        worker = self.wiring.worker_of(rank)
+        #: None at a server.
+        self._log = None if worker is None else world.logs[worker]
+        #: Server: whose message is being handled, and when it was sent.
+        self._cause = 0, 0.0
+
+    async def compute(self, work: Callable[..., T], *args: object) -> T:
+        """Begin a step."""
+        if self._log is not None:
+            self._log.busy.append((self.now(), self.now()))
+        return await super().compute(work, *args)
+
+    async def pause(self, seconds: float) -> None:
+        """Write down that the step goes on for so long; a straggler's delay is part of it."""
+        if self._log is not None and self._log.busy:
+            self._log.busy[-1] = self._log.busy[-1][0], self.now() + seconds
+        await super().pause(seconds)
+
+    def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
+        """Write down when a worker sends, and why a server answers."""
+        if type(message) is Params:
+            self._records.causes.setdefault((self.rank, to), deque()).append(self._cause)
+        else:
+            self._records.sent.setdefault((self.rank, to), deque()).append(self.now())
+        super().send(to, message, region)
+
+    async def receive(self) -> Message:
+        """Write down what came."""
+        message = await super().receive()
+        if isinstance(message, Params):
+            server = self.wiring.servers[message.shard]
+            cause = self._records.causes[server, self.rank].popleft()
+            if self._log is not None:
+                self._log.answers.append((self.now(), *cause))
+        else:
+            sender = self.wiring.workers[message.worker]
+            self._cause = message.worker, self._records.sent[sender, self.rank].popleft()
+        return message
+
+    def report(self, report: Report) -> None:
+        """Write down the end of a worker, whose last report it is."""
+        if report.last and self._log is not None:
+            self._log.done = self.now()
+        super().report(report)
+
+
+def stretches(logs: Sequence[Log], *, served: bool) -> list[list[Stretch]]:
+    """Return what each worker did from the start until it was done.
+
+    Args:
+        logs: by worker.
+        served: whether there are servers.
+    """
+    return [_line(logs, worker, served) for worker in range(len(logs))]
+
+
+def _line(logs: Sequence[Log], worker: int, served: bool) -> list[Stretch]:
+    log = logs[worker]
+    line: list[Stretch] = []
+    starts = [start for start, _ in log.busy[1:]] + [log.done]
+    for step, ((start, stop), resumed) in enumerate(zip(log.busy, starts, strict=True)):
+        line.append(Stretch(start, stop, COMPUTE, step))
+        if resumed > stop:
+            whom, until = _cause(logs, worker, step, resumed, served)
+            until = min(max(until, stop), resumed)
+            if whom != worker and until > stop:
+                line.append(Stretch(stop, until, WAIT, whom))
+                stop = until
+            if resumed > stop:
+                line.append(Stretch(stop, resumed, MESSAGE, worker))
+    return line
+
+
+def _cause(
+    logs: Sequence[Log], worker: int, step: int, resumed: float, served: bool
+) -> tuple[int, float]:
+    """Return whom a worker waited for after a step, and when that one was heard from."""
+    if served:
+        answers = [a for a in logs[worker].answers if logs[worker].busy[step][1] < a[0] <= resumed]
+        return (answers[-1][1], answers[-1][2]) if answers else (worker, 0.0)
+    there = [i for i, log in enumerate(logs) if len(log.busy) > step]
+    last = max(there, key=lambda i: logs[i].busy[step][1])
+    return last, logs[last].busy[step][1]

@@ -1,0 +1,222 @@
+"""Timelines: what the real roles did, told without gaps, each wait blamed on the right worker."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+from psrt.config import TrainConfig
+from psrt.errors import ConfigError
+from psrt.explain.timeline import Timeline, described, lesson, run
+from psrt.explain.timeline_document import FORMAT, as_document
+from psrt.explain.timeline_svg import draw
+from psrt.explain.timeline_text import as_text, row_of
+from psrt.explain.waiting import COMPUTE, MESSAGE, WAIT, Stretch
+
+MODES = {
+    "sync": {"mode": "sync"},
+    "sync on two shards": {"mode": "sync", "servers": 2},
+    "sync with a backup": {"mode": "sync", "backup": 1},
+    "async": {"mode": "async"},
+    "ssp": {"mode": "ssp", "staleness": 2},
+    "softsync": {"mode": "softsync", "softsync": 2},
+    "local-sgd": {"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"},
+    "local-sgd over servers": {"mode": "local-sgd", "local_steps": 3, "servers": 1},
+    "allreduce": {"mode": "allreduce", "allreduce": "tree", "overlap": False},
+}
+STEPS = 6
+EVERYONE = pytest.mark.parametrize("name", MODES)
+
+
+def timeline(name, workers=4, slow=None, seed=0):
+    config = TrainConfig(steps=STEPS, seed=seed, **MODES[name])
+    return run(config, workers=workers, slow={1: 3.0} if slow is None else slow)
+
+
+def of(line, what):
+    return [stretch for stretch in line if stretch.what == what]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+@EVERYONE
+def test_a_line_has_no_gaps(name, workers):
+    found = timeline(name, workers)
+    assert len(found.lines) == workers
+    assert max(line[-1].stop for line in found.lines) == found.seconds
+    for worker, line in enumerate(found.lines):
+        assert line[0].start == 0.0
+        for one, after in itertools.pairwise(line):
+            assert one.start < one.stop == after.start
+        parts = [found.share(worker, what) for what in (COMPUTE, WAIT, MESSAGE)]
+        assert sum(parts) == pytest.approx(1.0)
+
+
+@EVERYONE
+def test_every_step_is_there_and_takes_as_long_as_it_should(name):
+    for worker, line in enumerate(timeline(name).lines):
+        steps = of(line, COMPUTE)
+        # Backups overtake the slow worker, which then skips steps.
+        if name != "sync with a backup" or worker != 1:
+            assert len(steps) >= STEPS - (name == "sync with a backup")
+        assert [stretch.whom for stretch in steps] == list(range(len(steps)))
+        factor = 3.0 if worker == 1 else 1.0
+        assert all(0.9 * factor <= s.seconds <= 1.1 * factor for s in steps)
+
+
+@EVERYONE
+def test_who_is_waited_for_has_just_finished_when_the_wait_ends(name):
+    found = timeline(name)
+    for worker, line in enumerate(found.lines):
+        for stretch in of(line, WAIT):
+            assert stretch.whom != worker
+            ends = [s.stop for s in of(found.lines[stretch.whom], COMPUTE)]
+            assert min(abs(end - stretch.stop) for end in ends) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "name", ["sync", "sync on two shards", "allreduce", "local-sgd", "local-sgd over servers"]
+)
+def test_where_all_wait_for_the_slowest(name):
+    found = timeline(name)
+    for worker in (0, 2, 3):
+        assert found.share(worker, WAIT, 1) > 0.5
+        assert found.share(worker, WAIT) == found.share(worker, WAIT, 1)
+    assert found.share(1, WAIT) < 0.02
+    assert " of its time for worker 1" in lesson(found)
+
+
+@pytest.mark.parametrize("name", ["async", "softsync"])
+def test_where_nobody_waits(name):
+    found = timeline(name)
+    assert all(found.share(worker, WAIT) == 0.0 for worker in range(4))
+    assert lesson(found).startswith("no worker waited for another; ")
+    mean, most = found.staleness
+    assert 0 < mean <= most
+    assert f"{mean:.1f} versions old when applied, at most {most}" in lesson(found)
+
+
+def test_ssp_lets_workers_run_ahead_by_its_staleness_only():
+    found = timeline("ssp")
+    slowest = [s.stop for s in of(found.lines[1], COMPUTE)]
+    for worker in (0, 2, 3):
+        starts = [s.start for s in of(found.lines[worker], COMPUTE)]
+        assert not [s for s in of(found.lines[worker], WAIT) if s.stop < slowest[0]]
+        for clock, start in enumerate(starts):
+            if clock > 2:
+                assert start > slowest[clock - 3]
+
+
+def test_a_backup_saves_waiting_for_the_slowest():
+    assert timeline("sync with a backup").seconds < 0.6 * timeline("sync").seconds
+
+
+def test_local_steps_follow_each_other_without_a_pause():
+    for line in timeline("local-sgd").lines:
+        kinds = [stretch.what for stretch in line]
+        assert kinds[:3] == [COMPUTE] * 3
+        assert kinds[3] != COMPUTE
+
+
+def test_staleness_is_told_where_there_is_some():
+    assert timeline("sync").staleness == (0.0, 0)
+    assert "no gradient was stale" in lesson(timeline("sync"))
+    assert timeline("allreduce").staleness is None
+    assert timeline("local-sgd over servers").staleness is None
+
+
+def test_one_worker_waits_for_nobody():
+    found = timeline("sync", workers=1, slow={})
+    assert found.share(0, WAIT) == 0.0
+    assert lesson(found).startswith("no worker waited")
+
+
+@EVERYONE
+def test_the_same_seed_the_same_timeline(name):
+    assert timeline(name) == timeline(name)
+    assert timeline(name, seed=1).lines != timeline(name).lines
+
+
+def test_what_the_workers_do_not_allow():
+    with pytest.raises(ConfigError, match="--softsync 2 is more than the 1 workers"):
+        timeline("softsync", workers=1, slow={})
+
+
+HAND_MADE = Timeline(
+    config=TrainConfig(mode="ssp", staleness=2, servers=1, steps=2),
+    slow=(1.0, 3.0),
+    lines=(
+        (
+            Stretch(0, 4, COMPUTE, 0), Stretch(4, 9, WAIT, 1), Stretch(9, 11, MESSAGE, 0),
+            Stretch(11, 15, COMPUTE, 1),
+        ),
+        (Stretch(0, 9, COMPUTE, 0), Stretch(9, 20, COMPUTE, 1)),
+    ),
+    seconds=20.0,
+    staleness=(0.5, 1),
+)  # fmt: skip
+
+TEXT = """\
+ssp, staleness 2 · 2 workers, 1 server · 2 steps each · worker 1 takes 3 × as long
+worker 0  ████··1··--████
+worker 1  ████████▌███████████
+steps     0         10
+
+█ computes (▌ end of a step)   ·0· waits for worker 0   - message on its way
+
+worker 0   53% computing    33% waiting   (33% for worker 1, messages 13%)
+worker 1  100% computing     0% waiting
+
+worker 0 waited 33% of its time for worker 1; on average a worker computed 77% of its time; \
+a gradient was 0.5 versions old when applied, at most 1"""
+
+
+def test_the_text():
+    assert as_text(HAND_MADE, width=20) == TEXT
+
+
+def test_a_row_ends_where_its_worker_is_done():
+    assert row_of((Stretch(0, 1, COMPUTE, 0),), 4.0, 8) == "██      "
+
+
+@EVERYONE
+def test_every_mode_can_be_written_and_drawn(name):
+    found = timeline(name)
+    text = as_text(found)
+    assert text.startswith(found.config.mode)
+    assert all(len(line) < 120 for line in text.splitlines()[:7])
+    svg = draw(found).as_text()
+    assert all(f">worker {worker}</text>" in svg for worker in range(4))
+    assert svg.count("<rect") > sum(len(of(line, COMPUTE)) for line in found.lines)
+
+
+def test_the_job_is_described():
+    found = dataclasses.replace(HAND_MADE, slow=(1.0, 1.0))
+    assert list(described(found)) == ["ssp, staleness 2", "2 workers, 1 server", "2 steps each"]
+
+
+def test_the_document():
+    document = as_document(HAND_MADE)
+    lines = document.pop("lines")
+    assert lines[0] == [
+        {"start": 0, "stop": 4, "what": "compute", "step": 0},
+        {"start": 4, "stop": 9, "what": "wait", "whom": 1},
+        {"start": 9, "stop": 11, "what": "message"},
+        {"start": 11, "stop": 15, "what": "compute", "step": 1},
+    ]
+    assert document == {
+        "format": FORMAT,
+        "mode": "ssp",
+        "workers": 2,
+        "servers": 1,
+        "steps": 2,
+        "slow": [1.0, 3.0],
+        "seconds": 20.0,
+        "shares": [
+            {"compute": 8 / 15, "wait": 5 / 15, "message": 2 / 15},
+            {"compute": 1.0, "wait": 0.0, "message": 0.0},
+        ],
+        "staleness": {"mean": 0.5, "max": 1},
+        "lesson": lesson(HAND_MADE),
+    }

@@ -61,13 +61,13 @@ TIMEOUT = timeout --foreground --kill-after=10
 # --- installation -------------------------------------------------------------------------------
 
 .PHONY: help install train test test-pure test-parallel test-e2e lint
-.PHONY: bench bench-step bench-ps bench-train compare study plots clean distclean
+.PHONY: bench bench-step bench-allreduce bench-ps bench-train compare study plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
 
 help:  ## list the commands
 	@echo "make COMMAND [MPI=openmpi|mpich] [ARGS='flags for psrt']"
 	@echo
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "make train also takes MODE=$(MODE) RANKS=$(RANKS) SERVERS=$(SERVERS) OUT=$(OUT)"
 
@@ -144,10 +144,13 @@ lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 
 # --- benchmarks ---------------------------------------------------------------------------------
 
-bench: bench-step bench-ps bench-train  ## all benchmarks; they want an idle machine
+bench: bench-step bench-allreduce bench-ps bench-train  ## all benchmarks; they want an idle machine
 
 bench-step: $(VENV)/.has-psrt  ## a training step against its bare matrix products
 	$(PY) -m psrt bench step $(ARGS)
+
+bench-allreduce: $(VENV)/.has-psrt  ## all-reduces against MPI.Allreduce; ARGS='--fit FILE' keeps the costs
+	$(MPIRUN) -n 4 $(PY) -m psrt bench allreduce $(ARGS)
 
 bench-ps: $(VENV)/.has-psrt  ## push and pull against the simplest loop
 	$(MPIRUN) -n 5 $(PY) -m psrt bench ps $(ARGS)

@@ -1,7 +1,8 @@
-"""``psrt bench step|ps|train``: measures psrt beside what it is held against."""
+"""``psrt bench step|allreduce|ps|train``: measures psrt beside what it is held against."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,13 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 #: Benchmark → ranks it needs; None runs in one process, without MPI.
-RANKS = {"step": None, "ps": 2, "train": 3}
+RANKS = {"step": None, "allreduce": 2, "ps": 2, "train": 3}
+#: Ranks with which it shows all that it can.
+_USUAL = {"allreduce": 4, "ps": 5, "train": 3}
+#: Flags that are of ``allreduce`` only.
+_OF_ALLREDUCE = ("sizes", "ranks", "hosts", "fit", "costs")
+
+Report = dict[str, tuple[Any, str]]
 
 
 def main(argv: Sequence[str]) -> int:
@@ -25,9 +32,10 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: on every rank, for flags or ranks that will not do.
     """
-    given = _parser().parse_args(argv)
+    given = _parser().parse(argv)
+    _check(given)
     comm = _world(given.what)
-    report = _run(given.what, comm, given.rounds)
+    report = _run(given, comm)
     if comm is None or comm.rank == 0:
         _publish(report, given.json)
     return 0
@@ -37,13 +45,37 @@ def _parser() -> FlagParser:
     parser = FlagParser(
         prog="psrt bench",
         description="Candidates take turns in one run; medians with quartiles. "
-        "step: one process; ps: mpirun -n 5 measures up to 2 servers and 3 workers; "
-        "train: mpirun -n 3.",
+        "step: one process; \nallreduce: mpirun -n 4; "
+        "ps: mpirun -n 5 measures up to 2 servers and 3 workers; train: mpirun -n 3.",
     )
-    parser.add_argument("what", choices=tuple(RANKS), help="what to measure")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each candidate (9)")
+    add = parser.add_argument
+    add("what", choices=tuple(RANKS), help="what to measure")
+    add("--json", metavar="FILE", help="write the figures there, too")
+    add("--rounds", type=int, default=9, help="turns of each candidate (9)")
+    only = parser.add_argument_group("of allreduce")
+    add = only.add_argument
+    add(
+        "--sizes",
+        metavar="BYTES",
+        help="of the vector: FIRST:LAST in steps of 4 times, or A,B,... (1K:64M)",
+    )
+    add("--ranks", metavar="N,...", help="how many take part (2,4, as far as there are so many)")
+    add("--hosts", metavar="N,...", help="on how many hosts they are, or count as being (1,2,4)")
+    add("--costs", metavar="FILE", help="of the machine, as --fit wrote it (measured anew)")
+    add("--fit", metavar="FILE", help="keep the costs that were measured there")
     return parser
+
+
+def _check(given: argparse.Namespace) -> None:
+    """Raise for flags that do not go together."""
+    if given.rounds < 1:
+        raise ConfigError(f"--rounds must be at least 1, got {given.rounds}")
+    if given.what != "allreduce":
+        for name in _OF_ALLREDUCE:
+            if getattr(given, name) is not None:
+                raise ConfigError(f"--{name} is for bench allreduce, not for bench {given.what}")
+    if given.fit is not None and given.costs is not None:
+        raise ConfigError("--fit measures what --costs would give: take one of them")
 
 
 def _world(what: str) -> MPI.Comm | None:
@@ -58,23 +90,26 @@ def _world(what: str) -> MPI.Comm | None:
         comm = world()
     if comm is None or comm.size < needed:
         raise ConfigError(
-            f"bench {what} measures among ranks: mpirun -n {5 if what == 'ps' else 3} "
+            f"bench {what} measures among ranks: mpirun -n {_USUAL[what]} "
             f"python -m psrt bench {what}"
         )
     return comm
 
 
-def _run(what: str, comm: MPI.Comm | None, rounds: int) -> dict[str, tuple[Any, str]]:
+def _run(given: argparse.Namespace, comm: MPI.Comm | None) -> Report:
     """Return, by title, the rows and their table."""
-    if rounds < 1:
-        raise ConfigError(f"--rounds must be at least 1, got {rounds}")
-    if what == "step":
+    rounds: int = given.rounds
+    if given.what == "step":
         from psrt.bench import step
 
         rows = step.run(rounds=rounds)
         return {"step": (rows, step.table(rows))}
     assert comm is not None
-    if what == "ps":
+    if given.what == "allreduce":
+        from psrt.cli.bench_allreduce import run
+
+        return run(given, comm)
+    if given.what == "ps":
         from psrt.bench import ps
 
         rows = ps.measure(comm, rounds=rounds)
@@ -89,7 +124,7 @@ def _run(what: str, comm: MPI.Comm | None, rounds: int) -> dict[str, tuple[Any, 
     }
 
 
-def _publish(report: dict[str, tuple[Any, str]], path: str | None) -> None:
+def _publish(report: Report, path: str | None) -> None:
     from psrt.bench.machine import machine
     from psrt.bench.measure import write_json
 

@@ -1,0 +1,119 @@
+"""Reads on a machine what ``fit`` makes constants of.
+
+An exchange is an all-gather of psrt's own between two ranks: each sends its half and receives the
+other's. So α is what a step costs with all that psrt does around it, and predictions with it are
+of psrt's schedules, not of a wire alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.bench.asleep import work_while_others_sleep
+from psrt.bench.fit import Readings
+from psrt.bench.measure import Summary
+from psrt.bench.rounds import Entry, Key, readings
+from psrt.bench.seats import Seats, seats
+from psrt.bench.turns import take_turns
+from psrt.group import Group
+
+#: Bytes each way of an exchange, and those that are folded.
+EXCHANGES = (64, 1 << 10, 16 << 10, 256 << 10, 2 << 20, 8 << 20)
+FOLDS = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
+#: Bytes of the vectors of all-reduces.
+VECTORS = tuple(1 << power for power in range(10, 26, 2))
+#: Seconds that all turns of one size of one of them may take.
+_BUDGET_S = 0.25
+
+
+def read_machine(
+    comm: MPI.Comm,
+    present: Sequence[Sequence[int]],
+    *,
+    ranks: Sequence[int],
+    rounds: int,
+    exchanges: Sequence[int] = EXCHANGES,
+    folds: Sequence[int] = FOLDS,
+    vectors: Sequence[int] = VECTORS,
+) -> Readings:
+    """Read everything that the ranks at hand allow; collective.
+
+    Args:
+        comm: all ranks.
+        present: the ranks of each host.
+        ranks: numbers of ranks of which all-reduces are read.
+        rounds: turns of each.
+        exchanges: bytes each way.
+        folds: bytes.
+        vectors: bytes of the vectors of all-reduces.
+
+    Returns:
+        Medians at rank 0; nothing elsewhere.
+    """
+    found: dict[str, dict[int, float]] = {"inside": {}, "between": {}, "fold": {}}
+    for name, hosts in (("inside", 1), ("between", 2)):
+        pair = seats(present, 2, hosts)
+        if pair is not None:
+            work = partial(_exchanges, seats=pair, sizes=exchanges, rounds=rounds)
+            found[name] = work_while_others_sleep(comm, pair.ranks, work) or {}
+    pair = seats(present, 2, 1) or seats(present, 2, 2)
+    if pair is not None:
+        work = partial(_folds, sizes=folds, rounds=rounds)
+        found["fold"] = work_while_others_sleep(comm, pair.ranks, work) or {}
+    node: dict[tuple[int, int], float] = {}
+    library: dict[tuple[int, int], float] = {}
+    for count in ranks:
+        mates = seats(present, count, 1)
+        if mates is not None:
+            both = partial(_all_reduces, sizes=vectors, rounds=rounds)
+            times = work_while_others_sleep(comm, mates.ranks, both) or {}
+            node |= {(count, n): s for (name, n), s in times.items() if name == "node"}
+            library |= {(count, n): s for (name, n), s in times.items() if name == "library"}
+    return Readings(**found, node=node, library=library) if comm.rank == 0 else Readings()
+
+
+def _exchanges(
+    comm: MPI.Comm, *, seats: Seats, sizes: Sequence[int], rounds: int
+) -> dict[int, float]:
+    """Return the seconds of exchanges of so many bytes each way."""
+    with Group(comm, host=seats.host_of(seats.ranks[comm.rank])) as group:
+        buffer = group.empty(2 * max(sizes) // 4)
+        calls = {m: partial(group.all_gather, buffer[: 2 * m // 4]) for m in sizes}
+        return _medians(comm, calls, rounds)
+
+
+def _folds(comm: MPI.Comm, *, sizes: Sequence[int], rounds: int) -> dict[int, float]:
+    """Return the seconds of folding so many bytes, all ranks at a time."""
+    given, mine = (np.zeros(max(sizes) // 4, np.float32) for _ in range(2))
+    calls = {m: partial(np.add, mine[: m // 4], given[: m // 4], mine[: m // 4]) for m in sizes}
+    return _medians(comm, calls, rounds)
+
+
+def _all_reduces(
+    comm: MPI.Comm, *, sizes: Sequence[int], rounds: int
+) -> dict[tuple[str, int], float]:
+    """Return the seconds of psrt's and the library's all-reduce, by turns."""
+    with Group(comm, host=0) as group:
+        window = group.empty(max(sizes) // 4)
+        plain = np.zeros(max(sizes) // 4, np.float32)
+        calls: dict[tuple[str, int], Callable[[], object]] = {}
+        for nbytes in sizes:
+            n = nbytes // 4
+            calls["node", nbytes] = partial(group.allreduce, window[:n], "sum", "node")
+            calls["library", nbytes] = partial(comm.Allreduce, MPI.IN_PLACE, plain[:n], MPI.SUM)
+        return _medians(comm, calls, rounds)
+
+
+def _medians(
+    comm: MPI.Comm, calls: Mapping[Key, Callable[[], object]], rounds: int
+) -> dict[Key, float]:
+    """Time calls by turns; return their medians."""
+    for call in calls.values():
+        call()
+    entries = {key: Entry(call, _BUDGET_S) for key, call in calls.items()}
+    turns = take_turns(comm, entries, rounds)
+    return {key: Summary.of(readings(turns, key)).median for key in calls}

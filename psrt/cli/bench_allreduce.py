@@ -1,0 +1,165 @@
+"""``psrt bench allreduce``: reads its flags, has the machine fitted, and all-reduces measured."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from psrt.bench import allreduce, allreduce_rows, call_cost, fit, promises
+from psrt.bench.probes import read_machine
+from psrt.bench.seats import Seats
+from psrt.bench.whole_numbers import MOST_RANKS
+from psrt.collective.machine import MachineCosts
+from psrt.errors import ConfigError
+from psrt.explain.compare_ranges import read_ranks, read_sizes
+from psrt.transport.agreement import send_text, together
+from psrt.transport.hosts import split_hosts
+
+
+def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]:
+    """Measure; collective.
+
+    Args:
+        given: ``sizes``, ``ranks``, ``hosts``, ``costs``, ``fit`` and ``json`` as texts or None,
+            and ``rounds``.
+        comm: all ranks.
+
+    Returns:
+        At rank 0, by title, the rows and their table.
+
+    Raises:
+        ConfigError: on every rank, for flags that will not do.
+    """
+    sizes = _sizes(given.sizes)
+    present = _present(comm)
+    layouts = _layouts(given, comm, present)
+    with together(comm):
+        if comm.rank == 0:
+            for path in (given.json, given.fit):
+                _check_writable(path)
+    fitted, costs = _costs(given, comm, present, layouts)
+    rows = allreduce.measure(comm, layouts, costs=costs, sizes=sizes, rounds=given.rounds)
+    calls = call_cost.measure(comm, present, costs=costs, rounds=given.rounds)
+    if comm.rank:
+        return {}
+    kept = promises.promises(rows, calls)
+    report = {} if fitted is None else {"costs of this machine": _fitted(fitted)}
+    return report | {
+        "all-reduce": (rows, allreduce_rows.table(rows)),
+        "a call": (calls, call_cost.table(calls)),
+        "promises": (kept, promises.table(kept)),
+    }
+
+
+def _fitted(fitted: fit.Fitted) -> tuple[Any, str]:
+    fits = {name: asdict(found) for name, found in fitted.fits.items()}
+    return {"costs": asdict(fitted.costs), "fits": fits}, fit.table(fitted)
+
+
+def _sizes(text: str | None) -> Sequence[int]:
+    """Return the bytes of the vectors."""
+    if text is None:
+        return allreduce.SIZES
+    sizes = _named("sizes", read_sizes, text)
+    for nbytes in sizes:
+        if nbytes % 4:
+            raise ConfigError(f"--sizes: {nbytes} bytes are no whole number of float32")
+        if nbytes > allreduce.LARGEST:
+            raise ConfigError(f"--sizes: at most 1G is measured, got {nbytes} bytes")
+    return sizes
+
+
+def _layouts(
+    given: argparse.Namespace, comm: MPI.Comm, present: Sequence[Sequence[int]]
+) -> list[Seats]:
+    """Return who takes part."""
+    ranks = _counts("ranks", given.ranks) or allreduce.RANKS
+    hosts = _counts("hosts", given.hosts) or allreduce.HOSTS
+    most = min(comm.size, MOST_RANKS)
+    if given.ranks is not None and not 2 <= min(ranks) <= max(ranks) <= most:
+        raise ConfigError(
+            f"--ranks must be at least 2 and at most the {most} that are here, got {given.ranks}"
+        )
+    return allreduce.layouts(present, ranks, hosts)
+
+
+def _counts(flag: str, text: str | None) -> list[int]:
+    return [] if text is None else _named(flag, read_ranks, text)
+
+
+def _named(flag: str, read: Callable[[str], list[int]], text: str) -> list[int]:
+    """Read a flag; its name comes first in what is said of it."""
+    try:
+        return read(text)
+    except ConfigError as error:
+        raise ConfigError(f"--{flag}: {error}") from None
+
+
+def _present(comm: MPI.Comm) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of each host; collective."""
+    node, layout = split_hosts(comm)
+    node.Free()
+    return layout.hosts
+
+
+def _check_writable(path: str | None) -> None:
+    """Find out before minutes are spent."""
+    if path is None:
+        return
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path) or not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise ConfigError(f"cannot write {path}")
+
+
+def _costs(
+    given: argparse.Namespace,
+    comm: MPI.Comm,
+    present: Sequence[Sequence[int]],
+    layouts: Sequence[Seats],
+) -> tuple[fit.Fitted | None, MachineCosts]:
+    """Return the costs of the machine, and at rank 0 how they were fitted, if they were.
+
+    Raises:
+        ConfigError: on every rank, if the file with them will not do.
+    """
+    text, fitted = "", None
+    if given.costs is None:
+        ranks = sorted({len(layout.ranks) for layout in layouts})
+        readings = read_machine(comm, present, ranks=ranks, rounds=min(given.rounds, 5))
+        if comm.rank == 0:
+            fitted = fit.fit_machine(readings, cores=len(os.sched_getaffinity(0)))
+            text = fitted.costs.to_json()
+    with together(comm):
+        if comm.rank == 0 and given.costs is not None:
+            text = _read(given.costs)
+        if comm.rank == 0 and given.fit is not None:
+            _write(given.fit, text)
+    return fitted, MachineCosts.from_json(send_text(comm, text))
+
+
+def _read(path: str) -> str:
+    """Return the text of a file of costs, after a look whether it holds any."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError:  # not UTF-8, or a path that no file can have
+        raise ConfigError(f"{path}: not a text in UTF-8") from None
+    try:
+        MachineCosts.from_json(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return text
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error

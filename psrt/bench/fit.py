@@ -163,7 +163,7 @@ def table(fitted: Fitted) -> str:
         off = ["not measured", ""] if fit is None else [f"{fit.typical:.0%}", f"{fit.worst:.0%}"]
         count = 0 if fit is None else fit.readings
         rows.append([what, f"{values[name][place] * scale:.4g}", *off, count])
-    rows.append(["MPI.Allreduce on a host", "by size", "", "", len(fitted.costs.library)])
+    rows.append(["mpi on a host", "by size", "", "", len(fitted.costs.library)])
     return format_table(["constant", "value", "off by", "at most", "readings"], rows)
 
 

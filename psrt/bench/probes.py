@@ -104,7 +104,8 @@ def _all_reduces(
         for nbytes in sizes:
             n = nbytes // 4
             calls["node", nbytes] = partial(group.allreduce, window[:n], "sum", "node")
-            calls["library", nbytes] = partial(comm.Allreduce, MPI.IN_PLACE, plain[:n], MPI.SUM)
+            # As ``auto`` would call it: with the check of who calls what.
+            calls["library", nbytes] = partial(group.allreduce, plain[:n], "sum", "mpi")
         return _medians(comm, calls, rounds)
 
 

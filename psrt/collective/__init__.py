@@ -10,7 +10,7 @@ rows:
 name                     rounds         elements sent by    best for
                                         the busiest rank
 =======================  =============  ==================  =====================================
-naive                    p − 1          n(p − 1)            nothing; the yardstick
+naive                    p − 1          n(p − 1)            2 or 3 ranks; the yardstick
 root                     2(p − 1)       n(p − 1)            nothing; a server in disguise
 ring                     2(p − 1)       2n(p − 1)/p, least  long vectors, any p
 segmented-ring           2(p − 1)S      2n(p − 1)/p, least  longer ones: folds while it sends

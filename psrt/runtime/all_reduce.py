@@ -58,6 +58,7 @@ class AllReduce(Strategy):
             algorithm=algorithm,
             full=batch_size,
             buckets=[bucket.span for bucket in buckets],
+            one_theta=True,
             check_every=check_every,
         )
         self._gradient = port.gradient[:n]

@@ -41,6 +41,7 @@ class Rounds:
         full: int,
         buckets: Sequence[Span],
         base: Vector | None = None,
+        one_theta: bool = False,
         check_every: int = 0,
     ) -> None:
         """Make the plans; collective.
@@ -53,6 +54,8 @@ class Rounds:
             buckets: tile ``gradient[:n]`` in the order in which they are begun.
             base: (n,) what the updater steps from where that is not θ itself; kept equal to the
                 θ of the last round, but only where this worker owns it.
+            one_theta: whether θ is the same on all workers all the time, so that those of a host
+                may share it.
             check_every: rounds between two checks that θ is the same everywhere; 0 for none.
         """
         assert not port.wiring.servers, "an all-reduce is among all ranks"
@@ -63,14 +66,16 @@ class Rounds:
         self._check_every = check_every
         self._alone = len(port.wiring.workers) == 1
         self._vector, self._extras = port.gradient[:n], port.gradient[n:]
-        self._theta = port.theta
-        self._base = port.theta if base is None else base
         self._head: Reduction | None = None
         if not self._alone:
             self._head = port.reduction(Span(n, n + EXTRA), port.choice(algorithm, EXTRA)[0], None)
         largest = max((span.size for span in buckets), default=0)
         #: What ``algorithm`` came to, and why.
         self.chosen, self.why = port.choice(algorithm, largest)
+        if one_theta and not self._alone:
+            port.share_theta(self.chosen)
+        self._theta = port.theta
+        self._base = port.theta if base is None else base
         self._buckets = [port.reduction(span, self.chosen, self._take) for span in buckets]
         #: Buckets of this round that have begun.
         self._begun = 0

@@ -49,10 +49,13 @@ class Calls:
         self._told = 0
         #: What others told of calls that this rank has not made yet.
         self._early: list[tuple[int, int, bytes, str]] = []
+        #: Sends that may not be over. They are never cancelled: some MPI crashes at that.
         self._requests: list[MPI.Request] = []
         #: Messages sent to each of the others, and received from each rank.
         self._sent = 0
         self._heard = [0] * comm.size
+        #: The newest call that each rank has told of.
+        self._newest = [0] * comm.size
         self._waiting_since = 0.0
         self._next_look = 0.0
 
@@ -66,6 +69,13 @@ class Calls:
     def latest(self) -> str:
         """Return the number and sheet of this rank's newest call, as words."""
         return f"call {self.number}, {self.sheets[self.number % MEMORY]}"
+
+    def silent(self) -> list[int]:
+        """Return the ranks that have had time to tell of this rank's newest call, and have not."""
+        if self._told < self.number:
+            return []
+        me = self._comm.rank
+        return [r for r, newest in enumerate(self._newest) if newest < self.number and r != me]
 
     def wait_begins(self) -> None:
         """Note that this rank begins to wait."""
@@ -108,6 +118,7 @@ class Calls:
             source = status.Get_source()
             data = self._take(status)
             number = int.from_bytes(data[:8], "little")
+            self._newest[source] = max(number, self._newest[source])
             self._compare(source, number, bytes(data[8:9]), data[9:].decode(errors="replace"))
 
     def _take(self, status: MPI.Status) -> bytearray:
@@ -140,14 +151,6 @@ class Calls:
         """
         self._tell()
         wait(lambda: False)
-
-    def close(self) -> None:
-        """Forget the sheets that nobody has read."""
-        for request in self._requests:
-            if not request.Test():
-                request.Cancel()
-                request.Free()
-        self._requests.clear()
 
     def _tell(self) -> None:
         """Send the sheets of the calls that the others have not heard of."""

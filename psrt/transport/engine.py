@@ -26,7 +26,7 @@ from psrt.transport.node import NodeMemory
 from psrt.transport.patience import Patience
 from psrt.transport.plans.flat import Flat
 from psrt.transport.plans.library import Access, Library
-from psrt.transport.plans.plan import Array, Plan
+from psrt.transport.plans.plan import Array, Plan, name_ranks
 from psrt.transport.regions import Regions
 from psrt.transport.slots import FLOATS, OtherCallError, Ready, clear_words
 from psrt.transport.tickets import Tickets
@@ -246,8 +246,14 @@ class Engine:
         while not ready():
             if self._active:
                 self.poll_active()
-            pause(lambda: f"{plan.whom()} in {self.calls.latest()}")
+            pause(lambda: self._whom(plan))
         patience.end()
+
+    def _whom(self, plan: Plan | _Meet) -> str:
+        """Say who is waited for, and who may be the cause of it."""
+        text = f"{plan.whom()} in {self.calls.latest()}"
+        silent = self.calls.silent()
+        return f"{text}; no word of it from {name_ranks(silent)}" if silent else text
 
     def _idle(self) -> None:
         self._while_idle()
@@ -279,7 +285,6 @@ class Engine:
                 self.calls.drain()
                 self.regions.free()
         finally:
-            self.calls.close()
             self._bell.close()
         if self.broken:
             return  # the others may not come to free the windows and communicators

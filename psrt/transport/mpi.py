@@ -274,6 +274,10 @@ class MpiPort:
         """Make the plan that sums ``gradient[span]`` over all workers."""
         return self._sums().make(span, algorithm, take)
 
+    def share_theta(self, algorithm: str) -> None:
+        """Let the workers of this host have one θ, where ``algorithm`` shards its update."""
+        self.theta = self._sums().share_theta(algorithm)
+
     async def differing(self, number: int) -> list[int]:
         """Return the workers whose number is not the most frequent one."""
         return self._sums().differing(number)

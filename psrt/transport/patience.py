@@ -14,11 +14,16 @@ from typing import Protocol
 
 from psrt.errors import TransportError
 
-#: Polls before the first yield, when there is a core for every rank: some 100 µs. Longer than it
-#: takes to wake a sleeper, or two ranks that answer each other would take turns in falling asleep.
-SPINS = 800
-#: Yields before the first sleep. A yield that takes so many seconds gave the core to a rank that
-#: computes, which would not give it back in time; then the next so many waits do without yields.
+#: Polls before the first yield, when there is a core for every rank: some 15 µs. No more, since
+#: the kernel may have put two of them on one core all the same, and then each waits for the other
+#: to get tired of spinning.
+SPINS = 60
+#: Yields before the first sleep, with a core for every rank: with the spins some 200 µs. Longer
+#: than it takes to wake a sleeper, or two ranks that answer each other would take turns in falling
+#: asleep.
+YIELDS_WITH_A_CORE = 400
+#: Yields before the first sleep, without. A yield that takes so many seconds gave the core to a
+#: rank that computes, which would not give it back in time; the next so many waits do without.
 YIELDS = 50
 BUSY_S = 200e-6
 WAITS_WITHOUT_YIELDS = 50
@@ -65,6 +70,7 @@ class Patience:
             while_idle: called now and then during a long wait.
         """
         self._spins = 0 if crowded else SPINS
+        self._yields = YIELDS if crowded else YIELDS_WITH_A_CORE
         self._timeout_s = timeout_s
         self._bell = bell
         self._while_idle = while_idle
@@ -74,7 +80,7 @@ class Patience:
         self._since = 0.0
         self._flag_is_up = False
         #: Polls before the first sleep, of this wait.
-        self._awake = self._spins + YIELDS
+        self._awake = self._spins + self._yields
         #: Waits that are to do without yields.
         self._hasty = 0
 
@@ -83,7 +89,7 @@ class Patience:
         self._polls = 0
         if self._hasty:
             self._hasty -= 1
-            self._awake = self._spins + YIELDS * (not self._hasty)
+            self._awake = self._spins + self._yields * (not self._hasty)
 
     def end(self) -> None:
         """End a wait that came to something."""

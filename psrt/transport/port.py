@@ -239,6 +239,20 @@ class Port(Protocol):
         """
         ...
 
+    def share_theta(self, algorithm: str) -> None:
+        """Let workers that share memory share their parameters, too; collective.
+
+        For a mode in which θ is the same everywhere, and whose updates all go through reductions
+        with a ``take``. Where ``algorithm`` hands each worker only its own elements, ``theta`` is
+        afterwards the same memory on all workers of a host: the owner's update is everybody's,
+        nothing is copied, and the caches that workers share hold θ once. ``theta`` must hold the
+        same numbers on all workers before.
+
+        Args:
+            algorithm: what ``choice`` returned.
+        """
+        ...
+
     async def differing(self, number: int) -> list[int]:
         """Compare one number of each worker; collective over all workers.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from psrt.collective.machine import MachineCosts
+from psrt.errors import ConfigError
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
 from psrt.transport.engine import Engine, Handle
@@ -15,18 +16,23 @@ from psrt.transport.pick import NODE, PLUS, pick
 from psrt.transport.plans.in_place import Spread
 from psrt.transport.plans.plan import Array, Plan
 from psrt.transport.port import Reduction, Take, Vector
+from psrt.transport.slots import SLOTS
+
+#: The sheet of ``differing``.
+_COMPARISON = "comparison of numbers"
 
 
 class Update(Spread):
-    """Turns a block of sums into parameters, and writes those to every rank of the host."""
+    """Turns a block of sums into parameters, for every rank of the host."""
 
-    def __init__(self, take: Take, thetas: Sequence[Vector], own: int, first: int) -> None:
+    def __init__(self, take: Take, thetas: Sequence[Vector], own: int, *, first: int) -> None:
         """Set up.
 
         Args:
             take: what makes parameters out of sums; see ``psrt.transport.port.Take``.
-            thetas: (n,) each, the parameters of every rank of the host, in shared memory.
-            own: this rank's place among them.
+            thetas: (n,) each, the parameters of every rank of the host, in shared memory; one
+                where all have the same.
+            own: which of them is this rank's.
             first: element of the parameters that the reduced span begins at.
         """
         self.room: Array = np.empty(BLOCK, np.float32)
@@ -40,7 +46,7 @@ class Update(Spread):
         self._others = [t.view(np.uint8).data for r, t in enumerate(thetas) if r != own]
 
     def give(self, span: Span, folded: Array) -> None:
-        """Update the block here and copy it to the others."""
+        """Update the block, and copy it to those who have a θ of their own."""
         at, end = span.start + self._first, span.stop + self._first
         self._take(Span(at, end), folded)
         source = self._own[4 * at : 4 * end]
@@ -63,9 +69,13 @@ class Reductions:
         self._engine = engine
         self._costs = costs
         self._gradient, self._theta = gradient, theta
+        #: Whether θ is the same memory on all ranks of this host.
+        self._one_theta = False
         self._made = 0
         self._numbers = np.zeros(engine.layout.size, np.int64)
-        self._gather: Plan | None = None
+        # What is compiled here runs again and again, so nothing of it may be given away.
+        engine.tickets.on_evict = _refuse
+        self._gather = engine.compiler.phase(_COMPARISON, "all-gather", self._numbers, place=None)
 
     def choice(self, algorithm: str, n: int) -> tuple[str, str]:
         """See ``Port.choice``."""
@@ -73,38 +83,60 @@ class Reductions:
         choice = pick(algorithm, hosts, 4 * n, np.dtype(np.float32), self._costs)
         return choice.algorithm, choice.why
 
+    def share_theta(self, algorithm: str) -> Vector:
+        """See ``Port.share_theta``; return the parameters to work with."""
+        if _shards(algorithm) and not self._one_theta:
+            self._one_theta = True
+            at = self._engine.regions.locate(self._theta)
+            assert at is not None, "θ is in a window"
+            self._theta = self._engine.regions.views(at, self._theta)[0]
+            self._engine.meet("one θ a host")
+        return self._theta
+
     def make(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
         """See ``Port.reduction``."""
         engine, vector = self._engine, span.of(self._gradient)
         place = engine.regions.locate(vector)
         update: Update | None = None
-        shares = algorithm == NODE or algorithm.startswith(PLUS)
-        if take is not None and shares:
-            at = engine.regions.locate(self._theta)
-            assert at is not None, "θ is in a window"
-            thetas = engine.regions.views(at, self._theta)
-            update = Update(take, thetas, engine.layout.local, span.start)
+        if take is not None and _shards(algorithm):
+            update = Update(take, *self._thetas(), first=span.start)
         sheet = f"reduction {self._made} of {span} by {algorithm}"
         self._made += 1
         plan = engine.compiler.all_reduce(sheet, vector, "sum", algorithm, place, update)
-        take = None if shares else take
+        take = None if update is not None else take
         return EngineReduction(engine, plan, sheet, update, take, span, vector)
+
+    def _thetas(self) -> tuple[list[Vector], int]:
+        """Return the θ of each rank of this host, and which of them is this rank's."""
+        if self._one_theta:
+            return [self._theta], 0
+        at = self._engine.regions.locate(self._theta)
+        assert at is not None, "θ is in a window"
+        return self._engine.regions.views(at, self._theta), self._engine.layout.local
 
     def differing(self, number: int) -> list[int]:
         """See ``Port.differing``."""
-        sheet = "comparison of numbers"
-        if self._gather is None:
-            self._gather = self._engine.compiler.phase(
-                sheet, "all-gather", self._numbers, place=None
-            )
         self._numbers[self._engine.layout.rank] = number
-        self._engine.call(sheet)
+        self._engine.call(_COMPARISON)
         self._engine.run(self._gather)
         return outliers(self._numbers.tolist())
 
     def close(self) -> None:
         """Let go of the memory of others."""
         self._gradient = self._theta = np.zeros(0, np.float32)
+
+
+def _refuse(sheet: str) -> None:
+    """Say that there is no room for another reduction."""
+    raise ConfigError(
+        f"too many buckets of gradient to be summed: there is room for {SLOTS} sums inside and "
+        "between hosts; a larger --bucket-bytes makes fewer"
+    )
+
+
+def _shards(algorithm: str) -> bool:
+    """Tell whether each rank is handed only its own elements of the sums."""
+    return algorithm == NODE or algorithm.startswith(PLUS)
 
 
 class EngineReduction(Reduction):

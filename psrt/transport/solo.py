@@ -98,6 +98,9 @@ class SoloPort:
         """Make a plan that takes the own numbers for the sums."""
         return _OwnNumbers(self.gradient, span, take)
 
+    def share_theta(self, algorithm: str) -> None:
+        """Do nothing: there is nobody to share it with."""
+
     async def differing(self, number: int) -> list[int]:
         """Return no worker: one agrees with itself."""
         return []

@@ -342,6 +342,9 @@ class VirtualPort:
             key=self._reductions,
         )
 
+    def share_theta(self, algorithm: str) -> None:
+        """Do nothing: every worker has its own memory."""
+
     async def differing(self, number: int) -> list[int]:
         """Tell every other worker and hear them all."""
         workers = self.wiring.workers

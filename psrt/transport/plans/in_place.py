@@ -16,8 +16,8 @@ copy it: the same bits on all ranks, and in every run.
 
 **Instead of the sum.** A trainer does not want the sums but what the optimizer makes of them. With
 a ``Spread`` of its own, rank r hands its slice of the sums to the optimizer while they are in the
-cache and writes the new parameters to everybody: the gradient's sums are never written to memory,
-and each rank updates n/L parameters instead of n (Xu et al. 2020, arXiv:2004.13336).
+cache: the sums are never written to memory, and each rank updates n/L parameters instead of n (Xu
+et al. 2020, arXiv:2004.13336).
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ Three stages in turn are needed: while a slow rank still copies the results of p
 one folds piece k and already shows piece k + 1. By the time it comes to k + 2, it has met the slow
 one after that was done with k − 1. The turn goes on from one run to the next.
 
-Of n bytes a rank writes (L − 1)/L·n to its stage and n/L more as results; it reads as many.
+Of n bytes a rank writes (L − 1)/L·n to its stage and n/L more as results, n in all; of the others'
+stages it reads (L − 1)/L·n to fold and as much to copy.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ SERVERS = $(if $(filter serial allreduce local-sgd,$(MODE)),0,2)
 OUT = runs/train
 ARGS =
 # Of the parallel tests: numbers of ranks, and seconds that one launch may take.
-RANK_COUNTS = 1 2 3 4 8
+RANK_COUNTS = 1 2 3 4 5 7 8
 LAUNCH_TIMEOUT = 300
 
 # --- what differs between the vendors -----------------------------------------------------------

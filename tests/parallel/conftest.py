@@ -5,6 +5,8 @@ so and ends the job: it cannot hang. Rank 0 alone writes the usual report, with 
 ranks have to say in it.
 """
 
+import contextlib
+import hashlib
 import os
 import shutil
 import sys
@@ -22,13 +24,15 @@ _PASSED, _SKIPPED, _FAILED = range(3)
 _OUTCOMES = {"passed": _PASSED, "skipped": _SKIPPED, "failed": _FAILED}
 _AGREED_STATUS = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
-#: Layout → the host that a rank counts as being on (None: where it is), and the fewest ranks that
-#: make a difference.
+#: From here on ranks are many for a small machine, and tests leave out what fewer ranks show.
+MANY = 5
+#: Layout → the host that a rank counts as being on (None: where it is), the fewest ranks that
+#: make a difference, and the most on which it is worth its time.
 LAYOUTS = {
-    "one-host": (lambda rank: None, 1),
-    "pairs": (lambda rank: rank // 2, 3),
-    "threes": (lambda rank: rank // 3, 4),
-    "apart": (lambda rank: rank, 2),
+    "one-host": (lambda rank: None, 1, 64),
+    "pairs": (lambda rank: rank // 2, 3, MANY - 1),
+    "threes": (lambda rank: rank // 3, 4, 64),
+    "apart": (lambda rank: rank, 2, MANY - 1),
 }
 
 
@@ -160,7 +164,51 @@ def shared_folder(comm):
 @pytest.fixture(params=LAYOUTS)
 def host(request, comm):
     """The number of the host that this rank counts as being on, for every layout in turn."""
-    host_of, fewest = LAYOUTS[request.param]
+    host_of, fewest, most = LAYOUTS[request.param]
     if comm.size < fewest:
         pytest.skip(f"{comm.size} ranks make no such layout")
+    if comm.size > most:
+        pytest.skip("seen on fewer ranks")
     return host_of(comm.rank)
+
+
+@pytest.fixture
+def enough_on_few(comm):
+    """Return what skips the rest of a test that is much the same on any number of ranks."""
+
+    def skip():
+        if comm.size >= MANY:
+            pytest.skip("seen on fewer ranks")
+
+    return skip
+
+
+@pytest.fixture
+def open_group(comm):
+    """Return what makes a group; it is closed afterwards, by itself where it is broken."""
+    from psrt.errors import PsrtError
+    from psrt.group import Group
+
+    groups = []
+
+    def made(**options):
+        groups.append(Group(comm, **({"timeout_s": 20.0} | options)))
+        return groups[-1]
+
+    yield made
+    for group in groups:
+        with contextlib.suppress(PsrtError):
+            group.close()
+
+
+@pytest.fixture
+def same_bits(comm):
+    """Return what tells whether all ranks hold the same bytes, to all of them alike."""
+
+    def same(array):
+        mine = np.frombuffer(hashlib.sha256(np.ascontiguousarray(array)).digest(), np.uint8)
+        digests = np.empty((comm.size, mine.size), np.uint8)
+        comm.Allgather(mine, digests)
+        return bool((digests == digests[0]).all())
+
+    return same

@@ -2,14 +2,11 @@
 
 import time
 
-import numpy as np
 import pytest
 
-from psrt.collective import ALGORITHMS, Step
 from psrt.errors import TransportError
 from psrt.messages import Push
-from psrt.partition import ShardPlan, Span
-from psrt.runtime.all_reduce import LIBRARY, Reducer
+from psrt.partition import ShardPlan
 from psrt.transport import Wiring, drive
 from psrt.transport.mpi import MpiPort
 
@@ -56,27 +53,6 @@ def test_a_message_that_is_not_read_names_the_reader(comm, open_port):
 def test_until_names_whom_it_was_told(open_port):
     with pytest.raises(TransportError, match="ranks 5 and 6 to read"):
         drive(open_port().until(lambda: False, lambda: "ranks 5 and 6 to read"))
-
-
-def test_a_span_that_never_comes_names_its_sender(comm, open_port, host):
-    port = open_port(host=host)
-    if comm.rank == comm.size - 1:
-        scratch = np.empty(8, np.float32)
-        with pytest.raises(TransportError, match="waiting for rank 0"):
-            drive(port.exchange(Step.receiving(0, Span(0, 8), combine=True), scratch))
-
-
-@pytest.mark.parametrize("name", [*ALGORITHMS, LIBRARY])
-def test_an_all_reduce_without_one_rank_fails_everywhere_else(comm, open_port, name):
-    """In memory: a message to MPI that nobody takes would be left over for good."""
-    port = open_port()
-    absent = comm.rank == comm.size - 1
-    if not absent:
-        with pytest.raises(TransportError, match="waiting for "):
-            drive(Reducer(port, name).sum())
-    comm.Barrier()
-    if absent and name == LIBRARY:  # which has to be ended by everyone who has begun it
-        drive(Reducer(port, name).sum())
 
 
 def test_a_rank_that_does_not_come_to_the_end_is_waited_for_in_vain(comm, open_port):

@@ -7,6 +7,7 @@ import psrt
 from psrt import TrainConfig
 from psrt.build import server_role, supervised_problem, wiring_for, worker_role
 from psrt.config import resolve
+from psrt.config.modes import ALLREDUCE_NAMES
 from psrt.mpi_job import run_over_mpi
 from psrt.runtime.roles import assign_roles
 from psrt.transport import drive
@@ -24,7 +25,7 @@ ROUNDS = {
         {"mode": "sync", "servers": 2, "optimizer": "momentum", "clip_norm": 0.5},
         3,
     ),
-    "local-sgd": ({"mode": "local-sgd", "local_steps": 3}, 2),
+    "local-sgd, ring": ({"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"}, 2),
     "local-sgd, butterfly": ({"mode": "local-sgd", "local_steps": 3, "allreduce": "butterfly"}, 2),
     "local-sgd, 1 server": ({"mode": "local-sgd", "local_steps": 3, "servers": 1}, 2),
     "local-sgd, 2 servers, outer": (
@@ -55,8 +56,18 @@ RACES = {
     "softsync, 2": ({"mode": "softsync", "softsync": 2, "servers": 1}, 3),
 }
 WITH_BACKUP = {"sync, 1 backup": ({"mode": "sync", "backup": 1}, 3)}
-#: The sum is exact, but in an order that is the library's own.
-BY_LIBRARY = {"allreduce, mpi": ({"mode": "allreduce", "allreduce": "mpi"}, 2)}
+#: The sum is exact, but in an order of its own.
+OTHER_SUMS = {
+    "allreduce": ({"mode": "allreduce"}, 2),
+    "allreduce, mpi": ({"mode": "allreduce", "allreduce": "mpi"}, 2),
+    "allreduce, node, as a whole": (
+        {"mode": "allreduce", "allreduce": "node", "overlap": False},
+        2,
+    ),
+    "allreduce, clipped": ({"mode": "allreduce", "clip_norm": 0.5, "optimizer": "adam"}, 2),
+    "local-sgd": ({"mode": "local-sgd", "local_steps": 3}, 2),
+    "local-sgd, outer": ({"mode": "local-sgd", "local_steps": 3, "outer_lr": 0.7}, 2),
+}
 
 
 def schemes(*tables):
@@ -87,7 +98,7 @@ def test_the_result_is_that_of_virtual_time_to_the_bit(comm, flags, shared_memor
         assert run is None
 
 
-@pytest.mark.parametrize("flags", schemes(ROUNDS, RACES, BY_LIBRARY))
+@pytest.mark.parametrize("flags", schemes(ROUNDS, RACES, OTHER_SUMS))
 def test_every_mode_learns_and_every_step_counts(comm, flags):
     steps = 20  # less than an epoch of 8 workers: every batch is full
     config = config_of({"lr": 0.1} | flags, steps=steps, log_every=5)
@@ -157,7 +168,7 @@ def test_one_worker_is_serial_to_the_bit(comm, mode, shared_memory):
 def test_the_library_s_all_reduce_agrees_up_to_rounding(comm):
     run = psrt.run(config_of({"mode": "allreduce", "allreduce": "mpi"}), comm=comm)
     if comm.rank == 0:
-        ring = in_virtual_time(comm, config_of({"mode": "allreduce"}))
+        ring = in_virtual_time(comm, config_of({"mode": "allreduce", "allreduce": "ring"}))
         np.testing.assert_allclose(run.theta, ring, rtol=0, atol=1e-5)
 
 
@@ -177,7 +188,7 @@ def test_one_rank_alone_trains_serially(comm):
         {
             "sync": ({"mode": "sync", "servers": 2}, 3),
             "local-sgd": ({"mode": "local-sgd", "servers": 1}, 2),
-            "allreduce": ({"mode": "allreduce"}, 2),
+            "ring": ({"mode": "allreduce", "allreduce": "ring"}, 2),
             "butterfly": ({"mode": "allreduce", "allreduce": "butterfly"}, 2),
         }
     ),
@@ -211,6 +222,36 @@ def test_hosts_do_not_change_the_result(comm, host, flags):
     port.close()
     if comm.rank == 0:
         np.testing.assert_array_equal(whole, in_virtual_time(comm, config))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_every_all_reduce_trains_alike_on_every_layout(comm, host, same_bits):
+    """As a whole and in buckets; θ is compared by the job itself after every update, too."""
+    base = {"mode": "allreduce", "optimizer": "momentum", "check_every": 1, "steps": 5}
+    expected = in_virtual_time(comm, config_of(base | {"allreduce": "ring"}))
+    # On many ranks a half of them is enough: none knows how many there are.
+    for i, name in enumerate(ALLREDUCE_NAMES[comm.size % 2 :: 1 if comm.size < 5 else 2]):
+        cut = [{"overlap": False}, {"bucket_bytes": 1}, {"bucket_bytes": 4000}, {}][i % 4]
+        config = resolve(config_of(base | {"allreduce": name} | cut), ranks=comm.size)
+        problem = supervised_problem(config, workers=comm.size)
+        wiring = wiring_for(expected.size, (), tuple(range(comm.size)))
+        port = MpiPort(comm, wiring, timeout_s=20, host=host)
+        port.theta[:] = problem.initial()
+        drive(worker_role(port, config, problem).run())
+        theta = port.theta.copy()
+        port.close()
+        assert same_bits(theta), name
+        np.testing.assert_allclose(theta, expected, rtol=0, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name", ["auto", "mpi", "double-tree"])
+def test_all_reduce_without_shared_memory(comm, name):
+    config = config_of({"mode": "allreduce", "allreduce": name, "shared_memory": False})
+    run = psrt.run(config, comm=comm)
+    if comm.rank == 0:
+        ring = in_virtual_time(comm, config_of({"mode": "allreduce", "allreduce": "ring"}))
+        np.testing.assert_allclose(run.theta, ring, rtol=0, atol=1e-5)
 
 
 @pytest.mark.mpi(min_size=3)
@@ -248,7 +289,8 @@ def test_delays_change_nothing_but_the_time(comm):
 def test_half_of_the_ranks_are_a_job_of_their_own(comm):
     """Two jobs at once, of different modes, share nothing."""
     half = comm.Split(comm.rank % 2)
-    config = config_of({"mode": "sync"} if comm.rank % 2 else {"mode": "allreduce"})
+    ring = {"mode": "allreduce", "allreduce": "ring"}
+    config = config_of({"mode": "sync"} if comm.rank % 2 else ring)
     run = psrt.run(config, comm=half)
     if half.rank == 0:
         np.testing.assert_array_equal(run.theta, in_virtual_time(half, config))

@@ -18,8 +18,11 @@ EVERY = {
     "ssp": ({"mode": "ssp", "staleness": 1}, 2),
     "softsync": ({"mode": "softsync", "softsync": 1}, 2),
     "local-sgd": ({"mode": "local-sgd", "local_steps": 3}, 2),
+    "local-sgd, ring": ({"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"}, 2),
     "local-sgd, server": ({"mode": "local-sgd", "local_steps": 3, "servers": 1}, 2),
-    "ring": ({"mode": "allreduce"}, 2),
+    "auto": ({"mode": "allreduce", "check_every": 1}, 2),
+    "node": ({"mode": "allreduce", "allreduce": "node", "bucket_bytes": 1}, 2),
+    "ring": ({"mode": "allreduce", "allreduce": "ring"}, 2),
     "tree": ({"mode": "allreduce", "allreduce": "tree"}, 2),
     "butterfly": ({"mode": "allreduce", "allreduce": "butterfly"}, 2),
     "mpi": ({"mode": "allreduce", "allreduce": "mpi"}, 2),
@@ -104,7 +107,8 @@ def test_uneven_data_ends_in_every_mode(comm, flags):
 
 
 @pytest.mark.parametrize(
-    "flags", schemes("sync", "sync, 2 servers", "ring", "tree", "butterfly", "mpi")
+    "flags",
+    schemes("sync", "sync, 2 servers", "auto", "node", "ring", "tree", "butterfly", "mpi"),
 )
 def test_the_divisor_is_the_samples_that_were_there(comm, flags):
     problem = Uneven()
@@ -116,7 +120,7 @@ def test_the_divisor_is_the_samples_that_were_there(comm, flags):
 
 @pytest.mark.parametrize(
     "flags",
-    schemes("sync", "sync, 2 servers", "local-sgd", "local-sgd, server", "ring", "butterfly"),
+    schemes("sync", "sync, 2 servers", "local-sgd, ring", "local-sgd, server", "ring", "butterfly"),
 )
 def test_uneven_data_give_the_bits_of_virtual_time(comm, flags):
     problem, config = Uneven(), config_of(flags)

@@ -4,7 +4,13 @@ import pytest
 
 from psrt.errors import TransportError
 from psrt.transport import patience as module
-from psrt.transport.patience import SPINS, WAITS_WITHOUT_YIELDS, YIELDS, Patience
+from psrt.transport.patience import (
+    SPINS,
+    WAITS_WITHOUT_YIELDS,
+    YIELDS,
+    YIELDS_WITH_A_CORE,
+    Patience,
+)
 
 
 class Clock:
@@ -62,9 +68,10 @@ def test_first_it_spins_then_it_yields_then_it_sleeps(clock):
     patience = Patience(crowded=False, timeout_s=1.0)
     wait(patience, SPINS)
     assert (clock.yields, clock.slept) == (0, [])
-    wait(patience, SPINS + YIELDS)
-    assert (clock.yields, clock.slept) == (YIELDS, [])
-    wait(patience, SPINS + YIELDS + 1)
+    awake = SPINS + YIELDS_WITH_A_CORE
+    wait(patience, awake)
+    assert (clock.yields, clock.slept) == (YIELDS_WITH_A_CORE, [])
+    wait(patience, awake + 1)
     assert len(clock.slept) == 1
 
 

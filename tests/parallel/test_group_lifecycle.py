@@ -1,0 +1,251 @@
+"""Groups from making to closing: what is compiled, forgotten, counted, freed."""
+
+import gc
+import os
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import psrt
+from psrt.collective import ALGORITHMS
+from psrt.errors import ConfigError
+from psrt.group import Group
+from psrt.transport.plans import staged as staged_plan
+from psrt.transport.slots import SLOTS
+
+pytestmark = pytest.mark.mpi
+
+
+def test_what_a_group_says_of_its_ranks(comm, open_group, host):
+    group = open_group(host=host)
+    assert (group.rank, group.size) == (comm.rank, comm.size)
+    assert sum(group.hosts) == comm.size
+    hosts = np.empty(comm.size, np.int64)
+    comm.Allgather(np.array([-1 if host is None else host]), hosts)
+    assert group.hosts == tuple(np.unique(hosts, return_counts=True)[1].tolist())
+
+
+def test_it_is_found_under_its_public_name(comm):
+    with psrt.Group(comm) as group:
+        buffer = group.empty((2, 3))
+        buffer += 1
+        assert (group.allreduce(buffer) == comm.size).all()
+
+
+def test_a_new_buffer_holds_zeros(open_group, host):
+    group = open_group(host=host)
+    for shape, dtype in [((), "float16"), (0, "int32"), ((3, 0), "int64"), ((7, 11), "float64")]:
+        for _ in range(3):
+            buffer = group.empty(shape, dtype)
+            assert buffer.shape == np.empty(shape).shape
+            assert buffer.dtype == dtype
+            assert not buffer.any()
+            buffer[...] = 7
+
+
+def test_buffers_do_not_overlap(comm, open_group, host):
+    group = open_group(host=host)
+    buffers = [group.empty(n) for n in (0, 1, 1024, 1025, 3, 4096)]
+    for i, buffer in enumerate(buffers):
+        buffer[:] = 10 * comm.rank + i
+    comm.Barrier()
+    for i, buffer in enumerate(buffers):
+        assert (buffer == 10 * comm.rank + i).all()
+
+
+def test_groups_can_be_made_and_closed_again_and_again(comm):
+    before = len(os.listdir("/proc/self/fd"))
+    for host in [None, comm.rank] * 5:
+        with Group(comm, timeout_s=20, host=host) as group:
+            assert (group.allreduce(np.ones(3, np.float32)) == comm.size).all()
+            group.allreduce(group.empty(20_000))
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_a_closed_group_refuses(comm):
+    group = Group(comm, timeout_s=20)
+    group.close()
+    group.close()
+    with pytest.raises(ConfigError, match=r"allreduce.*the group is closed"):
+        group.allreduce(np.ones(3, np.float32))
+    with pytest.raises(ConfigError, match=r"empty.*the group is closed"):
+        group.empty(3)
+    with pytest.raises(ConfigError, match=r"start.*the group is closed"):
+        group.start(np.ones(3, np.float32))
+    with pytest.raises(ConfigError, match=r"broadcast.*the group is closed"):
+        group.broadcast(np.ones(3, np.float32))
+
+
+def test_a_call_that_was_compiled_is_refused_after_closing_too(comm):
+    buffers = [np.ones(3, np.float32), np.ones(9000, np.float32)]
+    group = Group(comm, timeout_s=20)
+    for buffer in buffers:
+        group.allreduce(buffer)
+    group.close()
+    for buffer in buffers:
+        with pytest.raises(ConfigError, match="the group is closed"):
+            group.allreduce(buffer)
+
+
+def test_closing_ends_what_is_under_way(comm, host):
+    group = Group(comm, timeout_s=20, host=host)
+    buffers = [np.ones(1000, np.float32) for _ in range(4)]
+    handles = [
+        group.start(buffer, "sum", name)
+        for buffer, name in zip(buffers, ["ring", "node", "mpi", "tree"], strict=True)
+    ]
+    group.close()
+    for buffer, handle in zip(buffers, handles, strict=True):
+        assert handle.done
+        handle.wait()
+        assert (buffer == comm.size).all()
+
+
+def test_two_groups_at_a_time(comm, host):
+    with Group(comm, timeout_s=20, host=host) as one, Group(comm, timeout_s=20) as other:
+        buffers = [one.empty(10), other.empty(10)]
+        for turn in range(5):
+            for group, buffer in zip((one, other), buffers, strict=True):
+                buffer[:] = turn
+                first = group.start(buffer, "sum", "ring")
+                # The other group's window is an array like any other.
+                strange = buffers[group is one]
+                strange[:] = 1
+                second = group.start(strange, "max")
+                for handle in (first, second)[:: 1 - 2 * (comm.rank % 2)]:
+                    handle.wait()
+                assert (buffer == turn * comm.size).all()
+                assert (strange == 1).all()
+
+
+@pytest.mark.mpi(min_size=3)
+def test_a_group_of_some_ranks_in_another_order(comm):
+    part = comm.Split(comm.rank % 2, -comm.rank)
+    with Group(part, timeout_s=20) as group:
+        for name in ("auto", "node", "ring", "mpi", "halving-doubling-blocks"):
+            buffer = np.full(10, comm.rank, np.float32)
+            group.allreduce(buffer, "sum", name)
+            assert (buffer == sum(range(comm.rank % 2, comm.size, 2))).all()
+        buffer = np.full(10, comm.rank, np.float32)
+        group.broadcast(buffer)
+        highest = max(range(comm.rank % 2, comm.size, 2))
+        assert (buffer == highest).all()
+    part.Free()
+
+
+def calls_of(group, count):
+    """Return so many different calls: of other lengths, buffers, operations and algorithms."""
+    names = ["auto", "node", "node+tree", "ring", "mpi", *ALGORITHMS]
+    room = group.empty(count + 10)
+    calls = []
+    for i in range(count):
+        n = 1 + i
+        buffer = room[:n] if i % 3 == 0 else np.empty(n, np.float32)
+        calls.append((buffer, ["max", "sum", "min"][i % 3], names[i % len(names)]))
+    return calls
+
+
+def make(group, call, turn):
+    buffer, op, name = call
+    buffer[:] = np.arange(buffer.size) % 50 + group.rank + turn
+    group.allreduce(buffer, op, name)
+    total = group.size * (group.size - 1) // 2
+    base = np.arange(buffer.size) % 50 + turn
+    expected = {"max": base + group.size - 1, "min": base, "sum": base * group.size + total}[op]
+    np.testing.assert_array_equal(buffer, expected, err_msg=f"{buffer.size} {op} {name}")
+
+
+@pytest.fixture
+def slots(comm, host, monkeypatch):
+    """The number of slots: as many as there are, or, to be quick about it, a few."""
+    if comm.size == 2 and host is None:
+        return SLOTS
+    monkeypatch.setattr("psrt.transport.tickets.SLOTS", 20)
+    return 20
+
+
+def test_more_calls_than_there_are_slots(open_group, host, slots):
+    """The oldest are forgotten, and compiled anew when they are made again."""
+    group = open_group(host=host)
+    calls = calls_of(group, slots + 30)
+    for turn in range(2):
+        for call in calls:
+            make(group, call, turn)
+        for call in calls[:20]:
+            make(group, call, turn)
+
+
+def test_a_slot_is_not_given_away_under_a_slow_rank(comm, open_group, host, slots, monkeypatch):
+    """A root that does not wait for anybody calls so many things that slots are used again."""
+    group = open_group(host=host)
+    staged = np.empty(5000, np.float32)
+    other = np.empty(5001, np.float32)
+    make(group, (staged, "sum", "node"), 0)
+    if comm.rank == comm.size - 1:
+        carry = staged_plan._carry
+
+        def late(copies):
+            time.sleep(0.02)
+            carry(copies)
+
+        monkeypatch.setattr(staged_plan, "_carry", late)
+    for turn in range(2):
+        make(group, (staged, "sum", "node"), turn)
+        for n in range(1, slots + 1):
+            group.broadcast(np.full(n + slots * turn, turn, np.int32))
+        make(group, (other, "sum", "node"), turn)
+
+
+def test_arrays_that_come_and_go(open_group, host):
+    """New arrays find themselves where old ones were, and not on all ranks alike."""
+    group = open_group(host=host)
+    rng = np.random.default_rng(group.rank)
+    kept = []
+    for turn in range(150):
+        buffer = np.full(700, turn + group.rank, np.float32)
+        name = ["auto", "ring", "node", "mpi"][turn % 4]
+        group.allreduce(buffer, "max", name)
+        assert (buffer == turn + group.size - 1).all(), name
+        if rng.random() < 0.3:
+            kept.append(buffer)
+        if len(kept) > 5:
+            kept.clear()
+
+
+def test_arrays_that_were_summed_are_let_go(open_group, enough_on_few):
+    """A group remembers what it has compiled, but not without limit."""
+    enough_on_few()
+    group = open_group()
+    n = 1 << 16
+    tracemalloc.start()
+    for turn in range(120):
+        buffer = np.full(n, turn, np.float32)
+        group.allreduce(buffer, "max")
+        assert buffer[0] == buffer[-1] == turn
+    del buffer
+    gc.collect()
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 80 * 4 * n
+
+
+def test_a_plan_is_compiled_once(open_group, host, monkeypatch):
+    group = open_group(host=host)
+    buffers = [group.empty(100), np.zeros(100, np.float32)]
+    names = ["auto", "node", "ring", "mpi"]
+    for buffer in buffers:
+        for name in names:
+            group.allreduce(buffer, "sum", name)
+            group.start(buffer, "sum", name).wait()
+        group.broadcast(buffer)
+
+    def nothing(*args, **kwargs):
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(group, "_bind", nothing)
+    for buffer in buffers:
+        for name in names:
+            group.allreduce(buffer, "sum", name)
+        group.broadcast(buffer)

@@ -1,0 +1,270 @@
+"""Several all-reduces under way, ended in any order, and calls in a row that overtake each other.
+
+Delays are drawn from each rank's own random numbers, so ranks are apart by everything from a few
+polls to several calls. Results are whole numbers, other ones in every call.
+"""
+
+import dataclasses
+import itertools
+import random
+import time
+
+import numpy as np
+import pytest
+
+from psrt.collective import ALGORITHMS, OPS
+from psrt.transport.plans import staged
+
+pytestmark = pytest.mark.mpi
+NAMES = ["auto", "node", "node+ring", "node+double-tree", "mpi", *ALGORITHMS]
+
+
+def total(group, turn):
+    """Return the sum of ``rank + 1 + turn`` over all ranks."""
+    return group.size * (group.size + 1) // 2 + group.size * turn
+
+
+def started(group, buffer, turn, name):
+    """Start the sum of numbers of a turn; return what checks it at the end."""
+    buffer[...] = group.rank + 1 + turn
+    handle = group.start(buffer, "sum", name)
+
+    def end(wait=True):
+        if not wait:
+            while not handle.test():
+                pass
+        handle.wait()
+        assert handle.done
+        assert handle.test()
+        np.testing.assert_array_equal(buffer, total(group, turn), err_msg=f"{name} {turn}")
+
+    return end
+
+
+@pytest.mark.parametrize("where", ["window", "plain"])
+def test_every_algorithm_under_way_at_once(open_group, host, where):
+    """More than may be unfinished at a time, so the first ones are ended on the way."""
+    group = open_group(host=host)
+    rng = random.Random(group.rank)
+    n = 1500
+    make = group.empty if where == "window" else lambda size: np.empty(size, np.float32)
+    buffers = [make(n) for _ in NAMES]
+    for turn in range(2):
+        ends = [started(group, b, turn, a) for b, a in zip(buffers, NAMES, strict=True)]
+        rng.shuffle(ends)
+        for end in ends:
+            end(rng.random() < 0.5)
+
+
+@pytest.mark.parametrize("name", ["mpi", "ring", "node", "butterfly"])
+def test_ranks_may_end_them_in_opposite_orders(open_group, enough_on_few, host, name):
+    """Of unlike lengths, so that numbers which meet the wrong ones are seen."""
+    if name != "mpi":
+        enough_on_few()
+    group = open_group(host=host)
+    buffers = [np.empty(10 + 500 * i, np.float32) for i in range(6)]
+    for turn in range(5):
+        ends = [started(group, b, turn + i, name) for i, b in enumerate(buffers)]
+        for end in ends if group.rank % 2 else reversed(ends):
+            end((group.rank + turn) % 3 > 0)
+
+
+def test_blocking_calls_among_those_under_way(open_group, host):
+    group = open_group(host=host)
+    rng = random.Random(group.rank)
+    buffers = [np.empty(200, np.float32) for _ in range(3)] + [group.empty(200) for _ in range(3)]
+    blocking = [group.empty(77), np.empty(77, np.float32)]
+    for turn in range(6):
+        name = ["mpi", "auto", "ring", "node+tree", "segmented-ring", "naive"][turn]
+        ends = [started(group, b, turn + i, name) for i, b in enumerate(buffers)]
+        for buffer, call in itertools.product(blocking, [name, "node", "mpi"]):
+            buffer[:] = group.rank + 1 + turn
+            group.allreduce(buffer, "sum", call)
+            np.testing.assert_array_equal(buffer, total(group, turn))
+        root = turn % group.size
+        blocking[1][:] = group.rank
+        group.broadcast(blocking[1], root)
+        np.testing.assert_array_equal(blocking[1], root)
+        rng.shuffle(ends)
+        for end in ends:
+            end(rng.random() < 0.5)
+
+
+@pytest.mark.parametrize("name", ["auto", "mpi", "ring", "node+ring"])
+@pytest.mark.parametrize("where", ["window", "plain"])
+def test_a_second_start_ends_the_first(open_group, enough_on_few, host, where, name):
+    """The second one takes the sums of the first as they are."""
+    enough_on_few()
+    group = open_group(host=host)
+    buffer = group.empty(300) if where == "window" else np.empty(300, np.float32)
+    buffer[:] = 1
+    first = group.start(buffer, "sum", name)
+    second = group.start(buffer, "sum", name)
+    assert first.done
+    third = group.start(buffer, "max", name)
+    assert second.done
+    group.allreduce(buffer, "sum", name)
+    assert third.done
+    np.testing.assert_array_equal(buffer, group.size**3)
+
+
+@pytest.mark.parametrize("name", ["auto", "ring", "node+ring"])
+@pytest.mark.parametrize("where", ["window", "plain"])
+def test_another_view_is_the_same_buffer(open_group, enough_on_few, host, where, name):
+    enough_on_few()
+    group = open_group(host=host)
+    buffer = group.empty(6000) if where == "window" else np.empty(6000, np.float32)
+    buffer[:] = 1
+    group.start(buffer[:], "sum", name)
+    group.start(buffer[:], "sum", name)
+    group.start(buffer[1000:3000], "sum", name)
+    group.allreduce(buffer.reshape(2, 3000), "sum", name)
+    expected = np.full(6000, group.size**3)
+    expected[1000:3000] *= group.size
+    np.testing.assert_array_equal(buffer, expected)
+
+
+def test_many_more_than_may_be_unfinished(open_group, host):
+    group = open_group(host=host)
+    rng = random.Random(group.rank)
+    for turn in range(3):
+        ends = []
+        for i in range(30):
+            buffer = group.empty(40) if i % 10 == 9 else np.empty(40 + i % 2, np.float32)
+            ends.append(started(group, buffer, i + turn, ["ring", "auto", "mpi"][i % 3]))
+        rng.shuffle(ends)
+        for end in ends:
+            end()
+
+
+def test_a_handle_outlives_many_other_calls(open_group, host):
+    """So many that what was compiled first is forgotten meanwhile."""
+    group = open_group(host=host)
+    begun = np.empty(50, np.float32), group.empty(50)
+    ends = [started(group, buffer, 5, "ring") for buffer in begun]
+    kept = [np.full(1, i, np.float32) for i in range(150)]
+    for i, buffer in enumerate(kept):
+        group.allreduce(buffer, "sum", "auto")
+        assert buffer[0] == i * group.size
+    for end in ends:
+        end()
+
+
+def test_what_is_forgotten_is_ended_first(comm, open_group, host):
+    """A root that nobody holds up calls many other things while the others have not even begun."""
+    group = open_group(host=host)
+    for name in ("ring", "node", "butterfly"):
+        buffer = np.empty(3000, np.float32)
+        group.allreduce(np.zeros(1, np.float32))
+        if comm.rank:
+            time.sleep(0.03)
+        end = started(group, buffer, 3, name)
+        for i in range(100):
+            group.broadcast(np.full(2, i, np.int32))
+        end()
+
+
+def test_a_buffer_that_only_the_handle_remembers(open_group, host):
+    """An array that its owner forgets while it is being summed still takes part."""
+    group = open_group(host=host)
+    for turn in range(20):
+        kept = np.full(3000, group.rank + 1, np.float32)
+        handles = [group.start(np.full(3000, turn, np.float32), "sum", "ring") for _ in range(2)]
+        handle = group.start(kept, "sum", "tree")
+        junk = [np.full(3000, -7, np.float32) for _ in range(10)]
+        for each in (*handles, handle):
+            each.wait()
+        np.testing.assert_array_equal(kept, total(group, 0))
+        assert len(junk) == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [("node", 1), ("auto", 3), ("node", 3000), ("ring", 5), ("butterfly", 40), ("mpi", 4)],
+)
+def test_a_row_of_calls_at_uneven_speeds(open_group, host, name, n):
+    """Whoever is fast runs ahead as far as it can; nothing may be overwritten too soon."""
+    group = open_group(host=host)
+    rng = random.Random(group.rank)
+    window, plain = group.empty(n), np.empty(n, np.float32)
+    calls = 300 if group.size <= 4 else 60
+    for turn in range(calls):
+        if rng.random() < 0.05:
+            time.sleep(rng.random() * 1e-3)
+        for buffer in (window, plain):
+            buffer[:] = group.rank + 1 + turn
+            group.allreduce(buffer, "sum", name)
+            assert buffer[0] == buffer[-1] == total(group, turn), (turn, name)
+
+
+def test_ten_thousand_tiny_calls(open_group):
+    """On one host; the laggard is another one every now and then, and often there is none."""
+    group = open_group()
+    rng = random.Random(group.rank)
+    buffer = np.empty(2, np.int64)
+    calls = 10_000 if group.size <= 2 else 20_000 // group.size**2
+    for turn in range(calls):
+        if turn % 64 == 0 and rng.random() < 0.1:
+            time.sleep(rng.random() * 2e-3)
+        buffer[:] = group.rank + 1 + turn, turn
+        group.allreduce(buffer)
+        assert buffer.tolist() == [total(group, turn), group.size * turn]
+
+
+@pytest.fixture
+def slow_sums(comm, monkeypatch):
+    """Let every fold of a sum take its time, before and after, another one on each rank."""
+    slow = slowed(OPS["sum"].ufunc, random.Random(comm.rank))
+    monkeypatch.setitem(OPS, "sum", dataclasses.replace(OPS["sum"], ufunc=slow))
+
+
+def slowed(function, rng):
+    """Return a function that often dawdles before and after."""
+
+    def wrapper(*args, **kwargs):
+        if rng.random() < 0.25:
+            time.sleep(rng.random() * 1.5e-3)
+        value = function(*args, **kwargs)
+        if rng.random() < 0.25:
+            time.sleep(rng.random() * 1.5e-3)
+        return value
+
+    return wrapper
+
+
+@pytest.mark.parametrize("name", ["node", "node+ring", "mpi", *ALGORITHMS])
+def test_with_a_dawdler_at_every_fold(open_group, enough_on_few, host, slow_sums, name):
+    """Whoever is late still reads what was meant for it, in windows and on stages."""
+    if name not in ("node", "ring", "halving-doubling-blocks", "double-tree"):
+        enough_on_few()
+    group = open_group(host=host)
+    for n in (30, 2500):
+        for buffer in (group.empty(n), np.empty(n, np.float32)):
+            for turn in range(2):
+                buffer[:] = np.arange(n) % 50 + group.rank + 1 + turn
+                group.allreduce(buffer, "sum", name)
+                expected = np.arange(n) % 50 * group.size + total(group, turn)
+                np.testing.assert_array_equal(buffer, expected)
+
+
+def test_flat_stages_with_a_dawdler_at_every_turn(open_group, slow_sums):
+    group = open_group()
+    buffer = np.empty(3, np.float32)
+    for turn in range(40):
+        buffer[:] = group.rank + 1 + turn
+        group.allreduce(buffer, "sum", "node")
+        np.testing.assert_array_equal(buffer, total(group, turn))
+
+
+def test_staged_pieces_with_a_dawdler_at_every_turn(open_group, slow_sums, monkeypatch):
+    """Ranks copy in, fold and copy out at different speeds, and pieces are many and small."""
+    monkeypatch.setattr("psrt.transport.compiler.PIECE_BYTES", 4096)
+    group = open_group()
+    monkeypatch.setattr(staged, "_carry", slowed(staged._carry, random.Random(-1 - group.rank)))
+    # In three, four and nine pieces: the next call begins on every one of the stages.
+    for buffer in [np.empty(n, np.float32) for n in (2100, 4000, 9000)]:
+        for turn in range(6):
+            buffer[:] = np.arange(buffer.size) % 50 + group.rank + 1 + turn
+            group.allreduce(buffer, "sum", "node")
+            expected = np.arange(buffer.size) % 50 * group.size + total(group, turn)
+            np.testing.assert_array_equal(buffer, expected)

@@ -1,0 +1,213 @@
+"""What an all-reduce of a group comes to: every algorithm, operation, type, length and layout."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from psrt.collective import ALGORITHMS, OPS
+from psrt.group import DTYPES
+from psrt.partition import even_spans
+
+pytestmark = pytest.mark.mpi
+NODES = ["auto", "node", *(f"node+{name}" for name in ALGORITHMS)]
+NAMES = [*NODES, "mpi", *ALGORITHMS]
+PAIRS = list(itertools.product(OPS, DTYPES))
+#: Elements of a window that views are taken from, and where they begin.
+ROOM, OFFSET = 5000, 13
+
+
+def numbers(rank, size, n, op, dtype, salt=0):
+    """Return (n,) small whole numbers of a rank: exact in any order and in every type."""
+    rng = np.random.default_rng((rank, n, salt))
+    values = rng.choice([-1, 1, 2], n) if op == "prod" else rng.integers(-8, 8, n)
+    return (values * (size if op == "mean" else 1)).astype(dtype)
+
+
+def result(size, n, op, dtype, salt=0):
+    """Return what all ranks must end with."""
+    whole = [numbers(rank, size, n, op, np.int64, salt) for rank in range(size)]
+    folded = OPS[op].ufunc.reduce(whole)
+    return (folded // size if op == "mean" else folded).astype(dtype)
+
+
+class Buffers:
+    """Arrays of a length and a type, in every place that an array can have."""
+
+    def __init__(self, group):
+        self.room = {dtype: group.empty(ROOM, dtype) for dtype in DTYPES}
+
+    def all_of(self, n, dtype):
+        """Return a buffer, a view into it, an array, and one with two dimensions."""
+        room, flat = self.room[dtype], np.empty(n, dtype)
+        return [room[:n], room[OFFSET : OFFSET + n], flat, flat.copy().reshape(-1, 1)]
+
+
+def reduced(group, name, op, buffer, dtype, salt=0):
+    """All-reduce whole numbers in ``buffer`` and compare."""
+    n, size = buffer.size, group.size
+    buffer[...] = numbers(group.rank, size, n, op, dtype, salt).reshape(buffer.shape)
+    assert group.allreduce(buffer, op, name) is buffer
+    expected = result(size, n, op, dtype, salt).reshape(buffer.shape)
+    np.testing.assert_array_equal(buffer, expected, err_msg=f"{name} {op} {dtype} {n}")
+
+
+@pytest.mark.parametrize("name", ["auto", "node", "node+ring", "mpi", "ring", "butterfly"])
+def test_every_operation_on_every_type(open_group, enough_on_few, host, name):
+    if name not in ("auto", "node+ring"):
+        enough_on_few()
+    group = open_group(host=host)
+    buffers = Buffers(group)
+    turns = itertools.count()
+    for op, dtype in PAIRS:
+        if (name, dtype) == ("mpi", "float16"):
+            continue
+        turn = next(turns)
+        for place in (turn % 2, 2 + turn % 2):
+            reduced(group, name, op, buffers.all_of(50, dtype)[place], dtype, salt=turn)
+
+
+def test_every_algorithm_on_every_length_and_in_every_place(comm, open_group, host):
+    """Operations and types take turns, another one for every length, place and algorithm."""
+    group = open_group(host=host)
+    buffers = Buffers(group)
+    # None, one, fewer than ranks, ragged, and more than the smallest plan of a host takes.
+    lengths = [0, 1, comm.size - 1, 3 * comm.size + 1, 4500]
+    for turn, name in enumerate(NAMES):
+        for i, n in enumerate(lengths):
+            op, dtype = PAIRS[(7 * turn + 3 * i) % len(PAIRS)]
+            dtype = "float32" if name == "mpi" and dtype == "float16" else dtype
+            for place in ((turn + i) % 2, 2 + (turn // 2 + i) % 2):
+                reduced(group, name, op, buffers.all_of(n, dtype)[place], dtype, salt=turn)
+
+
+@pytest.mark.parametrize("where", ["window", "plain"])
+def test_slices_of_several_blocks(comm, open_group, enough_on_few, host, where):
+    """Longer than a block of the shared-memory fold, and than a piece of what is staged."""
+    enough_on_few()
+    group = open_group(host=host)
+    n = 65_537 * max(comm.size, 5)
+    buffer = group.empty(n) if where == "window" else np.empty(n, np.float32)
+    mine = np.arange(n, dtype=np.float32) % 1009
+    for name in ["auto", "node", "node+ring", "node+segmented-ring", "segmented-ring", "mpi"]:
+        for _ in range(2):
+            buffer[:] = mine * (comm.rank + 1)
+            group.allreduce(buffer, "sum", name)
+            total = comm.size * (comm.size + 1) // 2
+            np.testing.assert_array_equal(buffer, mine * total, err_msg=name)
+
+
+def test_all_ranks_get_the_same_bits_in_every_run(open_group, same_bits, host):
+    """Random numbers, among them some that are none, of both signs, and such zeros."""
+    group = open_group(host=host)
+    rows = np.random.default_rng(group.rank).standard_normal(4500)
+    rows[::97] = 0.0 if group.rank % 3 else -0.0
+    rows[5::331] = np.nan if group.rank % 2 else -np.nan
+    rows[1::503] = np.inf
+    windows = {dtype: group.empty(4500, dtype) for dtype in ("float16", "float32", "float64")}
+    turns = itertools.cycle(itertools.product(OPS, windows))
+    for name, n in itertools.product([*NODES, *ALGORITHMS], [11, 4500]):
+        op, dtype = next(turns)
+        mine, window = rows.astype(dtype), windows[dtype]
+        if name == "auto" and group.choice(mine[:n].nbytes, dtype).algorithm == "mpi":
+            continue
+        for buffer in (window[:n], np.empty(n, dtype)):
+            runs = []
+            for _ in range(2):
+                buffer[:] = mine[:n]
+                with np.errstate(all="ignore"):
+                    group.allreduce(buffer, op, name)
+                assert same_bits(buffer), (name, op, n)
+                runs.append(buffer.tobytes())
+            assert runs[0] == runs[1], (name, op, n)
+
+
+def test_the_mean_of_whole_numbers_is_rounded_down(open_group, host):
+    group = open_group(host=host)
+    total = np.add.reduce([[rank - 9, rank, 5 * rank] for rank in range(group.size)])
+    for name in NAMES:
+        for dtype in ("int32", "int64"):
+            buffer = np.array([group.rank - 9, group.rank, 5 * group.rank], dtype)
+            group.allreduce(buffer, "mean", name)
+            assert buffer.tolist() == (total // group.size).tolist(), name
+
+
+def test_a_number_without_dimensions(open_group, enough_on_few, host):
+    enough_on_few()
+    group = open_group(host=host)
+    buffers = [group.empty(()), np.empty((), np.float32), np.empty((1, 1, 1), np.float32)]
+    for name, buffer in itertools.product(NAMES, buffers):
+        buffer[...] = 2
+        group.allreduce(buffer, "prod", name)
+        assert buffer == 2**group.size, name
+
+
+def test_arrays_that_are_not_aligned(open_group, enough_on_few, host):
+    enough_on_few()
+    group = open_group(host=host)
+    for n in (9, 4500):
+        buffer = np.empty(4 * n + 1, np.uint8)[1:].view(np.float32)
+        assert not buffer.flags.aligned
+        for name in ("auto", "node", "node+tree", "ring", "double-tree"):
+            reduced(group, name, "sum", buffer, "float32")
+
+
+def test_arrays_of_other_classes(open_group, host):
+    class Mine(np.ndarray):
+        def reshape(self, *shape):
+            raise AssertionError("not asked for")
+
+    group = open_group(host=host)
+    for name in ("auto", "ring", "mpi"):
+        buffer = np.zeros((3, 2), np.float32).view(Mine)
+        buffer += group.rank
+        group.allreduce(buffer, "max", name)
+        assert type(buffer) is Mine
+        assert (np.asarray(buffer) == group.size - 1).all()
+
+
+def test_auto_is_what_choice_says(open_group, same_bits, host):
+    group = open_group(host=host)
+    for n in (0, 10, 70_000):
+        choice = group.choice(4 * n)
+        assert choice.algorithm in NAMES
+        assert choice.why
+        assert same_bits(np.frombuffer(choice.why.encode(), np.uint8))
+        mine = np.random.default_rng(group.rank).standard_normal(n).astype(np.float32)
+        by_auto, by_name = mine.copy(), mine.copy()
+        group.allreduce(by_auto)
+        group.allreduce(by_name, "sum", choice.algorithm)
+        if choice.algorithm != "mpi":
+            assert by_auto.tobytes() == by_name.tobytes()
+
+
+def test_what_all_ranks_send_all_ranks_receive(comm, open_group, enough_on_few, host):
+    enough_on_few()
+    group = open_group(host=host)
+    window = group.empty(1000)
+    for name, buffer in itertools.product(NAMES, [window, np.zeros(1000, np.float32)]):
+        before = np.array([group.bytes_sent, group.bytes_received])
+        group.allreduce(buffer, "sum", name)
+        moved = np.array([group.bytes_sent, group.bytes_received]) - before
+        comm.Allreduce(comm_in_place(), moved)
+        assert moved[0] == moved[1], name
+        # Every rank needs what the others have, and they need what it has.
+        least = buffer.nbytes if group.size > 1 else 0
+        assert moved[0] >= least, name
+
+
+def comm_in_place():
+    from mpi4py import MPI
+
+    return MPI.IN_PLACE
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_ring_sends_what_the_table_says(open_group, host):
+    group = open_group(host=host)
+    for buffer in (group.empty(1001), np.zeros(1001, np.float32)):
+        before = group.bytes_sent
+        group.allreduce(buffer, "sum", "ring")
+        chunks = [span.size for span in even_spans(1001, group.size)]
+        most = 2 * 4 * max(chunks) * (group.size - 1)
+        assert most - 8 * group.size <= group.bytes_sent - before <= most

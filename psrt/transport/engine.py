@@ -8,6 +8,7 @@ where in its memory a rank's array is, is bound on each rank by itself (``compil
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -33,6 +34,9 @@ from psrt.transport.tickets import Tickets
 
 #: Polls before a wait gets its own state: most collectives of a few kilobytes end within these.
 _QUICK_POLLS = 60
+#: Yields before the first sleep, with more ranks than cores, and how long one may take. Here the
+#: rank that gets the core is one that this rank waits for, so giving it away is always right.
+_YIELDS, _BUSY_S = 400, math.inf
 #: The largest tag that any MPI allows, and as many as are enough to tell calls apart.
 _LEAST_TAGS, _MOST_TAGS = 32767, (1 << 24) - 1
 
@@ -74,6 +78,8 @@ class Engine:
             crowded=self._crowded,
             timeout_s=timeout_s,
             bell=self._bell if self._bell.works else None,
+            busy_s=_BUSY_S,
+            yields=_YIELDS,
             while_idle=self._idle,
         )
         self.regions = Regions(self._node)

@@ -59,6 +59,8 @@ class Patience:
         crowded: bool,
         timeout_s: float,
         bell: Sleeper | None = None,
+        busy_s: float = BUSY_S,
+        yields: int = YIELDS,
         while_idle: Callable[[], None] = lambda: None,
     ) -> None:
         """Set up.
@@ -67,11 +69,14 @@ class Patience:
             crowded: whether the host has more ranks than cores; then nobody spins.
             timeout_s: the deadline of a wait.
             bell: ends a sleep when there is something to see; None: only time does.
+            busy_s: a yield that takes so long is not worth repeating: see ``BUSY_S``.
+            yields: before the first sleep, with more ranks than cores.
             while_idle: called now and then during a long wait.
         """
         self._spins = 0 if crowded else SPINS
-        self._yields = YIELDS if crowded else YIELDS_WITH_A_CORE
+        self._yields = yields if crowded else YIELDS_WITH_A_CORE
         self._timeout_s = timeout_s
+        self._busy_s = busy_s
         self._bell = bell
         self._while_idle = while_idle
         #: Whether some of what is waited for rings no bell.
@@ -111,7 +116,7 @@ class Patience:
             return
         if self._polls <= self._awake:
             os.sched_yield()
-            if time.monotonic() - now > BUSY_S:
+            if time.monotonic() - now > self._busy_s:
                 self._awake, self._hasty = 0, WAITS_WITHOUT_YIELDS
             return
         if self._bell is not None and not self._flag_is_up:

@@ -243,10 +243,10 @@ class Port(Protocol):
         """Let workers that share memory share their parameters, too; collective.
 
         For a mode in which θ is the same everywhere, and whose updates all go through reductions
-        with a ``take``. Where ``algorithm`` hands each worker only its own elements, ``theta`` is
-        afterwards the same memory on all workers of a host: the owner's update is everybody's,
-        nothing is copied, and the caches that workers share hold θ once. ``theta`` must hold the
-        same numbers on all workers before.
+        with a ``take``. Where ``algorithm`` hands each worker only its own elements, a large
+        ``theta`` is afterwards the same memory on all workers of a host: the owner's update is
+        everybody's, nothing is copied, and the caches that workers share hold θ once. ``theta``
+        must hold the same numbers on all workers before.
 
         Args:
             algorithm: what ``choice`` returned.

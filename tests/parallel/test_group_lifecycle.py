@@ -12,6 +12,7 @@ import psrt
 from psrt.collective import ALGORITHMS
 from psrt.errors import ConfigError
 from psrt.group import Group
+from psrt.partition import even_spans
 from psrt.transport.plans import staged as staged_plan
 from psrt.transport.slots import SLOTS
 
@@ -249,3 +250,54 @@ def test_a_plan_is_compiled_once(open_group, host, monkeypatch):
         for name in names:
             group.allreduce(buffer, "sum", name)
         group.broadcast(buffer)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_calls_that_go_well_send_no_sheets(comm, open_group):
+    """However long a rank polls: what counts is how long it is since its last call."""
+    group = open_group()
+    buffer = np.ones(5, np.float32)
+    for _ in range(50):
+        handle = group.start(buffer, "max", "ring")
+        if comm.rank == 0:
+            time.sleep(0.008)
+        while not handle.test():
+            pass
+    assert group._engine.calls._sent == 0
+
+
+@pytest.mark.mpi(min_size=2)
+def test_sheets_that_nobody_has_read_do_not_hinder_the_end(comm, monkeypatch):
+    """A rank that is always last tells of nothing and reads nothing, while the others tell it."""
+    monkeypatch.setattr("psrt.transport.calls.TELL_AFTER_S", 0.0)
+    monkeypatch.setattr("psrt.transport.calls._LOOK_EVERY_S", 0.001)
+    with Group(comm, timeout_s=20) as group:
+        for _ in range(3):
+            if comm.rank == 0:
+                time.sleep(0.02)
+            group.allreduce(np.ones(5, np.float32), "sum", "ring")
+        told = group._engine.calls._sent
+    assert told or comm.rank == 0
+
+
+def test_hosts_whose_ranks_are_not_neighbours(comm, open_group):
+    group = open_group(host=comm.rank % 2)
+    for n in (3, 5000):
+        for buffer in (group.empty(n), np.empty(n, np.float32)):
+            for name in ("auto", "node", "node+tree", *ALGORITHMS):
+                buffer[:] = np.arange(n) % 50 + comm.rank
+                group.allreduce(buffer, "sum", name)
+                total = comm.size * (comm.size - 1) // 2
+                np.testing.assert_array_equal(buffer, np.arange(n) % 50 * comm.size + total)
+            buffer[:] = comm.rank
+            mine = group.reduce_scatter(buffer, "max")
+            assert (mine == comm.size - 1).all()
+            mine[:] = comm.rank
+            group.all_gather(buffer)
+            owners = np.repeat(np.arange(comm.size), np.diff([0, *ends(n, comm.size)]))
+            np.testing.assert_array_equal(buffer, owners)
+            group.broadcast(buffer, comm.size - 1)
+
+
+def ends(n, size):
+    return [span.stop for span in even_spans(n, size)]

@@ -72,7 +72,11 @@ def trained(port, problem, ranks, **knobs):
     ("algorithm", "optimizer"),
     [("node", "sgd"), ("node", "adam"), ("auto", "adam"), ("ring", "sgd"), ("double-tree", "adam")],
 )
-def test_buckets_that_overlap_lead_where_one_worker_gets_alone(comm, host, algorithm, optimizer):
+@pytest.mark.parametrize("one_theta_from", [0, 1 << 40])
+def test_buckets_that_overlap_lead_where_one_worker_gets_alone(
+    comm, host, algorithm, optimizer, one_theta_from, monkeypatch
+):
+    monkeypatch.setattr("psrt.transport.reductions.ONE_THETA_BYTES", one_theta_from)
     if comm.size not in (2, 4, 8):
         pytest.skip("the mean of equal numbers is exact for powers of two")
     problem = SameForAll(np.random.default_rng(comm.rank))
@@ -90,7 +94,10 @@ def test_buckets_that_overlap_lead_where_one_worker_gets_alone(comm, host, algor
 
 
 @pytest.mark.parametrize("algorithm", ["node", "ring"])
-def test_the_ranks_of_a_host_share_one_theta_where_its_update_is_sharded(comm, host, algorithm):
+def test_the_ranks_of_a_host_share_one_theta_where_its_update_is_sharded(
+    comm, host, algorithm, monkeypatch
+):
+    monkeypatch.setattr("psrt.transport.reductions.ONE_THETA_BYTES", 0)
     port = MpiPort(comm, wiring_for(5, (), tuple(range(comm.size))), timeout_s=20, host=host)
     chosen, _ = port.choice(algorithm, 5)
     port.theta[:] = -1.0

@@ -193,13 +193,13 @@ class Group:
 
         Returns:
             This rank's chunk, a flat view of ``buf``: the ``rank``-th of
-            ``psrt.partition.even_spans(buf.size, size)``.
+            ``psrt.partition.even_spans(buf.size, size)``, of the elements as they are stored.
 
         Raises:
             as ``allreduce``.
         """
         self._find("reduce_scatter", buf, op).run()
-        return even_spans(buf.size, self.size)[self.rank].of(buf.reshape(-1))
+        return even_spans(buf.size, self.size)[self.rank].of(_stored(buf))
 
     def all_gather(self, buf: AnyArray) -> AnyArray:
         """Fill ``buf`` with every rank's chunk of it, as ``reduce_scatter`` cuts and leaves them.
@@ -342,13 +342,14 @@ class Group:
         wrong = self._wrong(buf, op, algorithm, root)
         if wrong:
             self._refuse(f"{call}({op}, {algorithm})", wrong)
-        vector = np.asarray(buf).reshape(-1)  # whatever a class of its own makes of reshape
+        vector = _stored(buf)
         place = self._engine.regions.locate(vector)
         name = ""
         if call in ("allreduce", "start"):
             name = self._pick(algorithm, vector.nbytes, vector.dtype).algorithm
         where = "any array" if place is None else f"group.empty {place.region}+{place.offset}"
         words = [f"shape {buf.shape}", str(buf.dtype), where]
+        words += [] if buf.flags.c_contiguous else ["columns first"]
         words += [op] if call != "broadcast" else [f"root {root}"]
         words += [name] if name else []
         words += [f"number {number}"] if call == "start" and place is None else []
@@ -400,7 +401,7 @@ class Group:
             return f"a {type(buf).__name__} is no numpy array of numbers"
         if buf.dtype.name not in DTYPES or not buf.dtype.isnative:
             return f"{buf.dtype.str} numbers cannot be reduced, only native {', '.join(DTYPES)}"
-        if not buf.flags.c_contiguous:
+        if not buf.flags.forc:
             return f"the array of shape {buf.shape} and strides {buf.strides} is not contiguous"
         if not buf.flags.writeable:
             return "the array is read-only"
@@ -430,3 +431,9 @@ class Group:
 def _overlap(one: AnyArray, other: object) -> bool:
     """Tell whether two arrays have memory in common; they are contiguous, or will be refused."""
     return isinstance(other, np.ndarray) and np.may_share_memory(one, other)
+
+
+def _stored(buf: AnyArray) -> AnyArray:
+    """Return the elements of a contiguous array in the order in which they lie, uncopied."""
+    plain = np.asarray(buf)  # whatever a class of its own makes of reshape
+    return (plain if plain.flags.c_contiguous else plain.T).reshape(-1)

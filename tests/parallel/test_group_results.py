@@ -211,3 +211,14 @@ def test_a_ring_sends_what_the_table_says(open_group, host):
         chunks = [span.size for span in even_spans(1001, group.size)]
         most = 2 * 4 * max(chunks) * (group.size - 1)
         assert most - 8 * group.size <= group.bytes_sent - before <= most
+
+
+def test_an_array_stored_by_columns_is_contiguous_too(comm, open_group):
+    group = open_group()
+    buffer = np.asfortranarray(np.arange(12, dtype=np.float32).reshape(3, 4) + comm.rank)
+    group.allreduce(buffer)
+    expected = comm.size * np.arange(12).reshape(3, 4) + sum(range(comm.size))
+    np.testing.assert_array_equal(buffer, expected)
+    own = group.reduce_scatter(buffer)
+    assert own.base is not None
+    assert np.shares_memory(own, buffer) or not own.size

@@ -7,12 +7,12 @@ communicates, so the same roles run over MPI, in virtual time, and alone.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 
 from psrt.collective.machine import DEFAULT_COSTS, MachineCosts
 from psrt.config import TrainConfig, check_data, to_toml
+from psrt.costs_file import read_costs
 from psrt.data import load_dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
@@ -93,14 +93,9 @@ def machine_costs(config: TrainConfig) -> MachineCosts:
     if config.costs is None:
         return DEFAULT_COSTS
     try:
-        text = Path(config.costs).read_text(encoding="utf-8")
-        return MachineCosts.from_json(text)
-    except OSError as error:
-        raise ConfigError(f"--costs {config.costs}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"--costs {config.costs}: not a text in UTF-8") from None
+        return read_costs(config.costs)
     except ConfigError as error:
-        raise ConfigError(f"--costs {config.costs}: {error}") from None
+        raise ConfigError(f"--costs {error}") from None
 
 
 def wiring_for(n: int, servers: tuple[int, ...], workers: tuple[int, ...]) -> Wiring:

@@ -31,6 +31,7 @@ from psrt.runtime.tally import Tally
 from psrt.runtime.worker import Worker
 from psrt.transport import drive
 from psrt.transport.agreement import AbortGuard, send_text, together
+from psrt.transport.hosts import split_hosts
 from psrt.transport.mpi import MpiPort
 from psrt.transport.port import Vector
 
@@ -205,13 +206,10 @@ class _Job:
 
 def _hosts(comm: MPI.Comm) -> list[int]:
     """Return, for each rank, the lowest rank of its host; collective."""
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    lowest = np.array([comm.rank], np.int64)
-    node.Bcast(lowest)
+    node, layout = split_hosts(comm)
     node.Free()
-    hosts = np.empty(comm.size, np.int64)
-    comm.Allgather(lowest, hosts)
-    return [int(host) for host in hosts]
+    lowest = {rank: ranks[0] for ranks in layout.hosts for rank in ranks}
+    return [lowest[rank] for rank in range(comm.size)]
 
 
 def _resolved(

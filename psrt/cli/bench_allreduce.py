@@ -16,6 +16,7 @@ from psrt.bench.probes import read_machine
 from psrt.bench.seats import Seats
 from psrt.bench.whole_numbers import MOST_RANKS
 from psrt.collective.machine import MachineCosts
+from psrt.costs_file import read_costs
 from psrt.errors import ConfigError
 from psrt.explain.compare_ranges import read_ranks, read_sizes
 from psrt.transport.agreement import send_text, together
@@ -137,25 +138,10 @@ def _costs(
             text = fitted.costs.to_json()
     with together(comm):
         if comm.rank == 0 and given.costs is not None:
-            text = _read(given.costs)
+            text = read_costs(given.costs).to_json()
         if comm.rank == 0 and given.fit is not None:
             _write(given.fit, text)
     return fitted, MachineCosts.from_json(send_text(comm, text))
-
-
-def _read(path: str) -> str:
-    """Return the text of a file of costs, after a look whether it holds any."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except ValueError:  # not UTF-8, or a path that no file can have
-        raise ConfigError(f"{path}: not a text in UTF-8") from None
-    try:
-        MachineCosts.from_json(text)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    return text
 
 
 def _write(path: str, text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from psrt.cli.flags import FlagParser
@@ -110,15 +109,10 @@ def costs_of(given: argparse.Namespace) -> Costs:
     Raises:
         ConfigError: for a file or a number that will not do.
     """
-    from psrt.collective.machine import DEFAULT_COSTS, MachineCosts
+    from psrt.collective.machine import DEFAULT_COSTS
+    from psrt.costs_file import read_costs
 
-    machine = DEFAULT_COSTS
-    if given.costs is not None:
-        text = _read(given.costs)
-        try:
-            machine = MachineCosts.from_json(text)
-        except ConfigError as error:
-            raise ConfigError(f"{given.costs}: {error}") from None
+    machine = DEFAULT_COSTS if given.costs is None else read_costs(given.costs)
     costs: Costs = getattr(machine, given.link)
     chosen = {
         name: _seconds(name, text)
@@ -158,12 +152,3 @@ def _seconds(name: str, text: str) -> float:
     if not 0 <= value < 1e9:
         raise ConfigError(f"{name} must be seconds such as 2.5e-5, got {text!r}")
     return value
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except ValueError:  # not UTF-8, or a path that no file can have
-        raise ConfigError(f"{path}: not a text in UTF-8") from None

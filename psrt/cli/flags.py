@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from psrt.config import Knob, TrainConfig, did_you_mean, read_toml
 from psrt.config.kinds import DELAYS, SWITCH
 from psrt.config.knobs import dashed, knobs_of, read, shown
 from psrt.errors import ConfigError
+from psrt.files import read_text
 
 _DESCRIPTION = """\
 Train a model on every rank that mpirun started; on one rank, serially.
@@ -101,13 +101,7 @@ def config_of(namespace: argparse.Namespace) -> TrainConfig:
 
 
 def _read_config(path: str) -> dict[str, Any]:
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except ValueError:  # not UTF-8, or a path that no file can have
-        raise ConfigError(f"{path}: not a TOML file in UTF-8") from None
-    return read_toml(text, source=path)
+    return read_toml(read_text(path, "a TOML file"), source=path)
 
 
 def _add_flag(group: argparse._ArgumentGroup, name: str, knob: Knob) -> None:

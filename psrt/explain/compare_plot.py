@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from psrt.collective.closed_forms import CLOSED_FORMS
 from psrt.errors import ConfigError
 from psrt.explain.compare import Comparison, compare
+from psrt.report.figure import blank, save
 from psrt.units import size_text, time_text
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def plot(comparison: Comparison, path: str | PathLike[str]) -> None:
     if len(ranks) > 1:
         _map(axes[-1], comparison, ranks)
     figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _between(low: int, high: int) -> list[int]:
@@ -150,24 +151,11 @@ def _bytes_axis(axes: Axes, low: int, high: int) -> None:
 
 def _figure(*, panels: int) -> Figure:
     """Return a figure with so many axes, at most two in a row."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError('plots need matplotlib: pip install "psrt[plot]"') from error
     columns, rows = min(panels, 2), (panels + 1) // 2
-    figure = Figure(figsize=(10 if columns == 1 else 12.5, 3.9 * rows + 1), layout="constrained")
+    figure = blank(10 if columns == 1 else 12.5, 3.9 * rows + 1)
     grid = figure.add_gridspec(rows, columns)
     for i in range(panels):
         # The last one of an odd number has the row for itself.
         alone = panels % 2 and i == panels - 1
         figure.add_subplot(grid[i // 2, :] if alone else grid[i // 2, i % 2])
     return figure
-
-
-def _save(figure: Figure, path: str | PathLike[str]) -> None:
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
-    except ValueError as error:  # an ending that is no format
-        raise ConfigError(f"cannot write {path}: {error}") from error

@@ -7,11 +7,11 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.explain.story import Number
+from psrt.files import read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,7 @@ def rank_of(name: str, names: Sequence[str], flag: str) -> int:
 
 def _rows(path: str) -> list[tuple[int, list[str]]]:
     """Return the cells of every line that has some, with the line's number."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except ValueError:  # not UTF-8, or a path that no file can have
-        raise ConfigError(f"{path}: not a CSV file in UTF-8") from None
+    text = read_text(path, "a CSV file", encoding="utf-8-sig")
     reader = csv.reader(text.splitlines(), skipinitialspace=True)
     try:
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]

@@ -1,4 +1,4 @@
-"""Plots of finished runs, from plain rows to a file; the only module that needs matplotlib.
+"""Plots of finished runs, from plain rows to a file.
 
 Not imported by the package, and matplotlib only when a plot is drawn, so no rank ever pays for it.
 Figures are drawn by the Agg canvas without a window and without pyplot's global state. Colours are
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from psrt.errors import ConfigError
+from psrt.report.figure import blank, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,7 +73,7 @@ def compare_modes(
         axes.locator_params(axis="x", nbins=4)  # more would run into each other
     if len(series) > 1:
         figure.legend(*time.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    _save(figure, path)
+    save(figure, path)
 
 
 def staleness_study(rows: Sequence[Row], path: str | PathLike[str], *, note: str = "") -> None:
@@ -106,7 +106,7 @@ def staleness_study(rows: Sequence[Row], path: str | PathLike[str], *, note: str
     if any(not _is_known(row["test_accuracy"]) for row in rows):
         axes.plot([], [], "kx", markersize=8, markeredgewidth=2, label="diverged")
     axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), title="staleness rate")
-    _save(figure, path)
+    save(figure, path)
 
 
 def _rate_line(axes: Axes, rows: Sequence[Row], i: int, of: int) -> None:
@@ -177,17 +177,6 @@ def _is_known(value: float | None) -> bool:
 
 def _figure(*, width: float, height: float, title: str, note: str) -> Figure:
     """Return an empty figure, in inches."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError('plots need matplotlib: pip install "psrt[plot]"') from error
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = blank(width, height)
     figure.suptitle(f"{title}\n{note}" if note else title, fontsize=11)
     return figure
-
-
-def _save(figure: Figure, path: str | PathLike[str]) -> None:
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error

@@ -73,7 +73,8 @@ class Compiler:
         if algorithm == LIBRARY:
             return Library(self._library, vector, operation, ticket.checksum)
         if algorithm in ALGORITHMS:
-            return self._schedule(ticket, algorithm, vector, op, place)
+            team, whole = self._team(vector, place), Span(0, vector.size)
+            return self._schedule(ticket, algorithm, team, vector, op, result=whole)
         alone = len(self._layout.mates) == 1
         if len(self._layout.hosts) == 1 and spread is None and not alone:
             if vector.nbytes <= FLAT_BYTES:
@@ -101,12 +102,14 @@ class Compiler:
         between: Plan | None = None
         if len(layout.hosts) > 1 and lane < len(layout.lanes):
             span = even_spans(vector.size, len(layout.lanes))[lane]
-            between = self._lane(
+            mine, ranks = span.of(buffers[0]), layout.lanes[lane]
+            me = ranks.index(layout.rank)
+            between = self._schedule(
                 self._tickets.of(sheet + BETWEEN),
                 algorithm.removeprefix(PLUS),
-                span.of(buffers[0]),
+                Team(me, ranks, {me: (lane, mine)}),
+                mine,
                 op,
-                layout.lanes[lane],
             )
         elif len(layout.hosts) > 1:
             self._tickets.of(sheet + BETWEEN)  # as its mates: all count the same tickets
@@ -122,12 +125,17 @@ class Compiler:
         return Copied(plan, vector, buffers[layout.local]) if staged else plan
 
     def _schedule(
-        self, ticket: Ticket, name: str, vector: Array, op: str, place: Place | None
+        self,
+        ticket: Ticket,
+        name: str,
+        team: Team,
+        vector: Array,
+        op: str,
+        *,
+        result: Span | None = None,
     ) -> Plan:
-        """Compile a schedule over all ranks, host by host."""
-        algorithm = ALGORITHMS[name]
-        size, n = self._layout.size, vector.size
-        team = self._team(vector, place)
+        """Compile a schedule; ``result`` is what it finishes, None leaves that to the caller."""
+        algorithm, size, n = ALGORITHMS[name], len(team.ranks), vector.size
         return Stepwise(
             self._comm,
             ticket,
@@ -135,25 +143,7 @@ class Compiler:
             {r: list(algorithm(r, size, n)) for r in {team.rank, *team.seen}},
             vector,
             OPS[op],
-            result=Span(0, n),
-            workspace=algorithm.workspace(size, n),
-            overlaps=algorithm.overlaps,
-        )
-
-    def _lane(
-        self, ticket: Ticket, name: str, vector: Array, op: str, ranks: tuple[int, ...]
-    ) -> Plan:
-        """Compile a schedule between hosts, all by MPI; the caller finishes the fold."""
-        algorithm, size, n = ALGORITHMS[name], len(ranks), vector.size
-        me = ranks.index(self._layout.rank)
-        team = Team(me, ranks, {me: (self._layout.local, vector)})
-        return Stepwise(
-            self._comm,
-            ticket,
-            team,
-            {me: list(algorithm(me, size, n))},
-            vector,
-            OPS[op],
+            result=result,
             workspace=algorithm.workspace(size, n),
             overlaps=algorithm.overlaps,
         )

@@ -92,10 +92,8 @@ class Reductions:
         """See ``Port.share_theta``; return the parameters to work with."""
         large = self._theta.nbytes >= ONE_THETA_BYTES
         if large and _shards(algorithm) and not self._one_theta:
-            self._one_theta = True
-            at = self._engine.regions.locate(self._theta)
-            assert at is not None, "θ is in a window"
-            self._theta = self._engine.regions.views(at, self._theta)[0]
+            thetas, _ = self._thetas()
+            self._one_theta, self._theta = True, thetas[0]
             self._engine.meet("one θ a host")
         return self._theta
 

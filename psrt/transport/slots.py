@@ -162,10 +162,6 @@ class Progress:
             if asleep[0]:
                 wake()
 
-    def mine(self, word: int) -> int:
-        """Return this rank's own counter."""
-        return self._own[word]
-
     def reached(self, local: int, word: int, count: int) -> bool:
         """Tell whether a peer's counter is at least ``count``.
 

@@ -1,0 +1,38 @@
+"""Figures of matplotlib, an extra: imported when one is drawn, so no rank ever pays for it."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from psrt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def blank(width: float, height: float) -> Figure:
+    """Return an empty figure, in inches.
+
+    Raises:
+        ConfigError: if matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError('plots need matplotlib: pip install "psrt[plot]"') from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save(figure: Figure, path: str | PathLike[str]) -> None:
+    """Write a figure in the format that the path's ending names.
+
+    Raises:
+        ConfigError: if the file cannot be written.
+    """
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    except ValueError as error:  # an ending that is no format
+        raise ConfigError(f"cannot write {path}: {error}") from error

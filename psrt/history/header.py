@@ -1,0 +1,112 @@
+"""``history/header.json``: what a recorded run was, so that it can be checked and repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from psrt.errors import ConfigError
+
+#: Of the folder's layout and of ``EVENT``.
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the events by themselves do not say."""
+
+    #: The resolved configuration, knob by knob.
+    config: dict[str, Any]
+    #: Elements of the parameter vector.
+    n: int
+    #: Rank of each worker, by worker number.
+    workers: tuple[int, ...]
+    #: Rank of each server, by shard.
+    servers: tuple[int, ...]
+    #: [start, stop) of each shard.
+    spans: tuple[tuple[int, int], ...]
+    #: SHA-256 of the initial parameters.
+    initial_sha256: str
+    #: SHA-256 of the training data, or empty where the problem cannot tell it.
+    data_sha256: str
+    #: SHA-256 of psrt's source files that make the numbers.
+    code_sha256: str
+    #: Versions of psrt and numpy.
+    psrt: str
+    numpy: str
+    #: Names of the event files, in the folder of the header.
+    files: tuple[str, ...]
+    #: What ``allreduce`` came to; None where nothing was summed so.
+    algorithm: str | None = None
+    #: Number of the host of each rank.
+    hosts: tuple[int, ...] = ()
+    #: Whether the run was one in virtual time.
+    simulated: bool = False
+    #: Whether it computed with numbers; a simulation need not.
+    numerics: bool = True
+    format: int = field(default=FORMAT)
+
+    @property
+    def mode(self) -> str:
+        """The synchronization scheme."""
+        return str(self.config["mode"])
+
+    def knob(self, name: str, otherwise: Any = None) -> Any:
+        """Return a knob of the run, ``otherwise`` where it has no meaning in its mode."""
+        value = self.config.get(name)
+        return otherwise if value is None else value
+
+    def to_json(self) -> str:
+        """Return the JSON text, with a line feed at the end."""
+        return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Header:
+        """Return what ``to_json`` wrote.
+
+        Raises:
+            ConfigError: if it is something else, or of another format; one line.
+        """
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"not JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise ConfigError("not a JSON object")
+        if values.get("format") != FORMAT:
+            raise ConfigError(f"of format {values.get('format')!r}, this psrt reads {FORMAT}")
+        known = {item.name: item for item in dataclasses.fields(cls)}
+        missing = [name for name in known if name not in values]
+        if missing:
+            raise ConfigError(f"lacks {', '.join(missing)}")
+        header = cls(**{name: _tuples(values[name]) for name in known})
+        header._check()
+        return header
+
+    def _check(self) -> None:
+        """Raise if the fields cannot be those of a run."""
+        whole = [self.n, *self.workers, *self.servers, *self.hosts]
+        whole += [bound for span in _rows(self.spans) for bound in span]
+        names: list[Any] = [*_rows(self.files), self.psrt, self.numpy, self.initial_sha256]
+        if not all(type(number) is int and number >= 0 for number in whole):
+            raise ConfigError("has ranks, sizes or spans that are not whole numbers")
+        if not all(isinstance(name, str) for name in names):
+            raise ConfigError("has names that are not text")
+        if not isinstance(self.config, dict) or not isinstance(self.config.get("mode"), str):
+            raise ConfigError("does not say the mode")
+        if not self.workers or len(self.spans) != len(self.servers):
+            raise ConfigError(
+                f"has {len(self.workers)} workers, {len(self.servers)} servers and "
+                f"{len(self.spans)} shards"
+            )
+
+
+def _tuples(value: Any) -> Any:
+    """Return JSON's lists, at any depth, as tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _rows(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)

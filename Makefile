@@ -21,6 +21,9 @@ RANKS = $(if $(filter serial,$(MODE)),1,4)
 SERVERS = $(if $(filter serial allreduce local-sgd,$(MODE)),0,2)
 OUT = runs/train
 ARGS =
+# Of the random jobs of `make fuzz`: how many, and the seed of the first.
+JOBS = 2000
+SEED = 0
 # Of the parallel tests: numbers of ranks, and seconds that one launch may take.
 RANK_COUNTS = 1 2 3 4 5 7 8
 LAUNCH_TIMEOUT = 300
@@ -60,8 +63,8 @@ TIMEOUT = timeout --foreground --kill-after=10
 
 # --- installation -------------------------------------------------------------------------------
 
-.PHONY: help install train test test-pure test-parallel test-e2e lint
-.PHONY: bench bench-step bench-allreduce bench-ps bench-train compare study plots clean distclean
+.PHONY: help install train test test-pure test-parallel test-e2e fuzz lint
+.PHONY: bench bench-step bench-allreduce bench-ps bench-train bench-history bench-simulate compare study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
 
 help:  ## list the commands
@@ -108,11 +111,14 @@ train: $(VENV)/.has-psrt  ## train on the handwritten digits: 2 servers, 2 worke
 	$(MPIRUN) -n $(RANKS) $(PY) -m psrt train --mode $(MODE) --servers $(SERVERS) \
 	  --dataset digits --out $(OUT) --overwrite $(ARGS)
 
-compare: $(VENV)/.has-plot  ## run every mode, with and without a straggler: a table and a plot
+compare: $(VENV)/.has-plot  ## every mode when workers are late: tables, a verdict, a plot
 	$(MPIRUN) -n $(RANKS) $(PY) apps/compare_modes.py --out runs/compare $(ARGS)
 
-study: $(VENV)/.has-plot  ## accuracy against workers, with and without staleness-aware rates
+study: $(VENV)/.has-plot  ## staleness of softsync, and what it does to learning: a table and a plot
 	$(PY) apps/staleness_study.py --out runs/staleness $(ARGS)
+
+calibrate: $(VENV)/.has-psrt  ## what simulations predict of real runs, beside what these were
+	$(MPIRUN) -n 3 $(PY) apps/calibrate.py --out runs/calibrate $(ARGS)
 
 plots: compare study  ## both, into runs/compare and runs/staleness
 
@@ -136,6 +142,9 @@ $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
 	$(TIMEOUT) 900 $(PY) -m pytest tests/e2e </dev/null
 
+fuzz: $(VENV)/.has-tests  ## JOBS=2000 random jobs in virtual time; a failure says its SEED
+	PSRT_FUZZ=$(JOBS) PSRT_FUZZ_SEED=$(SEED) $(PY) -m pytest -x --tb=short tests/pure/fuzz
+
 lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -144,7 +153,7 @@ lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 
 # --- benchmarks ---------------------------------------------------------------------------------
 
-bench: bench-step bench-allreduce bench-ps bench-train  ## all benchmarks; they want an idle machine
+bench: bench-step bench-allreduce bench-ps bench-train bench-history bench-simulate  ## all benchmarks; they want an idle machine
 
 bench-step: $(VENV)/.has-psrt  ## a training step against its bare matrix products
 	$(PY) -m psrt bench step $(ARGS)
@@ -157,6 +166,12 @@ bench-ps: $(VENV)/.has-psrt  ## push and pull against the simplest loop
 
 bench-train: $(VENV)/.has-psrt  ## samples per second of the modes against one process
 	$(MPIRUN) -n 3 $(PY) -m psrt bench train $(ARGS)
+
+bench-history: $(VENV)/.has-psrt  ## what keeping a history costs a step
+	$(MPIRUN) -n 3 $(PY) -m psrt bench history $(ARGS)
+
+bench-simulate: $(VENV)/.has-psrt  ## events per second of simulations and of checks, and their memory
+	$(PY) -m psrt bench simulate $(ARGS)
 
 # --- cleaning up --------------------------------------------------------------------------------
 

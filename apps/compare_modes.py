@@ -1,84 +1,98 @@
-"""Every mode side by side, with and without a straggler: one table, one plot, the rows as files.
+"""Every mode side by side when workers are late: tables, a verdict, a plot, the rows as files.
 
-    mpirun -n 4 python apps/compare_modes.py --out runs/compare --seeds 3
+    mpirun -n 4 python apps/compare_modes.py --out runs/compare
+    python apps/compare_modes.py --simulate --workers 8 --out runs/compare
 
-Each mode runs from its file in apps/configs, one after the other on the same ranks. Seeds are the
-outermost loop, so that whatever slows the machine down for a while does it to all modes; table and
-plot show medians over the seeds. Flags that are not listed here are those of `psrt train` and go to
-every mode, as in: --epochs 5 --hidden 32
+Each mode runs from its file in apps/configs in each scenario of scenarios.py: for real on the ranks
+of mpirun, one run after the other, or in virtual time. Seeds are the outermost loop, so that
+whatever slows the machine down for a while does it to all modes; medians over the seeds are shown
+with their range, and where the median of one mode is in the range of another, that is a tie. Flags
+that are not listed here are those of `psrt train` and go to every run, as in: --hidden 32
 
-The time to an accuracy is taken when worker 0 finds it at the end of one of its epochs, so another
-rank should be the straggler. The serial baseline has rank 0 for itself and no straggler.
+The time to an accuracy is taken when worker 0 finds it at the end of one of its epochs, so the last
+worker is the one that is late. The serial baseline is never late: it shows what the modes are for.
 """
 
 from __future__ import annotations
 
 import csv
-import math
-import statistics
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from script import DEFAULT, make_folder, names, number, ranks_of_job, run_script, say
+from compare_runs import SERIAL, planned, run_over_mpi, run_simulated
+from scenarios import SCENARIOS, scenario
+from script import DEFAULT, names, number, ranks_of_job, run_script, say
+from standings import Row, medians
+from verdict import verdicts
 
-import psrt
-from psrt.cli.flags import FlagParser, parse_train
+from psrt.cli.flags import FlagParser
 from psrt.errors import ConfigError
-from psrt.report import human_bytes, plots, seconds_to_accuracy
+from psrt.report import human_bytes, mode_plot
 from psrt.report.strict_json import dumps
+from psrt.virtual_costs import VirtualCosts
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from mpi4py import MPI
+#: What belongs to a simulation, and its defaults: a gradient of the digits takes a tenth of a
+#: millisecond, and one machine has no links; its memory is what a server is slow by.
+SIMULATION = {
+    "workers": 4,
+    "compute": "lognormal:1e-4:0.1",
+    "link": "1e-5:inf",
+    "server_apply": "4e9",
+}
 
-CONFIGS = Path(__file__).parent / "configs"
 
-#: Every file of ``configs``, in the order of table and plot.
-MODES = (
-    "serial", "sync", "sync-backup", "ssp", "softsync", "async",
-    "local-sgd", "post-local", "local-sgd-outer", "local-sgd-servers",
-    "allreduce-ring", "allreduce-tree", "allreduce-butterfly", "allreduce-mpi",
-)  # fmt: skip
+def _seconds(x: float | None) -> str:
+    return "never" if x is None else f"{x:.3f} s"
 
-Row = dict[str, Any]
+
+def _percent(x: float) -> str:
+    return f"{100 * x:.2f} %"
+
 
 #: Column of the table: where its value is in a row, its heading, and how it is written.
 COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("seconds_to_accuracy", "to target", lambda x: "never" if x is None else f"{x:.3f} s"),
-    ("test_accuracy", "accuracy", lambda x: f"{100 * x:.2f} %"),
-    ("worst_accuracy", "worst", lambda x: f"{100 * x:.2f} %"),
+    ("seconds_to_accuracy", "to target", _seconds),
+    ("fastest", "from", _seconds),
+    ("slowest", "to", _seconds),
+    ("test_accuracy", "accuracy", _percent),
+    ("worst_accuracy", "worst", _percent),
     ("staleness_mean", "staleness", lambda x: f"{x:.2f}"),
+    ("waiting_share", "waits", lambda x: f"{100 * x:.0f} %"),
     ("bytes_sent", "sent", human_bytes),
     ("samples_per_second", "samples/s", lambda x: f"{x:,.0f}"),
 )
-
-
-class Job(NamedTuple):
-    """One run to do."""
-
-    #: The name of its file in ``configs``.
-    mode: str
-    #: Whether a worker is slowed down.
-    straggler: bool
-    config: psrt.TrainConfig
 
 
 def main(argv: Sequence[str]) -> None:
     """Run all modes; rank 0 shows and writes what came out."""
     options, flags = parser().parse_known_args(list(argv))
     comm = ranks_of_job()
-    if comm is None or comm.size == 1:
-        raise ConfigError(f"comparing modes takes several ranks: mpirun -n 4 python {sys.argv[0]}")
-    if options.straggler is None:
-        options.straggler = f"{comm.size - 1}:0.003"
-    rows = run_all(planned(options, flags, ranks=comm.size), comm, options)
-    if comm.rank == 0:
-        show(rows, options, note_on(rows, options, comm.size))
+    ranks = 1 if comm is None else comm.size
+    rows: list[Row] = []
+
+    def keep(row: Row) -> None:
+        rows.append(row)
+        say(f"seed {row['seed']}  {row['scenario']:<7}{line_of(row)}")
+
+    if options.simulate:
+        if ranks > 1:
+            raise ConfigError("--simulate is one process in virtual time: start it without mpirun")
+        for name, default in SIMULATION.items():
+            setattr(options, name, getattr(options, name) or default)
+        costs = VirtualCosts(options.compute, options.link, options.server_apply)
+        run_simulated(planned(options, flags, ranks=1), options, costs, keep)
+    else:
+        check_real(options, ranks)
+        assert comm is not None, "there are several ranks"
+        run_over_mpi(planned(options, flags, ranks=ranks), options, comm, keep)
+    if rows:  # rank 0
+        show(rows, options, note_on(rows, options, ranks))
 
 
 def parser() -> FlagParser:
@@ -86,134 +100,77 @@ def parser() -> FlagParser:
     flags = FlagParser(prog="compare_modes.py", description=__doc__)
     add = flags.add_argument
     add("--out", type=Path, default=Path("runs/compare"), metavar="DIR", help=DEFAULT)
-    add("--target", type=float, default=0.95, metavar="ACCURACY", help=DEFAULT)
-    add("--modes", type=names, default=",".join(MODES), metavar="MODE,...", help=DEFAULT)
-    add("--seeds", type=number, default=1, metavar="N", help=DEFAULT)
+    add("--target", type=share, default=0.95, metavar="ACCURACY", help=DEFAULT)
+    add("--modes", type=names, metavar="MODE,...", help="default: all of apps/configs")
+    add("--scenarios", type=names, default=",".join(SCENARIOS), metavar="NAME,...", help=DEFAULT)
+    add("--seeds", type=number, default=3, metavar="N", help=DEFAULT)
     add("--servers", metavar="S", help="of the modes that have servers (default: 2)")
-    add("--straggler", metavar="RANK:SECONDS", help="or none (default: the last rank, by 0.003)")
+    add("--simulate", action="store_true", help="in virtual time, without mpirun")
+    of = "of --simulate, as in psrt simulate (default: {})".format
+    add("--workers", type=number, metavar="W", help=of(SIMULATION["workers"]))
+    add("--compute", metavar="LAW", help=of(SIMULATION["compute"]))
+    add("--link", metavar="LATENCY_S:BYTES_PER_S", help=of(SIMULATION["link"]))
+    add("--server-apply", metavar="BYTES_PER_S", help=of(SIMULATION["server_apply"]))
     return flags
 
 
-def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job]:
-    """Return all runs in order.
-
-    Raises:
-        ConfigError: if one of them cannot be, before any has begun.
-    """
-    jobs = []
-    for seed in range(options.seeds):
-        for mode in options.modes:
-            if mode not in MODES:
-                raise ConfigError(f"no mode {mode!r}, there are {', '.join(MODES)}")
-            words = ["--config", str(CONFIGS / f"{mode}.toml"), *flags, "--seed", str(seed)]
-            if options.servers and parse_train(words).servers:
-                words += ["--servers", options.servers]
-            jobs.append(Job(mode, False, parse_train(words)))
-            if mode != "serial" and options.straggler != "none":
-                words += ["--straggler", options.straggler]
-                jobs.append(Job(mode, True, parse_train(words)))
-            psrt.resolve(jobs[-1].config, ranks=1 if mode == "serial" else ranks)
-    return jobs
+def share(text: str) -> float:
+    """Return a number from 0 to 1: the type of a flag."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise ArgumentTypeError(f"must be from 0 to 1, got {text!r}")
+    return value
 
 
-def run_all(jobs: Iterable[Job], comm: MPI.Comm, options: Namespace) -> list[Row]:
-    """Run the jobs; return a row for each at rank 0, none elsewhere."""
-    from psrt.transport.agreement import AbortGuard, together
-
-    rows: list[Row] = []
-    guard = AbortGuard(comm)  # one rank's failure ends all of them
-    with guard.watch():
-        with together(comm):
-            if comm.rank == 0:
-                make_folder(options.out)
-        for job in jobs:
-            alone = job.config.mode == "serial"
-            run = run_alone(job.config, comm) if alone else psrt.run(job.config, comm=comm)
-            if run is not None:
-                rows.append(row_of(job, run, options.target))
-                say(f"seed {job.config.seed}  {line_of(rows[-1])}")
-    guard.close()
-    return rows
+def check_real(options: Namespace, ranks: int) -> None:
+    """Raise if there are not ranks enough, or flags that only a simulation has."""
+    if ranks == 1:
+        raise ConfigError(
+            f"comparing modes takes several ranks, mpirun -n 4 python {sys.argv[0]}, or --simulate"
+        )
+    for name in SIMULATION:
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} has no meaning without --simulate")
 
 
-def run_alone(config: psrt.TrainConfig, comm: MPI.Comm) -> psrt.Run | None:
-    """Run serially at rank 0 while the others sleep: waiting inside MPI would cost it a core."""
-    from mpi4py import MPI
-
-    run = psrt.run(config, comm=MPI.COMM_SELF) if comm.rank == 0 else None
-    done = comm.Ibarrier()
-    while not done.Test():
-        time.sleep(0.005)
-    return run
-
-
-def row_of(job: Job, run: psrt.Run, target: float) -> Row:
-    """Return what is kept of a run."""
-    summary = run.summary
-    if summary.test_accuracy is None:
-        raise ConfigError(f"modes are compared by accuracy, {job.config.dataset} has no classes")
-    return {
-        "mode": job.mode,
-        "straggler": job.straggler,
-        "seed": summary.seed,
-        "workers": summary.workers,
-        "servers": summary.servers,
-        "seconds_to_accuracy": seconds_to_accuracy(map(asdict, run.records), target),
-        "test_accuracy": summary.test_accuracy,
-        "staleness_mean": summary.staleness.mean,
-        "staleness_max": summary.staleness.max,
-        "dropped": summary.dropped,
-        "bytes_sent": summary.bytes_sent,
-        "samples_per_second": summary.samples_per_second,
-        "seconds": summary.seconds,
-        "mpi": summary.mpi,
-    }
-
-
-def medians(rows: Iterable[Row]) -> list[Row]:
-    """Return a row for each mode with and without straggler: medians, and the worst accuracy."""
-    groups: dict[tuple[str, bool], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["mode"], row["straggler"]), []).append(row)
-    result = []
-    for (mode, straggler), group in groups.items():
-        middle = {key: median([row[key] for row in group]) for key, *_ in COLUMNS if key in row}
-        worst = min(row["test_accuracy"] for row in group)
-        result.append({"mode": mode, "straggler": straggler, **middle, "worst_accuracy": worst})
-    return result
-
-
-def median(values: Iterable[float | None]) -> float | None:
-    """Return the median; None, for never, is larger than everything."""
-    middle = statistics.median(math.inf if value is None else value for value in values)
-    return None if middle == math.inf else middle
-
-
-def note_on(rows: Iterable[Row], options: Namespace, ranks: int) -> str:
+def note_on(rows: Sequence[Row], options: Namespace, ranks: int) -> str:
     """Return in words what the rows have in common."""
     mpi = next((row["mpi"] for row in rows if row["mpi"]), "no MPI")
+    servers = max(row["servers"] for row in rows)
+    where = f"{ranks} ranks, of which {servers} are servers where there are some, {mpi}"
+    if options.simulate:
+        where = f"{options.workers} workers in virtual time"
     seeds = f"medians of {options.seeds} seeds" if options.seeds > 1 else "1 seed"
-    slow = "no straggler"
-    if options.straggler != "none":
-        pairs = (pair.split(":") for pair in options.straggler.split(","))
-        slow = "straggler: " + ", ".join(
-            f"rank {rank} by {1000 * float(seconds):g} ms a step" for rank, seconds in pairs
-        )
-    return f"{ranks} ranks, {mpi}, {seeds}, target {100 * options.target:g} %, {slow}"
+    return f"{where}, {seeds}, target {100 * options.target:g} %"
 
 
 def line_of(row: Row) -> str:
     """Return a line of the table; of a single run, without what only several have."""
-    cells = [f"{write(row[key]):>12}" for key, _, write in COLUMNS if key in row]
-    return f"{row['mode']:<20}{'straggler' if row['straggler'] else '':<10}{''.join(cells)}"
+    cells = [f"{write(row[key]):>11}" for key, _, write in COLUMNS if key in row]
+    return f"{row['mode']:<20}{''.join(cells)}"
+
+
+def tables(cells: Sequence[Row]) -> str:
+    """Return a table for each scenario."""
+    headings = "".join(f"{heading:>11}" for _, heading, _ in COLUMNS)
+    lines = []
+    for name in dict.fromkeys(cell["scenario"] for cell in cells):
+        lines += ["", f"{name}: {scenario(name).words}", f"{'mode':<20}{headings}"]
+        lines += [line_of(cell) for cell in cells if cell["scenario"] == name]
+    return "\n".join(lines)
 
 
 def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
-    """Print the table, write all rows, and draw the plot."""
-    summary = medians(rows)
-    headings = "".join(f"{heading:>12}" for _, heading, _ in COLUMNS)
-    say("\n".join(["", note, f"{'mode':<30}{headings}", *map(line_of, summary)]))
-    document = {"note": note, "target": options.target, "medians": summary, "runs": rows}
+    """Print tables and verdict, write all rows, and draw the plot."""
+    cells = medians(rows, baseline=SERIAL)
+    words = verdicts(cells, rows)
+    say("\n".join(["", note, tables(cells), "", "verdict", *words, ""]))
+    document = {
+        "note": note, "target": options.target, "verdict": words, "medians": cells, "runs": rows
+    }  # fmt: skip
     (options.out / "modes.json").write_text(dumps(document, indent=2) + "\n", encoding="utf-8")
     with open(options.out / "modes.csv", "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -221,7 +178,7 @@ def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
         writer.writerows(rows)
     files = ["modes.json", "modes.csv"]
     try:
-        plots.compare_modes(summary, options.out / "modes.png", target=options.target, note=note)
+        mode_plot.compare_modes(cells, options.out / "modes.png", target=options.target, note=note)
         files.append("modes.png")
     except ConfigError as error:  # matplotlib is an extra
         say(f"no plot: {error}")

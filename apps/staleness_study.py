@@ -1,154 +1,62 @@
-"""Accuracy against the number of workers, with and without staleness-aware learning rates.
+"""How stale gradients are, and what that does to learning.
 
-    python apps/staleness_study.py --out runs/staleness --seeds 3
+    python apps/staleness_study.py --out runs/staleness
+    python apps/staleness_study.py --study workers --seeds 3
+    python apps/staleness_study.py --run runs/mine
 
-The more workers push at will, the staler their gradients: with W workers about W - 1 updates pass
-between the read and the push of one. A learning rate that suits one worker is too large for many;
-rates that shrink with the staleness keep it usable. All runs go over the same data at the same
-learning rate, in virtual time: 32 workers need neither a cluster nor MPI, and a seed gives the same
-run each time. A gradient takes 1 ms, give or take 20 %, and a message 0.1 ms.
+--study softsync, the default: what Zhang, Gupta, Lian & Liu found (IJCAI 2016, 1511.05950). Under
+softsync(n) an update averages the gradients of W/n workers, which go on at once with what there is.
+Gradients are then n versions old on average and hardly ever more than 2n. A learning rate that is
+right for n = 1 fails where n is large; divided by the staleness of each gradient it is right again.
 
-Two modes are shown: async, where each gradient is an update, and softsync, where two are. Flags
-that are not listed here are those of `psrt train`, as in: --lr 0.5 --epochs 10 --optimizer momentum
+--study workers: accuracy against the number of workers in async and softsync, at several
+staleness-aware rates.
+
+--run DIR: no study, but a picture of one run, real or simulated: staleness by worker and by shard,
+how far parameters had moved meanwhile, how far apart shards were, and who waited for what.
+
+Studies are in virtual time, with numbers as in a real run: 30 workers need neither a cluster nor
+MPI, and a seed gives the same run each time. Flags that are not listed are those of `psrt train`,
+as in: --lr 0.01 --epochs 10 --optimizer momentum
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from script import DEFAULT, make_folder, names, number, numbers, ranks_of_job, run_script, say
+from script import ranks_of_job, run_script
+from studies import run, softsync, workers
 
-import psrt
-from psrt.build import supervised_problem
-from psrt.cli.flags import FlagParser, parse_train
+from psrt.cli.flags import FlagParser
 from psrt.errors import ConfigError
-from psrt.report import Staleness, plots
-from psrt.report.strict_json import dumps
 
-if TYPE_CHECKING:
-    from argparse import Namespace
-
-#: A learning rate that one worker learns well with and many do not, and epochs enough for what is
-#: left of it. Not relu: first steps that are too large leave dead units, whatever comes later.
-DEFAULTS = ("--lr", "0.2", "--batch-size", "16", "--epochs", "25", "--activation", "tanh")
-RATES = "constant,inverse,mean-inverse,delay-compensated,gap-aware"
-COSTS = psrt.Costs(
-    compute=lambda rank, rng: rng.uniform(0.8e-3, 1.2e-3), latency=lambda rng: rng.exponential(1e-4)
-)
-
-Row = dict[str, Any]
+STUDIES = {"softsync": softsync, "workers": workers}
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run all combinations; show and write what came out."""
-    options, flags = parser().parse_known_args(list(argv))
+    """Do what is asked for."""
     comm = ranks_of_job()
     if comm is not None and comm.size > 1:
         raise ConfigError("the study is one process in virtual time: start it without mpirun")
-    jobs = [  # all made before the first is run: a bad flag is told at once
-        (workers, config_of(mode, rate, workers, seed, flags))
-        for mode, seed, workers, rate in product(
-            options.modes, range(options.seeds), options.workers, options.rates
-        )
-    ]
-    make_folder(options.out)
-    rows = []
-    for workers, config in jobs:
-        rows.append(row_of(config, workers))
-        where = f"{config.mode:9} seed {config.seed}  {workers:3} workers"
-        say(f"{where}  {config.staleness_rate:18} {cell(rows[-1:])}")
-    show(rows, options, f"{settings(jobs[0][1])}, {options.seeds} seeds")
+    asked, _ = choice(add_help=False).parse_known_args(list(argv))
+    flags = choice(prog="staleness_study.py", description=__doc__)
+    if asked.run is not None:
+        run.add_flags(flags)
+        run.show(flags.parse(argv))
+    else:
+        STUDIES[asked.study].add_flags(flags)
+        STUDIES[asked.study].study(*flags.parse_known_args(list(argv)))
 
 
-def parser() -> FlagParser:
-    """Return the parser of what is not a flag of ``psrt train``."""
-    flags = FlagParser(prog="staleness_study.py", description=__doc__)
-    add = flags.add_argument
-    add("--out", type=Path, default=Path("runs/staleness"), metavar="DIR", help=DEFAULT)
-    add("--workers", type=numbers, default="1,2,4,8,16,32", metavar="W,...", help=DEFAULT)
-    add("--rates", type=names, default=RATES, metavar="RATE,...", help=DEFAULT)
-    add("--modes", type=names, default="async,softsync", metavar="MODE,...", help=DEFAULT)
-    add("--seeds", type=number, default=3, metavar="N", help=DEFAULT)
+def choice(**kwargs: object) -> FlagParser:
+    """Return a parser of the flags that say what to do."""
+    flags = FlagParser(**kwargs)
+    either = flags.add_mutually_exclusive_group()
+    either.add_argument("--study", choices=STUDIES, default="softsync", help="default: softsync")
+    either.add_argument("--run", type=Path, metavar="DIR", help="a run's folder: draw that")
     return flags
-
-
-def config_of(
-    mode: str, rate: str, workers: int, seed: int, flags: Sequence[str]
-) -> psrt.TrainConfig:
-    """Return the config of one run; `ConfigError` if it cannot be."""
-    words = [*DEFAULTS, *flags, "--mode", mode, "--staleness-rate", rate, "--seed", str(seed)]
-    if mode == "softsync":  # an update averages workers / k gradients: two
-        words += ["--softsync", str(max(1, workers // 2))]
-    return psrt.resolve(parse_train(words), ranks=workers + 1)
-
-
-def settings(config: psrt.TrainConfig) -> str:
-    """Return in words what all runs have in common."""
-    length = f"{config.steps} steps" if config.steps else f"{config.epochs:g} epochs"
-    return f"{config.optimizer} lr {config.lr:g}, batches of {config.batch_size}, {length}"
-
-
-def row_of(config: psrt.TrainConfig, workers: int) -> Row:
-    """Train in virtual time and return what is kept of it: no accuracy, if the run diverged."""
-    problem = supervised_problem(config, workers=workers)
-    row: Row = {
-        "mode": config.mode, "staleness_rate": config.staleness_rate, "workers": workers,
-        "seed": config.seed, "test_accuracy": None, "staleness_mean": None,
-    }  # fmt: skip
-    try:
-        run = psrt.simulate(config, problem, workers=workers, seed=config.seed, costs=COSTS)
-    except psrt.DivergedError:
-        return row
-    row["test_accuracy"] = problem.evaluate(run.theta)["accuracy"]
-    row["staleness_mean"] = Staleness.of(np.array(run.servers[0].shard.histogram)).mean
-    return row
-
-
-def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
-    """Write all rows, then print a table and draw a plot for each mode."""
-    document = dumps({"settings": note, "runs": rows}, indent=2)
-    (options.out / "staleness.json").write_text(document + "\n", encoding="utf-8")
-    for mode in options.modes:
-        mine = [row for row in rows if row["mode"] == mode]
-        say(f"\n{mode}, {note}: mean (and lowest) accuracy [%]\n{table(mine)}")
-        try:
-            plots.staleness_study(mine, options.out / f"{mode}.png", note=f"{mode}, {note}")
-        except ConfigError as error:  # matplotlib is an extra
-            say(f"no plot: {error}")
-    say(f"\nwritten to {options.out}")
-
-
-def table(rows: Sequence[Row]) -> str:
-    """Return a table with a column for each number of workers and a line for each rate."""
-    workers = list(dict.fromkeys(row["workers"] for row in rows))
-    rates = list(dict.fromkeys(row["staleness_rate"] for row in rows))
-    lines = [f"{'workers':20}" + "".join(f"{count:>14}" for count in workers)]
-    for rate in rates:
-        cells = [
-            cell([r for r in rows if (r["staleness_rate"], r["workers"]) == (rate, count)])
-            for count in workers
-        ]
-        lines.append(f"{rate:20}" + "".join(f"{text:>14}" for text in cells))
-    staleness = [
-        statistics.mean(r["staleness_mean"] or 0.0 for r in rows if r["workers"] == count)
-        for count in workers
-    ]
-    return "\n".join([*lines, f"{'mean staleness':20}" + "".join(f"{x:14.1f}" for x in staleness)])
-
-
-def cell(rows: Sequence[Row]) -> str:
-    """Return the mean and, of several, the lowest accuracy in percent."""
-    known = [100 * row["test_accuracy"] for row in rows if row["test_accuracy"] is not None]
-    if len(known) < len(rows):
-        return "diverged"
-    mean = f"{statistics.mean(known):.1f}"
-    return f"{mean} ({min(known):.1f})" if len(known) > 1 else mean
 
 
 if __name__ == "__main__":

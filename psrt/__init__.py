@@ -9,6 +9,7 @@ and none of them needs MPI before a job on several ranks begins:
 - ``Problem``: what a model and data of your own have to offer;
 - ``Group``: all-reduce and its like on numpy arrays, without a trainer;
 - ``simulate``: the same in virtual time, at the given ``Costs``; gives a ``SimulatedRun``;
+- ``recorded_config``: the config that repeats a recorded run, over MPI or in virtual time;
 - ``PsrtError`` and its children: what all of them raise.
 """
 
@@ -19,9 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from psrt.config import TrainConfig, from_toml, resolve, to_toml
-    from psrt.errors import ConfigError, DivergedError, ProtocolError, PsrtError, TransportError
+    from psrt.errors import (
+        ConfigError,
+        DivergedError,
+        ProtocolError,
+        PsrtError,
+        ReplayError,
+        TransportError,
+    )
     from psrt.group import Group
     from psrt.job import run
+    from psrt.recorded import recorded_config
     from psrt.report import Record, Summary
     from psrt.result import Run
     from psrt.runtime.problem import Problem
@@ -39,6 +48,7 @@ __all__ = [
     "ProtocolError",
     "PsrtError",
     "Record",
+    "ReplayError",
     "Run",
     "SimulatedRun",
     "Summary",
@@ -46,6 +56,7 @@ __all__ = [
     "TransportError",
     "__version__",
     "from_toml",
+    "recorded_config",
     "resolve",
     "run",
     "simulate",
@@ -56,10 +67,18 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("TrainConfig", "from_toml", "resolve", "to_toml"), "psrt.config"),
     **dict.fromkeys(
-        ("ConfigError", "DivergedError", "ProtocolError", "PsrtError", "TransportError"),
+        (
+            "ConfigError",
+            "DivergedError",
+            "ProtocolError",
+            "PsrtError",
+            "ReplayError",
+            "TransportError",
+        ),
         "psrt.errors",
     ),
     "Group": "psrt.group",
+    "recorded_config": "psrt.recorded",
     "run": "psrt.job",
     "Run": "psrt.result",
     **dict.fromkeys(("Record", "Summary"), "psrt.report"),

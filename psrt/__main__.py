@@ -16,7 +16,9 @@ COMMANDS = {
     "train": "train a model under mpirun, or serially without it",
     "server": "be the servers of an MPMD job: mpirun -n 2 psrt server ... : -n 6 psrt worker ...",
     "worker": "be the workers of an MPMD job",
+    "simulate": "run a whole job in one process and in virtual time; needs no MPI",
     "bench": "measure a step, a push and pull, an all-reduce, a training run",
+    "check": "hold a recorded run against the contract of its mode; needs no MPI",
     "show": "print the configuration that flags amount to, as TOML; needs no MPI",
     "explain": "draw how a collective or a mode works, hop by hop or in time; needs no MPI",
 }

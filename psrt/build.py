@@ -7,29 +7,37 @@ communicates, so the same roles run over MPI, in virtual time, and alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 
 import numpy as np
 
 from psrt.collective.machine import DEFAULT_COSTS, MachineCosts
 from psrt.config import TrainConfig, check_data, to_toml
+from psrt.config.modes import STALE_MODES
 from psrt.costs_file import read_costs
-from psrt.data import load_dataset
+from psrt.data import dataset_size, load_dataset
 from psrt.errors import ConfigError
+from psrt.history import EventLog
+from psrt.history.folder import prepare
+from psrt.messages import Message
 from psrt.model import MLP
 from psrt.optim import Schedule, StalenessRate, make_optimizer, make_staleness_rate
 from psrt.partition import ShardPlan
 from psrt.report import OutputFolder
 from psrt.runtime.all_reduce import AllReduce
 from psrt.runtime.averaging import OuterStep, PlainAverage
+from psrt.runtime.chronicle import ShardChronicle, WorkerChronicle
+from psrt.runtime.delays import Delays
 from psrt.runtime.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
 from psrt.runtime.meter import Meter
+from psrt.runtime.no_numbers import NoNumbers
 from psrt.runtime.problem import Problem, Supervised, gradient_spans
 from psrt.runtime.push_pull import PushPull
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.strategy import Serial, Strategy
 from psrt.runtime.updater import Updater
-from psrt.runtime.worker import Delays, Length, Worker
+from psrt.runtime.worker import Length, Worker
 from psrt.sync import AveragingPeriod, Policy, policy_for
 from psrt.transport.port import Port, Vector, Wiring
 
@@ -58,6 +66,44 @@ def supervised_problem(config: TrainConfig, *, workers: int) -> Supervised:
     return Supervised(model, data, batch_size=config.batch_size, seed=config.seed)
 
 
+def timing_problem(
+    config: TrainConfig,
+    *,
+    workers: int,
+    parameters: int | None = None,
+    samples: int | None = None,
+) -> NoNumbers:
+    """Return what stands for the config's problem where nothing is computed.
+
+    Where ``config.steps`` says how long the run is, all of them are one epoch and the data is not
+    asked how much there is of it; its shape counts only if that of the model is to be known.
+
+    Args:
+        config: resolved.
+        workers: W.
+        parameters: n; None is that of the config's model.
+        samples: of the data, beside ``parameters``; None looks at the data where that matters.
+
+    Raises:
+        ConfigError: as ``supervised_problem``, but for what only numbers would show.
+    """
+    by_steps = config.steps is not None and not config.post_local_epoch
+    size, steps = config.batch_size, config.steps
+    if parameters is not None and samples is not None:
+        check_data(config, samples=samples, parameters=parameters, workers=workers)
+        return NoNumbers(parameters, batch_size=size, samples=samples)
+    if parameters is not None and by_steps:
+        return NoNumbers(parameters, batch_size=size, steps=steps)
+    samples, features, outputs = dataset_size(config.dataset, seed=config.seed)
+    model = MLP([features, *config.hidden, outputs], batch_size=1)
+    n = model.n if parameters is None else parameters
+    spans = model.gradient_spans() if parameters is None else ()
+    if by_steps:
+        return NoNumbers(n, batch_size=size, steps=steps, spans=spans)
+    check_data(config, samples=samples, parameters=n, workers=workers)
+    return NoNumbers(n, batch_size=size, samples=samples, spans=spans)
+
+
 def initial_parameters(problem: Problem) -> Vector:
     """Return the problem's initial parameters.
 
@@ -81,6 +127,8 @@ def output_folder(config: TrainConfig) -> OutputFolder | None:
         return None
     folder = OutputFolder(config.out)
     folder.prepare(to_toml(config), overwrite=config.overwrite)
+    if config.record:
+        prepare(folder.history)
     return folder
 
 
@@ -108,13 +156,22 @@ def wiring_for(n: int, servers: tuple[int, ...], workers: tuple[int, ...]) -> Wi
     return Wiring(n, workers=workers, servers=servers, spans=spans)
 
 
-def server_role(port: Port, config: TrainConfig, initial: Vector) -> Server:
+def server_role(
+    port: Port,
+    config: TrainConfig,
+    initial: Vector,
+    *,
+    log: EventLog | None = None,
+    receive: Callable[[], Awaitable[Message]] | None = None,
+) -> Server:
     """Make the role of the server at ``port``.
 
     Args:
         port: at a server's rank.
         config: resolved.
         initial: (span,) this shard's parameters to start from.
+        log: takes what happens, for the history; None keeps none.
+        receive: gives the next message, where that is not the port's affair.
     """
     workers = len(port.wiring.workers)
     averages = config.mode == "local-sgd"
@@ -128,11 +185,21 @@ def server_role(port: Port, config: TrainConfig, initial: Vector) -> Server:
         by_samples=config.mode in ("sync", "local-sgd"),
         rate=rate,
         clip_norm=None if averages else config.clip_norm,
+        gaps=config.mode in STALE_MODES and initial.size > 0,
     )
-    return Server(port, shard, _policy(config, workers))
+    chronicle = None if log is None else ShardChronicle(log, port.wiring.shard_of(port.rank) or 0)
+    policy = _policy(config, workers)
+    return Server(port, shard, policy, chronicle=chronicle, receive=receive)
 
 
-def worker_role(port: Port, config: TrainConfig, problem: Problem) -> Worker:
+def worker_role(
+    port: Port,
+    config: TrainConfig,
+    problem: Problem,
+    *,
+    log: EventLog | None = None,
+    extras: str | None = None,
+) -> Worker:
     """Make the role of the worker at ``port``, whose ``theta`` holds the initial parameters.
 
     Collective over the workers of modes without servers, which agree on how to sum.
@@ -141,6 +208,9 @@ def worker_role(port: Port, config: TrainConfig, problem: Problem) -> Worker:
         port: at a worker's rank.
         config: resolved.
         problem: what is trained.
+        log: takes what happens, for the history; None keeps none.
+        extras: the all-reduce of the few numbers that go along with each sum, where a replay
+            knows it; None is what the config's comes to for them.
 
     Raises:
         ConfigError: if the port cannot sum as the config says, or the problem cuts its gradient
@@ -151,15 +221,28 @@ def worker_role(port: Port, config: TrainConfig, problem: Problem) -> Worker:
     return Worker(
         port,
         problem,
-        _strategy(port, config, problem),
+        _strategy(
+            port, config, problem, None if log is None else WorkerChronicle(log, worker), extras
+        ),
         Meter(port, worker, log_every=config.log_every),
         length=Length(
             math.inf if config.epochs is None else config.epochs,
             math.inf if config.steps is None else config.steps,
         ),
-        delays=Delays(dict(config.straggler).get(port.rank, 0.0), config.jitter),
+        delays=_delays(config, port.rank, worker),
         rng=np.random.default_rng((config.seed, port.rank)),
     )
+
+
+def _delays(config: TrainConfig, rank: int, worker: int) -> Delays | None:
+    """Return what slows a worker down, None if nothing does."""
+    delays: list[tuple[str, tuple[float, ...]]] = [
+        ("delay", (seconds,)) for slow, seconds in config.straggler if slow == rank
+    ]
+    if config.jitter:
+        delays.append(("jitter", (config.jitter,)))
+    delays += [(it.kind, it.numbers) for it in config.inject if it.worker in (None, worker)]
+    return Delays(delays) if delays else None
 
 
 def _policy(config: TrainConfig, workers: int) -> Policy:
@@ -176,10 +259,17 @@ def _policy(config: TrainConfig, workers: int) -> Policy:
     return policy_for(mode, workers, **knobs)
 
 
-def _strategy(port: Port, config: TrainConfig, problem: Problem) -> Strategy:
-    n, clip_norm = port.wiring.n, config.clip_norm
+def _strategy(
+    port: Port,
+    config: TrainConfig,
+    problem: Problem,
+    chronicle: WorkerChronicle | None,
+    extras: str | None,
+) -> Strategy:
+    # Of the vectors that are there: none of them is, where nothing is computed.
+    n, clip_norm = port.theta.size, config.clip_norm
     if config.mode == "serial":
-        return Serial(port, _updater(config, n), clip_norm=clip_norm)
+        return Serial(port, _updater(config, n), clip_norm=clip_norm, chronicle=chronicle)
     if config.mode == "allreduce":
         return AllReduce(
             port,
@@ -187,15 +277,17 @@ def _strategy(port: Port, config: TrainConfig, problem: Problem) -> Strategy:
             algorithm=config.allreduce or "auto",
             batch_size=config.batch_size,
             clip_norm=clip_norm,
-            spans=gradient_spans(problem, n) if config.overlap else (),
+            spans=gradient_spans(problem, port.wiring.n) if config.overlap else (),
             bucket_bytes=config.bucket_bytes or 0,
             check_every=config.check_every or 0,
+            extras=extras,
+            chronicle=chronicle,
         )
     if config.mode == "local-sgd":
         local_steps = config.local_steps or 1
         averager: Averager
         if port.wiring.servers:
-            averager = ServerAverager(port)
+            averager = ServerAverager(port, chronicle=chronicle)
         else:
             full = config.batch_size * local_steps
             outer = _outer_updater(config, n)
@@ -207,10 +299,14 @@ def _strategy(port: Port, config: TrainConfig, problem: Problem) -> Strategy:
                 algorithm=config.allreduce or "auto",
                 full=full,
                 check_every=config.check_every or 0,
+                extras=extras,
+                chronicle=chronicle,
             )
         period = AveragingPeriod(local_steps, float(config.post_local_epoch or 0))
-        return LocalSGD(port, _updater(config, n), averager, period, clip_norm=clip_norm)
-    return PushPull(port, clip_norm=clip_norm)
+        return LocalSGD(
+            port, _updater(config, n), averager, period, clip_norm=clip_norm, chronicle=chronicle
+        )
+    return PushPull(port, clip_norm=clip_norm, chronicle=chronicle)
 
 
 def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:

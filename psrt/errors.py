@@ -24,6 +24,10 @@ class ProtocolError(PsrtError):
     """A rank said something that its peer's state does not allow; always a bug."""
 
 
+class ReplayError(ProtocolError):
+    """A replay came to something else than the recorded run did; the history tells where."""
+
+
 class TransportError(PsrtError):
     """A peer did not answer within the deadline, or cannot be reached."""
 

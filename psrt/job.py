@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,18 @@ from psrt.build import (
     worker_role,
 )
 from psrt.config import TrainConfig, resolve
+from psrt.history import EventLog
+from psrt.history.folder import EVENTS, write_header
+from psrt.provenance import history_header
+from psrt.replay import Replay
 from psrt.report.recorder import Recorder
 from psrt.result import Run, Say, conclude, say_plan, silent
+from psrt.runtime.account import WorkerAccount
+from psrt.runtime.chronicle import WorkerChronicle
 from psrt.runtime.problem import Problem
 from psrt.runtime.tally import Tally
 from psrt.transport import SoloPort, drive
+from psrt.transport.port import Wiring
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -68,26 +76,47 @@ def run(
 
 
 def _run_alone(config: TrainConfig, problem: Problem | None, say: Say) -> Run:
+    replay = None if config.replay is None else Replay(config.replay)
+    if replay is not None:
+        replay.check_ranks(1)
+        config = replay.pinned(config)
     config = resolve(config, ranks=1)
     problem = problem or supervised_problem(config, workers=1)
     machine_costs(config)
     initial = initial_parameters(problem)
+    if replay is not None:
+        alone = Wiring(initial.size, workers=(0,))
+        replay.check(config, alone, initial=initial, problem=problem, hosts=(0,))
+        say(replay.plan())
     folder = output_folder(config)
     port = SoloPort(initial.size)
     np.copyto(port.theta, initial)
-    worker = worker_role(port, config, problem)
+    log: EventLog | None = None
+    if folder is not None and config.record:
+        header = history_header(
+            config, port.wiring, initial=initial, problem=problem, files=(EVENTS,), hosts=(0,)
+        )
+        write_header(folder.history, header)
+        log = EventLog(folder.history / EVENTS, origin=port.now())
+    worker = worker_role(port, config, problem, log=log)
     recorder = Recorder(1, log_every=config.log_every, folder=folder, say=say)
     port.on_report = recorder.add
     say_plan(worker.strategy.plan, say)
-    drive(worker.run())
-    return conclude(
+    with log or contextlib.nullcontext():
+        drive(worker.run())
+        if log is not None:
+            WorkerChronicle(log, 0).saved(worker.strategy.updates, port.now())
+    result = conclude(
         config,
         problem,
         port.theta,
         tallies=[Tally.of_worker(port, worker)],
-        histogram=[],
+        accounts=[WorkerAccount.of(0, worker.meter, worker.seconds)],
         recorder=recorder,
         folder=folder,
         say=say,
         plan=worker.strategy.plan,
     )
+    if replay is not None:
+        say(replay.verdict(result.theta))
+    return result

@@ -43,6 +43,12 @@ class Params(NamedTuple):
     clock: int
     #: Versions between the one the answered push was computed on and the one it met.
     staleness: int
+    #: From the taking up of the push to this answer, in seconds.
+    held: float = 0.0
+    #: The worker whose message set the answer off; −1 if the push did that itself.
+    awaited: int = -1
+    #: ‖θ_now − θ_read‖/√n when the push was taken into an update; −1 where it was not measured.
+    gap: float = -1.0
 
 
 class Leave(NamedTuple):
@@ -79,6 +85,14 @@ class Report(NamedTuple):
     bytes_received: int
     #: Time of the port since training began, in seconds.
     seconds: float
+    #: Seconds of waiting since the previous report: for others, servers and messages.
+    waited: float
+    #: Largest skew of a read since the previous report.
+    skew_max: int
+    #: Sum of the gaps ‖θ_now − θ_read‖/√n that were measured since the previous report.
+    gap_sum: float
+    #: How many gaps are in the sum.
+    gap_count: int
     #: Loss on the test set; nan where this report did not evaluate.
     test_loss: float
     #: Accuracy on the test set in [0, 1]; nan where this report did not evaluate.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
@@ -18,26 +17,25 @@ from psrt.build import (
     worker_role,
 )
 from psrt.collective.machine import MachineCosts
-from psrt.config import TrainConfig, from_toml, resolve, to_toml
-from psrt.errors import ConfigError
+from psrt.config import TrainConfig, from_toml
+from psrt.history.replay import Sequencer
+from psrt.mpi_history import close_log, open_log, write_head
+from psrt.mpi_replay import hand_out, replay_of
+from psrt.mpi_roles import hosts_of, resolved, started_as, who_is_who
+from psrt.replay import Replay
 from psrt.report.files import OutputFolder
 from psrt.report.recorder import Recorder
 from psrt.result import Run, Say, conclude, say_plan, silent
+from psrt.runtime.account import Account, ShardAccount, WorkerAccount, from_text, to_text
 from psrt.runtime.problem import Problem, gradient_spans
-from psrt.runtime.roles import assign_roles
 from psrt.runtime.server import Server
 from psrt.runtime.strategy import ReducePlan
 from psrt.runtime.tally import Tally
 from psrt.runtime.worker import Worker
 from psrt.transport import drive
-from psrt.transport.agreement import AbortGuard, send_text, together
-from psrt.transport.hosts import split_hosts
+from psrt.transport.agreement import AbortGuard, gather_texts, send_text, together
 from psrt.transport.mpi import MpiPort
 from psrt.transport.port import Vector
-
-#: What a rank was started as: anything, or one of the two (MPMD).
-ANY, SERVER, WORKER = 0, 1, 2
-ROLES = {None: ANY, "server": SERVER, "worker": WORKER}
 
 
 def run_over_mpi(
@@ -82,14 +80,20 @@ class _Job:
         role: str | None,
     ) -> None:
         self._comm = comm
-        hosts = _hosts(comm)
-        given = np.empty(comm.size, np.int64)
-        comm.Allgather(np.array([ROLES[role]], np.int64), given)
+        hosts, given = hosts_of(comm), started_as(comm, role)
+        #: The run that is to be repeated; at rank 0.
+        self._replay: Replay | None = None
+        text = ""
         with together(comm):
-            text = _resolved(config, comm.size, given) if comm.rank == 0 else ""
+            if comm.rank == 0:
+                config = config() if callable(config) else config
+                self._replay = replay_of(config, comm.size, named=bool(given.any()))
+                if self._replay is not None:
+                    config = self._replay.pinned(config)
+                text = resolved(config, comm.size, given)
         self._config = config = from_toml(send_text(comm, text), source="rank 0")
         with together(comm):
-            servers, workers = _who(config, hosts, given)
+            servers, workers = who_is_who(config, hosts, given)
         self._is_server = comm.rank in servers
         self._problem = problem
         self._hosts = len(set(hosts))
@@ -109,6 +113,14 @@ class _Job:
             self._wiring = wiring_for(int(n[0]), servers, workers)
             if config.overlap and self._problem is not None:
                 gradient_spans(self._problem, int(n[0]))
+            if self._replay is not None:
+                self._replay.check(
+                    config,
+                    self._wiring,
+                    initial=initial,
+                    problem=self._problem,
+                    hosts=tuple(hosts),
+                )
         self._folder: OutputFolder | None = None
         with together(comm):
             if comm.rank == 0:
@@ -123,7 +135,24 @@ class _Job:
         with together(comm):  # what cannot be summed is told before the plans are made
             if config.allreduce is not None:
                 self._port.choice(config.allreduce, self._wiring.n)
+        self._log = open_log(comm, self._port, config)
+        self._extras: str | None = None
+        self._sequencer: Sequencer | None = None
+        if config.replay is not None:
+            self._extras, script = hand_out(comm, self._replay, servers)
+            if script is not None:
+                self._sequencer = Sequencer(self._port.receive, script)
         self._role = self._make_role(initial)
+        if config.record and self._folder is not None:
+            write_head(
+                self._folder.history,
+                config,
+                self._port,
+                initial=initial,
+                problem=self._problem,
+                plan=self._plan,
+                hosts=hosts,
+            )
 
     def _make_role(self, initial: Vector) -> Server | Worker:
         """Spread the initial parameters and make this rank's role."""
@@ -133,10 +162,15 @@ class _Job:
         self._comm.Bcast(initial)
         if self._is_server:
             span = self._wiring.spans[self._wiring.servers.index(port.rank)]
-            return server_role(port, config, span.of(initial))
+            replayed = self._sequencer
+            receive = None if replayed is None else replayed.receive
+            server = server_role(port, config, span.of(initial), log=self._log, receive=receive)
+            if replayed is not None:
+                port.whom = replayed.whom
+            return server
         np.copyto(port.theta, initial)
         assert self._problem is not None
-        return worker_role(port, config, self._problem)
+        return worker_role(port, config, self._problem, log=self._log, extras=self._extras)
 
     def run(self, say: Say) -> Run | None:
         """Play this rank's role to its end; rank 0 then concludes."""
@@ -146,37 +180,53 @@ class _Job:
             workers = len(self._wiring.workers)
             recorder = Recorder(workers, log_every=config.log_every, folder=self._folder, say=say)
             port.on_report = recorder.add
+            if self._replay is not None:
+                say(self._replay.plan())
             say_plan(self._plan, say)
         port.meet()
-        drive(self._role.run())
+        try:
+            drive(self._role.run())
+            if self._sequencer is not None:
+                self._sequencer.finish()
+        except BaseException:
+            if self._log is not None:
+                self._log.abandon()
+            raise
         port.finish_reports(lambda: recorder is None or recorder.finished)
         result = self._conclude(recorder, say)
         port.close()
+        if config.replay is not None:
+            with together(self._comm):
+                if result is not None and self._replay is not None:
+                    say(self._replay.verdict(result.theta))
         return result
 
     def _conclude(self, recorder: Recorder | None, say: Say) -> Run | None:
         port, role = self._port, self._role
-        histogram: list[int] = []
+        if self._log is not None:
+            close_log(self._log, port, role)
+        account: Account
         if isinstance(role, Server):
-            tally, histogram = Tally.of_server(port, role), role.shard.histogram
+            tally = Tally.of_server(port, role)
+            account = ShardAccount.of(self._wiring.servers.index(port.rank), role.shard)
         else:
             tally = Tally.of_worker(port, role)
-        length = np.array([len(histogram)], np.int64)
-        self._comm.Allreduce(MPI.IN_PLACE, length, MPI.MAX)
-        rows = port.gather([*tally, *histogram, *[0] * (int(length[0]) - len(histogram))])
+            worker = self._wiring.workers.index(port.rank)
+            account = WorkerAccount.of(worker, role.meter, role.seconds)
+        rows = port.gather(tally)
+        texts = gather_texts(self._comm, to_text(account))
         theta = self._final_theta()
         if rows is None:
             return None
         assert recorder is not None
         assert theta is not None
         assert self._problem is not None
-        counters = len(Tally._fields)
         return conclude(
             self._config,
             self._problem,
             theta,
-            tallies=[Tally(*map(int, row[:counters])) for row in rows],
-            histogram=rows[:, counters:].sum(axis=0).tolist(),
+            tallies=[Tally(*map(int, row)) for row in rows],
+            accounts=list(map(from_text, texts)),
             recorder=recorder,
             folder=self._folder,
             say=say,
@@ -202,49 +252,6 @@ class _Job:
             if port.rank in (0, rank):
                 port.fetch(rank, mine, span.of(whole) if whole is not None else None)
         return whole
-
-
-def _hosts(comm: MPI.Comm) -> list[int]:
-    """Return, for each rank, the lowest rank of its host; collective."""
-    node, layout = split_hosts(comm)
-    node.Free()
-    lowest = {rank: ranks[0] for ranks in layout.hosts for rank in ranks}
-    return [lowest[rank] for rank in range(comm.size)]
-
-
-def _resolved(
-    config: TrainConfig | Callable[[], TrainConfig], ranks: int, given: np.ndarray
-) -> str:
-    """Return the resolved config as TOML; at rank 0."""
-    config = config() if callable(config) else config
-    if given.any():
-        if not given.all():
-            raise ConfigError("some ranks were started as server or worker, others were not")
-        servers = int((given == SERVER).sum())
-        if config.servers not in (None, servers):
-            raise ConfigError(
-                f"--servers {config.servers}, but {servers} ranks were started as servers"
-            )
-        config = replace(config, servers=servers)
-    return to_toml(resolve(config, ranks=ranks))
-
-
-def _who(
-    config: TrainConfig, hosts: list[int], given: np.ndarray
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ranks of the servers and of the workers."""
-    if given.any():
-        servers = tuple(int(rank) for rank in np.flatnonzero(given == SERVER))
-        workers = tuple(int(rank) for rank in np.flatnonzero(given == WORKER))
-    else:
-        servers, workers = assign_roles(hosts, config.servers or 0, config.placement or "first")
-    for rank, seconds in config.straggler:
-        if rank in servers:
-            raise ConfigError(
-                f"--straggler {rank}:{seconds:g} names a server; the workers are ranks "
-                + ", ".join(map(str, workers))
-            )
-    return servers, workers
 
 
 def library_name() -> str:

@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 
 from psrt.config import TrainConfig
 from psrt.errors import ProtocolError
-from psrt.report import OutputFolder, Record, Staleness, Summary, final_table, parameters_sha256
+from psrt.report import OutputFolder, Record, Summary, final_table, parameters_sha256
+from psrt.report.accounts import skew_of, staleness_of, waiting_of
 from psrt.report.recorder import Recorder
+from psrt.runtime.account import Account
 from psrt.runtime.problem import Problem
 from psrt.runtime.strategy import ReducePlan
 from psrt.runtime.tally import Tally
@@ -47,13 +49,14 @@ def conclude(
     theta: Vector,
     *,
     tallies: Sequence[Tally],
-    histogram: Sequence[int],
+    accounts: Sequence[Account],
     recorder: Recorder,
     folder: OutputFolder | None,
     say: Say,
     hosts: int = 1,
     mpi: str = "",
     plan: ReducePlan | None = None,
+    parameters: int | None = None,
 ) -> Run:
     """Make the summary, write what is to be written, and say how it went.
 
@@ -62,13 +65,14 @@ def conclude(
         problem: evaluates the final parameters.
         theta: (n,) the final parameters.
         tallies: every rank's, in order.
-        histogram: applied pushes by staleness, all shards together.
+        accounts: every rank's, in order.
         recorder: heard every worker's last report.
         folder: where to write; None writes nothing.
         say: takes the lines for the user.
         hosts: how many there were.
         mpi: the library's name and version.
         plan: how all ranks summed; None where they did not.
+        parameters: n, where ``theta`` is empty because nothing was computed.
 
     Raises:
         ProtocolError: if ranks without servers ended with different parameters.
@@ -100,19 +104,22 @@ def conclude(
         train_loss=recorder.records[-1].loss if recorder.records else None,
         test_loss=figures.get("loss"),
         test_accuracy=figures.get("accuracy"),
-        parameters=theta.size,
-        parameters_sha256=parameters_sha256(theta),
+        parameters=theta.size if parameters is None else parameters,
+        parameters_sha256=parameters_sha256(theta) if theta.size else "",
         updates=total.updates,
         dropped=total.dropped,
-        staleness=Staleness.of(histogram),
+        staleness=staleness_of(accounts),
         skew_max=total.skew_max,
+        skew=skew_of(accounts),
+        waiting=waiting_of(accounts),
         clock_spread_max=total.clock_spread_max,
         bytes_sent=total.bytes_sent,
         bytes_received=total.bytes_received,
     )
     if folder is not None:
         tensors = getattr(problem, "tensors", None)
-        folder.write_model(tensors(theta) if tensors is not None else {"theta": theta})
+        if theta.size:
+            folder.write_model(tensors(theta) if tensors is not None else {"theta": theta})
         folder.write_summary(summary)
     say("")
     say(final_table(asdict(summary), folder.path if folder is not None else None))

@@ -1,21 +1,29 @@
-"""A whole job in one process and in virtual time: the same roles, over virtual ports."""
+"""A whole job in one process and in virtual time: the same roles, over virtual ports.
+
+Without numerics the roles are still the same; what they carry is not. Gradients and parameters are
+empty, a batch is the number of its samples, and bytes are counted as if all of it were there. Who
+waits and how stale a gradient is never depends on the numbers, so times, staleness and histories
+are those of a run that has them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from psrt.build import machine_costs, server_role, supervised_problem, wiring_for, worker_role
-from psrt.config import TrainConfig, resolve
+from psrt.build import server_role, worker_role
+from psrt.config import TrainConfig
+from psrt.history import EventLog
+from psrt.history.replay import Sequencer
 from psrt.messages import Report
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem
-from psrt.runtime.roles import assign_roles
 from psrt.runtime.server import Server
 from psrt.runtime.worker import Worker
-from psrt.transport import Costs, VirtualWorld
+from psrt.stage import Crashes, Stage, set_up
+from psrt.transport import Costs, VirtualWorld, Wiring
 from psrt.transport.port import Vector
 
 
@@ -23,7 +31,8 @@ from psrt.transport.port import Vector
 class SimulatedRun:
     """What came out, and the parts for those who look closer."""
 
-    #: (n,) the final parameters: the servers' spans, or worker 0's where there are none.
+    #: (n,) the final parameters: the servers' spans, or worker 0's where there are none; empty
+    #: without numerics.
     theta: Vector
     #: By shard.
     servers: list[Server]
@@ -35,6 +44,10 @@ class SimulatedRun:
     seconds: float
     #: Scheduler events.
     events: int
+    #: Where it happened: ports by rank, and how busy each server was.
+    world: VirtualWorld
+    #: What was played.
+    stage: Stage
     #: In order of arrival at rank 0.
     reports: list[Report] = field(default_factory=list)
 
@@ -45,60 +58,136 @@ def simulate(
     *,
     workers: int,
     seed: int = 0,
-    costs: Costs | None = None,
+    costs: Costs | Callable[[Wiring], Costs] | None = None,
     world: type[VirtualWorld] = VirtualWorld,
+    numerics: bool = True,
+    parameters: int | None = None,
+    crashes: Crashes = (),
+    log: EventLog | None = None,
 ) -> SimulatedRun:
     """Train in virtual time.
 
     Args:
         config: need not be resolved; its ``servers`` come on top of ``workers``.
-        problem: what is trained; None makes the config's own MLP and data.
-        workers: W.
+        problem: what is trained, by all workers in turn; None makes the config's own MLP and data.
+        workers: W, at least 1.
         seed: of the delays: the order of events. The training's own seed is the config's.
-        costs: what computing and sending take.
+        costs: what computing and sending take, or what tells it of a wiring.
         world: makes the scheduler; a test may bring its own.
+        numerics: whether to compute; if not, ``problem`` is a ``NoNumbers``, or None.
+        parameters: n, only without numerics; None is that of the config's model.
+        crashes: (worker, seconds) each: when it dies, without a word.
+        log: takes the events of all ranks, for the history; the caller closes it.
 
     Raises:
         ConfigError: as for a real run.
-        TransportError: if the roles deadlock.
+        TransportError: if the roles deadlock, as they do when others wait for one that crashed.
+        ReplayError: if a replay does not come to what the recorded run did.
     """
-    extra = 0 if config.mode == "serial" else config.servers or 1
-    mode_servers = resolve(config, ranks=workers + extra).servers or 0
-    config = resolve(config, ranks=workers + mode_servers)
-    servers, ranks = assign_roles(
-        [0] * (workers + mode_servers), mode_servers, config.placement or "first"
+    stage = set_up(
+        config,
+        problem,
+        workers=workers,
+        numerics=numerics,
+        parameters=parameters,
+        crashes=crashes,
     )
+    costs = costs(stage.wiring) if callable(costs) else costs
+    return play(stage, seed=seed, costs=costs, world=world, log=log)
 
-    def made() -> Problem:
-        return problem or supervised_problem(config, workers=workers)
 
-    initial = np.asarray(made().initial(), np.float32)
-    wiring = wiring_for(initial.size, servers, ranks)
+def play(
+    stage: Stage,
+    *,
+    seed: int,
+    costs: Costs | None = None,
+    world: type[VirtualWorld] = VirtualWorld,
+    log: EventLog | None = None,
+    prepared: Callable[[VirtualWorld, list[Worker]], None] = lambda *_: None,
+) -> SimulatedRun:
+    """Train in virtual time what has been set up.
+
+    Args:
+        stage: the job.
+        seed: of the delays: the order of events.
+        costs: what computing and sending take.
+        world: makes the scheduler.
+        log: takes the events of all ranks; the caller closes it.
+        prepared: is called before the first event, with the world and the workers by number.
+
+    Raises:
+        TransportError, ReplayError: as ``simulate``.
+    """
+    wiring, replay = stage.wiring, stage.replay
     live = world(
         wiring,
         seed=seed,
         costs=costs,
-        shared_memory=config.shared_memory,
-        machine=machine_costs(config),
+        shared_memory=stage.config.shared_memory,
+        machine=stage.machine,
+        **({} if stage.numerics else {"numerics": False}),
     )
     reports: list[Report] = []
     live.on_report = reports.append
-    roles: dict[int, Any] = {}
-    for rank, span in zip(servers, wiring.spans, strict=True):
-        roles[rank] = server_role(live.ports[rank], config, span.of(initial))
-    for rank in ranks:
-        np.copyto(live.ports[rank].theta, initial)
-        roles[rank] = worker_role(live.ports[rank], config, made())
-    results = live.run({rank: role.run() for rank, role in roles.items()})
-    theta = live.ports[ranks[0]].theta
-    if servers:
-        theta = np.concatenate([results[rank].theta for rank in servers])
+    servers, sequencers = _servers(stage, live, log)
+    workers = _workers(stage, live, log)
+    for worker, seconds in stage.crashes:
+        live.crash_at(wiring.workers[worker], seconds)
+    prepared(live, workers)
+    roles: list[tuple[int, Server | Worker]] = [
+        *zip(wiring.servers, servers, strict=True),
+        *zip(wiring.workers, workers, strict=True),
+    ]
+    live.run({rank: role.run() for rank, role in roles})
+    for sequencer in sequencers:
+        sequencer.finish()
+    theta = _final_theta(live, servers)
+    if replay is not None:
+        replay.verdict(theta)
     return SimulatedRun(
-        theta=theta.copy(),
-        servers=[roles[rank] for rank in servers],
-        workers=[roles[rank] for rank in ranks],
-        meters=[results[rank] for rank in ranks],
+        theta=theta,
+        servers=servers,
+        workers=workers,
+        meters=[worker.meter for worker in workers],
         seconds=live.time,
         events=live.events,
+        world=live,
+        stage=stage,
         reports=reports,
     )
+
+
+def _servers(
+    stage: Stage, live: VirtualWorld, log: EventLog | None
+) -> tuple[list[Server], list[Sequencer]]:
+    """Make the servers by shard and, for a replay, what puts their messages in order."""
+    servers: list[Server] = []
+    sequencers: list[Sequencer] = []
+    for shard, (rank, span) in enumerate(zip(live.wiring.servers, live.wiring.spans, strict=True)):
+        port, receive = live.ports[rank], None
+        if stage.replay is not None:
+            sequencers.append(Sequencer(port.receive, stage.replay.scripts[shard]))
+            receive = sequencers[-1].receive
+        given = span.of(stage.initial) if stage.numerics else stage.initial
+        servers.append(server_role(port, stage.config, given, log=log, receive=receive))
+        if stage.replay is not None:
+            port.whom = sequencers[-1].whom
+    return servers, sequencers
+
+
+def _workers(stage: Stage, live: VirtualWorld, log: EventLog | None) -> list[Worker]:
+    """Make the workers by number."""
+    extras = None if stage.replay is None else stage.replay.extras
+    workers: list[Worker] = []
+    for rank in live.wiring.workers:
+        port = live.ports[rank]
+        np.copyto(port.theta, stage.initial)
+        workers.append(worker_role(port, stage.config, stage.problem, log=log, extras=extras))
+    return workers
+
+
+def _final_theta(live: VirtualWorld, servers: list[Server]) -> Vector:
+    """Return the parameters at the end, in memory of their own."""
+    if servers:
+        return np.concatenate([server.shard.theta for server in servers])
+    return live.ports[live.wiring.workers[0]].theta.copy()

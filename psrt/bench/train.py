@@ -18,6 +18,7 @@ from psrt.bench.measure import Summary, format_table, ratios
 from psrt.build import server_role, wiring_for, worker_role
 from psrt.config import TrainConfig, resolve
 from psrt.errors import ProtocolError
+from psrt.history import EventLog
 from psrt.model import MLP
 from psrt.partition import Span
 from psrt.transport import SoloPort, drive
@@ -105,18 +106,18 @@ class Scheme:
         config = TrainConfig(steps=steps, lr=_LR, batch_size=BATCH, **self._knobs)
         return resolve(config, ranks=self._size)
 
-    def run(self, steps: int) -> float:
-        """Train from the start."""
+    def run(self, steps: int, *, log: EventLog | None = None) -> float:
+        """Train from the start, with a history if there is a log for it."""
         port, config = self.port, self._config(steps)
         shard = port.wiring.shard_of(port.rank)
         if shard is None:
             np.copyto(port.theta, self.initial)
-            worker = worker_role(port, config, self._problem)
+            worker = worker_role(port, config, self._problem, log=log)
             drive(worker.run())
             if worker.clock != steps:
                 raise ProtocolError(f"a worker took {worker.clock} steps, expected {steps}")
             return worker.seconds
-        server = server_role(port, config, port.wiring.spans[shard].of(self.initial))
+        server = server_role(port, config, port.wiring.spans[shard].of(self.initial), log=log)
         drive(server.run())
         pushes = sum(server.shard.histogram)
         if pushes != steps * len(port.wiring.workers):

@@ -1,4 +1,4 @@
-"""``psrt bench step|allreduce|ps|train``: measures psrt beside what it is held against."""
+"""``psrt bench``: measures psrt beside what it is held against."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 #: Benchmark → ranks it needs; None runs in one process, without MPI.
-RANKS = {"step": None, "allreduce": 2, "ps": 2, "train": 3}
+RANKS = {"step": None, "allreduce": 2, "ps": 2, "train": 3, "history": 3, "simulate": None}
 #: Ranks with which it shows all that it can.
-_USUAL = {"allreduce": 4, "ps": 5, "train": 3}
+_USUAL = {"allreduce": 4, "ps": 5, "train": 3, "history": 3}
 #: Flags that are of ``allreduce`` only.
 _OF_ALLREDUCE = ("sizes", "ranks", "hosts", "fit", "costs")
 
@@ -45,8 +45,8 @@ def _parser() -> FlagParser:
     parser = FlagParser(
         prog="psrt bench",
         description="Candidates take turns in one run; medians with quartiles. "
-        "step: one process; \nallreduce: mpirun -n 4; "
-        "ps: mpirun -n 5 measures up to 2 servers and 3 workers; train: mpirun -n 3.",
+        "step, simulate: one process; \nallreduce: mpirun -n 4; "
+        "ps: mpirun -n 5 measures up to 2 servers and 3 workers; train, history: mpirun -n 3.",
     )
     add = parser.add_argument
     add("what", choices=tuple(RANKS), help="what to measure")
@@ -104,6 +104,11 @@ def _run(given: argparse.Namespace, comm: MPI.Comm | None) -> Report:
 
         rows = step.run(rounds=rounds)
         return {"step": (rows, step.table(rows))}
+    if given.what == "simulate":
+        from psrt.bench import virtual_time
+
+        rows = virtual_time.run(rounds=rounds)
+        return {"virtual time": (rows, virtual_time.table(rows))}
     assert comm is not None
     if given.what == "allreduce":
         from psrt.cli.bench_allreduce import run
@@ -114,6 +119,11 @@ def _run(given: argparse.Namespace, comm: MPI.Comm | None) -> Report:
 
         rows = ps.measure(comm, rounds=rounds)
         return {"push and pull": (rows, ps.table(rows) if rows else "")}
+    if given.what == "history":
+        from psrt.bench import recording
+
+        rows = recording.measure(comm, rounds=rounds)
+        return {"keeping a history": (rows, recording.table(rows) if rows else "")}
     from psrt.bench import overhead, train
 
     rows = train.measure(comm, rounds=rounds)

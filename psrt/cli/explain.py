@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ from psrt.cli.explain_flags import (
     slow_of,
     timeline_parser,
 )
+from psrt.cli.printing import say
 from psrt.config.modes import MODES, SCHEDULES
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
@@ -168,7 +167,7 @@ def _compare(what: str, argv: list[str]) -> None:
         from psrt.explain import compare_plot
 
         compare_plot.plot(found, given.plot)
-    _print(_json(compare_text.as_document(found)) if given.json else compare_text.as_text(found))
+    say(_json(compare_text.as_document(found)) if given.json else compare_text.as_text(found))
 
 
 def _publish(
@@ -181,19 +180,10 @@ def _publish(
     """Draw if asked to, then print one of the two."""
     if given.svg is not None:
         canvas().save(given.svg)
-    _print(_json(document()) if given.json else text())
+    say(_json(document()) if given.json else text())
 
 
 def _json(document: dict[str, Any]) -> str:
     from psrt.report.strict_json import dumps
 
     return dumps(document)
-
-
-def _print(text: str) -> None:
-    """Print; a reader that has seen enough, such as ``head``, is no error."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # What is left in the buffer must not be tried again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

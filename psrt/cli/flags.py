@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from psrt.config import Knob, TrainConfig, did_you_mean, read_toml
-from psrt.config.kinds import DELAYS, SWITCH
+from psrt.config.kinds import SWITCH
 from psrt.config.knobs import dashed, knobs_of, read, shown
 from psrt.errors import ConfigError
 from psrt.files import read_text
@@ -18,7 +18,7 @@ Defaults that depend on the mode are filled in when the number of ranks is known
 `psrt show` prints what a run would do."""
 
 #: Either of them says how long the run is, so one given as a flag replaces the other's TOML key.
-_LENGTHS = ("epochs", "steps")
+LENGTHS = ("epochs", "steps")
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -88,6 +88,22 @@ def parse_train(argv: Sequence[str], *, prog: str = "psrt train") -> TrainConfig
 def config_of(namespace: argparse.Namespace) -> TrainConfig:
     """Return the config of parsed flags: the TOML of ``--config``, overridden by the flags.
 
+    With ``--replay`` it is that of the recorded run, which the others may not contradict.
+
+    Raises:
+        ConfigError: as `parse_train`.
+    """
+    values = values_of(namespace)
+    if "replay" in values:
+        from psrt.recorded import recorded_config  # needs numpy
+
+        return recorded_config(values.pop("replay"), **values)
+    return TrainConfig(**values)
+
+
+def values_of(namespace: argparse.Namespace) -> dict[str, Any]:
+    """Return what parsed flags say of the config, and where they do not, its ``--config``.
+
     Raises:
         ConfigError: as `parse_train`.
     """
@@ -95,9 +111,9 @@ def config_of(namespace: argparse.Namespace) -> TrainConfig:
     knobs = knobs_of(TrainConfig)
     flags = {name: _value(name, knobs[name], given[name]) for name in knobs if name in given}
     values = _read_config(given["config"]) if "config" in given else {}
-    if any(name in flags for name in _LENGTHS):
-        values = {name: value for name, value in values.items() if name not in _LENGTHS}
-    return TrainConfig(**{**values, **flags})
+    if any(name in flags for name in LENGTHS):
+        values = {name: value for name, value in values.items() if name not in LENGTHS}
+    return {**values, **flags}
 
 
 def _read_config(path: str) -> dict[str, Any]:
@@ -112,7 +128,7 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, knob: Knob) -> None:
         return
     choices = f"{{{','.join(knob.choices)}}}" if knob.choices else knob.kind.metavar
     metavar = knob.metavar or choices
-    action = "append" if knob.kind is DELAYS else "store"
+    action = "append" if knob.kind.several else "store"
     # Texts are read by the knob's kind afterwards: its messages are better than argparse's.
     group.add_argument(flag, metavar=metavar, action=action, help=text)
 

@@ -27,12 +27,18 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--ranks", metavar="N", help=_RANKS.help)
     namespace = parser.parse(argv)
     config = config_of(namespace)
-    ranks = fewest_ranks(config)
+    ranks = fewest_ranks(config) if config.replay is None else _recorded(config.replay)
     if hasattr(namespace, "ranks"):
         ranks = read("ranks", _RANKS, namespace.ranks)
     text = to_toml(resolve(config, ranks=ranks))
     print(f"# on {ranks} rank{'s' if ranks > 1 else ''}\n{text}", end="")
     return 0
+
+
+def _recorded(run: str) -> int:
+    from psrt.recorded import recorded_ranks  # needs numpy
+
+    return sum(recorded_ranks(run))
 
 
 def fewest_ranks(config: TrainConfig) -> int:
@@ -41,7 +47,8 @@ def fewest_ranks(config: TrainConfig) -> int:
     >>> fewest_ranks(TrainConfig(mode="softsync", softsync=3, servers=2))
     5
     """
-    workers = max(1, config.softsync or 0, (config.backup or 0) + 1)
+    named = [injection.worker for injection in config.inject if injection.worker is not None]
+    workers = max(1, config.softsync or 0, (config.backup or 0) + 1, *(w + 1 for w in named))
     servers = config.servers
     if servers is None:
         served = config.mode in SERVER_MODES or (config.mode is None and workers > 1)

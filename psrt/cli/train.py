@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from psrt.cli.flags import parse_train
+from psrt.cli.printing import say
 from psrt.errors import PsrtError
 from psrt.job import launched, run
 
@@ -55,8 +56,3 @@ def _among_ranks(argv: Sequence[str], role: str | None) -> int:
             print(f"psrt: error: {error}", file=sys.stderr, flush=True)
         return error.exit_status
     return 0
-
-
-def say(line: str) -> None:
-    """Print a line for the user at once: under mpirun, stdout is a pipe."""
-    print(line, flush=True)

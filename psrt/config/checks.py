@@ -28,6 +28,9 @@ def check(config: TrainConfig) -> None:
         if value is not None and (miss := first_miss(config, knob)):
             raise _meaningless(name, value, miss, getattr(config, miss.field))
     _check_length(config)
+    _check_injections(config)
+    if config.record and config.out is None:
+        raise ConfigError("--record has no meaning without --out DIR, where the history goes")
     _check_overlap(config)
     if not config.shared_memory and (config.allreduce or "").startswith("node"):
         raise ConfigError(
@@ -115,6 +118,16 @@ def _check_length(config: TrainConfig) -> None:
             f"--warmup-epochs {shown(config.warmup_epochs)} is longer than "
             f"the run of {shown(config.epochs)} epochs"
         )
+
+
+def _check_injections(config: TrainConfig) -> None:
+    """Check that what begins at a step begins within the run."""
+    for injection in config.inject:
+        if config.steps is not None and injection.first_step >= config.steps:
+            raise ConfigError(
+                f"--inject {injection} begins at step {injection.first_step}, "
+                f"the run has {config.steps} from 0 on"
+            )
 
 
 def overlaps(config: TrainConfig) -> bool:

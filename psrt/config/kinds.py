@@ -31,6 +31,8 @@ class Kind:
     accept: Callable[[Any], Any]
     #: Value → TOML literal.
     write: Callable[[Any], str]
+    #: Whether the flag may be given again; the texts are read as one, with commas between them.
+    several: bool = False
 
 
 def _read_whole(text: str) -> int:
@@ -161,4 +163,5 @@ DELAYS = Kind(
     _read_delays,
     _accept_delays,
     lambda delays: f"[{', '.join(f'[{rank}, {seconds!r}]' for rank, seconds in delays)}]",
+    several=True,
 )

@@ -104,3 +104,8 @@ def _check_ranks(config: TrainConfig, ranks: int) -> None:
                 f"--straggler {rank}:{seconds:g} names a rank that is not there, "
                 f"the last is {ranks - 1}"
             )
+    for injection in config.inject:
+        if injection.worker is not None and injection.worker >= workers:
+            raise ConfigError(
+                f"--inject {injection} names a worker that is not there, the last is {workers - 1}"
+            )

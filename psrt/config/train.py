@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from psrt.config import modes
 from psrt.config.checks import check
+from psrt.config.injection import INJECTIONS, Injection
 from psrt.config.kinds import DELAYS, REAL, SWITCH, TEXT, WHOLE, WIDTHS
 from psrt.config.knobs import Only, accept, knob, knobs_of
 
@@ -205,10 +206,17 @@ class TrainConfig:
         None, WHOLE, _RUN, "steps per worker, instead of --epochs", least=1,
         default_text="as --epochs says",
     )
-    seed: int = knob(0, WHOLE, _RUN, "of the model, the data's order and the jitter", least=0)
+    seed: int = knob(0, WHOLE, _RUN, "of the model, the data's order and random delays", least=0)
     out: str | None = knob(
         None, TEXT, _RUN, "folder for config, metrics, model and summary", metavar="DIR",
         default_text="nothing is written",
+    )
+    record: bool = knob(
+        False, SWITCH, _RUN, "keep the history of every read, push and update in --out"
+    )
+    replay: str | None = knob(
+        None, TEXT, _RUN, "repeat the run in this folder, made with --record, to the bit",
+        metavar="DIR", default_text="nothing is repeated",
     )
     overwrite: bool = knob(False, SWITCH, _RUN, "allow an --out that is already used")
     log_every: int | None = knob(
@@ -221,6 +229,12 @@ class TrainConfig:
     jitter: float = knob(
         0.0, REAL, _RUN, "mean random delay of every step of every worker", metavar="SECONDS",
         least=0, most=86400,
+    )
+    inject: tuple[Injection, ...] = knob(
+        (), INJECTIONS, _RUN,
+        "slow a worker (or *: all) by delay:S, jitter:S, tail:S:SHAPE, pause:STEP:S or "
+        "slow:FACTOR[:STEP]",
+        default_text="none",
     )
     timeout_s: float = knob(
         60.0, REAL, _RUN, "longest that a rank waits for another", metavar="SECONDS",

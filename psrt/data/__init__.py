@@ -5,6 +5,6 @@ Nothing in here knows of MPI or of the model; a source returns checked arrays or
 
 from psrt.data.batches import BatchPlan
 from psrt.data.dataset import Dataset
-from psrt.data.load import load_dataset
+from psrt.data.load import dataset_size, load_dataset
 
-__all__ = ["BatchPlan", "Dataset", "load_dataset"]
+__all__ = ["BatchPlan", "Dataset", "dataset_size", "load_dataset"]

@@ -7,6 +7,9 @@ import numpy as np
 from psrt.errors import ConfigError
 from psrt.partition import even_spans
 
+#: Epochs whose order is kept.
+_KEPT = 3
+
 
 class BatchPlan:
     """Cuts every epoch into global batches and every global batch into one slice per worker.
@@ -16,8 +19,8 @@ class BatchPlan:
     batches of 32 see the same samples at the same step, and a run with servers or all-reduce
     can be held against serial mini-batch SGD.
 
-    A worker may ask for epochs in any order; only the order of the epoch asked for last is kept
-    (8 bytes a sample).
+    A worker may ask for epochs in any order; the orders of the last few are kept (8 bytes a sample
+    each), because workers in one process need not all be in the same one.
 
     Args:
         samples: training samples, at least 1.
@@ -50,17 +53,20 @@ class BatchPlan:
         self.global_batch = batch_size * workers
         #: Steps that see every sample once; the last may be smaller than the others.
         self.steps_per_epoch = -(-samples // self.global_batch)
-        self._epoch = -1
-        self._order = np.empty(0, dtype=np.intp)
+        #: The newest epochs that were asked for, with their orders, oldest first.
+        self._orders: dict[int, np.ndarray] = {}
 
     def order(self, epoch: int) -> np.ndarray:
-        """Return the permutation (samples,) intp of an epoch; read-only, kept until the next."""
-        if epoch != self._epoch:
+        """Return the permutation (samples,) intp of an epoch; read-only."""
+        order = self._orders.get(epoch)
+        if order is None:
             rng = np.random.default_rng((self.seed, epoch))
             order = rng.permutation(self.samples).astype(np.intp, copy=False)
             order.flags.writeable = False
-            self._epoch, self._order = epoch, order
-        return self._order
+            if len(self._orders) == _KEPT:
+                del self._orders[next(iter(self._orders))]
+            self._orders[epoch] = order
+        return order
 
     def indices(self, epoch: int, step: int, worker: int) -> np.ndarray:
         """Return the samples of one worker's batch.

@@ -9,8 +9,27 @@ from psrt.data.dataset import Dataset
 from psrt.data.digits import load_digits
 from psrt.data.idx import load_idx
 from psrt.data.npz import load_npz
-from psrt.data.synthetic import load_synthetic
+from psrt.data.synthetic import load_synthetic, parse_size
 from psrt.errors import ConfigError
+
+
+def dataset_size(spec: str, *, seed: int) -> tuple[int, int, int]:
+    """Return training samples, features and outputs of a dataset; what is made up is not made.
+
+    Args:
+        spec: as for ``load_dataset``.
+        seed: of what is made up.
+
+    Raises:
+        ConfigError: as ``load_dataset``.
+
+    >>> dataset_size("synthetic:1000000x784x10", seed=0)
+    (1000000, 784, 10)
+    """
+    if spec == "synthetic" or spec.startswith("synthetic:"):
+        return parse_size(spec)
+    data = load_dataset(spec, seed=seed)
+    return data.samples, data.features, data.outputs
 
 
 def load_dataset(spec: str, *, seed: int) -> Dataset:

@@ -40,6 +40,8 @@ class Header:
     files: tuple[str, ...]
     #: What ``allreduce`` came to; None where nothing was summed so.
     algorithm: str | None = None
+    #: The same for the few numbers that are summed along with each update.
+    extras: str | None = None
     #: Number of the host of each rank.
     hosts: tuple[int, ...] = ()
     #: Whether the run was one in virtual time.
@@ -87,13 +89,22 @@ class Header:
 
     def _check(self) -> None:
         """Raise if the fields cannot be those of a run."""
+        for name in ("workers", "servers", "spans", "hosts", "files"):
+            if not isinstance(getattr(self, name), tuple):
+                raise ConfigError(f"has {name} that are no list")
+        if not all(len(_rows(span)) == 2 for span in self.spans):
+            raise ConfigError("has spans that are no pairs")
         whole = [self.n, *self.workers, *self.servers, *self.hosts]
-        whole += [bound for span in _rows(self.spans) for bound in span]
-        names: list[Any] = [*_rows(self.files), self.psrt, self.numpy, self.initial_sha256]
+        whole += [bound for span in self.spans for bound in _rows(span)]
+        names: list[Any] = [*self.files, self.psrt, self.numpy]
+        names += [self.initial_sha256, self.data_sha256, self.code_sha256]
+        names += [name for name in (self.algorithm, self.extras) if name is not None]
         if not all(type(number) is int and number >= 0 for number in whole):
             raise ConfigError("has ranks, sizes or spans that are not whole numbers")
         if not all(isinstance(name, str) for name in names):
             raise ConfigError("has names that are not text")
+        if not all(isinstance(flag, bool) for flag in (self.simulated, self.numerics)):
+            raise ConfigError("does not say what was simulated")
         if not isinstance(self.config, dict) or not isinstance(self.config.get("mode"), str):
             raise ConfigError("does not say the mode")
         if not self.workers or len(self.spans) != len(self.servers):

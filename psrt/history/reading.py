@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.files import read_text
-from psrt.history.events import EVENT, SERVER_KINDS, WORKER_KINDS, Kind
+from psrt.history.events import EVENT, EVENT_BYTES, SERVER_KINDS, WORKER_KINDS, Kind
+from psrt.history.folder import FOLDER, HEADER
 from psrt.history.header import Header
 
-#: Folder of the history within that of a run, and its header.
-FOLDER, HEADER = "history", "header.json"
-
 Events = np.ndarray[tuple[int], np.dtype[np.void]]
+
+#: Kind → whose events those are.
+_NOWHERE, _AT_WORKER, _AT_SERVER, _ANYWHERE = range(4)
+_PLACES = np.full(256, _NOWHERE, np.uint8)
+_PLACES[list(WORKER_KINDS)] = _AT_WORKER
+_PLACES[list(SERVER_KINDS)] = _AT_SERVER
+_PLACES[Kind.CHECKPOINT] = _ANYWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +56,24 @@ def read_history(run: str | PathLike[str]) -> History:
     Raises:
         ConfigError: if there is none, or it is damaged, cut off, or of another format.
     """
-    folder = _folder_of(Path(run))
+    folder, header = folder_of(run), read_header(run)
+    parts = [_read_file(folder, name) for name in header.files]
+    return assemble(header, parts, where=str(folder))
+
+
+def read_header(run: str | PathLike[str]) -> Header:
+    """Read what a run's history says of the run.
+
+    Raises:
+        ConfigError: as ``read_history``, but for the events.
+    """
+    folder = folder_of(run)
     try:
-        header = Header.from_json(read_text(str(folder / HEADER)))
+        return Header.from_json(read_text(str(folder / HEADER)))
     except ConfigError as error:
         text = str(error)
         where = "" if text.startswith(str(folder)) else f"{folder / HEADER}: "
         raise ConfigError(where + text) from None
-    parts = [_read_file(folder, name) for name in header.files]
-    return assemble(header, parts, where=str(folder))
 
 
 def assemble(header: Header, parts: Sequence[Events], *, where: str = "history") -> History:
@@ -72,38 +88,43 @@ def assemble(header: Header, parts: Sequence[Events], *, where: str = "history")
         ConfigError: if an event is of no kind, worker or shard that the run had.
     """
     everything = np.concatenate(parts) if parts else np.zeros(0, EVENT)
-    kinds, workers, shards = (everything[name] for name in ("kind", "worker", "shard"))
-    of_workers = np.isin(kinds, WORKER_KINDS)
-    of_servers = np.isin(kinds, SERVER_KINDS)
-    of_neither = kinds == Kind.CHECKPOINT
-    strange = ~(of_workers | of_servers | of_neither)
-    strange |= of_workers & ((workers < 0) | (workers >= len(header.workers)))
-    strange |= of_servers & ((shards < 0) | (shards >= len(header.servers)))
-    strange |= of_servers & ((workers < -1) | (workers >= len(header.workers)))
+    count, shard_count = len(header.workers), len(header.servers)
+    place = _PLACES[everything["kind"]]
+    workers, shards = (everything[name].astype(np.int64) for name in ("worker", "shard"))
+    of_workers, of_servers = place == _AT_WORKER, place == _AT_SERVER
+    strange = place == _NOWHERE
+    strange |= of_workers & ((workers < 0) | (workers >= count))
+    strange |= of_servers & ((shards < 0) | (shards >= shard_count))
+    strange |= of_servers & ((workers < -1) | (workers >= count))
     if strange.any():
         event = everything[int(np.flatnonzero(strange)[0])]
         raise ConfigError(
             f"{where}: an event of kind {event['kind']}, worker {event['worker']}, shard "
-            f"{event['shard']} in a run of {len(header.workers)} workers and "
-            f"{len(header.servers)} shards"
+            f"{event['shard']} in a run of {count} workers and {shard_count} shards"
         )
-    return History(
-        header,
-        tuple(_split(everything[of_workers], "worker", len(header.workers))),
-        tuple(_split(everything[of_servers], "shard", len(header.servers))),
-        everything[of_neither],
-    )
+    # Workers first, then shards, then the rest: one sort, and one copy, for all.
+    owner = np.select([of_workers, of_servers], [workers, count + shards], count + shard_count)
+    split = _split(everything, owner, count + shard_count + 1)
+    return History(header, tuple(split[:count]), tuple(split[count:-1]), split[-1])
 
 
-def _split(events: Events, name: str, count: int) -> list[Events]:
-    """Return the events of each worker or shard, in their order."""
-    order = np.argsort(events[name], kind="stable")
-    bounds = np.searchsorted(events[name][order], np.arange(1, count))
-    return np.split(events[order], bounds) if count else []
+def _split(events: Events, owner: np.ndarray, count: int) -> list[Events]:
+    """Return the events of each owner, in their order."""
+    if count <= np.iinfo(np.int16).max:
+        owner = owner.astype(np.int16)  # sorted by radix, in a tenth of the time
+    order = np.argsort(owner, kind="stable")
+    # Moved whole, not field by field.
+    moved = events.view(f"V{EVENT_BYTES}")[order].view(EVENT)
+    return np.split(moved, np.searchsorted(owner[order], np.arange(1, count)))
 
 
-def _folder_of(run: Path) -> Path:
-    """Return the folder that holds the header."""
+def folder_of(run: str | PathLike[str]) -> Path:
+    """Return the folder that holds the header.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    run = Path(run)
     for folder in (run / FOLDER, run):
         if (folder / HEADER).exists():
             return folder
@@ -118,18 +139,47 @@ def _read_file(folder: Path, name: str) -> Events:
     if Path(name).name != name:
         raise ConfigError(f"{folder / HEADER}: names a file outside its folder: {name!r}")
     try:
-        loaded: Any = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            loaded = _load(path, file)
     except FileNotFoundError:
         raise ConfigError(f"{path} is missing") from None
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
-    if not isinstance(loaded, np.ndarray) or loaded.dtype != EVENT or loaded.ndim != 1:
-        raise ConfigError(f"{path}: not a file of events")
-    if not len(loaded):
-        raise ConfigError(f"{path} has no end: the run was cut off before it could finish")
     events, end = loaded[:-1], loaded[-1]
     if end["kind"] != Kind.END or end["clock"] != len(events):
         raise ConfigError(f"{path}: damaged: it does not end as a history does")
     if zlib.crc32(events.tobytes()) != end["version"]:
         raise ConfigError(f"{path}: damaged: its check sum is not that of its events")
     return events
+
+
+def _load(path: Path, file: BinaryIO) -> Events:
+    """Return the records of an open file, its END among them, if it is as long as it says."""
+    shape, dtype = _described(file)
+    if dtype != EVENT or len(shape) != 1:
+        raise ConfigError(f"{path}: not a file of events")
+    if shape == (0,):
+        raise ConfigError(f"{path} has no end: the run was cut off before it could finish")
+    there = os.fstat(file.fileno()).st_size - file.tell()
+    if there != shape[0] * EVENT_BYTES:
+        raise ValueError(f"{there} bytes of events, expected {shape[0]} events")
+    return np.fromfile(file, EVENT)
+
+
+def _described(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Read numpy's header; return shape and type of the array.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError("not of version 1.0 of .npy")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python 2, which never wrote a history
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    except ValueError:
+        raise
+    except Exception as error:  # numpy lets through what Python's own parsers raise
+        raise ValueError(f"{type(error).__name__} in its header") from None
+    return shape, dtype

@@ -12,15 +12,19 @@ from psrt.report.console import epoch_line, final_table, human_bytes
 from psrt.report.files import OutputFolder
 from psrt.report.journal import Journal, Record
 from psrt.report.metrics import MetricsFile, read_metrics, seconds_to_accuracy
-from psrt.report.summary import Staleness, Summary, parameters_sha256
+from psrt.report.staleness import Counts, Gap, Staleness, Waiting
+from psrt.report.summary import Summary, parameters_sha256
 
 __all__ = [
+    "Counts",
+    "Gap",
     "Journal",
     "MetricsFile",
     "OutputFolder",
     "Record",
     "Staleness",
     "Summary",
+    "Waiting",
     "epoch_line",
     "final_table",
     "human_bytes",

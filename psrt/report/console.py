@@ -5,6 +5,7 @@ Plain lines, no cursor movement: under mpirun every rank believes that it has a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any
@@ -18,7 +19,9 @@ def epoch_line(record: Record) -> str:
     >>> epoch_line(Record(3, 135, 0.21427, 0.19, 0.947, 0.2, 181234.5, 4320, 1.93, 4, 0, 0, True))
     'epoch  3  step  135  loss 0.2143  accuracy 94.7 %  1.8e+05 samples/s  staleness 1.9'
     """
-    parts = [f"epoch {record.epoch:2d}", f"step {record.step:4d}", f"loss {record.loss:.4f}"]
+    parts = [f"epoch {record.epoch:2d}", f"step {record.step:4d}"]
+    if not math.isnan(record.loss):
+        parts.append(f"loss {record.loss:.4f}")
     if record.accuracy is not None:
         parts.append(f"accuracy {100 * record.accuracy:.1f} %")
     elif record.test_loss is not None:

@@ -24,6 +24,17 @@ def blank(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def titled(*, width: float, height: float, title: str, note: str = "") -> Figure:
+    """Return an empty figure, in inches, with a title and a note below it.
+
+    Raises:
+        ConfigError: if matplotlib is not installed.
+    """
+    figure = blank(width, height)
+    figure.suptitle(f"{title}\n{note}" if note else title, fontsize=11)
+    return figure
+
+
 def save(figure: Figure, path: str | PathLike[str]) -> None:
     """Write a figure in the format that the path's ending names.
 

@@ -12,14 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from psrt.errors import ConfigError
+from psrt.history import folder as history
 from psrt.report.metrics import MetricsFile
 from psrt.report.summary import Summary
 
 CONFIG, METRICS = "config.toml", "metrics.jsonl"
 MODEL, SUMMARY = "model.safetensors", "summary.json"
+#: Of a run in virtual time only.
+SIMULATION = "simulation.json"
 
 #: All that a run writes; ``--overwrite`` deletes these and nothing else.
-FILES = (CONFIG, METRICS, MODEL, SUMMARY)
+FILES = (CONFIG, METRICS, MODEL, SIMULATION, SUMMARY)
 
 #: Ends the name of a file that is still being written.
 _PART = ".part"
@@ -27,6 +30,8 @@ _PART = ".part"
 
 class OutputFolder:
     """The four files of a run: config.toml, metrics.jsonl, model.safetensors, summary.json.
+
+    One in virtual time has a fifth, simulation.json, and no model if it computed nothing.
 
     The model and the summary appear whole or not at all: each is written under another name and
     then renamed, which is atomic within a folder. So a folder that holds ``summary.json`` holds a
@@ -59,10 +64,16 @@ class OutputFolder:
             # Asked by doing: permissions do not tell of read-only mounts, nor bind root.
             with tempfile.TemporaryFile(dir=self.path):
                 pass
+            history.clear(self.history)
             for name in FILES:
                 (self.path / name).unlink(missing_ok=True)
                 (self.path / (name + _PART)).unlink(missing_ok=True)
             (self.path / CONFIG).write_text(config_toml, encoding="utf-8")
+
+    @property
+    def history(self) -> Path:
+        """The folder of the run's events."""
+        return self.path / history.FOLDER
 
     def metrics(self) -> MetricsFile:
         """Open ``metrics.jsonl``, empty; the caller closes it."""
@@ -81,6 +92,11 @@ class OutputFolder:
         with self._replacing(MODEL) as part:
             save_file(arrays, part)
 
+    def write_simulation(self, text: str) -> None:
+        """Write ``simulation.json``, which only a run in virtual time has."""
+        with self._replacing(SIMULATION) as part:
+            part.write_text(text, encoding="utf-8")
+
     def write_summary(self, summary: Summary) -> None:
         """Write ``summary.json``, the last file of a run."""
         with self._replacing(SUMMARY) as part:
@@ -92,8 +108,10 @@ class OutputFolder:
             if self.path.exists() and not self.path.is_dir():
                 raise ConfigError(f"output folder {self.path} is a file")
             found = [name for name in FILES if (self.path / name).exists()]
+            if (self.history / history.HEADER).exists():
+                found.append(history.FOLDER)
         for name in found:
-            if (self.path / name).is_dir():
+            if name in FILES and (self.path / name).is_dir():
                 raise ConfigError(f"output folder {self.path} has a folder {name} in it")
         if found and not overwrite:
             raise ConfigError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +49,12 @@ class Record:
     #: When the test set was looked at, in seconds since training began: earlier than ``seconds``
     #: where the worker that did so is ahead of others. None if nobody did.
     evaluated_seconds: float | None = None
+    #: Mean gap ‖θ_now − θ_read‖/√n of the interval's measured gradients, None without any.
+    gap_mean: float | None = None
+    #: Largest difference of shard versions in a read of the interval, None without pushes.
+    skew_max: int | None = None
+    #: Share of the workers' time in the interval that they waited, None where none passed.
+    waiting_share: float | None = None
 
 
 class Journal:
@@ -70,10 +78,16 @@ class Journal:
         self._log_every = log_every
         #: Step of each worker's newest report; inf once it has left.
         self._reached: list[float] = [-1.0] * workers
-        #: Reports that no record holds yet.
-        self._waiting: list[Report] = []
-        #: Logged steps whose record is not complete yet.
-        self._open: set[int] = set()
+        #: How many workers have reached a step, and a heap of the steps that are in it. With them
+        #: a report costs the same however many workers there are.
+        self._at: Counter[float] = Counter({-1.0: workers})
+        self._steps: list[float] = [-1.0]
+        #: Reports that no record holds yet, by step, and a heap of these steps.
+        self._waiting: dict[int, list[Report]] = {}
+        self._waiting_steps: list[int] = []
+        #: Logged steps whose record is not complete yet: a heap, and the same as a set.
+        self._open: list[int] = []
+        self._opened: set[int] = set()
         #: Step of the newest record.
         self._recorded = -1
         # Totals up to the newest record.
@@ -84,7 +98,7 @@ class Journal:
     @property
     def finished(self) -> bool:
         """Whether every worker has sent its last report, so that none is to be waited for."""
-        return min(self._reached) == math.inf
+        return self._slowest() == math.inf
 
     def add(self, report: Report) -> list[Record]:
         """Take one worker's report; return the records that it completes, in step order.
@@ -94,14 +108,31 @@ class Journal:
                 steps backwards.
         """
         self._admit(report)
-        self._waiting.append(report)
-        if self._is_logged(report):
-            self._open.add(report.step)
-        complete = sorted(step for step in self._open if step <= min(self._reached))
-        self._open.difference_update(complete)
-        records = [self._record(step) for step in complete]
-        if self.finished and any(_says_something(r) for r in self._waiting):
-            records.append(self._record(max(r.step for r in self._waiting)))
+        step = report.step
+        if step not in self._waiting:
+            self._waiting[step] = []
+            heapq.heappush(self._waiting_steps, step)
+        self._waiting[step].append(report)
+        if self._is_logged(report) and step not in self._opened:
+            self._opened.add(step)
+            heapq.heappush(self._open, step)
+        return self._complete()
+
+    def gone(self, worker: int) -> list[Record]:
+        """Wait no longer for a worker that died; return the records that this completes."""
+        self._reach(worker, math.inf)
+        return self._complete()
+
+    def _complete(self) -> list[Record]:
+        """Return the records that every worker has come to, in step order."""
+        records = []
+        while self._open and self._open[0] <= self._slowest():
+            step = heapq.heappop(self._open)
+            self._opened.remove(step)
+            records.append(self._record(step))
+        left = self._waiting.values() if self.finished else ()
+        if any(_says_something(report) for reports in left for report in reports):
+            records.append(self._record(max(self._waiting)))
         return records
 
     def _is_logged(self, report: Report) -> bool:
@@ -121,14 +152,30 @@ class Journal:
             raise ProtocolError(
                 f"worker {worker} reported step {step}, expected more than {int(reached)}"
             )
-        self._reached[worker] = math.inf if report.last else step
+        self._reach(worker, math.inf if report.last else step)
+
+    def _reach(self, worker: int, step: float) -> None:
+        """Note that a worker has come to a step."""
+        before, self._reached[worker] = self._reached[worker], step
+        self._at[before] -= 1
+        if step not in self._at:
+            heapq.heappush(self._steps, step)
+        self._at[step] += 1
+
+    def _slowest(self) -> float:
+        """Return the step that every worker has come to."""
+        while not self._at[self._steps[0]]:
+            del self._at[heapq.heappop(self._steps)]
+        return self._steps[0]
 
     def _record(self, step: int) -> Record:
         """Close the record of ``step`` with all waiting reports up to it."""
         self._recorded = step
         # Sorted, so that sums of floats do not depend on the order of arrival.
-        reports = sorted((r for r in self._waiting if r.step <= step), key=lambda r: r[:3])
-        self._waiting = [r for r in self._waiting if r.step > step]
+        reports: list[Report] = []
+        while self._waiting_steps and self._waiting_steps[0] <= step:
+            reports += self._waiting.pop(heapq.heappop(self._waiting_steps))
+        reports.sort(key=lambda r: r[:3])
         samples = sum(r.samples for r in reports)
         seconds = max([self._seconds, *(r.seconds for r in reports)])
         elapsed, self._seconds = seconds - self._seconds, seconds
@@ -152,7 +199,19 @@ class Journal:
             bytes_received=self._received,
             epoch_end=any(r.epoch_end for r in reports),
             evaluated_seconds=max((r.seconds for r in reports if _evaluated(r)), default=None),
+            gap_mean=_ratio(sum(r.gap_sum for r in reports), sum(r.gap_count for r in reports)),
+            skew_max=max(r.skew_max for r in reports) if pushes else None,
+            waiting_share=_share(sum(r.waited for r in reports), elapsed * len(self._reached)),
         )
+
+
+def _ratio(total: float, count: float) -> float | None:
+    return total / count if count else None
+
+
+def _share(part: float, whole: float) -> float | None:
+    """Return part of whole, at most 1: workers do not report at the same time."""
+    return min(1.0, part / whole) if whole > 0 else None
 
 
 def _says_something(report: Report) -> bool:

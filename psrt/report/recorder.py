@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from psrt.messages import Report
 from psrt.report.console import epoch_line
@@ -42,7 +42,15 @@ class Recorder:
 
     def add(self, report: Report) -> None:
         """Take one report."""
-        for record in self._journal.add(report):
+        self._keep(self._journal.add(report))
+
+    def gone(self, worker: int) -> None:
+        """Wait no longer for a worker that died."""
+        self._keep(self._journal.gone(worker))
+
+    def _keep(self, records: Iterable[Record]) -> None:
+        """Keep, write and print records."""
+        for record in records:
             self.records.append(record)
             if self._metrics is not None:
                 self._metrics.write(record)

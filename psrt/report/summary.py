@@ -5,43 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from psrt.errors import ConfigError
+from psrt.report.staleness import Counts, Staleness, Waiting
 from psrt.report.strict_json import dumps
-
-
-@dataclass(frozen=True, slots=True)
-class Staleness:
-    """How stale the gradients were that went into the parameters; zeros and () without pushes."""
-
-    #: Mean τ over all pushes and shards.
-    mean: float
-    #: Largest τ.
-    max: int
-    #: ``histogram[τ]`` pushes met the staleness τ; the last entry is not 0.
-    histogram: tuple[int, ...]
-
-    @classmethod
-    def of(cls, histogram: Sequence[int] | np.ndarray) -> Staleness:
-        """Return the statistics of counts by τ.
-
-        Args:
-            histogram: ``(k,)`` counts, ``histogram[τ]`` pushes with staleness τ; trailing zeros
-                are cut off.
-
-        >>> Staleness.of(np.array([1, 0, 3, 0]))
-        Staleness(mean=1.5, max=2, histogram=(1, 0, 3))
-        """
-        counts = np.trim_zeros(np.asarray(histogram), "b")
-        if not counts.size:
-            return cls(0.0, 0, ())
-        mean = float(np.arange(counts.size) @ counts / counts.sum())
-        return cls(mean, counts.size - 1, tuple(int(count) for count in counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +68,10 @@ class Summary:
     staleness: Staleness
     #: Largest difference of shard versions within one read.
     skew_max: int
+    #: Reads by that difference.
+    skew: Counts
+    #: Who waited how long and for what, by worker.
+    waiting: tuple[Waiting, ...]
     #: Largest distance of two workers' clocks.
     clock_spread_max: int
     #: Bytes that all ranks handed to the transport.
@@ -118,21 +92,19 @@ class Summary:
         """
         try:
             values = json.loads(text)
-            staleness = Staleness(**_fields(Staleness, values["staleness"]))
-            known = _fields(cls, values) | {"staleness": staleness}
+            nested = {
+                "staleness": Staleness.from_values(values["staleness"]),
+                "skew": Counts.from_values(values["skew"]),
+                "waiting": tuple(map(Waiting.from_values, values["waiting"])),
+            }
+            known = {field.name: values[field.name] for field in dataclasses.fields(cls)} | nested
         except json.JSONDecodeError as error:
             raise ConfigError(f"summary is not JSON: {error}") from error
         except KeyError as error:
             raise ConfigError(f"summary lacks {error}") from error
-        except TypeError as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise ConfigError("summary is not an object of fields") from error
         return cls(**known)
-
-
-def _fields(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Pick the fields of dataclass ``cls`` out of parsed JSON; its lists become tuples."""
-    picked = {field.name: values[field.name] for field in dataclasses.fields(cls)}
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in picked.items()}
 
 
 def parameters_sha256(theta: np.ndarray) -> str:

@@ -9,10 +9,11 @@ import numpy as np
 from psrt.errors import ProtocolError
 from psrt.partition import Span
 from psrt.runtime.buckets import buckets_of
+from psrt.runtime.chronicle import WorkerChronicle
 from psrt.runtime.rounds import Rounds
-from psrt.runtime.strategy import Outcome, ReducePlan, Step, Strategy, clip_weight
+from psrt.runtime.strategy import Outcome, ReducePlan, Step, Strategy, Waiting, clip_weight
 from psrt.runtime.updater import Updater
-from psrt.transport.port import Port
+from psrt.transport.port import EXTRA, Port
 
 
 class AllReduce(Strategy):
@@ -33,6 +34,8 @@ class AllReduce(Strategy):
         spans: Sequence[Span] = (),
         bucket_bytes: int = 0,
         check_every: int = 0,
+        extras: str | None = None,
+        chronicle: WorkerChronicle | None = None,
     ) -> None:
         """Set up; collective.
 
@@ -47,6 +50,8 @@ class AllReduce(Strategy):
                 whole at the end.
             bucket_bytes: what is summed at once is at least so long.
             check_every: updates between two checks that θ is the same everywhere; 0 for none.
+            extras: the all-reduce of the extras; None is what ``algorithm`` comes to for them.
+            chronicle: takes what happens; None keeps no history.
         """
         assert not (spans and clip_norm is not None), "a norm needs the whole gradient"
         n = port.wiring.n
@@ -60,8 +65,10 @@ class AllReduce(Strategy):
             buckets=[bucket.span for bucket in buckets],
             one_theta=True,
             check_every=check_every,
+            extras=extras,
+            chronicle=chronicle,
         )
-        self._gradient = port.gradient[:n]
+        self._gradient = port.gradient[:-EXTRA]
         self._parts = [bucket.span.of(self._gradient) for bucket in buckets]
         #: By span, whether a bucket is full with it.
         self._fills = [False] * len(spans or whole)
@@ -71,18 +78,21 @@ class AllReduce(Strategy):
         self._spans_ready = self._parts_ready = 0
         self._clip_norm = clip_norm
         self._weight = 0.0
+        self._port = port
+        self._chronicle = chronicle
+        self._since = 0.0
         self.updates = 0
         self.ready = self._ready if len(buckets) > 1 else None
-        self.plan = ReducePlan(
-            self._rounds.chosen, self._rounds.why, len(buckets), self.ready is not None
-        )
+        rounds, overlaps = self._rounds, self.ready is not None
+        self.plan = ReducePlan(rounds.chosen, rounds.why, len(buckets), overlaps, rounds.extras)
         port.whom = lambda: "its neighbours in an all-reduce"
 
     def begin(self, step: Step) -> None:
         """Tell the others what this rank is about to bring."""
         self._spans_ready = self._parts_ready = 0
         self._weight = self._rounds.weight(step.samples)
-        self._rounds.start(self._weight, step.progress)
+        self._rounds.start(self._weight, step)
+        self._since = self._port.now()
 
     def _ready(self, i: int) -> None:
         """Begin the sum of the bucket that the i-th span fills, and move the others on."""
@@ -99,17 +109,22 @@ class AllReduce(Strategy):
 
     async def step(self, step: Step) -> Outcome:
         """Average the gradients over all samples of the step and take the optimizer's step."""
+        if self._chronicle is not None:
+            now = self._port.now()
+            self._chronicle.stepped(
+                now, step.clock, step.samples, step.progress, 0.0, now - self._since
+            )
         if step.samples and self._parts_ready < len(self._parts):
             scale = self._weight * clip_weight(self._gradient, self._clip_norm)
             while self._parts_ready < len(self._parts):
                 self._weigh(scale)
         await self._rounds.finish(empty=not step.samples)
         self.updates = self._rounds.updates
-        return Outcome(step.clock + 1)
+        return Outcome(step.clock + 1, waiting=Waiting(reduce=self._rounds.waited))
 
     async def leave(self, clock: int) -> None:
         """Take part with weight zero until nobody is training any more."""
-        await self._rounds.attend()
+        await self._rounds.attend(clock)
         self.updates = self._rounds.updates
 
     def _weigh(self, scale: float) -> None:

@@ -7,12 +7,13 @@ from typing import Protocol
 import numpy as np
 
 from psrt.partition import Span
+from psrt.runtime.chronicle import WorkerChronicle
 from psrt.runtime.push_pull import PushPull
 from psrt.runtime.rounds import Rounds
-from psrt.runtime.strategy import Outcome, ReducePlan, Step, Strategy, clip_weight
+from psrt.runtime.strategy import Outcome, ReducePlan, Step, Strategy, Waiting, clip_weight
 from psrt.runtime.updater import Contribution, Updater
 from psrt.sync import AveragingPeriod
-from psrt.transport.port import Port
+from psrt.transport.port import EXTRA, Port
 
 
 class Averager(Protocol):
@@ -21,31 +22,40 @@ class Averager(Protocol):
     #: How the mean is summed over all ranks; None where servers do it.
     plan: ReducePlan | None = None
 
+    def begin(self, step: Step) -> None:
+        """Be told that round ``step.clock`` begins with local steps."""
+        return
+
     async def average(self, step: Step) -> Outcome:
         """Average once: round ``step.clock``, of ``step.samples`` since the round before."""
         ...
 
-    async def leave(self, clock: int) -> None:
-        """Let the others go on without this worker."""
+    async def leave(self, clock: int) -> int:
+        """Let the others go on without this worker; return how many averages ``theta`` has seen."""
         ...
 
 
 class ServerAverager(Averager):
     """Averages over servers: a push carries parameters, an update is their mean."""
 
-    def __init__(self, port: Port) -> None:
-        self._push_pull = PushPull(port)
+    def __init__(self, port: Port, *, chronicle: WorkerChronicle | None = None) -> None:
+        self._push_pull = PushPull(port, chronicle=chronicle)
         self._theta = port.theta
-        self._buffer = port.gradient[: port.wiring.n]
+        self._buffer = port.gradient[:-EXTRA]
+
+    def begin(self, step: Step) -> None:
+        """Tell of the first read."""
+        self._push_pull.begin(step)
 
     async def average(self, step: Step) -> Outcome:
         """Push θ and pull the mean."""
         np.copyto(self._buffer, self._theta)
         return await self._push_pull.step(step)
 
-    async def leave(self, clock: int) -> None:
+    async def leave(self, clock: int) -> int:
         """Tell the servers."""
         await self._push_pull.leave(clock)
+        return clock
 
 
 class ReduceAverager(Averager):
@@ -60,6 +70,8 @@ class ReduceAverager(Averager):
         algorithm: str,
         full: int,
         check_every: int = 0,
+        extras: str | None = None,
+        chronicle: WorkerChronicle | None = None,
     ) -> None:
         """Set up; collective.
 
@@ -70,6 +82,8 @@ class ReduceAverager(Averager):
             algorithm: ``auto`` or the name of an all-reduce.
             full: samples of all local steps with full batches.
             check_every: averages between two checks that θ is the same everywhere; 0 for none.
+            extras: the all-reduce of the extras; None is what ``algorithm`` comes to for them.
+            chronicle: takes what happens; None keeps no history.
         """
         n = port.wiring.n
         self._rounds = Rounds(
@@ -81,23 +95,27 @@ class ReduceAverager(Averager):
             # θ after the last average: what an outer optimizer steps from.
             base=port.theta.copy() if steps else None,
             check_every=check_every,
+            extras=extras,
+            chronicle=chronicle,
         )
         self._theta = port.theta
-        self._buffer = port.gradient[:n]
-        self.plan = ReducePlan(self._rounds.chosen, self._rounds.why, 1, False)
+        self._buffer = port.gradient[:-EXTRA]
+        rounds = self._rounds
+        self.plan = ReducePlan(rounds.chosen, rounds.why, 1, False, rounds.extras)
         port.whom = lambda: "its neighbours in an all-reduce"
 
     async def average(self, step: Step) -> Outcome:
         """Sum the weighted θ_i and step to their mean."""
         weight = self._rounds.weight(step.samples)
-        self._rounds.start(weight, step.progress)
+        self._rounds.start(weight, step)
         np.multiply(self._theta, np.float32(weight), out=self._buffer)
         await self._rounds.finish()
-        return Outcome(step.clock + 1)
+        return Outcome(step.clock + 1, waiting=Waiting(reduce=self._rounds.waited))
 
-    async def leave(self, clock: int) -> None:
+    async def leave(self, clock: int) -> int:
         """Take part with weight zero until nobody is training any more."""
-        await self._rounds.attend()
+        await self._rounds.attend(clock)
+        return self._rounds.updates
 
 
 class LocalSGD(Strategy):
@@ -115,9 +133,13 @@ class LocalSGD(Strategy):
         period: AveragingPeriod,
         *,
         clip_norm: float | None = None,
+        chronicle: WorkerChronicle | None = None,
     ) -> None:
+        self._port = port
+        self._chronicle = chronicle
+        self._since = 0.0
         self._theta = port.theta
-        self._gradient = port.gradient[: port.wiring.n]
+        self._gradient = port.gradient[:-EXTRA]
         self._updater = updater
         self._averager = averager
         self.plan = averager.plan
@@ -130,11 +152,23 @@ class LocalSGD(Strategy):
         self.updates = 0
         self._progress = 0.0
 
+    def begin(self, step: Step) -> None:
+        """Note when a step begins."""
+        self._since = self._port.now()
+        if not self._steps:
+            self._averager.begin(Step(self.updates, 0, step.progress))
+
     async def step(self, step: Step) -> Outcome:
         """Take a local step, and average if it is time."""
+        now = self._port.now()
         if step.samples:
             term = Contribution(self._gradient, clip_weight(self._gradient, self._clip_norm))
             self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
+        if self._chronicle is not None:
+            rate = self._updater.lr if step.samples else 0.0
+            self._chronicle.stepped(
+                now, step.clock, step.samples, step.progress, rate, now - self._since
+            )
         self._steps += 1
         self._samples += step.samples
         self._progress = step.progress
@@ -147,7 +181,7 @@ class LocalSGD(Strategy):
         """Average what is left over, then let the others finish."""
         if self._steps:
             await self._average()
-        await self._averager.leave(self.updates)
+        self.updates = await self._averager.leave(self.updates)
 
     async def _average(self) -> Outcome:
         outcome = await self._averager.average(Step(self.updates, self._samples, self._progress))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from psrt.messages import Report
-from psrt.runtime.strategy import Outcome
+from psrt.runtime.strategy import Outcome, Waiting
 from psrt.transport.port import Port
 
 
@@ -32,14 +32,30 @@ class Meter:
         self.samples = 0
         #: Steps over the whole run; fewer than the clock says where backups overtook it.
         self.steps = 0
-        #: Largest skew of a read.
-        self.skew_max = 0
+        #: Reads by skew, the difference of the shards' versions in them.
+        self.skews: dict[int, int] = {}
+        #: Seconds of waiting, by cause as in ``Waiting``.
+        self.waited = dict.fromkeys(Waiting._fields[:4], 0.0)
+        #: Of those for other workers, by the worker that was waited for.
+        self.whom: dict[int, float] = {}
         self._clear()
+
+    def begin(self) -> None:
+        """Start the clock anew: what came before was getting ready."""
+        self._start = self._port.now()
 
     def _clear(self) -> None:
         self._loss_sum = 0.0
         self._samples = 0
         self._staleness = [0, 0, 0]
+        self._waited = 0.0
+        self._skew_max = 0
+        self._gap_sum, self._gap_count = 0.0, 0
+
+    @property
+    def skew_max(self) -> int:
+        """Largest skew of a read."""
+        return max(self.skews, default=0)
 
     @property
     def seconds(self) -> float:
@@ -58,7 +74,26 @@ class Meter:
             staleness[0] += outcome.staleness_sum
             staleness[1] += outcome.staleness_count
             staleness[2] = max(staleness[2], outcome.staleness_max)
-            self.skew_max = max(self.skew_max, outcome.skew)
+            skew = outcome.skew
+            self.skews[skew] = self.skews.get(skew, 0) + 1
+            if skew > self._skew_max:
+                self._skew_max = skew
+            if outcome.gap_count:
+                self._gap_sum += outcome.gap_sum
+                self._gap_count += outcome.gap_count
+        if outcome.waiting is not None:
+            self._wait(outcome.waiting)
+
+    def _wait(self, waiting: Waiting) -> None:
+        waited = self.waited
+        workers, server, messages, reduce, whom = waiting
+        waited["workers"] += workers
+        waited["server"] += server
+        waited["messages"] += messages
+        waited["reduce"] += reduce
+        self._waited += workers + server + messages + reduce
+        if whom >= 0:
+            self.whom[whom] = self.whom.get(whom, 0.0) + workers
 
     def due(self, clock: int) -> bool:
         """Tell whether a logged step has been reached since the last report."""
@@ -96,6 +131,10 @@ class Meter:
             sent - self._bytes[0],
             received - self._bytes[1],
             self.seconds,
+            self._waited,
+            self._skew_max,
+            self._gap_sum,
+            self._gap_count,
             figures.get("loss", math.nan),
             figures.get("accuracy", math.nan),
             epoch_end,

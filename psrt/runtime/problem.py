@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -123,6 +124,14 @@ class Supervised:
     def initial(self) -> Vector:
         """Return the (n,) parameters drawn with the seed."""
         return self.model.initial(np.random.default_rng(self._seed))
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the training data, as hexadecimal digits."""
+        digest = hashlib.sha256()
+        for array in (self.data.x_train, self.data.y_train):
+            digest.update(f"{array.dtype.str} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
     def batches(self, worker: int, workers: int, epoch: int) -> _Epoch:
         """Return worker ``worker``'s slices of the epoch's global batches."""

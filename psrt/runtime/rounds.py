@@ -25,6 +25,8 @@ import numpy as np
 from psrt.errors import ProtocolError
 from psrt.partition import Span
 from psrt.runtime.checksum import checksum
+from psrt.runtime.chronicle import WorkerChronicle
+from psrt.runtime.strategy import Step
 from psrt.runtime.updater import Updater
 from psrt.transport.port import EXTRA, PRESENT, PROGRESS, WEIGHT, Port, Reduction, Vector
 
@@ -43,6 +45,8 @@ class Rounds:
         base: Vector | None = None,
         one_theta: bool = False,
         check_every: int = 0,
+        extras: str | None = None,
+        chronicle: WorkerChronicle | None = None,
     ) -> None:
         """Make the plans; collective.
 
@@ -57,6 +61,8 @@ class Rounds:
             one_theta: whether θ is the same on all workers all the time, so that those of a host
                 may share it.
             check_every: rounds between two checks that θ is the same everywhere; 0 for none.
+            extras: the all-reduce of the extras; None is what ``algorithm`` comes to for them.
+            chronicle: takes what happens; None keeps no history.
         """
         assert not port.wiring.servers, "an all-reduce is among all ranks"
         n = port.wiring.n
@@ -64,11 +70,14 @@ class Rounds:
         self._updater = updater
         self._full = full
         self._check_every = check_every
+        self._chronicle = chronicle
         self._alone = len(port.wiring.workers) == 1
-        self._vector, self._extras = port.gradient[:n], port.gradient[n:]
+        self._vector, self._extras = port.gradient[:-EXTRA], port.gradient[-EXTRA:]
         self._head: Reduction | None = None
+        #: What the all-reduce of the extras came to.
+        self.extras = port.choice(extras or algorithm, EXTRA)[0]
         if not self._alone:
-            self._head = port.reduction(Span(n, n + EXTRA), port.choice(algorithm, EXTRA)[0], None)
+            self._head = port.reduction(Span(n, n + EXTRA), self.extras, None)
         largest = max((span.size for span in buckets), default=0)
         #: What ``algorithm`` came to, and why.
         self.chosen, self.why = port.choice(algorithm, largest)
@@ -88,19 +97,25 @@ class Rounds:
         self._present = 0.0
         #: Updates so far, the same on every worker.
         self.updates = 0
+        #: Seconds that the newest round was waited for.
+        self.waited = 0.0
+        #: What this worker brings to the round: the step, its weight, whether it is still training.
+        self._brought = Step(0, 0, 0.0), 0.0, False
 
     def weight(self, samples: int) -> float:
         """Return the weight of so many samples of this rank; alone, all there is weighs 1."""
         return float(samples > 0) if self._alone else samples / self._full
 
-    def start(self, weight: float, progress: float, *, present: bool = True) -> None:
+    def start(self, weight: float, step: Step, *, present: bool = True) -> None:
         """Begin a round: tell the others what is to come. Never waits.
 
         Args:
             weight: what this worker's numbers will have been multiplied with, 0 for none.
-            progress: where it stands, in epochs.
+            step: where it stands.
             present: whether it is still training.
         """
+        progress = step.progress
+        self._brought = step, weight, present
         self._begun = 0
         self._total = None
         if self._head is None:
@@ -140,6 +155,12 @@ class Rounds:
         Raises:
             ProtocolError: on every worker, if θ was compared and is not the same everywhere.
         """
+        began = self._port.now()
+        if self._chronicle is not None:
+            (clock, samples, progress), weight, present = self._brought
+            self._chronicle.reduces(
+                began, clock, self.updates, samples, progress, weight, present=present
+            )
         if self._total is None:
             assert self._head is not None, "alone, all is known from the start"
             await self._head.finish()
@@ -156,13 +177,27 @@ class Rounds:
             if self._check_every and self.updates % self._check_every == 0:
                 await self._check()
         assert not self._open, "a worker with samples has a weight"
-        return self._present > 0
+        training = self._present > 0
+        now = self._port.now()
+        self.waited = now - began
+        if self._chronicle is not None:
+            clock, rate = self._brought[0].clock, self._updater.lr if self._total else 0.0
+            self._chronicle.reduced(
+                now, clock, self.updates, self._total or 0.0, rate, self.waited, present=training
+            )
+        return training
 
-    async def attend(self) -> None:
-        """Take part with nothing, until no worker is training any more."""
+    async def attend(self, clock: int) -> None:
+        """Take part with nothing, until no worker is training any more.
+
+        Args:
+            clock: of this worker, who is not any more.
+        """
+        if self._chronicle is not None:
+            self._chronicle.left(self._port.now(), clock)
         training = not self._alone
         while training:
-            self.start(0.0, 0.0, present=False)
+            self.start(0.0, Step(clock, 0, 0.0), present=False)
             training = await self.finish(empty=True)
 
     def _learn_sums(self) -> None:

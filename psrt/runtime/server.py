@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from psrt.errors import ProtocolError
-from psrt.messages import Leave, Params, Push
+from psrt.messages import Leave, Message, Params, Push
 from psrt.optim import BLOCK
+from psrt.runtime.chronicle import ShardChronicle
+from psrt.runtime.leases import Leases
 from psrt.runtime.shard import Shard
 from psrt.sync import Apply, Decision, Keep, Policy, Serve
 from psrt.transport.port import Port
@@ -19,17 +21,38 @@ class Server:
     as soon as the policy lets its worker go on.
     """
 
-    def __init__(self, port: Port, shard: Shard, policy: Policy) -> None:
+    def __init__(
+        self,
+        port: Port,
+        shard: Shard,
+        policy: Policy,
+        *,
+        chronicle: ShardChronicle | None = None,
+        receive: Callable[[], Awaitable[Message]] | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            port: this rank's end of the transport.
+            shard: the numbers.
+            policy: decides.
+            chronicle: takes what happens; None keeps no history.
+            receive: gives the next message; None asks the port. A replay has an order of its own.
+        """
         self._port = port
         #: The numbers.
         self.shard = shard
         self._policy = policy
+        self._chronicle = chronicle
+        self._receive = receive or port.receive
         self._index = port.wiring.shard_of(port.rank) or 0
         self._ranks = port.wiring.workers
-        #: Rank of a worker → buffer that may still be on its way to it.
-        self._leases: dict[int, int] = {}
-        #: τ of each worker's last push when it came in.
-        self._met = dict.fromkeys(range(len(self._ranks)), 0)
+        self._leases = Leases(len(shard.buffers), port.in_flight)
+        #: τ of each worker's last push when it came in, and when it was taken up.
+        self._met = [0] * len(self._ranks)
+        self._taken = [0.0] * len(self._ranks)
+        #: Whose message is being handled.
+        self._cause = -1
         #: How far ahead of the slowest a worker was at most, in steps, when its push came in.
         self.clock_spread_max = 0
         self._slowest = 0
@@ -39,99 +62,151 @@ class Server:
 
     async def run(self) -> Shard:
         """Serve until every worker has left; return the shard as it then is."""
-        port, policy, leases, ranks = self._port, self._policy, self._leases, self._ranks
+        policy, receive = self._policy, self._receive
         while policy.live:
-            message = await port.receive()
-            if type(message) is Push:
-                leases.pop(ranks[message.worker], None)  # it has read what it was sent
-                self._met[message.worker] = policy.staleness(message)
-            elif type(message) is not Leave:
-                raise ProtocolError(f"server {self._index} was sent {message}, expected a push")
-            decisions = policy.handle(message)
+            message = await receive()
+            self._take(message)
+            decisions = policy.handle(message)  # type: ignore[arg-type]
             for decision in decisions:
                 kind = type(decision)
                 if kind is Apply:
-                    newest = self.shard.newest
-                    buffer = await self._free_buffer() if leases else newest
-                    pushes = decision.pushes  # type: ignore[union-attr]
-                    if self._streams and any(push.samples for push in pushes):
-                        self._apply_and_serve(decisions, buffer)
+                    if await self._apply(decisions, decision.pushes):  # type: ignore[union-attr]
                         break  # only answers come after an update
-                    self.shard.apply(pushes, buffer)
                 elif kind is Serve:
                     self._serve(decision)  # type: ignore[arg-type]
                 elif kind is Keep:
-                    self.shard.keep(decision.push)  # type: ignore[union-attr]
+                    await self._keep(decision.push)  # type: ignore[union-attr]
                 else:
-                    self.shard.drop()
+                    self._drop(decision.push, message)  # type: ignore[union-attr]
             if type(message) is Push:
                 self._note_spread(policy.clock[message.worker])
         await self._drain()
         return self.shard
 
+    def _take(self, message: Message) -> None:
+        """Take up a message."""
+        now = self._port.now()
+        if type(message) is Push:
+            self._cause = worker = message.worker
+            self._leases.end(self._ranks[worker])  # it has read what it was sent
+            self._met[worker] = self._policy.staleness(message)
+            self._taken[worker] = now
+        elif type(message) is Leave:
+            self._cause = message.worker
+            self.shard.forget(message.worker)
+        else:
+            raise ProtocolError(f"server {self._index} was sent {message}, expected a push")
+        if self._chronicle is not None:
+            self._chronicle.taken(message, now)
+
+    async def _apply(self, decisions: Sequence[Decision], pushes: Sequence[Push]) -> bool:
+        """Make the next version; return whether those who wait for it were answered, too."""
+        port, shard = self._port, self.shard
+        if port.apply_s is not None:
+            await self._work(sum(1 for push in pushes if push.samples))
+        buffer = await self._free_buffer() if self._leases else shard.newest
+        began = 0.0 if self._chronicle is None else port.now()
+        streams = self._streams and any(push.samples for push in pushes)
+        serves = [d for d in decisions if type(d) is Serve] if streams else []
+        told = self._apply_and_announce(pushes, serves, buffer) if streams else set()
+        if not streams:
+            shard.apply(pushes, buffer)
+        if self._chronicle is not None:
+            self._chronicle.applied(pushes, shard, shard.lr, began, port.now())
+        for serve in serves:
+            if serve.worker in told:
+                self._note_read(serve)
+            else:
+                self._serve(serve)
+        return streams
+
+    async def _work(self, gradients: int) -> None:
+        """Let the time pass that working so many gradients in takes in virtual time."""
+        port = self._port
+        if gradients and port.apply_s is not None:
+            await port.pause(port.apply_s(4 * port.wiring.spans[self._index].size * gradients))
+
+    async def _keep(self, push: Push) -> None:
+        if self._port.apply_s is not None:
+            await self._work(1)
+        self.shard.keep(push)
+        if self._chronicle is not None:
+            self._chronicle.kept(push, self._port.now())
+
+    def _drop(self, push: Push, cause: Message) -> None:
+        self.shard.drop()
+        if self._chronicle is not None:
+            late = type(cause) is Push
+            self._chronicle.dropped(push, self.shard.version, self._port.now(), late=late)
+
     def _note_spread(self, finished: int) -> None:
         """Count how far ahead of the slowest a worker is that has finished so many steps."""
         if finished - self._slowest > self.clock_spread_max and self._policy.live:
-            self._slowest = min(self._policy.clock.values())
+            self._slowest = self._policy.slowest
             self.clock_spread_max = max(self.clock_spread_max, finished - self._slowest)
 
     def _serve(self, serve: Serve) -> None:
-        shard, worker = self.shard, serve.worker
-        rank = self._ranks[worker]
-        shard.read_by(worker)
-        reply = Params(self._index, shard.version, serve.clock, self._met[worker])
-        self._port.send(rank, reply, shard.newest)
-        self._leases[rank] = shard.newest
+        """Answer a worker with the newest version."""
+        shard, rank = self.shard, self._ranks[serve.worker]
+        self._note_read(serve)
+        self._port.send(rank, self._answer(serve, shard.version), shard.newest)
+        self._leases.lend(rank, shard.newest)
 
-    def _apply_and_serve(self, decisions: Sequence[Decision], buffer: int) -> None:
-        """Make a version and let those who wait for it copy it block by block meanwhile."""
+    def _note_read(self, serve: Serve) -> None:
+        self.shard.read_by(serve.worker)
+        if self._chronicle is not None:
+            self._chronicle.served(serve, self.shard.version, self._port.now())
+
+    def _answer(self, serve: Serve, version: int) -> Params:
+        """Return the message that takes ``version`` to a worker."""
+        worker = serve.worker
+        return Params(
+            self._index,
+            version,
+            serve.clock,
+            self._met[worker],
+            self._port.now() - self._taken[worker],
+            -1 if worker == self._cause else self._cause,
+            self.shard.fresh_gaps.pop(worker, -1.0),
+        )
+
+    def _apply_and_announce(
+        self, pushes: Sequence[Push], serves: Sequence[Serve], buffer: int
+    ) -> set[int]:
+        """Make a version and let those who wait for it copy it block by block meanwhile.
+
+        Returns:
+            The workers that were told of it, so that they have their answer.
+        """
         shard = self.shard
-        pushes = next(d.pushes for d in decisions if type(d) is Apply)
-        serves = [d for d in decisions if type(d) is Serve]
-        announced: list[Callable[[int], None]] = []
-        later: list[Serve] = []
+        announced: dict[int, Callable[[int], None]] = {}
         for serve in serves:
             rank = self._ranks[serve.worker]
-            reply = Params(self._index, shard.version + 1, serve.clock, self._met[serve.worker])
-            advance = self._port.announce(rank, reply, buffer)
-            if advance is None:
-                later.append(serve)
-            else:
-                announced.append(advance)
-                self._leases[rank] = buffer
+            advance = self._port.announce(rank, self._answer(serve, shard.version + 1), buffer)
+            if advance is not None:
+                announced[serve.worker] = advance
+                self._leases.lend(rank, buffer)
+        advances = list(announced.values())
 
         def ready(elements: int) -> None:
-            for advance in announced:
+            for advance in advances:
                 advance(elements)
 
         shard.apply(pushes, buffer, ready)
-        for serve in serves:
-            if serve in later:
-                self._serve(serve)
-            else:
-                shard.read_by(serve.worker)
+        return set(announced)
 
     async def _free_buffer(self) -> int:
         """Return a buffer that nobody reads: the newest version's own if possible."""
-        free = self._find_free()
+        leases, newest = self._leases, self.shard.newest
+        free = leases.free(newest)
         if free is None:
             await self._port.until(
-                lambda: self._find_free() is not None,
-                lambda: f"ranks {sorted(self._leases)} to read older versions",
+                lambda: leases.free(newest) is not None,
+                lambda: f"ranks {leases} to read older versions",
             )
-            free = self._find_free()
+            free = leases.free(newest)
         assert free is not None
         return free
-
-    def _find_free(self) -> int | None:
-        in_flight = self._port.in_flight
-        for rank in [rank for rank in self._leases if not in_flight(rank)]:
-            del self._leases[rank]
-        leased = set(self._leases.values())
-        newest = self.shard.newest
-        if newest not in leased:
-            return newest
-        return next((b for b in range(len(self.shard.buffers)) if b not in leased), None)
 
     async def _drain(self) -> None:
         """Wait until the last answers have been read: their buffers go with this rank."""

@@ -8,11 +8,15 @@ import numpy as np
 
 from psrt.messages import Push
 from psrt.optim import StalenessRate, clip_factor
+from psrt.runtime.books import Books, Note
+from psrt.runtime.gap import GapMeter
 from psrt.runtime.updater import Contribution, Updater
 from psrt.transport.port import Vector
 
+_PLAIN = Note(1.0, -1.0)
 
-class Shard:
+
+class Shard(Books):
     """The numbers of a server. It computes what the policy decided, and counts.
 
     A version is a buffer. An update may write over the newest version only if nobody reads it any
@@ -30,6 +34,7 @@ class Shard:
         by_samples: bool,
         rate: StalenessRate | None = None,
         clip_norm: float | None = None,
+        gaps: bool = False,
     ) -> None:
         """Hold version 0.
 
@@ -42,7 +47,9 @@ class Shard:
             by_samples: whether an update weighs gradients by their samples (rounds) or equally.
             rate: the staleness-aware learning rate; None is constant.
             clip_norm: longest gradient of a worker, l2; None does not clip.
+            gaps: whether parameters may have moved between read and update, which is then measured.
         """
+        super().__init__(workers)
         self.buffers = buffers
         self._updater = updater
         self._payload = payload
@@ -51,16 +58,12 @@ class Shard:
         self._clip_norm = clip_norm
         #: Which buffer holds the newest version.
         self.newest = 0
-        #: Updates applied.
-        self.version = 0
-        #: Pushes that were dropped.
-        self.dropped = 0
-        #: How many applied pushes had staleness τ, at index τ.
-        self.histogram: list[int] = []
+        self._gap = GapMeter(initial.size) if gaps else None
         #: Whether a gradient by itself is taken as it is.
         self._plain = rate is None and clip_norm is None
         self._kept: Vector | None = None
-        self._kept_pushes = 0
+        #: Of the pushes that were kept since the last update.
+        self._kept_notes: list[Note] = []
         #: What each worker read last, kept only if the rate asks for it.
         self._reads: list[Vector] | None = None
         np.copyto(buffers[0], initial)
@@ -72,14 +75,21 @@ class Shard:
         """(span,) the newest version."""
         return self.buffers[self.newest]
 
+    @property
+    def lr(self) -> float:
+        """The learning rate of the newest update."""
+        return self._updater.lr
+
     def keep(self, push: Push) -> None:
         """Add a gradient to the sum of those that wait while their workers go on."""
         if self._kept is None:
             self._kept = np.empty(self.theta.size, np.float32)
-        if not self._kept_pushes:
+        if not self._kept_notes:
             self._kept.fill(0.0)
-        self._updater.accumulate(self._kept, self._term(push, self._scale(push)), self.theta)
-        self._kept_pushes += 1
+        note = self._note(push)
+        term = self._term(push, note.factor * self._clipping(push))
+        self._updater.accumulate(self._kept, term, self.theta)
+        self._kept_notes.append(note)
 
     def apply(
         self,
@@ -95,16 +105,15 @@ class Shard:
             ready: called with the number of elements that are there, where the span has several
                 blocks.
         """
-        if self._plain and len(pushes) == 1 and not self._kept_pushes and pushes[0].samples:
+        if self._plain and len(pushes) == 1 and not self._kept_notes and pushes[0].samples:
             push = pushes[0]
+            self.notes = [_PLAIN if self._gap is None else self._note(push)]
             old, new = self.buffers[self.newest], self.buffers[buffer]
             self._updater.step(old, self._payload(push.worker), new, push.progress, ready)
             self.newest = buffer
         else:
             self._combine(pushes, buffer, ready)
-        for push in pushes:
-            self._count(self.version - push.version)
-        self.version += 1
+        self.count(pushes)
 
     def _combine(
         self, pushes: Sequence[Push], buffer: int, ready: Callable[[int], None] | None
@@ -119,17 +128,21 @@ class Shard:
             self._updater.apply(self.theta, terms, out, progress=progress, ready=ready)
             self.newest = buffer
 
-    def drop(self) -> None:
-        """Count a push that is not used."""
-        self.dropped += 1
+    def forget(self, worker: int) -> None:
+        """Note that this worker has left."""
+        if self._gap is not None:
+            self._gap.forget(worker)
 
     def read_by(self, worker: int) -> None:
         """Note that this worker is sent the newest version."""
+        if self._gap is not None:
+            self._gap.read_by(worker, self.version, self.theta)
         if self._reads is not None:
             np.copyto(self._reads[worker], self.theta)
 
     def _by_sample_terms(self, pushes: Sequence[Push]) -> list[Contribution]:
         """Return Σ m_i G_i / Σ m_i as terms; nothing where there are no samples at all."""
+        self.notes = [_PLAIN] * len(pushes)
         total = sum(push.samples for push in pushes)
         return [
             self._term(push, push.samples / total * self._clipping(push))
@@ -140,30 +153,32 @@ class Shard:
     def _equal_terms(self, pushes: Sequence[Push]) -> list[Contribution]:
         """Return (1/quorum) Σ r(τ_l) G_l as terms, the kept ones summed already."""
         share = 1.0 / len(pushes)
-        fresh = pushes[self._kept_pushes :]
-        terms = [self._term(push, share * self._scale(push)) for push in fresh]
-        if self._kept_pushes:
+        kept, self._kept_notes = self._kept_notes, []  # the next keep starts the sum again
+        fresh = pushes[len(kept) :]
+        notes = [self._note(push) for push in fresh]
+        terms = [
+            self._term(push, share * (note.factor * self._clipping(push)))
+            for push, note in zip(fresh, notes, strict=True)
+        ]
+        if kept:
             assert self._kept is not None
             terms.insert(0, Contribution(self._kept, share))
-            self._kept_pushes = 0  # the next keep starts the sum again
+        self.notes = kept + notes
         return terms
 
     def _term(self, push: Push, weight: float) -> Contribution:
         read = None if self._reads is None else self._reads[push.worker]
         return Contribution(self._payload(push.worker), weight, read)
 
-    def _scale(self, push: Push) -> float:
-        """Return r(τ) times the clipping factor."""
-        scale = self._clipping(push)
-        if self._rate is not None:
-            scale *= self._rate.scale(self.version - push.version)
-        return scale
+    def _note(self, push: Push) -> Note:
+        """Weigh a push that is about to be used; once for each, for a rate may remember it."""
+        gap = -1.0
+        if self._gap is not None:
+            gap = self._gap.measure(push.worker, push.version, self.theta)
+            if gap >= 0.0:
+                self.count_gap(push.worker, gap)
+        factor = 1.0 if self._rate is None else self._rate.scale(self.version - push.version)
+        return Note(factor, gap)
 
     def _clipping(self, push: Push) -> float:
         return 1.0 if self._clip_norm is None else clip_factor(push.norm, self._clip_norm)
-
-    def _count(self, staleness: int) -> None:
-        histogram = self.histogram
-        if staleness >= len(histogram):
-            histogram += [0] * (staleness + 1 - len(histogram))
-        histogram[staleness] += 1

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from psrt.optim import clip_factor, l2_norm
+from psrt.runtime.chronicle import WorkerChronicle
 from psrt.runtime.updater import Contribution, Updater
-from psrt.transport.port import Port, Vector
+from psrt.transport.port import EXTRA, Port, Vector
 
 
 class Step(NamedTuple):
@@ -21,6 +22,21 @@ class Step(NamedTuple):
     progress: float
 
 
+class Waiting(NamedTuple):
+    """How long a step waited and for what, in seconds. Of several answers the last one tells."""
+
+    #: For other workers: a gate or a quorum held the answer back.
+    workers: float = 0.0
+    #: For the server's own work on this worker's push.
+    server: float = 0.0
+    #: For messages under way and in a server's queue.
+    messages: float = 0.0
+    #: In sums over all workers.
+    reduce: float = 0.0
+    #: The worker whose push let the answer go; −1 if this worker's own did.
+    whom: int = -1
+
+
 class Outcome(NamedTuple):
     """What a step led to."""
 
@@ -32,6 +48,11 @@ class Outcome(NamedTuple):
     staleness_max: int = 0
     #: Largest minus smallest version over the shards of the read that followed.
     skew: int = 0
+    #: Where the waiting went; None where nothing was waited for.
+    waiting: Waiting | None = None
+    #: Sum and count of the gaps ‖θ_now − θ_read‖/√n that were measured of earlier pushes.
+    gap_sum: float = 0.0
+    gap_count: int = 0
 
 
 class ReducePlan(NamedTuple):
@@ -45,6 +66,8 @@ class ReducePlan(NamedTuple):
     buckets: int
     #: Whether they begin while the gradient is still being computed.
     overlap: bool
+    #: Name of the all-reduce of the extras, three numbers.
+    extras: str
 
 
 class Strategy(Protocol):
@@ -79,24 +102,46 @@ class Strategy(Protocol):
 class Serial(Strategy):
     """No communication at all: the oracle that every other scheme is held against."""
 
-    def __init__(self, port: Port, updater: Updater, *, clip_norm: float | None = None) -> None:
+    def __init__(
+        self,
+        port: Port,
+        updater: Updater,
+        *,
+        clip_norm: float | None = None,
+        chronicle: WorkerChronicle | None = None,
+    ) -> None:
+        self._port = port
+        self._chronicle = chronicle
+        self._since = 0.0
         self._theta = port.theta
-        self._gradient = port.gradient[: port.wiring.n]
+        self._gradient = port.gradient[:-EXTRA]
         self._updater = updater
         self._clip_norm = clip_norm
         self.updates = 0
 
+    def begin(self, step: Step) -> None:
+        """Note when the step begins."""
+        self._since = self._port.now()
+
     async def step(self, step: Step) -> Outcome:
         """Take an optimizer step."""
+        now = self._port.now()
         if step.samples:
             self.updates += 1
             weight = clip_weight(self._gradient, self._clip_norm)
             term = Contribution(self._gradient, weight)
             self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
+        if self._chronicle is not None:
+            rate = self._updater.lr if step.samples else 0.0
+            self._chronicle.stepped(
+                now, step.clock, step.samples, step.progress, rate, now - self._since
+            )
         return Outcome(step.clock + 1)
 
     async def leave(self, clock: int) -> None:
-        """Do nothing."""
+        """Tell the history; nobody else is there."""
+        if self._chronicle is not None:
+            self._chronicle.left(self._port.now(), clock)
 
 
 def clip_weight(gradient: Vector, clip_norm: float | None) -> float:

@@ -50,6 +50,8 @@ class Updater:
         self.optimizer = optimizer
         self._schedule = schedule
         self._rate = rate
+        #: Of the newest update.
+        self.lr = 0.0
         self._spans = block_spans(n, BLOCK)
         self._sum = np.empty(min(n, BLOCK), np.float32)
         self._term = np.empty(min(n, BLOCK), np.float32)
@@ -79,7 +81,7 @@ class Updater:
             self.step(theta, terms[0].vector, out, progress, ready)
             return
         optimizer = self.optimizer
-        lr = self._schedule.rate(progress)
+        self.lr = lr = self._schedule.rate(progress)
         optimizer.begin(lr)
         old, new = self._blocks(theta), self._blocks(out)
         blocks = [(term, self._blocks(term.vector)) for term in terms]
@@ -100,7 +102,8 @@ class Updater:
         Only without a staleness rate.
         """
         assert self._rate is None, "a staleness rate is of whole gradients"
-        self.optimizer.begin(self._schedule.rate(progress))
+        self.lr = self._schedule.rate(progress)
+        self.optimizer.begin(self.lr)
 
     def block(self, span: Span, theta: Vector, gradient: Vector, out: Vector) -> None:
         """Update one block, in any order with the others and each once.
@@ -127,7 +130,8 @@ class Updater:
     ) -> None:
         """Do what ``apply`` does with one term of weight 1."""
         optimizer = self.optimizer
-        optimizer.begin(self._schedule.rate(progress))
+        self.lr = lr = self._schedule.rate(progress)
+        optimizer.begin(lr)
         if len(self._spans) == 1:
             optimizer.update(self._spans[0], theta, gradient, out)
             return

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from psrt.errors import DivergedError
+from psrt.runtime.delays import Delays
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem, samples_in
 from psrt.runtime.strategy import Step, Strategy
-from psrt.transport.port import Port
+from psrt.transport.port import EXTRA, Port
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +25,6 @@ class Length:
     epochs: float = math.inf
     #: Gradient steps per worker.
     steps: float = math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class Delays:
-    """What slows a worker down on purpose, in seconds per step."""
-
-    #: The same at every step.
-    constant: float = 0.0
-    #: Mean of an exponentially distributed addition.
-    jitter: float = 0.0
-
-    def draw(self, rng: np.random.Generator) -> float:
-        """Return the delay of one step."""
-        return self.constant + (rng.exponential(self.jitter) if self.jitter else 0.0)
 
 
 class Worker:
@@ -62,7 +49,7 @@ class Worker:
             strategy: the synchronization scheme; has a ``ready`` only if the problem takes one.
             meter: counts and reports.
             length: when to stop.
-            delays: what slows this worker down.
+            delays: what slows this worker down; None costs nothing.
             rng: draws the delays.
         """
         worker = port.wiring.worker_of(port.rank)
@@ -76,9 +63,10 @@ class Worker:
         self._worker = worker
         self._workers = len(port.wiring.workers)
         self._length = length
-        self._delays = delays if delays != Delays() else None
+        self._delays = delays
+        self._is_timed = delays is not None and delays.asks_for_computed
         self._rng = rng or np.random.default_rng(0)
-        self._gradient = port.gradient[: port.wiring.n]
+        self._gradient = port.gradient[:-EXTRA]
         #: What ``loss_and_grad`` is given beyond the usual.
         self._hook = () if strategy.ready is None else (strategy.ready,)
         #: Gradient steps finished.
@@ -92,6 +80,7 @@ class Worker:
 
     async def run(self) -> Meter:
         """Train to the end; return what was counted."""
+        self.meter.begin()
         while not self._finished(self.epoch):
             batches = self._problem.batches(self._worker, self._workers, self.epoch)
             complete = await self._epoch(self.epoch, batches)
@@ -133,18 +122,23 @@ class Worker:
         samples = samples_in(self._problem, batch)
         step = Step(self.clock, samples, progress)
         self.strategy.begin(step)
-        loss = 0.0
+        loss = computed_s = 0.0
         if samples:
+            began = self._port.now() if self._is_timed else 0.0
             loss = await self._port.compute(
                 self._problem.loss_and_grad, self._port.theta, batch, self._gradient, *self._hook
             )
+            if self._is_timed:
+                computed_s = self._port.now() - began
             if not math.isfinite(loss):
                 raise DivergedError(
                     f"diverged: the loss is {loss} at step {self.clock + 1} on worker "
                     f"{self._worker} (rank {self._port.rank}); try a smaller --lr"
                 )
         if self._delays is not None:  # not before: the batch's buffers may be shared in simulation
-            await self._port.pause(self._delays.draw(self._rng))
+            delay = self._delays.seconds(self.clock, computed_s, self._rng)
+            if delay:
+                await self._port.pause(delay)
         outcome = await self.strategy.step(step)
         self._skip = outcome.clock - self.clock - 1
         self.clock = outcome.clock

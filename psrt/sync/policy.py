@@ -95,6 +95,10 @@ class Policy:
         self.pending: list[Push] = []
         #: Workers that wait for an answer, in order of arrival.
         self.waiting: dict[int, None] = {}
+        #: A worker that was the slowest when that was asked last, and its clock then.
+        self._hindmost, self._least = -1, 0
+        #: Largest clock that the gate let through when somebody waited last.
+        self._bound = -math.inf
 
     @property
     def live(self) -> bool:
@@ -110,6 +114,16 @@ class Policy:
         if type(event) is Push:
             return self._push(event)
         return self._leave(event)  # type: ignore[arg-type]
+
+    @property
+    def slowest(self) -> int:
+        """Gradient steps that every live worker has finished; there must be one."""
+        # Clocks never go back, so a worker that was the slowest is so until it moves or leaves:
+        # only then are all of them looked at, which is rare among many.
+        if self.clock.get(self._hindmost) != self._least:
+            self._hindmost = min(self.clock, key=self.clock.__getitem__)
+            self._least = self.clock[self._hindmost]
+        return self._least
 
     def staleness(self, push: Push) -> int:
         """Return τ: the versions between the one that was read and the one that is met now."""
@@ -229,7 +243,7 @@ class Policy:
             return True
         # Everybody pushed or is past this round, which another shard has finished with a push of
         # a worker that died before it reached this one. Nobody else will come.
-        return self._rounds and min(self.clock.values()) > self.version
+        return self._rounds and self.slowest > self.version
 
     def _serve(self, decisions: list[Decision]) -> None:
         """Answer every waiting worker that the gate lets through."""
@@ -237,12 +251,13 @@ class Policy:
         if not waiting:
             return
         clock = self.clock
-        if self._gate == math.inf:
-            ready = list(waiting)
-        else:
-            slowest = self.version if self._rounds else min(clock.values())
-            ready = [worker for worker in waiting if clock[worker] <= slowest + self._gate]
-        for worker in ready:
+        bound = self._gate
+        if bound < math.inf:
+            bound += self.version if self._rounds else self.slowest
+        # Those who waited before were not let through by this bound; the newest comes last.
+        asked = [next(reversed(waiting))] if bound == self._bound else list(waiting)
+        self._bound = bound
+        for worker in [worker for worker in asked if clock[worker] <= bound]:
             del waiting[worker]
             decisions.append(Serve(worker, clock[worker]))
 

@@ -3,8 +3,9 @@
 ``psrt.transport.mpi`` imports mpi4py, so it is not imported here.
 """
 
+from psrt.transport.costs import Costs
 from psrt.transport.port import EXTRA, NO_PAYLOAD, Port, Wiring
 from psrt.transport.solo import SoloPort, drive
-from psrt.transport.virtual import Costs, VirtualWorld
+from psrt.transport.world import VirtualWorld
 
 __all__ = ["EXTRA", "NO_PAYLOAD", "Costs", "Port", "SoloPort", "VirtualWorld", "Wiring", "drive"]

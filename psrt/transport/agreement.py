@@ -20,6 +20,7 @@ from psrt.errors import (
     DivergedError,
     ProtocolError,
     PsrtError,
+    ReplayError,
     TransportError,
 )
 from psrt.transport.node import NodeMemory
@@ -36,7 +37,14 @@ _FAILED = 1
 #: What an error of another rank is raised as here.
 _KINDS = {
     kind.__name__: kind
-    for kind in (ConfigError, DivergedError, ProtocolError, TransportError, PsrtError)
+    for kind in (
+        ConfigError,
+        DivergedError,
+        ReplayError,
+        ProtocolError,
+        TransportError,
+        PsrtError,
+    )
 }
 
 
@@ -81,6 +89,21 @@ def send_text(comm: MPI.Comm, text: str, root: int = 0) -> str:
         data = bytearray(int(length[0]))
     comm.Bcast([data, MPI.BYTE], root)
     return data.decode()
+
+
+def gather_texts(comm: MPI.Comm, text: str) -> list[str]:
+    """Bring a text of every rank to rank 0; collective. Returns an empty list elsewhere."""
+    data = text.encode()
+    first = comm.rank == 0
+    lengths = np.empty(comm.size, np.int64) if first else None
+    comm.Gather(np.array([len(data)], np.int64), lengths)
+    if lengths is None:
+        comm.Gatherv([data, MPI.BYTE], None)
+        return []
+    everything = bytearray(int(lengths.sum()))
+    comm.Gatherv([data, MPI.BYTE], [everything, lengths.tolist(), MPI.BYTE])
+    stops = np.cumsum(lengths).tolist()
+    return [everything[a:b].decode() for a, b in zip([0, *stops], stops, strict=False)]
 
 
 def same_everywhere(comm: MPI.Comm, text: str, what: str) -> None:
@@ -154,7 +177,8 @@ def wait_until_read(stream: TextIO) -> None:
 
 def describe(error: BaseException, rank: int) -> str:
     """Return what is printed of an error: a line where that says it all, else a traceback."""
-    if isinstance(error, PsrtError) and not isinstance(error, ProtocolError):
+    is_bug = isinstance(error, ProtocolError) and not isinstance(error, ReplayError)
+    if isinstance(error, PsrtError) and not is_bug:
         return f"psrt: error: {error}\n"
     text = "".join(traceback.format_exception(error))
     return "".join(f"[rank {rank}] {line}\n" for line in text.rstrip().splitlines())

@@ -16,9 +16,9 @@ FRAME_BYTES = 64
 
 _PUSH, _PARAMS, _LEAVE = 1, 2, 3
 _WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqdd"), struct.Struct("=8xqqqqdd")
-_WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqq"), struct.Struct("=8xqqqq")
+_WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqqfif"), struct.Struct("=8xqqqqfif")
 _WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqq"), struct.Struct("=8xqq")
-_REPORT = struct.Struct("=qqqdqqqqqqddd??")
+_REPORT = struct.Struct("=qqqdqqqqqqddqdqdd??")
 
 #: Bytes of a report; reports travel apart and are not counted.
 REPORT_BYTES = _REPORT.size

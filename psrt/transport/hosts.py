@@ -73,5 +73,5 @@ def split_hosts(comm: MPI.Comm, host: int | None = None) -> tuple[MPI.Intracomm,
     node.Allreduce(MPI.IN_PLACE, lowest, MPI.MIN)
     first = np.empty(comm.size, np.int64)
     comm.Allgather(lowest, first)
-    hosts = tuple(tuple(np.flatnonzero(first == h).tolist()) for h in np.unique(first))
+    hosts = tuple(tuple(np.flatnonzero(first == h).tolist()) for h in sorted(set(first.tolist())))
     return node, Layout(comm.rank, hosts, crowded)

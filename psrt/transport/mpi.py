@@ -34,6 +34,9 @@ _TAG_FETCH = 4
 class MpiPort:
     """One rank's port. Collective to make and to close, over all ranks of the job."""
 
+    #: Time passes by itself.
+    apply_s: Callable[[int], float] | None = None
+
     def __init__(
         self,
         comm: MPI.Comm,

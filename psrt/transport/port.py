@@ -13,8 +13,8 @@ memory, and only the message, a doorbell, is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -54,6 +54,13 @@ class Wiring:
     servers: tuple[int, ...] = ()
     #: The span of each shard.
     spans: tuple[Span, ...] = ()
+    #: Rank → number of its worker, and of its shard.
+    _workers: Mapping[int, int] = field(init=False, repr=False, compare=False)
+    _shards: Mapping[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, ranks in (("_workers", self.workers), ("_shards", self.servers)):
+            object.__setattr__(self, name, {rank: number for number, rank in enumerate(ranks)})
 
     @property
     def size(self) -> int:
@@ -62,11 +69,11 @@ class Wiring:
 
     def worker_of(self, rank: int) -> int | None:
         """Return the worker number of ``rank``, None for a server."""
-        return self.workers.index(rank) if rank in self.workers else None
+        return self._workers.get(rank)
 
     def shard_of(self, rank: int) -> int | None:
         """Return the shard number of ``rank``, None for a worker."""
-        return self.servers.index(rank) if rank in self.servers else None
+        return self._shards.get(rank)
 
 
 #: Makes the next parameters of one block: ``take(block, sums)`` writes ``theta[block]``. ``block``
@@ -113,7 +120,8 @@ class Port(Protocol):
     rank: int
     #: Who is who.
     wiring: Wiring
-    #: Worker: (n + EXTRA,) float32, gradient and extras; lies where peers can read it.
+    #: Worker: (n + EXTRA,) float32, gradient and extras; lies where peers can read it. A virtual
+    #: port without numerics has the extras alone, and empty ``theta`` and ``versions``.
     gradient: Vector
     #: Worker: (n,) float32, the parameters it computes with; ``Params`` land here.
     theta: Vector
@@ -121,6 +129,9 @@ class Port(Protocol):
     versions: list[Vector]
     #: Says whom this rank waits for in ``receive``; set by the role, asked at the deadline.
     whom: Callable[[], str]
+    #: Server: virtual seconds that working so many bytes of gradient in takes; None where time
+    #: passes by itself, or where it takes none.
+    apply_s: Callable[[int], float] | None
 
     @property
     def bytes_sent(self) -> int:

@@ -6,6 +6,7 @@ middle of its work is what a real one would: sums that are there because others 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,14 +20,20 @@ from psrt.transport.port import Take, Vector
 class Spans(Protocol):
     """What a rehearsal asks of the port of its rank."""
 
-    def post(self, to: int, key: int, numbers: Vector) -> None:
+    #: Whether computing time passes, so that nothing can be sent before it is over.
+    computing: bool
+
+    def post(self, to: int, key: int, numbers: Vector | None, nbytes: int) -> None:
         """Send numbers to rank ``to``, for its reduction ``key``; they are copied."""
 
-    def parcel(self, source: int, key: int) -> Vector | None:
-        """Return what rank ``source`` posted next for this rank's ``key``, None if not here."""
+    def parcel(self, source: int, key: int) -> Sequence[Vector | None]:
+        """Return what rank ``source`` posted next for this rank's ``key``, nothing if not here."""
 
     async def arrival(self) -> None:
         """Suspend until something has arrived, for whomever."""
+
+    def soon(self, action: Callable[[], object]) -> None:
+        """Do something now, or at the end of the computing time in which it is asked for."""
 
 
 class Rehearsal:
@@ -35,7 +42,7 @@ class Rehearsal:
     def __init__(
         self,
         port: Spans,
-        gradient: Vector,
+        mine: Vector | None,
         span: Span,
         algorithm: str,
         take: Take | None,
@@ -48,8 +55,8 @@ class Rehearsal:
 
         Args:
             port: carries the spans.
-            gradient: the rank's own.
-            span: of it.
+            mine: this rank's numbers; None moves their bytes only.
+            span: of the gradient, where they are.
             algorithm: a key of ``ALGORITHMS``.
             take: see ``port.Take``; every rank owns every element.
             rank: of the ``size`` ranks that take part.
@@ -57,32 +64,45 @@ class Rehearsal:
             key: marks this reduction's messages; the same on all ranks and no other's.
         """
         self._port, self._rank, self._key, self._take = port, rank, key, take
-        self._span = span
-        self._mine = span.of(gradient)
+        self._span, self._mine = span, mine
         row = ALGORITHMS[algorithm]
-        self._steps = list(row(rank, size, span.size))
+        # Thousands of ranks that sum three numbers have nothing to do in most steps.
+        self._steps = [s for s in row(rank, size, span.size) if s.send.size or s.receive.size]
         # Apart from the gradient, which has no room behind a span for a workspace.
-        self._values: Vector = np.empty(span.size + row.workspace(size, span.size), np.float32)
+        room = 0 if mine is None else span.size + row.workspace(size, span.size)
+        self._values: Vector = np.empty(room, np.float32)
         #: Steps done, and whether the next one has sent its half.
         self._at, self._sent = 0, False
         self._over = True
 
-    def begin(self) -> None:
-        """Take the numbers of the span; nothing is sent before somebody looks."""
-        assert self._over, "a round begins when the last one is over"
-        np.copyto(self._values[: self._span.size], self._mine)
-        self._at, self._sent, self._over = 0, False, False
+    @property
+    def sums(self) -> Vector:
+        """The sums, once all steps are done."""
+        return self._values[: self._span.size]
 
-    def poll(self) -> bool:
-        """Do every step whose span has arrived."""
+    def begin(self) -> None:
+        """Take the numbers of the span and send what can be sent."""
+        assert self._over, "a round begins when the last one is over"
+        if self._mine is not None:
+            np.copyto(self.sums, self._mine)
+        self._at, self._sent, self._over = 0, False, False
+        self._port.soon(self.advance)
+
+    def advance(self) -> bool:
+        """Do every step whose span has arrived; return whether that was the last one."""
         while self._at < len(self._steps):
             if not self._do(self._steps[self._at]):
                 return False
             self._at, self._sent = self._at + 1, False
-        if not self._over:
-            self._over = True
-            self._hand_over()
         return True
+
+    def poll(self) -> bool:
+        """Move on, though not while computing time passes, which is yet to come for the role."""
+        if not self._over and not self._port.computing and self.advance():
+            self._over = True
+            if self._mine is not None:
+                hand_over(self._span, self._mine, self.sums, self._take)
+        return self._over
 
     async def finish(self) -> None:
         """Look again whenever something arrives."""
@@ -91,29 +111,40 @@ class Rehearsal:
 
     def _do(self, step: Step) -> bool:
         """Do one step as far as it goes; return whether it is done."""
-        values = self._values
+        send_to, send, source, receive, combine = step
+        values = None if self._mine is None else self._values
         if step.is_local(self._rank):
-            _fold(step.receive.of(values), step.send.of(values), step.combine, given_first=False)
+            if values is not None:
+                _fold(receive.of(values), send.of(values), combine, given_first=False)
             return True
-        if step.send_to is not None and step.send.size and not self._sent:
-            self._port.post(step.send_to, self._key, step.send.of(values))
+        if send_to is not None and send.size and not self._sent:
+            numbers = None if values is None else send.of(values)
+            self._port.post(send_to, self._key, numbers, 4 * send.size)
         self._sent = True
-        if step.receive_from is not None and step.receive.size:
-            given = self._port.parcel(step.receive_from, self._key)
-            if given is None:
+        if source is not None and receive.size:
+            parcel = self._port.parcel(source, self._key)
+            if not parcel:
                 return False
-            given_first = step.receive_from < self._rank
-            _fold(step.receive.of(values), given, step.combine, given_first=given_first)
+            [given] = parcel
+            if values is not None and given is not None:
+                _fold(receive.of(values), given, combine, given_first=source < self._rank)
         return True
 
-    def _hand_over(self) -> None:
-        """Give the sums to whoever takes them."""
-        if self._take is None:
-            np.copyto(self._mine, self._values[: self._span.size])
-            return
-        for block in block_spans(self._span.size, BLOCK):
-            place = Span(self._span.start + block.start, self._span.start + block.stop)
-            self._take(place, block.of(self._values))
+
+def hand_over(span: Span, mine: Vector, sums: Vector, take: Take | None) -> None:
+    """Give sums to whoever takes them, or leave them where the numbers were.
+
+    Args:
+        span: of the gradient.
+        mine: this rank's numbers there.
+        sums: of all ranks; may be overwritten.
+        take: see ``port.Take``.
+    """
+    if take is None:
+        np.copyto(mine, sums)
+        return
+    for block in block_spans(span.size, BLOCK):
+        take(Span(span.start + block.start, span.start + block.stop), block.of(sums))
 
 
 def _fold(mine: Vector, given: Vector, combine: bool, *, given_first: bool) -> None:

@@ -34,6 +34,9 @@ def drive(role: Coroutine[Any, Any, T]) -> T:
 class SoloPort:
     """One worker by itself."""
 
+    #: Time passes by itself.
+    apply_s: Callable[[int], float] | None = None
+
     def __init__(self, n: int) -> None:
         """Allocate (n,) parameters and (n + EXTRA,) gradient."""
         self.rank = 0

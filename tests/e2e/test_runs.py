@@ -168,6 +168,22 @@ def test_stragglers_are_waited_for_by_those_who_wait(launch):
     assert free["clock_spread_max"] > 3  # ten times as slow: far behind
 
 
+def test_injected_delays_are_felt_where_they_are_waited_for(launch):
+    injected = ["--inject", "1:pause:5:0.5,*:tail:0.0001:3", "--inject", "1:slow:2:5"]
+    flags = [*SHORT[2:], "--steps", "20", *injected]
+    assert launch.train(3, "--mode", "sync", *flags, "--out", "sync").status == 0
+    assert launch.train(3, "--mode", "async", *flags, "--out", "async").status == 0
+    sync, free = (
+        json.loads((launch.folder / mode / "summary.json").read_text())
+        for mode in ("sync", "async")
+    )
+    assert min(sync["seconds"], free["seconds"]) > 0.5
+    assert sync["clock_spread_max"] == 1
+    assert free["clock_spread_max"] >= 10  # of 15: half a second is long
+    config = (launch.folder / "sync/config.toml").read_text()
+    assert 'inject = ["1:pause:5:0.5", "*:tail:0.0001:3", "1:slow:2:5"]' in config
+
+
 def test_show_prints_what_a_run_would_do_and_train_takes_it(launch):
     done = launch.psrt("show", "--mode", "softsync", "--softsync", "2", "--ranks", "4")
     assert done.status == 0, done.stderr

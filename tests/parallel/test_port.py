@@ -183,7 +183,25 @@ def test_reports_reach_rank_0_whole_and_in_order(comm, open_port):
 
     def report(worker, step):
         return Report(
-            worker, 1, step, 0.5, 10, 2, 3, 4, 5, 6, 7.5, float(worker), 0.25, step == 2, step == 4
+            worker,
+            1,
+            step,
+            0.5,
+            10,
+            2,
+            3,
+            4,
+            5,
+            6,
+            7.5,
+            0.5,
+            1,
+            0.25,
+            2,
+            float(worker),
+            0.25,
+            step == 2,
+            step == 4,
         )
 
     port.meet()

@@ -4,7 +4,8 @@ that writes down what is sent."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -152,3 +153,40 @@ def recording_world() -> type[RecordingWorld]:
 @pytest.fixture(scope="session", params=COSTS)
 def costs(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+#: Explorations of every interleaving, by what their columns are: row → column → how much was seen.
+Explorations = dict[str, dict[str, dict[str, tuple[int, int, int]]]]
+EXPLORATIONS = pytest.StashKey[Explorations]()
+
+
+@pytest.fixture(scope="session")
+def explored(pytestconfig: pytest.Config) -> Callable[..., None]:
+    """Say how many (states, transitions, ends) an exploration came to; they add up."""
+    tables = pytestconfig.stash.setdefault(EXPLORATIONS, defaultdict(lambda: defaultdict(dict)))
+
+    def add(columns: str, row: str, column: str, found: tuple[int, int, int]) -> None:
+        cells = tables[columns][row]
+        before = cells.get(column, (0, 0, 0))
+        cells[column] = tuple(map(sum, zip(before, found, strict=True)))  # type: ignore[assignment]
+
+    return add
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    for columns, rows in config.stash.get(EXPLORATIONS, {}).items():
+        terminalreporter.section(f"every interleaving, with leaves and deaths: states by {columns}")
+        names = sorted({column for cells in rows.values() for column in cells})
+        counts = ["transitions", "ends"]
+        lines = [["", *names, *counts]]
+        totals = [0, 0, 0]
+        for row, cells in rows.items():
+            sums = [sum(found) for found in zip(*cells.values(), strict=True)]
+            states = [str(cells[name][0]) if name in cells else "" for name in names]
+            lines.append([row, *states, *map(str, sums[1:])])
+            totals = [a + b for a, b in zip(totals, sums, strict=True)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            cells_of_line = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+            terminalreporter.line("  ".join([line[0].ljust(widths[0]), *cells_of_line[1:]]))
+        terminalreporter.line("in all {} states, {} transitions, {} ends".format(*totals))

@@ -13,6 +13,8 @@ import pytest
 
 from psrt.collective import ALGORITHMS
 from psrt.config import ALLREDUCE_NAMES, MODES, SERVER_MODES, TrainConfig, check_data, resolve
+from psrt.config.injection import KINDS as INJECTIONS
+from psrt.config.injection import Injection
 from psrt.config.knobs import knobs_of, shown
 from psrt.config.modes import SCHEDULES
 from psrt.errors import ConfigError
@@ -34,7 +36,7 @@ def refusal(ranks=None, **knobs):
     return message
 
 
-@pytest.mark.parametrize("module", ["suggest", "kinds", "knobs"])
+@pytest.mark.parametrize("module", ["suggest", "kinds", "injection", "knobs"])
 def test_examples_in_docstrings(module):
     found = doctest.testmod(importlib.import_module(f"psrt.config.{module}"))
     assert found.attempted > 0
@@ -78,6 +80,26 @@ def test_examples_in_docstrings(module):
             "straggler must name ranks from 0 on and 0 to 86400 seconds, got -1,0.1",
         ),
         (
+            {"inject": ("1:dely:1",)},
+            "inject must be WORKER:KIND:NUMBERS, KIND delay, jitter, tail, pause or slow "
+            "(did you mean delay?), like 1:delay:0.005, got '1:dely:1'",
+        ),
+        (
+            {"inject": ("-1:delay:1",)},
+            "inject must be WORKER:delay:SECONDS, WORKER from 0 or * for all, SECONDS from 0 to "
+            "86400, like 1:delay:0.005, got '-1:delay:1'",
+        ),
+        (
+            {"inject": ("1:slow:0.5",)},
+            "inject must be WORKER:slow:FACTOR[:STEP], WORKER from 0 or * for all, FACTOR from 1 "
+            "to 1000000, STEP from 0, like 1:slow:2:50, got '1:slow:0.5'",
+        ),
+        (
+            {"inject": ("1:tail:1",)},
+            "inject must be WORKER:tail:SECONDS:SHAPE, WORKER from 0 or * for all, SECONDS from 0 "
+            "to 86400, SHAPE from 0.1 to 1000000, like 1:tail:0.001:1.5, got '1:tail:1'",
+        ),
+        (
             {"optimizer": "adm"},
             "optimizer must be one of sgd, momentum, nesterov, adagrad, adam, adamw, got 'adm' "
             "(did you mean adam?)",
@@ -101,6 +123,42 @@ def test_values_come_in_their_canonical_types():
     assert values == (1.0, 8, 0.5, "runs/a")
     assert [type(value) for value in values] == [float, int, float, str]
     assert (config.hidden, config.straggler) == ((4, 3), ((1, 2.0),))
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("1:delay:5e-3", "1:delay:0.005"),
+        (" 01:delay:1.0", "1:delay:1"),
+        ("*:jitter:0", "*:jitter:0"),
+        ("0:tail:0.1:2.50", "0:tail:0.1:2.5"),
+        ("2:pause:+100:2.0", "2:pause:100:2"),
+        ("1:slow:2.0", "1:slow:2"),
+        ("1:slow:2.0:0", "1:slow:2"),
+        ("1:slow:2.5:50", "1:slow:2.5:50"),
+    ],
+)
+def test_an_injection_has_one_text(text, canonical):
+    [injection] = TrainConfig(inject=[text]).inject
+    assert str(injection) == canonical
+    assert TrainConfig(inject=[canonical]).inject == (injection,)
+    # As it is, and as JSON hands it back.
+    worker, kind, numbers = injection
+    for given in (injection, [worker, kind, list(numbers)]):
+        assert TrainConfig(inject=[given]).inject == (injection,)
+    assert [type(number) for number in numbers] == [
+        int if wanted.whole else float for wanted in INJECTIONS[kind][0]
+    ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["1:delay:1", 3, [3], [None], [[1, "delay"]], [[1, 2, 3]], Injection(1, "delay", (1.0,))],
+)
+def test_injections_are_a_list_of_texts(given):
+    assert refusal(inject=given).startswith(
+        'inject must be a list of texts, like ["1:delay:0.005"], got '
+    )
 
 
 @pytest.mark.parametrize("name", [n for n, k in KNOBS.items() if k.least is not None])
@@ -242,6 +300,14 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
             {"mode": "serial", "shared_memory": False},
             "--no-shared-memory has no meaning with --mode serial",
         ),
+        (
+            {"steps": 10, "inject": ("0:slow:2", "*:pause:10:1")},
+            "--inject *:pause:10:1 begins at step 10, the run has 10 from 0 on",
+        ),
+        (
+            {"steps": 10, "inject": ("0:slow:2:12",)},
+            "--inject 0:slow:2:12 begins at step 12, the run has 10 from 0 on",
+        ),
     ],
 )
 def test_knobs_that_do_not_go_together(knobs, message):
@@ -351,6 +417,11 @@ def test_every_knob_of_the_mode_is_set_and_no_other(mode):
             2,
             "--straggler 2:0.5 names a rank that is not there, the last is 1",
         ),
+        (
+            {"inject": ("*:delay:1", "1:slow:2:7"), "mode": "ssp"},
+            2,
+            "--inject 1:slow:2:7 names a worker that is not there, the last is 0",
+        ),
         ({"warmup_epochs": 12}, 1, "--warmup-epochs 12 is longer than the run of 10 epochs"),
     ],
 )
@@ -365,6 +436,9 @@ def test_what_does_not_fit_the_ranks(knobs, ranks, message):
         ({"backup": 1}, 3),
         ({"servers": 3}, 4),
         ({"straggler": ((1, 0.5),)}, 2),
+        ({"inject": ("0:delay:1", "*:jitter:1"), "mode": "ssp"}, 2),
+        ({"inject": ("1:delay:1",), "mode": "allreduce"}, 2),
+        ({"inject": ("0:pause:9:1",), "steps": 10}, 1),
         ({"warmup_epochs": 10}, 1),
     ],
 )

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from psrt.config import TrainConfig, from_toml, read_toml, resolve, to_toml
+from psrt.config.injection import KINDS, Injection
 from psrt.config.kinds import REAL, SWITCH, WHOLE, WIDTHS, write_text
 from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
@@ -18,6 +19,26 @@ from psrt.errors import ConfigError
 KNOBS = knobs_of(TrainConfig)
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
+
+
+def injections():
+    """Return a strategy of every injection there can be."""
+
+    def numbers(number):
+        if number.whole:
+            return st.integers(number.least, number.most)
+        return st.floats(number.least, number.most)
+
+    one_of = [
+        st.builds(
+            Injection,
+            st.none() | st.integers(0, 2**63 - 1),
+            st.just(kind),
+            st.tuples(*map(numbers, wanted)),
+        )
+        for kind, (wanted, _) in KINDS.items()
+    ]
+    return st.one_of(one_of)
 
 
 def values_of(name):
@@ -38,6 +59,8 @@ def values_of(name):
     if name == "straggler":
         delays = st.dictionaries(st.integers(0, 2**63 - 1), st.floats(0, 86400))
         return delays.map(lambda found: tuple(found.items()))
+    if name == "inject":
+        return st.lists(injections()).map(tuple)
     return texts
 
 
@@ -123,6 +146,15 @@ def test_reading_leaves_cross_checks_for_later():
         ('hidden = "128"', "hidden must be a list of whole numbers, got '128'"),
         ("hidden = [1.5]", "hidden must be a whole number, got 1.5"),
         ("straggler = [[1, 2, 3]]", "straggler must be a list of [rank, seconds], got 1,2,3"),
+        (
+            'inject = "1:delay:1"',
+            """inject must be a list of texts, like ["1:delay:0.005"], got '1:delay:1'""",
+        ),
+        (
+            'inject = ["1:delay:-1"]',
+            "inject must be WORKER:delay:SECONDS, WORKER from 0 or * for all, SECONDS from 0 to "
+            "86400, like 1:delay:0.005, got '1:delay:-1'",
+        ),
         ("steps = 3\nepochs = 2", "give --epochs or --steps, not both"),
     ],
 )

@@ -222,7 +222,7 @@ def test_a_reader_that_has_seen_enough():
         ("sync --slow 9:2", "slow names worker 9 that is not there, the last is 3"),
         ("sync --servers 65", "65 shards of 64 parameters: each must own at least one"),
         ("sync --mode async", "unknown flag --mode"),
-        ("allreduce --allreduce node", "all-reduce node needs MPI"),
+        ("allreduce --allreduce mpi", "all-reduce mpi needs MPI"),
         ("compare --ranks 8:2", "ranks '8:2' end before they begin"),
         ("compare --bytes x", "bytes must be a number of bytes"),
         ("compare --svg a.svg", "unknown flag --svg"),

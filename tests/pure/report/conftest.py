@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from psrt.messages import Report
-from psrt.report import Record, Staleness, Summary
+from psrt.report import Counts, Gap, Record, Staleness, Summary, Waiting
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +18,7 @@ def make_report():
             "epoch": 0, "loss": 1.0, "samples": 8,
             "staleness_sum": 0, "staleness_count": 0, "staleness_max": 0,
             "bytes_sent": 0, "bytes_received": 0, "seconds": float(step),
+            "waited": 0.0, "skew_max": 0, "gap_sum": 0.0, "gap_count": 0,
             "test_loss": math.nan, "test_accuracy": math.nan,
             "epoch_end": False, "last": False,
         }  # fmt: skip
@@ -36,11 +38,18 @@ def record():
 
 @pytest.fixture
 def summary():
+    staleness = dataclasses.replace(
+        Staleness.of(np.array([2, 1, 1])),
+        by_worker=(Counts.of([(0, 2)]), Counts.of([(1, 1), (2, 1)])),
+        by_shard=(Counts.of([(0, 2), (1, 1), (2, 1)]),),
+        gap=Gap(0.25, 0.5, 2),
+    )
     return Summary(
         mode="ssp", workers=2, servers=1, ranks=3, hosts=1, mpi="Open MPI 5.0", seed=7, epochs=3,
         steps=135, allreduce=None, allreduce_why="", buckets=0, overlap=False, samples=4320,
         seconds=0.5, samples_per_second=8640.0, train_loss=0.2,
         test_loss=0.25, test_accuracy=0.9625, parameters=9, parameters_sha256="ab", updates=270,
-        dropped=0, staleness=Staleness.of(np.array([2, 1, 1])), skew_max=1, clock_spread_max=3,
-        bytes_sent=1234567, bytes_received=999,
+        dropped=0, staleness=staleness, skew_max=1, skew=Counts.of([(0, 130), (1, 5)]),
+        waiting=(Waiting(0, 0.1, 0.2, 0.05, 0.03, 0.02, 0.0, {1: 0.05}),),
+        clock_spread_max=3, bytes_sent=1234567, bytes_received=999,
     )  # fmt: skip

@@ -16,8 +16,8 @@ def test_epoch_line_leaves_out_what_was_not_measured(record):
     bare = dataclasses.replace(
         record, accuracy=None, samples_per_second=None, staleness_mean=None, loss=math.nan
     )
-    assert epoch_line(bare) == "epoch  3  step  135  loss nan  test loss 0.1900"
-    assert epoch_line(dataclasses.replace(bare, test_loss=None)) == "epoch  3  step  135  loss nan"
+    assert epoch_line(bare) == "epoch  3  step  135  test loss 0.1900"
+    assert epoch_line(dataclasses.replace(bare, test_loss=None)) == "epoch  3  step  135"
 
 
 def test_final_table(summary):

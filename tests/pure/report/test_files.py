@@ -22,6 +22,7 @@ def test_a_whole_run(tmp_path, record, summary):
         metrics.write(record)
     theta = np.arange(6, dtype=np.float32)
     folder.write_model({"layers.0.weight": theta[:4].reshape(2, 2), "layers.0.bias": theta[4:]})
+    folder.write_simulation("{}\n")
     folder.write_summary(summary)
 
     assert sorted(os.listdir(folder.path)) == sorted(FILES)
@@ -30,6 +31,7 @@ def test_a_whole_run(tmp_path, record, summary):
     tensors = load_file(folder.path / "model.safetensors")
     assert tensors["layers.0.weight"].tolist() == [[0, 1], [2, 3]]
     assert tensors["layers.0.bias"].tolist() == [4, 5]
+    assert (folder.path / "simulation.json").read_text() == "{}\n"
     assert Summary.from_json((folder.path / "summary.json").read_text()) == summary
 
 

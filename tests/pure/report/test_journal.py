@@ -1,4 +1,5 @@
 import math
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -186,6 +187,64 @@ def test_nothing_follows_the_last_report(make_report):
     journal.add(make_report(0, 5, last=True))
     with pytest.raises(ProtocolError, match="worker 0 reported step 6 after its last"):
         journal.add(make_report(0, 6))
+
+
+class TestAWorkerThatDied:
+    def test_what_the_others_have_said_is_told_at_once(self, make_report):
+        journal = Journal(3, log_every=5)
+        feed(journal, [make_report(worker, step) for worker in (0, 2) for step in (5, 10)])
+        assert [record.step for record in journal.gone(1)] == [5, 10]
+        assert [record.step for record in journal.add(make_report(0, 15))] == []
+        assert [record.step for record in journal.add(make_report(2, 15))] == [15]
+
+    def test_what_it_had_said_itself_counts(self, make_report):
+        journal = Journal(2, log_every=5)
+        feed(journal, [make_report(1, 5, samples=3), make_report(0, 5, samples=4)])
+        journal.add(make_report(1, 10, samples=3))
+        assert journal.gone(1) == []
+        assert not journal.finished
+        [record] = journal.add(make_report(0, 10, samples=4, last=True))
+        assert record.samples == 14
+        assert journal.finished
+
+    def test_the_last_to_be_waited_for_ends_the_journal(self, make_report):
+        journal = Journal(2, log_every=5)
+        journal.add(make_report(0, 7, last=True))
+        [record] = journal.gone(1)
+        assert (record.step, record.samples) == (7, 8)
+        assert journal.finished
+
+    def test_one_that_had_left_changes_nothing(self, make_report):
+        journal = Journal(2, log_every=5)
+        journal.add(make_report(1, 5, last=True))
+        assert journal.gone(1) == []
+        assert [record.step for record in journal.add(make_report(0, 5))] == [5]
+
+    def test_nobody_is_left(self):
+        journal = Journal(1)
+        assert journal.gone(0) == []
+        assert journal.finished
+
+    def test_it_reports_no_more(self, make_report):
+        journal = Journal(1)
+        journal.gone(0)
+        with pytest.raises(ProtocolError, match="after its last report"):
+            journal.add(make_report(0, 5))
+
+
+def test_a_record_is_there_as_soon_as_the_slowest_has_come_to_it(make_report):
+    rng = random.Random(5)
+    journal, reached = Journal(7, log_every=1), [0] * 7
+    due: set[int] = set()
+    for _ in range(500):
+        worker = rng.randrange(7)
+        reached[worker] += rng.randint(1, 3)
+        due.add(reached[worker])
+        records = journal.add(make_report(worker, reached[worker]))
+        complete = sorted(step for step in due if step <= min(reached))
+        assert [record.step for record in records] == complete
+        due.difference_update(complete)
+    assert min(reached) > 50
 
 
 @st.composite

@@ -6,7 +6,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["console", "metrics", "strict_json", "summary"])
+@pytest.mark.parametrize(
+    "module", ["console", "metrics", "strict_json", "staleness", "softsync_study"]
+)
 def test_examples_in_docstrings(module):
     names = importlib.import_module(f"psrt.report.{module}")
     record = importlib.import_module("psrt.report").Record

@@ -14,14 +14,19 @@ NAMED = (
     "mode workers servers ranks hosts mpi seed epochs steps "
     "allreduce allreduce_why buckets overlap samples seconds samples_per_second "
     "train_loss test_loss test_accuracy parameters parameters_sha256 updates dropped staleness "
-    "skew_max clock_spread_max bytes_sent bytes_received"
+    "skew_max skew waiting clock_spread_max bytes_sent bytes_received"
 )
 
 
 def test_json_has_the_promised_fields(summary):
     values = json.loads(summary.to_json())
     assert list(values) == NAMED.split()
-    assert values["staleness"] == {"mean": 0.75, "max": 2, "histogram": [2, 1, 1]}
+    staleness = values["staleness"]
+    assert (staleness["mean"], staleness["max"], staleness["histogram"]) == (0.75, 2, [2, 1, 1])
+    assert staleness["by_worker"][1] == {"mean": 1.5, "max": 2, "histogram": {"1": 1, "2": 1}}
+    assert staleness["gap"] == {"mean": 0.25, "max": 0.5, "count": 2}
+    assert values["skew"]["histogram"] == {"0": 130, "1": 5}
+    assert values["waiting"][0]["whom"] == {"1": 0.05}
     assert values["parameters"] == 9
 
 

@@ -28,6 +28,15 @@ def port():
     return Port()
 
 
+def test_its_clock_starts_when_training_does(port):
+    """Setting up a job takes as long as a hundred steps of a small model."""
+    meter = Meter(port, 3)
+    port.time = 8.0
+    meter.begin()
+    port.time = 8.5
+    assert meter.seconds == 0.5
+
+
 def test_it_reports_what_happened_since(port):
     meter = Meter(port, 3)
     port.bytes_sent, port.bytes_received, port.time = 150, 25, 7.5

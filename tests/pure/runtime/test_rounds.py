@@ -9,6 +9,7 @@ from psrt.collective import ALGORITHMS
 from psrt.optim import Schedule, make_optimizer
 from psrt.partition import Span
 from psrt.runtime.rounds import Rounds
+from psrt.runtime.strategy import Step
 from psrt.runtime.updater import Updater
 from psrt.transport import SoloPort, VirtualWorld, Wiring, drive
 
@@ -57,11 +58,11 @@ def test_the_mean_is_over_those_with_samples_and_the_progress_over_those_present
         rounds = rounds_of(port, updater, algorithm=algorithm, buckets=[Span(3, N), Span(0, 3)])
         port.gradient[:] = np.nan
         weight = rounds.weight(4 * port.rank)
-        rounds.start(weight, 2.0 + port.rank)
+        rounds.start(weight, Step(0, 1, 2.0 + port.rank))
         if port.rank:
             port.gradient[:N] = weight * np.float32(port.rank)
         assert await rounds.finish(empty=not port.rank)
-        await rounds.attend()
+        await rounds.attend(1)
         assert updater.blocks == [[Span(3, N), Span(0, 3)]]
         assert rounds.updates == 1
         return port.theta.tolist(), updater.begun
@@ -80,10 +81,10 @@ def test_those_who_attend_step_along_but_have_no_progress(size):
         updater = Noting()
         rounds = rounds_of(port, updater)
         if port.rank == 1:
-            rounds.start(rounds.weight(8), 0.25)
+            rounds.start(rounds.weight(8), Step(0, 1, 0.25))
             port.gradient[:N] = 3.0
             await rounds.finish()
-        await rounds.attend()
+        await rounds.attend(1)
         return port.theta.tolist(), updater.begun
 
     assert together(size, role) == [([-3.0] * N, [0.25])] * size
@@ -94,7 +95,7 @@ def test_when_nobody_is_there_it_is_over():
         updater = Noting()
         port.gradient[:] = 7
         rounds = rounds_of(port, updater)
-        await rounds.attend()
+        await rounds.attend(1)
         return updater.begun, rounds.updates, port.theta.tolist()
 
     assert together(3, role) == [([], 0, [0.0] * N)] * 3
@@ -103,7 +104,7 @@ def test_when_nobody_is_there_it_is_over():
 def test_a_round_without_samples_sums_nothing_but_goes_on():
     async def role(port):
         rounds = rounds_of(port)
-        rounds.start(0.0, 0.0)
+        rounds.start(0.0, Step(0, 1, 0.0))
         training = await rounds.finish(empty=True)
         return training, rounds.updates, port.bytes_sent
 
@@ -154,7 +155,7 @@ def test_nothing_is_taken_before_the_extras_are_known(waits):
     port, updater = PreparedPort(N), Noting()
     rounds = rounds_of(port, updater, buckets=[Span(3, N), Span(0, 3)])
     head, first, second = port.reductions
-    rounds.start(1.0, 0.0)
+    rounds.start(1.0, Step(0, 1, 0.0))
     port.gradient[:N] = 1.0
     rounds.begin()
     rounds.poll()
@@ -175,13 +176,13 @@ def test_alone_nothing_is_rounded_and_all_there_is_weighs_1():
     rounds = rounds_of(port, updater)
     assert (rounds.weight(3), rounds.weight(8), rounds.weight(0)) == (1.0, 1.0, 0.0)
     port.gradient[:N] = 1.5
-    rounds.start(1.0, 0.1)
+    rounds.start(1.0, Step(0, 1, 0.1))
     rounds.begin()
     rounds.poll()
     assert port.theta.tolist() == [-1.5] * N  # as soon as somebody looks
     assert drive(rounds.finish())
     assert updater.begun == [0.1]  # not as a float32
-    drive(rounds.attend())
+    drive(rounds.attend(1))
     assert rounds.updates == 1
 
 
@@ -191,7 +192,7 @@ def test_what_is_stepped_from_may_be_elsewhere_and_follows():
     rounds = rounds_of(port, base=base)
     for _ in range(2):
         port.theta[:] = np.nan  # went its own way since the last round
-        rounds.start(1.0, 0.0)
+        rounds.start(1.0, Step(0, 1, 0.0))
         port.gradient[:N] = 1.0
         drive(rounds.finish())
     assert port.theta.tolist() == base.tolist() == [8.0] * N
@@ -201,7 +202,7 @@ def test_blocks_are_no_longer_than_an_optimizer_takes():
     n = 150_000
     port, updater = SoloPort(n), Noting(n)
     rounds = rounds_of(port, updater, buckets=[Span(100, n), Span(0, 100)])
-    rounds.start(1.0, 0.0)
+    rounds.start(1.0, Step(0, 1, 0.0))
     drive(rounds.finish())
     (blocks,) = updater.blocks
     assert max(span.size for span in blocks) == 65536

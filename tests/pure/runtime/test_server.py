@@ -19,13 +19,17 @@ from psrt.transport import NO_PAYLOAD, Wiring, drive
 class Scripted:
     """Rank 0 serves two parameters to workers 0 and 1 at ranks 1 and 2; gradients are ones."""
 
-    rank = 0
+    rank, apply_s = 0, None
     wiring = Wiring(2, workers=(1, 2), servers=(0,), spans=(Span(0, 2),))
 
     def __init__(self, script, busy=()):
         self.versions = [np.zeros(2, np.float32) for _ in range(3)]
         self.script, self.busy = list(script), set(busy)  # ranks that do not read
         self.sent, self.waits, self.whom = [], [], None
+        self.time = 0.0  # a second passes with every message
+
+    def now(self):
+        return self.time
 
     def payload(self, worker):
         return np.ones(2, np.float32)
@@ -34,6 +38,7 @@ class Scripted:
         return to in self.busy
 
     async def receive(self):
+        self.time += 1.0
         return self.script.pop(0)
 
     async def until(self, done, whom):
@@ -85,7 +90,14 @@ def test_a_push_is_answered_with_the_version_it_made_and_the_staleness_it_met():
 
 def test_an_answer_that_waits_at_the_gate_keeps_its_staleness():
     _, port = serve("ssp", push(0, 0, 0), push(1, 0, 0), *LEAVES, staleness=0)
-    assert [message for _, message, _ in port.sent] == [Params(0, 2, 1, 0), Params(0, 2, 1, 1)]
+    assert [message[:4] for _, message, _ in port.sent] == [(0, 2, 1, 0), (0, 2, 1, 1)]
+
+
+def test_an_answer_says_how_long_it_was_held_and_for_whom():
+    _, port = serve("ssp", push(0, 0, 0), push(1, 0, 0), *LEAVES, staleness=0)
+    assert [(m.held, m.awaited) for _, m, _ in port.sent] == [(1.0, 1), (0.0, -1)]
+    _, port = serve("sync", push(1, 0, 0), Leave(0, 0), Leave(1, 1))
+    assert [(m.held, m.awaited) for _, m, _ in port.sent] == [(1.0, 0)]
 
 
 def test_where_nobody_reads_the_version_is_made_in_its_place():

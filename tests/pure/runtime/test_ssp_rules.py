@@ -195,7 +195,7 @@ def run_and_check(record, ledger, *, steps=EVEN, staleness=1, seeds=12):
         (GateTooWide, (0, 1), "progress|read guarantee"),
         # A gate that is asked apart from the data: the worker waits, and reads too early.
         (Ungated, (1,), "read guarantee"),
-        (Ungated, (0, 1), "progress"),
+        (Ungated, (0, 1), "progress|read guarantee"),
         (ServesFirst, (0, 1), "read guarantee|read my writes"),
         (Forgetful, (0, 1), "read guarantee|read my writes|first in|at the end"),
         (AppliesLater, (0, 1), "read guarantee|read my writes"),

@@ -9,11 +9,12 @@ from psrt.config import TrainConfig
 from psrt.messages import Params, Push
 from psrt.optim import make_staleness_rate
 from psrt.partition import even_spans
+from psrt.runtime.leases import Leases
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
-from psrt.transport import VirtualWorld, Wiring
+from psrt.transport import Wiring
 from psrt.transport.port import VERSIONS
 
 WORKERS, SHARDS = 7, 2
@@ -38,12 +39,17 @@ def slow_answers(recording_world):
 
             port.until = noted
 
-        def carry(self, source, to, nbytes, arrive):
-            if source in self.wiring.servers and self.rng.random() < 0.6:
-                after = self.rng.exponential(0.05)
-                self.after(after, lambda: VirtualWorld.carry(self, source, to, nbytes, arrive))
-            else:
-                super().carry(source, to, nbytes, arrive)
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            carry = self.links.carry
+
+            def slowly(lane, *message):
+                if lane.source in self.wiring.servers and self.rng.random() < 0.6:
+                    self.after(self.rng.exponential(0.05), lambda _: carry(lane, *message))
+                else:
+                    carry(lane, *message)
+
+            self.links.carry = slowly
 
     return SlowAnswers
 
@@ -85,18 +91,11 @@ def test_a_server_that_overwrites_what_is_being_read_is_found_out(
     monkeypatch, record, ledger, slow_answers, mutant
 ):
     if mutant == "always in place":
-        monkeypatch.setattr(Server, "_find_free", lambda self: self.shard.newest)
+        monkeypatch.setattr(Leases, "free", lambda self, newest: newest)
     elif mutant == "any other buffer":
-        following = lambda self: (self.shard.newest + 1) % VERSIONS  # noqa: E731
-        monkeypatch.setattr(Server, "_find_free", following)
+        monkeypatch.setattr(Leases, "free", lambda self, newest: (newest + 1) % VERSIONS)
     else:
-        find = Server._find_free
-
-        def forgetful(self):
-            self._leases.clear()
-            return find(self)
-
-        monkeypatch.setattr(Server, "_find_free", forgetful)
+        monkeypatch.setattr(Leases, "lend", lambda self, rank, buffer: None)
     books = ledger([12] * WORKERS, SHARDS)
     asked = TrainConfig(servers=SHARDS, lr=1.0, epochs=1, mode="async")
     _, log = record(asked, books, workers=WORKERS, world=slow_answers)
@@ -127,6 +126,8 @@ class Flat:
 class Announcing:
     """A server's port on which an answer may be read while its version is being made."""
 
+    apply_s = None
+
     def __init__(self, wiring, far=()):
         self.rank, self.wiring = wiring.servers[0], wiring
         size = wiring.spans[0].size
@@ -135,6 +136,9 @@ class Announcing:
         self.far = far  # ranks on another host
         self.inbox, self.log, self.whom = [], [], None
         self.reading = {}  # rank -> region
+
+    def now(self):
+        return 0.0
 
     def payload(self, worker):
         return self.gradients[worker]

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from psrt.errors import DivergedError
+from psrt.runtime.delays import Delays
 from psrt.runtime.meter import Meter
 from psrt.runtime.strategy import Outcome
-from psrt.runtime.worker import Delays, Length, Worker
+from psrt.runtime.worker import Length, Worker
 from psrt.transport import SoloPort, Wiring, drive
 
 
@@ -26,6 +27,20 @@ class NotingPort(SoloPort):
 
     async def pause(self, seconds):
         self.paused.append(seconds)
+
+
+class TimedPort(NotingPort):
+    """Computing takes half a second, and whoever looks at the clock is counted."""
+
+    time, looks = 0.0, 0
+
+    def now(self):
+        self.looks += 1
+        return self.time
+
+    async def compute(self, work, *args):
+        self.time += 0.5
+        return work(*args)
 
 
 class Scheme:
@@ -182,16 +197,37 @@ class TestDelays:
         assert work(Batches(), epochs=1)[2].paused == []
         assert work(Batches(), epochs=1, delays=Delays())[2].paused == []
 
-    def test_a_straggler_pauses_before_every_step(self):
-        assert work(Batches(), epochs=1, delays=Delays(constant=0.5))[2].paused == [0.5] * 4
+    def test_a_constant_delay_is_paused_for_at_every_step(self):
+        delays = Delays([("delay", (0.5,))])
+        assert work(Batches(), epochs=1, delays=delays)[2].paused == [0.5] * 4
 
-    def test_jitter_is_drawn_with_the_generator(self):
-        delays = Delays(constant=1.0, jitter=0.1)
-        paused = work(Batches(per_epoch=300), epochs=1, delays=delays)[2].paused
-        assert min(paused) >= 1.0
-        assert np.mean(paused) == pytest.approx(1.1, abs=0.02)
+    def test_random_delays_are_drawn_with_the_generator(self):
+        delays = Delays([("delay", (1.0,)), ("jitter", (0.1,))])
+        paused = work(Batches(), epochs=1, delays=delays)[2].paused
         expected = np.random.default_rng(3)
-        assert paused[0] == 1.0 + expected.exponential(0.1)
+        assert paused == [1.0 + expected.exponential(0.1) for _ in range(4)]
+
+    def test_steps_are_counted_over_epochs_and_by_the_clock(self):
+        delays = Delays([("pause", (5, 2.0)), ("slow", (3.0, 6))])
+        assert work(Batches(), epochs=2, port=TimedPort(), delays=delays)[2].paused == [2.0, 1, 1]
+        overtaken = Delays([("pause", (3, 2.0))])
+        _, scheme, port = work(Batches(), epochs=1, scheme=Scheme({1: 3}), delays=overtaken)
+        assert [step.clock for step in scheme.steps] == [0, 1, 3]
+        assert port.paused == [2.0]
+
+    def test_slow_goes_by_the_time_that_computing_took(self):
+        delays = Delays([("slow", (4.0,))])
+        assert work(Batches(), steps=3, port=TimedPort(), delays=delays)[2].paused == [1.5] * 3
+        nothing_computed = work(Batches(samples=0), steps=3, port=TimedPort(), delays=delays)
+        assert nothing_computed[2].paused == []
+
+    def test_nobody_looks_at_the_clock_unless_something_asks_for_it(self):
+        looks = []
+        for delays in (None, Delays([("delay", (0.5,))]), Delays([("slow", (2.0,))])):
+            port = TimedPort()
+            work(Batches(), epochs=1, port=port, delays=delays)
+            looks.append(port.looks)
+        assert looks[0] == looks[1] == looks[2] - 2 * 4
 
 
 class TestReports:

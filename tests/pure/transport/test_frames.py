@@ -22,13 +22,28 @@ from psrt.transport.frames import (
 
 whole = st.integers(-(2**63), 2**63 - 1)
 real = st.floats(allow_nan=False)
+single = st.floats(allow_nan=False, width=32)
 messages = st.one_of(
     st.builds(Push, *[whole] * 4, real, real),
-    st.builds(Params, *[whole] * 4),
+    st.builds(Params, *[whole] * 4, single, st.integers(-1, 2**31 - 1), single),
     st.builds(Leave, whole, whole),
 )
 reports = st.builds(
-    Report, whole, whole, whole, real, *[whole] * 6, real, real, real, st.booleans(), st.booleans()
+    Report,
+    whole,
+    whole,
+    whole,
+    real,
+    *[whole] * 6,
+    real,
+    real,
+    whole,
+    real,
+    whole,
+    real,
+    real,
+    st.booleans(),
+    st.booleans(),
 )
 
 
@@ -85,7 +100,7 @@ def test_what_was_not_asked_stays_nan():
     report = Report(*fields)._replace(
         **dict.fromkeys(("worker", "epoch", "step", "samples"), 1),
         **dict.fromkeys(("staleness_sum", "staleness_count", "staleness_max"), 2),
-        **dict.fromkeys(("bytes_sent", "bytes_received"), 3),
+        **dict.fromkeys(("bytes_sent", "bytes_received", "skew_max", "gap_count"), 3),
         test_accuracy=math.nan,
         last=True,
     )

@@ -1,0 +1,201 @@
+"""``psrt simulate``: a whole job in one process and in virtual time. Needs no MPI."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from psrt.cli.flags import FlagParser, config_of, train_parser
+from psrt.cli.printing import say
+from psrt.config import TrainConfig
+from psrt.config.injection import Injection
+from psrt.config.kinds import REAL, WHOLE
+from psrt.config.knobs import Knob, dashed, read
+from psrt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from psrt.cli.like import Like
+    from psrt.virtual_job import Scenario
+
+_DESCRIPTION = """\
+Run a whole job in one process and in virtual time: the roles that `psrt train` runs under mpirun,
+with computing and sending that take what the flags below say. All flags of `psrt train` hold, but
+those of real time. --seed decides the training and the order of events: the same seed gives the
+same files, bit for bit.
+
+  psrt simulate --mode ssp --staleness 3 --workers 16 --servers 2 --slow 1:4
+  psrt simulate --mode async --workers 1000 --servers 8 --no-numerics --parameters 10000000 \\
+    --steps 50 --compute lognormal:0.1:0.3 --link 5e-5:1.25e9
+
+With numerics a model is trained, so accuracy can be held against virtual time; without them time
+and staleness alone come out, thousands of workers cost little, and with --steps no data is read."""
+
+#: Flags of `psrt train` about real time.
+_REAL_TIME = ("timeout_s",)
+#: Where launchers tell how many ranks there are.
+_RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_GROUP = "virtual time"
+_WORKERS = Knob(
+    WHOLE, _GROUP, "ranks that compute gradients; servers come on top", metavar="W", least=1,
+    most=1_000_000, fallback=4,
+)  # fmt: skip
+_PARAMETERS = Knob(
+    WHOLE, _GROUP, "of the model, with --no-numerics", metavar="N", least=1, most=10**12,
+    default_text="those of the model that the flags describe",
+)  # fmt: skip
+#: The second number of --slow and of --crash.
+_FACTOR = Knob(REAL, _GROUP, "", least=1, most=1e6)
+_SECONDS = Knob(REAL, _GROUP, "", least=0, most=1e9)
+_WORKER = Knob(WHOLE, _GROUP, "", least=0)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Simulate as the flags say.
+
+    Returns:
+        The exit status 0.
+
+    Raises:
+        ConfigError: for flags that will not do.
+        TransportError: if the job comes to a standstill.
+        DivergedError: if the loss does.
+        SystemExit: after ``--help`` was printed.
+    """
+    config, scenario = parse_simulate(argv)
+    if any(os.environ.get(name, "1") != "1" for name in _RANKS):
+        raise ConfigError("psrt simulate is one process with all ranks in it; leave mpirun out")
+    from psrt.virtual_job import run_in_virtual_time
+
+    run_in_virtual_time(config, scenario, say=say)
+    return 0
+
+
+def simulate_parser() -> FlagParser:
+    """Return the parser: the flags of `psrt train` and those of virtual time."""
+    parser = train_parser("psrt simulate", _DESCRIPTION)
+    for action in parser._actions:
+        if action.dest in _REAL_TIME:
+            action.help = argparse.SUPPRESS
+    add = parser.add_argument_group(_GROUP).add_argument
+    add("--workers", metavar="W", help=f"{_WORKERS.help} (default: {_WORKERS.fallback})")
+    add(
+        "--like", metavar="RUN",
+        help="the folder of a run that was made with --record: its config, its workers, and what "
+        "computing, messages, updates and sums took in it, injected delays included, but for what "
+        "other flags say; without numerics, unless --numerics",
+    )  # fmt: skip
+    add(
+        "--compute", metavar="LAW",
+        help="of the seconds of a gradient: constant:SECONDS, normal:MEAN:SD, "
+        "lognormal:MEDIAN:SIGMA, pareto:SCALE:SHAPE, exponential:MEAN, or run:DIR for those of a "
+        "run that was made with --record (default: lognormal:0.001:0.1)",
+    )  # fmt: skip
+    add(
+        "--link", metavar="LATENCY_S:BYTES_PER_S",
+        help="of each rank's own link, each way; BYTES_PER_S may be inf (default: 5e-5:1.25e9)",
+    )  # fmt: skip
+    add(
+        "--server-apply", metavar="BYTES_PER_S",
+        help="of gradient that a server works in, or inf (default: 2e9)",
+    )  # fmt: skip
+    add(
+        "--slow", metavar="WORKER:FACTOR", action="append",
+        help="a worker that computes so many times as long, as --inject WORKER:slow:FACTOR; "
+        "may be given again",
+    )  # fmt: skip
+    add(
+        "--crash", metavar="WORKER:SECONDS", action="append",
+        help="a worker that dies then; may be given again",
+    )  # fmt: skip
+    add(
+        "--numerics", action=argparse.BooleanOptionalAction,
+        help="compute, and train a model; without, time and staleness alone (default: yes, "
+        "but no with --like)",
+    )  # fmt: skip
+    add(
+        "--parameters", metavar="N",
+        help=f"{_PARAMETERS.help} (default: {_PARAMETERS.default_text})",
+    )  # fmt: skip
+    return parser
+
+
+def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
+    """Return the training's config, not resolved, and what the job in virtual time is like.
+
+    Raises:
+        ConfigError: one line for anything that will not do.
+        SystemExit: after ``--help`` was printed to stdout.
+    """
+    namespace = simulate_parser().parse(argv)
+    given = vars(namespace)
+    for name in _REAL_TIME:
+        if name in given:
+            raise ConfigError(f"--{dashed(name)} {given[name]} has no meaning in virtual time")
+    like = _like(namespace)
+    config = like.config if like else config_of(namespace)
+    usual = str(like.workers) if like else _default_workers(config)
+    workers = read("workers", _WORKERS, given.get("workers", usual))
+    slow = _pairs("slow", "FACTOR", _FACTOR, given.get("slow", ()), workers)
+    crashes = _pairs("crash", "SECONDS", _SECONDS, given.get("crash", ()), workers)
+    injected = tuple(Injection(worker, "slow", (factor, 0)) for worker, factor in slow)
+    config = replace(config, inject=config.inject + injected)
+    numerics = given.get("numerics", like is None)
+    parameters = given.get("parameters")
+    if parameters is not None and numerics:
+        raise ConfigError(
+            f"--parameters {parameters} has no meaning with numerics, where the model has as many "
+            "as it has; it belongs to --no-numerics"
+        )
+    from psrt.virtual_costs import VirtualCosts
+    from psrt.virtual_job import Scenario
+
+    costs = {name: given[name] for name in ("compute", "link", "server_apply") if name in given}
+    n, samples = (like.parameters, like.samples) if like else (None, None)
+    return config, Scenario(
+        workers=workers,
+        costs=VirtualCosts.like(given["like"], **costs) if like else VirtualCosts(**costs),
+        crashes=crashes,
+        numerics=numerics,
+        parameters=n if parameters is None else read("parameters", _PARAMETERS, parameters),
+        samples=samples,
+    )
+
+
+def _like(namespace: argparse.Namespace) -> Like | None:
+    """Return what the run of ``--like`` was like, None without one."""
+    if "like" not in namespace:
+        return None
+    from psrt.cli.like import read_like  # needs numpy
+
+    return read_like(namespace)
+
+
+def _default_workers(config: TrainConfig) -> str:
+    if config.replay is None:
+        return str(_WORKERS.fallback)
+    from psrt.recorded import recorded_ranks
+
+    return str(recorded_ranks(config.replay)[0])
+
+
+def _pairs(
+    name: str, second: str, knob: Knob, texts: Sequence[str], workers: int
+) -> tuple[tuple[int, Any], ...]:
+    """Return what ``WORKER:NUMBER`` flags, or several with commas between them, stand for."""
+    pairs: dict[int, Any] = {}
+    for text in ",".join(texts).split(",") if texts else ():
+        who, colon, number = text.partition(":")
+        if not colon:
+            raise ConfigError(f"{name} must be WORKER:{second}, got {text!r}")
+        worker = read(f"{name}'s worker", _WORKER, who)
+        if worker >= workers:
+            raise ConfigError(
+                f"{name} names worker {worker} that is not there, the last is {workers - 1}"
+            )
+        if worker in pairs:
+            raise ConfigError(f"{name} names worker {worker} twice")
+        pairs[worker] = read(f"{name}'s {second.lower()}", knob, number)
+    return tuple(pairs.items())

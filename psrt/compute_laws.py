@@ -1,0 +1,149 @@
+"""What the time of a gradient is drawn from, as ``--compute`` spells it. Pure of MPI."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from psrt.errors import ConfigError
+from psrt.history import Kind, read_history
+
+#: Seconds of one gradient of a worker, by its number.
+Compute = Callable[[int, np.random.Generator], float]
+Draw = Callable[[np.random.Generator], float]
+
+#: Longest time and largest factor that anybody may ask for.
+LONGEST = 1e6
+#: Smallest shape of a Pareto law: draws of a smaller one need not be finite numbers.
+_LEAST_SHAPE = 0.1
+#: Largest sigma of a log-normal law, for the same reason.
+_MOST_SIGMA = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """A distribution of times: how flags write it, and what is drawn."""
+
+    #: Its numbers in order: name, least and most.
+    numbers: tuple[tuple[str, float, float], ...]
+    #: What draws seconds, given those numbers.
+    make: Callable[..., Draw]
+
+
+def _constant(seconds: float) -> Draw:
+    return lambda rng: seconds
+
+
+def _normal(mean: float, sd: float) -> Draw:
+    return lambda rng: max(0.0, rng.normal(mean, sd))
+
+
+def _lognormal(median: float, sigma: float) -> Draw:
+    return lambda rng: median * math.exp(sigma * rng.standard_normal())
+
+
+def _pareto(scale: float, shape: float) -> Draw:
+    return lambda rng: scale * (1.0 + rng.pareto(shape))
+
+
+def _exponential(mean: float) -> Draw:
+    return lambda rng: mean * rng.standard_exponential()
+
+
+_SECONDS = (0.0, LONGEST)
+#: How ``compute`` may be distributed.
+LAWS = {
+    "constant": Law((("SECONDS", *_SECONDS),), _constant),
+    "normal": Law((("MEAN", *_SECONDS), ("SD", *_SECONDS)), _normal),
+    "lognormal": Law((("MEDIAN", *_SECONDS), ("SIGMA", 0.0, _MOST_SIGMA)), _lognormal),
+    "pareto": Law((("SCALE", *_SECONDS), ("SHAPE", _LEAST_SHAPE, LONGEST)), _pareto),
+    "exponential": Law((("MEAN", *_SECONDS),), _exponential),
+}
+#: What may be given, in words.
+FORMS = (
+    *(":".join((name, *(number for number, *_ in law.numbers))) for name, law in LAWS.items()),
+    "run:DIR",
+)
+
+
+def read_compute(text: str) -> Compute:
+    """Return what draws the time of a gradient.
+
+    >>> rng = np.random.default_rng(0)
+    >>> read_compute("constant:0.01")(0, rng)
+    0.01
+    >>> read_compute("normal:0.001:0.1")(0, np.random.default_rng(3)) >= 0  # never negative
+    True
+
+    Raises:
+        ConfigError: for a law that is none, or numbers that it cannot have.
+    """
+    kind, _, rest = text.partition(":")
+    if kind == "run":
+        return resampled(rest)
+    if kind not in LAWS:
+        raise ConfigError(f"compute must be one of {', '.join(FORMS)}, got {text!r}")
+    draw = LAWS[kind].make(*_numbers(kind, LAWS[kind], rest, text))
+    return lambda worker, rng: draw(rng)
+
+
+def resampled(run: str) -> Compute:
+    """Return what draws from the times that the gradients of a recorded run took.
+
+    Worker i of the simulation draws from those of worker i of the run, with replacement, and
+    begins anew with worker 0 where the run had fewer. Injected delays are in them.
+
+    Args:
+        run: the folder of a run with a history.
+
+    Raises:
+        ConfigError: if it cannot be read, or no gradient was computed in it.
+    """
+    if not run:
+        raise ConfigError("compute run:DIR names the folder of a run that was made with --record")
+    known = [_seconds(events) for events in read_history(run).workers]
+    everybody = [second for seconds in known for second in seconds]
+    if not everybody:
+        raise ConfigError(f"{run}: no gradient was computed in this run")
+    pools = [seconds or everybody for seconds in known]
+
+    def draw(worker: int, rng: np.random.Generator) -> float:
+        pool = pools[worker % len(pools)]
+        return pool[int(rng.random() * len(pool))]
+
+    return draw
+
+
+def _seconds(events: np.ndarray[Any, Any]) -> list[float]:
+    """Return how long each gradient of a worker took, injected delays included."""
+    steps = events[(events["kind"] == Kind.STEP) & (events["samples"] > 0)]
+    if not len(steps):  # the same gradient goes to every shard
+        pushed = (events["kind"] == Kind.PUSH) & (events["shard"] == 0)
+        steps = events[pushed & (events["samples"] > 0)]
+    return [float(second) for second in steps["seconds"]]
+
+
+def _numbers(kind: str, law: Law, rest: str, text: str) -> Sequence[float]:
+    """Return the numbers of a law."""
+    form = ":".join((kind, *(name for name, *_ in law.numbers)))
+    parts = rest.split(":")
+    if not rest or len(parts) != len(law.numbers):
+        raise ConfigError(f"compute must be {form}, got {text!r}")
+    values = [real(part) for part in parts]
+    for value, part, (name, least, most) in zip(values, parts, law.numbers, strict=True):
+        if not least <= value <= most:
+            raise ConfigError(f"compute {form} has a {name} of {least:g} to {most:g}, got {part!r}")
+    return values
+
+
+def real(text: str) -> float:
+    """Return a number, nan if it is none."""
+    try:
+        return float(text) if re.fullmatch(r"[-+.0-9a-zA-Z]+", text) else math.nan
+    except ValueError:
+        return math.nan

@@ -1,0 +1,160 @@
+"""Injection: one way of slowing a worker down on purpose, as ``--inject`` spells it.
+
+What is written here is what is asked for; `psrt.runtime.delays` makes seconds of it. Injections
+that name the same worker add up, also two of the same kind and one of ``*``, which is everybody.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from psrt.config.kinds import REAL, WHOLE, Kind, write_text
+from psrt.config.suggest import did_you_mean
+
+
+class Number(NamedTuple):
+    """One of the numbers of a kind."""
+
+    #: What the form calls it.
+    name: str
+    #: Smallest and largest value, themselves allowed.
+    least: float
+    most: float
+    #: Whether it counts steps; else it is a real number.
+    whole: bool = False
+    #: What it is where it is left out; None where it must be given. Only the last one may be.
+    otherwise: int | None = None
+
+
+_SECONDS = Number("SECONDS", 0.0, 86400.0)
+_STEP = Number("STEP", 0, 2**63 - 1, whole=True)
+#: The numbers of each kind, in order, and an example of them.
+KINDS: Final[dict[str, tuple[tuple[Number, ...], str]]] = {
+    "delay": ((_SECONDS,), "0.005"),
+    "jitter": ((_SECONDS,), "0.001"),
+    # With a smaller shape a draw may not fit into a float.
+    "tail": ((_SECONDS, Number("SHAPE", 0.1, 1e6)), "0.001:1.5"),
+    "pause": ((_STEP, _SECONDS), "100:2"),
+    "slow": ((Number("FACTOR", 1.0, 1e6), _STEP._replace(otherwise=0)), "2:50"),
+}
+
+
+class Injection(NamedTuple):
+    """A worker, or all of them, and what slows it down.
+
+    >>> str(Injection(1, "slow", (2.0, 50)))
+    '1:slow:2:50'
+    >>> str(Injection(None, "jitter", (0.001,)))
+    '*:jitter:0.001'
+    """
+
+    #: The worker's number; None is every worker.
+    worker: int | None
+    #: A key of ``KINDS``.
+    kind: str
+    #: As ``KINDS`` lists them, with those that were left out.
+    numbers: tuple[float, ...]
+
+    @property
+    def first_step(self) -> int:
+        """The first step that it can slow down, counted from 0."""
+        steps = [
+            value for n, value in zip(KINDS[self.kind][0], self.numbers, strict=True) if n.whole
+        ]
+        return int(steps[0]) if steps else 0
+
+    def __str__(self) -> str:
+        """Return the text that is read as this injection."""
+        numbers = list(self.numbers)
+        if numbers[-1] == KINDS[self.kind][0][-1].otherwise:
+            numbers.pop()
+        who = "*" if self.worker is None else str(self.worker)
+        return ":".join([who, self.kind, *map(_written, numbers)])
+
+
+def _written(number: float) -> str:
+    """Return a number as short as it can be without a loss."""
+    return str(int(number)) if number == int(number) else repr(number)
+
+
+def read_injection(text: str) -> Injection:
+    """Return the injection that a text stands for.
+
+    Raises:
+        ValueError: the end of a sentence, as a `Kind` has it.
+    """
+    who, _, rest = text.strip().partition(":")
+    kind, *parts = rest.split(":")
+    if kind not in KINDS:
+        *others, last = KINDS
+        raise ValueError(
+            f"must be WORKER:KIND:NUMBERS, KIND {', '.join(others)} or {last}"
+            f"{did_you_mean(kind, KINDS)}, like 1:delay:0.005"
+        )
+    try:
+        return Injection(_worker(who), kind, _numbers(kind, parts))
+    except ValueError:
+        raise ValueError(f"must be {_described(kind)}") from None
+
+
+def _worker(text: str) -> int | None:
+    if text == "*":
+        return None
+    if (worker := WHOLE.read(text)) < 0:
+        raise ValueError
+    return int(worker)
+
+
+def _numbers(kind: str, parts: list[str]) -> tuple[float, ...]:
+    """Read the numbers of a kind; `ValueError` if they are too few, too many or out of range."""
+    wanted, _ = KINDS[kind]
+    left_out = [n.otherwise for n in wanted[len(parts) :] if n.otherwise is not None]
+    given = [*parts, *map(str, left_out)]
+    numbers = [
+        (WHOLE if n.whole else REAL).read(part) for n, part in zip(wanted, given, strict=True)
+    ]
+    if not all(n.least <= value <= n.most for n, value in zip(wanted, numbers, strict=True)):
+        raise ValueError
+    return tuple(numbers)
+
+
+def _described(kind: str) -> str:
+    """Return how a kind is written, with which numbers, and an example."""
+    wanted, example = KINDS[kind]
+    form = "".join(f":{n.name}" if n.otherwise is None else f"[:{n.name}]" for n in wanted)
+    ranges = [
+        f"{n.name} from {n.least:g}" + ("" if n.whole else f" to {n.most:.0f}") for n in wanted
+    ]
+    return (
+        f"WORKER:{kind}{form}, WORKER from 0 or * for all, {', '.join(ranges)}, "
+        f"like 1:{kind}:{example}"
+    )
+
+
+def _read(text: str) -> tuple[Injection, ...]:
+    """Read one injection, or several with commas between them."""
+    return tuple(read_injection(part) for part in text.split(","))
+
+
+def _accept(value: Any) -> tuple[Injection, ...]:
+    """Take a list of texts, of injections, or of what JSON makes of injections."""
+    if not isinstance(value, list | tuple):
+        raise ValueError('must be a list of texts, like ["1:delay:0.005"]')
+    return tuple(read_injection(_text(item)) for item in value)
+
+
+def _text(item: Any) -> str:
+    try:
+        if not isinstance(item, str):
+            worker, kind, numbers = item
+            item = ":".join(["*" if worker is None else str(worker), kind, *map(str, numbers)])
+    except (TypeError, ValueError):
+        raise ValueError('must be a list of texts, like ["1:delay:0.005"]') from None
+    return str(item)
+
+
+def _write(injections: tuple[Injection, ...]) -> str:
+    return f"[{', '.join(write_text(str(injection)) for injection in injections)}]"
+
+
+INJECTIONS = Kind("WORKER:KIND:NUMBERS", _read, _accept, _write, several=True)

@@ -1,0 +1,149 @@
+"""What a mode promises, as numbers, out of a history's header: written down here for itself.
+
+Nothing is taken from what decides in a run, or a mistake there would be repeated here.
+
+==================  =============  ======  ====================  ==========================
+mode                quorum         gate    late: staler than     update
+==================  =============  ======  ====================  ==========================
+sync                W              round   –                     all live workers' pushes
+sync, b backups     W − b          round   0                     whoever came first
+async               1              none    the drop limit, if    the push
+ssp(s)              1              s       the drop limit, if    the push
+softsync(k)         ⌊W/k⌋, ≥ 1     none    the drop limit, if    whoever came first
+local-sgd, servers  W              round   –                     all live workers' averages
+==================  =============  ======  ====================  ==========================
+
+W counts the workers that a shard has not seen leave.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from psrt.errors import ConfigError
+from psrt.history.check.table import Ints
+from psrt.history.header import Header
+
+#: Modes whose servers decide who goes on, those without, and those that can be either.
+SERVED = ("sync", "async", "ssp", "softsync")
+ALONE = ("serial", "allreduce")
+EITHER = ("local-sgd",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """The numbers that a history is held against."""
+
+    mode: str
+    #: W and S.
+    workers: int
+    shards: int
+    #: Whether an update is a round that all workers share.
+    rounds: bool
+    #: Workers that a round does not wait for.
+    backup: int = 0
+    #: k of softsync; 0 in all other modes.
+    softsync: int = 0
+    #: How far ahead of the slowest a worker may be; None where nobody ever waits.
+    gate: int | None = None
+    #: A push staler than this when it is taken up is dropped; None where none is.
+    late: int | None = None
+    #: H, and the epoch until which it is 1, of local-sgd.
+    local_steps: int = 1
+    post_local_epoch: float = 0.0
+    #: Samples of a full batch.
+    batch_size: int = 1
+    #: Gradient steps of a worker and passes over the data at most.
+    steps: float = math.inf
+    epochs: float = math.inf
+    #: Whether it was a run in virtual time, whose ranks have one clock and may be made to die.
+    simulated: bool = False
+
+    def quorum(self, live: Ints) -> Ints:
+        """Return how many pushes make an update while so many workers are there."""
+        if self.rounds:
+            return np.maximum(live - self.backup, 1)
+        return np.maximum(live // self.softsync, 1) if self.softsync else np.ones_like(live)
+
+    @property
+    def reads_its_writes(self) -> bool:
+        """Whether a worker's gradient is in the parameters that it goes on with."""
+        return not self.softsync
+
+    def __str__(self) -> str:
+        """Return the mode with its number, as a user would say it."""
+        number = {
+            "ssp": f"staleness {self.gate}",
+            "softsync": f"softsync {self.softsync}",
+            "sync": f"{self.backup} backups" if self.backup else "",
+            "local-sgd": f"{self.local_steps} local steps",
+        }.get(self.mode, "")
+        return f"{self.mode} ({number})" if number else self.mode
+
+
+def contract_of(header: Header) -> Contract:
+    """Return what the run of this header promised.
+
+    Raises:
+        ConfigError: if the header cannot be that of a run of psrt.
+    """
+    mode, workers, shards = header.mode, len(header.workers), len(header.servers)
+    if mode not in (*SERVED, *ALONE, *EITHER):
+        raise ConfigError(f"the history is of mode {mode!r}, which this psrt cannot check")
+    if (mode in SERVED and not shards) or (mode in ALONE and shards):
+        raise ConfigError(f"the history is of mode {mode} with {shards} servers, which cannot be")
+    if mode == "serial" and workers != 1:
+        raise ConfigError(f"the history is of mode serial with {workers} workers, expected 1")
+    _check_ranks(header)
+    backup = _whole(header, "backup", 0) if mode == "sync" else 0
+    drops = header.knob("staleness_rate") == "drop" and mode in ("async", "ssp", "softsync")
+    local = mode == "local-sgd"
+    return Contract(
+        mode=mode,
+        workers=workers,
+        shards=shards,
+        rounds=mode in ("sync", "local-sgd"),
+        backup=backup,
+        softsync=_whole(header, "softsync", 1, least=1) if mode == "softsync" else 0,
+        gate=_whole(header, "staleness", 0) if mode == "ssp" else None,
+        late=_whole(header, "staleness_limit", 4) if drops else 0 if backup else None,
+        local_steps=_whole(header, "local_steps", 1, least=1) if local else 1,
+        post_local_epoch=_whole(header, "post_local_epoch", 0) if local else 0,
+        batch_size=_whole(header, "batch_size", 1, least=1),
+        steps=math.inf if header.knob("steps") is None else _whole(header, "steps", 0),
+        epochs=_real(header, "epochs"),
+        simulated=header.simulated,
+    )
+
+
+def _whole(header: Header, name: str, otherwise: int, *, least: int = 0) -> int:
+    value = header.knob(name, otherwise)
+    if type(value) is not int or value < least:
+        raise ConfigError(f"the history's header has {name} {value!r}, expected at least {least}")
+    return value
+
+
+def _real(header: Header, name: str) -> float:
+    value = header.knob(name, math.inf)
+    if type(value) not in (int, float) or not value >= 0:
+        raise ConfigError(f"the history's header has {name} {value!r}, expected a number")
+    return float(value)
+
+
+def _check_ranks(header: Header) -> None:
+    """Raise if ranks are taken twice, or the spans do not tile the parameters."""
+    ranks = (*header.workers, *header.servers)
+    if len(set(ranks)) < len(ranks):
+        raise ConfigError("the history's header gives one rank to two roles")
+    spans = header.spans
+    starts, stops = [span[0] for span in spans], [span[1] for span in spans]
+    if spans and (starts != [0, *stops[:-1]] or stops[-1] != header.n):
+        raise ConfigError(f"the history's shards do not make up its {header.n} parameters")
+    servers = header.knob("servers", len(header.servers))
+    if servers != len(header.servers):
+        raise ConfigError(
+            f"the history's header has {len(header.servers)} servers, its config {servers!r}"
+        )

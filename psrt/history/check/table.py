@@ -1,0 +1,97 @@
+"""Events by columns, each contiguous, and what is asked of them in bulk. Knows no rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psrt.history.events import Kind
+from psrt.history.reading import Events
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+class Table:
+    """The events of one shard, of all workers (worker after worker), or the checkpoints."""
+
+    def __init__(self, events: Events, name: str) -> None:
+        #: The records themselves, in order.
+        self.events = events
+        #: What a story calls this place.
+        self.name = name
+        self._columns: dict[str, Ints] = {}
+        self._reals: dict[str, Floats] = {}
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __getitem__(self, name: str) -> Ints:
+        """Return a column of whole numbers."""
+        if name not in self._columns:
+            self._columns[name] = self.events[name].astype(np.int64)
+        return self._columns[name]
+
+    def real(self, name: str) -> Floats:
+        """Return a column of real numbers."""
+        if name not in self._reals:
+            self._reals[name] = self.events[name].astype(np.float64)
+        return self._reals[name]
+
+    def where(self, *kinds: Kind) -> Ints:
+        """Return the positions of the events of these kinds."""
+        return np.flatnonzero(self.are(*kinds))
+
+    def are(self, *kinds: Kind) -> Bools:
+        """Tell for each event whether it is of one of these kinds."""
+        found: Bools = self["kind"] == kinds[0]
+        for kind in kinds[1:]:
+            found |= self["kind"] == kind
+        return found
+
+
+def joined(parts: Sequence[Events], name: str) -> Table:
+    """Return one table of several."""
+    return Table(np.concatenate(parts), name)
+
+
+def rank_in_group(group: Ints, groups: int) -> tuple[Ints, Ints]:
+    """Return each element's rank among those of its group, and where each group begins.
+
+    Args:
+        group: (n,) group numbers, in ascending order.
+        groups: how many groups there are.
+
+    >>> rank_in_group(np.array([0, 0, 2, 2, 2]), 3)
+    (array([0, 1, 0, 1, 2]), array([0, 2, 2]))
+    """
+    counts = np.bincount(group, minlength=groups)
+    starts = np.cumsum(counts) - counts
+    return np.arange(len(group)) - starts[group], starts
+
+
+def find(keys: Ints, wanted: Ints) -> Ints:
+    """Return where each wanted key is among ``keys``, which ascend strictly; −1 where it is not.
+
+    >>> find(np.array([2, 5, 9]), np.array([9, 4, 2]))
+    array([ 2, -1,  0])
+    """
+    if not len(keys):
+        return np.full(len(wanted), -1)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, at, -1)
+
+
+def repeats(numbers: Ints) -> Bools:
+    """Tell for each number whether it has come before.
+
+    >>> repeats(np.array([7, 8, 7, 7]))
+    array([False, False,  True,  True])
+    """
+    order = np.argsort(numbers, kind="stable")
+    again = np.zeros(len(numbers), bool)
+    again[order[1:]] = numbers[order][1:] == numbers[order][:-1]
+    return again

@@ -1,0 +1,120 @@
+"""What differs between a recorded run and one that is to repeat it. Pure: headers in, words out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from psrt.config import Knob, TrainConfig
+from psrt.config.checks import flag
+from psrt.config.knobs import accept, dashed, knobs_of
+from psrt.history.header import Header
+
+#: Knobs that do not touch the numbers: where files go, how long things take, who is where. The
+#: ``costs`` choose an all-reduce, and a replay takes the one that was chosen then.
+FREE = frozenset(
+    (
+        "out", "overwrite", "record", "replay", "timeout_s", "log_every", "straggler", "jitter",
+        "inject", "shared_memory", "placement", "costs", "check_every",
+    )
+)  # fmt: skip
+#: Digits of a digest that a message shows.
+_DIGITS = 8
+
+
+def differences(now: Header, then: Header) -> list[str]:
+    """Return what differs in the run ``now`` from the recorded one, as far as numbers go.
+
+    What follows from another difference is not told again.
+
+    Args:
+        now: of the run that is to be, its ``allreduce`` by the name that ``auto`` came to then.
+        then: of the recorded run.
+
+    Returns:
+        One phrase each, "seed 1 instead of 0"; nothing if the two will be the same.
+    """
+    found = _code(now, then)
+    known = len(found)
+    config = then.config
+    if config.get("allreduce") == "auto" and then.algorithm is not None:
+        config = config | {"allreduce": then.algorithm}
+    found += knob_differences(now.config, config)
+    for what, here, there in (
+        ("workers", len(now.workers), len(then.workers)),
+        ("servers", len(now.servers), len(then.servers)),
+    ):
+        if here != there and f"{what} {here} instead of {there}" not in found:
+            found.append(f"{here} {what} instead of {there}")
+    if len(found) == known:
+        found += _numbers(now, then)
+    if (then.algorithm or "").startswith("node+") and _mates(now) != _mates(then):
+        found.append(f"ranks on other hosts, which {then.algorithm} sums by")
+    return found
+
+
+def knob_differences(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
+    """Return which of the knobs in ``now`` are others than in ``then``, but for free ones.
+
+    Raises:
+        ConfigError: if one has a value that it cannot have.
+    """
+    knobs = knobs_of(TrainConfig)
+    found = []
+    for name, given in now.items():
+        if name in FREE or name not in knobs:
+            continue
+        here, there = (_canonical(name, knobs[name], value) for value in (given, then.get(name)))
+        if here != there:
+            found.append(f"{_shown(name, here)} instead of {_shown(name, there, named=False)}")
+    return found
+
+
+def _canonical(name: str, knob: Knob, value: Any) -> Any:
+    return None if value is None else accept(name, knob, value)
+
+
+def _shown(name: str, value: Any, *, named: bool = True) -> str:
+    """Return a knob's value as a user types it, with its name if so wanted."""
+    if value is None:
+        return f"no {dashed(name)}" if named else "none"
+    words = flag(name, value).removeprefix("--")
+    return words if named or isinstance(value, bool) else words.partition(" ")[2]
+
+
+def _code(now: Header, then: Header) -> list[str]:
+    found = [
+        f"{what} {here} instead of {there}"
+        for what, here, there in (("psrt", now.psrt, then.psrt), ("numpy", now.numpy, then.numpy))
+        if here != there
+    ]
+    if now.code_sha256 != then.code_sha256:
+        found.append(f"other source code of psrt{_digests(now.code_sha256, then.code_sha256)}")
+    return found
+
+
+def _numbers(now: Header, then: Header) -> list[str]:
+    """Compare what training begins with."""
+    found = []
+    if now.n != then.n:
+        return [f"{now.n} parameters instead of {then.n}"]
+    if now.spans != then.spans:
+        found.append("shards that begin and end elsewhere")
+    if now.data_sha256 != then.data_sha256:
+        found.append(f"other training data{_digests(now.data_sha256, then.data_sha256)}")
+    if now.initial_sha256 != then.initial_sha256:
+        digests = _digests(now.initial_sha256, then.initial_sha256)
+        found.append(f"other initial parameters{digests}")
+    return found
+
+
+def _digests(here: str, there: str) -> str:
+    """Return the beginnings of two digests, in brackets; nothing where one of them is missing."""
+    if not here or not there:
+        return ""
+    return f" ({here[:_DIGITS]} instead of {there[:_DIGITS]})"
+
+
+def _mates(header: Header) -> list[int]:
+    """Return, for each rank, the first rank of its host."""
+    return [header.hosts.index(host) for host in header.hosts]

@@ -1,0 +1,63 @@
+"""Where a history lies in the folder of its run, and how it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from psrt.errors import ConfigError
+from psrt.history.header import Header
+
+#: Folder of the history within that of a run, and its header.
+FOLDER, HEADER = "history", "header.json"
+#: The one file of events of a run that is a single process.
+EVENTS = "events.npy"
+
+
+def rank_file(rank: int) -> str:
+    """Return the name of the file that a rank of an MPI job writes.
+
+    >>> rank_file(3)
+    'rank-00003.npy'
+    """
+    return f"rank-{rank:05d}.npy"
+
+
+def prepare(folder: Path) -> None:
+    """Make an empty ``history/``, without what an earlier run left there.
+
+    Args:
+        folder: ``history/`` itself.
+
+    Raises:
+        ConfigError: if that cannot be.
+    """
+    clear(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+def clear(folder: Path) -> None:
+    """Delete what psrt writes into ``history/``, and the folder if nothing else is in it."""
+    if not folder.is_dir():
+        return
+    try:
+        for path in (folder / HEADER, folder / EVENTS, *folder.glob("rank-*.npy")):
+            path.unlink(missing_ok=True)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    except OSError as error:
+        raise ConfigError(f"cannot clear {folder}: {error.strerror}") from error
+
+
+def write_header(folder: Path, header: Header) -> None:
+    """Write ``header.json`` into ``history/``.
+
+    Raises:
+        ConfigError: if it cannot be written.
+    """
+    try:
+        (folder / HEADER).write_text(header.to_json(), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {folder / HEADER}: {error.strerror}") from error

@@ -1,0 +1,92 @@
+"""A run that was made with ``--record``: where it is, what it was, and the config to repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from psrt.config import ALLREDUCE_NAMES, TrainConfig, from_toml
+from psrt.config.knobs import dashed, knobs_of
+from psrt.errors import ConfigError
+from psrt.files import read_text
+from psrt.history import Header
+from psrt.history.differences import knob_differences
+from psrt.history.folder import FOLDER
+from psrt.history.reading import folder_of, read_header
+from psrt.report.files import CONFIG
+
+#: Knobs of a run that are not those of its replay: where it was kept, what slowed it down, what
+#: it chose its all-reduce by.
+_OWN = ("out", "overwrite", "record", "replay", "straggler", "jitter", "inject", "costs")
+
+
+def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:
+    """Return the config that repeats a recorded run.
+
+    Args:
+        run: its folder.
+        changes: knobs that are to be others; only such as do not touch the numbers, or they have
+            to be as they were.
+
+    Raises:
+        ConfigError: if there is no history, or a change differs from what the run was.
+    """
+    header = recorded_header(run)
+    if changes.get("allreduce") == header.algorithm:
+        changes.pop("allreduce", None)  # by its name, where the run left it to ``auto``
+    if found := knob_differences(changes, header.config):
+        raise refusal(run, found)
+    kept = {name: value for name, value in header.config.items() if name not in _OWN}
+    return TrainConfig(**{**kept, **changes, "replay": str(run)})
+
+
+def recorded_ranks(run: str | PathLike[str]) -> tuple[int, int]:
+    """Return how many workers and how many servers a recorded run had.
+
+    Raises:
+        ConfigError: if there is no history.
+    """
+    header = read_header(run)
+    return len(header.workers), len(header.servers)
+
+
+def recorded_header(run: str | PathLike[str]) -> Header:
+    """Read the header of a run, and check that its config is one and that of its folder.
+
+    Raises:
+        ConfigError: if it is not, or there is no header.
+    """
+    header = read_header(run)
+    where = folder_of(run)
+    if strange := set(header.config) - set(knobs_of(TrainConfig)):
+        raise ConfigError(f"{where}: of a run with knobs that this psrt lacks: {min(strange)}")
+    for name in (header.algorithm, header.extras):
+        if name is not None and name not in ALLREDUCE_NAMES:
+            raise ConfigError(f"{where}: of a run with an all-reduce that is none: {name!r}")
+    for field in fields(TrainConfig):
+        if field.default is not None and header.config.get(field.name) is None:
+            raise ConfigError(f"{where}: not the config of a run: it lacks {dashed(field.name)}")
+    try:
+        TrainConfig(**{k: v for k, v in header.config.items() if k not in _OWN})
+    except ConfigError as error:
+        raise ConfigError(f"{where}: not the config of a run: {error}") from None
+    path = root_of(run) / CONFIG
+    if path.exists():
+        beside = from_toml(read_text(str(path)), source=str(path))
+        if found := knob_differences(asdict(beside), header.config):
+            raise ConfigError(f"{path} does not go with the history: {'; '.join(found)}")
+    return header
+
+
+def root_of(run: str | PathLike[str]) -> Path:
+    """Return the run's folder, also where its ``history/`` was named."""
+    folder = folder_of(run)
+    return folder.parent if folder.resolve().name == FOLDER else folder
+
+
+def refusal(run: str | PathLike[str], found: Sequence[str]) -> ConfigError:
+    """Return what is said of a run that a replay would not be, by what differs."""
+    return ConfigError(f"--replay {run} would not be that run: {'; '.join(found)}")

@@ -1,0 +1,132 @@
+"""``simulation.json``, and what is said of a run that only virtual time can tell. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psrt.report.histogram import histogram_lines
+from psrt.report.staleness import Waiting
+from psrt.report.strict_json import dumps
+from psrt.report.summary import Summary
+
+#: What a worker waits for: field of ``Waiting``, in words.
+_CAUSES = {
+    "for_workers": "other workers",
+    "for_server": "the servers' work",
+    "for_messages": "messages",
+    "for_reduce": "sums",
+}
+#: Crashes that are told one by one.
+_TOLD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy a server was: shares of the virtual time, in [0, 1]."""
+
+    #: Working gradients in.
+    apply: float
+    #: Its link, towards it and away from it.
+    link_in: float
+    link_out: float
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What a simulated run was like beside its config, and what it took."""
+
+    #: Ranks that computed gradients, W.
+    workers: int
+    #: Costs as they were asked for, see ``psrt.virtual_costs``.
+    compute: str
+    link: str
+    server_apply: str
+    #: (worker, factor) and (worker, seconds).
+    slow: tuple[tuple[int, float], ...]
+    crash: tuple[tuple[int, float], ...]
+    #: Whether anything was computed.
+    numerics: bool
+    #: Elements of the parameter vector, n.
+    parameters: int
+    #: Of the training and of the order of events.
+    seed: int
+    #: Scheduler events.
+    events: int
+    #: Virtual time at the end, in seconds.
+    seconds: float
+    #: Workers that died before they were done.
+    crashed: tuple[int, ...]
+    #: By shard.
+    servers: tuple[Load, ...]
+
+    def to_json(self) -> str:
+        """Return the JSON text, one field a line, with a line feed at the end."""
+        return dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+
+def simulation_text(run: Simulation, summary: Summary, wall_seconds: float) -> str:
+    """Return the lines below the table of a run.
+
+    Args:
+        run: it is over.
+        summary: of it.
+        wall_seconds: that the simulation itself took.
+    """
+    rate = run.events / wall_seconds if wall_seconds > 0 else 0.0
+    rows = [
+        ("virtual time", f"{run.seconds:.6g} s"),
+        ("events", f"{run.events:,} in {wall_seconds:.2f} s: {rate:,.0f} a second"),
+        *_waiting(summary.waiting),
+        *_servers(run.servers),
+    ]
+    skew = summary.skew
+    if skew.histogram:
+        rows.append(("skew", f"mean {skew.mean:.2f}, max {skew.max} versions"))
+    if run.crashed:
+        rows.append(("crashed", _crashes(run)))
+    width = max(len(name) for name, _ in rows)
+    lines = ["", *(f"{name:<{width}}  {value}" for name, value in rows)]
+    bars = histogram_lines(summary.staleness.histogram)
+    if bars:
+        lines += ["", "staleness τ of the gradients in the updates", *bars]
+    return "\n".join(lines)
+
+
+def _waiting(workers: Sequence[Waiting]) -> list[tuple[str, str]]:
+    """Return how much of their time workers waited, on average and at most, and what for."""
+    most = max(workers, key=lambda worker: worker.share)
+    mean = sum(worker.share for worker in workers) / len(workers)
+    text = f"{100 * mean:.1f} % of a worker's time"
+    if len(workers) > 1:
+        text += f", {100 * most.share:.1f} % at most (worker {most.worker})"
+    whole = sum(worker.seconds for worker in workers)
+    sums = {words: sum(getattr(w, cause) for w in workers) for cause, words in _CAUSES.items()}
+    parts = [f"{words} {100 * s / whole:.1f} %" for words, s in sums.items() if whole and s]
+    return [("waiting", text), *([("waited for", ", ".join(parts))] if parts else [])]
+
+
+def _servers(servers: Sequence[Load]) -> list[tuple[str, str]]:
+    """Return how busy servers were, on average and at most."""
+    if not servers:
+        return []
+    parts = []
+    for what, shares in (
+        ("updates", [load.apply for load in servers]),
+        ("link in", [load.link_in for load in servers]),
+        ("link out", [load.link_out for load in servers]),
+    ):
+        mean = sum(shares) / len(shares)
+        parts.append(f"{what} {100 * mean:.1f} %")
+        if len(servers) > 1:
+            parts[-1] += f" (at most {100 * max(shares):.1f} %)"
+    return [("servers busy", ", ".join(parts))]
+
+
+def _crashes(run: Simulation) -> str:
+    seconds = dict(run.crash)
+    told = [f"worker {worker} at {seconds[worker]:g} s" for worker in run.crashed[:_TOLD]]
+    if len(run.crashed) > _TOLD:
+        told.append(f"{len(run.crashed) - _TOLD} more")
+    return ", ".join(told)

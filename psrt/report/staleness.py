@@ -1,0 +1,132 @@
+"""How stale gradients were, how far apart shards, and who waited for what: parts of a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How often small whole numbers occurred; zeros and {} where none did."""
+
+    mean: float
+    max: int
+    #: Number → how often.
+    histogram: dict[int, int]
+
+    @classmethod
+    def of(cls, pairs: Iterable[Sequence[int]]) -> Counts:
+        """Return the statistics of (number, how often) pairs; equal numbers add up.
+
+        >>> Counts.of([(0, 1), (2, 2), (2, 1)])
+        Counts(mean=1.5, max=2, histogram={0: 1, 2: 3})
+        """
+        found: dict[int, int] = {}
+        for number, count in pairs:
+            found[number] = found.get(number, 0) + count
+        found = {number: found[number] for number in sorted(found) if found[number]}
+        total = sum(found.values())
+        mean = sum(number * count for number, count in found.items()) / total if total else 0.0
+        return cls(mean, max(found, default=0), found)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Counts:
+        """Return what JSON made of it: its keys are text."""
+        found = {int(number): int(count) for number, count in values["histogram"].items()}
+        return cls(values["mean"], values["max"], found)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """‖θ_now − θ_read‖/√n of the gradients for which it was measured, one in eight or so."""
+
+    mean: float
+    max: float
+    count: int
+
+    @classmethod
+    def of(cls, parts: Iterable[Sequence[float]]) -> Gap:
+        """Join (count, sum, maximum) triples."""
+        rows = [tuple(part) for part in parts]
+        count = sum(int(row[0]) for row in rows)
+        mean = sum(row[1] for row in rows) / count if count else 0.0
+        return cls(mean, max((row[2] for row in rows), default=0.0), count)
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """How stale the gradients were that went into the parameters; zeros and () without pushes."""
+
+    #: Mean τ over all pushes and shards.
+    mean: float
+    #: Largest τ.
+    max: int
+    #: ``histogram[τ]`` pushes met the staleness τ; the last entry is not 0.
+    histogram: tuple[int, ...]
+    #: The same by worker, all shards together.
+    by_worker: tuple[Counts, ...] = ()
+    #: The same by shard, all workers together.
+    by_shard: tuple[Counts, ...] = ()
+    #: What the versions amount to in the parameters.
+    gap: Gap = Gap(0.0, 0.0, 0)
+
+    @classmethod
+    def of(cls, histogram: Sequence[int] | np.ndarray) -> Staleness:
+        """Return the statistics of counts by τ.
+
+        Args:
+            histogram: ``(k,)`` counts, ``histogram[τ]`` pushes with staleness τ; trailing zeros
+                are cut off.
+
+        >>> Staleness.of(np.array([1, 0, 3, 0])).histogram
+        (1, 0, 3)
+        """
+        counts = np.trim_zeros(np.asarray(histogram), "b")
+        if not counts.size:
+            return cls(0.0, 0, ())
+        mean = float(np.arange(counts.size) @ counts / counts.sum())
+        return cls(mean, counts.size - 1, tuple(int(count) for count in counts))
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Staleness:
+        """Return what JSON made of it."""
+        return cls(
+            values["mean"],
+            values["max"],
+            tuple(values["histogram"]),
+            tuple(map(Counts.from_values, values["by_worker"])),
+            tuple(map(Counts.from_values, values["by_shard"])),
+            Gap(**{name: values["gap"][name] for name in Gap.__slots__}),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One worker's time of training that it did not compute in."""
+
+    worker: int
+    #: In all.
+    seconds: float
+    #: Of its time from the first step to the last.
+    share: float
+    #: For other workers: a gate or a quorum held its answer back.
+    for_workers: float
+    #: For a server's work on its own push.
+    for_server: float
+    #: For messages under way and in a server's queue.
+    for_messages: float
+    #: In sums over all workers.
+    for_reduce: float
+    #: Seconds of ``for_workers`` by the worker whose push let the answer go.
+    whom: dict[int, float]
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Waiting:
+        """Return what JSON made of it."""
+        found = {name: values[name] for name in cls.__slots__}
+        found["whom"] = {int(worker): float(s) for worker, s in values["whom"].items()}
+        return cls(**found)

@@ -1,0 +1,101 @@
+"""A problem without numbers, for simulations that ask about time and staleness alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from psrt.partition import Span
+from psrt.transport.port import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class _Batches:
+    """Sizes of one worker's batches of an epoch."""
+
+    full: int
+    steps: int
+    #: Samples of the last step.
+    last: int
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(self.steps - 1):
+            yield self.full
+        yield self.last
+
+
+class NoNumbers:
+    """Batches as long as those of a model on its data, a gradient that nobody computes.
+
+    It goes with a transport whose vectors are empty, so nothing takes memory or time by the number
+    of parameters. A batch is the number of its samples.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        batch_size: int,
+        steps: int | None = None,
+        samples: int | None = None,
+        spans: Sequence[Span] = (),
+    ) -> None:
+        """Say how long an epoch is, in one of two ways.
+
+        Args:
+            n: elements that the parameters would have.
+            batch_size: samples of one worker's step.
+            steps: of an epoch; every batch is full.
+            samples: of the data; the batches are those that a ``BatchPlan`` cuts.
+            spans: parts in which the gradient would be done, see ``Problem``; none: all at once.
+        """
+        assert (steps is None) != (samples is None), "an epoch has one length"
+        #: Elements that the parameters would have.
+        self.n = n
+        self._batch_size = batch_size
+        self._steps = steps
+        self._samples = samples
+        self._spans = tuple(spans) or (Span(0, n),)
+
+    def initial(self) -> Vector:
+        """Return no parameters."""
+        return np.zeros(0, np.float32)
+
+    def batches(self, worker: int, workers: int, epoch: int) -> _Batches:
+        """Return the sizes of one worker's batches; the same in every epoch."""
+        size = self._batch_size
+        if self._samples is None:
+            assert self._steps is not None
+            return _Batches(size, self._steps, size)
+        whole = size * workers
+        steps = -(-self._samples // whole)
+        left = self._samples - (steps - 1) * whole
+        share, more = divmod(left, workers)  # as ``even_spans`` cuts
+        return _Batches(size, steps, share + (worker < more))
+
+    def samples(self, batch: int) -> int:
+        """Return the batch: it is its own size."""
+        return batch
+
+    def gradient_spans(self) -> tuple[Span, ...]:
+        """Return the parts in which the gradient would be done."""
+        return self._spans
+
+    def loss_and_grad(
+        self, theta: Vector, batch: Any, out: Vector, ready: Callable[[int], None] | None = None
+    ) -> float:
+        """Compute nothing; the parts are done in their order."""
+        if ready is not None:
+            for i in range(len(self._spans)):
+                ready(i)
+        return 0.0
+
+    def evaluate(self, theta: Vector) -> dict[str, float]:
+        """Return no figures."""
+        return {}

@@ -1,0 +1,150 @@
+"""``--replay`` from the command line: the same bits, or one line that says why not."""
+
+import json
+import re
+import shutil
+import zlib
+
+import numpy as np
+import pytest
+
+from psrt.history import Kind
+
+SHORT = ["--dataset", "data.npz", "--steps", "25", "--batch-size", "8", "--hidden", "8"]
+ASYNC = ["--mode", "async", "--servers", "2", *SHORT]
+DELAYS = ["--inject", "0:jitter:0.005", "--inject", "1:tail:0.001:1.5"]
+RANKS = 4
+
+
+def write_data(path, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((300, 6)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)
+    np.savez(path, x_train=x[:250], y_train=y[:250], x_test=x[250:], y_test=y[250:])
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory, launch_in):
+    """A folder with data and a run on it that was recorded over MPI."""
+    launch = launch_in(tmp_path_factory.mktemp("replay"))
+    write_data(launch.folder / "data.npz", seed=1)
+    done = launch.train(RANKS, *ASYNC, *DELAYS, "--out", "run", "--record")
+    assert done.status == 0, done.stderr
+    return launch
+
+
+@pytest.fixture
+def copy(run, tmp_path, launch_in):
+    """A copy of that folder, to be changed."""
+    return launch_in(shutil.copytree(run.folder, tmp_path / "copy"))
+
+
+def sha256_of(folder):
+    return json.loads((folder / "summary.json").read_text())["parameters_sha256"]
+
+
+def verdict(done):
+    return next(line for line in done.stdout.splitlines() if line.startswith("replay: "))
+
+
+def test_over_mpi_and_in_one_process(run):
+    recorded = sha256_of(run.folder / "run")
+    same = f"replay: the same parameters to the bit (sha256 {recorded})"
+    done = run.train(RANKS, "--replay", "run", "--out", "again", "--record")
+    assert (done.status, done.errors) == (0, []), done.stderr
+    assert verdict(done) == same
+    assert sha256_of(run.folder / "again") == recorded
+    done = run.psrt("simulate", "--replay", "run")
+    assert done.status == 0, done.stderr
+    assert verdict(done) == same
+    first, second = (np.load(run.folder / name / "history/rank-00000.npy") for name in FOLDERS)
+    for name in ("kind", "worker", "clock", "version", "tau", "samples"):
+        np.testing.assert_array_equal(first[name][:-1], second[name][:-1])
+
+
+FOLDERS = ("run", "again")
+
+
+def test_a_run_without_a_replay_is_another(run):
+    done = run.train(RANKS, *ASYNC, "--inject", "1:delay:0.005", "--out", "other")
+    assert done.status == 0, done.stderr
+    assert sha256_of(run.folder / "other") != sha256_of(run.folder / "run")
+
+
+def refused(done, *words, status=2):
+    assert done.status == status, (done.status, done.stderr)
+    assert len(done.errors) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert re.search(word, done.errors[0]), done.errors[0]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "flags", "words"),
+    [
+        (4, ["--seed", "7"], ["--replay run would not be that run: seed 7 instead of 0"]),
+        (4, ["--servers", "1"], ["servers 1 instead of 2"]),
+        (3, [], ["the run had 2 servers and 2 workers: start 4 ranks, not 3"]),
+        (4, ["--out", "run", "--overwrite"], ["--out run is the run that --replay is to repeat"]),
+    ],
+)
+def test_another_run_than_that_one(run, ranks, flags, words):
+    refused(run.train(ranks, "--replay", "run", *flags), *words)
+    assert (run.folder / "run/summary.json").exists()
+
+
+def test_other_data(copy):
+    write_data(copy.folder / "data.npz", seed=2)
+    refused(copy.train(RANKS, "--replay", "run"), "other training data")
+    refused(copy.psrt("simulate", "--replay", "run"), "other training data")
+
+
+def test_a_damaged_history(copy):
+    path = copy.folder / "run/history/rank-00001.npy"
+    path.write_bytes(path.read_bytes()[:-100])
+    refused(copy.train(RANKS, "--replay", "run"), "rank-00001.npy: damaged")
+
+
+def test_a_config_that_was_edited(copy):
+    path = copy.folder / "run/config.toml"
+    path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
+    refused(copy.train(RANKS, "--replay", "run"), "does not go with the history", "seed 1 instead")
+
+
+def test_no_run_and_no_history(copy):
+    refused(copy.psrt("train", "--replay", "nothing"), "no run at nothing")
+    shutil.rmtree(copy.folder / "run/history")
+    refused(copy.psrt("simulate", "--replay", "run"), "run holds no history")
+
+
+def edit_events(path):
+    """Give the last push of a server's file a clock that nobody will push, and a check sum."""
+    events = np.load(path)
+    at = np.flatnonzero(events["kind"] == Kind.TAKE)[-1]
+    events["clock"][at] += 3
+    events["version"][-1] = zlib.crc32(events[:-1].tobytes())
+    np.save(path, events)
+    return at
+
+
+def test_a_replay_that_diverges_says_where(copy):
+    at = edit_events(copy.folder / "run/history/rank-00001.npy")
+    words = [
+        f"the replay diverges at event {at} of shard 1: worker . pushed clock 24 on version",
+        "in the recorded run it pushed clock 27 on version",
+    ]
+    refused(copy.train(RANKS, "--replay", "run"), *words, status=1)
+    refused(copy.psrt("simulate", "--replay", "run"), *words, status=1)
+
+
+def test_a_replay_that_comes_to_something_else_fails(copy):
+    path = copy.folder / "run/summary.json"
+    path.write_text(path.read_text().replace(sha256_of(copy.folder / "run"), "0" * 64))
+    words = ["the replay of run came to other parameters: sha256 .* instead of 0000"]
+    refused(copy.train(RANKS, "--replay", "run"), *words, status=1)
+    refused(copy.psrt("simulate", "--replay", "run"), *words, status=1)
+
+
+def test_servers_and_workers_by_name_do_not_replay(run):
+    done = run.mpmd((2, ["server", "--replay", "run"]), (2, ["worker", "--replay", "run"]))
+    refused(done, "--replay has no meaning with psrt server and psrt worker")

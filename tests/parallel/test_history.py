@@ -1,0 +1,99 @@
+"""Runs over MPI with a history: what it says is what the run's summary says, in every mode."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+import psrt
+from psrt import TrainConfig
+from psrt.errors import ConfigError
+from psrt.history import Kind, read_history
+
+BASE = {"hidden": (16,), "batch_size": 8, "steps": 6, "lr": 0.05, "timeout_s": 20, "record": True}
+MODES = {
+    "sync": ({"mode": "sync", "servers": 2}, 3),
+    "sync, backup": ({"mode": "sync", "backup": 1, "servers": 2}, 4),
+    "async": ({"mode": "async"}, 2),
+    "ssp": ({"mode": "ssp", "staleness": 1, "servers": 2}, 3),
+    "softsync": ({"mode": "softsync", "softsync": 1}, 3),
+    "local-sgd": ({"mode": "local-sgd", "local_steps": 4}, 1),
+    "local-sgd, servers": ({"mode": "local-sgd", "local_steps": 4, "servers": 1}, 2),
+    "allreduce": ({"mode": "allreduce"}, 1),
+    "allreduce, ring": ({"mode": "allreduce", "allreduce": "ring"}, 2),
+}
+
+
+def modes():
+    return [
+        pytest.param(flags, marks=pytest.mark.mpi(min_size=fewest), id=name)
+        for name, (flags, fewest) in MODES.items()
+    ]
+
+
+@pytest.mark.parametrize("flags", modes())
+def test_the_history_says_what_the_summary_says(comm, shared_folder, flags):
+    config = TrainConfig(**(BASE | flags), out=str(shared_folder / "run"))
+    run = psrt.run(config, comm=comm)
+    if run is None:
+        return
+    history, summary = read_history(shared_folder / "run"), run.summary
+    header = history.header
+    assert (header.mode, header.n) == (summary.mode, run.theta.size)
+    assert (len(header.workers), len(header.servers)) == (summary.workers, summary.servers)
+    assert header.algorithm == summary.allreduce
+    applied = [
+        shard[(shard["kind"] == Kind.APPLY) & (shard["worker"] >= 0)] for shard in history.shards
+    ]
+    taus = np.concatenate([events["tau"] for events in applied]) if applied else np.zeros(0, int)
+    assert np.bincount(taus).tolist() == list(summary.staleness.histogram)
+    for worker, events in enumerate(history.workers):
+        assert (events["worker"] == worker).all()
+        assert (np.diff(events["time"]) >= 0).all()
+        assert (events["kind"] == Kind.LEAVE).sum() == 1
+    versions = history.checkpoints["version"]
+    assert versions.size == max(1, summary.servers)
+    assert versions.max() == summary.updates
+    trained = np.concatenate(
+        [w[np.isin(w["kind"], (Kind.PUSH, Kind.STEP))] for w in history.workers]
+    )
+    assert trained["samples"].max() >= 8
+    assert (trained["seconds"] >= 0).all()
+    if summary.waiting:
+        waited = [w[np.isin(w["kind"], (Kind.READ, Kind.REDUCED))] for w in history.workers]
+        for worker, events in enumerate(waited):
+            once = events[events["shard"] <= 0]
+            assert once["seconds"].sum() == pytest.approx(
+                summary.waiting[worker].seconds, rel=0.2, abs=0.05
+            )
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_rank_that_does_not_see_the_folder_is_named_on_every_rank(
+    comm, shared_folder, monkeypatch
+):
+    if comm.rank == 1:
+        monkeypatch.setattr("psrt.mpi_history.FOLDER", "elsewhere")
+    config = TrainConfig(**BASE, mode="async", out=str(shared_folder / "run"))
+    with pytest.raises(
+        ConfigError, match=r"every rank can write to: rank 1 cannot write .*elsewhere"
+    ):
+        psrt.run(config, comm=comm)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_history_is_replaced_with_its_run(comm, shared_folder):
+    for steps in (6, 3):
+        config = TrainConfig(
+            **(BASE | {"steps": steps}),
+            mode="async",
+            out=str(shared_folder / "run"),
+            overwrite=True,
+        )
+        psrt.run(config, comm=comm)
+    if comm.rank == 0:
+        assert json.loads((shared_folder / "run" / "summary.json").read_text())["steps"] == 3
+        assert max(w["clock"].max() for w in read_history(shared_folder / "run").workers) == 3
+        names = sorted(os.listdir(shared_folder / "run" / "history"))
+        assert names == ["header.json", *(f"rank-{rank:05d}.npy" for rank in range(comm.size))]

@@ -1,0 +1,222 @@
+"""psrt simulate: its flags are those of train and a few more, and every mistake is one line."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from psrt.__main__ import main as psrt
+from psrt.cli.simulate import main, parse_simulate
+from psrt.compute_laws import FORMS
+from psrt.config import TrainConfig
+from psrt.config.injection import Injection
+from psrt.config.knobs import knobs_of
+from psrt.errors import ConfigError
+from psrt.virtual_costs import DEFAULT_COMPUTE, DEFAULT_LINK, DEFAULT_SERVER_APPLY
+
+#: A job that is over in a few hundredths of a second.
+SMALL = "--no-numerics --parameters 50 --steps 3"
+
+
+def refusal(flags):
+    with pytest.raises(ConfigError) as caught:
+        parse_simulate(flags.split())
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_flags_of_train_and_of_virtual_time():
+    argv = (
+        "--mode ssp --staleness 2 --workers 12 --servers 3 --seed 5 --compute pareto:0.01:1.5 "
+        "--link 0:inf --server-apply inf --slow 3:2 --slow 1:1.5,2:4 --crash 4:0.5 "
+        "--inject 0:delay:0.1 --no-numerics --parameters 1000"
+    )
+    config, scenario = parse_simulate(argv.split())
+    slow = (Injection(3, "slow", (2.0, 0)), Injection(1, "slow", (1.5, 0)),
+            Injection(2, "slow", (4.0, 0)))  # fmt: skip
+    assert config == TrainConfig(
+        mode="ssp", staleness=2, servers=3, seed=5,
+        inject=(Injection(0, "delay", (0.1,)), *slow),
+    )  # fmt: skip
+    assert (scenario.workers, scenario.numerics, scenario.parameters) == (12, False, 1000)
+    assert scenario.crashes == ((4, 0.5),)
+    costs = scenario.costs
+    assert (costs.compute, costs.link, costs.server_apply) == ("pareto:0.01:1.5", "0:inf", "inf")
+
+
+def test_defaults():
+    config, scenario = parse_simulate([])
+    assert config == TrainConfig()
+    assert (scenario.workers, scenario.numerics, scenario.crashes) == (4, True, ())
+
+
+LAWS = ", ".join(FORMS)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--workers 0", "workers must be at least 1, got 0"),
+        ("--workers -3", "workers must be at least 1, got -3"),
+        ("--workers many", "workers must be a whole number, got 'many'"),
+        ("--workers 1e9", "workers must be a whole number, got '1e9'"),
+        ("--workers 9999999", "workers must be at most 1000000, got 9999999"),
+        ("--workers", "--workers: expected one argument"),
+        ("--worker 3", "unknown flag --worker (did you mean --workers?)"),
+        ("--timeout-s 5", "--timeout-s 5 has no meaning in virtual time"),
+        ("fast", "unexpected argument 'fast'"),
+        ("--mode asinc", "mode must be one of serial, sync, async, ssp, softsync, local-sgd, "
+         "allreduce, got 'asinc' (did you mean async?)"),
+        ("--compute fast", f"compute must be one of {LAWS}, got 'fast'"),
+        ("--compute 0.01", f"compute must be one of {LAWS}, got '0.01'"),
+        ("--compute uniform:0:1", f"compute must be one of {LAWS}, got 'uniform:0:1'"),
+        ("--compute constant", "compute must be constant:SECONDS, got 'constant'"),
+        ("--compute constant:1:2", "compute must be constant:SECONDS, got 'constant:1:2'"),
+        ("--compute constant:-1", "compute constant:SECONDS has a SECONDS of 0 to 1e+06, "
+         "got '-1'"),
+        ("--compute constant:nan", "compute constant:SECONDS has a SECONDS of 0 to 1e+06, "
+         "got 'nan'"),
+        ("--compute exponential:inf", "compute exponential:MEAN has a MEAN of 0 to 1e+06, "
+         "got 'inf'"),
+        ("--compute normal:1", "compute must be normal:MEAN:SD, got 'normal:1'"),
+        ("--compute normal:1:-1", "compute normal:MEAN:SD has a SD of 0 to 1e+06, got '-1'"),
+        ("--compute lognormal:1:x", "compute lognormal:MEDIAN:SIGMA has a SIGMA of 0 to 20, "
+         "got 'x'"),
+        ("--compute pareto:1:0", "compute pareto:SCALE:SHAPE has a SHAPE of 0.1 to 1e+06, "
+         "got '0'"),
+        ("--compute pareto:1:-2", "compute pareto:SCALE:SHAPE has a SHAPE of 0.1 to 1e+06, "
+         "got '-2'"),
+        ("--link 5e-5", "link must be LATENCY_S:BYTES_PER_S, like 5e-5:1.25e9, with 0 to 1e6 "
+         "seconds, got '5e-5'"),
+        ("--link=-1:1e9", "link must be LATENCY_S:BYTES_PER_S, like 5e-5:1.25e9, with 0 to 1e6 "
+         "seconds, got '-1:1e9'"),
+        ("--link inf:1e9", "link must be LATENCY_S:BYTES_PER_S, like 5e-5:1.25e9, with 0 to 1e6 "
+         "seconds, got 'inf:1e9'"),
+        ("--link 0:0", "link must have at least 1 byte per second, or inf, got '0'"),
+        ("--link 0:nan", "link must have at least 1 byte per second, or inf, got 'nan'"),
+        ("--link 0:", "link must have at least 1 byte per second, or inf, got ''"),
+        ("--server-apply 0", "server-apply must have at least 1 byte per second, or inf, got '0'"),
+        ("--server-apply fast", "server-apply must have at least 1 byte per second, or inf, "
+         "got 'fast'"),
+        ("--slow 1", "slow must be WORKER:FACTOR, got '1'"),
+        ("--slow x:2", "slow's worker must be a whole number, got 'x'"),
+        ("--slow 1:0.5", "slow's factor must be at least 1, got 0.5"),
+        ("--slow 1:nan", "slow's factor must be a finite number, got 'nan'"),
+        ("--workers 4 --slow 4:2", "slow names worker 4 that is not there, the last is 3"),
+        ("--slow=-1:2", "slow's worker must be at least 0, got -1"),
+        ("--slow 1:2 --slow 1:3", "slow names worker 1 twice"),
+        ("--crash 1", "crash must be WORKER:SECONDS, got '1'"),
+        ("--crash 1:-1", "crash's seconds must be at least 0, got -1"),
+        ("--crash 9:1", "crash names worker 9 that is not there, the last is 3"),
+        ("--crash 1:inf", "crash's seconds must be a finite number, got 'inf'"),
+        ("--parameters 10", "--parameters 10 has no meaning with numerics, where the model has as "
+         "many as it has; it belongs to --no-numerics"),
+        ("--no-numerics --parameters 0", "parameters must be at least 1, got 0"),
+        ("--no-numerics --parameters x", "parameters must be a whole number, got 'x'"),
+    ],
+)  # fmt: skip
+def test_what_will_not_do(flags, message):
+    assert refusal(flags) == message
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--servers 60", "60 shards of 50 parameters: each must own at least one"),
+        ("--mode softsync --softsync 5", "--softsync 5 is more than the 4 workers"),
+        ("--mode sync --backup 4", "--backup 4 leaves no worker to wait for, there are 4"),
+        ("--mode serial", "--mode serial is one process, got 4 ranks; choose another --mode"),
+        ("--straggler 0:1", "--straggler 0:1 names a server; the workers are ranks 1, 2, 3, 4"),
+        ("--straggler 9:1", "--straggler 9:1 names a rank that is not there, the last is 4"),
+        ("--compute run:", "compute run:DIR names the folder of a run that was made with --record"),
+        ("--compute run:gone", "no run at gone"),
+        ("--mode allreduce --allreduce mpi", "all-reduce mpi needs MPI; in virtual time there are"),
+        ("--mode allreduce --costs gone", "--costs gone: cannot be read: No such file"),
+        ("--config gone", "gone: cannot be read: No such file"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_status_2(flags, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert psrt(["simulate", *SMALL.split(), "--out", "kept", *flags.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"psrt: error: {message}")
+    assert err.count("\n") == 1
+    assert not (tmp_path / "kept").exists()
+
+
+def test_more_workers_than_the_data_has_batches(capsys):
+    assert psrt(["simulate", "--workers", "1000"]) == 2
+    assert "a step of 1000 workers together takes 32000 samples" in capsys.readouterr().err
+    assert psrt(["simulate", "--workers", "1000", "--no-numerics", "--epochs", "1"]) == 2
+    assert psrt(["simulate", "--workers", "200", "--no-numerics", "--steps", "1"]) == 0
+
+
+def test_those_who_wait_for_the_dead_without_servers(capsys):
+    assert psrt(["simulate", *SMALL.split(), "--mode", "allreduce", "--crash", "2:0.0015"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("psrt: error: deadlock at ")
+    assert "worker 2 (rank 2) crashed at 0.0015 s" in err
+    assert err.count("\n") == 1
+
+
+def test_a_run_that_diverges(capsys):
+    flags = "--mode async --lr 1e6 --dataset synthetic:200x4x3 --batch-size 5 --epochs 5"
+    assert psrt(["simulate", *flags.split()]) == 3
+    assert capsys.readouterr().err.startswith("psrt: error: diverged: ")
+
+
+def test_not_under_mpirun(monkeypatch):
+    monkeypatch.setenv("PMI_SIZE", "4")
+    with pytest.raises(ConfigError, match=r"is one process .*; leave mpirun out$"):
+        main(SMALL.split())
+
+
+def test_a_run_s_config_is_one_of_simulate(tmp_path, capsys):
+    out = tmp_path / "run"
+    assert psrt(["simulate", *SMALL.split(), "--mode", "ssp", "--out", str(out)]) == 0
+    again = ["simulate", "--config", str(out / "config.toml"), *SMALL.split()]
+    assert psrt([*again, "--out", str(tmp_path / "again")]) == 0
+    for name in ("metrics.jsonl", "summary.json", "simulation.json"):
+        assert (out / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_help_tells_every_flag_that_means_something(capsys):
+    with pytest.raises(SystemExit) as caught:
+        parse_simulate(["--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    assert "--timeout-s" not in text
+    ours = ("workers", "compute", "link", "server-apply", "slow", "crash", "numerics", "parameters")
+    for name in (*(name.replace("_", "-") for name in knobs_of(TrainConfig)), *ours):
+        found = re.findall(rf"^  --{name}[ ,]", text, re.MULTILINE)
+        assert len(found) == (name != "timeout-s"), name
+    words = " ".join(text.split())
+    assert all(form in words for form in FORMS)
+    for default in (DEFAULT_COMPUTE, DEFAULT_LINK, DEFAULT_SERVER_APPLY):
+        assert f"(default: {default})" in words
+
+
+def test_help_needs_neither_numpy_nor_mpi():
+    code = (
+        "import sys; from psrt.__main__ import main\n"
+        "try: main(['simulate', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print(*{'numpy', 'mpi4py'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: psrt simulate ")
+    assert done.stderr == "\n"
+
+
+def test_a_run_needs_no_mpi():
+    code = (
+        "import sys; from psrt.__main__ import main\n"
+        f"main(['simulate', *{SMALL.split()}])\n"
+        "print(*{'mpi4py', 'matplotlib'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "\n"

@@ -1,0 +1,180 @@
+"""Whatever number of a good history is changed: it is found, or it is one that no rule is about.
+
+Nothing that is changed makes the checker stumble, either.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from psrt.errors import ConfigError
+from psrt.history import EVENT, Kind
+from psrt.history.check import check
+from psrt.history.reading import assemble
+
+#: Fields that mean something, by kind: a change of any of these has to be found.
+MEANT = {
+    Kind.READ: ("worker", "shard", "clock", "version", "tau"),
+    Kind.PUSH: ("worker", "shard", "clock", "version", "samples", "progress"),
+    Kind.STEP: ("worker", "clock"),
+    Kind.REDUCE: ("worker", "clock", "version", "samples", "weight", "flag"),
+    Kind.REDUCED: ("worker", "clock", "version", "weight", "rate", "flag"),
+    Kind.LEAVE: ("worker", "clock"),
+    Kind.TAKE: ("shard", "worker", "clock", "version", "samples", "progress"),
+    Kind.KEEP: ("shard", "worker", "clock"),
+    Kind.APPLY: ("shard", "worker", "clock", "version", "tau", "samples", "progress"),
+    Kind.DROP: ("shard", "worker", "clock", "version", "tau", "samples", "flag"),
+    Kind.SERVE: ("shard", "worker", "clock", "version"),
+    Kind.LEFT: ("shard", "worker", "clock"),
+    Kind.CHECKPOINT: ("shard", "version"),
+}
+NUMBERS = [-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 5, 100, 2**31 - 1, 2**53, 2**62, 2**63 - 1]
+REALS = [math.nan, math.inf, -math.inf, -1.0, 0.0, 0.5, 1.0, 3.0, 1e30]
+
+
+@pytest.fixture(scope="module")
+def good(recorded, ledger, config_of, modes):
+    """Make a small history of a mode, all events in one array."""
+
+    @functools.cache
+    def made(name):
+        servers = max(modes[name][2])
+        steps = (5,) if name == "serial" else (4, 2, 5)
+        books = ledger(steps, max(servers, 1), empty=[(0, 2)])
+        config = config_of(name, servers, epochs=1)
+        history = recorded(config, books, workers=len(steps), seed=3).history
+        return history.header, np.concatenate(
+            [*history.workers, *history.shards, history.checkpoints]
+        )
+
+    return made
+
+
+def changed(field, old, other, by):
+    """Return another value for a field: near to the old one, or any."""
+    kind = EVENT[field].kind
+    new = other if by is None else old + by * (0.125 if kind == "f" else 1)
+    if kind != "f":
+        bounds = np.iinfo(EVENT[field])
+        new = min(max(int(new), bounds.min), bounds.max)
+    with np.errstate(over="ignore"):
+        return EVENT[field].type(new)
+
+
+def outcome_of(header, events):
+    try:
+        outcome = check(assemble(header, [events]), crashed=())
+    except ConfigError:  # an event of a worker or a shard that is not there
+        return False
+    assert outcome.lines()
+    json.dumps(outcome.document(), allow_nan=False)
+    return outcome.ok
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_one_number_changed(good, mode, data):
+    header, events = good(mode)
+    events = events.copy()
+    i = data.draw(st.integers(0, len(events) - 1))
+    kind = Kind(int(events["kind"][i]))
+    field = data.draw(st.sampled_from(("kind", *MEANT[kind], *EVENT.names)))
+    old = events[field][i].item()
+    near = data.draw(st.sampled_from([-2, -1, 1, 2, None]))
+    values = REALS if EVENT[field].kind == "f" else [*map(int, Kind)] * (field == "kind") or NUMBERS
+    new = changed(field, old, data.draw(st.sampled_from(values)), near)
+    if new == old or (new != new and old != old):
+        return
+    events[field][i] = new
+    ok = outcome_of(header, events)
+    if field == "kind" or field in MEANT[kind]:
+        assert not ok, f"{kind.name}: {field} {new} instead of {old}"
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_one_event_lost_doubled_or_moved(good, mode, data):
+    header, events = good(mode)
+    i = data.draw(st.integers(0, len(events) - 2))
+    way = data.draw(st.sampled_from(["lost", "doubled", "swapped"]))
+    order = np.arange(len(events))
+    if way == "lost":
+        order = np.delete(order, i)
+    elif way == "doubled":
+        order = np.insert(order, i, i)
+    else:
+        order[[i, i + 1]] = order[[i + 1, i]]
+        at, next_to_it = events[i], events[i + 1]
+        its_time = at["time"], next_to_it["time"]
+        events = events.copy()
+        events["time"][[i, i + 1]] = its_time[::-1]  # so that times do not tell
+    ok = outcome_of(header, events[order])
+    if way == "swapped":  # of two that do not know of each other either may be first
+        return
+    if way == "doubled" and events["kind"][i] == Kind.CHECKPOINT:  # saved twice is saved
+        return
+    assert not ok, f"{way}: {events[i]}"
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_numbers_at_all(good, mode, data):
+    """Noise is refused, and never by a traceback."""
+    header, events = good(mode)
+    events = events.copy()
+    noise = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    fields = data.draw(st.lists(st.sampled_from(EVENT.names), min_size=1, max_size=14, unique=True))
+    for field in fields:
+        where = noise.random(len(events)) < 0.3
+        values = REALS if EVENT[field].kind == "f" else [-1, 0, 1, 2, 3, *NUMBERS]
+        kinds = [int(kind) for kind in Kind if kind != Kind.END]
+        picked = noise.choice(kinds if field == "kind" else values, len(events))
+        if EVENT[field].kind != "f":
+            bounds = np.iinfo(EVENT[field])
+            picked = np.clip(picked.astype(object), bounds.min, bounds.max)
+        with np.errstate(over="ignore"):
+            events[field][where] = picked[where].astype(EVENT[field])
+    outcome_of(header, events)
+
+
+def test_no_events_at_all_are_not_a_run(good, mode):
+    header, events = good(mode)
+    assert not outcome_of(header, events[:0])
+    assert not outcome_of(header, events[-1:])
+
+
+def test_any_beginning_of_a_run_is_not_a_run(good, mode):
+    header, events = good(mode)
+    events = events[np.argsort(events["time"], kind="stable")]
+    for length in range(0, len(events), 5):
+        assert not outcome_of(header, events[:length])
+
+
+def test_another_mode_is_found_out(good, modes):
+    """A history that is held against the contract of a mode that promises more."""
+    for name, changes in (
+        ("async", {"mode": "ssp", "staleness": 0}),
+        ("async", {"mode": "sync", "backup": 0}),
+        ("async", {"mode": "softsync", "softsync": 1}),
+        ("softsync 1", {"mode": "async"}),
+        ("ssp 1", {"mode": "ssp", "staleness": 0}),
+        ("ssp 0", {"mode": "ssp", "staleness": 1}),
+        ("sync", {"mode": "sync", "backup": 1}),
+        ("one backup", {"mode": "sync", "backup": 0}),
+        ("local-sgd", {"mode": "local-sgd", "local_steps": 2}),
+        ("async, drops", {"staleness_rate": "constant"}),
+    ):
+        header, events = good(name)
+        assert outcome_of(header, events)
+        header = type(header)(
+            **{item: getattr(header, item) for item in header.__slots__}
+            | {"config": header.config | changes}
+        )
+        assert not outcome_of(header, events), (name, changes)

@@ -1,0 +1,81 @@
+"""Runs of every mode in virtual time keep their contract, and the checker says so."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from psrt.history.check import RULES, check
+
+EVEN, UNEVEN = (5, 5, 5, 5), (4, 2, 7, 1)
+GAPS = [(0, 2), (0, 3), (1, 0), (2, 4), (3, 0)]  # batches without samples
+
+
+def told(outcome):
+    return "\n".join(outcome.lines())
+
+
+def run(recorded, config, ledger, steps, *, empty=(), weights=None, **more):
+    books = ledger(steps, max(config.servers, 1), empty=empty, weights=weights)
+    return recorded(config, books, workers=len(steps), **more)
+
+
+def test_every_mode_keeps_its_contract(recorded, ledger, config_of, modes, mode, costs):
+    for servers in modes[mode][2]:
+        for steps, empty in ((EVEN, ()), (UNEVEN, GAPS)):
+            steps = steps[2:3] if mode == "serial" else steps
+            empty = [gap for gap in empty if gap[0] < len(steps)]
+            for seed in range(2):
+                history, _ = run(
+                    recorded, config_of(mode, servers), ledger, steps, empty=empty, costs=costs,
+                    seed=seed,
+                )  # fmt: skip
+                outcome = check(history)
+                assert outcome.ok, told(outcome)
+                assert outcome.events == history.events
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_any_run_keeps_its_contract(recorded, ledger, config_of, modes, seed):
+    """Any mode, any number of workers, steps and servers, batches of any size, and deaths."""
+    rng = random.Random(seed)
+    name = rng.choice([*modes])
+    knobs, servers = modes[name][1], rng.choice(modes[name][2])
+    fewest = max(1 + knobs.get("backup", 0), knobs.get("softsync", 1))
+    workers = 1 if name == "serial" else rng.randint(fewest, 5)
+    steps = [rng.randint(1, 7) for _ in range(workers)]
+    batches = [(worker, clock) for worker in range(workers) for clock in range(steps[worker])]
+    crashes = []
+    if servers and workers > 1 and rng.random() < 0.5:
+        dead = rng.sample(range(workers), rng.randint(1, workers - 1))
+        crashes = [(worker, rng.random() * 0.01) for worker in dead]
+    history, _ = run(
+        recorded, config_of(name, servers, batch_size=4), ledger, steps, seed=seed,
+        empty=[batch for batch in batches if rng.random() < 0.1],
+        weights={batch: rng.randint(1, 4) for batch in batches},
+        costs=rng.choice(["exponential", "slow links", "now and then stuck"]), crashes=crashes,
+    )  # fmt: skip
+    outcome = check(history)
+    assert outcome.ok, told(outcome)
+
+
+def test_what_was_checked_is_told(recorded, ledger, config_of):
+    history, _ = run(recorded, config_of("ssp 1", 3), ledger, EVEN)
+    outcome = check(history)
+    first, *rules, last = outcome.lines()
+    # By worker a LEAVE; by worker and shard READ at first, and a LEFT; by step and shard
+    # PUSH, TAKE, APPLY, SERVE and READ; by shard a CHECKPOINT.
+    assert outcome.events == 4 + 4 * 3 * 2 + 40 * 3 * 5 + 3
+    assert first.startswith(f"ssp (staleness 1), 4 workers and 3 shards: {outcome.events} events")
+    assert last == "ok: nothing contradicts the contract of its mode"
+    for name in ("progress", "read guarantee", "read my writes", "first in, first out"):
+        assert outcome.checked[name] == 40 * 3  # steps, on every shard
+        assert any(line.split("  ")[1].strip() == name for line in rules)
+    assert set(outcome.checked) <= set(RULES)
+    assert outcome.document()["ok"] is True
+
+
+def test_the_time_is_that_of_the_events(recorded, ledger, config_of):
+    history, found = run(recorded, config_of("async", 1), ledger, EVEN)
+    assert check(history).seconds == pytest.approx(found.seconds, abs=1e-9)

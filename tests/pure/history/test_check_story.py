@@ -1,0 +1,120 @@
+"""What a violation says: which rule, with the numbers, and the events that led there."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from psrt.history.check import RULES, check
+
+GATE = """
+    READ w0 c0 v0
+    READ w1 c0 v0
+    PUSH w0 c0 v0
+    PUSH w1 c0 v0
+    TAKE w0 c0 v0
+    APPLY w0 c0 v1 t0
+    SERVE w0 c1 v1
+    READ w0 c1 v1 t0
+    TAKE w1 c0 v0
+    APPLY w1 c0 v2 t1
+    SERVE w1 c1 v2
+    READ w1 c1 v2 t1
+    LEAVE w0 c1
+    LEAVE w1 c1
+    LEFT w0 c1
+    LEFT w1 c1
+    CHECKPOINT v2
+"""
+
+
+def test_a_worker_that_passed_the_gate(written):
+    outcome = check(written(GATE, "ssp", workers=2, staleness=0))
+    assert outcome.lines() == [
+        "ssp (staleness 0), 2 workers and 1 shard: 17 events in 0.016 s",
+        f"violated: progress: {RULES['progress']}",
+        "  shard 0 answered worker 0 at clock 0 with clock 1, although worker 1 had finished 0 "
+        "steps: 1 ahead, the most is 0",
+        "        0.004000 s  TAKE        shard 0  worker 0  clock 0  version 0  samples 1  "
+        "progress 0",
+        "        0.005000 s  APPLY       shard 0  worker 0  clock 0  version 1  tau 0  samples 1  "
+        "rate 0.1",
+        "  >     0.006000 s  SERVE       shard 0  worker 0  clock 1  version 1",
+        "        0.008000 s  TAKE        shard 0  worker 1  clock 0  version 0  samples 1  "
+        "progress 0",
+    ]
+
+
+def test_the_same_for_programs(written):
+    document = check(written(GATE, "ssp", workers=2, staleness=0)).document()
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    assert (document["ok"], document["mode"], document["events"]) == (False, "ssp", 17)
+    violation = document["violation"]
+    assert violation["rule"] == "progress"
+    assert [event["kind"] for event in violation["events"]] == ["TAKE", "APPLY", "SERVE", "TAKE"]
+    assert violation["events"][2] == {
+        "time": 0.006, "kind": "SERVE", "shard": 0, "worker": 0, "clock": 1, "version": 1,
+    }  # fmt: skip
+
+
+def test_the_first_of_several_is_told(written):
+    text = GATE.replace("SERVE w0 c1 v1", "SERVE w0 c1 v1 m0").replace("v2 t1", "v2 t0", 1)
+    both = check(written(text, "ssp", workers=2, staleness=0)).violation
+    assert (both.rule, both.time) == ("progress", 0.006)
+    wide = check(written(text, "ssp", workers=2, staleness=1)).violation
+    assert (wide.rule, wide.time) == ("staleness", 0.009)
+
+
+def test_what_never_happened_has_no_time(written):
+    outcome = check(written(GATE.replace("CHECKPOINT v2", ""), "async", workers=2))
+    assert outcome.violation.event is None
+    assert math.isinf(outcome.violation.time)
+    assert outcome.lines()[2:] == [
+        "  shard 0, at version 2: never saved",
+        "        0.015000 s  LEFT        shard 0  worker 1  clock 1",
+    ]
+
+
+def test_times_that_are_none_can_be_told_of(written):
+    history = written(GATE, "async", workers=2)
+    for number in (math.nan, math.inf):
+        history.shards[0]["time"][3] = number
+        outcome = check(history)
+        assert outcome.violation.rule == "fields"
+        assert any(f"at time {number}" in line for line in outcome.lines())
+        json.dumps(outcome.document(), allow_nan=False)
+
+
+def test_a_death_is_no_offence_but_in_a_real_run(written):
+    text = GATE.replace("LEAVE w1 c1\n", "\n")
+    assert check(written(text, "async", workers=2)).ok
+    assert check(written(text, "async", workers=2), crashed=[1]).ok
+    for outcome in (
+        check(written(text, "async", workers=2), crashed=[0]),
+        check(written(text, "async", workers=2, simulated=False)),
+    ):
+        assert outcome.violation.rule == "membership"
+        assert "worker 1 never said that it leaves" in outcome.violation.text
+
+
+def test_a_summary_that_tells_otherwise(written):
+    history = written(GATE, "async", workers=2)
+    by_worker = [{"histogram": {"0": 1}}, {"histogram": {"1": 1}}]
+    good = {"histogram": [1, 1], "by_worker": by_worker}
+    summary = {"mode": "async", "workers": 2, "updates": 2, "dropped": 0, "staleness": good}
+    assert check(history, summary=summary).ok
+    for text, changes in (
+        ("mode", {"mode": "ssp"}),
+        ("workers", {"workers": 3}),
+        ("updates", {"updates": 1}),
+        ("dropped", {"dropped": None}),
+        ("histogram", {"staleness": []}),
+        ("histogram", {"staleness": {"histogram": [2]}}),
+        ("histogram at 1", {"staleness": good | {"histogram": [1, 2]}}),
+        ("by_worker at 0", {"staleness": good | {"by_worker": by_worker[::-1]}}),
+        ("by_shard at 0", {"staleness": good | {"by_shard": [{"histogram": {"0": 2}}]}}),
+        ("by_shard", {"staleness": good | {"by_shard": 3}}),
+    ):
+        outcome = check(history, summary=summary | changes)
+        assert outcome.violation.rule == "summary"
+        assert text in outcome.violation.text

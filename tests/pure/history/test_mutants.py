@@ -1,0 +1,557 @@
+"""The checker is checked by breaking what it checks: each mutant must go red, by the right rule."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import pytest
+
+from psrt.errors import TransportError
+from psrt.history.check import check
+from psrt.optim.staleness import Exponential, Inverse, MeanInverse, Power
+from psrt.runtime.books import Note
+from psrt.runtime.local_sgd import LocalSGD
+from psrt.runtime.push_pull import PushPull
+from psrt.runtime.rounds import Rounds
+from psrt.runtime.server import Server
+from psrt.runtime.shard import Shard
+from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, Serve, policy_for
+
+EVEN, UNEVEN = (6, 6, 6), (7, 2, 5, 1)
+
+
+# --- who may go on ------------------------------------------------------------------------------
+
+
+class GateTooWide(Policy):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self._gate += 1
+
+
+class GateTooNarrow(Policy):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self._gate -= 1
+
+
+class GateAsksItsOwnClock(Policy):
+    """Is not ahead of itself."""
+
+    def _serve(self, decisions):
+        for worker in [*self.waiting]:
+            del self.waiting[worker]
+            decisions.append(Serve(worker, self.clock[worker]))
+
+
+class GateAsksTheFastest(Policy):
+    def _serve(self, decisions):
+        fastest = max(self.clock.values(), default=0)
+        clock, self.clock = self.clock, self.clock | {-1: fastest}
+        slowest, self.clock = self.clock, clock
+        for worker in [*self.waiting]:
+            if clock[worker] <= slowest[-1] + self._gate:
+                del self.waiting[worker]
+                decisions.append(Serve(worker, clock[worker]))
+
+
+class GateForgetsWhoLeft(Policy):
+    """Still waits for those that are gone."""
+
+    def _leave(self, leave):
+        self.gone = getattr(self, "gone", {}) | {leave.worker: self.clock.get(leave.worker, 0)}
+        return super()._leave(leave)
+
+    def _serve(self, decisions):
+        slowest = min([*self.clock.values(), *getattr(self, "gone", {}).values()])
+        for worker in [*self.waiting]:
+            if self.clock[worker] <= slowest + self._gate or len(self.clock) == 1:
+                del self.waiting[worker]
+                decisions.append(Serve(worker, self.clock[worker]))
+
+
+class ServesFirst(Policy):
+    def handle(self, event):
+        return sorted(super().handle(event), key=lambda d: not isinstance(d, Serve))
+
+
+class AnswersLater(Policy):
+    """Puts every third answer off until something else comes."""
+
+    def _serve(self, decisions):
+        self.turn = getattr(self, "turn", 0) + 1
+        if self.turn % 3 or len(self.waiting) == len(self.clock):
+            super()._serve(decisions)
+
+
+class DeafToLeaves(Policy):
+    def _leave(self, leave):
+        del self.clock[leave.worker]
+        return []
+
+
+# --- what makes an update -----------------------------------------------------------------------
+
+
+class QuorumOneMore(Policy):
+    def _complete(self):
+        quorum = min(len(self.clock), self._quorum(len(self.clock)) + 1)
+        return len(self.pending) >= max(quorum, 1) if self.clock else bool(self.pending)
+
+
+class QuorumOneLess(Policy):
+    def _complete(self):
+        return len(self.pending) >= max(1, self._quorum(len(self.clock)) - 1)
+
+
+class QuorumCountsAWorkerTwice(Policy):
+    """Whoever is there twice counts for two more."""
+
+    def _complete(self):
+        workers = [push.worker for push in self.pending]
+        count = len(workers) + (len(set(workers)) < len(workers))
+        return bool(workers) and count >= self._quorum(len(self.clock))
+
+
+class QuorumOfAllThatEverWere(Policy):
+    """Counts those that have left."""
+
+    def __init__(self, workers, **options):
+        super().__init__(workers, **options)
+        self.workers = workers
+
+    def _complete(self):
+        if len(self.clock) <= 1:
+            return super()._complete()
+        return len(self.pending) >= self._quorum(self.workers)
+
+
+class LeavesOneOut(Policy):
+    """Makes an update out of all that wait but one, which it uses the next time."""
+
+    def handle(self, event):
+        held, self.held = getattr(self, "held", ()), ()
+        decisions = super().handle(event)
+        for i, decision in enumerate(decisions):
+            if isinstance(decision, Apply) and len(decision.pushes) > 1 and self.clock:
+                decisions[i] = Apply(decision.pushes[:-1] + held)
+                self.held, held = decision.pushes[-1:], ()
+        return [*decisions, *(Apply((push,)) for push in held)]
+
+
+class VersionBumpedLate(Policy):
+    """Knows of its update only when the next message comes."""
+
+    def handle(self, event):
+        self.version = getattr(self, "newest", self.version)
+        decisions = super().handle(event)
+        self.newest, self.version = self.version, self.version - len(applies(decisions))
+        return decisions
+
+
+class FoldsInOrderOfArrival(Policy):
+    def _fill(self, decisions):
+        came = [*self.pending]
+        super()._fill(decisions)
+        for i, decision in enumerate(decisions):
+            if isinstance(decision, Apply):
+                decisions[i] = Apply(tuple(sorted(decision.pushes, key=came.index)))
+
+
+class FoldsBackwards(Policy):
+    """The last that came is the first."""
+
+    def _fill(self, decisions):
+        super()._fill(decisions)
+        for i, decision in enumerate(decisions):
+            if isinstance(decision, Apply):
+                decisions[i] = Apply(decision.pushes[::-1])
+
+
+class NobodyIsEmpty(Policy):
+    """Makes an update out of a push without samples, in a mode in which it is none."""
+
+    def _decide(self, push):
+        decisions = super()._decide(push)
+        if not push.samples and not self._rounds:
+            self.version += 1
+            decisions.insert(0, Apply((push,)))
+        return decisions
+
+
+def applies(decisions):
+    return [decision for decision in decisions if isinstance(decision, Apply)]
+
+
+# --- what becomes of a push ---------------------------------------------------------------------
+
+
+class AppliesTwice(Policy):
+    """Makes every fourth update again."""
+
+    def handle(self, event):
+        decisions = super().handle(event)
+        if self.version % 4 == 3:
+            for made in applies(decisions):
+                decisions.insert(decisions.index(made), made)
+                self.version += 1
+        return decisions
+
+
+class LosesUpdates(Policy):
+    """Counts every third update and does not make it."""
+
+    def handle(self, event):
+        decisions = super().handle(event)
+        if self.version % 3 == 2:
+            decisions = [d for d in decisions if not isinstance(d, Apply)]
+        return decisions
+
+
+class AppliesAtTheNextPush(Policy):
+    def handle(self, event):
+        held, self.held = getattr(self, "held", []), []
+        for decision in super().handle(event):
+            (self.held if isinstance(decision, Apply) else held).append(decision)
+        return held
+
+
+class DropsAGoodPush(Policy):
+    def handle(self, event):
+        decisions = super().handle(event)
+        if self.version % 5 == 4:
+            for made in applies(decisions):
+                self.version -= 1
+                decisions[decisions.index(made)] = Drop(made.pushes[0])
+        return decisions
+
+
+class LosesLatePushes(Policy):
+    """Does not tell of what it drops."""
+
+    def handle(self, event):
+        return [d for d in super().handle(event) if not isinstance(d, Drop)]
+
+
+class AppliesLatePushes(Policy):
+    """Puts what is late into the round that is going on."""
+
+    def handle(self, event):
+        decisions = super().handle(event)
+        late = [d for d in decisions if isinstance(d, Drop)]
+        self.pending += [drop.push for drop in late]
+        return [d for d in decisions if d not in late]
+
+
+class NeverTooStale(Policy):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options | {"late": float("inf")})
+
+
+class LimitOneLess(Policy):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options | {"late": options["late"] - 1})
+
+
+class ForgetsWhatIsPending(Policy):
+    """Whoever leaves takes all that waits along."""
+
+    def _leave(self, leave):
+        self.pending.clear()
+        return super()._leave(leave)
+
+
+class TrustsTheDead(Policy):
+    """Goes on with the gradient of a worker that died before it was answered."""
+
+    def _leave(self, leave):
+        self.waiting.pop(leave.worker, None)
+        return super()._leave(leave)
+
+
+class KeepsNothing(Policy):
+    def handle(self, event):
+        return [d for d in super().handle(event) if not isinstance(d, Keep)]
+
+
+class KeepsTwice(Policy):
+    def handle(self, event):
+        decisions = super().handle(event)
+        return [d for d in decisions if isinstance(d, Keep)] + decisions
+
+
+class KeepsAll(Policy):
+    """Even what is applied at once."""
+
+    def handle(self, event):
+        decisions = super().handle(event)
+        return [Keep(made.pushes[-1]) for made in applies(decisions)[:1]] + decisions
+
+
+class TooStaleByOne(Policy):
+    def staleness(self, push):
+        return super().staleness(push) + 1
+
+
+class Mutant(NamedTuple):
+    """A broken policy, where it shows, and the rules that may tell of it first."""
+
+    policy: type[Policy]
+    mode: str
+    rules: str
+    #: Shards, of two, that it leads.
+    shards: tuple[int, ...] = (0, 1)
+    steps: tuple[int, ...] = EVEN
+    crashes: tuple[tuple[int, float], ...] = ()
+    #: Whether the run may end in a deadlock instead.
+    stuck: bool = False
+    empty: tuple[tuple[int, int], ...] = ()
+    costs: str = "exponential"
+
+
+MUTANTS = [
+    Mutant(GateTooWide, "ssp 1", "progress"),
+    Mutant(GateTooWide, "ssp 0", "progress", shards=(1,)),
+    Mutant(GateTooNarrow, "ssp 1", "answers"),
+    Mutant(GateAsksItsOwnClock, "ssp 1", "progress"),
+    Mutant(GateAsksItsOwnClock, "ssp 1", "progress", shards=(1,)),
+    Mutant(GateAsksItsOwnClock, "sync", "turns"),
+    Mutant(GateAsksTheFastest, "ssp 1", "progress"),
+    Mutant(GateForgetsWhoLeft, "ssp 1", "answers", steps=UNEVEN, stuck=True),
+    Mutant(ServesFirst, "ssp 1", "read my writes|read guarantee"),
+    Mutant(ServesFirst, "async", "read my writes"),
+    Mutant(ServesFirst, "sync", "turns"),
+    Mutant(AnswersLater, "async", "answers", stuck=True),
+    Mutant(DeafToLeaves, "ssp 0", "answers", steps=UNEVEN, stuck=True, costs="slow links"),
+    Mutant(DeafToLeaves, "sync", "quorum", steps=UNEVEN, stuck=True, costs="slow links"),
+    Mutant(DeafToLeaves, "softsync 1", "quorum|exactly once", steps=UNEVEN, stuck=True),
+    Mutant(QuorumOneMore, "softsync 2", "quorum", steps=(6, 6, 6, 6)),
+    Mutant(QuorumOneMore, "one backup", "quorum"),
+    Mutant(QuorumOneLess, "softsync 1", "quorum"),
+    Mutant(QuorumOneLess, "sync", "quorum|rounds|turns"),
+    Mutant(QuorumCountsAWorkerTwice, "softsync 1", "quorum", steps=(6, 6, 6, 6)),
+    Mutant(QuorumOfAllThatEverWere, "softsync 1", "quorum", steps=UNEVEN),
+    Mutant(LeavesOneOut, "softsync 1", "quorum|exactly once|kept gradients"),
+    Mutant(LeavesOneOut, "sync", "turns|quorum"),
+    Mutant(VersionBumpedLate, "async", "reads"),
+    Mutant(VersionBumpedLate, "softsync 1", "reads"),
+    Mutant(FoldsInOrderOfArrival, "sync", "rounds"),
+    Mutant(FoldsInOrderOfArrival, "one backup", "rounds", steps=(5, 5, 5, 5)),
+    Mutant(FoldsBackwards, "softsync 1", "kept gradients|first in, first out"),
+    Mutant(NobodyIsEmpty, "async", "exactly once|quorum", empty=((0, 2), (1, 1))),
+    Mutant(AppliesTwice, "async", "exactly once|quorum"),
+    Mutant(AppliesTwice, "sync", "turns"),
+    Mutant(LosesUpdates, "ssp 1", "exactly once|turns|reads"),
+    Mutant(LosesUpdates, "softsync 2", "exactly once|turns|reads|quorum", shards=(1,)),
+    Mutant(AppliesAtTheNextPush, "async", "read my writes|quorum"),
+    Mutant(AppliesAtTheNextPush, "ssp 1", "read my writes|read guarantee|quorum"),
+    Mutant(DropsAGoodPush, "async", "exactly once"),
+    Mutant(DropsAGoodPush, "ssp 1", "exactly once"),
+    Mutant(LosesLatePushes, "one backup", "exactly once", steps=(5, 5, 5, 5)),
+    Mutant(AppliesLatePushes, "one backup", "exactly once|rounds|quorum", steps=(5, 5, 5, 5)),
+    Mutant(NeverTooStale, "async, drops", "exactly once"),
+    Mutant(LimitOneLess, "async, drops", "exactly once"),
+    Mutant(ForgetsWhatIsPending, "softsync 1", "exactly once|quorum", steps=UNEVEN),
+    Mutant(ForgetsWhatIsPending, "sync", "exactly once", steps=UNEVEN, stuck=True),
+    Mutant(TrustsTheDead, "sync", "exactly once|quorum", crashes=((1, 0.003),)),
+    Mutant(KeepsNothing, "softsync 1", "kept gradients"),
+    Mutant(KeepsTwice, "softsync 1", "exactly once"),
+    Mutant(KeepsAll, "async", "kept gradients"),
+    Mutant(TooStaleByOne, "async", "reads"),
+]
+
+
+def run(recorded, config, ledger, steps, seed, **more):
+    books = ledger(steps, max(config.servers, 1), empty=more.pop("empty", ()))
+    return recorded(config, books, workers=len(steps), seed=seed, **more).history
+
+
+def mutated(monkeypatch, mutant):
+    """Let some of two shards be led by a mutant."""
+    turns = itertools.cycle(range(2))
+
+    def policy(mode, workers, **knobs):
+        sound = policy_for(mode, workers, **knobs)
+        if next(turns) not in mutant.shards:
+            return sound
+        options: dict[str, Any] = {"quorum": sound._quorum, "gate": sound._gate}
+        broken = mutant.policy(workers, late=sound._late, rounds=sound._rounds, **options)
+        broken._alone = False
+        return broken
+
+    monkeypatch.setattr("psrt.build.policy_for", policy)
+    # What one breaks the others refuse; it is the checker that has to find it here. Nor can all of
+    # it be computed, and no number is in a history.
+    monkeypatch.setattr(Policy, "_refuse_or_pass", lambda self, push: None)
+    monkeypatch.setattr(Shard, "keep", lambda self, push: None)
+    monkeypatch.setattr(Shard, "apply", counted)
+
+
+def counted(self, pushes, buffer, ready=None):
+    rate = self._rate
+    factors = [rate.scale(self.version - push.version) if rate else 1.0 for push in pushes]
+    self.notes = [Note(factor, -1.0) for factor in factors]
+    if pushes:
+        self._updater.begin(pushes[0].progress)
+    self.count(pushes)
+
+
+def found(runs, rules, *, stuck=False):
+    """Demand that one of some runs goes red, by one of these rules, and none by another."""
+    red = 0
+    for history in runs:
+        outcome = check(history) if history is not None else None
+        if outcome is None:
+            red += stuck
+        elif not outcome.ok:
+            assert outcome.violation.rule in rules.split("|"), "\n".join(outcome.lines())
+            assert outcome.violation.text
+            assert len(outcome.lines()) > 3 or outcome.violation.event is None
+            red += 1
+    assert red, "no run went red"
+
+
+@pytest.mark.parametrize(
+    "mutant", MUTANTS, ids=[f"{m.policy.__name__}-{m.mode}-{len(m.shards)}" for m in MUTANTS]
+)
+def test_a_broken_policy_goes_red(monkeypatch, recorded, ledger, config_of, mutant):
+    def runs():
+        for seed in range(12):
+            try:
+                yield run(
+                    recorded, config_of(mutant.mode, 2, epochs=1), ledger, mutant.steps, seed,
+                    crashes=mutant.crashes, empty=mutant.empty, costs=mutant.costs,
+                )  # fmt: skip
+            except TransportError:  # a deadlock
+                yield None
+
+    mutated(monkeypatch, mutant)
+    found(runs(), mutant.rules, stuck=mutant.stuck)
+
+
+@pytest.mark.parametrize("mutant", {m.mode: m for m in MUTANTS}.values(), ids=lambda m: m.mode)
+def test_a_sound_policy_in_the_same_place_stays_green(
+    monkeypatch, recorded, ledger, config_of, mutant
+):
+    mutated(monkeypatch, mutant._replace(policy=Policy))
+    for seed in range(4):
+        config = config_of(mutant.mode, 2, epochs=1)
+        assert check(run(recorded, config, ledger, mutant.steps, seed)).ok
+
+
+# --- servers, workers and collectives -----------------------------------------------------------
+
+
+def answers_with_the_version_before(monkeypatch):
+    answer = Server._answer
+
+    def old(self, serve, version):
+        return answer(self, serve, max(0, version - (serve.clock % 3 == 2)))
+
+    monkeypatch.setattr(Server, "_answer", old)
+
+
+def tells_another_staleness(monkeypatch):
+    answer = Server._answer
+    monkeypatch.setattr(
+        Server, "_answer",
+        lambda self, serve, version: answer(self, serve, version)._replace(
+            staleness=self._met[serve.worker] + (serve.clock == 3)
+        ),
+    )  # fmt: skip
+
+
+def takes_all_at_the_full_rate(monkeypatch):
+    for rate in (Inverse, MeanInverse, Power, Exponential):
+        monkeypatch.setattr(rate, "scale", lambda self, staleness: 1.0)
+
+
+def forgets_the_oldest(monkeypatch):
+    init = MeanInverse.__init__
+    monkeypatch.setattr(MeanInverse, "__init__", lambda self: init(self, window=3))
+
+
+def reads_a_mixture(monkeypatch):
+    monkeypatch.setattr(Policy, "_refuse_or_pass", lambda self, push: None)
+
+    async def level(self, clocks, progress):
+        return max(clocks.values())
+
+    monkeypatch.setattr(PushPull, "_level", level)
+
+
+def averages_one_step_later(monkeypatch):
+    class Later(AveragingPeriod):
+        def due(self, *, steps, progress):
+            return super().due(steps=steps - 1, progress=progress)
+
+    monkeypatch.setattr("psrt.build.AveragingPeriod", Later)
+
+
+def forgets_the_epoch(monkeypatch):
+    class Always(AveragingPeriod):
+        def due(self, *, steps, progress):
+            return super().due(steps=steps, progress=progress + self.post_local_epoch)
+
+    monkeypatch.setattr("psrt.build.AveragingPeriod", Always)
+
+
+def goes_without_a_last_average(monkeypatch):
+    leave = LocalSGD.leave
+
+    async def at_once(self, clock):
+        self._steps = 0
+        await leave(self, clock)
+
+    monkeypatch.setattr(LocalSGD, "leave", at_once)
+
+
+def weighs_all_alike(monkeypatch):
+    monkeypatch.setattr(Rounds, "weight", lambda self, samples: 1.0)
+
+
+def counts_empty_rounds(monkeypatch):
+    finish = Rounds.finish
+
+    async def counted(self, *, empty=False):
+        before = self.updates
+        training = await finish(self, empty=empty)
+        self.updates = before + 1
+        return training
+
+    monkeypatch.setattr(Rounds, "finish", counted)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "mode", "rules", "steps"),
+    [
+        (answers_with_the_version_before, "async", "turns", EVEN),
+        (answers_with_the_version_before, "ssp 1", "turns", EVEN),
+        (tells_another_staleness, "sync", "reads", EVEN),
+        (takes_all_at_the_full_rate, "async, inverse", "rates", EVEN),
+        (takes_all_at_the_full_rate, "async, mean", "rates", EVEN),
+        (takes_all_at_the_full_rate, "softsync 2", "rates", (6, 6, 6, 6)),
+        (takes_all_at_the_full_rate, "ssp 1, exponential", "rates", EVEN),
+        (forgets_the_oldest, "async, mean", "rates", EVEN),
+        (forgets_the_oldest, "softsync 1, mean", "rates", EVEN),
+        (reads_a_mixture, "one backup", "turns|reads", (6, 6, 6, 6)),
+        (averages_one_step_later, "local-sgd", "averaging", EVEN),
+        (averages_one_step_later, "local-sgd over servers", "averaging", EVEN),
+        (forgets_the_epoch, "post-local", "averaging", EVEN),
+        (forgets_the_epoch, "post-local over servers", "averaging", EVEN),
+        (goes_without_a_last_average, "local-sgd", "averaging", (7, 5, 4)),
+        (weighs_all_alike, "allreduce", "sums", UNEVEN),
+        (counts_empty_rounds, "allreduce", "sums|checkpoints", UNEVEN),
+    ],
+)
+def test_a_broken_role_goes_red(
+    monkeypatch, recorded, ledger, config_of, modes, breaks, mode, rules, steps
+):
+    breaks(monkeypatch)
+    servers = max(modes[mode][2])
+    runs = (
+        run(recorded, config_of(mode, servers), ledger, steps, seed, empty=[(0, 1)])
+        for seed in range(6)
+    )
+    found(runs, rules)

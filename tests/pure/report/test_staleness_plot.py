@@ -1,0 +1,120 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from psrt.report import Counts, Staleness, Waiting
+
+pytest.importorskip("matplotlib")
+from matplotlib.figure import Figure
+
+from psrt.report.staleness_plot import shares_by_age, staleness_of_run
+
+
+@pytest.fixture
+def draw(monkeypatch, tmp_path):
+    """Draws a run and returns its panels."""
+    saved = []
+    save = Figure.savefig
+
+    def keep(figure, path, **options):
+        saved.append(figure)
+        save(figure, path, **options)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+
+    def panels(summary, records=()):
+        staleness_of_run(summary, records, tmp_path / "run.png", note="mine")
+        assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+        return saved[-1].axes[:6]
+
+    return panels
+
+
+def bars(axes):
+    """Return (place, start, length) of each horizontal bar."""
+    return [
+        (bar.get_y() + bar.get_height() / 2, bar.get_x(), bar.get_width())
+        for container in axes.containers
+        for bar in container
+    ]
+
+
+def test_staleness_by_worker_and_by_shard(summary, draw):
+    by_worker, by_shard, *_ = draw(summary)
+    [cells] = by_worker.images
+    np.testing.assert_allclose(cells.get_array(), [[100, 0, 0], [0, 50, 50]])
+    assert by_worker.lines[0].get_xdata() == pytest.approx([0, 1.5])
+    [cells] = by_shard.images
+    np.testing.assert_allclose(cells.get_array(), [[50, 25, 25]])
+
+
+def test_many_ages_share_columns():
+    rows = [Counts.of([(0, 1), (199, 3)]), Counts.of([])]
+    shares, width = shares_by_age(rows)
+    assert (shares.shape, width) == ((2, 50), 4)
+    assert (shares[0, 0], shares[0, -1]) == (0.25, 0.75)
+    assert shares[1].sum() == 0
+    assert shares_by_age([Counts.of([(63, 1)])])[1] == 1
+    assert shares_by_age([Counts.of([(64, 1)])])[1] == 2
+
+
+def test_skew_needs_two_shards(summary, draw):
+    assert [text.get_text() for text in draw(summary)[2].texts] == ["one shard"]
+    skew = draw(dataclasses.replace(summary, servers=2, skew=Counts.of([(0, 3), (2, 1)])))[2]
+    assert [(bar.get_x() + 0.4, bar.get_height()) for bar in skew.patches] == [(0, 75), (2, 25)]
+
+
+def test_gap_over_time(summary, draw):
+    records = [
+        {"seconds": 0.5, "gap_mean": None}, {"seconds": 1.0, "gap_mean": 0.25},
+        {"seconds": 2.0, "gap_mean": 0.125},
+    ]  # fmt: skip
+    gap = draw(summary, records)[3]
+    assert gap.lines[0].get_xdata() == pytest.approx([1, 2])
+    assert gap.lines[0].get_ydata() == pytest.approx([0.25, 0.125])
+    assert [text.get_text() for text in draw(summary, records[:1])[3].texts] == [
+        "no gap was measured"
+    ]
+
+
+def test_waiting_is_stacked_by_cause_and_blamed_on_whom(summary, draw):
+    waiting = (
+        Waiting(0, 2.0, 0.5, 1.0, 0.5, 0.5, 0.0, {1: 1.0}),
+        Waiting(1, 1.0, 0.25, 0.0, 0.0, 1.0, 0.0, {}),
+        Waiting(2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {1: 0.5}),
+    )
+    *_, causes, whom = draw(dataclasses.replace(summary, waiting=waiting))
+    assert [text.get_text() for text in causes.get_legend().get_texts()] == [
+        "other workers", "the server's work", "messages and queues",
+    ]  # fmt: skip
+    assert bars(causes) == [
+        (0, 0, 25), (1, 0, 0), (2, 0, 0),  # for workers
+        (0, 25, 12.5), (1, 0, 0), (2, 0, 0),
+        (0, 37.5, 12.5), (1, 0, 25), (2, 0, 0),
+    ]  # fmt: skip
+    assert bars(whom) == [(0, 0, 0), (1, 0, 1.5), (2, 0, 0)]
+    assert causes.get_ylim()[0] > causes.get_ylim()[1]
+
+
+def test_a_run_without_servers_has_little_to_show(summary, draw):
+    waiting = (Waiting(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {}),)
+    alone = dataclasses.replace(
+        summary, servers=0, staleness=Staleness.of(()), skew=Counts.of([]), waiting=waiting
+    )
+    assert [axes.texts[0].get_text() for axes in draw(alone)] == [
+        "no gradient went through a server", "no gradient went through a server",
+        "no reads from servers", "no gap was measured", "nobody waited",
+        "nobody waited for another worker",
+    ]  # fmt: skip
+
+
+def test_thousands_of_workers_can_be_drawn(summary, draw):
+    many = 2000
+    staleness = dataclasses.replace(
+        summary.staleness, by_worker=tuple(Counts.of([(w, 1)]) for w in range(many))
+    )
+    waiting = tuple(Waiting(w, 1.0, 0.5, 1.0, 0, 0, 0, {0: 1.0}) for w in range(many))
+    panels = draw(dataclasses.replace(summary, staleness=staleness, waiting=waiting))
+    assert panels[0].images[0].get_array().shape == (many, 63)
+    assert len(bars(panels[4])) == many

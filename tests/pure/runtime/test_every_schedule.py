@@ -1,0 +1,262 @@
+"""The modes without servers under every order of events, for every schedule and small jobs.
+
+The roles are the real ones, ``AllReduce`` and ``LocalSGD`` over ``Rounds``: workers with as many
+steps as one likes, some of them without samples, each held against plain float64 after each step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from psrt.collective import ALGORITHMS
+from psrt.optim import Schedule, make_optimizer
+from psrt.partition import Span
+from psrt.runtime.all_reduce import AllReduce
+from psrt.runtime.averaging import PlainAverage
+from psrt.runtime.local_sgd import LocalSGD, ReduceAverager
+from psrt.runtime.rounds import Rounds
+from psrt.runtime.strategy import Step
+from psrt.runtime.updater import Updater
+from psrt.sync import AveragingPeriod
+
+#: Elements of θ; the ring of three has one to a chunk.
+N = 3
+#: Samples of a full batch.
+FULL = 2
+#: By the number of ranks, how many states there are with the schedule that has the fewest.
+LEAST = {1: 2, 2: 72, 3: 660}
+
+
+def gradient(worker, clock):
+    """Return numbers of which no two sums are the same."""
+    return (clock + 1) * 16**worker * np.arange(1, N + 1, dtype=np.float32)
+
+
+def all_reduce(algorithm, samples, spans=()):
+    """Return the role of the workers that have so many samples at each of their steps."""
+    rounds = max(map(len, samples))
+    theta = [np.zeros(N)]
+    for clock in range(rounds):
+        there = [(w, given[clock]) for w, given in enumerate(samples) if clock < len(given)]
+        total = sum(m for _, m in there)
+        mean = sum(m * gradient(w, clock).astype(float) for w, m in there) / max(total, 1)
+        theta.append(theta[-1] - mean)
+    updates = sum(
+        any(given[clock] for given in samples if clock < len(given)) for clock in range(rounds)
+    )
+
+    async def role(port):
+        updater = Updater(N, make_optimizer("sgd", N), Schedule("constant", 1.0, epochs=9))
+        strategy = AllReduce(
+            port, updater, algorithm=algorithm, batch_size=FULL, spans=spans, bucket_bytes=1
+        )
+        clock = 0
+        for clock, m in enumerate(samples[port.rank], 1):
+            step = Step(clock - 1, m, 0.0)
+            port.place = clock, "computes"
+            strategy.begin(step)
+            port.gradient[:N] = gradient(port.rank, clock - 1) if m else np.nan
+            if m and strategy.ready is not None:
+                for i in range(len(spans)):
+                    port.place = clock, i
+                    strategy.ready(i)
+            port.place = clock, "steps"
+            await strategy.step(step)
+            np.testing.assert_allclose(port.theta, theta[clock], rtol=1e-5)
+        port.place = clock, "leaves"
+        await strategy.leave(clock)
+        np.testing.assert_allclose(port.theta, theta[-1], rtol=1e-5)
+        assert strategy.updates == updates, "the end came too early"
+
+    return role
+
+
+def local_sgd(algorithm, samples, period):
+    """The same for local SGD; it is held against averages in float64 of what each has."""
+    theta, ends = expected_averages(samples, period)
+
+    async def role(port):
+        local = Updater(N, make_optimizer("sgd", N), Schedule("constant", 1.0, epochs=9))
+        outer = Updater(N, PlainAverage(), Schedule("constant", 1.0, epochs=9))
+        averager = ReduceAverager(port, outer, steps=False, algorithm=algorithm, full=FULL)
+        strategy = LocalSGD(port, local, averager, period)
+        clock = 0
+        for clock, m in enumerate(samples[port.rank], 1):
+            step = Step(clock - 1, m, (clock - 1) / 2)
+            port.place = clock, "computes"
+            strategy.begin(step)
+            port.gradient[:N] = gradient(port.rank, clock - 1) if m else np.nan
+            await strategy.step(step)
+            np.testing.assert_allclose(port.theta, theta[port.rank][clock - 1], rtol=1e-5)
+        port.place = clock, "leaves"
+        await strategy.leave(clock)
+        np.testing.assert_allclose(port.theta, ends, rtol=1e-5)
+
+    return role
+
+
+def expected_averages(samples, period):
+    """Return θ of each worker after each of its steps, and at the end."""
+    size = len(samples)
+    mine, had, since = [np.zeros(N) for _ in samples], [0] * size, [0] * size
+    clock, after = [0] * size, [[] for _ in samples]
+    while any(since) or any(clock[w] < len(samples[w]) for w in range(size)):
+        averaging = []
+        for w in range(size):
+            while clock[w] < len(samples[w]):
+                m, progress = samples[w][clock[w]], clock[w] / 2
+                if m:
+                    mine[w] = mine[w] - gradient(w, clock[w])
+                clock[w], had[w], since[w] = clock[w] + 1, had[w] + m, since[w] + 1
+                after[w].append(mine[w])
+                if period.due(steps=since[w], progress=progress):
+                    averaging.append(w)
+                    break
+        if sum(had):
+            mean = sum(h * theta for h, theta in zip(had, mine, strict=True)) / sum(had)
+            mine = [mean] * size
+        for w in averaging:
+            after[w][-1] = mine[w]
+        had, since = [0] * size, [0] * size
+    return after, mine[0]
+
+
+#: Samples of the steps of three workers, at each of which a worker may leave: the first so many.
+SCRIPT = ((2, 1), (0, 2), (1, 0))
+
+
+def shortened(script, size):
+    """Yield the script for so many workers, with every one leaving at every point."""
+    for lengths in itertools.product(range(3), repeat=size):
+        if any(lengths):
+            yield [given[:length] for given, length in zip(script, lengths, strict=False)]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_all_reduce_with_every_worker_leaving_at_every_point(ranks, explored, algorithm, size):
+    states = 0
+    for samples in shortened(SCRIPT, size):
+        found = ranks(all_reduce(algorithm, samples), size, N).explore()
+        explored("ranks, without servers", f"allreduce, {algorithm}", str(size), found)
+        states += found[0]
+    assert states >= LEAST[size]  # else the exploration itself has come to miss some
+
+
+#: Four workers: fewer points at which they leave.
+LONG_SCRIPT = ((2, 1), (), (1,), (0, 1))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_all_reduce_of_four(ranks, explored, algorithm):
+    found = ranks(all_reduce(algorithm, LONG_SCRIPT), 4, N).explore()
+    explored("ranks, without servers", f"allreduce, {algorithm}", "4", found)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("samples", [[(2, 1), (1,)], [(1, 0), (2, 2)], [(2,), (1,), ()]])
+def test_all_reduce_in_buckets_whose_sums_overlap_the_computing(
+    ranks, explored, algorithm, samples
+):
+    spans = [Span(1, N), Span(0, 1)]
+    found = ranks(all_reduce(algorithm, samples, spans), len(samples), N).explore()
+    explored("ranks, without servers", "allreduce in buckets", str(len(samples)), found)
+
+
+PERIODS = {
+    "local-sgd(2)": AveragingPeriod(2),
+    "post-local(2)": AveragingPeriod(2, post_local_epoch=1.0),
+}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("period", PERIODS)
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_local_sgd_with_workers_that_leave(ranks, explored, algorithm, period, size):
+    for lengths in itertools.product((0, 3, 4), repeat=size):
+        samples = [(2, 0, 1, 2)[:length] for length in lengths]
+        if any(lengths):
+            found = ranks(local_sgd(algorithm, samples, PERIODS[period]), size, N).explore()
+            explored("ranks, without servers", period, str(size), found)
+
+
+ROLES = {
+    "all-reduce": lambda: all_reduce("ring", [(2, 1), (1,)]),
+    "in buckets": lambda: all_reduce("ring", [(2, 1), (1,)], [Span(1, N), Span(0, 1)]),
+    "local SGD": lambda: local_sgd("ring", [(2, 1), (1,)], AveragingPeriod(1)),
+}
+
+
+def broken_end(monkeypatch, summing):
+    """A worker that is done does not stay for the others."""
+
+    async def attend(self, clock):
+        return
+
+    monkeypatch.setattr(Rounds, "attend", attend)
+
+
+def broken_presence(monkeypatch, summing):
+    """A worker that is done says that it trains; so none ever stops."""
+    start = Rounds.start
+    monkeypatch.setattr(Rounds, "start", lambda *given, present=True: start(*given))
+
+
+def broken_absence(monkeypatch, summing):
+    """A worker with no samples says that it does not train."""
+    start = Rounds.start
+
+    def wrong(self, weight, step, *, present=True):
+        start(self, weight, step, present=present and step.clock == 0)
+
+    monkeypatch.setattr(Rounds, "start", wrong)
+
+
+def broken_weight(monkeypatch, summing):
+    """The mean is over the workers, not over their samples."""
+    monkeypatch.setattr(Rounds, "weight", lambda self, samples: float(samples > 0))
+
+
+def broken_wait(monkeypatch, summing):
+    """A sum that has not come by the time it is looked at is taken as it is."""
+
+    async def finish(self):
+        while self.wants() is not None:
+            given = self.port.look(self.wants())
+            self.fold(given or np.zeros_like(self.steps[self.at].receive.of(self.values)).tobytes())
+
+    monkeypatch.setattr(summing, "finish", finish)
+
+
+def broken_schedule(monkeypatch, summing):
+    """One rank does not send its last span."""
+    ring = ALGORITHMS["ring"]
+
+    def steps(rank, size, n):
+        given = list(ring.steps(rank, size, n))
+        return iter(given[:-1] if rank == 0 else given)
+
+    monkeypatch.setitem(ALGORITHMS, "ring", dataclasses.replace(ring, steps=steps))
+
+
+BREAKS = [
+    broken_end,
+    broken_presence,
+    broken_absence,
+    broken_weight,
+    broken_wait,
+    broken_schedule,
+]
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("break_it", BREAKS)
+def test_what_is_broken_is_found_out(ranks, monkeypatch, break_it, role):
+    ranks(ROLES[role](), 2, N).explore()
+    break_it(monkeypatch, ranks.Summing)
+    with pytest.raises((AssertionError, ZeroDivisionError)):
+        ranks(ROLES[role](), 2, N).explore()

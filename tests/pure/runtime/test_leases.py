@@ -1,0 +1,71 @@
+"""Buffers that may still be read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psrt.runtime.leases import Leases
+
+
+@pytest.fixture
+def reading():
+    return set()
+
+
+@pytest.fixture
+def leases(reading):
+    return Leases(3, lambda rank: rank in reading)
+
+
+def test_the_newest_is_free_while_nobody_reads_it(leases, reading):
+    assert not leases
+    leases.lend(4, 1)
+    assert leases.free(0) == 0
+    assert leases.free(1) == 1  # it has read it by now
+    assert not leases
+
+
+def test_another_is_taken_while_it_is_read(leases, reading):
+    reading |= {4, 5}
+    leases.lend(4, 0)
+    leases.lend(5, 1)
+    assert leases.free(0) == 2
+    assert str(leases) == "[4, 5]"
+    reading.add(6)
+    leases.lend(6, 2)
+    assert leases.free(0) is None
+    reading.remove(5)
+    assert leases.free(0) == 1
+
+
+def test_who_is_sent_another_has_read_the_last(leases, reading):
+    reading |= {4}
+    leases.lend(4, 0)
+    leases.lend(4, 2)
+    assert leases.free(0) == 0
+    leases.end(4)
+    leases.end(4)
+    assert leases.free(2) == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.booleans()), max_size=40))
+def test_it_never_gives_what_is_read(moves):
+    reading, held = set(), {}
+    leases = Leases(3, lambda rank: rank in reading)
+    for rank, buffer, reads in moves:
+        leases.lend(rank, buffer)
+        held[rank] = buffer
+        (reading.add if reads else reading.discard)(rank)
+        free = leases.free(buffer)
+        busy = {held[rank] for rank in reading}
+        assert free is None if busy == {0, 1, 2} else free not in busy
+        assert free == buffer or buffer in busy
+
+
+def test_buffers_of_no_length_count_too():
+    leases = Leases(len([np.empty(0)] * 3), lambda rank: True)
+    leases.lend(0, 0)
+    assert leases.free(0) == 1

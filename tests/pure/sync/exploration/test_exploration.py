@@ -1,0 +1,183 @@
+"""Every order in which messages can arrive, and workers leave or die, for small crowds.
+
+A worker is free to push, with samples or without, and to leave whenever it is idle, for ever: the
+clocks of these explorations have no bound, so they hold for those up to 4, too. That takes a
+notion of which states are alike; it is itself shown to be right on states compared in full.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from psrt.sync import AveragingPeriod
+
+MODES = {
+    "sync": ("sync", {}),
+    "sync, 1 backup": ("sync", {"backup": 1}),
+    "sync, 2 backups": ("sync", {"backup": 2}),
+    "async": ("async", {}),
+    "async, late 0": ("async", {"late": 0}),
+    "async, late 1": ("async", {"late": 1}),
+    "ssp(0)": ("ssp", {"staleness": 0}),
+    "ssp(1)": ("ssp", {"staleness": 1}),
+    "ssp(2)": ("ssp", {"staleness": 2}),
+    "ssp(3)": ("ssp", {"staleness": 3}),
+    "ssp(1), late 0": ("ssp", {"staleness": 1, "late": 0}),
+    "softsync(1)": ("softsync", {"softsync": 1}),
+    "softsync(2)": ("softsync", {"softsync": 2}),
+    "softsync(3)": ("softsync", {"softsync": 3}),
+    "softsync(1), late 0": ("softsync", {"softsync": 1, "late": 0}),
+    "local-sgd(2)": ("local-sgd", {"period": AveragingPeriod(2)}),
+    "post-local(2)": ("local-sgd", {"period": AveragingPeriod(2, post_local_epoch=1.0)}),
+}
+SIZES = [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]
+#: Where staleness counts, too, there are 10 times as many states.
+TOO_MANY = {
+    ("async, late 0", 3, 2),
+    ("async, late 1", 3, 2),
+    ("ssp(1), late 0", 3, 2),
+    ("softsync(1), late 0", 3, 2),
+}
+CROWDS = [
+    (row, *size)
+    for row, (_, knobs) in MODES.items()
+    for size in SIZES
+    if max(knobs.get("backup", 0) + 1, knobs.get("softsync", 1)) <= size[0]
+    if (row, *size) not in TOO_MANY
+]
+#: States of a few, worked out by this exploration itself: fewer would mean that it misses some.
+STATES = {
+    ("sync", 3, 2): 5_024,
+    ("sync, 1 backup", 3, 2): 20_961,
+    ("sync, 2 backups", 3, 2): 39_657,
+    ("async", 3, 2): 4_934,
+    ("ssp(0)", 3, 2): 4_954,
+    ("ssp(3)", 3, 2): 120_151,
+    ("softsync(1)", 3, 2): 140_837,
+    ("local-sgd(2)", 3, 2): 15_921,
+}
+
+
+@pytest.fixture
+def made(crowd, mode):
+    """Make the crowd of a row of ``MODES``."""
+
+    def make(row, workers, shards):
+        name, knobs = MODES[row]
+        period = {key: knobs[key] for key in knobs if key == "period"}
+        numbers = {key: knobs[key] for key in knobs if key != "period"}
+        return crowd(mode(name, **numbers), workers, shards, **period)
+
+    return make
+
+
+@pytest.mark.parametrize(("row", "workers", "shards"), CROWDS)
+def test_no_order_of_arrivals_leaves_and_deaths_breaks_a_rule(
+    made, explore, explored, row, workers, shards
+):
+    found = explore(made(row, workers, shards))
+    explored("workers x shards", row, f"{workers}x{shards}", found)
+    assert found.states >= STATES.get((row, workers, shards), 6)
+
+
+#: Clocks that states compared in full go up to.
+EXACT = {(1, 1): 4, (1, 2): 4, (2, 1): 4, (2, 2): 2, (3, 1): 2}
+#: Of those states, the first so many.
+ENOUGH = 3_000
+
+
+@pytest.mark.parametrize(("row", "workers", "shards"), [c for c in CROWDS if c[1:] in EXACT])
+def test_states_that_are_alike_lead_to_states_that_are_alike(
+    made, explore, explored, likeness, row, workers, shards
+):
+    """Nothing is left out of a state here, no number shifted, no worker renamed."""
+    limit = EXACT[workers, shards]
+    first = made(row, workers, shards)
+    like = likeness(first.mode)
+    follow: dict[tuple[int, ...], frozenset[tuple[int, ...]]] = {}
+
+    def compare(state, after):
+        if any(state.clock[worker] >= limit for worker in state.idle):
+            return  # it could go on but for the limit
+        alike = frozenset(map(like, after))
+        assert follow.setdefault(like(state), alike) == alike
+
+    found = explore(first, limit=limit, likeness=like, key=in_full, most=ENOUGH, seen=compare)
+    explored("workers x shards", "compared in full", f"{workers}x{shards}", found)
+    assert len(follow) < found.states
+
+
+def in_full(crowd):
+    shards = tuple(map(shard_in_full, crowd.shards))
+    workers = crowd.idle, crowd.gone, *map(tuple, (crowd.clock, crowd.read, crowd.answers))
+    more = tuple(map(crowd.extra, range(len(crowd.clock))))
+    return workers, more, tuple(crowd.channels.values()), shards
+
+
+def shard_in_full(shard):
+    if "full" not in shard.views:
+        things = vars(shard) | vars(shard.policy)
+        shard.views["full"] = tuple(
+            tuple(value.items() if isinstance(value, dict) else value)
+            if isinstance(value, dict | list)
+            else value
+            for name, value in things.items()
+            if name not in ("views", "_after", "policy")
+        )
+    return shard.views["full"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "backup", "shards", "states"),
+    [(2, 1, 3, 20_000), (4, 1, 1, 800), (4, 2, 1, 800)],
+)
+def test_backups_among_more_shards_or_workers(
+    crowd, mode, explore, workers, backup, shards, states
+):
+    """It is with these that shards differ in what they think is over."""
+    assert explore(crowd(mode("sync", backup=backup), workers, shards)).states > states
+
+
+def test_the_exploration_itself_finds_a_crowd_that_is_stuck(crowd, mode, explore, broken_rule):
+    """A death would set those free who wait for the dead, and must not hide that they wait."""
+    first = crowd(mode("sync"), 3, 1)
+
+    class Mute(type(first)):
+        def arrive(self, worker, shard):
+            super().arrive(worker, shard)
+            self.idle -= {2}  # its answers get lost
+
+    first.__class__ = Mute
+    with pytest.raises(broken_rule, match="deadlock"):
+        explore(first)
+
+
+def test_a_worker_that_computes_with_a_mixture_is_found_out(crowd, mode, explore, broken_rule):
+    mixing = crowd(mode("sync", backup=1), 3, 2)
+
+    class Mixing(type(mixing)):
+        def go_on(self, worker):
+            self.answers[worker] = (max(self.answers[worker]),) * len(self.shards)
+            super().go_on(worker)
+
+    mixing.__class__ = Mixing
+    with pytest.raises(broken_rule, match="mixed read"):
+        explore(mixing)
+
+
+def test_a_likeness_that_sees_too_little_is_found_out(made, explore, likeness):
+    """Here it does not look at how far ahead of the slowest a worker is."""
+    first = made("ssp(1)", 2, 1)
+    like = likeness(first.mode)
+    like.since = functools.partial(min, 1)
+    follow: dict[tuple[int, ...], frozenset[tuple[int, ...]]] = {}
+    differ = []
+
+    def compare(state, after):
+        alike = frozenset(map(like, after))
+        differ.append(follow.setdefault(like(state), alike) != alike)
+
+    explore(first, limit=3, likeness=like, key=in_full, seen=compare)
+    assert any(differ)

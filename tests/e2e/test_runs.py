@@ -67,7 +67,11 @@ def test_the_files_of_a_run_belong_together(launch):
     assert records[-1]["step"] == summary["steps"] == summary["updates"] == 90
     assert records[-1]["samples"] == summary["samples"] == 2 * 1437
     assert records[-1]["accuracy"] == pytest.approx(summary["test_accuracy"])
-    assert summary["staleness"] == {"mean": 0.0, "max": 0, "histogram": [2 * 2 * 90]}
+    staleness = summary["staleness"]
+    assert (staleness["mean"], staleness["max"], staleness["histogram"]) == (0.0, 0, [2 * 2 * 90])
+    by_one = {"mean": 0.0, "max": 0, "histogram": {"0": 2 * 90}}
+    assert staleness["by_worker"] == staleness["by_shard"] == [by_one] * 2
+    assert [w["seconds"] > 0 for w in summary["waiting"]] == [True, True]
     assert str(folder.name) in done.stdout
 
 

@@ -27,6 +27,8 @@ SEED = 0
 # Of the parallel tests: numbers of ranks, and seconds that one launch may take.
 RANK_COUNTS = 1 2 3 4 5 7 8
 LAUNCH_TIMEOUT = 300
+# The tests of the command line, or some of them.
+E2E = tests/e2e
 
 # --- what differs between the vendors -----------------------------------------------------------
 
@@ -140,7 +142,7 @@ $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 	  $(PY) -m pytest -x -s $(COLOR) --with-mpi tests/parallel </dev/null
 
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
-	$(TIMEOUT) 900 $(PY) -m pytest tests/e2e </dev/null
+	$(TIMEOUT) 900 $(PY) -m pytest $(E2E) </dev/null
 
 fuzz: $(VENV)/.has-tests  ## JOBS=2000 random jobs in virtual time; a failure says its SEED
 	PSRT_FUZZ=$(JOBS) PSRT_FUZZ_SEED=$(SEED) $(PY) -m pytest -x --tb=short tests/pure/fuzz

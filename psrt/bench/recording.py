@@ -86,6 +86,7 @@ def _readings(
     """Return (rounds, 2) seconds of a step without and with a history, and this rank's events."""
     scheme = Scheme(comm, problem, knobs)
     scheme.run(20)
+    comm.Barrier()
     seconds = np.array([scheme.run(20) / 20])
     comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
     steps = max(20, int(segment_s / float(seconds[0])))
@@ -93,6 +94,7 @@ def _readings(
     for turn in range(-1, rounds):
         for recorded in (False, True) if turn % 2 else (True, False):
             log = EventLog(folder / f"{comm.rank}.npy") if recorded else None
+            comm.Barrier()  # a server of the last turn would not know a worker of this one
             taken = scheme.run(steps, log=log) / steps
             if log is not None:
                 log.close()

@@ -14,25 +14,41 @@ from psrt.messages import Leave, Push
 from psrt.runtime.books import Books
 from psrt.sync import Serve
 
+# As plain numbers: looking up the member of an enumeration takes as long as writing the event.
+_READ = int(Kind.READ)
+_PUSH = int(Kind.PUSH)
+_STEP = int(Kind.STEP)
+_REDUCE = int(Kind.REDUCE)
+_REDUCED = int(Kind.REDUCED)
+_LEAVE = int(Kind.LEAVE)
+_TAKE = int(Kind.TAKE)
+_KEEP = int(Kind.KEEP)
+_APPLY = int(Kind.APPLY)
+_DROP = int(Kind.DROP)
+_SERVE = int(Kind.SERVE)
+_LEFT = int(Kind.LEFT)
+_CHECKPOINT = int(Kind.CHECKPOINT)
+_NAN = math.nan
+
 
 class ShardChronicle:
     """What happens at one server, in its order."""
 
     def __init__(self, log: EventLog, shard: int) -> None:
-        self._log = log
+        self._add = log.add
         self._shard = shard
 
     def taken(self, message: Push | Leave, now: float) -> None:
         """A message was taken up."""
         if type(message) is Push:
             worker, clock, version, samples, progress, _ = message
-            self._log.add(Kind.TAKE, now, worker, clock, version, self._shard, samples, progress)
+            self._add(_TAKE, now, worker, clock, version, self._shard, samples, progress)
         else:
-            self._log.add(Kind.LEFT, now, message.worker, message.clock, -1, self._shard)
+            self._add(_LEFT, now, message.worker, message.clock, -1, self._shard)
 
     def kept(self, push: Push, now: float) -> None:
         """A gradient was saved for its update."""
-        self._log.add(Kind.KEEP, now, push.worker, push.clock, push.version, self._shard)
+        self._add(_KEEP, now, push.worker, push.clock, push.version, self._shard)
 
     def applied(
         self, pushes: Sequence[Push], books: Books, lr: float, began: float, now: float
@@ -40,35 +56,35 @@ class ShardChronicle:
         """An update was made, after which ``books.version`` is that of its result."""
         version, seconds = books.version, now - began
         if not pushes:
-            self._log.add(Kind.APPLY, now, -1, -1, version, self._shard, seconds=seconds)
+            self._add(_APPLY, now, -1, -1, version, self._shard, seconds=seconds)
         for push, note in zip(pushes, books.notes, strict=True):
-            self._log.add(
-                Kind.APPLY, now, push.worker, push.clock, version, self._shard, push.samples,
+            self._add(
+                _APPLY, now, push.worker, push.clock, version, self._shard, push.samples,
                 push.progress, version - 1 - push.version, lr * note.factor,
-                note.gap if note.gap >= 0.0 else math.nan, 0.0, seconds,
+                note.gap if note.gap >= 0.0 else _NAN, 0.0, seconds,
             )  # fmt: skip
 
     def dropped(self, push: Push, version: int, now: float, *, late: bool) -> None:
         """A push will not be used: it came too late at ``version``, or its worker died."""
-        self._log.add(
-            Kind.DROP, now, push.worker, push.clock, push.version, self._shard, push.samples,
+        self._add(
+            _DROP, now, push.worker, push.clock, push.version, self._shard, push.samples,
             push.progress, version - push.version, flag=LATE if late else LOST,
         )  # fmt: skip
 
     def served(self, serve: Serve, version: int, now: float) -> None:
         """A worker was answered with this version."""
-        self._log.add(Kind.SERVE, now, serve.worker, serve.clock, version, self._shard)
+        self._add(_SERVE, now, serve.worker, serve.clock, version, self._shard)
 
     def saved(self, version: int, now: float) -> None:
         """The span was saved for good."""
-        self._log.add(Kind.CHECKPOINT, now, -1, -1, version, self._shard)
+        self._add(_CHECKPOINT, now, -1, -1, version, self._shard)
 
 
 class WorkerChronicle:
     """What one worker does, in its order."""
 
     def __init__(self, log: EventLog, worker: int) -> None:
-        self._log = log
+        self._add = log.add
         self._worker = worker
 
     def read(
@@ -76,24 +92,22 @@ class WorkerChronicle:
     ) -> None:
         """All spans of θ that ``clock`` computes with are in place."""
         for shard, version in enumerate(versions):
-            self._log.add(
-                Kind.READ, now, self._worker, clock, version, shard, 0, 0.0, taus[shard],
+            self._add(
+                _READ, now, self._worker, clock, version, shard, 0, 0.0, taus[shard],
                 seconds=seconds,
             )  # fmt: skip
 
     def pushed(self, push: Push, shard: int, now: float, seconds: float) -> None:
         """A gradient goes to a shard, ``seconds`` after the parameters were there."""
         worker, clock, version, samples, progress, _ = push
-        self._log.add(
-            Kind.PUSH, now, worker, clock, version, shard, samples, progress, seconds=seconds
-        )
+        self._add(_PUSH, now, worker, clock, version, shard, samples, progress, seconds=seconds)
 
     def stepped(
         self, now: float, clock: int, samples: int, progress: float, rate: float, seconds: float
     ) -> None:
         """A gradient was computed, and with ``rate`` a local step taken."""
-        self._log.add(
-            Kind.STEP, now, self._worker, clock, -1, -1, samples, progress, 0, rate, seconds=seconds
+        self._add(
+            _STEP, now, self._worker, clock, -1, -1, samples, progress, 0, rate, seconds=seconds
         )
 
     def reduces(
@@ -101,8 +115,8 @@ class WorkerChronicle:
         weight: float, *, present: bool,
     ) -> None:  # fmt: skip
         """This worker's part of a sum over all workers is ready."""
-        self._log.add(
-            Kind.REDUCE, now, self._worker, clock, updates, -1, samples, progress, 0, 0.0,
+        self._add(
+            _REDUCE, now, self._worker, clock, updates, -1, samples, progress, 0, 0.0,
             weight=weight, flag=PRESENT * present,
         )  # fmt: skip
 
@@ -111,15 +125,15 @@ class WorkerChronicle:
         *, present: bool,
     ) -> None:  # fmt: skip
         """The sum over all workers is over."""
-        self._log.add(
-            Kind.REDUCED, now, self._worker, clock, updates, -1, 0, 0.0, 0, rate,
+        self._add(
+            _REDUCED, now, self._worker, clock, updates, -1, 0, 0.0, 0, rate,
             weight=total, seconds=seconds, flag=PRESENT * present,
         )  # fmt: skip
 
     def left(self, now: float, clock: int) -> None:
         """The worker is done."""
-        self._log.add(Kind.LEAVE, now, self._worker, clock, -1)
+        self._add(_LEAVE, now, self._worker, clock, -1)
 
     def saved(self, updates: int, now: float) -> None:
         """The parameters that all workers share were saved for good."""
-        self._log.add(Kind.CHECKPOINT, now, self._worker, -1, updates)
+        self._add(_CHECKPOINT, now, self._worker, -1, updates)

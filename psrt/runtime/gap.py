@@ -11,7 +11,7 @@ from psrt.transport.port import Vector
 
 #: One read in so many is followed on average, and of a span no more than so many elements, evenly
 #: spread: then neither the time nor the memory of it shows beside the updates.
-_ONE_IN, _ELEMENTS = 8, 16384
+_ONE_IN, _ELEMENTS = 8, 4096
 
 
 class GapMeter:
@@ -19,7 +19,7 @@ class GapMeter:
 
     Staleness counts versions; the gap says what they amount to. Which reads are followed is drawn,
     always in the same way, so that no worker's turn coincides with it. Of a span of more than
-    16,384 elements every k-th counts, so that there it is an estimate.
+    4,096 elements every k-th counts, so that there it is an estimate.
 
     Source: the gap as a measure of staleness, Barkai, Hakimi & Schuster, ICLR 2020 (1909.10802).
     """

@@ -67,7 +67,9 @@ class PushPull(Strategy):
             reached = await self._level(clocks, progress)
         self._since = now = port.now()
         if self._chronicle is not None:
-            taus = [reply.staleness for reply in sorted(replies, key=_shard)]
+            if len(replies) > 1:
+                replies.sort(key=_shard)
+            taus = [reply.staleness for reply in replies]
             self._chronicle.read(now, reached, versions, taus, now - pushed)
         return self._outcome(reached, replies, _waiting(last, now - pushed))
 

@@ -115,7 +115,7 @@ class Server:
             self._chronicle.applied(pushes, shard, shard.lr, began, port.now())
         for serve in serves:
             if serve.worker in told:
-                self._note_read(serve)
+                self._note_read(serve, port.now())
             else:
                 self._serve(serve)
         return streams
@@ -148,24 +148,25 @@ class Server:
     def _serve(self, serve: Serve) -> None:
         """Answer a worker with the newest version."""
         shard, rank = self.shard, self._ranks[serve.worker]
-        self._note_read(serve)
-        self._port.send(rank, self._answer(serve, shard.version), shard.newest)
+        now = self._port.now()
+        self._note_read(serve, now)
+        self._port.send(rank, self._answer(serve, shard.version, now), shard.newest)
         self._leases.lend(rank, shard.newest)
 
-    def _note_read(self, serve: Serve) -> None:
+    def _note_read(self, serve: Serve, now: float) -> None:
         self.shard.read_by(serve.worker)
         if self._chronicle is not None:
-            self._chronicle.served(serve, self.shard.version, self._port.now())
+            self._chronicle.served(serve, self.shard.version, now)
 
-    def _answer(self, serve: Serve, version: int) -> Params:
-        """Return the message that takes ``version`` to a worker."""
+    def _answer(self, serve: Serve, version: int, now: float) -> Params:
+        """Return the message that takes ``version`` to a worker now."""
         worker = serve.worker
         return Params(
             self._index,
             version,
             serve.clock,
             self._met[worker],
-            self._port.now() - self._taken[worker],
+            now - self._taken[worker],
             -1 if worker == self._cause else self._cause,
             self.shard.fresh_gaps.pop(worker, -1.0),
         )
@@ -180,9 +181,11 @@ class Server:
         """
         shard = self.shard
         announced: dict[int, Callable[[int], None]] = {}
+        now = self._port.now()
         for serve in serves:
             rank = self._ranks[serve.worker]
-            advance = self._port.announce(rank, self._answer(serve, shard.version + 1), buffer)
+            answer = self._answer(serve, shard.version + 1, now)
+            advance = self._port.announce(rank, answer, buffer)
             if advance is not None:
                 announced[serve.worker] = advance
                 self._leases.lend(rank, buffer)

@@ -446,8 +446,8 @@ def test_a_sound_policy_in_the_same_place_stays_green(
 def answers_with_the_version_before(monkeypatch):
     answer = Server._answer
 
-    def old(self, serve, version):
-        return answer(self, serve, max(0, version - (serve.clock % 3 == 2)))
+    def old(self, serve, version, now):
+        return answer(self, serve, max(0, version - (serve.clock % 3 == 2)), now)
 
     monkeypatch.setattr(Server, "_answer", old)
 
@@ -456,7 +456,7 @@ def tells_another_staleness(monkeypatch):
     answer = Server._answer
     monkeypatch.setattr(
         Server, "_answer",
-        lambda self, serve, version: answer(self, serve, version)._replace(
+        lambda self, serve, version, now: answer(self, serve, version, now)._replace(
             staleness=self._met[serve.worker] + (serve.clock == 3)
         ),
     )  # fmt: skip

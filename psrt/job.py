@@ -93,15 +93,24 @@ def _run_alone(config: TrainConfig, problem: Problem | None, say: Say) -> Run:
     np.copyto(port.theta, initial)
     log: EventLog | None = None
     if folder is not None and config.record:
-        header = history_header(
-            config, port.wiring, initial=initial, problem=problem, files=(EVENTS,), hosts=(0,)
-        )
-        write_header(folder.history, header)
         log = EventLog(folder.history / EVENTS, origin=port.now())
     worker = worker_role(port, config, problem, log=log)
+    plan = worker.strategy.plan
+    if folder is not None and config.record:
+        header = history_header(
+            config,
+            port.wiring,
+            initial=initial,
+            problem=problem,
+            files=(EVENTS,),
+            algorithm=None if plan is None else plan.algorithm,
+            extras=None if plan is None else plan.extras,
+            hosts=(0,),
+        )
+        write_header(folder.history, header)
     recorder = Recorder(1, log_every=config.log_every, folder=folder, say=say)
     port.on_report = recorder.add
-    say_plan(worker.strategy.plan, say)
+    say_plan(plan, say)
     with log or contextlib.nullcontext():
         drive(worker.run())
         if log is not None:
@@ -115,7 +124,7 @@ def _run_alone(config: TrainConfig, problem: Problem | None, say: Say) -> Run:
         recorder=recorder,
         folder=folder,
         say=say,
-        plan=worker.strategy.plan,
+        plan=plan,
     )
     if replay is not None:
         say(replay.verdict(result.theta))

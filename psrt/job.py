@@ -103,8 +103,7 @@ def _run_alone(config: TrainConfig, problem: Problem | None, say: Say) -> Run:
             initial=initial,
             problem=problem,
             files=(EVENTS,),
-            algorithm=None if plan is None else plan.algorithm,
-            extras=None if plan is None else plan.extras,
+            plan=plan,
             hosts=(0,),
         )
         write_header(folder.history, header)

@@ -82,8 +82,7 @@ def write_head(
         initial=initial,
         problem=problem,
         files=tuple(map(rank_file, range(port.wiring.size))),
-        algorithm=None if plan is None else plan.algorithm,
-        extras=None if plan is None else plan.extras,
+        plan=plan,
         hosts=tuple(hosts),
     )
     write_header(folder, header)

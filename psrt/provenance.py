@@ -14,6 +14,7 @@ from psrt.config import TrainConfig
 from psrt.history import Header
 from psrt.report import parameters_sha256
 from psrt.runtime.problem import Problem
+from psrt.runtime.strategy import ReducePlan
 from psrt.transport.port import Vector, Wiring
 
 #: Packages and modules of psrt that do not touch a run's numbers.
@@ -45,8 +46,7 @@ def history_header(
     initial: Vector,
     problem: Problem | None,
     files: tuple[str, ...],
-    algorithm: str | None = None,
-    extras: str | None = None,
+    plan: ReducePlan | None = None,
     hosts: tuple[int, ...] = (),
     simulated: bool = False,
     numerics: bool = True,
@@ -59,8 +59,7 @@ def history_header(
         initial: (n,) the parameters that training starts from.
         problem: what is trained; may tell a digest of its data by ``fingerprint() -> str``.
         files: names of the event files.
-        algorithm: what ``--allreduce`` came to.
-        extras: what it came to for the extras.
+        plan: how all workers sum; None where they do not.
         hosts: number of the host of each rank.
         simulated: whether time is virtual.
         numerics: whether there are numbers at all.
@@ -77,8 +76,8 @@ def history_header(
         psrt=psrt.__version__,
         numpy=np.__version__,
         files=files,
-        algorithm=algorithm,
-        extras=extras,
+        algorithm=None if plan is None else plan.algorithm,
+        extras=None if plan is None else plan.extras,
         hosts=hosts,
         simulated=simulated,
         numerics=numerics,

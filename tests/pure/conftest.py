@@ -190,3 +190,20 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             cells_of_line = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
             terminalreporter.line("  ".join([line[0].ljust(widths[0]), *cells_of_line[1:]]))
         terminalreporter.line("in all {} states, {} transitions, {} ends".format(*totals))
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that were saved, to look into."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    saved: list[Any] = []
+    save = Figure.savefig
+
+    def keep(figure: Any, path: Any, **options: Any) -> None:
+        saved.append(figure)
+        save(figure, path, **options)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return saved

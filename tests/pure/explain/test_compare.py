@@ -193,25 +193,14 @@ class TestRanges:
 
 class TestPlot:
     @pytest.fixture
-    def draw(self, monkeypatch, tmp_path):
+    def draw(self, figures, tmp_path):
         """Draw, and return the axes to look into."""
-        pytest.importorskip("matplotlib")
-        from matplotlib.figure import Figure
-
-        saved = []
-        save = Figure.savefig
-
-        def keep(figure, path, **options):
-            saved.append(figure)
-            save(figure, path, **options)
-
-        monkeypatch.setattr(Figure, "savefig", keep)
 
         def run(ranks, sizes=(KB, MB, 64 * MB), costs=COSTS):
             path = tmp_path / "plot.png"
             plot(compare(ranks, sizes, costs), path)
             assert path.read_bytes().startswith(b"\x89PNG")
-            return saved[-1].axes
+            return figures[-1].axes
 
         return run
 

@@ -14,7 +14,7 @@ import pytest
 
 from psrt import build
 from psrt.collective import ALGORITHMS
-from psrt.config import TrainConfig
+from psrt.config import STALENESS_RATE_NAMES, TrainConfig
 from psrt.sync import Apply, Keep, Policy, Serve, policy_for
 from psrt.transport import Costs
 from psrt.virtual_costs import VirtualCosts
@@ -23,15 +23,7 @@ from psrt.virtual_job import Scenario
 #: How many jobs are tried, and the seed of the first; ``make fuzz`` sets both.
 JOBS, SEED = int(os.environ.get("PSRT_FUZZ", "150")), int(os.environ.get("PSRT_FUZZ_SEED", "0"))
 
-RATES = (
-    "inverse",
-    "mean-inverse",
-    "power",
-    "exponential",
-    "drop",
-    "delay-compensated",
-    "gap-aware",
-)
+RATES = tuple(name for name in STALENESS_RATE_NAMES if name != "constant")
 COMPUTE = (
     "constant:0.001",
     "normal:0.001:0.0005",

@@ -88,7 +88,6 @@ def check_job(draw, ledger, folder, modes=MODES):
 
 
 def check_history(config, run, books, folder):
-    plan = run.workers[0].strategy.plan
     wiring = run.world.wiring
     header = history_header(
         resolve(config, ranks=wiring.size),
@@ -96,8 +95,7 @@ def check_history(config, run, books, folder):
         initial=books.initial(),
         problem=books,
         files=(EVENTS,),
-        algorithm=None if plan is None else plan.algorithm,
-        extras=None if plan is None else plan.extras,
+        plan=run.workers[0].strategy.plan,
         hosts=(0,) * wiring.size,
         simulated=True,
     )

@@ -7,28 +7,18 @@ import pytest
 from psrt.errors import ConfigError
 
 pytest.importorskip("matplotlib")
-from matplotlib.figure import Figure
-
 from psrt.report import mode_plot
 
 
 @pytest.fixture
-def draw(tmp_path, monkeypatch):
+def draw(figures, tmp_path):
     """Draws rows and returns the figure, to look into."""
-    saved = []
-    save = Figure.savefig
-
-    def keep(figure, path, **options):
-        saved.append(figure)
-        save(figure, path, **options)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
 
     def drawn(*rows, **options):
         path = tmp_path / "modes.png"
         mode_plot.compare_modes(rows, path, target=0.95, **options)
         assert path.read_bytes().startswith(b"\x89PNG")
-        return saved[-1]
+        return figures[-1]
 
     return drawn
 

@@ -6,23 +6,7 @@ import pytest
 from psrt.errors import ConfigError
 
 pytest.importorskip("matplotlib")
-from matplotlib.figure import Figure
-
 from psrt.report import plots
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that were saved, to look into."""
-    saved = []
-    save = Figure.savefig
-
-    def keep(figure, path, **options):
-        saved.append(figure)
-        save(figure, path, **options)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return saved
 
 
 def study(rate, workers, accuracy):

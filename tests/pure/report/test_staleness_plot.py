@@ -6,27 +6,17 @@ import pytest
 from psrt.report import Counts, Staleness, Waiting
 
 pytest.importorskip("matplotlib")
-from matplotlib.figure import Figure
-
 from psrt.report.staleness_plot import shares_by_age, staleness_of_run
 
 
 @pytest.fixture
-def draw(monkeypatch, tmp_path):
+def draw(figures, tmp_path):
     """Draws a run and returns its panels."""
-    saved = []
-    save = Figure.savefig
-
-    def keep(figure, path, **options):
-        saved.append(figure)
-        save(figure, path, **options)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
 
     def panels(summary, records=()):
         staleness_of_run(summary, records, tmp_path / "run.png", note="mine")
         assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
-        return saved[-1].axes[:6]
+        return figures[-1].axes[:6]
 
     return panels
 

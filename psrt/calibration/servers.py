@@ -99,12 +99,12 @@ class Serving:
 
     def _note(self, time: float, kind: int, worker: int, clock: int, version: int) -> None:
         """Take in one event."""
-        if kind == Kind.SERVE:
+        if kind == Kind.REPLY:
             self.answered[worker, clock] = self._decided
             return
-        if kind == Kind.TAKE or (kind == Kind.LEFT and self._leavers[worker]):
+        if kind == Kind.RECEIVE or (kind == Kind.LEFT and self._leavers[worker]):
             self._take(worker, time)
-        elif kind == Kind.KEEP:
+        elif kind == Kind.SAVE:
             self._work(1, time)
         elif kind == Kind.APPLY and version > self._version:
             self._version = version
@@ -135,9 +135,9 @@ def _corrected(events: Events, reads: Mapping[Step, float]) -> list[float]:
     read = np.inf
     columns = (events[name].tolist() for name in ("kind", "worker", "clock"))
     for i, (kind, worker, clock) in reversed(list(enumerate(zip(*columns, strict=True)))):
-        if kind == Kind.SERVE:
+        if kind == Kind.REPLY:
             read = min(read, reads.get((worker, clock), np.inf))
-        elif kind in (Kind.APPLY, Kind.KEEP):
+        elif kind in (Kind.APPLY, Kind.SAVE):
             times[i] = min(times[i], read)
     return times
 

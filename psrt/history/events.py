@@ -19,16 +19,16 @@ REDUCED     the sum is over: clock, version: updates so far, ``weight``: of all 
             ``rate``: η, ``seconds``: waiting; flag PRESENT while any worker is still training
 LEAVE       the worker is done: clock
 at a server
-TAKE        a push was taken up: shard, clock, version it was computed on, samples, progress
-KEEP        its gradient was saved because its worker goes on: shard, clock
+RECEIVE     a push was taken up: shard, clock, version it was computed on, samples, progress
+SAVE        its gradient was saved because its worker goes on: shard, clock
 APPLY       it is in this version; one event for each push of an update, in the order of their
             summation: shard, clock, version: the new one, tau, samples, ``rate``: η·r(τ), ``gap``,
             ``seconds``: of the whole update. An update out of nothing has worker −1 and clock −1
 DROP        it is not used: shard, clock, version it was computed on, tau; flag LATE or LOST
-SERVE       a worker was answered: shard, clock it goes on with, version
+REPLY       a worker was answered: shard, clock it goes on with, version
 LEFT        a worker's ``LEAVE`` was taken: shard, clock
 anywhere
-CHECKPOINT  the parameters were saved for good: shard (−1 without servers), version
+FINAL       the parameters as they are at the end were written: shard (−1 without servers), version
 END         the last event of a file: clock: events before it, version: their CRC-32
 ==========  =====================================================================================
 """
@@ -50,19 +50,19 @@ class Kind(IntEnum):
     REDUCE = 4
     REDUCED = 5
     LEAVE = 6
-    TAKE = 16
-    KEEP = 17
+    RECEIVE = 16
+    SAVE = 17
     APPLY = 18
     DROP = 19
-    SERVE = 20
+    REPLY = 20
     LEFT = 21
-    CHECKPOINT = 32
+    FINAL = 32
     END = 33
 
 
 #: Kinds that a worker writes, and those of a server.
 WORKER_KINDS = (Kind.READ, Kind.PUSH, Kind.STEP, Kind.REDUCE, Kind.REDUCED, Kind.LEAVE)
-SERVER_KINDS = (Kind.TAKE, Kind.KEEP, Kind.APPLY, Kind.DROP, Kind.SERVE, Kind.LEFT)
+SERVER_KINDS = (Kind.RECEIVE, Kind.SAVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.LEFT)
 
 #: Flags of REDUCE and REDUCED: somebody is still training.
 PRESENT = 1

@@ -26,7 +26,7 @@ _NOWHERE, _AT_WORKER, _AT_SERVER, _ANYWHERE = range(4)
 _PLACES = np.full(256, _NOWHERE, np.uint8)
 _PLACES[list(WORKER_KINDS)] = _AT_WORKER
 _PLACES[list(SERVER_KINDS)] = _AT_SERVER
-_PLACES[Kind.CHECKPOINT] = _ANYWHERE
+_PLACES[Kind.FINAL] = _ANYWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,15 @@ class History:
     header: Header
     #: By worker number: its READ, PUSH, STEP, REDUCE, REDUCED, LEAVE events.
     workers: tuple[Events, ...]
-    #: By shard: its TAKE, KEEP, APPLY, DROP, SERVE, LEFT events.
+    #: By shard: its RECEIVE, SAVE, APPLY, DROP, REPLY, LEFT events.
     shards: tuple[Events, ...]
-    #: CHECKPOINT events.
-    checkpoints: Events
+    #: FINAL events.
+    finals: Events
 
     @property
     def events(self) -> int:
         """How many there are in all, without the ends of files."""
-        return sum(map(len, (*self.workers, *self.shards, self.checkpoints)))
+        return sum(map(len, (*self.workers, *self.shards, self.finals)))
 
 
 def read_history(run: str | PathLike[str]) -> History:

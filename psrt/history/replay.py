@@ -40,7 +40,7 @@ class Script:
     @classmethod
     def of(cls, shard: int, events: np.ndarray[Any, np.dtype[np.void]]) -> Script:
         """Return the script of a shard from its events, as ``History.shards`` has them."""
-        taken = np.flatnonzero(np.isin(events["kind"], (Kind.TAKE, Kind.LEFT)))
+        taken = np.flatnonzero(np.isin(events["kind"], (Kind.RECEIVE, Kind.LEFT)))
         rows = np.empty((len(taken), len(COLUMNS)), np.int64)
         rows[:, _EVENT] = taken
         for column in range(1, len(COLUMNS)):

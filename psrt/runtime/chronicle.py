@@ -21,13 +21,13 @@ _STEP = int(Kind.STEP)
 _REDUCE = int(Kind.REDUCE)
 _REDUCED = int(Kind.REDUCED)
 _LEAVE = int(Kind.LEAVE)
-_TAKE = int(Kind.TAKE)
-_KEEP = int(Kind.KEEP)
+_RECEIVE = int(Kind.RECEIVE)
+_SAVE = int(Kind.SAVE)
 _APPLY = int(Kind.APPLY)
 _DROP = int(Kind.DROP)
-_SERVE = int(Kind.SERVE)
+_REPLY = int(Kind.REPLY)
 _LEFT = int(Kind.LEFT)
-_CHECKPOINT = int(Kind.CHECKPOINT)
+_FINAL = int(Kind.FINAL)
 _NAN = math.nan
 
 
@@ -42,13 +42,13 @@ class ShardChronicle:
         """A message was taken up."""
         if type(message) is Push:
             worker, clock, version, samples, progress, _ = message
-            self._add(_TAKE, now, worker, clock, version, self._shard, samples, progress)
+            self._add(_RECEIVE, now, worker, clock, version, self._shard, samples, progress)
         else:
             self._add(_LEFT, now, message.worker, message.clock, -1, self._shard)
 
     def kept(self, push: Push, now: float) -> None:
         """A gradient was saved for its update."""
-        self._add(_KEEP, now, push.worker, push.clock, push.version, self._shard)
+        self._add(_SAVE, now, push.worker, push.clock, push.version, self._shard)
 
     def applied(
         self, pushes: Sequence[Push], books: Books, lr: float, began: float, now: float
@@ -73,11 +73,11 @@ class ShardChronicle:
 
     def served(self, serve: Serve, version: int, now: float) -> None:
         """A worker was answered with this version."""
-        self._add(_SERVE, now, serve.worker, serve.clock, version, self._shard)
+        self._add(_REPLY, now, serve.worker, serve.clock, version, self._shard)
 
     def saved(self, version: int, now: float) -> None:
         """The span was saved for good."""
-        self._add(_CHECKPOINT, now, -1, -1, version, self._shard)
+        self._add(_FINAL, now, -1, -1, version, self._shard)
 
 
 class WorkerChronicle:
@@ -136,4 +136,4 @@ class WorkerChronicle:
 
     def saved(self, updates: int, now: float) -> None:
         """The parameters that all workers share were saved for good."""
-        self._add(_CHECKPOINT, now, self._worker, -1, updates)
+        self._add(_FINAL, now, self._worker, -1, updates)

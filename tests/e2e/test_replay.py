@@ -120,7 +120,7 @@ def test_no_run_and_no_history(copy):
 def edit_events(path):
     """Give the last push of a server's file a clock that nobody will push, and a check sum."""
     events = np.load(path)
-    at = np.flatnonzero(events["kind"] == Kind.TAKE)[-1]
+    at = np.flatnonzero(events["kind"] == Kind.RECEIVE)[-1]
     events["clock"][at] += 3
     events["version"][-1] = zlib.crc32(events[:-1].tobytes())
     np.save(path, events)

@@ -52,7 +52,7 @@ def test_the_history_says_what_the_summary_says(comm, shared_folder, flags):
         assert (events["worker"] == worker).all()
         assert (np.diff(events["time"]) >= 0).all()
         assert (events["kind"] == Kind.LEAVE).sum() == 1
-    versions = history.checkpoints["version"]
+    versions = history.finals["version"]
     assert versions.size == max(1, summary.servers)
     assert versions.max() == summary.updates
     trained = np.concatenate(

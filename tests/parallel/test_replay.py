@@ -198,7 +198,7 @@ def test_what_came_early_is_held(comm, shared_folder, record):
         history = read_history(again)
         pushes = np.concatenate([w[w["kind"] == Kind.PUSH] for w in history.workers])
         sent = pushes[np.argsort(pushes["time"], kind="stable")][["worker", "clock"]].tolist()
-        takes = history.shards[0][history.shards[0]["kind"] == Kind.TAKE]
+        takes = history.shards[0][history.shards[0]["kind"] == Kind.RECEIVE]
         assert sent != takes[["worker", "clock"]].tolist()
 
 

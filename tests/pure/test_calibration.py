@@ -327,7 +327,7 @@ def test_what_is_owed_is_paid_once():
 def test_a_server_takes_in_another_order_than_was_sent():
     """It had waited for the first, and was not busy before it took the second up."""
     server = np.zeros(4, EVENT)
-    server["kind"] = [Kind.TAKE, Kind.APPLY, Kind.TAKE, Kind.APPLY]
+    server["kind"] = [Kind.RECEIVE, Kind.APPLY, Kind.RECEIVE, Kind.APPLY]
     server["worker"] = [1, 1, 0, 0]
     server["version"] = [0, 1, 0, 2]
     server["samples"] = 32
@@ -346,7 +346,7 @@ def test_a_server_takes_in_another_order_than_was_sent():
 def test_an_update_is_over_when_it_has_been_read():
     """Its server may be kept from writing that down: by who has read it, and computes."""
     server = np.zeros(5, EVENT)
-    server["kind"] = [Kind.TAKE, Kind.APPLY, Kind.SERVE, Kind.TAKE, Kind.APPLY]
+    server["kind"] = [Kind.RECEIVE, Kind.APPLY, Kind.REPLY, Kind.RECEIVE, Kind.APPLY]
     server["clock"] = [0, 0, 1, 1, 1]
     server["version"] = [0, 1, 1, 1, 2]
     server["samples"] = 32
@@ -386,7 +386,7 @@ def test_messages_that_wait_are_taken_up_in_turn(tmp_path, seed):
         with EventLog(path) as log:
             simulate(config, workers=3, seed=seed, costs=costs, numerics=False, log=log)
         events = np.load(path)
-        return events["worker"][events["kind"] == Kind.TAKE].tolist()
+        return events["worker"][events["kind"] == Kind.RECEIVE].tolist()
 
     in_turn = takes(take=lambda rank, message, waited, rng: 1e-4 * isinstance(message, Push))
     assert in_turn[:12] == [0, 1, 2] * 4

@@ -245,7 +245,7 @@ def test_an_edited_config_on_both_sides_comes_to_something_else(copy):
 
 def swap_takes(events):
     """Swap the first two pushes of two workers that come one after the other at shard 0."""
-    takes = np.flatnonzero((events["kind"] == Kind.TAKE) & (events["shard"] == 0))
+    takes = np.flatnonzero((events["kind"] == Kind.RECEIVE) & (events["shard"] == 0))
     workers = events["worker"][takes]
     i = next(i for i in range(4, len(takes)) if workers[i] != workers[i + 1])
     events[[takes[i], takes[i + 1]]] = events[[takes[i + 1], takes[i]]]
@@ -262,7 +262,7 @@ def repeat_last_leave(events):
 
 
 def drop_last_push(events):
-    return np.delete(events, np.flatnonzero(events["kind"] == Kind.TAKE)[-1])
+    return np.delete(events, np.flatnonzero(events["kind"] == Kind.RECEIVE)[-1])
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_every_mode_leaves_the_files_of_a_run(kept, tmp_path, name, numerics):
     assert any("loss" in line for line in said) == numerics
     found = read_history("run")
     assert (found.header.simulated, found.header.numerics) == (True, numerics)
-    assert len(found.checkpoints) == max(1, summary.servers)
+    assert len(found.finals) == max(1, summary.servers)
     applied = sum(int((events["kind"] == Kind.APPLY).sum()) for events in found.shards)
     assert applied >= sum(summary.staleness.histogram) * (summary.servers > 0)
 

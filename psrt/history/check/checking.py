@@ -55,7 +55,7 @@ def check(
         history.header,
         workers=joined(history.workers, "worker"),
         shards=[Table(events, f"shard {i}") for i, events in enumerate(history.shards)],
-        checkpoints=Table(history.checkpoints, "checkpoint"),
+        finals=Table(history.finals, "final state"),
         summary=summary,
         crashed=crashed,
     )
@@ -72,7 +72,7 @@ class _Case:
     header: Header
     workers: Table
     shards: list[Table]
-    checkpoints: Table
+    finals: Table
     summary: Mapping[str, object] | None
     crashed: Collection[int] | None
     findings: Findings = field(default_factory=Findings)
@@ -80,7 +80,7 @@ class _Case:
     @property
     def tables(self) -> list[Table]:
         """All events."""
-        return [self.workers, *self.shards, self.checkpoints]
+        return [self.workers, *self.shards, self.finals]
 
     @property
     def _sound(self) -> bool:
@@ -102,7 +102,7 @@ class _Case:
 
     def _check_fields(self) -> None:
         check_times(self.workers, "worker", self.findings)
-        check_times(self.checkpoints, "shard", self.findings)
+        check_times(self.finals, "shard", self.findings)
         for table in self.shards:
             check_times(table, None, self.findings)
         if self._sound:
@@ -117,7 +117,7 @@ class _Case:
         kind = Kind.REDUCED if contract.mode == "allreduce" else Kind.STEP
         check_own_rates(self.header, workers, kind, findings)
         last = int(np.flatnonzero(workers["worker"] == 0)[-1])  # of the one that saves
-        check_saved(self.checkpoints, -1, updates, Spot(workers, last), findings)
+        check_saved(self.finals, -1, updates, Spot(workers, last), findings)
         if self.summary is not None:
             check_updates(self.summary, contract, updates, findings)
 
@@ -148,7 +148,7 @@ class _Case:
         check_answers(contract, shard, fates, findings)
         check_rates(contract, self.header, shard, fates, findings)
         check_delivery(contract, workers, shard, findings)
-        check_shard_saved(self.checkpoints, shard, findings)
+        check_shard_saved(self.finals, shard, findings)
 
     def _check_local(self, workers: Workers) -> None:
         """Check the local steps between averages over servers."""

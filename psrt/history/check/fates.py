@@ -34,7 +34,7 @@ def check_fates(contract: Contract, shard: Shard, findings: Findings) -> Fates:
     waits = ~takes.asks & ~late & (contract.rounds | (takes.samples > 0))
     applied = _uses(shard, Kind.APPLY, findings)
     dropped = _uses(shard, Kind.DROP, findings)
-    kept = _uses(shard, Kind.KEEP, findings)
+    kept = _uses(shard, Kind.SAVE, findings)
     fates = Fates(waits, late, applied, dropped, kept)
     _check_all_used(shard, fates, findings)
     _check_drops(shard, fates, findings)
@@ -49,7 +49,7 @@ def _uses(shard: Shard, kind: Kind, findings: Findings) -> Ints:
     at = table.where(kind)
     at = at[table["worker"][at] >= 0]
     of = shard.find_take(at)
-    says = {Kind.APPLY: "applied", Kind.DROP: "dropped", Kind.KEEP: "kept"}[kind]
+    says = {Kind.APPLY: "applied", Kind.DROP: "dropped", Kind.SAVE: "kept"}[kind]
 
     def who(i: int) -> str:
         return (
@@ -66,7 +66,7 @@ def _uses(shard: Shard, kind: Kind, findings: Findings) -> Ints:
         ONCE, ~repeats(of), table, at, lambda i: f"{who(i)} again",
         lambda i: shard.spots(int(takes.at[of[i]]), int(found[of[i]])),
     )  # fmt: skip
-    if kind != Kind.KEEP:
+    if kind != Kind.SAVE:
         same = (table["samples"][at] == takes.samples[of]) & (
             table.real("progress")[at] == table.real("progress")[takes.at[of]]
         )

@@ -15,11 +15,11 @@ from psrt.history.events import LATE, LOST, PRESENT, Kind
 #: Kinds whose ``clock``, and whose ``version``, counts something.
 _CLOCKED = (
     Kind.READ, Kind.PUSH, Kind.STEP, Kind.REDUCE, Kind.REDUCED, Kind.LEAVE,
-    Kind.TAKE, Kind.KEEP, Kind.DROP, Kind.SERVE, Kind.LEFT,
+    Kind.RECEIVE, Kind.SAVE, Kind.DROP, Kind.REPLY, Kind.LEFT,
 )  # fmt: skip
 _VERSIONED = (
-    Kind.READ, Kind.PUSH, Kind.REDUCE, Kind.REDUCED, Kind.TAKE, Kind.APPLY, Kind.DROP, Kind.SERVE,
-    Kind.CHECKPOINT,
+    Kind.READ, Kind.PUSH, Kind.REDUCE, Kind.REDUCED, Kind.RECEIVE, Kind.APPLY, Kind.DROP,
+    Kind.REPLY, Kind.FINAL,
 )  # fmt: skip
 #: Kinds that happen between a worker and a shard, and among the workers alone.
 _SERVED = (Kind.READ, Kind.PUSH)
@@ -79,12 +79,12 @@ def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
     """Check that workers and shards are those of the run, and kinds those of its mode."""
     shard, worker, clock = table["shard"], table["worker"], table["clock"]
     applied = table.are(Kind.APPLY)
-    anybody = applied | table.are(Kind.CHECKPOINT)
+    anybody = applied | table.are(Kind.FINAL)
     holds = (worker < contract.workers) & ((worker >= 0) | anybody)
     holds &= ~applied | ((worker < 0) == (clock < 0)) & (clock >= -1)
     _expect(findings, table, holds, lambda i: f"of worker {worker[i]} at clock {clock[i]}")
     served = contract.shards > 0
-    needs_shard = table.are(*_SERVED) | (table.are(Kind.CHECKPOINT) & served)
+    needs_shard = table.are(*_SERVED) | (table.are(Kind.FINAL) & served)
     holds = ~needs_shard | ((shard >= 0) & (shard < contract.shards))
     _expect(findings, table, holds, lambda i: f"of shard {shard[i]} of {contract.shards}")
     strange = table.are(*(_UNSERVED if served else _SERVED))

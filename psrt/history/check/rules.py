@@ -22,7 +22,7 @@ RATES = "rates"
 STEPS = "steps"
 AVERAGING = "averaging"
 REDUCES = "sums"
-CHECKPOINT = "checkpoints"
+FINAL = "checkpoints"
 SUMMARY = "summary"
 
 #: Rule → what holds if it is kept.
@@ -47,6 +47,6 @@ RULES = {
     RATES: "all gradients of an update have its rate times what their staleness is worth",
     AVERAGING: "averages come when their period says",
     REDUCES: "all workers take part in every sum and take the same from it",
-    CHECKPOINT: "what was saved at the end is the last version",
+    FINAL: "what was saved at the end is the last version",
     SUMMARY: "the summary tells of the same updates, drops and staleness",
 }

@@ -20,13 +20,13 @@ _TOLD = {
     Kind.REDUCE: ("worker", "clock", "version", "samples", "weight"),
     Kind.REDUCED: ("worker", "clock", "version", "weight", "rate"),
     Kind.LEAVE: ("worker", "clock"),
-    Kind.TAKE: ("shard", "worker", "clock", "version", "samples", "progress"),
-    Kind.KEEP: ("shard", "worker", "clock"),
+    Kind.RECEIVE: ("shard", "worker", "clock", "version", "samples", "progress"),
+    Kind.SAVE: ("shard", "worker", "clock"),
     Kind.APPLY: ("shard", "worker", "clock", "version", "tau", "samples", "rate"),
     Kind.DROP: ("shard", "worker", "clock", "version", "tau"),
-    Kind.SERVE: ("shard", "worker", "clock", "version"),
+    Kind.REPLY: ("shard", "worker", "clock", "version"),
     Kind.LEFT: ("shard", "worker", "clock"),
-    Kind.CHECKPOINT: ("shard", "version"),
+    Kind.FINAL: ("shard", "version"),
 }
 _FLAGS = {
     (Kind.DROP, LATE): "late",

@@ -16,7 +16,7 @@ Bools = NDArray[np.bool_]
 
 
 class Table:
-    """The events of one shard, of all workers (worker after worker), or the checkpoints."""
+    """The events of one shard, of all workers (worker after worker), or the FINAL ones."""
 
     def __init__(self, events: Events, name: str) -> None:
         #: The records themselves, in order.

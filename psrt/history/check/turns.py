@@ -28,7 +28,7 @@ def look_at(
         died: by worker, whether it never said that it leaves.
         findings: takes what is wrong.
     """
-    starts = table.are(Kind.TAKE, Kind.LEFT)
+    starts = table.are(Kind.RECEIVE, Kind.LEFT)
     findings.expect(
         TURNS, starts[:1], table, np.zeros(min(1, len(table)), np.int64),
         lambda _: f"shard {number} acts before any message came",
@@ -65,7 +65,7 @@ def _versions(number: int, table: Table, findings: Findings) -> Ints:
         lambda i: (Spot(table, int(applied[i - 1])),) if i else (),
     )  # fmt: skip
     newest = np.maximum.accumulate(np.where(table.are(Kind.APPLY), table["version"], 0))
-    served = table.where(Kind.SERVE)
+    served = table.where(Kind.REPLY)
     told = table["version"][served]
     findings.expect(
         VERSIONS, told == newest[served], table, served,
@@ -103,17 +103,17 @@ def _turns(
     died: Bools,
     findings: Findings,
 ) -> Takes:
-    """Check that TAKE and SERVE alternate for each worker until LEFT; return what was taken."""
-    told = table.where(Kind.TAKE, Kind.SERVE, Kind.LEFT)
+    """Check that RECEIVE and REPLY alternate for each worker until LEFT; return what was taken."""
+    told = table.where(Kind.RECEIVE, Kind.REPLY, Kind.LEFT)
     at = told[np.argsort(table["worker"][told], kind="stable")]
     worker, kind = table["worker"][at], table["kind"][at]
     follows = np.diff(worker, prepend=-1) == 0
     before = np.where(follows, np.concatenate([[0], kind])[:-1], 0)
-    take, serve = kind == Kind.TAKE, kind == Kind.SERVE
-    holds = np.where(take, (before == 0) | (before == Kind.SERVE), True)
-    holds &= ~serve | (before == Kind.TAKE)
+    take, serve = kind == Kind.RECEIVE, kind == Kind.REPLY
+    holds = np.where(take, (before == 0) | (before == Kind.REPLY), True)
+    holds &= ~serve | (before == Kind.RECEIVE)
     holds &= before != Kind.LEFT
-    holds &= ~((kind == Kind.LEFT) & (before == Kind.TAKE) & ~died[worker])
+    holds &= ~((kind == Kind.LEFT) & (before == Kind.RECEIVE) & ~died[worker])
     findings.expect(
         TURNS, holds, table, at,
         lambda i: _out_of_turn(number, int(worker[i]), int(kind[i]), int(before[i])),
@@ -122,11 +122,11 @@ def _turns(
     found = np.flatnonzero(take)
     answered = np.concatenate([serve & follows, [False]])[found + 1]
     positions = at[found]
-    previous = np.where(before[found] == Kind.SERVE, np.concatenate([[-1], at])[found], -1)
+    previous = np.where(before[found] == Kind.REPLY, np.concatenate([[-1], at])[found], -1)
     clock = table["clock"][positions]
     given = np.where(previous < 0, 0, table["clock"][previous])
     asks = (clock > given) & (table["samples"][positions] == 0) & (contract.backup > 0)
-    messages = np.cumsum(table.are(Kind.TAKE, Kind.LEFT)) - 1
+    messages = np.cumsum(table.are(Kind.RECEIVE, Kind.LEFT)) - 1
     return Takes(
         at=positions,
         message=messages[positions],
@@ -145,9 +145,9 @@ def _out_of_turn(number: int, worker: int, kind: int, before: int) -> str:
     who = f"worker {worker}"
     if before == Kind.LEFT:
         return f"shard {number} has {Kind(kind).name} of {who}, which had left it"
-    if kind == Kind.TAKE:
+    if kind == Kind.RECEIVE:
         return f"shard {number} took up another push of {who} before it had answered the last one"
-    if kind == Kind.SERVE:
+    if kind == Kind.REPLY:
         return f"shard {number} answered {who}, which had no push unanswered"
     return f"{who} left shard {number} with its last push unanswered, and yet said that it leaves"
 

@@ -1,7 +1,7 @@
 """What the tests of histories share: histories of small runs in virtual time, and written ones.
 
 A written history is a text with an event a line: its kind, then fields by their first letter, as in
-``TAKE w1 c0 v0 m1``. Time goes on by a millisecond a line.
+``RECEIVE w1 c0 v0 m1``. Time goes on by a millisecond a line.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def record(
         config, problem, workers=workers, seed=seed, costs=COSTS[costs], log=log, crashes=crashes
     )
     for shard, server in enumerate(run.servers):
-        log.add(Kind.CHECKPOINT, run.seconds, -1, -1, server.shard.version, shard)
+        log.add(Kind.FINAL, run.seconds, -1, -1, server.shard.version, shard)
     if not run.servers:
-        log.add(Kind.CHECKPOINT, run.seconds, 0, -1, run.workers[0].strategy.updates)
+        log.add(Kind.FINAL, run.seconds, 0, -1, run.workers[0].strategy.updates)
     wiring = run.world.wiring
     header = history_header(
         resolve(config, ranks=wiring.size), wiring, initial=np.zeros(wiring.n, np.float32),
@@ -176,11 +176,11 @@ def events_of(text: str) -> np.ndarray:
         event["kind"], event["gap"], event["time"] = Kind[kind], math.nan, i / 1000
         if kind in ("STEP", "REDUCE", "REDUCED", "LEAVE"):
             event["shard"] = -1
-        if kind in ("PUSH", "TAKE", "APPLY", "STEP", "DROP", "REDUCE"):
+        if kind in ("PUSH", "RECEIVE", "APPLY", "STEP", "DROP", "REDUCE"):
             event["samples"] = 1
         if kind in ("APPLY", "STEP", "REDUCED"):
             event["rate"] = 0.1
-        if kind == "CHECKPOINT":
+        if kind == "FINAL":
             event["worker"], event["clock"] = -1, -1
         for field in fields:
             event[_FIELDS[field[0]]] = float(field[1:]) if "." in field else int(field[1:])

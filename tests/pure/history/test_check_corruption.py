@@ -27,13 +27,13 @@ MEANT = {
     Kind.REDUCE: ("worker", "clock", "version", "samples", "weight", "flag"),
     Kind.REDUCED: ("worker", "clock", "version", "weight", "rate", "flag"),
     Kind.LEAVE: ("worker", "clock"),
-    Kind.TAKE: ("shard", "worker", "clock", "version", "samples", "progress"),
-    Kind.KEEP: ("shard", "worker", "clock"),
+    Kind.RECEIVE: ("shard", "worker", "clock", "version", "samples", "progress"),
+    Kind.SAVE: ("shard", "worker", "clock"),
     Kind.APPLY: ("shard", "worker", "clock", "version", "tau", "samples", "progress"),
     Kind.DROP: ("shard", "worker", "clock", "version", "tau", "samples", "flag"),
-    Kind.SERVE: ("shard", "worker", "clock", "version"),
+    Kind.REPLY: ("shard", "worker", "clock", "version"),
     Kind.LEFT: ("shard", "worker", "clock"),
-    Kind.CHECKPOINT: ("shard", "version"),
+    Kind.FINAL: ("shard", "version"),
 }
 NUMBERS = [-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 5, 100, 2**31 - 1, 2**53, 2**62, 2**63 - 1]
 REALS = [math.nan, math.inf, -math.inf, -1.0, 0.0, 0.5, 1.0, 3.0, 1e30]
@@ -50,9 +50,7 @@ def good(recorded, ledger, config_of, modes):
         books = ledger(steps, max(servers, 1), empty=[(0, 2)])
         config = config_of(name, servers, epochs=1)
         history = recorded(config, books, workers=len(steps), seed=3).history
-        return history.header, np.concatenate(
-            [*history.workers, *history.shards, history.checkpoints]
-        )
+        return history.header, np.concatenate([*history.workers, *history.shards, history.finals])
 
     return made
 
@@ -118,7 +116,7 @@ def test_one_event_lost_doubled_or_moved(good, mode, data):
     ok = outcome_of(header, events[order])
     if way == "swapped":  # of two that do not know of each other either may be first
         return
-    if way == "doubled" and events["kind"][i] == Kind.CHECKPOINT:  # saved twice is saved
+    if way == "doubled" and events["kind"][i] == Kind.FINAL:  # saved twice is saved
         return
     assert not ok, f"{way}: {events[i]}"
 

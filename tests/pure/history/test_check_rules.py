@@ -10,30 +10,30 @@ SSP_1 = """
     READ w0 c0 v0
     READ w1 c0 v0
     PUSH w0 c0 v0
-    TAKE w0 c0 v0
+    RECEIVE w0 c0 v0
     APPLY w0 c0 v1 t0
-    SERVE w0 c1 v1
+    REPLY w0 c1 v1
     READ w0 c1 v1 t0
     PUSH w0 c1 v1
-    TAKE w0 c1 v1
+    RECEIVE w0 c1 v1
     APPLY w0 c1 v2 t0       # two ahead: has to wait
     PUSH w1 c0 v0
-    TAKE w1 c0 v0
+    RECEIVE w1 c0 v0
     APPLY w1 c0 v3 t2
-    SERVE w0 c2 v3
-    SERVE w1 c1 v3
+    REPLY w0 c2 v3
+    REPLY w1 c1 v3
     READ w0 c2 v3 t0
     LEAVE w0 c2
     LEFT w0 c2
     READ w1 c1 v3 t2
     PUSH w1 c1 v3
-    TAKE w1 c1 v3
+    RECEIVE w1 c1 v3
     APPLY w1 c1 v4 t0
-    SERVE w1 c2 v4
+    REPLY w1 c2 v4
     READ w1 c2 v4 t0
     LEAVE w1 c2
     LEFT w1 c2
-    CHECKPOINT v4
+    FINAL v4
 """
 
 ASYNC_DROP_0 = """
@@ -41,42 +41,42 @@ ASYNC_DROP_0 = """
     READ w1 c0 v0
     PUSH w0 c0 v0
     PUSH w1 c0 v0
-    TAKE w0 c0 v0
+    RECEIVE w0 c0 v0
     APPLY w0 c0 v1 t0
-    SERVE w0 c1 v1
-    TAKE w1 c0 v0
+    REPLY w0 c1 v1
+    RECEIVE w1 c0 v0
     DROP w1 c0 v0 t1 f1
-    SERVE w1 c1 v1
+    REPLY w1 c1 v1
     READ w0 c1 v1 t0
     READ w1 c1 v1 t1
     PUSH w1 c1 v1 m0        # no gradient
-    TAKE w1 c1 v1 m0
-    SERVE w1 c2 v1
+    RECEIVE w1 c1 v1 m0
+    REPLY w1 c2 v1
     READ w1 c2 v1 t0
     LEAVE w0 c1
     LEAVE w1 c2
     LEFT w0 c1
     LEFT w1 c2
-    CHECKPOINT v1
+    FINAL v1
 """
 
 SOFTSYNC_1 = """
     READ w0 c0 v0
     READ w1 c0 v0
     PUSH w0 c0 v0
-    TAKE w0 c0 v0
-    KEEP w0 c0
-    SERVE w0 c1 v0
+    RECEIVE w0 c0 v0
+    SAVE w0 c0
+    REPLY w0 c1 v0
     READ w0 c1 v0 t0
     PUSH w0 c1 v0
-    TAKE w0 c1 v0
+    RECEIVE w0 c1 v0
     APPLY w0 c0 v1 t0
     APPLY w0 c1 v1 t0
-    SERVE w0 c2 v1
+    REPLY w0 c2 v1
     PUSH w1 c0 v0
-    TAKE w1 c0 v0
-    KEEP w1 c0
-    SERVE w1 c1 v1
+    RECEIVE w1 c0 v0
+    SAVE w1 c0
+    REPLY w1 c1 v1
     READ w1 c1 v1 t1
     LEAVE w1 c1
     READ w0 c2 v1 t0
@@ -84,7 +84,7 @@ SOFTSYNC_1 = """
     LEFT w1 c1
     APPLY w1 c0 v2 t1       # one is left, so one will do
     LEFT w0 c2
-    CHECKPOINT v2
+    FINAL v2
 """
 
 #: A gradient that was kept is summed with one that was not.
@@ -93,45 +93,45 @@ SOFTSYNC_MIXED = """
     READ w1 c0 v0
     PUSH w0 c0 v0
     PUSH w1 c0 v0
-    TAKE w1 c0 v0
-    KEEP w1 c0
-    SERVE w1 c1 v0
-    TAKE w0 c0 v0
+    RECEIVE w1 c0 v0
+    SAVE w1 c0
+    REPLY w1 c1 v0
+    RECEIVE w0 c0 v0
     APPLY w1 c0 v1 t0
     APPLY w0 c0 v1 t0
-    SERVE w0 c1 v1
+    REPLY w0 c1 v1
     READ w0 c1 v1 t0
     READ w1 c1 v0 t0
     LEAVE w0 c1
     LEAVE w1 c1
     LEFT w0 c1
     LEFT w1 c1
-    CHECKPOINT v1
+    FINAL v1
 """
 
 SYNC = """
     READ w0 c0 v0
     READ w1 c0 v0
     PUSH w1 c0 v0
-    TAKE w1 c0 v0
+    RECEIVE w1 c0 v0
     PUSH w0 c0 v0
-    TAKE w0 c0 v0
+    RECEIVE w0 c0 v0
     APPLY w0 c0 v1 t0
     APPLY w1 c0 v1 t0
-    SERVE w1 c1 v1
-    SERVE w0 c1 v1
+    REPLY w1 c1 v1
+    REPLY w0 c1 v1
     READ w1 c1 v1 t0
     READ w0 c1 v1 t0
     PUSH w0 c1 v1
     LEAVE w1 c1
-    TAKE w0 c1 v1
+    RECEIVE w0 c1 v1
     LEFT w1 c1
     APPLY w0 c1 v2 t0
-    SERVE w0 c2 v2
+    REPLY w0 c2 v2
     READ w0 c2 v2 t0
     LEAVE w0 c2
     LEFT w0 c2
-    CHECKPOINT v2
+    FINAL v2
 """
 
 #: Worker 1 dies with its push of round 1 at the server: that is lost, and worker 0 goes on.
@@ -139,17 +139,17 @@ SYNC_DEATH = """
     READ w0 c0 v0
     READ w1 c0 v0
     PUSH w1 c0 v0
-    TAKE w1 c0 v0
+    RECEIVE w1 c0 v0
     LEFT w1 c0
     DROP w1 c0 v0 t0 f2
     PUSH w0 c0 v0
-    TAKE w0 c0 v0
+    RECEIVE w0 c0 v0
     APPLY w0 c0 v1 t0
-    SERVE w0 c1 v1
+    REPLY w0 c1 v1
     READ w0 c1 v1 t0
     LEAVE w0 c1
     LEFT w0 c1
-    CHECKPOINT v1
+    FINAL v1
 """
 
 #: Worker 1 is late on both shards, and has to ask shard 1 for the version that shard 0 is at.
@@ -162,30 +162,30 @@ BACKUP_1 = """
     PUSH w0 s1 c0 v0
     PUSH w1 s0 c0 v0
     PUSH w1 s1 c0 v0
-    TAKE s0 w0 c0 v0
+    RECEIVE s0 w0 c0 v0
     APPLY s0 w0 c0 v1 t0
-    SERVE s0 w0 c1 v1
-    TAKE s1 w0 c0 v0
+    REPLY s0 w0 c1 v1
+    RECEIVE s1 w0 c0 v0
     APPLY s1 w0 c0 v1 t0
-    SERVE s1 w0 c1 v1
+    REPLY s1 w0 c1 v1
     READ w0 s0 c1 v1 t0
     READ w0 s1 c1 v1 t0
-    TAKE s1 w1 c0 v0
+    RECEIVE s1 w1 c0 v0
     DROP s1 w1 c0 v0 t1 f1
-    SERVE s1 w1 c1 v1
+    REPLY s1 w1 c1 v1
     PUSH w0 s0 c1 v1
     PUSH w0 s1 c1 v1
-    TAKE s0 w0 c1 v1
+    RECEIVE s0 w0 c1 v1
     APPLY s0 w0 c1 v2 t0
-    SERVE s0 w0 c2 v2
-    TAKE s0 w1 c0 v0
+    REPLY s0 w0 c2 v2
+    RECEIVE s0 w1 c0 v0
     DROP s0 w1 c0 v0 t2 f1
-    SERVE s0 w1 c2 v2
-    TAKE s1 w1 c2 v1 m0     # asks
-    TAKE s1 w0 c1 v1
+    REPLY s0 w1 c2 v2
+    RECEIVE s1 w1 c2 v1 m0     # asks
+    RECEIVE s1 w0 c1 v1
     APPLY s1 w0 c1 v2 t0
-    SERVE s1 w1 c2 v2
-    SERVE s1 w0 c2 v2
+    REPLY s1 w1 c2 v2
+    REPLY s1 w0 c2 v2
     READ w0 s0 c2 v2 t0
     READ w0 s1 c2 v2 t0
     READ w1 s0 c2 v2 t2
@@ -196,8 +196,8 @@ BACKUP_1 = """
     LEFT s1 w0 c2
     LEFT s0 w1 c2
     LEFT s1 w1 c2
-    CHECKPOINT s0 v2
-    CHECKPOINT s1 v2
+    FINAL s0 v2
+    FINAL s1 v2
 """
 
 #: Workers 0 and 2 make round 1 of shard 0 and die; shard 1, which worker 1 has asked for version 2,
@@ -215,21 +215,21 @@ BACKUP_NOTHING = """
     PUSH w1 s1 c0 v0
     PUSH w2 s0 c0 v0
     PUSH w2 s1 c0 v0
-    TAKE s0 w0 c0 v0
-    TAKE s0 w2 c0 v0
+    RECEIVE s0 w0 c0 v0
+    RECEIVE s0 w2 c0 v0
     APPLY s0 w0 c0 v1 t0
     APPLY s0 w2 c0 v1 t0
-    SERVE s0 w0 c1 v1
-    SERVE s0 w2 c1 v1
-    TAKE s1 w1 c0 v0
-    TAKE s1 w0 c0 v0
+    REPLY s0 w0 c1 v1
+    REPLY s0 w2 c1 v1
+    RECEIVE s1 w1 c0 v0
+    RECEIVE s1 w0 c0 v0
     APPLY s1 w0 c0 v1 t0
     APPLY s1 w1 c0 v1 t0
-    SERVE s1 w1 c1 v1
-    SERVE s1 w0 c1 v1
-    TAKE s1 w2 c0 v0
+    REPLY s1 w1 c1 v1
+    REPLY s1 w0 c1 v1
+    RECEIVE s1 w2 c0 v0
     DROP s1 w2 c0 v0 t1 f1
-    SERVE s1 w2 c1 v1
+    REPLY s1 w2 c1 v1
     READ w0 s0 c1 v1 t0
     READ w0 s1 c1 v1 t0
     READ w2 s0 c1 v1 t0
@@ -238,29 +238,29 @@ BACKUP_NOTHING = """
     PUSH w0 s1 c1 v1        # lost, and so is the next one to shard 1
     PUSH w2 s0 c1 v1
     PUSH w2 s1 c1 v1
-    TAKE s0 w0 c1 v1
-    TAKE s0 w2 c1 v1
+    RECEIVE s0 w0 c1 v1
+    RECEIVE s0 w2 c1 v1
     APPLY s0 w0 c1 v2 t0
     APPLY s0 w2 c1 v2 t0
-    SERVE s0 w0 c2 v2
-    SERVE s0 w2 c2 v2
-    TAKE s0 w1 c0 v0
+    REPLY s0 w0 c2 v2
+    REPLY s0 w2 c2 v2
+    RECEIVE s0 w1 c0 v0
     DROP s0 w1 c0 v0 t2 f1
-    SERVE s0 w1 c2 v2
-    TAKE s1 w1 c2 v1 m0
+    REPLY s0 w1 c2 v2
+    RECEIVE s1 w1 c2 v1 m0
     LEFT s0 w0 c2
     LEFT s0 w2 c2
     LEFT s1 w0 c2
     LEFT s1 w2 c2
     APPLY s1 w-1 c-1 v2
-    SERVE s1 w1 c2 v2
+    REPLY s1 w1 c2 v2
     READ w1 s0 c2 v2 t2
     READ w1 s1 c2 v2 t0
     LEAVE w1 c2
     LEFT s0 w1 c2
     LEFT s1 w1 c2
-    CHECKPOINT s0 v2
-    CHECKPOINT s1 v2
+    FINAL s0 v2
+    FINAL s1 v2
 """
 
 ALLREDUCE = """
@@ -281,7 +281,7 @@ ALLREDUCE = """
     REDUCE w1 c1 v2 x0.0 m0
     REDUCED w0 c2 v2 x0.0 r0.0
     REDUCED w1 c1 v2 x0.0 r0.0
-    CHECKPOINT s-1 v2
+    FINAL s-1 v2
 """
 
 LOCAL_2 = """
@@ -298,7 +298,7 @@ LOCAL_2 = """
     REDUCE w0 c1 v1 x0.0 m0
     REDUCED w0 c1 v1 x0.0 r0.0
     REDUCED w1 c1 v1 x0.0 r0.0
-    CHECKPOINT s-1 v1
+    FINAL s-1 v1
 """
 
 SERIAL = """
@@ -306,7 +306,7 @@ SERIAL = """
     STEP w0 c1 m0 r0.0
     STEP w0 c2
     LEAVE w0 c3
-    CHECKPOINT s-1 v2
+    FINAL s-1 v2
 """
 
 #: History → its mode and knobs.
@@ -354,31 +354,31 @@ BAD = [
     ("ssp", "fields", "APPLY tau -1", [("APPLY w0 c0 v1", "APPLY w0 c0 v1 t-1")]),
     ("ssp", "fields", "expected a number", [("PUSH w0 c1", "PUSH w0 c1 v1 p-0.5")]),
     ("ssp", "fields", "clock 4611686018427387904 in a history of 27 events",
-     [("SERVE w1 c2 v4", "SERVE w1 c4611686018427387904 v4")]),
+     [("REPLY w1 c2 v4", "REPLY w1 c4611686018427387904 v4")]),
     ("ssp", "fields", "after one at", [("LEFT w1 c2", "LEFT w1 c2 @0.0")]),
-    ("ssp", "fields", "STEP which mode ssp does not have", [("CHECKPOINT", "STEP w1 c2")]),
+    ("ssp", "fields", "STEP which mode ssp does not have", [("FINAL", "STEP w1 c2")]),
     ("ssp", "fields", "of shard 7 of 1", [("READ w0 c0", "READ w0 c0 v0 s7")]),
     ("drops", "fields", "flag 3", [("DROP", "DROP w1 c0 v0 t1 f3")]),
     # steps
     ("serial", "steps", "step 2, expected step 1", [("STEP w0 c1", "")]),
     ("serial", "steps", "goes back", [("STEP w0 c1", "STEP w0 c1 m0 r0.0 p0.5")]),
     ("serial", "steps", "after its end", [("LEAVE", "STEP w0 c3\nLEAVE w0 c4"),
-                                          ("CHECKPOINT", "CHECKPOINT s-1 v3")]),
+                                          ("FINAL", "FINAL s-1 v3")]),
     # versions
     ("ssp", "versions", "made version 3 after version 1", [("APPLY w0 c1 v2 t0", "")]),
     ("ssp", "versions", "made version 2 after version 2",
      [("APPLY w1 c0", "APPLY w1 c0 v2 t1")]),
     ("ssp", "versions", "with version 2 when its newest was 3",
-     [("SERVE w0 c2", "SERVE w0 c2 v2")]),
+     [("REPLY w0 c2", "REPLY w0 c2 v2")]),
     # turns
-    ("ssp", "turns", "before it had answered the last one", [("SERVE w0 c1 v1", "")]),
-    ("ssp", "turns", "no push unanswered", [("SERVE w0 c2 v3", "SERVE w0 c2 v3\nSERVE w0 c2 v3")]),
+    ("ssp", "turns", "before it had answered the last one", [("REPLY w0 c1 v1", "")]),
+    ("ssp", "turns", "no push unanswered", [("REPLY w0 c2 v3", "REPLY w0 c2 v3\nREPLY w0 c2 v3")]),
     ("ssp", "turns", "with clock 2 at version 1, expected clock 1",
-     [("SERVE w0 c1 v1", "SERVE w0 c2 v1")]),
+     [("REPLY w0 c1 v1", "REPLY w0 c2 v1")]),
     ("ssp", "turns", "for clock 2 on version 1, expected clock 1",
-     [("TAKE w0 c1", "TAKE w0 c2 v1")]),
+     [("RECEIVE w0 c1", "RECEIVE w0 c2 v1")]),
     ("ssp", "turns", "on version 0, expected clock 1 on version 1",
-     [("TAKE w0 c1", "TAKE w0 c1 v0")]),
+     [("RECEIVE w0 c1", "RECEIVE w0 c1 v0")]),
     # membership
     ("ssp", "membership", "worker 0 never left shard 0", [("LEFT w0", "")]),
     ("ssp", "turns", "which had left it", [("LEFT w0", "LEFT w0 c2\nLEFT w0 c2")]),
@@ -386,17 +386,17 @@ BAD = [
     ("ssp", "membership", "goes on after it has left",
      [("READ w1 c2 v4", ""), ("LEAVE w1 c2", "LEAVE w1 c2\nREAD w1 c2 v4 t0")]),
     ("ssp", "membership", "leaves again", [("LEAVE w0", "LEAVE w0 c2\nLEAVE w0 c2")]),
-    ("ssp", "turns", "and yet said that it leaves", [("SERVE w1 c2 v4", "")]),
+    ("ssp", "turns", "and yet said that it leaves", [("REPLY w1 c2 v4", "")]),
     ("allreduce", "membership", "worker 0 never said", [("LEAVE w0", "")]),
     ("allreduce", "membership", "leaves at clock 1, expected 2", [("LEAVE w0", "LEAVE w0 c1")]),
     # delivery
     ("ssp", "delivery", "samples 2, which pushed samples 1",
-     [("TAKE w0 c1", "TAKE w0 c1 v1 m2"), ("APPLY w0 c1", "APPLY w0 c1 v2 t0 m2")]),
+     [("RECEIVE w0 c1", "RECEIVE w0 c1 v1 m2"), ("APPLY w0 c1", "APPLY w0 c1 v2 t0 m2")]),
     ("ssp", "delivery", "never took it up",
-     [("TAKE w1 c1", ""), ("APPLY w1 c1", ""), ("SERVE w1 c2", ""),
-      ("CHECKPOINT", "CHECKPOINT v3")]),
+     [("RECEIVE w1 c1", ""), ("APPLY w1 c1", ""), ("REPLY w1 c2", ""),
+      ("FINAL", "FINAL v3")]),
     ("ssp", "delivery", "before it was sent",
-     [("PUSH w1 c1 v3", ""), ("SERVE w1 c2 v4", "SERVE w1 c2 v4\nPUSH w1 c1 v3")]),
+     [("PUSH w1 c1 v3", ""), ("REPLY w1 c2 v4", "REPLY w1 c2 v4\nPUSH w1 c1 v3")]),
     # reads
     ("ssp", "reads", "which answered version 3",
      [("READ w0 c2 v3", "READ w0 c2 v2")]),
@@ -412,32 +412,32 @@ BAD = [
     # exactly once
     ("drops", "exactly once", "neither applied nor dropped", [("DROP", "")]),
     ("drops", "exactly once", "applied clock 0 of worker 1 of staleness 1, the most is 0",
-     [("DROP", "APPLY w1 c0 v2 t1"), ("SERVE w1 c1 v1", "SERVE w1 c1 v2"),
-      ("CHECKPOINT", "CHECKPOINT v2"),
+     [("DROP", "APPLY w1 c0 v2 t1"), ("REPLY w1 c1 v1", "REPLY w1 c1 v2"),
+      ("FINAL", "FINAL v2"),
       ("READ w1 c1 v1", "READ w1 c1 v2 t1"), ("PUSH w1 c1", "PUSH w1 c1 v2 m0"),
-      ("TAKE w1 c1", "TAKE w1 c1 v2 m0"), ("SERVE w1 c2", "SERVE w1 c2 v2"),
+      ("RECEIVE w1 c1", "RECEIVE w1 c1 v2 m0"), ("REPLY w1 c2", "REPLY w1 c2 v2"),
       ("READ w1 c2 v1", "READ w1 c2 v2 t0")]),
     ("drops", "exactly once", "which had no gradient",
-     [("TAKE w1 c1 v1 m0", "TAKE w1 c1 v1 m0\nDROP w1 c1 v1 m0 t0 f1")]),
+     [("RECEIVE w1 c1 v1 m0", "RECEIVE w1 c1 v1 m0\nDROP w1 c1 v1 m0 t0 f1")]),
     ("ssp", "exactly once", "again",
      [("APPLY w1 c1 v4", "APPLY w1 c1 v4 t0\nAPPLY w1 c1 v5 t1"),
-      ("SERVE w1 c2 v4", "SERVE w1 c2 v5"),
-      ("READ w1 c2 v4", "READ w1 c2 v5 t0"), ("CHECKPOINT", "CHECKPOINT v5")]),
+      ("REPLY w1 c2 v4", "REPLY w1 c2 v5"),
+      ("READ w1 c2 v4", "READ w1 c2 v5 t0"), ("FINAL", "FINAL v5")]),
     ("ssp", "exactly once", "which had not come",
      [("APPLY w1 c1 v4", "APPLY w1 c1 v4 t0\nAPPLY w0 c3 v5 t0"),
-      ("SERVE w1 c2 v4", "SERVE w1 c2 v5"),
-      ("READ w1 c2 v4", "READ w1 c2 v5 t0"), ("CHECKPOINT", "CHECKPOINT v5")]),
+      ("REPLY w1 c2 v4", "REPLY w1 c2 v5"),
+      ("READ w1 c2 v4", "READ w1 c2 v5 t0"), ("FINAL", "FINAL v5")]),
     ("ssp", "quorum", "out of 2 gradients when 1 were there",
      [("APPLY w1 c1 v4", "APPLY w1 c1 v4 t0\nAPPLY w0 c1 v4 t2")]),
     ("ssp", "exactly once", "its mode has no reason for that",
-     [("APPLY w1 c1 v4", "DROP w1 c1 v3 t0 f1"), ("SERVE w1 c2 v4", "SERVE w1 c2 v3"),
-      ("READ w1 c2 v4", "READ w1 c2 v3 t0"), ("CHECKPOINT", "CHECKPOINT v3")]),
+     [("APPLY w1 c1 v4", "DROP w1 c1 v3 t0 f1"), ("REPLY w1 c2 v4", "REPLY w1 c2 v3"),
+      ("READ w1 c2 v4", "READ w1 c2 v3 t0"), ("FINAL", "FINAL v3")]),
     ("ssp", "exactly once", "with other samples", [("APPLY w1 c1", "APPLY w1 c1 v4 t0 m2")]),
     ("death", "exactly once", "as late", [("DROP", "DROP w1 c0 v0 t0 f1")]),
     ("death", "exactly once", "which had left before and whose gradient was not kept",
-     [("DROP", "APPLY w1 c0 v1 t0"), ("APPLY w0", "APPLY w0 c0 v2 t1"), ("SERVE", "SERVE w0 c2 v2"),
+     [("DROP", "APPLY w1 c0 v1 t0"), ("APPLY w0", "APPLY w0 c0 v2 t1"), ("REPLY", "REPLY w0 c2 v2"),
       ("READ w0 c1", "READ w0 c2 v2 t0"), ("LEAVE", "LEAVE w0 c2"), ("LEFT w0", "LEFT w0 c2"),
-      ("CHECKPOINT", "CHECKPOINT v2")]),
+      ("FINAL", "FINAL v2")]),
     ("death", "exactly once", "neither applied nor dropped", [("DROP", "")]),
     ("backups", "exactly once", "neither applied nor dropped", [("DROP s1", "")]),
     # first in, first out
@@ -449,44 +449,44 @@ BAD = [
     ("drops", "staleness", "it is 1", [("DROP", "DROP w1 c0 v0 t2 f1")]),
     # quorum
     ("softsync", "quorum", "made version 1 out of 1 gradients with 2 live workers, expected 2",
-     [("KEEP w0 c0", "APPLY w0 c0 v1 t0"), ("SERVE w0 c1 v0", "SERVE w0 c1 v1"),
+     [("SAVE w0 c0", "APPLY w0 c0 v1 t0"), ("REPLY w0 c1 v0", "REPLY w0 c1 v1"),
       ("READ w0 c1 v0", "READ w0 c1 v1 t0"), ("PUSH w0 c1 v0", "PUSH w0 c1 v1"),
-      ("TAKE w0 c1 v0", "TAKE w0 c1 v1"), ("APPLY w0 c0 v1", "APPLY w0 c1 v2 t0"),
-      ("APPLY w0 c1 v1", ""), ("SERVE w0 c2 v1", "SERVE w0 c2 v2"),
+      ("RECEIVE w0 c1 v0", "RECEIVE w0 c1 v1"), ("APPLY w0 c0 v1", "APPLY w0 c1 v2 t0"),
+      ("APPLY w0 c1 v1", ""), ("REPLY w0 c2 v1", "REPLY w0 c2 v2"),
       ("READ w0 c2 v1", "READ w0 c2 v2 t0"),
-      ("SERVE w1 c1 v1", "SERVE w1 c1 v2"), ("READ w1 c1 v1", "READ w1 c1 v2 t2"),
-      ("APPLY w1 c0 v2", "APPLY w1 c0 v3 t2"), ("CHECKPOINT", "CHECKPOINT v3")]),
+      ("REPLY w1 c1 v1", "REPLY w1 c1 v2"), ("READ w1 c1 v1", "READ w1 c1 v2 t2"),
+      ("APPLY w1 c0 v2", "APPLY w1 c0 v3 t2"), ("FINAL", "FINAL v3")]),
     ("softsync", "quorum", "1 gradients and 1 live workers, and makes no update",
      [("APPLY w1 c0", ""), ("LEFT w0 c2", "LEFT w0 c2\nAPPLY w1 c0 v2 t1")]),
     ("sync", "quorum", "1 gradients and 1 live workers",
-     [("APPLY w0 c1", ""), ("SERVE w0 c2", ""), ("READ w0 c2", ""), ("LEAVE w0 c2", ""),
-      ("LEFT w0 c2", "LEFT w0 c2\nDROP w0 c1 v1 t0 f2"), ("CHECKPOINT", "CHECKPOINT v1")]),
+     [("APPLY w0 c1", ""), ("REPLY w0 c2", ""), ("READ w0 c2", ""), ("LEAVE w0 c2", ""),
+      ("LEFT w0 c2", "LEFT w0 c2\nDROP w0 c1 v1 t0 f2"), ("FINAL", "FINAL v1")]),
     # rounds
     ("sync", "rounds", "summed worker 0 after worker 1 in round 0, expected the order of workers",
      [("APPLY w0 c0", ""), ("APPLY w1 c0 v1", "APPLY w1 c0 v1 t0\nAPPLY w0 c0 v1 t0")]),
     # answers
     ("ssp", "answers", "only now, which it could before",
-     [("SERVE w0 c2 v3", ""), ("READ w0 c2 v3", ""), ("LEAVE w0 c2", ""), ("LEFT w0 c2", ""),
-      ("TAKE w1 c1", "TAKE w1 c1 v3\nSERVE w0 c2 v3\nREAD w0 c2 v3 t0"),
+     [("REPLY w0 c2 v3", ""), ("READ w0 c2 v3", ""), ("LEAVE w0 c2", ""), ("LEFT w0 c2", ""),
+      ("RECEIVE w1 c1", "RECEIVE w1 c1 v3\nREPLY w0 c2 v3\nREAD w0 c2 v3 t0"),
       ("LEFT w1 c2", "LEFT w1 c2\nLEAVE w0 c2\nLEFT w0 c2")]),
     # progress
     ("ssp", "progress", "although worker 1 had finished 0 steps: 2 ahead, the most is 1",
-     [("SERVE w0 c2 v3", ""), ("APPLY w0 c1 v2", "APPLY w0 c1 v2 t0\nSERVE w0 c2 v2"),
+     [("REPLY w0 c2 v3", ""), ("APPLY w0 c1 v2", "APPLY w0 c1 v2 t0\nREPLY w0 c2 v2"),
       ("READ w0 c2 v3", "READ w0 c2 v2 t0")]),
     # read guarantee
     ("ssp", "read guarantee", "before every gradient of clocks up to 0 was applied",
-     [("SERVE w0 c2 v3", ""), ("APPLY w1 c0 v3", "SERVE w0 c2 v2\nAPPLY w1 c0 v3 t2"),
+     [("REPLY w0 c2 v3", ""), ("APPLY w1 c0 v3", "REPLY w0 c2 v2\nAPPLY w1 c0 v3 t2"),
       ("READ w0 c2 v3", "READ w0 c2 v2 t0")]),
     # read my writes
     ("ssp", "read my writes", "lack its own gradient",
-     [("APPLY w1 c1 v4", ""), ("SERVE w1 c2 v4", "SERVE w1 c2 v3\nAPPLY w1 c1 v4 t0"),
+     [("APPLY w1 c1 v4", ""), ("REPLY w1 c2 v4", "REPLY w1 c2 v3\nAPPLY w1 c1 v4 t0"),
       ("READ w1 c2 v4", "READ w1 c2 v3 t0")]),
     # kept gradients
-    ("softsync", "kept gradients", "was neither applied nor kept", [("KEEP w1", "")]),
+    ("softsync", "kept gradients", "was neither applied nor kept", [("SAVE w1", "")]),
     ("ssp", "kept gradients", "did not go on before",
-     [("APPLY w1 c1", "KEEP w1 c1\nAPPLY w1 c1 v4 t0")]),
+     [("APPLY w1 c1", "SAVE w1 c1\nAPPLY w1 c1 v4 t0")]),
     ("softsync", "exactly once", "kept the gradient of worker 1 at clock 0 again",
-     [("KEEP w1", "KEEP w1 c0\nKEEP w1 c0")]),
+     [("SAVE w1", "SAVE w1 c0\nSAVE w1 c0")]),
     # rates
     ("ssp", "rates", "had rate 0.2 but for its staleness, expected 0.1",
      [("APPLY w1 c1", "APPLY w1 c1 v4 t0 r0.2")]),
@@ -514,39 +514,39 @@ BAD = [
     ("allreduce", "sums", "nobody training", [("REDUCED w1 c1 v2 x1.0", "REDUCED w1 c1 v2 x1.0")]),
     # checkpoints
     ("ssp", "checkpoints", "version 3 of shard 0 was saved, expected 4",
-     [("CHECKPOINT", "CHECKPOINT v3")]),
-    ("ssp", "checkpoints", "never saved", [("CHECKPOINT", "")]),
-    ("serial", "checkpoints", "expected 2", [("CHECKPOINT", "CHECKPOINT s-1 v3")]),
+     [("FINAL", "FINAL v3")]),
+    ("ssp", "checkpoints", "never saved", [("FINAL", "")]),
+    ("serial", "checkpoints", "expected 2", [("FINAL", "FINAL s-1 v3")]),
     ("ssp", "checkpoints", "at the end",
-     [("READ w1 c2 v4", "CHECKPOINT v4\nREAD w1 c2 v4 t0"), ("CHECKPOINT v4", "")]),
+     [("READ w1 c2 v4", "FINAL v4\nREAD w1 c2 v4 t0"), ("FINAL v4", "")]),
     # the same rules, seen from elsewhere
     ("out of nothing", "quorum", "shard 1 lets all of its 1 live workers wait",
-     [("APPLY s1 w-1", ""), ("SERVE s1 w1 c2", ""), ("READ w1 s0 c2", ""),
-      ("READ w1 s1 c2", ""), ("LEAVE w1", ""), ("CHECKPOINT s1", "CHECKPOINT s1 v1")]),
+     [("APPLY s1 w-1", ""), ("REPLY s1 w1 c2", ""), ("READ w1 s0 c2", ""),
+      ("READ w1 s1 c2", ""), ("LEAVE w1", ""), ("FINAL s1", "FINAL s1 v1")]),
     ("out of nothing", "quorum", "out of 0 gradients with 2 live workers, expected 1",
-     [("LEFT s1 w2", "APPLY s1 w-1 c-1 v2\nSERVE s1 w1 c2 v2\nLEFT s1 w2 c2"),
-      ("APPLY s1 w-1", ""), ("SERVE s1 w1 c2", "")]),
+     [("LEFT s1 w2", "APPLY s1 w-1 c-1 v2\nREPLY s1 w1 c2 v2\nLEFT s1 w2 c2"),
+      ("APPLY s1 w-1", ""), ("REPLY s1 w1 c2", "")]),
     ("out of nothing", "versions", "made version 2 after version 2, expected 3",
      [("APPLY s1 w-1", "APPLY s1 w-1 c-1 v2\nAPPLY s1 w-1 c-1 v2")]),
     ("softsync of two", "kept gradients", "of worker 1 after one that was not kept",
      [("APPLY w1", "APPLY w0 c0 v1 t0"), ("APPLY w0", "APPLY w1 c0 v1 t0")]),
     ("ssp", "fields", "gap -0.5", [("APPLY w0 c1", "APPLY w0 c1 v2 t0 g-0.5")]),
     ("ssp", "fields", "-1 samples", [("PUSH w0 c1", "PUSH w0 c1 v1 m-1")]),
-    ("ssp", "fields", "of worker -1 at clock 1", [("TAKE w0 c1", "TAKE w-1 c1 v1")]),
+    ("ssp", "fields", "of worker -1 at clock 1", [("RECEIVE w0 c1", "RECEIVE w-1 c1 v1")]),
     ("ssp", "turns", "acts before any message came",
-     [("READ w0 c0", "SERVE w0 c0 v0\nREAD w0 c0 v0")]),
+     [("READ w0 c0", "REPLY w0 c0 v0\nREAD w0 c0 v0")]),
     ("drops", "answers", "never answered worker 1 at clock 1",
-     [("SERVE w1 c2", ""), ("READ w1 c2", ""), ("LEAVE w1", "")]),
+     [("REPLY w1 c2", ""), ("READ w1 c2", ""), ("LEAVE w1", "")]),
     ("local-sgd", "averaging", "before it has made a step", [("STEP w1", "")]),
     ("ssp", "delivery", "of worker 1, which pushed only 1 times",
      [("PUSH w1 c1", ""), ("READ w1 c2", ""), ("LEAVE w1", "")]),
     ("ssp", "delivery", "with progress 0.5, its worker pushed 0",
-     [("TAKE w0 c1", "TAKE w0 c1 v1 p0.5"), ("APPLY w0 c1", "APPLY w0 c1 v2 t0 p0.5")]),
+     [("RECEIVE w0 c1", "RECEIVE w0 c1 v1 p0.5"), ("APPLY w0 c1", "APPLY w0 c1 v2 t0 p0.5")]),
     ("ssp", "reads", "read an answer of shard 0 that it never gave",
-     [("APPLY w0 c1", "APPLY w0 c1 v2 t0\nLEFT w0 c2"), ("SERVE w0 c2", ""), ("LEAVE w0", ""),
+     [("APPLY w0 c1", "APPLY w0 c1 v2 t0\nLEFT w0 c2"), ("REPLY w0 c2", ""), ("LEAVE w0", ""),
       ("LEFT w0", "")]),
     ("ssp", "reads", "before that had answered",
-     [("SERVE w1 c2", "READ w1 c2 v4 t0\nSERVE w1 c2 v4"), ("READ w1 c2", "")]),
+     [("REPLY w1 c2", "READ w1 c2 v4 t0\nREPLY w1 c2 v4"), ("READ w1 c2", "")]),
     ("ssp", "reads", "begins with what is not version 0", [("READ w1 c0", "READ w1 c0 v1")]),
     ("ssp", "membership", "leaves at clock 1, expected 2",
      [("LEAVE w0", "LEAVE w0 c1"), ("LEFT w0", "LEFT w0 c1")]),

@@ -65,7 +65,7 @@ def test_what_was_checked_is_told(recorded, ledger, config_of):
     outcome = check(history)
     first, *rules, last = outcome.lines()
     # By worker a LEAVE; by worker and shard READ at first, and a LEFT; by step and shard
-    # PUSH, TAKE, APPLY, SERVE and READ; by shard a CHECKPOINT.
+    # PUSH, RECEIVE, APPLY, REPLY and READ; by shard a FINAL.
     assert outcome.events == 4 + 4 * 3 * 2 + 40 * 3 * 5 + 3
     assert first.startswith(f"ssp (staleness 1), 4 workers and 3 shards: {outcome.events} events")
     assert last == "ok: nothing contradicts the contract of its mode"

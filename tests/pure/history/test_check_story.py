@@ -12,19 +12,19 @@ GATE = """
     READ w1 c0 v0
     PUSH w0 c0 v0
     PUSH w1 c0 v0
-    TAKE w0 c0 v0
+    RECEIVE w0 c0 v0
     APPLY w0 c0 v1 t0
-    SERVE w0 c1 v1
+    REPLY w0 c1 v1
     READ w0 c1 v1 t0
-    TAKE w1 c0 v0
+    RECEIVE w1 c0 v0
     APPLY w1 c0 v2 t1
-    SERVE w1 c1 v2
+    REPLY w1 c1 v2
     READ w1 c1 v2 t1
     LEAVE w0 c1
     LEAVE w1 c1
     LEFT w0 c1
     LEFT w1 c1
-    CHECKPOINT v2
+    FINAL v2
 """
 
 
@@ -35,12 +35,12 @@ def test_a_worker_that_passed_the_gate(written):
         f"violated: progress: {RULES['progress']}",
         "  shard 0 answered worker 0 at clock 0 with clock 1, although worker 1 had finished 0 "
         "steps: 1 ahead, the most is 0",
-        "        0.004000 s  TAKE        shard 0  worker 0  clock 0  version 0  samples 1  "
+        "        0.004000 s  RECEIVE     shard 0  worker 0  clock 0  version 0  samples 1  "
         "progress 0",
         "        0.005000 s  APPLY       shard 0  worker 0  clock 0  version 1  tau 0  samples 1  "
         "rate 0.1",
-        "  >     0.006000 s  SERVE       shard 0  worker 0  clock 1  version 1",
-        "        0.008000 s  TAKE        shard 0  worker 1  clock 0  version 0  samples 1  "
+        "  >     0.006000 s  REPLY       shard 0  worker 0  clock 1  version 1",
+        "        0.008000 s  RECEIVE     shard 0  worker 1  clock 0  version 0  samples 1  "
         "progress 0",
     ]
 
@@ -51,14 +51,19 @@ def test_the_same_for_programs(written):
     assert (document["ok"], document["mode"], document["events"]) == (False, "ssp", 17)
     violation = document["violation"]
     assert violation["rule"] == "progress"
-    assert [event["kind"] for event in violation["events"]] == ["TAKE", "APPLY", "SERVE", "TAKE"]
+    assert [event["kind"] for event in violation["events"]] == [
+        "RECEIVE",
+        "APPLY",
+        "REPLY",
+        "RECEIVE",
+    ]
     assert violation["events"][2] == {
-        "time": 0.006, "kind": "SERVE", "shard": 0, "worker": 0, "clock": 1, "version": 1,
+        "time": 0.006, "kind": "REPLY", "shard": 0, "worker": 0, "clock": 1, "version": 1,
     }  # fmt: skip
 
 
 def test_the_first_of_several_is_told(written):
-    text = GATE.replace("SERVE w0 c1 v1", "SERVE w0 c1 v1 m0").replace("v2 t1", "v2 t0", 1)
+    text = GATE.replace("REPLY w0 c1 v1", "REPLY w0 c1 v1 m0").replace("v2 t1", "v2 t0", 1)
     both = check(written(text, "ssp", workers=2, staleness=0)).violation
     assert (both.rule, both.time) == ("progress", 0.006)
     wide = check(written(text, "ssp", workers=2, staleness=1)).violation
@@ -66,7 +71,7 @@ def test_the_first_of_several_is_told(written):
 
 
 def test_what_never_happened_has_no_time(written):
-    outcome = check(written(GATE.replace("CHECKPOINT v2", ""), "async", workers=2))
+    outcome = check(written(GATE.replace("FINAL v2", ""), "async", workers=2))
     assert outcome.violation.event is None
     assert math.isinf(outcome.violation.time)
     assert outcome.lines()[2:] == [

@@ -21,12 +21,12 @@ ROWS = [
     (Kind.READ, 0.0, 1, 0, 0, 0),
     (Kind.READ, 0.0, 1, 0, 0, 1),
     (Kind.PUSH, 0.1, 1, 0, 0, 1),
-    (Kind.TAKE, 0.2, 1, 0, 0, 1),
+    (Kind.RECEIVE, 0.2, 1, 0, 0, 1),
     (Kind.APPLY, 0.2, 1, 0, 1, 1),
     (Kind.READ, 0.0, 0, 0, 0, 0),
     (Kind.APPLY, 0.2, -1, -1, 1, 0),
     (Kind.LEAVE, 0.3, 0, 1, -1, -1),
-    (Kind.CHECKPOINT, 0.4, -1, -1, 1, 1),
+    (Kind.FINAL, 0.4, -1, -1, 1, 1),
 ]
 
 
@@ -75,8 +75,8 @@ def test_events_come_back_by_worker_and_shard(run):
     assert [event["shard"].tolist() for event in history.workers[1]] == [0, 1, 1]
     assert [Kind(event["kind"]).name for event in history.workers[0]] == ["READ", "LEAVE"]
     assert [Kind(event["kind"]).name for event in history.shards[0]] == ["APPLY"]
-    assert [Kind(event["kind"]).name for event in history.shards[1]] == ["TAKE", "APPLY"]
-    assert history.checkpoints["version"].tolist() == [1]
+    assert [Kind(event["kind"]).name for event in history.shards[1]] == ["RECEIVE", "APPLY"]
+    assert history.finals["version"].tolist() == [1]
     assert history.header == header(config={"mode": "async", "hidden": [4]})
     assert read_history(run / "history").events == len(ROWS)
 
@@ -86,7 +86,7 @@ def test_any_number_of_workers_is_sorted_alike(workers):
     """Few are sorted in another way than many."""
     rng = np.random.default_rng(0)
     events = np.zeros(5000, EVENT)
-    events["kind"] = rng.choice([Kind.STEP, Kind.TAKE, Kind.CHECKPOINT], 5000)
+    events["kind"] = rng.choice([Kind.STEP, Kind.RECEIVE, Kind.FINAL], 5000)
     events["worker"], events["shard"] = rng.integers(0, workers, 5000), rng.integers(0, 2, 5000)
     events["clock"] = np.arange(5000)
     made = assemble(header(workers=tuple(range(2, workers + 2))), [events])
@@ -94,7 +94,7 @@ def test_any_number_of_workers_is_sorted_alike(workers):
     for worker in (0, 1, workers - 1):
         its = events[(events["kind"] == Kind.STEP) & (events["worker"] == worker)]
         np.testing.assert_array_equal(made.workers[worker], its)
-    its = events[(events["kind"] == Kind.TAKE) & (events["shard"] == 1)]
+    its = events[(events["kind"] == Kind.RECEIVE) & (events["shard"] == 1)]
     np.testing.assert_array_equal(made.shards[1], its)
     assert made.events == 5000
 
@@ -260,9 +260,9 @@ def test_a_header_that_lacks_something_is_refused(run):
         (Kind.END, 0.0, 0, 0, 0, 0),
         (Kind.STEP, 0.0, 2, 0, 0, 0),
         (Kind.STEP, 0.0, -1, 0, 0, 0),
-        (Kind.TAKE, 0.0, 0, 0, 0, 2),
-        (Kind.TAKE, 0.0, 0, 0, 0, -1),
-        (Kind.TAKE, 0.0, 2, 0, 0, 0),
+        (Kind.RECEIVE, 0.0, 0, 0, 0, 2),
+        (Kind.RECEIVE, 0.0, 0, 0, 0, -1),
+        (Kind.RECEIVE, 0.0, 2, 0, 0, 0),
         (Kind.APPLY, 0.0, -2, 0, 0, 0),
     ],
 )

@@ -23,13 +23,13 @@ def script_of(messages, shard=1):
         took, did = events[2 * i], events[2 * i + 1]
         left = type(message) is Leave
         took["kind"], took["worker"], took["clock"] = (
-            Kind.LEFT if left else Kind.TAKE,
+            Kind.LEFT if left else Kind.RECEIVE,
             message.worker,
             message.clock,
         )
         took["version"] = -1 if left else message.version
         took["samples"] = 0 if left else message.samples
-        did["kind"], did["worker"] = Kind.SERVE, message.worker
+        did["kind"], did["worker"] = Kind.REPLY, message.worker
     return Script.of(shard, events)
 
 

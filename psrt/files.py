@@ -1,7 +1,8 @@
-"""Text out of files that users name: what goes wrong is one line that names the file."""
+"""Text in and out of files that users name: what goes wrong is one line that names the file."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from psrt.errors import ConfigError
@@ -24,3 +25,41 @@ def read_text(path: str, kind: str = "a text", *, encoding: str = "utf-8") -> st
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ValueError:  # not UTF-8, or a path that no file can have
         raise ConfigError(f"{path}: not {kind} in UTF-8") from None
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file, in place of what it held.
+
+    Raises:
+        ConfigError: if it cannot be written.
+    """
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot write {path}: {_why(error)}") from None
+
+
+def check_writable(path: str | os.PathLike[str] | None) -> None:
+    """Find out before the work whether its result could be written; None names no file.
+
+    The file is opened and not changed: permissions alone do not tell of a folder that is a file,
+    of a file system that is read-only, or of a name that is too long.
+
+    Raises:
+        ConfigError: if it could not.
+    """
+    if path is None:
+        return
+    is_new = not os.path.lexists(path)
+    try:
+        with open(path, "ab"):
+            pass
+        if is_new:
+            os.unlink(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot write {path}: {_why(error)}") from None
+
+
+def _why(error: OSError | ValueError) -> str:
+    """Return the reason in a few words."""
+    return str(getattr(error, "strerror", None) or error)

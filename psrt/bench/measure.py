@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.files import write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,4 @@ def write_json(path: str | Path, value: Any) -> None:
     Raises:
         ConfigError: if the file cannot be written.
     """
-    try:
-        Path(path).write_text(to_json(value) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+    write_text(path, to_json(value) + "\n")

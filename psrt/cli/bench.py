@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from psrt.cli.flags import FlagParser
 from psrt.errors import ConfigError
+from psrt.files import check_writable
 from psrt.job import launched
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ def main(argv: Sequence[str]) -> int:
     given = _parser().parse(argv)
     _check(given)
     comm = _world(given.what)
+    _check_files(given, comm)
     report = _run(given, comm)
     if comm is None or comm.rank == 0:
         _publish(report, given.json)
@@ -76,6 +79,22 @@ def _check(given: argparse.Namespace) -> None:
                 raise ConfigError(f"--{name} is for bench allreduce, not for bench {given.what}")
     if given.fit is not None and given.costs is not None:
         raise ConfigError("--fit measures what --costs would give: take one of them")
+    paths = [os.path.abspath(path) for path in (given.fit, given.json) if path is not None]
+    if len(set(paths)) < len(paths):
+        raise ConfigError(f"--fit and --json would both write {given.json}")
+
+
+def _check_files(given: argparse.Namespace, comm: MPI.Comm | None) -> None:
+    """Find out what cannot be written before minutes are spent on measuring it; collective."""
+    if comm is None:
+        check_writable(given.json)
+        return
+    from psrt.transport.agreement import together
+
+    with together(comm):
+        if comm.rank == 0:
+            check_writable(given.json)
+            check_writable(given.fit)
 
 
 def _world(what: str) -> MPI.Comm | None:

@@ -6,7 +6,6 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
@@ -19,6 +18,7 @@ from psrt.collective.machine import MachineCosts
 from psrt.costs_file import read_costs
 from psrt.errors import ConfigError
 from psrt.explain.compare_ranges import read_ranks, read_sizes
+from psrt.files import write_text
 from psrt.transport.agreement import send_text, together
 from psrt.transport.hosts import split_hosts
 
@@ -27,8 +27,7 @@ def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]
     """Measure; collective.
 
     Args:
-        given: ``sizes``, ``ranks``, ``hosts``, ``costs``, ``fit`` and ``json`` as texts or None,
-            and ``rounds``.
+        given: ``sizes``, ``ranks``, ``hosts``, ``costs`` and ``fit`` as texts or None; ``rounds``.
         comm: all ranks.
 
     Returns:
@@ -40,10 +39,6 @@ def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]
     sizes = _sizes(given.sizes)
     present = _present(comm)
     layouts = _layouts(given, comm, present)
-    with together(comm):
-        if comm.rank == 0:
-            for path in (given.json, given.fit):
-                _check_writable(path)
     fitted, costs = _costs(given, comm, present, layouts)
     rows = allreduce.measure(comm, layouts, costs=costs, sizes=sizes, rounds=given.rounds)
     calls = call_cost.measure(comm, present, costs=costs, rounds=given.rounds)
@@ -109,15 +104,6 @@ def _present(comm: MPI.Comm) -> tuple[tuple[int, ...], ...]:
     return layout.hosts
 
 
-def _check_writable(path: str | None) -> None:
-    """Find out before minutes are spent."""
-    if path is None:
-        return
-    folder = os.path.dirname(path) or "."
-    if os.path.isdir(path) or not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        raise ConfigError(f"cannot write {path}")
-
-
 def _costs(
     given: argparse.Namespace,
     comm: MPI.Comm,
@@ -140,12 +126,5 @@ def _costs(
         if comm.rank == 0 and given.costs is not None:
             text = read_costs(given.costs).to_json()
         if comm.rank == 0 and given.fit is not None:
-            _write(given.fit, text)
+            write_text(given.fit, text)
     return fitted, MachineCosts.from_json(send_text(comm, text))
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error

@@ -14,9 +14,12 @@ import numpy as np
 from mpi4py import MPI
 
 from psrt.bench.rounds import Entry, Key, has_turn, plan
+from psrt.transport.patience import Patience
 
 #: A call this short is tried more than once before its turns are planned.
 _BRIEF_S, _TRIES = 10e-3, 5
+#: Yields before a wait would sleep.
+_NEVER_SLEEP = 1 << 30
 
 
 def take_turns(comm: MPI.Comm, entries: Mapping[Key, Entry], rounds: int) -> list[dict[Key, float]]:
@@ -58,14 +61,25 @@ def _try(comm: MPI.Comm, call: Callable[[], object]) -> float:
 
 def _slowest(comm: MPI.Comm, call: Callable[[], object]) -> float:
     seconds = np.array([_turn(comm, call, 1)])
-    comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
+    _wait(comm.Iallreduce(MPI.IN_PLACE, seconds, MPI.MAX))
     return float(seconds[0])
 
 
 def _turn(comm: MPI.Comm, call: Callable[[], object], calls: int) -> float:
     """Meet, then return the seconds that this rank needs for so many calls."""
-    comm.Barrier()
+    _wait(comm.Ibarrier())
     start = perf_counter()
     for _ in range(calls):
         call()
     return perf_counter() - start
+
+
+def _wait(request: MPI.Request) -> None:
+    """Wait without holding a core that another rank needs.
+
+    MPICH's blocking calls never yield. With more ranks than cores each of them lasts a time slice
+    of the scheduler, thousands of times what it takes, and so would the first call after it.
+    """
+    Patience(crowded=True, timeout_s=3600.0, yields=1 << 30).wait(
+        request.Test, lambda: "the other ranks"
+    )

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from psrt.config import Knob, TrainConfig, did_you_mean, read_toml
-from psrt.config.kinds import SWITCH
 from psrt.config.knobs import dashed, knobs_of, read, shown
+from psrt.config.values import SWITCH
 from psrt.errors import ConfigError
 from psrt.files import read_text
 

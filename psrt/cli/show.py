@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from psrt.cli.flags import config_of, train_parser
 from psrt.config import SERVER_MODES, TrainConfig, resolve, to_toml
-from psrt.config.kinds import WHOLE
 from psrt.config.knobs import Knob, read
+from psrt.config.values import WHOLE
 
 _DESCRIPTION = """\
 Print the configuration that `psrt train` with the same flags would run with, every default

@@ -12,8 +12,8 @@ from psrt.cli.flags import FlagParser, config_of, train_parser
 from psrt.cli.printing import say
 from psrt.config import TrainConfig
 from psrt.config.injection import Injection
-from psrt.config.kinds import REAL, WHOLE
 from psrt.config.knobs import Knob, dashed, read
+from psrt.config.values import REAL, WHOLE
 from psrt.errors import ConfigError
 
 if TYPE_CHECKING:

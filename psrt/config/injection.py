@@ -8,26 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from psrt.config.kinds import REAL, WHOLE, Kind, write_text
 from psrt.config.suggest import did_you_mean
-
-
-class Number(NamedTuple):
-    """One of the numbers of a kind."""
-
-    #: What the form calls it.
-    name: str
-    #: Smallest and largest value, themselves allowed.
-    least: float
-    most: float
-    #: Whether it counts steps; else it is a real number.
-    whole: bool = False
-    #: What it is where it is left out; None where it must be given. Only the last one may be.
-    otherwise: int | None = None
-
+from psrt.config.values import LARGEST, WHOLE, Kind, Number, form, read_numbers, write_text
 
 _SECONDS = Number("SECONDS", 0.0, 86400.0)
-_STEP = Number("STEP", 0, 2**63 - 1, whole=True)
+_STEP = Number("STEP", 0, LARGEST, whole=True)
 #: The numbers of each kind, in order, and an example of them.
 KINDS: Final[dict[str, tuple[tuple[Number, ...], str]]] = {
     "delay": ((_SECONDS,), "0.005"),
@@ -35,7 +20,7 @@ KINDS: Final[dict[str, tuple[tuple[Number, ...], str]]] = {
     # With a smaller shape a draw may not fit into a float.
     "tail": ((_SECONDS, Number("SHAPE", 0.1, 1e6)), "0.001:1.5"),
     "pause": ((_STEP, _SECONDS), "100:2"),
-    "slow": ((Number("FACTOR", 1.0, 1e6), _STEP._replace(otherwise=0)), "2:50"),
+    "slow": ((Number("FACTOR", 1.0, 1e6), _STEP._replace(default=0)), "2:50"),
 }
 
 
@@ -66,7 +51,7 @@ class Injection(NamedTuple):
     def __str__(self) -> str:
         """Return the text that is read as this injection."""
         numbers = list(self.numbers)
-        if numbers[-1] == KINDS[self.kind][0][-1].otherwise:
+        if numbers[-1] == KINDS[self.kind][0][-1].default:
             numbers.pop()
         who = "*" if self.worker is None else str(self.worker)
         return ":".join([who, self.kind, *map(_written, numbers)])
@@ -91,10 +76,15 @@ def read_injection(text: str) -> Injection:
             f"must be WORKER:KIND:NUMBERS, KIND {', '.join(others)} or {last}"
             f"{did_you_mean(kind, KINDS)}, like 1:delay:0.005"
         )
+    numbers, example = KINDS[kind]
     try:
-        return Injection(_worker(who), kind, _numbers(kind, parts))
+        return Injection(_worker(who), kind, read_numbers(numbers, ":".join(parts)))
     except ValueError:
-        raise ValueError(f"must be {_described(kind)}") from None
+        ranges = ", ".join(f"{number.name} {number.range}" for number in numbers)
+        raise ValueError(
+            f"must be WORKER:{kind}:{form(numbers)}, WORKER from 0 or * for all, {ranges}, "
+            f"like 1:{kind}:{example}"
+        ) from None
 
 
 def _worker(text: str) -> int | None:
@@ -103,32 +93,6 @@ def _worker(text: str) -> int | None:
     if (worker := WHOLE.read(text)) < 0:
         raise ValueError
     return int(worker)
-
-
-def _numbers(kind: str, parts: list[str]) -> tuple[float, ...]:
-    """Read the numbers of a kind; `ValueError` if they are too few, too many or out of range."""
-    wanted, _ = KINDS[kind]
-    left_out = [n.otherwise for n in wanted[len(parts) :] if n.otherwise is not None]
-    given = [*parts, *map(str, left_out)]
-    numbers = [
-        (WHOLE if n.whole else REAL).read(part) for n, part in zip(wanted, given, strict=True)
-    ]
-    if not all(n.least <= value <= n.most for n, value in zip(wanted, numbers, strict=True)):
-        raise ValueError
-    return tuple(numbers)
-
-
-def _described(kind: str) -> str:
-    """Return how a kind is written, with which numbers, and an example."""
-    wanted, example = KINDS[kind]
-    form = "".join(f":{n.name}" if n.otherwise is None else f"[:{n.name}]" for n in wanted)
-    ranges = [
-        f"{n.name} from {n.least:g}" + ("" if n.whole else f" to {n.most:.0f}") for n in wanted
-    ]
-    return (
-        f"WORKER:{kind}{form}, WORKER from 0 or * for all, {', '.join(ranges)}, "
-        f"like 1:{kind}:{example}"
-    )
 
 
 def _read(text: str) -> tuple[Injection, ...]:

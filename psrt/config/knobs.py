@@ -7,8 +7,8 @@ import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from psrt.config.kinds import Kind
 from psrt.config.suggest import did_you_mean
+from psrt.config.values import Kind
 from psrt.errors import ConfigError
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from psrt.config import modes
 from psrt.config.checks import check
 from psrt.config.injection import INJECTIONS, Injection
-from psrt.config.kinds import DELAYS, REAL, SWITCH, TEXT, WHOLE, WIDTHS
 from psrt.config.knobs import Only, accept, knob, knobs_of
+from psrt.config.values import DELAYS, REAL, SWITCH, TEXT, WHOLE, WIDTHS
 
 _MODE = "mode"
 _RATE = "staleness-aware learning rate"

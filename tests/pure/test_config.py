@@ -36,7 +36,7 @@ def refusal(ranks=None, **knobs):
     return message
 
 
-@pytest.mark.parametrize("module", ["suggest", "kinds", "injection", "knobs"])
+@pytest.mark.parametrize("module", ["suggest", "values", "injection", "knobs"])
 def test_examples_in_docstrings(module):
     found = doctest.testmod(importlib.import_module(f"psrt.config.{module}"))
     assert found.attempted > 0

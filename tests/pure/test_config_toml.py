@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from psrt.config import TrainConfig, from_toml, read_toml, resolve, to_toml
 from psrt.config.injection import KINDS, Injection
-from psrt.config.kinds import REAL, SWITCH, WHOLE, WIDTHS, write_text
 from psrt.config.knobs import knobs_of
+from psrt.config.values import REAL, SWITCH, WHOLE, WIDTHS, write_text
 from psrt.errors import ConfigError
 
 KNOBS = knobs_of(TrainConfig)
@@ -26,8 +26,8 @@ def injections():
 
     def numbers(number):
         if number.whole:
-            return st.integers(number.least, number.most)
-        return st.floats(number.least, number.most)
+            return st.integers(number.min, number.max)
+        return st.floats(number.min, number.max)
 
     one_of = [
         st.builds(

@@ -10,8 +10,8 @@ import pytest
 
 from psrt.cli.flags import parse_train, train_parser
 from psrt.config import TrainConfig
-from psrt.config.kinds import SWITCH
 from psrt.config.knobs import knobs_of
+from psrt.config.values import SWITCH
 from psrt.errors import ConfigError
 
 

@@ -1,8 +1,8 @@
-"""What a knob's value can be: how a flag's text and a TOML value become it, and how it is written.
+"""Text to value, for every flag: kinds of value, and numbers with colons between them.
 
 A kind knows types, not ranges; ranges belong to the knob. ``read`` takes the text of a flag,
-``accept`` a Python or TOML value, ``write`` returns a TOML literal. The first two raise
-`ValueError` with the end of a sentence: "must be a whole number".
+``accept`` a Python or TOML value, ``write`` returns a TOML literal. Whatever reads here raises
+`ValueError` with the end of a sentence, "must be a whole number"; who knows the flag begins it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import math
 import numbers
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 #: TOML and numpy both hold whole numbers in 64 bits.
-_LARGEST = 2**63 - 1
+LARGEST = 2**63 - 1
+#: What K, M and G after a number of bytes multiply it by, and the most bytes that can be asked for.
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_MOST_BYTES = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def _accept_whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ValueError("must be a whole number")
     number = int(value)
-    if abs(number) > _LARGEST:
+    if abs(number) > LARGEST:
         raise ValueError("must fit into 64 bits")
     return number
 
@@ -151,8 +154,32 @@ def _accept_delays(value: Any) -> tuple[tuple[int, float], ...]:
     return delays
 
 
+def _read_rate(text: str) -> float:
+    if text in ("inf", "+inf"):
+        return math.inf
+    return _read_real(text)
+
+
+def _accept_rate(value: Any) -> float:
+    return math.inf if value == math.inf else _accept_real(value)
+
+
+def _read_bytes(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMG]?)(?:i?B)?", text.strip(), re.I)
+    if found is None:
+        raise ValueError("must be a number of bytes such as 64K, 1M or 1G")
+    value = float(found[1]) * _UNITS[found[2].upper()]
+    if value != int(value) or value > _MOST_BYTES:
+        raise ValueError("must be whole bytes, at most 1024G")
+    return int(value)
+
+
 WHOLE = Kind("N", _read_whole, _accept_whole, str)
 REAL = Kind("X", _read_real, _accept_real, repr)
+#: A real number that may be infinite.
+RATE = Kind("X", _read_rate, _accept_rate, repr)
+#: A number of bytes, after which K, M and G are 1024, 1024² and 1024³ of them.
+BYTES = Kind("BYTES", _read_bytes, _accept_whole, str)
 TEXT = Kind("TEXT", _accept_text, _accept_text, write_text)
 SWITCH = Kind("", _read_switch, _accept_switch, lambda value: "true" if value else "false")
 WIDTHS = Kind(
@@ -165,3 +192,66 @@ DELAYS = Kind(
     lambda delays: f"[{', '.join(f'[{rank}, {seconds!r}]' for rank, seconds in delays)}]",
     several=True,
 )
+
+
+class Number(NamedTuple):
+    """One of several numbers that a text has with colons between them."""
+
+    #: As forms and messages call it.
+    name: str
+    #: Smallest and largest value, themselves allowed; the largest may be infinite.
+    min: float
+    max: float
+    #: Whether it must be whole.
+    whole: bool = False
+    #: Its value where it is left out; None where it must be given. Only the last one may be.
+    default: int | None = None
+
+    def read(self, text: str) -> float:
+        """Return the number that a text stands for.
+
+        Raises:
+            ValueError: if it is none, or out of range.
+        """
+        kind = WHOLE if self.whole else RATE
+        value: float = kind.read(text)
+        if not self.min <= value <= self.max:
+            raise ValueError(f"must be {self.range}")
+        return value
+
+    @property
+    def range(self) -> str:
+        """Return its range in words."""
+        if self.max == LARGEST:
+            return f"from {self.min:g}"
+        return f"from {self.min:g} to {self.max:.12g}"
+
+
+def form(numbers: Sequence[Number]) -> str:
+    """Return how a text with these numbers is written.
+
+    >>> form([Number("FACTOR", 1, 10), Number("STEP", 0, 10, default=0)])
+    'FACTOR[:STEP]'
+    """
+    return "".join(
+        f":{n.name}" if n.default is None else f"[:{n.name}]" for n in numbers
+    ).removeprefix(":")
+
+
+def read_numbers(numbers: Sequence[Number], text: str) -> tuple[float, ...]:
+    """Return the numbers of a text, with the last one's default where it was left out.
+
+    >>> read_numbers([Number("LATENCY_S", 0, 1e6), Number("BYTES_PER_S", 1, math.inf)], "5e-5:inf")
+    (5e-05, inf)
+
+    Raises:
+        ValueError: if they are too few, too many or out of range: "must be SCALE:SHAPE, SCALE from
+            0 to 1000000, SHAPE from 0.1 to 10".
+    """
+    parts = text.split(":")
+    parts += [str(n.default) for n in numbers[len(parts) :] if n.default is not None]
+    try:
+        return tuple(n.read(part) for n, part in zip(numbers, parts, strict=True))
+    except ValueError:
+        ranges = ", ".join(f"{n.name} {n.range}" for n in numbers)
+        raise ValueError(f"must be {form(numbers)}, {ranges}") from None

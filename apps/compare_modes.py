@@ -30,8 +30,9 @@ from verdict import verdicts
 
 from psrt.cli.flags import FlagParser
 from psrt.errors import ConfigError
-from psrt.report import human_bytes, mode_plot
+from psrt.report import mode_plot
 from psrt.report.strict_json import dumps
+from psrt.units import size_text
 from psrt.virtual_costs import VirtualCosts
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("worst_accuracy", "worst", _percent),
     ("staleness_mean", "staleness", lambda x: f"{x:.2f}"),
     ("waiting_share", "waits", lambda x: f"{100 * x:.0f} %"),
-    ("bytes_sent", "sent", human_bytes),
+    ("bytes_sent", "sent", size_text),
     ("samples_per_second", "samples/s", lambda x: f"{x:,.0f}"),
 )
 

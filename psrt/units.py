@@ -1,4 +1,4 @@
-"""Times and sizes as people read them: three digits and the unit that suits. Pure."""
+"""Times, sizes and counts as people read them: three digits and the unit that suits. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,22 @@ def size_text(nbytes: float) -> str:
     """Return a number of bytes in the binary unit that suits it.
 
     >>> size_text(0), size_text(1000), size_text(1 << 12), size_text(5 << 19), size_text(1 << 40)
-    ('0 B', '1000 B', '4 KiB', '2.5 MiB', '1024 GiB')
+    ('0 B', '1000 B', '4 KiB', '2.5 MiB', '1 TiB')
     """
-    for unit in ("B", "KiB", "MiB"):
+    for unit in ("B", "KiB", "MiB", "GiB"):
         if nbytes < 1023.5:
             return f"{_three(nbytes)} {unit}"
         nbytes /= 1024
-    return f"{_three(nbytes)} GiB"
+    return f"{_three(nbytes)} TiB"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "rank"), plural(0, "rank"), plural(1200, "event")
+    ('1 rank', '0 ranks', '1,200 events')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _three(value: float) -> str:

@@ -40,7 +40,7 @@ from psrt.collective.closed_forms import CLOSED_FORMS, closed_form
 from psrt.collective.cost import Costs
 from psrt.collective.machine import MachineCosts
 from psrt.errors import ConfigError
-from psrt.units import size_text, time_text
+from psrt.units import plural, size_text, time_text
 
 #: How much faster than ``node`` the library must be to be taken: more than 10 %.
 _CLEARLY = 1.1
@@ -96,7 +96,7 @@ def choose(
         times = {name: predict(name, hosts, nbytes, itemsize, costs) for name in names}
         return {name: time for name, time in times.items() if time is not None}
 
-    what = f"{size_text(nbytes)} on {sum(hosts)} ranks of {_count(len(hosts), 'host')}"
+    what = f"{size_text(nbytes)} on {sum(hosts)} ranks of {plural(len(hosts), 'host')}"
     through_nodes = [f"node+{name}" for name in CLOSED_FORMS if max(hosts) > 1]
     if len(hosts) > 1:
         times = times_of([*CLOSED_FORMS, *through_nodes])
@@ -165,7 +165,3 @@ def fastest(times: Mapping[str, float]) -> str:
     """
     least = min(times.values())
     return next(name for name, time in times.items() if math.isclose(time, least))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -13,6 +13,7 @@ from psrt.explain.waiting import COMPUTE, WAIT, RecordingWorld, Stretch, stretch
 from psrt.simulation import simulate
 from psrt.transport import Costs, Wiring
 from psrt.transport.port import Vector
+from psrt.units import plural
 
 #: Parameters of the job: nothing depends on them, but each server must own one.
 _PARAMETERS = 64
@@ -168,13 +169,9 @@ def described(timeline: Timeline) -> Iterator[str]:
     more = told.get(config.mode or "", "")
     yield f"{config.mode}{', ' + more if more else ''}"
     servers = config.servers or 0
-    count = _counted(timeline.workers, "worker")
-    yield f"{count}, {_counted(servers, 'server')}" if servers else count
+    count = plural(timeline.workers, "worker")
+    yield f"{count}, {plural(servers, 'server')}" if servers else count
     yield f"{config.steps} steps each"
     for worker, factor in enumerate(timeline.slow):
         if factor != 1.0:
             yield f"worker {worker} takes {factor:g} × as long"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

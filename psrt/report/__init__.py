@@ -8,7 +8,7 @@ needs matplotlib, is not imported here.
 
 from __future__ import annotations
 
-from psrt.report.console import epoch_line, final_table, human_bytes
+from psrt.report.console import epoch_line, final_table
 from psrt.report.files import OutputFolder
 from psrt.report.journal import Journal, Record
 from psrt.report.metrics import MetricsFile, read_metrics, seconds_to_accuracy
@@ -27,7 +27,6 @@ __all__ = [
     "Waiting",
     "epoch_line",
     "final_table",
-    "human_bytes",
     "parameters_sha256",
     "read_metrics",
     "seconds_to_accuracy",

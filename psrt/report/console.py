@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any
 
 from psrt.report.journal import Record
+from psrt.units import plural, size_text
 
 
 def epoch_line(record: Record) -> str:
@@ -44,7 +45,7 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
     rows += _staleness(summary)
     if summary["dropped"]:
         rows.append(("dropped", f"{summary['dropped']:,} gradients"))
-    sent, received = human_bytes(summary["bytes_sent"]), human_bytes(summary["bytes_received"])
+    sent, received = size_text(summary["bytes_sent"]), size_text(summary["bytes_received"])
     rows.append(("bytes", f"{sent} sent, {received} received"))
     if folder is not None:
         rows.append(("files", str(folder)))
@@ -52,28 +53,9 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
-def human_bytes(nbytes: float) -> str:
-    """Return a number of bytes in the decimal unit that suits it.
-
-    >>> human_bytes(999), human_bytes(1000), human_bytes(81_234_567), human_bytes(999_999)
-    ('999 B', '1.00 kB', '81.2 MB', '1.00 MB')
-    """
-    if nbytes < 1000:
-        return f"{nbytes:.0f} B"
-    for unit in ("kB", "MB", "GB", "TB"):
-        nbytes /= 1000
-        # Three digits; 999.5 and more would round to a fourth and takes the next unit.
-        if nbytes < 999.5 or unit == "TB":
-            break
-    decimals = 2 if nbytes < 9.995 else 1 if nbytes < 99.95 else 0
-    return f"{nbytes:.{decimals}f} {unit}"
-
-
 def _mode(summary: Mapping[str, Any]) -> str:
     ranks = [
-        f"{summary[role]} {role if summary[role] != 1 else role[:-1]}"
-        for role in ("servers", "workers")
-        if summary[role]
+        plural(summary[f"{role}s"], role) for role in ("server", "worker") if summary[f"{role}s"]
     ]
     return ", ".join([summary["mode"], *ranks])
 

@@ -11,6 +11,7 @@ from psrt.history.check.findings import Findings, Violation
 from psrt.history.check.rules import RULES
 from psrt.history.check.story import lines_of, record_of, spots_of
 from psrt.history.check.table import Table
+from psrt.units import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,9 @@ class Outcome:
     def lines(self) -> list[str]:
         """Return the report."""
         contract, counts = self.contract, f"{self.events:,} events in {self.seconds:.3f} s"
-        who = _plural(contract.workers, "worker")
+        who = plural(contract.workers, "worker")
         if contract.shards:
-            who += f" and {_plural(contract.shards, 'shard')}"
+            who += f" and {plural(contract.shards, 'shard')}"
         head = f"{contract}, {who}: {counts}"
         if self.violation is None:
             width = max(map(len, self.checked), default=0)
@@ -78,10 +79,6 @@ class Outcome:
                 "events": [record_of(spot) for spot in spots_of(found)],
             },
         }  # fmt: skip
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _real(number: float) -> float | None:

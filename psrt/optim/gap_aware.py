@@ -80,12 +80,14 @@ class GapAware:
     def observe(self, span: Span, theta_before: Vector, theta_after: Vector, lr: float) -> None:
         """Fold one block of an update's step into the mean square.
 
-        The block that starts at 0 counts as a new update, so it comes first. An update with
-        next to no rate, as a warm-up begins and a cosine ends with, is passed over.
+        An update with next to no rate, as a warm-up begins and a cosine ends with, is passed over.
         """
         if lr < self._least_lr:
             return
-        if span.start == 0:
+        # The update counts once its last block is here, not with its first: blocks are turned and
+        # observed alternately, and those after the first would correct the bias of a mean square
+        # that has not seen this update yet by the number that includes it.
+        if span.stop == len(self.state["mean_square_step"]):
             self.updates += 1
         self._rest[()] = (1 - _MEMORY) / lr**2
         step, mean_square = self._unit[: span.size], span.of(self.state["mean_square_step"])

@@ -26,7 +26,9 @@ class StalenessRate(Protocol):
 
     A server does, per gradient in the order of application: ``scale(τ)``, leave the gradient
     out if that is 0.0, and, if ``elementwise``, ``block`` on every block. Then, per update
-    and if ``elementwise``, ``observe`` on every block, from the first one on.
+    and if ``elementwise``, ``observe`` on every block, from the first one to the last. To spare
+    the memory of a whole vector, block i + 1 may be asked for after block i was observed; it must
+    come out as if no block of this update had been observed.
     """
 
     #: Whether ``block`` and ``observe`` take part; otherwise ``scale`` is the whole rule.

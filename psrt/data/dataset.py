@@ -56,12 +56,13 @@ def checked_dataset(
     y_test: np.ndarray,
     *,
     scale: float | None = None,
+    classes: int | None = None,
 ) -> Dataset:
     """Check and convert what a source has read; every source ends here.
 
     Samples with more than one axis (images) are flattened. Integer ``y`` are class labels, float
-    ``y`` the targets of a regression. The number of classes is the largest label of either part
-    plus one, and at least 2. Arrays that already have the right type and layout are not copied.
+    ``y`` the targets of a regression. Arrays that already have the right type and layout are not
+    copied.
 
     Args:
         name: what messages call the source: a name or a path.
@@ -70,6 +71,9 @@ def checked_dataset(
         x_test: (M, ...), M at least 1, same trailing shape.
         y_test: as ``y_train``.
         scale: divisor of all ``x``; 255 brings bytes to [0, 1].
+        classes: how many there are, where the source knows it: more than all labels, and the
+            training part need not have each of them. None is the largest label of the training
+            part plus one, and at least 2.
 
     Returns:
         The dataset, in the types that `Dataset` tells.
@@ -91,10 +95,28 @@ def checked_dataset(
         raise ConfigError(
             f"{name}: y_train has {y_train.shape[1]} targets per sample, y_test {y_test.shape[1]}"
         )
-    classes = 0
-    if y_train.dtype == np.int64:
-        classes = max(2, int(y_train.max()) + 1, int(y_test.max()) + 1)
+    if y_train.dtype != np.int64:
+        classes = 0
+    elif classes is None:
+        classes = _classes(name, y_train, y_test)
     return Dataset(name, x_train, y_train, x_test, y_test, classes)
+
+
+def _classes(name: str, y_train: np.ndarray, y_test: np.ndarray) -> int:
+    """Return the number of classes that the training part shows.
+
+    Raises:
+        ConfigError: if the test part has another one: no model can learn it, so the parts are
+            likely of different data, or cut from sorted data.
+    """
+    seen = np.zeros(max(2, int(y_train.max()) + 1), bool)
+    seen[y_train] = True
+    known = y_test < len(seen)
+    known[known] = seen[y_test[known]]
+    if not known.all():
+        never = int(y_test[~known].min())
+        raise ConfigError(f"{name}: y_test has the label {never}, which y_train never has")
+    return len(seen)
 
 
 def _samples(name: str, part: str, x: np.ndarray, scale: float | None) -> np.ndarray:

@@ -64,7 +64,8 @@ def load_synthetic(spec: str, *, seed: int) -> Dataset:
         y = _teach(rng, x, classes)
     except (MemoryError, ValueError) as error:  # ValueError: more than numpy can address
         raise ConfigError(f"dataset {spec!r} does not fit into memory") from error
-    return checked_dataset(spec, x[:samples], y[:samples], x[samples:], y[samples:])
+    parts = x[:samples], y[:samples], x[samples:], y[samples:]
+    return checked_dataset(spec, *parts, classes=classes)
 
 
 def _teach(rng: np.random.Generator, x: np.ndarray, classes: int) -> np.ndarray:

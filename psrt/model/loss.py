@@ -48,13 +48,15 @@ class Labels:
         """
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             raise ConfigError(f"targets are {labels.dtype} {labels.shape}, expected class labels")
-        # Seen as unsigned a negative label is huge: one reduction checks both ends.
-        if np.maximum.reduce(labels.view(f"u{labels.itemsize}")) >= width:
+        # Seen as unsigned a negative label is huge: one reduction checks both ends. The byte order
+        # stays, or small big-endian labels would be huge, too, and huge ones small.
+        unsigned = labels.dtype.str.replace("i", "u")
+        if np.maximum.reduce(labels.view(unsigned)) >= width:
             raise ConfigError(
                 f"labels {labels.min()} to {labels.max()} for a model of {width} classes"
             )
         index = self._index[: len(labels)]
-        np.add(self._first[: len(labels)], labels, index)
+        np.add(self._first[: len(labels)], labels, index, casting="unsafe")  # uint64 is in range
         return index
 
     def pick(self, matrix: Array, index: npt.NDArray[np.intp]) -> Array:

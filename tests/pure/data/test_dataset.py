@@ -45,8 +45,17 @@ def test_float_answers_are_a_regression():
     assert data.outputs == 4
 
 
-def test_labels_of_the_test_part_count_as_classes_too():
-    assert checked_dataset("toy", **parts(y_test=np.array([0, 1, 8]))).classes == 9
+def test_a_source_may_know_more_classes_than_the_training_part_shows():
+    labels = np.array([0, 1, 8])
+    assert checked_dataset("toy", **parts(y_test=labels), classes=10).classes == 10
+
+
+@pytest.mark.parametrize("dtype", [">i2", "<i8", ">i8", "u8", ">u4", "i1", "bool"])
+def test_any_type_of_labels(dtype):
+    y = np.array([0, 1, 1, 0, 1, 0])
+    data = checked_dataset("toy", **parts(y_train=y.astype(dtype), y_test=y[:3].astype(dtype)))
+    assert data.y_train.dtype.isnative
+    np.testing.assert_array_equal(data.y_train, y)
 
 
 def test_one_class_still_needs_two_outputs():
@@ -114,6 +123,8 @@ def test_conversion_needs_little_more_than_its_result():
         ({"y_train": np.full(6, "a")}, "y_train must hold labels or targets, got dtype <U1"),
         ({"y_train": np.array([0, 1, 2, 0, 1, -1])}, "y_train has the label -1, labels start"),
         ({"y_test": np.array([0, 1, 10**6])}, "y_test has the label 1000000, the limit is 999999"),
+        ({"y_test": np.array([0, 8, 9])}, "y_test has the label 8, which y_train never has"),
+        ({"y_train": np.array([0, 1, 2, 4, 0, 1]), "y_test": np.array([4, 3, 0])}, "y_test .* 3, "),
         ({"y_test": np.zeros(3)}, "y_train and y_test must both be labels or both be targets"),
         ({"y_test": np.array([0, 1, np.nan])}, "y_test is not finite in float32 at row 2"),
         (

@@ -73,18 +73,32 @@ def test_cross_entropy_of_huge_outputs_is_exact():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int64])
-def test_any_integer_labels(name, dtype):
-    assert LOSSES[name](ROWS, WIDTH)(outputs(), LABELS.astype(dtype)) == LOSSES[name](ROWS, WIDTH)(
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("kind", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
+def test_any_integer_labels(name, kind, order):
+    labels = LABELS.astype(order + kind)
+    got, want = outputs(), outputs()
+    assert LOSSES[name](ROWS, WIDTH)(got, labels) == LOSSES[name](ROWS, WIDTH)(want, LABELS)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_labels_that_lie_apart(name):
+    labels = np.repeat(LABELS, 2)[::2]
+    assert LOSSES[name](ROWS, WIDTH)(outputs(), labels) == LOSSES[name](ROWS, WIDTH)(
         outputs(), LABELS
     )
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("label", [-1, WIDTH, 2**40])
-def test_a_label_that_is_no_class(name, label):
+@pytest.mark.parametrize("kind", ["<i8", ">i8", ">i2", "i1", ">u2", "u8"])
+@pytest.mark.parametrize("label", [-1, WIDTH, 256, 512, 2**40])
+def test_a_label_that_is_no_class(name, label, kind):
+    dtype = np.dtype(kind)
+    if not np.iinfo(dtype).min <= label <= np.iinfo(dtype).max:
+        label = np.iinfo(dtype).max
     with pytest.raises(ConfigError, match=f"model of {WIDTH} classes"):
-        LOSSES[name](ROWS, WIDTH)(outputs(2), np.array([0, label]))
+        LOSSES[name](ROWS, WIDTH)(outputs(2), np.array([0, label], dtype))
 
 
 @pytest.mark.parametrize(

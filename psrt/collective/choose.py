@@ -11,10 +11,11 @@ on several hosts, several on some      the same over all ranks, and ``node+NAME`
                                        by shared memory, between hosts by the schedule NAME
 =====================================  ========================================================
 
-Two habits keep a choice from being clever on paper only. The library must be predicted to be more
-than 10 % faster to be taken, since near a tie the noise of its measurement would decide. And
-schedules of messages are no candidates inside a host, where shared memory does the same with one
-meeting or two; ``why`` names the best of them all the same.
+The shortest prediction wins, with two exceptions that keep a choice from being clever on paper
+only. The library must be predicted to be more than 10 % faster to be taken, since near a tie the
+noise of its measurement would decide. And schedules of messages are no candidates inside a host,
+where shared memory does the same with one barrier or two; ``why`` names the best of them all the
+same. Where an exception decides, ``why`` says so.
 
 **Between hosts.** A host has one wire, whoever of its ranks uses it; ``between.beta`` is that of
 one pair of ranks that have it to themselves.
@@ -27,7 +28,9 @@ one pair of ranks that have it to themselves.
   and share the wire. Each message is priced as one between hosts, so these are predicted to be
   somewhat slower than they are.
 
-Ranks beyond the cores of a host take turns in combining, too.
+**Inside a host** every step of a rank is the work of a core, so ranks beyond the cores take turns:
+messages, copies and combining take as many times as long as there are ranks to a core. Between
+hosts this holds for combining only.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ def choose(
 
     >>> from psrt.collective.machine import DEFAULT_COSTS
     >>> choose([4], 4 << 20, 4, DEFAULT_COSTS).why
-    'node: 1.27 ms predicted for 4 MiB on 4 ranks of 1 host; segmented-ring 1.66 ms'
+    'node: 1.26 ms predicted for 4 MiB on 4 ranks of 1 host; segmented-ring 3.33 ms'
     >>> choose([2, 2], 4096, 4, DEFAULT_COSTS).algorithm
     'node+butterfly'
     """
@@ -108,7 +111,8 @@ def choose(
     times = messages | times_of(["node", "mpi"] if dtype_ok_for_library else ["node"])
     if times["node"] > _CLEARLY * times.get("mpi", math.inf):
         return _choice("mpi", ["node", best_of_messages], times, what)
-    return _choice("node", [best_of_messages, *({"mpi"} & times.keys())], times, what)
+    others = [best_of_messages, *({"mpi"} & times.keys())]
+    return _choice("node", others, times, what)
 
 
 def predict(
@@ -134,10 +138,13 @@ def predict(
         return costs.node.seconds(hosts[0], nbytes, costs.cores) if alone else None
     if algorithm.startswith(_NODE):
         return _through_nodes(algorithm.removeprefix(_NODE), hosts, nbytes, itemsize, costs)
-    most = max(hosts)
-    wire = costs.inside if alone else costs.between
-    share = most if algorithm in _CROWDED and not alone else 1
-    shared = Costs(wire.alpha, share * wire.beta, costs.queue(most) * wire.gamma)
+    most, turns = max(hosts), costs.queue(max(hosts))
+    if alone:
+        wire = costs.inside
+        shared = Costs(turns * wire.alpha, turns * wire.beta, turns * wire.gamma)
+    else:
+        wire, share = costs.between, most if algorithm in _CROWDED else 1
+        shared = Costs(wire.alpha, share * wire.beta, turns * wire.gamma)
     return closed_form(algorithm, sum(hosts), nbytes, shared, itemsize=itemsize)
 
 
@@ -152,9 +159,13 @@ def _through_nodes(
 
 
 def _choice(best: str, others: Sequence[str], times: Mapping[str, float], what: str) -> Choice:
-    rest = ", ".join(f"{name} {time_text(times[name])}" for name in others)
-    why = f"{best}: {time_text(times[best])} predicted for {what}" + (f"; {rest}" if rest else "")
-    return Choice(best, times[best], why)
+    """Return the choice, with the runners-up and why any that is faster was not taken."""
+    parts = [f"{best}: {time_text(times[best])} predicted for {what}"]
+    for name in others:
+        faster = times[name] < times[best] and not math.isclose(times[name], times[best])
+        but = "not 10 % faster" if name == "mpi" else "no messages inside a host"
+        parts.append(f"{name} {time_text(times[name])}" + f", but {but}" * faster)
+    return Choice(best, times[best], "; ".join(parts))
 
 
 def fastest(times: Mapping[str, float]) -> str:

@@ -188,6 +188,6 @@ def _library(found: Any) -> tuple[Measured, ...]:
 DEFAULT_COSTS = MachineCosts(
     inside=Costs(alpha=3e-6, beta=2.5e-10, gamma=1e-10),
     between=Costs(alpha=25e-6, beta=1 / 1.2e9, gamma=1e-10),
-    node=NodeCosts(sync_s=2e-6, byte_s=1.5e-10),
+    node=NodeCosts(sync_s=1e-6, byte_s=1.5e-10),
     cores=2,
 )

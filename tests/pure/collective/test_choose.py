@@ -51,14 +51,37 @@ class TestOneHost:
             library=((4, 4 * MB, 0.66e-3),),
         )
         assert choose([4], 4 * MB, 4, costs).why == (
-            "node: 210 µs predicted for 4 MiB on 4 ranks of 1 host; halving-doubling 1.58 ms, "
+            "node: 210 µs predicted for 4 MiB on 4 ranks of 1 host; halving-doubling 1.58 ms; "
             "mpi 660 µs"
         )
         fast = replace(costs, library=((4, 4 * MB, 0.1e-3),))
         assert choose([4], 4 * MB, 4, fast).why == (
-            "mpi: 100 µs predicted for 4 MiB on 4 ranks of 1 host; node 210 µs, "
+            "mpi: 100 µs predicted for 4 MiB on 4 ranks of 1 host; node 210 µs; "
             "halving-doubling 1.58 ms"
         )
+
+
+    def test_what_is_predicted_to_be_faster_and_is_not_taken_says_why(self):
+        """Messages are no candidates inside a host, and the library must be clearly faster."""
+        costs = replace(
+            DEFAULT_COSTS,
+            inside=Costs(3e-6, 2.5e-10, 1e-10),
+            node=NodeCosts(2e-6, 1.5e-10),
+            cores=4,
+            library=((3, 72, 7.5e-6),),
+        )
+        assert choose([3], 72, 4, costs).why == (
+            "node: 8.01 µs predicted for 72 B on 3 ranks of 1 host; "
+            "naive 6.05 µs, but no messages inside a host; mpi 7.5 µs, but not 10 % faster"
+        )
+
+    @pytest.mark.parametrize("size", range(2, 18))
+    @pytest.mark.parametrize("nbytes", [4, 72, KB, 64 * KB, MB, 64 * MB])
+    def test_where_nothing_was_measured_the_smallest_wins(self, size, nbytes):
+        choice = choose([size], nbytes, 4, DEFAULT_COSTS)
+        assert ", but" not in choice.why
+        times = [predict(name, [size], nbytes, 4, DEFAULT_COSTS) for name in CLOSED_FORMS]
+        assert choice.seconds <= min(times)
 
 
 class TestSeveralHosts:
@@ -95,7 +118,7 @@ class TestSeveralHosts:
         """Among 4 hosts halving-doubling in blocks is halving-doubling itself."""
         assert choose([1] * 4, 64 * MB, 4, DEFAULT_COSTS).why == (
             "halving-doubling: 89 ms predicted for 64 MiB on 4 ranks of 4 hosts; "
-            "ring 89.1 ms, segmented-ring 93.6 ms"
+            "ring 89.1 ms; segmented-ring 93.6 ms"
         )
 
 

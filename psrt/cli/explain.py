@@ -18,6 +18,7 @@ from psrt.cli.printing import say
 from psrt.config.modes import MODES, SCHEDULES
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
+from psrt.files import check_writable
 
 if TYPE_CHECKING:
     from psrt.explain.svg import Canvas
@@ -86,7 +87,7 @@ def _explainer(what: str) -> Callable[[str, list[str]], None]:
 
 def _schedule(what: str, argv: list[str]) -> None:
     """Explain an all-reduce or a phase."""
-    given = schedule_parser(what).parse(argv)
+    given = _checked(schedule_parser(what).parse(argv))
     if given.json and given.all:
         raise ConfigError("--json is always complete; leave --all out")
     told = _told(what, given)
@@ -139,7 +140,7 @@ def _told(what: str, given: argparse.Namespace) -> Telling:
 
 def _timeline(what: str, argv: list[str]) -> None:
     """Explain a mode."""
-    given = timeline_parser(what).parse(argv)
+    given = _checked(timeline_parser(what).parse(argv))
     config = config_of(what, given)
     from psrt.explain import timeline, timeline_document, timeline_svg, timeline_text
     from psrt.explain.units import read_count, read_slow
@@ -161,13 +162,22 @@ def _compare(what: str, argv: list[str]) -> None:
     from psrt.explain import compare_text
     from psrt.explain.compare import compare
     from psrt.explain.compare_ranges import read_ranks, read_sizes
+    from psrt.report import figure
 
+    if given.plot is not None:
+        figure.check_path(given.plot)
     found = compare(read_ranks(given.ranks), read_sizes(given.bytes), costs_of(given))
     if given.plot is not None:
         from psrt.explain import compare_plot
 
         compare_plot.plot(found, given.plot)
     say(_json(compare_text.as_document(found)) if given.json else compare_text.as_text(found))
+
+
+def _checked(given: argparse.Namespace) -> argparse.Namespace:
+    """Return the flags, once what they name can be written."""
+    check_writable(given.svg)
+    return given
 
 
 def _publish(

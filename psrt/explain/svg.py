@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
-from psrt.errors import ConfigError
+from psrt.files import write_text
 
 #: Found on most systems, with Greek letters and arrows.
 _FONT = "'DejaVu Sans', 'Helvetica Neue', Arial, sans-serif"
@@ -119,8 +118,4 @@ class Canvas:
         Raises:
             ConfigError: if it cannot be written.
         """
-        try:
-            Path(path).write_text(self.as_text(), encoding="utf-8")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"{path}: cannot be written: {reason}") from None
+        write_text(path, self.as_text())

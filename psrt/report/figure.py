@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from psrt.errors import ConfigError
+from psrt.files import check_writable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,6 +35,23 @@ def titled(*, width: float, height: float, title: str, note: str = "") -> Figure
     figure = blank(width, height)
     figure.suptitle(f"{title}\n{note}" if note else title, fontsize=11)
     return figure
+
+
+def check_path(path: str | PathLike[str]) -> None:
+    """Check that a figure can be written, before the work that it is to show.
+
+    Raises:
+        ConfigError: if matplotlib is not installed, the path's ending names no format, or the
+            file cannot be written.
+    """
+    check_writable(path)
+    # Without an ending matplotlib would write another file than the one that was asked for.
+    formats = blank(1, 1).canvas.get_supported_filetypes()
+    ending = Path(path).suffix.removeprefix(".").lower()
+    if ending not in formats:
+        raise ConfigError(
+            f"cannot write {path}: its ending must name a format: {', '.join(sorted(formats))}"
+        )
 
 
 def save(figure: Figure, path: str | PathLike[str]) -> None:

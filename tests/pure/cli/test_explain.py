@@ -183,6 +183,16 @@ def test_a_reader_that_has_seen_enough():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("what", ["ring --svg", "ssp --svg", "compare --plot"])
+def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
+    def working(*args, **more):
+        raise AssertionError("it has begun")
+
+    for function in ("timeline.run", "compare.compare", "telling.explain"):
+        monkeypatch.setattr(f"psrt.explain.{function}", working)
+    assert refusal(*what.split(), ".") == "cannot write .: Is a directory"
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -211,7 +221,7 @@ def test_a_reader_that_has_seen_enough():
         ("ring --link wifi", "--link: invalid choice: 'wifi'"),
         ("ring --costs none.json", "none.json: cannot be read: No such file or directory"),
         ("ring --values none.csv", "none.csv: cannot be read: No such file or directory"),
-        ("ring --svg none/a.svg", "none/a.svg: cannot be written: No such file or directory"),
+        ("ring --svg none/a.svg", "cannot write none/a.svg: No such file or directory"),
         ("tree --ranks 40 --svg a.svg", "svg draws at most 32 ranks, got 40"),
         ("ssp --stalness 2", "unknown flag --stalness (did you mean --staleness?)"),
         ("ssp --staleness two", "staleness must be a whole number, got 'two'"),
@@ -226,6 +236,12 @@ def test_a_reader_that_has_seen_enough():
         ("compare --ranks 8:2", "ranks '8:2' end before they begin"),
         ("compare --bytes x", "bytes must be a number of bytes"),
         ("compare --svg a.svg", "unknown flag --svg"),
+        ("ring --svg .", "cannot write .: Is a directory"),
+        ("ssp --svg none/a.svg", "cannot write none/a.svg: No such file or directory"),
+        ("compare --plot .", "cannot write .: Is a directory"),
+        ("compare --plot none/a.png", "cannot write none/a.png: No such file or directory"),
+        ("compare --plot a", "cannot write a: its ending must name a format: "),
+        ("compare --plot a.doc", "cannot write a.doc: its ending must name a format: "),
     ],
 )
 def test_what_will_not_do(argv, words, capsys, tmp_path, monkeypatch):

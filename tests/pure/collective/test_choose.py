@@ -60,7 +60,6 @@ class TestOneHost:
             "halving-doubling 1.58 ms"
         )
 
-
     def test_what_is_predicted_to_be_faster_and_is_not_taken_says_why(self):
         """Messages are no candidates inside a host, and the library must be clearly faster."""
         costs = replace(

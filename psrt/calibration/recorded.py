@@ -15,7 +15,7 @@ import numpy as np
 from psrt.calibration.times import Calibration
 from psrt.calibration.track import Attention, Track
 from psrt.errors import ConfigError
-from psrt.messages import Leave, Message, Params
+from psrt.messages import Leave, Message, Params, Push
 from psrt.transport import Costs, Wiring
 
 
@@ -76,10 +76,14 @@ class RecordedCosts:
             if self._answers[rank] % len(self._wiring.servers):
                 return 0.0  # a worker goes on with the last one
             return self._answer.at(self._worker(rank), message.clock - 1)
+        attention = self._attention[self._wiring.shard_of(rank) or 0]
+        if isinstance(message, Push) and not message.samples and message.version < message.clock:
+            # A shard that backups left behind is asked again. The recorded times of this clock
+            # belong to the push that follows.
+            return attention.usual(waited=waited)
         # Who leaves says how many steps it has finished: one more than its last push did.
         step = message.clock - isinstance(message, Leave)
-        shard = self._wiring.shard_of(rank) or 0
-        return self._attention[shard].at(message.worker, max(0, step), waited=waited)
+        return attention.at(message.worker, max(0, step), waited=waited)
 
     def apply(self, rank: int, nbytes: int, rng: np.random.Generator) -> float:
         """Return how long a server works gradients in.

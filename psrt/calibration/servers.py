@@ -15,8 +15,13 @@ from psrt.history.reading import Events
 
 #: Worker and clock.
 Step = tuple[int, int]
-#: When it was sent, by which worker, and its clock; −1 for a worker's leaving, which is no step.
-_Sent = tuple[float, int, int]
+#: When a message was sent, by which worker, the worker's clock, and the version that it had of the
+#: shard; both are −1 for a worker's leaving, which is no step.
+_Sent = tuple[float, int, int, int]
+
+
+#: The message that came first of those that were there, and the one that was taken up.
+_Taken = tuple[_Sent, _Sent]
 
 
 class Mailbox:
@@ -31,17 +36,31 @@ class Mailbox:
         #: Taken up before what was sent earlier.
         self._early: set[_Sent] = set()
 
-    def take(self, worker: int) -> tuple[_Sent, _Sent]:
+    def take(self, worker: int, clock: int, version: int, samples: int) -> _Taken | None:
         """Take up a worker's next message; return the one that came first, and that one.
 
+        With backups, shards may answer one push with different clocks, and a worker asks those
+        that are behind again, with a push of no samples. That is no step of its own, and nobody
+        wrote down when it was sent: there is nothing to measure, so None is returned. It cannot be
+        mistaken for the next step's push, which may have the same clock, but has a newer version.
+
+        Args:
+            worker: who sent it.
+            clock: of the push, −1 for a worker's leaving.
+            version: that it was computed on, −1 for a worker's leaving.
+            samples: in the push.
+
         Raises:
-            ConfigError: if there is none.
+            ConfigError: if the worker sent no such message.
         """
-        if not self._of[worker]:
+        waiting = self._of[worker]
+        if not waiting or waiting[0][2:] != (clock, version):
+            if clock >= 0 and not samples:
+                return None
             raise ConfigError(
-                f"shard {self._shard} took more messages of worker {worker} than it sent"
+                f"shard {self._shard} took a message of worker {worker} that it did not send"
             )
-        first, taken = self._all[0], self._of[worker].popleft()
+        first, taken = self._all[0], waiting.popleft()
         self._early.add(taken)
         while self._all and self._all[0] in self._early:
             self._early.remove(self._all.popleft())
@@ -52,8 +71,9 @@ def _sent(events: Events, worker: int, shard: int) -> list[_Sent]:
     """Return what a worker sent to a shard, in order."""
     kinds = events["kind"]
     these = events[((kinds == Kind.PUSH) & (events["shard"] == shard)) | (kinds == Kind.LEAVE)]
-    clocks = np.where(these["kind"] == Kind.LEAVE, -1, these["clock"]).tolist()
-    return list(zip(these["time"].tolist(), [worker] * len(these), clocks, strict=True))
+    leaves = these["kind"] == Kind.LEAVE
+    steps = (np.where(leaves, -1, these[name]).tolist() for name in ("clock", "version"))
+    return list(zip(these["time"].tolist(), [worker] * len(these), *steps, strict=True))
 
 
 class Serving:
@@ -84,7 +104,7 @@ class Serving:
         events = history.shards[shard]
         self._gradients = _gradients(events)
         times = _corrected(events, reads)
-        names = ("kind", "worker", "clock", "version")
+        names = ("kind", "worker", "clock", "version", "samples")
         for time, *event in zip(times, *(events[name].tolist() for name in names), strict=True):
             self._note(time, *event)
         start, stop = history.header.spans[shard]
@@ -97,13 +117,17 @@ class Serving:
             stop - start,
         )
 
-    def _note(self, time: float, kind: int, worker: int, clock: int, version: int) -> None:
+    def _note(
+        self, time: float, kind: int, worker: int, clock: int, version: int, samples: int
+    ) -> None:
         """Take in one event."""
         if kind == Kind.REPLY:
             self.answered[worker, clock] = self._decided
             return
-        if kind == Kind.RECEIVE or (kind == Kind.LEFT and self._leavers[worker]):
-            self._take(worker, time)
+        if kind == Kind.RECEIVE:
+            self._take(time, worker, clock, version, samples)
+        elif kind == Kind.LEFT and self._leavers[worker]:
+            self._take(time, worker, -1, -1, 0)
         elif kind == Kind.SAVE:
             self._work(1, time)
         elif kind == Kind.APPLY and version > self._version:
@@ -112,13 +136,17 @@ class Serving:
         if kind != Kind.DROP:
             self._decided = time
 
-    def _take(self, worker: int, time: float) -> None:
-        """Take up a message: had the server waited for it?"""
-        first, taken = self._mailbox.take(worker)
+    def _take(self, time: float, *message: int) -> None:
+        """Take up a message, see ``Mailbox``: had the server waited for it?"""
+        found = self._mailbox.take(*message)
+        if found is None:
+            return
+        first, taken = found
         waited = first[0] > self._decided
-        (since, worker, clock), found = (first, self._woken) if waited else (taken, self._turned)
+        sent, worker, clock, _ = first if waited else taken
         if clock >= 0:
-            found[worker][clock] = time - (since if waited else self._decided)
+            seconds = self._woken if waited else self._turned
+            seconds[worker][clock] = time - (sent if waited else self._decided)
 
     def _work(self, gradients: int, time: float) -> None:
         if gradients:

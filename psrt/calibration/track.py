@@ -85,4 +85,8 @@ class Attention:
         if not math.isnan(other):
             self._owed[not waited].append(other)
         owed = self._owed[waited]
-        return owed.popleft() if owed else self._tracks[waited].usual
+        return owed.popleft() if owed else self.usual(waited=waited)
+
+    def usual(self, *, waited: bool) -> float:
+        """Return how long it takes to take up a message of no step of the recorded run."""
+        return self._tracks[waited].usual

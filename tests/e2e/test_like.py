@@ -47,6 +47,17 @@ def test_a_run_is_simulated(runs, name):
     assert "\ninject = []\n" in config  # it is in the times
 
 
+def test_a_run_whose_workers_ask_shards_again_is_simulated(launch):
+    """Backups overtake workers on one shard, and not on the other: such a push is no step."""
+    flags = ["--mode", "sync", "--backup", "2", "--servers", "2", "--inject", "*:tail:0.001:1.5"]
+    done = launch.train(6, *flags, *SHORT, "--out", "backups")
+    assert done.status == 0, done.stderr
+    done = launch.psrt("simulate", "--like", "backups", "--out", "like")
+    assert (done.status, done.stderr) == (0, "")
+    measured, predicted = (summary(launch.folder / name) for name in ("backups", "like"))
+    assert predicted["samples"] == pytest.approx(measured["samples"], rel=0.5)
+
+
 def test_a_simulation_like_a_simulation_is_the_same(runs):
     for name, like in (("first", "async"), ("second", "first")):
         done = runs.psrt("simulate", "--like", like, "--record", "--out", name)

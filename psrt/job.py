@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from psrt.build import (
 from psrt.config import TrainConfig, resolve
 from psrt.history import EventLog
 from psrt.history.folder import EVENTS, write_header
+from psrt.launchers import launched
 from psrt.provenance import history_header
 from psrt.replay import Replay
 from psrt.report.recorder import Recorder
@@ -31,14 +31,6 @@ from psrt.transport.port import Wiring
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-#: Set by the launchers: mpirun of Open MPI and of MPICH, and whatever speaks PMI or PMIx.
-_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
-
-
-def launched() -> bool:
-    """Tell whether this process was started as a rank of an MPI job."""
-    return any(name in os.environ for name in _LAUNCHERS)
 
 
 def run(

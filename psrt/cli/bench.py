@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from psrt.cli.flags import FlagParser
+from psrt.cli.printing import say
 from psrt.errors import ConfigError
 from psrt.files import check_writable
-from psrt.job import launched
+from psrt.launchers import launched
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -158,8 +159,8 @@ def _publish(report: Report, path: str | None) -> None:
     from psrt.bench.measure import write_json
 
     about = machine()
-    print(about)
+    say(about)
     for title, (_, text) in report.items():
-        print(f"\n{title}\n{text}")
+        say(f"\n{title}\n{text}")
     if path is not None:
         write_json(path, {"machine": about, **{t: rows for t, (rows, _) in report.items()}})

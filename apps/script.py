@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from psrt.errors import ConfigError, PsrtError
-from psrt.job import launched
+from psrt.cli.printing import say as say
+from psrt.cli.process import run_command
+from psrt.errors import ConfigError
+from psrt.launchers import launched
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -23,18 +25,19 @@ DEFAULT = "default: %(default)s"
 def run_script(main: Callable[[Sequence[str]], None]) -> int:
     """Call ``main`` with the words of the command line; return the exit status.
 
-    Under mpirun every rank runs the same script. Only rank 0 is heard: what the others print goes
+    What can be told in a line is told so, as ``psrt`` does it: see ``psrt.cli.process``. Under
+    mpirun every rank runs the same script. Only rank 0 is heard: what the others print goes
     nowhere, so that a script may simply print.
     """
+    return run_command(lambda: _heard(main), Path(sys.argv[0]).name)
+
+
+def _heard(main: Callable[[Sequence[str]], None]) -> int:
+    """Call ``main``; let only rank 0 print."""
     comm = ranks_of_job()
     heard = comm is None or comm.rank == 0
     with contextlib.nullcontext() if heard else contextlib.redirect_stdout(io.StringIO()):
-        try:
-            main(sys.argv[1:])
-        except PsrtError as error:  # the same on all ranks
-            if heard:
-                print(f"{Path(sys.argv[0]).name}: error: {error}", file=sys.stderr, flush=True)
-            return error.exit_status
+        main(sys.argv[1:])
     return 0
 
 
@@ -74,8 +77,3 @@ def number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
-
-
-def say(line: str) -> None:
-    """Print a line at once: under mpirun, stdout is a pipe."""
-    print(line, flush=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
 from psrt import __version__
+from psrt.cli.process import print_once, run_command
 from psrt.config.suggest import did_you_mean
-from psrt.errors import ConfigError, PsrtError
+from psrt.errors import ConfigError
 
 #: Subcommand → what the help says of it.
 COMMANDS = {
@@ -24,8 +24,6 @@ COMMANDS = {
 }
 #: Subcommands that `psrt.cli.train` is.
 _ROLES = ("server", "worker")
-#: Where launchers tell a process its rank, before MPI is started: Open MPI, PMIx, MPICH, Slurm.
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,20 +36,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         0, or the status of the error that was printed: 2 for what the user can mend.
     """
     words = sys.argv[1:] if argv is None else list(argv)
-    try:
-        return _dispatch(words)
-    except PsrtError as error:
-        _print_once(f"psrt: error: {error}", sys.stderr)
-        # A launcher may end the others as soon as one rank fails: the one that speaks is the one.
-        return error.exit_status if _speaks() else 0
+    return run_command(lambda: _dispatch(words), "psrt")
 
 
 def _dispatch(words: list[str]) -> int:
     if words[:1] in (["-h"], ["--help"]):
-        _print_once(_help(), sys.stdout)
+        print_once(_help(), sys.stdout)
         return 0
     if words[:1] == ["--version"]:
-        _print_once(f"psrt {__version__}", sys.stdout)
+        print_once(f"psrt {__version__}", sys.stdout)
         return 0
     if not words or words[0] not in COMMANDS:
         raise ConfigError(_no_command(words))
@@ -59,7 +52,7 @@ def _dispatch(words: list[str]) -> int:
     if command in ("train", *_ROLES) and ("-h" in rest or "--help" in rest):
         from psrt.cli.flags import train_parser  # before anything imports MPI
 
-        _print_once(train_parser(f"psrt {command}").format_help(), sys.stdout)
+        print_once(train_parser(f"psrt {command}").format_help(), sys.stdout)
         return 0
     if command in _ROLES:
         return int(importlib.import_module("psrt.cli.train").main(rest, role=command))
@@ -78,17 +71,6 @@ def _help() -> str:
     lines += [f"  {command:8} {text}" for command, text in COMMANDS.items()]
     lines += ["", "psrt COMMAND --help lists its flags; psrt --version tells the version."]
     return "\n".join(lines)
-
-
-def _speaks() -> bool:
-    """Tell whether this is the first process of the job, by what the launcher has told it."""
-    return next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0") == "0"
-
-
-def _print_once(text: str, stream: object) -> None:
-    """Print on one process of the job."""
-    if _speaks():
-        print(text.rstrip("\n"), file=stream, flush=True)  # type: ignore[call-overload]
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from psrt.errors import ConfigError
 
+#: Characters that no text of psrt's has.
+_MOST = 64 << 20
+
 
 def read_text(path: str, kind: str = "a text", *, encoding: str = "utf-8") -> str:
     """Return the text of a file.
@@ -17,14 +20,18 @@ def read_text(path: str, kind: str = "a text", *, encoding: str = "utf-8") -> st
         encoding: UTF-8, or a variant of it.
 
     Raises:
-        ConfigError: if it cannot be read.
+        ConfigError: if it cannot be read, or has no end, as a device has none.
     """
     try:
-        return Path(path).read_text(encoding=encoding)
+        with open(path, encoding=encoding) as file:
+            text = file.read(_MOST)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ValueError:  # not UTF-8, or a path that no file can have
         raise ConfigError(f"{path}: not {kind} in UTF-8") from None
+    if len(text) == _MOST:
+        raise ConfigError(f"{path}: not {kind}: it does not end within {_MOST >> 20} MiB")
+    return text
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

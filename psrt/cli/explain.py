@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     """
     what, rest = (argv[0] if argv else ""), list(argv[1:])
     if what in ("-h", "--help"):
-        print(_HELP)
+        say(_HELP)
         return 0
     _explainer(what)(what, rest)
     return 0

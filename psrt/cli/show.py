@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psrt.cli.flags import config_of, train_parser
+from psrt.cli.printing import say
 from psrt.config import SERVER_MODES, TrainConfig, resolve, to_toml
 from psrt.config.knobs import Knob, read
 from psrt.config.values import WHOLE
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     if hasattr(namespace, "ranks"):
         ranks = read("ranks", _RANKS, namespace.ranks)
     text = to_toml(resolve(config, ranks=ranks))
-    print(f"# on {ranks} rank{'s' if ranks > 1 else ''}\n{text}", end="")
+    say(f"# on {ranks} rank{'s' if ranks > 1 else ''}\n{text.rstrip()}")
     return 0
 
 

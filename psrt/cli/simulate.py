@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from psrt.config.injection import Injection
 from psrt.config.knobs import Knob, dashed, read
 from psrt.config.values import REAL, WHOLE
 from psrt.errors import ConfigError
+from psrt.launchers import started_ranks
 
 if TYPE_CHECKING:
     from psrt.cli.like import Like
@@ -35,8 +35,6 @@ and staleness alone come out, thousands of workers cost little, and with --steps
 
 #: Flags of `psrt train` about real time.
 _REAL_TIME = ("timeout_s",)
-#: Where launchers tell how many ranks there are.
-_RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _GROUP = "virtual time"
 _WORKERS = Knob(
     WHOLE, _GROUP, "ranks that compute gradients; servers come on top", metavar="W", least=1,
@@ -65,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         SystemExit: after ``--help`` was printed.
     """
     config, scenario = parse_simulate(argv)
-    if any(os.environ.get(name, "1") != "1" for name in _RANKS):
+    if started_ranks() > 1:
         raise ConfigError("psrt simulate is one process with all ranks in it; leave mpirun out")
     from psrt.virtual_job import run_in_virtual_time
 

@@ -22,6 +22,8 @@ from psrt.errors import (
     PsrtError,
     ReplayError,
     TransportError,
+    line_of,
+    status_of,
 )
 from psrt.transport.node import NodeMemory
 
@@ -32,8 +34,6 @@ _PATIENCE_S = 3.0
 #: How long the launcher is given to read what a failed rank says. It may see the abort first and
 #: then never read the rest.
 _READ_S = 1.0
-#: Exit status of a rank that failed with anything but a ``PsrtError``.
-_FAILED = 1
 #: What an error of another rank is raised as here.
 _KINDS = {
     kind.__name__: kind
@@ -141,11 +141,11 @@ class AbortGuard:
         except PsrtError as error:
             if error.agreed:
                 raise
-            self._end(error, error.exit_status)
+            self._end(error)
         except BaseException as error:
-            self._end(error, _FAILED)
+            self._end(error)
 
-    def _end(self, error: BaseException, status: int) -> None:
+    def _end(self, error: BaseException) -> None:
         self._flags[self._node.rank][0] = 1.0
         self._memory.fence()
         time.sleep(_GRACE_S * (self._node.rank > 0))
@@ -155,7 +155,7 @@ class AbortGuard:
             sys.stdout.flush()
             print(describe(error, self._comm.rank), file=sys.stderr, end="", flush=True)
             wait_until_read(sys.stderr)
-        self._comm.Abort(status)
+        self._comm.Abort(status_of(error))
 
     def close(self) -> None:
         """Free what was made."""
@@ -178,7 +178,8 @@ def wait_until_read(stream: TextIO) -> None:
 def describe(error: BaseException, rank: int) -> str:
     """Return what is printed of an error: a line where that says it all, else a traceback."""
     is_bug = isinstance(error, ProtocolError) and not isinstance(error, ReplayError)
-    if isinstance(error, PsrtError) and not is_bug:
-        return f"psrt: error: {error}\n"
+    line = None if is_bug else line_of(error)
+    if line is not None:
+        return f"psrt: {line}\n"
     text = "".join(traceback.format_exception(error))
     return "".join(f"[rank {rank}] {line}\n" for line in text.rstrip().splitlines())

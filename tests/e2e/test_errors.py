@@ -232,3 +232,33 @@ def test_damaged_npz_files(launch, broken, word):
     present = {name: array for name, array in arrays.items() if array is not None}
     np.savez(launch.folder / "data.npz", **present)
     refused(launch.train(2, "--dataset", "data.npz", "--batch-size", "1"), word)
+
+
+def test_a_name_of_two_lines_makes_one(launch):
+    done = launch.psrt("train", "--dataset", "a\nb")
+    refused(done, "a\\nb")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--config", "/dev/full"],
+        ["train", "--hidden", "100000000", "--dataset", "synthetic:40x100000x2"],
+        ["simulate", "--mode", "async", "--servers", "99999999"],
+    ],
+)
+def test_more_than_there_is_memory_for(launch, words):
+    done = launch.python("-c", WITH_LITTLE_MEMORY, *words)
+    assert done.status in (1, 2), done.stderr
+    assert len(done.errors) == len(done.stderr.splitlines()) == 1, done.stderr
+
+
+#: Starts psrt with an address space of 4 GB, so that what asks for more gets none at once.
+WITH_LITTLE_MEMORY = """
+import resource, sys
+from psrt.__main__ import main
+
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+sys.exit(main(sys.argv[1:]))
+"""

@@ -1,0 +1,94 @@
+"""How a command runs as a process: what it prints, what stops it, and the status it ends with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import NoReturn, TextIO
+
+from psrt.cli.printing import flush, prepare_streams, refused, say
+from psrt.errors import PsrtError, line_of, status_of
+from psrt.launchers import started_rank, started_ranks
+
+#: Ctrl-C, and what mpirun and Slurm send to the ranks that they end.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_FAILED = 1
+
+
+def run_command(command: Callable[[], int], name: str) -> int:
+    """Run a command and return the exit status of the process.
+
+    What a user can mend, an interruption, a full disk and too little memory are one line; of
+    several processes that a launcher started the first one prints it. Anything else is a bug and
+    raised.
+
+    Args:
+        command: returns its status.
+        name: begins that line.
+    """
+    prepare_streams()
+    try:
+        with _interruptible():
+            try:
+                status = command()
+            except SystemExit as done:  # after argparse has printed a help
+                status = done.code if isinstance(done.code, int) else 0
+            flush()
+        line = refused()
+        if line is None:
+            return status
+        print_once(f"{name}: {line}", sys.stderr)
+        return status or _FAILED
+    except (PsrtError, KeyboardInterrupt, MemoryError, OSError) as error:
+        line, status = line_of(error), status_of(error)
+        if line is None:
+            raise
+        print_once(f"{name}: {line}", sys.stderr)
+        if isinstance(error, PsrtError):
+            # All ranks agreed to raise it, or each found it in the same flags before MPI began.
+            # A launcher may end the others as soon as one fails: the one that speaks is the one.
+            return status if error.agreed or started_rank() == 0 else 0
+    if started_ranks() > 1:
+        # The others may wait for this one for ever, and MPI for them at exit: the launcher, which
+        # sees a process gone without a word to MPI, ends them all.
+        sys.stdout.flush()
+        os._exit(status)
+    return status
+
+
+def print_once(text: str, stream: TextIO) -> None:
+    """Print on the first process of the job."""
+    if started_rank() != 0:
+        return
+    if stream is sys.stdout:
+        say(text.rstrip("\n"))
+        return
+    with contextlib.suppress(OSError):
+        print(text.rstrip("\n"), file=stream, flush=True)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raise ``KeyboardInterrupt``, with the signal's number, for all that asks to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = [signal.signal(number, _interrupt) for number in _SIGNALS]
+    try:
+        yield
+    finally:
+        for number, handler in zip(_SIGNALS, before, strict=True):
+            if signal.getsignal(number) is _interrupt:
+                signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    # Who asks again does not want to wait until everything is put away.
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_DFL)
+    raise KeyboardInterrupt(number)

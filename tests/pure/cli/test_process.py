@@ -1,0 +1,80 @@
+"""How a command ends: one line and a status for what is no bug, a traceback for what is."""
+
+import errno
+import os
+import signal
+
+import pytest
+
+from psrt.cli.process import run_command
+from psrt.errors import ConfigError, DivergedError, ProtocolError
+from psrt.launchers import RANKS, SIZES
+
+
+@pytest.fixture(autouse=True)
+def _by_itself(monkeypatch):
+    for name in (*SIZES, *RANKS):
+        monkeypatch.delenv(name, raising=False)
+
+
+def raising(error):
+    def command():
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (ConfigError("no such thing"), 2, "psrt: error: no such thing"),
+        (DivergedError("nan"), 3, "psrt: error: nan"),
+        (ProtocolError("odd"), 1, "psrt: error: odd"),
+        (ConfigError("no file a\nb\r"), 2, "psrt: error: no file a\\nb\\r"),
+        (MemoryError(), 1, "psrt: error: out of memory"),
+        (MemoryError("9 TiB"), 1, "psrt: error: out of memory: 9 TiB"),
+        (KeyboardInterrupt(), 130, "psrt: interrupted"),
+        (KeyboardInterrupt(signal.SIGTERM), 143, "psrt: interrupted"),
+        (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a/b"),
+            1,
+            "psrt: error: a/b: No space left on device",
+        ),
+    ],
+)
+def test_what_is_no_bug_is_one_line(capsys, error, status, line):
+    assert run_command(raising(error), "psrt") == status
+    assert capsys.readouterr() == ("", line + "\n")
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), OSError(errno.EBADF, "odd")])
+def test_a_bug_is_raised(error):
+    with pytest.raises(type(error)):
+        run_command(raising(error), "psrt")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it(capsys, number):
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        assert run_command(lambda: signal.raise_signal(number), "name") == 128 + number
+    finally:
+        for each, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(each, handler)
+    assert capsys.readouterr().err == "name: interrupted\n"
+
+
+def test_handlers_are_put_back(capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    assert run_command(lambda: 5, "psrt") == 5
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("agreed", "status"), [(False, 0), (True, 2)])
+def test_a_rank_that_does_not_speak(capsys, monkeypatch, agreed, status):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    error = ConfigError("no such thing")
+    error.agreed = agreed
+    assert run_command(raising(error), "psrt") == status
+    assert capsys.readouterr() == ("", "")

@@ -18,6 +18,7 @@ class Reports:
     def __init__(self, comm: MPI.Comm) -> None:
         self._comm = comm
         self._is_first = comm.rank == 0
+        self._status = MPI.Status()
         #: Sent and not known to be taken yet, each with the bytes that MPI still reads.
         self._out: list[tuple[MPI.Request, bytes]] = []
         #: Takes the reports that reach rank 0.
@@ -36,9 +37,11 @@ class Reports:
 
     def take(self) -> None:
         """Take the reports that have come; on every rank, for MPI moves only while it is called."""
-        while self._comm.Iprobe(MPI.ANY_SOURCE, _TAG) and self._is_first:
+        while self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, self._status) and self._is_first:
             data = bytearray(REPORT_BYTES)
-            self._comm.Recv([data, MPI.BYTE], MPI.ANY_SOURCE, _TAG)
+            # From the rank that was probed: over libfabric MPICH may give a receive from anybody
+            # none of the messages that the probe has seen, and then it blocks for ever.
+            self._comm.Recv([data, MPI.BYTE], self._status.Get_source(), _TAG)
             self.on_report(decode_report(data))
 
     def are_taken(self) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import struct
 import sys
 import termios
 import time
 import traceback
 from collections.abc import Iterator
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import numpy as np
 from mpi4py import MPI
@@ -145,7 +146,7 @@ class AbortGuard:
         except BaseException as error:
             self._end(error)
 
-    def _end(self, error: BaseException) -> None:
+    def _end(self, error: BaseException) -> NoReturn:
         self._flags[self._node.rank][0] = 1.0
         self._memory.fence()
         time.sleep(_GRACE_S * (self._node.rank > 0))
@@ -155,7 +156,11 @@ class AbortGuard:
             sys.stdout.flush()
             print(describe(error, self._comm.rank), file=sys.stderr, end="", flush=True)
             wait_until_read(sys.stderr)
+        sys.stderr.flush()
         self._comm.Abort(status_of(error))
+        # MPICH's may return, before the launcher has ended this process. What comes after the
+        # block that failed must not run.
+        os._exit(status_of(error))
 
     def close(self) -> None:
         """Free what was made."""

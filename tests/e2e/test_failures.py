@@ -48,6 +48,32 @@ def test_an_exception_on_one_rank_ends_the_job_and_is_told_once(launch, mode):
     assert "[rank 2]" in done.stderr
 
 
+def test_nothing_goes_on_where_an_abort_returns(launch):
+    """MPICH's does, now and then: what follows the block that failed must not run."""
+    (launch.folder / "abort.py").write_text(
+        "from psrt.errors import ConfigError\n"
+        "from psrt.transport.start import world\n"
+        "from psrt.transport.agreement import AbortGuard\n"
+        "guard = AbortGuard(world())\n"
+        "guard._comm = type('Deaf', (), {'rank': 0, 'Abort': lambda self, status: None})()\n"
+        "with guard.watch():\n"
+        "    raise ConfigError('not so')\n"
+        "print('went on')\n"
+    )
+    done = launch.python("abort.py")
+    assert (done.status, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == ["psrt: error: not so"]
+
+
+@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+def test_reports_reach_rank_0_over_the_network(launch, mode):
+    """MPICH between hosts: what is probed for must be received from the rank that sent it."""
+    words = ["-m", "psrt", "train", "--mode", mode, "--epochs", "2"]
+    done = launch.ranks(3, *words, MPIR_CVAR_NOLOCAL="1", timeout_s=60)
+    assert done.status == 0, done.stderr
+    assert "accuracy" in done.stdout
+
+
 def test_where_all_fail_alike_it_is_told_once(launch):
     fault = "raise ZeroDivisionError('everywhere')"
     (launch.folder / "job.py").write_text(PROBLEM.format(fault=fault, mode="allreduce"))

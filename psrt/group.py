@@ -97,7 +97,7 @@ class Group:
         self._bound: dict[_Key, _Bound] = {}
         #: (identity of a buffer, op, algorithm) → the call of ``allreduce`` on it.
         self._quick: dict[tuple[int, str, str], Callable[[], None]] = {}
-        self._choices: dict[tuple[str, int, str], Choice] = {}
+        self._choices: dict[tuple[str, int, str, str], Choice] = {}
         self._closed = False
         #: Number of a start → its buffer, and what is under way on it.
         self._under_way: dict[int, tuple[AnyArray, Handle]] = {}
@@ -143,7 +143,9 @@ class Group:
             algorithm: ``auto`` picks by size, ranks, hosts and costs (see ``choice``); ``node``
                 folds in shared memory; a name of ``psrt.collective.ALGORITHMS`` runs that
                 schedule over all ranks, ``node+`` and a name runs it between hosts; ``mpi`` is
-                the library's own.
+                the library's own, which promises less: the order of its sums is its own, and the
+                ranks may end with different numbers where the op is min or max and one of them
+                has a NaN or a -0.0. ``auto`` does not take it for these.
 
         Returns:
             ``buf``.
@@ -225,10 +227,9 @@ class Group:
         self._find("broadcast", buf, root=root).run()
         return buf
 
-    def choice(self, nbytes: int, dtype: npt.DTypeLike = np.float32) -> Choice:
-        """Return what ``auto`` picks for a vector of so many bytes, the prediction, and why."""
-        kind = np.dtype(dtype)
-        return self._pick(AUTO, nbytes, kind)
+    def choice(self, nbytes: int, dtype: npt.DTypeLike = np.float32, op: str = "sum") -> Choice:
+        """Return what ``auto`` picks for a vector of ``nbytes`` bytes, the prediction, and why."""
+        return self._pick(AUTO, nbytes, np.dtype(dtype), op)
 
     @property
     def bytes_sent(self) -> int:
@@ -346,7 +347,7 @@ class Group:
         place = self._engine.regions.locate(vector)
         name = ""
         if call in ("allreduce", "start"):
-            name = self._pick(algorithm, vector.nbytes, vector.dtype).algorithm
+            name = self._pick(algorithm, vector.nbytes, vector.dtype, op).algorithm
         where = "any array" if place is None else f"group.empty {place.region}+{place.offset}"
         words = [f"shape {buf.shape}", str(buf.dtype), where]
         words += [] if buf.flags.c_contiguous else ["columns first"]
@@ -387,10 +388,10 @@ class Group:
             spans = tuple(whole if rank == root else none for rank in range(self.size))
         return engine.compiler.fetch(sheet, vector, place, spans)
 
-    def _pick(self, algorithm: str, nbytes: int, kind: np.dtype[Any]) -> Choice:
-        key = (algorithm, nbytes, kind.name)
+    def _pick(self, algorithm: str, nbytes: int, kind: np.dtype[Any], op: str) -> Choice:
+        key = (algorithm, nbytes, kind.name, op)
         if key not in self._choices:
-            self._choices[key] = pick(algorithm, self.hosts, nbytes, kind, self._costs)
+            self._choices[key] = pick(algorithm, self.hosts, nbytes, kind, self._costs, op=op)
         return self._choices[key]
 
     def _wrong(self, buf: AnyArray, op: str, algorithm: str, root: int) -> str:

@@ -25,8 +25,23 @@ def library_reduces(dtype: np.dtype[Any]) -> bool:
     return dtype != np.float16
 
 
+def library_agrees(op: str, dtype: np.dtype[Any]) -> bool:
+    """Tell whether the library leaves all ranks with the same bits.
+
+    For minima and maxima of floating point numbers it need not: MPI says nothing of NaN, nor of
+    -0.0 beside 0.0. Where one rank has a NaN the others may end with different numbers.
+    """
+    return op not in ("min", "max") or not np.issubdtype(dtype, np.floating)
+
+
 def pick(
-    algorithm: str, hosts: Sequence[int], nbytes: int, kind: np.dtype[Any], costs: MachineCosts
+    algorithm: str,
+    hosts: Sequence[int],
+    nbytes: int,
+    kind: np.dtype[Any],
+    costs: MachineCosts,
+    *,
+    op: str = "sum",
 ) -> Choice:
     """Return what ``algorithm`` comes to, with the reason.
 
@@ -36,10 +51,13 @@ def pick(
         nbytes: of the vector.
         kind: type of its elements.
         costs: of the machine; the same on every rank, so that all pick the same.
+        op: what is done to the numbers; ``auto`` takes the library only where all ranks are sure
+            to end with the same bits.
     """
     if algorithm not in (AUTO, NODE) or (algorithm == NODE and len(hosts) == 1):
         return Choice(algorithm, 0.0, "as asked")
-    best = choose(hosts, nbytes, kind.itemsize, costs, dtype_ok_for_library=library_reduces(kind))
+    library = library_reduces(kind) and library_agrees(op, kind)
+    best = choose(hosts, nbytes, kind.itemsize, costs, dtype_ok_for_library=library)
     if algorithm == AUTO or best.algorithm.startswith(PLUS):
         return best
     return Choice(PLUS + "ring", best.seconds, f"node was asked for; {best.why}")

@@ -1,11 +1,13 @@
 """What an all-reduce of a group comes to: every algorithm, operation, type, length and layout."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS, OPS
+from psrt.collective.machine import DEFAULT_COSTS
 from psrt.group import DTYPES
 from psrt.partition import even_spans
 
@@ -120,6 +122,20 @@ def test_all_ranks_get_the_same_bits_in_every_run(open_group, same_bits, host):
                 assert same_bits(buffer), (name, op, n)
                 runs.append(buffer.tobytes())
             assert runs[0] == runs[1], (name, op, n)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_auto_agrees_on_what_is_no_number(open_group, same_bits):
+    """Where the library is said to be the cheapest, which does not promise it for min and max."""
+    sizes = [(ranks, nbytes, 1e-12) for ranks in range(2, 9) for nbytes in (4, 1 << 20)]
+    group = open_group(costs=dataclasses.replace(DEFAULT_COSTS, library=tuple(sizes)))
+    assert group.choice(4000, "int32", "min").algorithm == "mpi"
+    for op in ("min", "max"):
+        for n in (1, 5000):
+            buffer = np.full(n, np.nan if group.rank == 0 else group.rank, np.float32)
+            group.allreduce(buffer, op)
+            assert np.isnan(buffer).all()
+            assert same_bits(buffer)
 
 
 def test_the_mean_of_whole_numbers_is_rounded_down(open_group, host):

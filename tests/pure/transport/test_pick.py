@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from psrt.collective import ALGORITHMS
+from psrt.collective import ALGORITHMS, OPS
 from psrt.collective.machine import DEFAULT_COSTS
 from psrt.transport.pick import pick
 
@@ -50,3 +52,13 @@ def test_auto_picks_something_that_there_is(hosts, nbytes):
 def test_the_library_is_not_picked_for_a_type_that_it_cannot_reduce(hosts):
     for nbytes in (8, 1 << 12, 1 << 24):
         assert named("auto", hosts, nbytes, np.dtype(np.float16)).algorithm != "mpi"
+
+
+def test_the_library_is_not_picked_for_minima_that_it_need_not_agree_on():
+    """MPI promises nothing of NaN: there the ranks may end with different numbers."""
+    quick = dataclasses.replace(DEFAULT_COSTS, library=((3, 8, 1e-12), (3, 1 << 20, 1e-12)))
+    for kind in map(np.dtype, ("float32", "float64", "int32", "int64")):
+        for op in OPS:
+            choice = pick("auto", [3], 1000, kind, quick, op=op)
+            unsure = op in ("min", "max") and kind.kind == "f"
+            assert (choice.algorithm == "mpi") != unsure, (op, kind)

@@ -6,7 +6,7 @@ import re
 from setuptools import find_packages, setup
 
 ROOT = pathlib.Path(__file__).parent
-VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "psrt/__init__.py").read_text()).group(1)
+VERSION = re.search(r'__version__ = "(.+?)"', (ROOT / "psrt/version.py").read_text()).group(1)
 
 setup(
     name="psrt",

@@ -27,8 +27,8 @@ import psrt
 from psrt.cli.flags import FlagParser, parse_train
 from psrt.cli.simulate import parse_simulate
 from psrt.errors import ConfigError
+from psrt.job.virtual import run_in_virtual_time
 from psrt.report.strict_json import dumps
-from psrt.virtual_job import run_in_virtual_time
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -113,7 +113,7 @@ def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job
 
 def run_all(jobs: Iterable[Job], comm: MPI.Comm, options: Namespace) -> list[Row]:
     """Run and simulate the jobs; return a row for each at rank 0, none elsewhere."""
-    from psrt.transport.agreement import AbortGuard, together
+    from psrt.mpi.agreement import AbortGuard, together
 
     rows: list[Row] = []
     guard = AbortGuard(comm)  # one rank's failure ends all of them

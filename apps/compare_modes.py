@@ -32,8 +32,8 @@ from psrt.cli.flags import FlagParser
 from psrt.errors import ConfigError
 from psrt.report import mode_plot
 from psrt.report.strict_json import dumps
+from psrt.simulation.cost_flags import VirtualCosts
 from psrt.units import size_text
-from psrt.virtual_costs import VirtualCosts
 
 if TYPE_CHECKING:
     from argparse import Namespace

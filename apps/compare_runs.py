@@ -15,9 +15,9 @@ from standings import Row
 import psrt
 from psrt.cli.flags import parse_train
 from psrt.errors import ConfigError
+from psrt.job.virtual import Scenario, run_in_virtual_time
 from psrt.report import seconds_to_accuracy
-from psrt.virtual_costs import VirtualCosts
-from psrt.virtual_job import Scenario, run_in_virtual_time
+from psrt.simulation.cost_flags import VirtualCosts
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -102,7 +102,7 @@ def run_simulated(jobs: Iterable[Job], options: Namespace, costs: VirtualCosts, 
 
 def run_over_mpi(jobs: Iterable[Job], options: Namespace, comm: MPI.Comm, keep: Keep) -> None:
     """Run the jobs on the ranks of ``comm``; rank 0 keeps what comes out."""
-    from psrt.transport.agreement import AbortGuard, together
+    from psrt.mpi.agreement import AbortGuard, together
 
     guard = AbortGuard(comm)  # one rank's failure ends all of them
     with guard.watch():

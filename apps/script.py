@@ -45,7 +45,7 @@ def ranks_of_job() -> MPI.Comm | None:
     """Return all ranks that mpirun started, None where there was no mpirun."""
     if not launched():
         return None
-    from psrt.transport.start import world
+    from psrt.mpi.start import world
 
     return world()
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from psrt.version import __version__
+
 if TYPE_CHECKING:
     from psrt.config import TrainConfig, from_toml, resolve, to_toml
     from psrt.errors import (
@@ -28,16 +30,14 @@ if TYPE_CHECKING:
         ReplayError,
         TransportError,
     )
-    from psrt.group import Group
-    from psrt.job import run
-    from psrt.recorded import recorded_config
+    from psrt.job.local import run
+    from psrt.job.recorded import recorded_config
+    from psrt.job.result import Run
+    from psrt.job.simulation import SimulatedRun, simulate
+    from psrt.mpi.group import Group
     from psrt.report import Record, Summary
-    from psrt.result import Run
     from psrt.runtime.problem import Problem
-    from psrt.simulation import SimulatedRun, simulate
-    from psrt.transport import Costs
-
-__version__ = "0.1.0"
+    from psrt.simulation import Costs
 
 __all__ = [
     "ConfigError",
@@ -77,14 +77,14 @@ _HOME = {
         ),
         "psrt.errors",
     ),
-    "Group": "psrt.group",
-    "recorded_config": "psrt.recorded",
-    "run": "psrt.job",
-    "Run": "psrt.result",
+    "Group": "psrt.mpi.group",
+    "recorded_config": "psrt.job.recorded",
+    "run": "psrt.job.local",
+    "Run": "psrt.job.result",
     **dict.fromkeys(("Record", "Summary"), "psrt.report"),
     "Problem": "psrt.runtime.problem",
-    **dict.fromkeys(("SimulatedRun", "simulate"), "psrt.simulation"),
-    "Costs": "psrt.transport",
+    **dict.fromkeys(("SimulatedRun", "simulate"), "psrt.job.simulation"),
+    "Costs": "psrt.simulation",
 }
 
 

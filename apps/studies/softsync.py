@@ -15,11 +15,11 @@ from script import DEFAULT, make_folder, names, number, numbers, say
 import psrt
 from psrt.cli.flags import FlagParser, parse_train
 from psrt.errors import ConfigError
+from psrt.job.virtual import Scenario, run_in_virtual_time
 from psrt.report import softsync_plot
 from psrt.report.softsync_study import Errors, lines_of, share_beyond, table
 from psrt.report.strict_json import dumps
-from psrt.virtual_costs import DEFAULT_LINK, DEFAULT_SERVER_APPLY, VirtualCosts
-from psrt.virtual_job import Scenario, run_in_virtual_time
+from psrt.simulation.cost_flags import DEFAULT_LINK, DEFAULT_SERVER_APPLY, VirtualCosts
 from studies import refuse
 
 #: Workers, batches and momentum as in the paper. The learning rate is psrt's default for momentum,

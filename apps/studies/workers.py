@@ -21,9 +21,9 @@ import numpy as np
 from script import DEFAULT, make_folder, names, number, numbers, say
 
 import psrt
-from psrt.build import supervised_problem
 from psrt.cli.flags import FlagParser, parse_train
 from psrt.errors import ConfigError
+from psrt.job.build import supervised_problem
 from psrt.report import Staleness, plots
 from psrt.report.strict_json import dumps
 from studies import refuse

@@ -26,7 +26,7 @@ from psrt.bench.allreduce_rows import ALL_BETWEEN_UP_TO, Race, rows_of
 from psrt.bench.asleep import work_while_others_sleep
 from psrt.bench.contest import hold
 from psrt.bench.seats import Seats, seats
-from psrt.collective.machine import MachineCosts
+from psrt.collective.analysis.machine import MachineCosts
 from psrt.errors import ConfigError
 
 _K, _M = 1 << 10, 1 << 20

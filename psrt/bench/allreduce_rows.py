@@ -10,8 +10,8 @@ from psrt.bench.entrants import AUTO, COPY, EXCHANGE, LIBRARY, PLAIN, WINDOW, Na
 from psrt.bench.measure import Summary, format_table
 from psrt.bench.rounds import pairs, readings
 from psrt.bench.seats import Seats
-from psrt.collective.choose import predict
-from psrt.collective.machine import MachineCosts
+from psrt.collective.analysis.choose import predict
+from psrt.collective.analysis.machine import MachineCosts
 from psrt.units import size_text
 
 #: Between hosts, above this, only what promises are about is measured.

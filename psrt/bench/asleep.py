@@ -9,8 +9,8 @@ from typing import TypeVar
 from mpi4py import MPI
 
 from psrt.errors import PsrtError
-from psrt.transport.agreement import together
-from psrt.transport.patience import Patience
+from psrt.mpi.agreement import together
+from psrt.transport.backoff import Patience
 
 Result = TypeVar("Result")
 

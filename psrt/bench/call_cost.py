@@ -23,8 +23,8 @@ from psrt.bench.measure import Summary, format_table
 from psrt.bench.rounds import Entry, pairs
 from psrt.bench.seats import Seats, seats
 from psrt.bench.turns import take_turns
-from psrt.collective.machine import MachineCosts
-from psrt.group import Group
+from psrt.collective.analysis.machine import MachineCosts
+from psrt.mpi.group import Group
 
 NBYTES = 1024
 #: By number of hosts: what is timed.

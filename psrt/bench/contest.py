@@ -17,10 +17,10 @@ from psrt.bench.rounds import Entry
 from psrt.bench.seats import Seats
 from psrt.bench.turns import take_turns
 from psrt.bench.whole_numbers import Array, WholeNumbers, fill, first_difference
-from psrt.collective.machine import MachineCosts
+from psrt.collective.analysis.machine import MachineCosts
 from psrt.errors import ProtocolError
-from psrt.group import Group
-from psrt.transport.agreement import together
+from psrt.mpi.agreement import together
+from psrt.mpi.group import Group
 
 #: Seconds that all turns of one that promises are about may take, and the fewest turns of it; and
 #: the same of the others.

@@ -18,7 +18,7 @@ def machine() -> str:
         f"numpy {np.__version__}",
     ]
     if "mpi4py.MPI" in sys.modules:
-        from psrt.mpi_job import library_name
+        from psrt.job.mpi import library_name
 
         parts.append(library_name())
     return ", ".join(parts)

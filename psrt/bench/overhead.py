@@ -13,9 +13,9 @@ from psrt.bench.asleep import others_asleep
 from psrt.bench.measure import Summary, format_table, ratios
 from psrt.bench.train import MODELS, FixedBatch, Scheme
 from psrt.messages import Leave
+from psrt.mpi.port import MpiPort
 from psrt.partition import even_spans
 from psrt.transport import Wiring, drive
-from psrt.transport.mpi import MpiPort
 from psrt.transport.port import Vector
 
 _NOTHING = (np.zeros((1, 1), np.float32), np.zeros(1, np.int64))

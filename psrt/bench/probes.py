@@ -19,7 +19,7 @@ from psrt.bench.measure import Summary
 from psrt.bench.rounds import Entry, Key, readings
 from psrt.bench.seats import Seats, seats
 from psrt.bench.turns import take_turns
-from psrt.group import Group
+from psrt.mpi.group import Group
 
 #: Bytes each way of an exchange, and those that are folded.
 EXCHANGES = (64, 1 << 10, 16 << 10, 256 << 10, 2 << 20, 8 << 20)

@@ -18,16 +18,16 @@ from mpi4py import MPI
 from psrt.bench.asleep import others_asleep
 from psrt.bench.measure import Summary, format_table, ratios
 from psrt.errors import ProtocolError
+from psrt.mpi.port import MpiPort
 from psrt.optim import Schedule, make_optimizer
 from psrt.partition import even_spans
-from psrt.runtime.push_pull import PushPull
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
-from psrt.runtime.strategy import Step
+from psrt.runtime.strategies.base import Step
+from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
 from psrt.transport import Wiring, drive
-from psrt.transport.mpi import MpiPort
 from psrt.transport.port import Vector
 
 #: Bytes of the vector that goes back and forth.

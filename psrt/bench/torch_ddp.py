@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
-from psrt.transport.agreement import send_text
+from psrt.mpi.agreement import send_text
 
 
 class TorchDDP:

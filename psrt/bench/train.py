@@ -15,14 +15,14 @@ from mpi4py import MPI
 
 from psrt.bench.asleep import others_asleep
 from psrt.bench.measure import Summary, format_table, ratios
-from psrt.build import server_role, wiring_for, worker_role
 from psrt.config import TrainConfig, resolve
 from psrt.errors import ProtocolError
 from psrt.history import EventLog
+from psrt.job.build import server_role, wiring_for, worker_role
 from psrt.model import MLP
+from psrt.mpi.port import MpiPort
 from psrt.partition import Span
 from psrt.transport import SoloPort, drive
-from psrt.transport.mpi import MpiPort
 from psrt.transport.port import Vector
 
 MODELS = {"784-512-512-10": (784, 512, 512, 10), "784-2048-2048-10": (784, 2048, 2048, 10)}

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from psrt.bench.rounds import Entry, Key, has_turn, plan
-from psrt.transport.patience import Patience
+from psrt.transport.backoff import Patience
 
 #: A call this short is tried more than once before its turns are planned.
 _BRIEF_S, _TRIES = 10e-3, 5

@@ -14,10 +14,10 @@ from psrt.bench.measure import Summary, format_table
 from psrt.config import TrainConfig
 from psrt.history import read_history
 from psrt.history.check import check
-from psrt.simulation import simulate
-from psrt.transport import Costs
-from psrt.virtual_costs import VirtualCosts
-from psrt.virtual_job import Scenario, run_in_virtual_time
+from psrt.job.simulation import simulate
+from psrt.job.virtual import Scenario, run_in_virtual_time
+from psrt.simulation import Costs
+from psrt.simulation.cost_flags import VirtualCosts
 
 #: Name → config and workers of a simulation without numerics.
 _JOBS: dict[str, tuple[dict[str, Any], int]] = {

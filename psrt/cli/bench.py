@@ -90,7 +90,7 @@ def _check_files(given: argparse.Namespace, comm: MPI.Comm | None) -> None:
     if comm is None:
         check_writable(given.json)
         return
-    from psrt.transport.agreement import together
+    from psrt.mpi.agreement import together
 
     with together(comm):
         if comm.rank == 0:
@@ -105,7 +105,7 @@ def _world(what: str) -> MPI.Comm | None:
         return None
     comm = None
     if launched():
-        from psrt.transport.start import world
+        from psrt.mpi.start import world
 
         comm = world()
     if comm is None or comm.size < needed:

@@ -14,13 +14,13 @@ from psrt.bench import allreduce, allreduce_rows, call_cost, fit, promises
 from psrt.bench.probes import read_machine
 from psrt.bench.seats import Seats
 from psrt.bench.whole_numbers import MOST_RANKS
-from psrt.collective.machine import MachineCosts
-from psrt.costs_file import read_costs
+from psrt.collective.analysis.costs_file import read_costs
+from psrt.collective.analysis.machine import MachineCosts
 from psrt.errors import ConfigError
 from psrt.explain.compare_ranges import read_ranks, read_sizes
 from psrt.files import write_text
-from psrt.transport.agreement import send_text, together
-from psrt.transport.hosts import split_hosts
+from psrt.mpi.agreement import send_text, together
+from psrt.mpi.hosts import split_hosts
 
 
 def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]:

@@ -12,7 +12,7 @@ from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from psrt.collective.cost import Costs
+    from psrt.collective.analysis.cost import Costs
 
 #: Operations, as in ``psrt.collective.OPS``, which needs numpy.
 OPS = ("sum", "mean", "min", "max", "prod")
@@ -109,8 +109,8 @@ def costs_of(given: argparse.Namespace) -> Costs:
     Raises:
         ConfigError: for a file or a number that will not do.
     """
-    from psrt.collective.machine import DEFAULT_COSTS
-    from psrt.costs_file import read_costs
+    from psrt.collective.analysis.costs_file import read_costs
+    from psrt.collective.analysis.machine import DEFAULT_COSTS
 
     machine = DEFAULT_COSTS if given.costs is None else read_costs(given.costs)
     costs: Costs = getattr(machine, given.link)

@@ -95,7 +95,7 @@ def config_of(namespace: argparse.Namespace) -> TrainConfig:
     """
     values = values_of(namespace)
     if "replay" in values:
-        from psrt.recorded import recorded_config  # needs numpy
+        from psrt.job.recorded import recorded_config  # needs numpy
 
         return recorded_config(values.pop("replay"), **values)
     return TrainConfig(**values)

@@ -9,13 +9,13 @@ from typing import Any
 
 from psrt.cli.flags import LENGTHS, values_of
 from psrt.collective import ALGORITHMS
+from psrt.collective.analysis.pick import AUTO, LIBRARY, NODE
 from psrt.config import TrainConfig
 from psrt.config.checks import REDUCE_KNOBS
 from psrt.config.knobs import Knob, knobs_of
 from psrt.config.modes import SERVER_MODES
 from psrt.errors import ConfigError
 from psrt.history import Header, History, Kind, read_history
-from psrt.transport.pick import AUTO, LIBRARY, NODE
 
 #: Knobs of a run that a simulation does not take over: where it was kept, and what slowed it down,
 #: which is in its times.
@@ -89,7 +89,7 @@ def samples_of(history: History) -> int | None:
 
 def _check_model(config: TrainConfig, header: Header) -> None:
     """Raise unless the config's model has as many parameters as that of the run."""
-    from psrt.build import timing_problem
+    from psrt.job.build import timing_problem
 
     n = timing_problem(config, workers=len(header.workers)).n
     if n != header.n:

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _recorded(run: str) -> int:
-    from psrt.recorded import recorded_ranks  # needs numpy
+    from psrt.job.recorded import recorded_ranks  # needs numpy
 
     return sum(recorded_ranks(run))
 

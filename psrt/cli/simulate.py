@@ -18,7 +18,7 @@ from psrt.launchers import started_ranks
 
 if TYPE_CHECKING:
     from psrt.cli.like import Like
-    from psrt.virtual_job import Scenario
+    from psrt.job.virtual import Scenario
 
 _DESCRIPTION = """\
 Run a whole job in one process and in virtual time: the roles that `psrt train` runs under mpirun,
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     config, scenario = parse_simulate(argv)
     if started_ranks() > 1:
         raise ConfigError("psrt simulate is one process with all ranks in it; leave mpirun out")
-    from psrt.virtual_job import run_in_virtual_time
+    from psrt.job.virtual import run_in_virtual_time
 
     run_in_virtual_time(config, scenario, say=say)
     return 0
@@ -147,8 +147,8 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
             f"--parameters {parameters} has no meaning with numerics, where the model has as many "
             "as it has; it belongs to --no-numerics"
         )
-    from psrt.virtual_costs import VirtualCosts
-    from psrt.virtual_job import Scenario
+    from psrt.job.virtual import Scenario
+    from psrt.simulation.cost_flags import VirtualCosts
 
     costs = {name: given[name] for name in ("compute", "link", "server_apply") if name in given}
     n, samples = (like.parameters, like.samples) if like else (None, None)
@@ -174,7 +174,7 @@ def _like(namespace: argparse.Namespace) -> Like | None:
 def _default_workers(config: TrainConfig) -> str:
     if config.replay is None:
         return str(_WORKERS.fallback)
-    from psrt.recorded import recorded_ranks
+    from psrt.job.recorded import recorded_ranks
 
     return str(recorded_ranks(config.replay)[0])
 

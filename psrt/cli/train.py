@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from psrt.cli.flags import parse_train
 from psrt.cli.printing import say
 from psrt.errors import ConfigError
-from psrt.job import run
+from psrt.job.local import run
 from psrt.launchers import launched
 
 _HOW = (
@@ -45,9 +45,9 @@ def main(argv: Sequence[str], role: str | None = None) -> int:
 
 def _among_ranks(argv: Sequence[str], role: str | None) -> None:
     # The first import of MPI starts it; ``start`` says how.
-    from psrt.transport.start import world  # isort: skip
-    from psrt.mpi_job import run_over_mpi
-    from psrt.transport.agreement import same_everywhere
+    from psrt.mpi.start import world  # isort: skip
+    from psrt.job.mpi import run_over_mpi
+    from psrt.mpi.agreement import same_everywhere
 
     comm = world()
     if comm.size == 1:

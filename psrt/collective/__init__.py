@@ -31,7 +31,7 @@ from __future__ import annotations
 from psrt.collective.algorithm import ALGORITHMS, Algorithm
 from psrt.collective.ops import OPS, Operation
 from psrt.collective.phase import PHASES, Phase
-from psrt.collective.ring import ring_steps
+from psrt.collective.schedules.ring import ring_steps
 from psrt.collective.step import NOTHING, Step
 from psrt.collective.task import Owed, Task
 

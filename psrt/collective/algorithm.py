@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from psrt.collective.binary_blocks import binary_block_steps
-from psrt.collective.butterfly import butterfly_steps
-from psrt.collective.double_tree import double_tree_steps
-from psrt.collective.halving_doubling import halving_doubling_steps
-from psrt.collective.naive import naive_steps, naive_workspace
-from psrt.collective.ring import ring_steps
-from psrt.collective.root import root_steps
-from psrt.collective.segmented_ring import segmented_ring_steps
+from psrt.collective.schedules.binary_blocks import binary_block_steps
+from psrt.collective.schedules.butterfly import butterfly_steps
+from psrt.collective.schedules.double_tree import double_tree_steps
+from psrt.collective.schedules.halving_doubling import halving_doubling_steps
+from psrt.collective.schedules.naive import naive_steps, naive_workspace
+from psrt.collective.schedules.ring import ring_steps
+from psrt.collective.schedules.root import root_steps
+from psrt.collective.schedules.segmented_ring import segmented_ring_steps
+from psrt.collective.schedules.tree import tree_steps
 from psrt.collective.step import Step
 from psrt.collective.task import Task
-from psrt.collective.tree import tree_steps
 
 
 def _no_workspace(size: int, n: int) -> int:

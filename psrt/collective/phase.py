@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from psrt.collective.all_gather import all_gather_steps
-from psrt.collective.all_to_all import all_to_all_steps, block_of
-from psrt.collective.broadcast import broadcast_steps
-from psrt.collective.gather import gather_steps
-from psrt.collective.reduce import reduce_steps
-from psrt.collective.reduce_scatter import reduce_scatter_steps
-from psrt.collective.scatter import scatter_steps
+from psrt.collective.schedules.all_gather import all_gather_steps
+from psrt.collective.schedules.all_to_all import all_to_all_steps, block_of
+from psrt.collective.schedules.broadcast import broadcast_steps
+from psrt.collective.schedules.gather import gather_steps
+from psrt.collective.schedules.reduce import reduce_steps
+from psrt.collective.schedules.reduce_scatter import reduce_scatter_steps
+from psrt.collective.schedules.scatter import scatter_steps
 from psrt.collective.step import Step
 from psrt.collective.task import Owed, Task
 from psrt.errors import ConfigError

@@ -1,7 +1,7 @@
 """Which all-reduce is the fastest where: predicted times over numbers of ranks and bytes. Pure.
 
-The times are those of ``psrt.collective.closed_forms`` for float32, every message costing the
-same, as between hosts of one rank each.
+The times are those of ``psrt.collective.analysis.closed_forms`` for float32, every message
+costing the same, as between hosts of one rank each.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from psrt.collective.choose import fastest
-from psrt.collective.closed_forms import CLOSED_FORMS, closed_form
-from psrt.collective.cost import Costs, lower_bounds
+from psrt.collective.analysis.choose import fastest
+from psrt.collective.analysis.closed_forms import CLOSED_FORMS, closed_form
+from psrt.collective.analysis.cost import Costs, lower_bounds
 from psrt.explain.telling import ITEMSIZE
 
 #: How closely a crossover is found: to the 64th part of its bytes.

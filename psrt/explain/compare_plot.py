@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from psrt.collective.closed_forms import CLOSED_FORMS
+from psrt.collective.analysis.closed_forms import CLOSED_FORMS
 from psrt.errors import ConfigError
 from psrt.explain.compare import Comparison, compare
 from psrt.report.figure import blank, save

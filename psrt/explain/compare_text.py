@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from psrt.collective.closed_forms import CLOSED_FORMS
+from psrt.collective.analysis.closed_forms import CLOSED_FORMS
 from psrt.explain.compare import Comparison, Row
 from psrt.explain.telling import ITEMSIZE
 from psrt.units import size_text, time_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psrt.collective.cost import Costs
+from psrt.collective.analysis.cost import Costs
 from psrt.errors import ConfigError
 from psrt.explain.names import default_names
 from psrt.explain.story import FOLDS, Holding, Number, Story, tell

@@ -10,8 +10,9 @@ import numpy as np
 
 from psrt.config import TrainConfig, resolve
 from psrt.explain.waiting import COMPUTE, WAIT, RecordingWorld, Stretch, stretches
-from psrt.simulation import simulate
-from psrt.transport import Costs, Wiring
+from psrt.job.simulation import simulate
+from psrt.simulation import Costs
+from psrt.transport import Wiring
 from psrt.transport.port import Vector
 from psrt.units import plural
 

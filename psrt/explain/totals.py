@@ -1,7 +1,7 @@
 """What a collective comes to in all, beside what none of its kind can undercut. Pure.
 
 **Lower bounds** of p ranks and n bytes in the α-β-γ model, each by itself. Those of an all-reduce
-are derived in ``psrt.collective.cost``; those of the phases follow in the same way:
+are derived in ``psrt.collective.analysis.cost``; those of the phases follow in the same way:
 
 ==============  =========  ==============  =============
 kind            latency    bandwidth       combining
@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from psrt.collective import Step
-from psrt.collective.cost import Bounds, Costs, Price, price
+from psrt.collective.analysis.cost import Bounds, Costs, Price, price
 
 #: Kind → bytes that some rank must send or receive, and combine, as shares of n, given p ≥ 2.
 _SHARES: dict[str, Callable[[int], tuple[float, float]]] = {

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from psrt.messages import Message, Params, Report
-from psrt.transport import VirtualWorld, Wiring
+from psrt.simulation import VirtualWorld
+from psrt.simulation.port import VirtualPort
+from psrt.transport import Wiring
 from psrt.transport.port import NO_PAYLOAD
-from psrt.transport.virtual import VirtualPort
 
 T = TypeVar("T")
 #: What a worker does in a stretch of time.

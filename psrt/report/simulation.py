@@ -39,7 +39,7 @@ class Simulation:
 
     #: Ranks that computed gradients, W.
     workers: int
-    #: Costs as they were asked for, see ``psrt.virtual_costs``.
+    #: Costs as they were asked for, see ``psrt.simulation.cost_flags``.
     compute: str
     link: str
     server_apply: str

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from psrt.messages import Report
-from psrt.runtime.strategy import Outcome, Waiting
+from psrt.runtime.strategies.base import Outcome, Waiting
 from psrt.transport.port import Port
 
 

@@ -13,7 +13,7 @@ from psrt.errors import DivergedError
 from psrt.runtime.delays import Delays
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem, samples_in
-from psrt.runtime.strategy import Step, Strategy
+from psrt.runtime.strategies.base import Step, Strategy
 from psrt.transport.port import EXTRA, Port
 
 

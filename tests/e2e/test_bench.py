@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from psrt.collective.machine import MachineCosts
+from psrt.collective.analysis.machine import MachineCosts
 
 TINY = ("--sizes", "1K,4K", "--rounds", "1")
 

@@ -65,7 +65,7 @@ ONE_AFTER_ANOTHER = """
 import json, sys
 import numpy as np
 from psrt.__main__ import main
-from psrt.transport.start import world
+from psrt.mpi.start import world
 
 comm = world()
 for case, flags in json.load(open("cases.json")).items():

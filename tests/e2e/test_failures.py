@@ -52,8 +52,8 @@ def test_nothing_goes_on_where_an_abort_returns(launch):
     """MPICH's does, now and then: what follows the block that failed must not run."""
     (launch.folder / "abort.py").write_text(
         "from psrt.errors import ConfigError\n"
-        "from psrt.transport.start import world\n"
-        "from psrt.transport.agreement import AbortGuard\n"
+        "from psrt.mpi.start import world\n"
+        "from psrt.mpi.agreement import AbortGuard\n"
         "guard = AbortGuard(world())\n"
         "guard._comm = type('Deaf', (), {'rank': 0, 'Abort': lambda self, status: None})()\n"
         "with guard.watch():\n"

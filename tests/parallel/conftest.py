@@ -40,7 +40,7 @@ LAYOUTS = {
 def pytest_configure(config):
     if not config.getoption("--with-mpi"):
         return
-    from psrt.transport.start import world
+    from psrt.mpi.start import world
 
     ranks = _Ranks(world().Dup())
     config.pluginmanager.register(ranks, "ranks")
@@ -138,7 +138,7 @@ class _Ranks:
 @pytest.fixture
 def comm(request):
     """All ranks, on a communicator of the test's own."""
-    from psrt.transport.start import world
+    from psrt.mpi.start import world
 
     comm = world().Dup()
     yield comm
@@ -152,7 +152,7 @@ def shared_folder(comm):
 
     Not pytest's ``tmp_path``: its clean-up stumbles over what other ranks clean up.
     """
-    from psrt.transport.agreement import send_text
+    from psrt.mpi.agreement import send_text
 
     name = tempfile.mkdtemp() if comm.rank == 0 else ""
     path = Path(send_text(comm, name))
@@ -187,7 +187,7 @@ def enough_on_few(comm):
 def open_group(comm):
     """Return what makes a group; it is closed afterwards, by itself where it is broken."""
     from psrt.errors import PsrtError
-    from psrt.group import Group
+    from psrt.mpi.group import Group
 
     groups = []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from psrt.errors import ConfigError, DivergedError, PsrtError
-from psrt.transport.agreement import send_text, together, wait_until_read
+from psrt.mpi.agreement import send_text, together, wait_until_read
 
 pytestmark = pytest.mark.mpi
 

@@ -10,7 +10,7 @@ from psrt.bench.entrants import EXCHANGE, names
 from psrt.bench.fit import Readings, fit_machine
 from psrt.bench.probes import read_machine
 from psrt.bench.promises import promises
-from psrt.collective.machine import DEFAULT_COSTS
+from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.errors import ProtocolError
 
 SMALL = {"tiny": (12, 8, 4)}

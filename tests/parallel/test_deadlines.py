@@ -6,9 +6,9 @@ import pytest
 
 from psrt.errors import TransportError
 from psrt.messages import Push
+from psrt.mpi.port import MpiPort
 from psrt.partition import ShardPlan
 from psrt.transport import Wiring, drive
-from psrt.transport.mpi import MpiPort
 
 pytestmark = pytest.mark.mpi(min_size=2)
 TIMEOUT_S = 0.1

@@ -11,10 +11,10 @@ import pytest
 import psrt
 from psrt.collective import ALGORITHMS
 from psrt.errors import ConfigError
-from psrt.group import Group
+from psrt.mpi.collectives.plans import staged as staged_plan
+from psrt.mpi.collectives.slots import SLOTS
+from psrt.mpi.group import Group
 from psrt.partition import even_spans
-from psrt.transport.plans import staged as staged_plan
-from psrt.transport.slots import SLOTS
 
 pytestmark = pytest.mark.mpi
 
@@ -163,7 +163,7 @@ def slots(comm, host, monkeypatch):
     """The number of slots: as many as there are, or, to be quick about it, a few."""
     if comm.size == 2 and host is None:
         return SLOTS
-    monkeypatch.setattr("psrt.transport.tickets.SLOTS", 20)
+    monkeypatch.setattr("psrt.mpi.collectives.contexts.SLOTS", 20)
     return 20
 
 
@@ -269,8 +269,8 @@ def test_calls_that_go_well_send_no_sheets(comm, open_group):
 @pytest.mark.mpi(min_size=2)
 def test_sheets_that_nobody_has_read_do_not_hinder_the_end(comm, monkeypatch):
     """A rank that is always last tells of nothing and reads nothing, while the others tell it."""
-    monkeypatch.setattr("psrt.transport.calls.TELL_AFTER_S", 0.0)
-    monkeypatch.setattr("psrt.transport.calls._LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr("psrt.mpi.collectives.calls.TELL_AFTER_S", 0.0)
+    monkeypatch.setattr("psrt.mpi.collectives.calls._LOOK_EVERY_S", 0.001)
     with Group(comm, timeout_s=20) as group:
         for _ in range(3):
             if comm.rank == 0:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS, OPS
-from psrt.transport.plans import staged
+from psrt.mpi.collectives.plans import staged
 
 pytestmark = pytest.mark.mpi
 NAMES = ["auto", "node", "node+ring", "node+double-tree", "mpi", *ALGORITHMS]
@@ -258,7 +258,7 @@ def test_flat_stages_with_a_dawdler_at_every_turn(open_group, slow_sums):
 
 def test_staged_pieces_with_a_dawdler_at_every_turn(open_group, slow_sums, monkeypatch):
     """Ranks copy in, fold and copy out at different speeds, and pieces are many and small."""
-    monkeypatch.setattr("psrt.transport.compiler.PIECE_BYTES", 4096)
+    monkeypatch.setattr("psrt.mpi.collectives.compiler.PIECE_BYTES", 4096)
     group = open_group()
     monkeypatch.setattr(staged, "_carry", slowed(staged._carry, random.Random(-1 - group.rank)))
     # In three, four and nine pieces: the next call begins on every one of the stages.

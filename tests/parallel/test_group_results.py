@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS, OPS
-from psrt.collective.machine import DEFAULT_COSTS
-from psrt.group import DTYPES
+from psrt.collective.analysis.machine import DEFAULT_COSTS
+from psrt.mpi.group import DTYPES
 from psrt.partition import even_spans
 
 pytestmark = pytest.mark.mpi

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from psrt.transport.hosts import Layout, split_hosts
+from psrt.mpi.hosts import Layout, split_hosts
 
 pytestmark = pytest.mark.mpi
 

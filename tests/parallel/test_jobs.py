@@ -5,14 +5,14 @@ import pytest
 
 import psrt
 from psrt import TrainConfig
-from psrt.build import server_role, supervised_problem, wiring_for, worker_role
 from psrt.config import resolve
 from psrt.config.modes import ALLREDUCE_NAMES
-from psrt.mpi_job import run_over_mpi
-from psrt.runtime.roles import assign_roles
+from psrt.job.build import server_role, supervised_problem, wiring_for, worker_role
+from psrt.job.mpi import run_over_mpi
+from psrt.job.roles import assign_roles
+from psrt.mpi.port import MpiPort
 from psrt.transport import drive
 from psrt.transport.frames import FRAME_BYTES
-from psrt.transport.mpi import MpiPort
 
 STEPS = 8
 BASE = {"hidden": (16,), "batch_size": 8, "steps": STEPS, "lr": 0.05, "timeout_s": 20}

@@ -6,10 +6,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from psrt.build import server_role, wiring_for, worker_role
 from psrt.config import TrainConfig, resolve
+from psrt.job.build import server_role, wiring_for, worker_role
+from psrt.mpi.port import MpiPort
 from psrt.transport import drive
-from psrt.transport.mpi import MpiPort
 
 N = 400_000
 SMALL = 4 * N // 10

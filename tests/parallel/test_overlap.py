@@ -5,11 +5,11 @@ import time
 import numpy as np
 import pytest
 
-from psrt.build import wiring_for, worker_role
 from psrt.config import TrainConfig, resolve
+from psrt.job.build import wiring_for, worker_role
 from psrt.model import MLP
+from psrt.mpi.port import MpiPort
 from psrt.transport import SoloPort, drive
-from psrt.transport.mpi import MpiPort
 
 pytestmark = pytest.mark.mpi
 
@@ -76,7 +76,7 @@ def trained(port, problem, ranks, **knobs):
 def test_buckets_that_overlap_lead_where_one_worker_gets_alone(
     comm, host, algorithm, optimizer, one_theta_from, monkeypatch
 ):
-    monkeypatch.setattr("psrt.transport.reductions.ONE_THETA_BYTES", one_theta_from)
+    monkeypatch.setattr("psrt.mpi.collectives.reductions.ONE_THETA_BYTES", one_theta_from)
     if comm.size not in (2, 4, 8):
         pytest.skip("the mean of equal numbers is exact for powers of two")
     problem = SameForAll(np.random.default_rng(comm.rank))
@@ -97,7 +97,7 @@ def test_buckets_that_overlap_lead_where_one_worker_gets_alone(
 def test_the_ranks_of_a_host_share_one_theta_where_its_update_is_sharded(
     comm, host, algorithm, monkeypatch
 ):
-    monkeypatch.setattr("psrt.transport.reductions.ONE_THETA_BYTES", 0)
+    monkeypatch.setattr("psrt.mpi.collectives.reductions.ONE_THETA_BYTES", 0)
     port = MpiPort(comm, wiring_for(5, (), tuple(range(comm.size))), timeout_s=20, host=host)
     chosen, _ = port.choice(algorithm, 5)
     port.theta[:] = -1.0

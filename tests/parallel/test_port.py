@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from psrt.messages import Leave, Params, Push, Report
+from psrt.mpi.port import MpiPort
 from psrt.partition import ShardPlan
 from psrt.transport import NO_PAYLOAD, Wiring, drive
 from psrt.transport.frames import FRAME_BYTES
-from psrt.transport.mpi import MpiPort
 
 N = 11
 GRADIENT = 0

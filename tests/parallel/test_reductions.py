@@ -8,11 +8,11 @@ import pytest
 
 from psrt.collective import ALGORITHMS
 from psrt.errors import ConfigError, ProtocolError, TransportError
+from psrt.mpi.collectives.slots import SLOTS
+from psrt.mpi.port import MpiPort
 from psrt.optim import BLOCK
 from psrt.partition import Span
 from psrt.transport import EXTRA, Wiring, drive
-from psrt.transport.mpi import MpiPort
-from psrt.transport.slots import SLOTS
 
 pytestmark = pytest.mark.mpi
 NODES = ["node", *(f"node+{name}" for name in ALGORITHMS)]

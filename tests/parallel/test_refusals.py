@@ -5,7 +5,7 @@ import pytest
 
 import psrt
 from psrt import PsrtError, TrainConfig
-from psrt.mpi_job import run_over_mpi
+from psrt.job.mpi import run_over_mpi
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

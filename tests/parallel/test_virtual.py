@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS
+from psrt.mpi.port import MpiPort
 from psrt.partition import Span
-from psrt.transport import EXTRA, Costs, VirtualWorld, Wiring, drive
-from psrt.transport.mpi import MpiPort
+from psrt.simulation import Costs, VirtualWorld
+from psrt.transport import EXTRA, Wiring, drive
 
 pytestmark = pytest.mark.mpi
 

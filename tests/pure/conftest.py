@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
+from psrt.job.simulation import SimulatedRun, simulate
 from psrt.messages import Message
-from psrt.simulation import SimulatedRun, simulate
-from psrt.transport import Costs, VirtualWorld
+from psrt.simulation import Costs, VirtualWorld
 
 
 class Read(NamedTuple):

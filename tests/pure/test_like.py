@@ -12,8 +12,8 @@ import pytest
 from psrt import Costs
 from psrt.cli.simulate import parse_simulate
 from psrt.history import Kind, read_history
-from psrt.virtual_costs import VirtualCosts
-from psrt.virtual_job import run_in_virtual_time
+from psrt.job.virtual import run_in_virtual_time
+from psrt.simulation.cost_flags import VirtualCosts
 
 #: Flags of every row of the mode table, and of what changes who sends what when.
 SERVED = {

@@ -9,8 +9,8 @@ from psrt.bench.entrants import COPY, EXCHANGE, KEY, LIBRARY, PLAIN, WINDOW, Out
 from psrt.bench.measure import to_json
 from psrt.bench.seats import Seats
 from psrt.collective import ALGORITHMS
-from psrt.collective.choose import predict
-from psrt.collective.machine import DEFAULT_COSTS
+from psrt.collective.analysis.choose import predict
+from psrt.collective.analysis.machine import DEFAULT_COSTS
 
 HOST = Seats(((0, 1, 2, 3),), pretended=False)
 APART = Seats(((0,), (1,), (2,), (3,)), pretended=True)

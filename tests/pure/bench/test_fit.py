@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from psrt.bench.fit import Readings, fit_machine, solve, table
-from psrt.collective.choose import predict
-from psrt.collective.cost import Costs
-from psrt.collective.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
+from psrt.collective.analysis.choose import predict
+from psrt.collective.analysis.cost import Costs
+from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
 
 SIZES = [64, 1024, 65536, 1 << 20, 1 << 23]
 TRUE = MachineCosts(

@@ -12,7 +12,7 @@ import pytest
 from psrt import collective
 from psrt.cli import explain
 from psrt.cli.explain_flags import OPS
-from psrt.collective.machine import DEFAULT_COSTS
+from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.errors import ConfigError
 
 EXAMPLE = "A,17,11,1,9\nB,5,13,23,14\nC,3,6,10,8\nD,12,7,2,12\n"

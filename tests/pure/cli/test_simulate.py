@@ -10,12 +10,12 @@ import pytest
 
 from psrt.__main__ import main as psrt
 from psrt.cli.simulate import main, parse_simulate
-from psrt.compute_laws import FORMS
 from psrt.config import TrainConfig
 from psrt.config.injection import Injection
 from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
-from psrt.virtual_costs import DEFAULT_COMPUTE, DEFAULT_LINK, DEFAULT_SERVER_APPLY
+from psrt.simulation.cost_flags import DEFAULT_COMPUTE, DEFAULT_LINK, DEFAULT_SERVER_APPLY
+from psrt.simulation.distributions import FORMS
 
 #: A job that is over in a few hundredths of a second.
 SMALL = "--no-numerics --parameters 50 --steps 3"

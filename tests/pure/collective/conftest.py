@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS, PHASES, Step
-from psrt.collective.double_tree import double_tree_steps
-from psrt.collective.segmented_ring import segmented_ring_steps
+from psrt.collective.schedules.double_tree import double_tree_steps
+from psrt.collective.schedules.segmented_ring import segmented_ring_steps
 from psrt.collective.task import Task
 from psrt.partition import Span
 

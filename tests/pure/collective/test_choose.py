@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 
 from psrt.collective import ALGORITHMS
-from psrt.collective.choose import choose, fastest, predict
-from psrt.collective.closed_forms import CLOSED_FORMS, closed_form
-from psrt.collective.cost import Costs
-from psrt.collective.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
+from psrt.collective.analysis.choose import choose, fastest, predict
+from psrt.collective.analysis.closed_forms import CLOSED_FORMS, closed_form
+from psrt.collective.analysis.cost import Costs
+from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
 from psrt.errors import ConfigError
 
 KB, MB = 1 << 10, 1 << 20

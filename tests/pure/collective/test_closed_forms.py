@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 
 from psrt.collective import ALGORITHMS
-from psrt.collective.closed_forms import CLOSED_FORMS, closed_form
-from psrt.collective.cost import Costs, lower_bounds, price
-from psrt.collective.double_tree import default_blocks, double_tree_steps
-from psrt.collective.segmented_ring import default_segments
-from psrt.collective.two_trees import two_trees
+from psrt.collective.analysis.closed_forms import CLOSED_FORMS, closed_form
+from psrt.collective.analysis.cost import Costs, lower_bounds, price
+from psrt.collective.schedules.double_tree import default_blocks, double_tree_steps
+from psrt.collective.schedules.segmented_ring import default_segments
+from psrt.collective.schedules.two_trees import two_trees
 from psrt.errors import ConfigError
 
 EXACT = [name for name in CLOSED_FORMS if name != "double-tree"]

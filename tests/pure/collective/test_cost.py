@@ -3,7 +3,7 @@
 import pytest
 
 from psrt.collective import ALGORITHMS, Step
-from psrt.collective.cost import Costs, lower_bounds, price
+from psrt.collective.analysis.cost import Costs, lower_bounds, price
 from psrt.errors import ProtocolError
 from psrt.partition import Span
 

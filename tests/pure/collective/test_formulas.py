@@ -6,13 +6,13 @@ from math import isqrt
 import pytest
 
 from psrt.collective import ALGORITHMS, PHASES
-from psrt.collective.binary_blocks import binary_blocks
-from psrt.collective.cost import Costs, price
-from psrt.collective.double_tree import default_blocks, double_tree_steps
-from psrt.collective.proof import prove
-from psrt.collective.segmented_ring import SEGMENT, default_segments, segmented_ring_steps
+from psrt.collective.analysis.cost import Costs, price
+from psrt.collective.analysis.proof import prove
+from psrt.collective.schedules.binary_blocks import binary_blocks
+from psrt.collective.schedules.double_tree import default_blocks, double_tree_steps
+from psrt.collective.schedules.segmented_ring import SEGMENT, default_segments, segmented_ring_steps
+from psrt.collective.schedules.two_trees import two_trees
 from psrt.collective.task import Task
-from psrt.collective.two_trees import two_trees
 from psrt.partition import even_spans
 
 every_size = pytest.mark.parametrize("size", range(1, 34))

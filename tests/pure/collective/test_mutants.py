@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from psrt.collective import Step
-from psrt.collective.proof import RefutedError, prove
+from psrt.collective.analysis.proof import RefutedError, prove
 from psrt.partition import Span
 
 SIZES = (2, 3, 4, 5, 6, 7, 8)

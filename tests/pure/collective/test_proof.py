@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS, PHASES, Owed, Step, Task
-from psrt.collective.proof import Proof, RefutedError, prove
-from psrt.collective.segmented_ring import SEGMENT
+from psrt.collective.analysis.proof import Proof, RefutedError, prove
+from psrt.collective.schedules.segmented_ring import SEGMENT
 from psrt.errors import ConfigError
 from psrt.partition import Span
 

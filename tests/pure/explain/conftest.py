@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psrt.collective.cost import Costs
+from psrt.collective.analysis.cost import Costs
 from psrt.explain.subject import subjects
 from psrt.explain.telling import explain
 from psrt.explain.values import Example

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from psrt.collective.closed_forms import CLOSED_FORMS, closed_form
-from psrt.collective.cost import Costs, lower_bounds
-from psrt.collective.machine import DEFAULT_COSTS
+from psrt.collective.analysis.closed_forms import CLOSED_FORMS, closed_form
+from psrt.collective.analysis.cost import Costs, lower_bounds
+from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.errors import ConfigError
 from psrt.explain.compare import Stretch, compare
 from psrt.explain.compare_plot import plot

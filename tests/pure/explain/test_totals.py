@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psrt.collective import ALGORITHMS
-from psrt.collective.cost import Costs, lower_bounds
+from psrt.collective.analysis.cost import Costs, lower_bounds
 from psrt.explain.subject import subjects
 from psrt.explain.totals import least
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from psrt import build
 from psrt.collective import ALGORITHMS
 from psrt.config import STALENESS_RATE_NAMES, TrainConfig
+from psrt.job import build
+from psrt.job.virtual import Scenario
+from psrt.simulation import Costs
+from psrt.simulation.cost_flags import VirtualCosts
 from psrt.sync import Apply, Keep, Policy, Serve, policy_for
-from psrt.transport import Costs
-from psrt.virtual_costs import VirtualCosts
-from psrt.virtual_job import Scenario
 
 #: How many jobs are tried, and the seed of the first; ``make fuzz`` sets both.
 JOBS, SEED = int(os.environ.get("PSRT_FUZZ", "150")), int(os.environ.get("PSRT_FUZZ_SEED", "0"))

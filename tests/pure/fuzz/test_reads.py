@@ -17,9 +17,9 @@ from psrt.errors import PsrtError
 from psrt.history import EventLog, read_history
 from psrt.history.check import check
 from psrt.history.folder import EVENTS, write_header
-from psrt.provenance import history_header
+from psrt.job.provenance import history_header
+from psrt.job.simulation import simulate
 from psrt.runtime.chronicle import ShardChronicle, WorkerChronicle
-from psrt.simulation import simulate
 
 ROUNDS = ("sync", "sync with backups")
 LOCAL = ("local-sgd", "local-sgd over servers")

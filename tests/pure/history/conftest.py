@@ -16,9 +16,9 @@ import pytest
 from psrt.config import TrainConfig, resolve
 from psrt.history import EVENT, EventLog, Header, History, Kind
 from psrt.history.reading import assemble
-from psrt.provenance import history_header
-from psrt.simulation import SimulatedRun, simulate
-from psrt.transport import Costs
+from psrt.job.provenance import history_header
+from psrt.job.simulation import SimulatedRun, simulate
+from psrt.simulation import Costs
 
 #: What computing and sending may take.
 COSTS = {

@@ -11,11 +11,11 @@ from psrt.errors import TransportError
 from psrt.history.check import check
 from psrt.optim.staleness import Exponential, Inverse, MeanInverse, Power
 from psrt.runtime.books import Note
-from psrt.runtime.local_sgd import LocalSGD
-from psrt.runtime.push_pull import PushPull
-from psrt.runtime.rounds import Rounds
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
+from psrt.runtime.strategies.local_sgd import LocalSGD
+from psrt.runtime.strategies.push_pull import PushPull
+from psrt.runtime.strategies.rounds import Rounds
 from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, Serve, policy_for
 
 EVEN, UNEVEN = (6, 6, 6), (7, 2, 5, 1)
@@ -380,7 +380,7 @@ def mutated(monkeypatch, mutant):
         broken._alone = False
         return broken
 
-    monkeypatch.setattr("psrt.build.policy_for", policy)
+    monkeypatch.setattr("psrt.job.build.policy_for", policy)
     # What one breaks the others refuse; it is the checker that has to find it here. Nor can all of
     # it be computed, and no number is in a history.
     monkeypatch.setattr(Policy, "_refuse_or_pass", lambda self, push: None)
@@ -486,7 +486,7 @@ def averages_one_step_later(monkeypatch):
         def due(self, *, steps, progress):
             return super().due(steps=steps - 1, progress=progress)
 
-    monkeypatch.setattr("psrt.build.AveragingPeriod", Later)
+    monkeypatch.setattr("psrt.job.build.AveragingPeriod", Later)
 
 
 def forgets_the_epoch(monkeypatch):
@@ -494,7 +494,7 @@ def forgets_the_epoch(monkeypatch):
         def due(self, *, steps, progress):
             return super().due(steps=steps, progress=progress + self.post_local_epoch)
 
-    monkeypatch.setattr("psrt.build.AveragingPeriod", Always)
+    monkeypatch.setattr("psrt.job.build.AveragingPeriod", Always)
 
 
 def goes_without_a_last_average(monkeypatch):

@@ -15,11 +15,11 @@ import pytest
 from psrt.collective import ALGORITHMS
 from psrt.optim import Schedule, make_optimizer
 from psrt.partition import Span
-from psrt.runtime.all_reduce import AllReduce
-from psrt.runtime.averaging import PlainAverage
-from psrt.runtime.local_sgd import LocalSGD, ReduceAverager
-from psrt.runtime.rounds import Rounds
-from psrt.runtime.strategy import Step
+from psrt.runtime.strategies.all_reduce import AllReduce
+from psrt.runtime.strategies.averaging import PlainAverage
+from psrt.runtime.strategies.base import Step
+from psrt.runtime.strategies.local_sgd import LocalSGD, ReduceAverager
+from psrt.runtime.strategies.rounds import Rounds
 from psrt.runtime.updater import Updater
 from psrt.sync import AveragingPeriod
 

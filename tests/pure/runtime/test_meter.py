@@ -7,7 +7,7 @@ import math
 import pytest
 
 from psrt.runtime.meter import Meter
-from psrt.runtime.strategy import Outcome
+from psrt.runtime.strategies.base import Outcome
 
 
 class Port:

@@ -3,9 +3,9 @@
 import pytest
 
 from psrt.config import TrainConfig
+from psrt.job.simulation import simulate
 from psrt.report import Journal
-from psrt.simulation import simulate
-from psrt.transport import Costs
+from psrt.simulation import Costs
 
 CONFIG = TrainConfig(
     mode="sync", backup=1, epochs=12, dataset="synthetic:96x8x3", batch_size=8, hidden=()

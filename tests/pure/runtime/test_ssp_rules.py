@@ -178,7 +178,7 @@ def mutated(monkeypatch, mutant, shards=(0, 1)):
         broken._alone = False
         return broken
 
-    monkeypatch.setattr("psrt.build.policy_for", policy)
+    monkeypatch.setattr("psrt.job.build.policy_for", policy)
 
 
 def run_and_check(record, ledger, *, steps=EVEN, staleness=1, seeds=12):

@@ -8,8 +8,8 @@ import hashlib
 import numpy as np
 
 from psrt.config import TrainConfig
+from psrt.job.simulation import simulate
 from psrt.runtime.tally import Tally, fingerprint
-from psrt.simulation import simulate
 
 CONFIG = TrainConfig(dataset="synthetic:40x4x2", hidden=(3,), batch_size=5, epochs=2)
 

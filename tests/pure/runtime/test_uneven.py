@@ -234,7 +234,7 @@ def listen(monkeypatch):
         shards.append(updates)
         return policy
 
-    monkeypatch.setattr("psrt.build.policy_for", listened)
+    monkeypatch.setattr("psrt.job.build.policy_for", listened)
     return shards
 
 

@@ -10,7 +10,7 @@ import pytest
 from psrt.errors import DivergedError
 from psrt.runtime.delays import Delays
 from psrt.runtime.meter import Meter
-from psrt.runtime.strategy import Outcome
+from psrt.runtime.strategies.base import Outcome
 from psrt.runtime.worker import Length, Worker
 from psrt.transport import SoloPort, Wiring, drive
 

@@ -1,0 +1,1 @@
+"""Schedules proved, timed and priced, and the fastest one chosen."""

@@ -1,0 +1,178 @@
+"""Which all-reduce to take: the one that the machine's costs predict to be the fastest. Pure.
+
+What there is to choose from depends on where the ranks are:
+
+=====================================  ========================================================
+ranks                                  candidates
+=====================================  ========================================================
+on one host                            ``node``, and ``mpi`` where the library was measured
+on several hosts, one each             every schedule of ``closed_forms``
+on several hosts, several on some      the same over all ranks, and ``node+NAME``: inside a host
+                                       by shared memory, between hosts by the schedule NAME
+=====================================  ========================================================
+
+The shortest prediction wins, with two exceptions that keep a choice from being clever on paper
+only. The library must be predicted to be more than 10 % faster to be taken, since near a tie the
+noise of its measurement would decide. And schedules of messages are no candidates inside a host,
+where shared memory does the same with one barrier or two; ``why`` names the best of them all the
+same. Where an exception decides, ``why`` says so.
+
+**Between hosts.** A host has one wire, whoever of its ranks uses it; ``between.beta`` is that of
+one pair of ranks that have it to themselves.
+
+- ``node+NAME``: every host offers as many lanes as the smallest host has ranks, and lane i runs
+  NAME over all hosts with the i-th slice of the vector. So each lane sends 1/lanes of the bytes
+  over 1/lanes of the wire, and combines 1/lanes of them on a core that it may have to share.
+- A schedule over all ranks: in a ring and in the trees about one rank of a host talks to another
+  host at a time, as the ranks of a host follow each other. In the others all of them do at once
+  and share the wire. Each message is priced as one between hosts, so these are predicted to be
+  somewhat slower than they are.
+
+**Inside a host** every step of a rank is the work of a core, so ranks beyond the cores take turns:
+messages, copies and combining take as many times as long as there are ranks to a core. Between
+hosts this holds for combining only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from psrt.collective.analysis.closed_forms import CLOSED_FORMS, closed_form
+from psrt.collective.analysis.cost import Costs
+from psrt.collective.analysis.machine import MachineCosts
+from psrt.errors import ConfigError
+from psrt.units import plural, size_text, time_text
+
+#: How much faster than ``node`` the library must be to be taken: more than 10 %.
+_CLEARLY = 1.1
+_NODE = "node+"
+#: Schedules in which all ranks of a host talk to other hosts at once.
+_CROWDED = {"naive", "butterfly", "halving-doubling", "halving-doubling-blocks"}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen, and why."""
+
+    #: A key of ``ALGORITHMS``, ``node``, ``node+`` and such a key, or ``mpi``.
+    algorithm: str
+    #: Predicted time.
+    seconds: float
+    #: One sentence with the numbers that decided.
+    why: str
+
+
+def choose(
+    hosts: Sequence[int],
+    nbytes: int,
+    itemsize: int,
+    costs: MachineCosts,
+    *,
+    dtype_ok_for_library: bool = True,
+) -> Choice:
+    """Choose an all-reduce.
+
+    Args:
+        hosts: ranks on each host, ≥ 1 each.
+        nbytes: bytes of the vector, ≥ 0.
+        itemsize: bytes of an element.
+        costs: of the machine.
+        dtype_ok_for_library: whether the library knows the type; mostly it has no float16.
+
+    Raises:
+        ConfigError: if there is no host, or one without ranks.
+
+    >>> from psrt.collective.analysis.machine import DEFAULT_COSTS
+    >>> choose([4], 4 << 20, 4, DEFAULT_COSTS).why
+    'node: 1.26 ms predicted for 4 MiB on 4 ranks of 1 host; segmented-ring 3.33 ms'
+    >>> choose([2, 2], 4096, 4, DEFAULT_COSTS).algorithm
+    'node+butterfly'
+    """
+    if not hosts or min(hosts) < 1:
+        raise ConfigError(f"ranks on each host {list(hosts)}, expected at least 1 each")
+    if sum(hosts) == 1:
+        return Choice(next(iter(CLOSED_FORMS)), 0.0, "1 rank: nothing to sum")
+
+    def times_of(names: Iterable[str]) -> dict[str, float]:
+        times = {name: predict(name, hosts, nbytes, itemsize, costs) for name in names}
+        return {name: time for name, time in times.items() if time is not None}
+
+    what = f"{size_text(nbytes)} on {sum(hosts)} ranks of {plural(len(hosts), 'host')}"
+    through_nodes = [f"node+{name}" for name in CLOSED_FORMS if max(hosts) > 1]
+    if len(hosts) > 1:
+        times = times_of([*CLOSED_FORMS, *through_nodes])
+        best = fastest(times)
+        slower = (name for name in times if not math.isclose(times[name], times[best]))
+        return _choice(best, sorted(slower, key=times.__getitem__)[:2], times, what)
+    messages = times_of(CLOSED_FORMS)
+    best_of_messages = fastest(messages)
+    times = messages | times_of(["node", "mpi"] if dtype_ok_for_library else ["node"])
+    if times["node"] > _CLEARLY * times.get("mpi", math.inf):
+        return _choice("mpi", ["node", best_of_messages], times, what)
+    others = [best_of_messages, *({"mpi"} & times.keys())]
+    return _choice("node", others, times, what)
+
+
+def predict(
+    algorithm: str, hosts: Sequence[int], nbytes: int, itemsize: int, costs: MachineCosts
+) -> float | None:
+    """Return the seconds that an all-reduce should take, None where nothing is known.
+
+    Args:
+        algorithm: ``mpi``, ``node``, ``node+`` and a schedule's name, or a schedule's name.
+        hosts: ranks on each host, ≥ 1 each.
+        nbytes: bytes of the vector, ≥ 0.
+        itemsize: bytes of an element.
+        costs: of the machine. Nothing is known of the library on several hosts, nor of numbers
+            of ranks that it was not measured on; and nothing of ``node`` on several hosts.
+
+    Raises:
+        ConfigError: if there is no such schedule.
+    """
+    alone = len(hosts) == 1
+    if algorithm == "mpi":
+        return costs.library_seconds(hosts[0], nbytes) if alone else None
+    if algorithm == "node":
+        return costs.node.seconds(hosts[0], nbytes, costs.cores) if alone else None
+    if algorithm.startswith(_NODE):
+        return _through_nodes(algorithm.removeprefix(_NODE), hosts, nbytes, itemsize, costs)
+    most, turns = max(hosts), costs.queue(max(hosts))
+    if alone:
+        wire = costs.inside
+        shared = Costs(turns * wire.alpha, turns * wire.beta, turns * wire.gamma)
+    else:
+        wire, share = costs.between, most if algorithm in _CROWDED else 1
+        shared = Costs(wire.alpha, share * wire.beta, turns * wire.gamma)
+    return closed_form(algorithm, sum(hosts), nbytes, shared, itemsize=itemsize)
+
+
+def _through_nodes(
+    name: str, hosts: Sequence[int], nbytes: int, itemsize: int, costs: MachineCosts
+) -> float:
+    """Return the seconds of a fold inside all hosts and of ``name`` between them."""
+    wire, lanes = costs.between, min(hosts)
+    lane = Costs(wire.alpha, lanes * wire.beta, costs.queue(lanes) * wire.gamma)
+    across = closed_form(name, len(hosts), nbytes / lanes, lane, itemsize=itemsize)
+    return costs.node.seconds(max(hosts), nbytes, costs.cores) + across
+
+
+def _choice(best: str, others: Sequence[str], times: Mapping[str, float], what: str) -> Choice:
+    """Return the choice, with the runners-up and why any that is faster was not taken."""
+    parts = [f"{best}: {time_text(times[best])} predicted for {what}"]
+    for name in others:
+        faster = times[name] < times[best] and not math.isclose(times[name], times[best])
+        but = "not 10 % faster" if name == "mpi" else "no messages inside a host"
+        parts.append(f"{name} {time_text(times[name])}" + f", but {but}" * faster)
+    return Choice(best, times[best], "; ".join(parts))
+
+
+def fastest(times: Mapping[str, float]) -> str:
+    """Return the name of the shortest time; of several within rounding the first.
+
+    >>> fastest({"tree": 3.0, "ring": 0.1 + 0.2, "halving-doubling": 0.3})
+    'ring'
+    """
+    least = min(times.values())
+    return next(name for name, time in times.items() if math.isclose(time, least))

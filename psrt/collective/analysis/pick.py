@@ -1,0 +1,63 @@
+"""Which all-reduce a user's word for it comes to, on these hosts and at these costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from psrt.collective.analysis.choose import Choice, choose
+from psrt.collective.analysis.machine import MachineCosts
+
+#: Leaves the choice to the costs.
+AUTO = "auto"
+#: Folds in shared memory inside a host, and between hosts by whatever is best there.
+NODE = "node"
+#: What joins the part inside a host and the schedule between hosts in an algorithm's name.
+PLUS = "node+"
+#: The MPI library's own.
+LIBRARY = "mpi"
+
+
+def library_reduces(dtype: np.dtype[Any]) -> bool:
+    """Tell whether MPI has a reduction for a type; it has none for float16."""
+    return dtype != np.float16
+
+
+def library_agrees(op: str, dtype: np.dtype[Any]) -> bool:
+    """Tell whether the library leaves all ranks with the same bits.
+
+    For minima and maxima of floating point numbers it need not: MPI says nothing of NaN, nor of
+    -0.0 beside 0.0. Where one rank has a NaN the others may end with different numbers.
+    """
+    return op not in ("min", "max") or not np.issubdtype(dtype, np.floating)
+
+
+def pick(
+    algorithm: str,
+    hosts: Sequence[int],
+    nbytes: int,
+    kind: np.dtype[Any],
+    costs: MachineCosts,
+    *,
+    op: str = "sum",
+) -> Choice:
+    """Return what ``algorithm`` comes to, with the reason.
+
+    Args:
+        algorithm: ``auto``, ``node``, or anything else, which is left as it is.
+        hosts: ranks on each host.
+        nbytes: of the vector.
+        kind: type of its elements.
+        costs: of the machine; the same on every rank, so that all pick the same.
+        op: what is done to the numbers; ``auto`` takes the library only where all ranks are sure
+            to end with the same bits.
+    """
+    if algorithm not in (AUTO, NODE) or (algorithm == NODE and len(hosts) == 1):
+        return Choice(algorithm, 0.0, "as asked")
+    library = library_reduces(kind) and library_agrees(op, kind)
+    best = choose(hosts, nbytes, kind.itemsize, costs, dtype_ok_for_library=library)
+    if algorithm == AUTO or best.algorithm.startswith(PLUS):
+        return best
+    return Choice(PLUS + "ring", best.seconds, f"node was asked for; {best.why}")

@@ -1,0 +1,363 @@
+"""The composition root: the one place that knows both ``TrainConfig`` and the parts.
+
+A resolved config comes in; roles that are ready to run over a given port go out. Nothing here
+communicates, so the same roles run over MPI, in virtual time, and alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+
+import numpy as np
+
+from psrt.collective.analysis.costs_file import read_costs
+from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
+from psrt.config import TrainConfig, check_data, to_toml
+from psrt.config.modes import STALE_MODES
+from psrt.data import dataset_size, load_dataset
+from psrt.errors import ConfigError
+from psrt.history import EventLog
+from psrt.history.folder import prepare
+from psrt.messages import Message
+from psrt.model import MLP
+from psrt.optim import Schedule, StalenessRate, make_optimizer, make_staleness_rate
+from psrt.partition import ShardPlan
+from psrt.report import OutputFolder
+from psrt.runtime.chronicle import ShardChronicle, WorkerChronicle
+from psrt.runtime.delays import Delays
+from psrt.runtime.meter import Meter
+from psrt.runtime.no_numbers import NoNumbers
+from psrt.runtime.problem import Problem, Supervised, gradient_spans
+from psrt.runtime.server import Server
+from psrt.runtime.shard import Shard
+from psrt.runtime.strategies.all_reduce import AllReduce
+from psrt.runtime.strategies.averaging import OuterStep, PlainAverage
+from psrt.runtime.strategies.base import Serial, Strategy
+from psrt.runtime.strategies.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
+from psrt.runtime.strategies.push_pull import PushPull
+from psrt.runtime.updater import Updater
+from psrt.runtime.worker import Length, Worker
+from psrt.sync import AveragingPeriod, Policy, policy_for
+from psrt.transport.port import Port, Vector, Wiring
+
+
+def supervised_problem(config: TrainConfig, *, workers: int) -> Supervised:
+    """Load the config's data and make the model that fits it.
+
+    Raises:
+        ConfigError: if the data cannot be read, or the config does not fit it.
+    """
+    data = load_dataset(config.dataset, seed=config.seed)
+    outputs = data.classes or data.y_train.shape[1]
+    model = MLP(
+        [data.x_train.shape[1], *config.hidden, outputs],
+        activation=config.activation,
+        loss=config.loss,
+        batch_size=config.batch_size,
+    )
+    check_data(
+        config,
+        samples=len(data.x_train),
+        parameters=model.n,
+        workers=workers,
+        classes=data.classes,
+    )
+    return Supervised(model, data, batch_size=config.batch_size, seed=config.seed)
+
+
+def timing_problem(
+    config: TrainConfig,
+    *,
+    workers: int,
+    parameters: int | None = None,
+    samples: int | None = None,
+) -> NoNumbers:
+    """Return what stands for the config's problem where nothing is computed.
+
+    Where ``config.steps`` says how long the run is, all of them are one epoch and the data is not
+    asked how much there is of it; its shape counts only if that of the model is to be known.
+
+    Args:
+        config: resolved.
+        workers: W.
+        parameters: n; None is that of the config's model.
+        samples: of the data, beside ``parameters``; None looks at the data where that matters.
+
+    Raises:
+        ConfigError: as ``supervised_problem``, but for what only numbers would show.
+    """
+    by_steps = config.steps is not None and not config.post_local_epoch
+    size, steps = config.batch_size, config.steps
+    if parameters is not None and samples is not None:
+        check_data(config, samples=samples, parameters=parameters, workers=workers)
+        return NoNumbers(parameters, batch_size=size, samples=samples)
+    if parameters is not None and by_steps:
+        return NoNumbers(parameters, batch_size=size, steps=steps)
+    samples, features, outputs = dataset_size(config.dataset, seed=config.seed)
+    model = MLP([features, *config.hidden, outputs], batch_size=1)
+    n = model.n if parameters is None else parameters
+    spans = model.gradient_spans() if parameters is None else ()
+    if by_steps:
+        return NoNumbers(n, batch_size=size, steps=steps, spans=spans)
+    check_data(config, samples=samples, parameters=n, workers=workers)
+    return NoNumbers(n, batch_size=size, samples=samples, spans=spans)
+
+
+def initial_parameters(problem: Problem) -> Vector:
+    """Return the problem's initial parameters.
+
+    Raises:
+        ConfigError: if they are not what every rank can work with.
+    """
+    initial = np.asarray(problem.initial())
+    if initial.ndim != 1 or initial.dtype != np.float32 or not initial.size:
+        raise ConfigError(
+            f"initial() must return a flat float32 vector, got {initial.dtype} of shape "
+            f"{initial.shape}"
+        )
+    if not np.isfinite(initial).all():
+        raise ConfigError("initial() returned parameters that are nan or infinite")
+    return initial
+
+
+def output_folder(config: TrainConfig) -> OutputFolder | None:
+    """Return the run's folder with ``config.toml`` in it, None if there is to be none."""
+    if config.out is None:
+        return None
+    folder = OutputFolder(config.out)
+    folder.prepare(to_toml(config), overwrite=config.overwrite)
+    if config.record:
+        prepare(folder.history)
+    return folder
+
+
+def machine_costs(config: TrainConfig) -> MachineCosts:
+    """Return what ``auto`` picks an all-reduce by: the costs in the config's file, or the defaults.
+
+    Raises:
+        ConfigError: if the file cannot be read, or is not what ``MachineCosts.to_json`` writes.
+    """
+    if config.costs is None:
+        return DEFAULT_COSTS
+    try:
+        return read_costs(config.costs)
+    except ConfigError as error:
+        raise ConfigError(f"--costs {error}") from None
+
+
+def wiring_for(n: int, servers: tuple[int, ...], workers: tuple[int, ...]) -> Wiring:
+    """Cut n parameters into as many even shards as there are servers.
+
+    Raises:
+        ConfigError: if a shard would own nothing.
+    """
+    spans = ShardPlan.even(n, len(servers)).spans if servers else ()
+    return Wiring(n, workers=workers, servers=servers, spans=spans)
+
+
+def server_role(
+    port: Port,
+    config: TrainConfig,
+    initial: Vector,
+    *,
+    log: EventLog | None = None,
+    receive: Callable[[], Awaitable[Message]] | None = None,
+) -> Server:
+    """Make the role of the server at ``port``.
+
+    Args:
+        port: at a server's rank.
+        config: resolved.
+        initial: (span,) this shard's parameters to start from.
+        log: takes what happens, for the history; None keeps none.
+        receive: gives the next message, where that is not the port's affair.
+    """
+    workers = len(port.wiring.workers)
+    averages = config.mode == "local-sgd"
+    rate = None if averages else _rate(config, initial.size)
+    shard = Shard(
+        port.versions,
+        initial,
+        _outer_updater(config, initial.size) if averages else _updater(config, initial.size, rate),
+        payload=port.payload,
+        workers=workers,
+        by_samples=config.mode in ("sync", "local-sgd"),
+        rate=rate,
+        clip_norm=None if averages else config.clip_norm,
+        gaps=config.mode in STALE_MODES and initial.size > 0,
+    )
+    chronicle = None if log is None else ShardChronicle(log, port.wiring.shard_of(port.rank) or 0)
+    policy = _policy(config, workers)
+    return Server(port, shard, policy, chronicle=chronicle, receive=receive)
+
+
+def worker_role(
+    port: Port,
+    config: TrainConfig,
+    problem: Problem,
+    *,
+    log: EventLog | None = None,
+    extras: str | None = None,
+) -> Worker:
+    """Make the role of the worker at ``port``, whose ``theta`` holds the initial parameters.
+
+    Collective over the workers of modes without servers, which agree on how to sum.
+
+    Args:
+        port: at a worker's rank.
+        config: resolved.
+        problem: what is trained.
+        log: takes what happens, for the history; None keeps none.
+        extras: the all-reduce of the few numbers that go along with each sum, where a replay
+            knows it; None is what the config's comes to for them.
+
+    Raises:
+        ConfigError: if the port cannot sum as the config says, or the problem cuts its gradient
+            in a way that cannot be.
+    """
+    worker = port.wiring.worker_of(port.rank)
+    assert worker is not None, "a worker's role is made at a worker's rank"
+    return Worker(
+        port,
+        problem,
+        _strategy(
+            port, config, problem, None if log is None else WorkerChronicle(log, worker), extras
+        ),
+        Meter(port, worker, log_every=config.log_every),
+        length=Length(
+            math.inf if config.epochs is None else config.epochs,
+            math.inf if config.steps is None else config.steps,
+        ),
+        delays=_delays(config, port.rank, worker),
+        rng=np.random.default_rng((config.seed, port.rank)),
+    )
+
+
+def _delays(config: TrainConfig, rank: int, worker: int) -> Delays | None:
+    """Return what slows a worker down, None if nothing does."""
+    delays: list[tuple[str, tuple[float, ...]]] = [
+        ("delay", (seconds,)) for slow, seconds in config.straggler if slow == rank
+    ]
+    if config.jitter:
+        delays.append(("jitter", (config.jitter,)))
+    delays += [(it.kind, it.numbers) for it in config.inject if it.worker in (None, worker)]
+    return Delays(delays) if delays else None
+
+
+def _policy(config: TrainConfig, workers: int) -> Policy:
+    mode = config.mode or "sync"
+    knobs: dict[str, float] = {}
+    if mode == "sync":
+        knobs["backup"] = config.backup or 0
+    elif mode == "ssp":
+        knobs["staleness"] = config.staleness or 0
+    elif mode == "softsync":
+        knobs["softsync"] = config.softsync or 1
+    if config.staleness_rate == "drop" and config.staleness_limit is not None:
+        knobs["late"] = config.staleness_limit
+    return policy_for(mode, workers, **knobs)
+
+
+def _strategy(
+    port: Port,
+    config: TrainConfig,
+    problem: Problem,
+    chronicle: WorkerChronicle | None,
+    extras: str | None,
+) -> Strategy:
+    # Of the vectors that are there: none of them is, where nothing is computed.
+    n, clip_norm = port.theta.size, config.clip_norm
+    if config.mode == "serial":
+        return Serial(port, _updater(config, n), clip_norm=clip_norm, chronicle=chronicle)
+    if config.mode == "allreduce":
+        return AllReduce(
+            port,
+            _updater(config, n),
+            algorithm=config.allreduce or "auto",
+            batch_size=config.batch_size,
+            clip_norm=clip_norm,
+            spans=gradient_spans(problem, port.wiring.n) if config.overlap else (),
+            bucket_bytes=config.bucket_bytes or 0,
+            check_every=config.check_every or 0,
+            extras=extras,
+            chronicle=chronicle,
+        )
+    if config.mode == "local-sgd":
+        local_steps = config.local_steps or 1
+        averager: Averager
+        if port.wiring.servers:
+            averager = ServerAverager(port, chronicle=chronicle)
+        else:
+            full = config.batch_size * local_steps
+            outer = _outer_updater(config, n)
+            steps = config.outer_lr is not None
+            averager = ReduceAverager(
+                port,
+                outer,
+                steps=steps,
+                algorithm=config.allreduce or "auto",
+                full=full,
+                check_every=config.check_every or 0,
+                extras=extras,
+                chronicle=chronicle,
+            )
+        period = AveragingPeriod(local_steps, float(config.post_local_epoch or 0))
+        return LocalSGD(
+            port, _updater(config, n), averager, period, clip_norm=clip_norm, chronicle=chronicle
+        )
+    return PushPull(port, clip_norm=clip_norm, chronicle=chronicle)
+
+
+def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:
+    optimizer = make_optimizer(
+        config.optimizer,
+        n,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        beta1=config.beta1,
+        beta2=config.beta2,
+        epsilon=config.epsilon,
+    )
+    elementwise = rate if rate is not None and rate.elementwise else None
+    return Updater(n, optimizer, _schedule(config), rate=elementwise)
+
+
+def _outer_updater(config: TrainConfig, n: int) -> Updater:
+    """Return what replaces θ by the mean of the θ_i, by an outer optimizer if there is one."""
+    if config.outer_lr is None:
+        return Updater(n, PlainAverage(), Schedule("constant", 1.0, epochs=1.0))
+    outer = make_optimizer("nesterov", n, momentum=config.outer_momentum)
+    return Updater(n, OuterStep(outer), Schedule("constant", config.outer_lr, epochs=1.0))
+
+
+def _schedule(config: TrainConfig) -> Schedule:
+    assert config.lr is not None, "a resolved config has a learning rate"
+    decay = {
+        name: value
+        for name in ("decay_epochs", "decay_factor")
+        if (value := getattr(config, name)) is not None
+    }
+    return Schedule(
+        config.schedule,
+        config.lr,
+        epochs=math.inf if config.epochs is None else config.epochs,
+        warmup_epochs=config.warmup_epochs,
+        **decay,
+    )
+
+
+def _rate(config: TrainConfig, n: int) -> StalenessRate | None:
+    """Return the staleness-aware rate of a shard of n parameters; None where r is always 1."""
+    name = config.staleness_rate
+    if name is None or name in ("constant", "drop"):  # the policy drops
+        return None
+    return make_staleness_rate(
+        name,
+        n,
+        power=config.staleness_power,
+        decay=config.staleness_decay,
+        dc_lambda=config.dc_lambda,
+        adaptive=config.dc_adaptive,
+        max_lr=_schedule(config).peak,
+    )

@@ -1,0 +1,86 @@
+"""What a run's numbers come from, as digests: code, data, initial parameters. No MPI, no time."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from psrt.config import TrainConfig
+from psrt.history import Header
+from psrt.report import parameters_sha256
+from psrt.runtime.problem import Problem
+from psrt.runtime.strategies.base import ReducePlan
+from psrt.transport.port import Vector, Wiring
+from psrt.version import __version__
+
+#: Packages and modules of psrt that do not touch a run's numbers.
+_ELSEWHERE = ("bench", "cli", "explain", "history", "report", "version.py")
+#: Of the simulation, the part that only reads what runs took.
+_CALIBRATION = ("simulation", "calibration")
+
+
+@functools.cache
+def code_sha256() -> str:
+    """Return the SHA-256 of psrt's sources but for what only measures, explains and reports."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root)
+        if name.parts[0] not in _ELSEWHERE and name.parts[:2] != _CALIBRATION:
+            digest.update(f"{name.as_posix()}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def data_sha256(problem: Problem | None) -> str:
+    """Return the SHA-256 of a problem's data; empty where it has no ``fingerprint`` to tell it."""
+    asked = getattr(problem, "fingerprint", None)
+    return "" if asked is None else str(asked())
+
+
+def history_header(
+    config: TrainConfig,
+    wiring: Wiring,
+    *,
+    initial: Vector,
+    problem: Problem | None,
+    files: tuple[str, ...],
+    plan: ReducePlan | None = None,
+    hosts: tuple[int, ...] = (),
+    simulated: bool = False,
+    numerics: bool = True,
+) -> Header:
+    """Return what a run's history says of the run.
+
+    Args:
+        config: resolved.
+        wiring: who is who.
+        initial: (n,) the parameters that training starts from.
+        problem: what is trained; may tell a digest of its data by ``fingerprint() -> str``.
+        files: names of the event files.
+        plan: how all workers sum; None where they do not.
+        hosts: number of the host of each rank.
+        simulated: whether time is virtual.
+        numerics: whether there are numbers at all.
+    """
+    return Header(
+        config=dataclasses.asdict(config),
+        n=wiring.n,
+        workers=wiring.workers,
+        servers=wiring.servers,
+        spans=tuple((span.start, span.stop) for span in wiring.spans),
+        initial_sha256=parameters_sha256(np.asarray(initial, np.float32)),
+        data_sha256=data_sha256(problem),
+        code_sha256=code_sha256(),
+        psrt=__version__,
+        numpy=np.__version__,
+        files=files,
+        algorithm=None if plan is None else plan.algorithm,
+        extras=None if plan is None else plan.extras,
+        hosts=hosts,
+        simulated=simulated,
+        numerics=numerics,
+    )

@@ -1,0 +1,1 @@
+"""Everything that imports MPI: the port, the communicator, hosts, and how ranks agree."""

@@ -1,0 +1,1 @@
+"""Collectives over MPI: schedules compiled for a communicator, and their execution."""

@@ -1,0 +1,219 @@
+"""Compiles collectives: from what is to be reduced, and how, to the plan that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mpi4py import MPI
+
+from psrt.collective import ALGORITHMS, OPS, PHASES
+from psrt.collective.analysis.pick import LIBRARY, PLUS
+from psrt.mpi.collectives.contexts import BETWEEN, Tickets
+from psrt.mpi.collectives.plans.copy import Copied, Fetch
+from psrt.mpi.collectives.plans.direct import InPlace, Keep, Spread
+from psrt.mpi.collectives.plans.one_shot import FLAT_BYTES, Flat
+from psrt.mpi.collectives.plans.plan import Array, Plan, Ticket
+from psrt.mpi.collectives.plans.scheduled import Stepwise, Team
+from psrt.mpi.collectives.plans.staged import PIECE_BYTES, STAGES, Staged
+from psrt.mpi.collectives.plans.vendor import Access, Library
+from psrt.mpi.hosts import Layout
+from psrt.mpi.links.segments import Place, Regions
+from psrt.partition import Span, even_spans
+
+
+class Compiler:
+    """Makes the plans of one rank."""
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        library: Access,
+        layout: Layout,
+        regions: Regions,
+        tickets: Tickets,
+    ) -> None:
+        """Set up.
+
+        Args:
+            comm: for the steps of schedules.
+            library: how the library's own collectives are reached.
+            layout: who is on which host.
+            regions: the windows.
+            tickets: what ranks derive from sheets.
+        """
+        self._comm = comm
+        self._library = library
+        self._layout = layout
+        self._regions = regions
+        self._tickets = tickets
+
+    def all_reduce(
+        self,
+        sheet: str,
+        vector: Array,
+        op: str,
+        algorithm: str,
+        place: Place | None,
+        spread: Spread | None = None,
+    ) -> Plan:
+        """Compile an all-reduce.
+
+        Args:
+            sheet: of the call, the same on every rank.
+            vector: (n,), this rank's.
+            op: a key of ``OPS``.
+            algorithm: a key of ``ALGORITHMS``, ``node``, ``node+`` and such a key, or ``mpi``.
+            place: of the vector, on every rank of every host; None: in no window.
+            spread: what becomes of results, in ``node`` algorithms.
+
+        Raises:
+            ConfigError: if there is no such all-reduce for these numbers.
+        """
+        operation, ticket = OPS[op], self._tickets.of(sheet)
+        if algorithm == LIBRARY:
+            return Library(self._library, vector, operation, ticket.checksum)
+        if algorithm in ALGORITHMS:
+            team, whole = self._team(vector, place), Span(0, vector.size)
+            return self._schedule(ticket, algorithm, team, vector, op, result=whole)
+        alone = len(self._layout.mates) == 1
+        if len(self._layout.hosts) == 1 and spread is None and not alone:
+            if vector.nbytes <= FLAT_BYTES:
+                return Flat(ticket, vector, operation)
+            if place is None:
+                return Staged(ticket, vector, self._rooms(sheet, vector), operation)
+        return self._in_place(sheet, vector, op, algorithm, place, spread)
+
+    def _in_place(
+        self,
+        sheet: str,
+        vector: Array,
+        op: str,
+        algorithm: str,
+        place: Place | None,
+        spread: Spread | None,
+    ) -> Plan:
+        layout, ticket = self._layout, self._tickets.of(sheet)
+        staged = place is None and max(map(len, layout.hosts)) > 1
+        if place is None:
+            buffers = [vector] if not staged else self._whole_rooms(sheet, vector)
+        else:
+            buffers = self._regions.views(place, vector)
+        lane = layout.local
+        between: Plan | None = None
+        if len(layout.hosts) > 1 and lane < len(layout.lanes):
+            span = even_spans(vector.size, len(layout.lanes))[lane]
+            mine, ranks = span.of(buffers[0]), layout.lanes[lane]
+            me = ranks.index(layout.rank)
+            between = self._schedule(
+                self._tickets.of(sheet + BETWEEN),
+                algorithm.removeprefix(PLUS),
+                Team(me, ranks, {me: (lane, mine)}),
+                mine,
+                op,
+            )
+        elif len(layout.hosts) > 1:
+            self._tickets.of(sheet + BETWEEN)  # as its mates: all count the same tickets
+        plan = InPlace(
+            ticket,
+            buffers,
+            OPS[op],
+            size=layout.size,
+            spread=spread,
+            between=between,
+            hosts=len(layout.hosts),
+        )
+        return Copied(plan, vector, buffers[layout.local]) if staged else plan
+
+    def _schedule(
+        self,
+        ticket: Ticket,
+        name: str,
+        team: Team,
+        vector: Array,
+        op: str,
+        *,
+        result: Span | None = None,
+    ) -> Plan:
+        """Compile a schedule; ``result`` is what it finishes, None leaves that to the caller."""
+        algorithm, size, n = ALGORITHMS[name], len(team.ranks), vector.size
+        return Stepwise(
+            self._comm,
+            ticket,
+            team,
+            {r: list(algorithm(r, size, n)) for r in {team.rank, *team.seen}},
+            vector,
+            OPS[op],
+            result=result,
+            workspace=algorithm.workspace(size, n),
+            overlaps=algorithm.overlaps,
+        )
+
+    def phase(
+        self,
+        sheet: str,
+        name: str,
+        vector: Array,
+        *,
+        op: str = "sum",
+        root: int = 0,
+        place: Place | None,
+    ) -> Plan:
+        """Compile a phase over all ranks.
+
+        Chunks belong to ranks in the order of their numbers, so here the schedule's numbers are
+        the ranks, whichever host they are on.
+
+        Args:
+            sheet: of the call.
+            name: a key of ``PHASES``.
+            vector: (n,), this rank's.
+            op: a key of ``OPS``.
+            root: of phases that have one.
+            place: as in ``all_reduce``.
+        """
+        phase, size, n = PHASES[name], self._layout.size, vector.size
+        team = self._team(vector, place, in_order=True)
+        folds = name == "reduce-scatter"
+        return Stepwise(
+            self._comm,
+            self._tickets.of(sheet),
+            team,
+            {r: list(phase(r, size, n, root)) for r in {team.rank, *team.seen}},
+            vector,
+            OPS[op],
+            result=even_spans(n, size)[self._layout.rank] if folds else None,
+        )
+
+    def _team(self, vector: Array, place: Place | None, *, in_order: bool = False) -> Team:
+        """Number the ranks for a schedule: host by host, so that neighbours are mostly mates."""
+        layout = self._layout
+        order = tuple(rank for host in layout.hosts for rank in host)
+        if in_order:
+            order = tuple(range(layout.size))
+        me = order.index(layout.rank)
+        seen: dict[int, tuple[int, Array]] = {me: (layout.local, vector)}
+        if place is not None:
+            for local, view in enumerate(self._regions.views(place, vector)):
+                seen[order.index(layout.mates[local])] = (local, view)
+        return Team(me, order, seen)
+
+    def keep(self, sheet: str, vector: Array, op: str, place: Place) -> Plan:
+        """Compile a reduce-scatter among the windows of one host: each keeps what it folds."""
+        buffers = self._regions.views(place, vector)
+        spread = Keep()
+        return InPlace(
+            self._tickets.of(sheet), buffers, OPS[op], size=self._layout.size, spread=spread
+        )
+
+    def fetch(self, sheet: str, vector: Array, place: Place, spans: Sequence[Span]) -> Plan:
+        """Compile copies out of the windows of one host: from rank r its ``spans[r]``."""
+        return Fetch(self._tickets.of(sheet), self._regions.views(place, vector), spans)
+
+    def _rooms(self, sheet: str, vector: Array) -> Sequence[Array]:
+        """Return each mate's staging memory for a few pieces; collective the first time."""
+        piece = min(vector.nbytes, PIECE_BYTES // vector.itemsize * vector.itemsize)
+        return self._tickets.stage(sheet, STAGES * piece, vector.dtype)
+
+    def _whole_rooms(self, sheet: str, vector: Array) -> Sequence[Array]:
+        """Return each mate's staging memory for all of a vector; collective the first time."""
+        return self._tickets.stage(sheet, vector.nbytes, vector.dtype)

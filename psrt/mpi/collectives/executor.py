@@ -1,0 +1,354 @@
+"""Carries collectives out: keeps the ranks' calls in step, waits, and finds out what is wrong.
+
+All ranks make the same calls in the same order. From its call's *sheet* (what is reduced, how, by
+which algorithm) every rank derives the same *ticket* without asking anybody: which slot of the
+shared memory, which checksum, which MPI tag (``tickets``). What differs between ranks, such as
+where in its memory a rank's array is, is bound on each rank by itself (``compiler``).
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.errors import ProtocolError, PsrtError
+from psrt.mpi.collectives.calls import Calls
+from psrt.mpi.collectives.compiler import Compiler
+from psrt.mpi.collectives.contexts import Tickets
+from psrt.mpi.collectives.plans.one_shot import Flat
+from psrt.mpi.collectives.plans.plan import Array, Plan, name_ranks
+from psrt.mpi.collectives.plans.vendor import Access, Library
+from psrt.mpi.collectives.slots import FLOATS, OtherCallError, Ready, clear_words
+from psrt.mpi.hosts import split_hosts
+from psrt.mpi.links.segments import Regions
+from psrt.mpi.links.shared_memory import NodeMemory
+from psrt.mpi.links.wakeup import Bell
+from psrt.transport.backoff import Patience
+
+#: Polls before a wait gets its own state: most collectives of a few kilobytes end within these.
+_QUICK_POLLS = 60
+#: Yields before the first sleep, with more ranks than cores, and how long one may take. Here the
+#: rank that gets the core is one that this rank waits for, so giving it away is always right.
+_YIELDS, _BUSY_S = 400, math.inf
+#: The largest tag that any MPI allows, and as many as are enough to tell calls apart.
+_LEAST_TAGS, _MOST_TAGS = 32767, (1 << 24) - 1
+
+#: Engines that have failed: MPI may still write to what was under way, so it must not be freed.
+_wrecks: list[Engine] = []
+
+
+class Engine:
+    """One rank's collectives. Collective to make and to close."""
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        *,
+        timeout_s: float,
+        host: int | None = None,
+        while_idle: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            comm: the ranks; duplicated.
+            timeout_s: the deadline of every wait.
+            host: see ``split_hosts``.
+            while_idle: called now and then during a long wait.
+        """
+        assert isinstance(comm, MPI.Intracomm), "collectives are among the ranks of one group"
+        self._comm, self._library, self._control = comm.Dup(), comm.Dup(), comm.Dup()
+        self._node, self.layout = split_hosts(self._comm, host)
+        self._memory = NodeMemory(self._node, FLOATS)
+        clear_words(self._memory, self._node.rank)
+        self._memory.fence()
+        self._node.Barrier()
+        self._bell = Bell(self._node, self._memory)
+        self.calls = Calls(self._control)
+        self._while_idle = while_idle
+        self._crowded = self.layout.crowded
+        self._patience = Patience(
+            crowded=self._crowded,
+            timeout_s=timeout_s,
+            bell=self._bell if self._bell.works else None,
+            busy_s=_BUSY_S,
+            yields=_YIELDS,
+            while_idle=self._idle,
+        )
+        self.regions = Regions(self._node)
+        tags = self._comm.Get_attr(MPI.TAG_UB)
+        cords = [self._bell.cord(r) for r in range(self._node.size)]
+        #: What ranks derive from sheets.
+        self.tickets = Tickets(
+            self._memory,
+            self.layout,
+            cords,
+            self.regions,
+            tags=min(int(tags or _LEAST_TAGS), _MOST_TAGS),
+            meet=self.meet,
+        )
+        #: Makes the plans.
+        self.compiler = Compiler(
+            self._comm,
+            Access(self._control, self._library, deque()),
+            self.layout,
+            self.regions,
+            self.tickets,
+        )
+        self._active: list[Handle] = []
+        #: What was under way when something failed.
+        self._left: list[Handle] = []
+        #: Numbers that MPI reads and writes in the newest ``meet``.
+        self._meeting: tuple[Array, ...] = ()
+        #: Why nothing works any more; empty while all is well.
+        self.broken = ""
+        #: Called when that begins to be so.
+        self.on_broken: Callable[[], None] = lambda: None
+        self._sent = 0
+        self._received = 0
+        #: Plans that count their runs themselves.
+        self._flats: list[Flat] = []
+
+    def call(self, sheet: str) -> None:
+        """Begin a call; every collective begins with one.
+
+        Raises:
+            ProtocolError: if an earlier one has failed, or others are in another call.
+        """
+        self.check()
+        self.calls.begin(sheet)
+
+    def check(self) -> None:
+        """Raise a ``ProtocolError`` if an earlier call has failed."""
+        if self.broken:
+            raise ProtocolError(f"the group is of no use any more: {self.broken}")
+
+    def runner(self, sheet: str, plan: Plan) -> Callable[[], None]:
+        """Return what makes a call and carries its plan out."""
+        if isinstance(plan, Flat):
+            self._flats.append(plan)
+            return plan.quick(self.calls, sheet, self._wait_here)
+        return partial(self._call_and_run, sheet, plan)
+
+    def release(self, plan: Plan) -> None:
+        """Free a plan that will not run again."""
+        if isinstance(plan, Flat) and plan in self._flats:
+            self._flats.remove(plan)
+            self.count(plan, plan.runs)
+        plan.free()
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes handed to other ranks so far."""
+        return self._sent + sum(plan.runs * plan.bytes_sent for plan in self._flats)
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes taken from other ranks so far."""
+        return self._received + sum(plan.runs * plan.bytes_received for plan in self._flats)
+
+    def count(self, plan: Plan, runs: int = 1) -> None:
+        """Add up what the runs of a plan have moved."""
+        self._sent += runs * plan.bytes_sent
+        self._received += runs * plan.bytes_received
+
+    def _call_and_run(self, sheet: str, plan: Plan) -> None:
+        self.call(sheet)
+        self.run(plan)
+
+    def _wait_here(self, plan: Plan) -> None:
+        """Wait until all mates have come to the meeting of a plan."""
+        assert isinstance(plan, Flat), "the others wait in their own runs"
+        try:
+            self._wait(plan.all_here, plan)
+        except BaseException as error:
+            self._fail(error)
+
+    def run(self, plan: Plan) -> None:
+        """Carry a plan out.
+
+        Raises:
+            ProtocolError: if the ranks turn out to be in different calls.
+            TransportError: at the deadline.
+        """
+        try:
+            for ready in plan.run():
+                self._wait(ready, plan)
+        except BaseException as error:
+            self._fail(error)
+        self.count(plan)
+
+    def start(self, plan: Plan) -> Handle:
+        """Begin to carry a plan out."""
+        handle = Handle(self, plan)
+        try:
+            if not handle.advance():
+                self._active.append(handle)
+        except BaseException as error:
+            self._fail(error)
+        return handle
+
+    def meet(self, sheet: str) -> None:
+        """Wait until all ranks make this call; then MPI's own blocking collectives are safe.
+
+        Raises:
+            ProtocolError, TransportError: as ``run``.
+        """
+        self.call(sheet)
+        # With the call's number: the same sheet of another call is another meeting.
+        checksum = zlib.crc32(f"{self.calls.number} {sheet}".encode())
+        mine, most = np.array([checksum, -checksum], np.int64), np.empty(2, np.int64)
+        request = self._control.Iallreduce(mine, most, MPI.MAX)
+        self._meeting = mine, most
+        try:
+            self._wait(request.Test, _Meet(sheet))
+            if most[0] != -most[1]:
+                raise OtherCallError(sheet)
+        except BaseException as error:
+            self._fail(error)
+
+    def finish(self, handle: Handle) -> None:
+        """Wait for a handle."""
+        self.check()
+        try:
+            while not handle.done:
+                self._wait(handle.advance, handle.plan)
+        except BaseException as error:
+            self._fail(error)
+
+    def poll(self, handle: Handle) -> None:
+        """Move a handle on, and all others with it."""
+        self.check()
+        try:
+            self.poll_active()
+            if not handle.done:
+                self._while_idle()
+                self.calls.while_waiting()
+        except BaseException as error:
+            self._fail(error)
+
+    def poll_active(self) -> None:
+        """Move on whatever is under way."""
+        self._active = [handle for handle in self._active if not handle.advance()]
+
+    def _wait(self, ready: Ready, plan: Plan | _Meet) -> None:
+        if not self._crowded:
+            for _ in range(_QUICK_POLLS):
+                if ready():
+                    return
+        self.calls.wait_begins()
+        patience = self._patience
+        patience.must_poll = plan.polls or bool(self._active) or not self._bell.works
+        # The library gets on only while it is called: a sleep would hold up everybody.
+        pause = patience.spin if isinstance(plan, Library) else patience.pause
+        patience.begin()
+        while not ready():
+            if self._active:
+                self.poll_active()
+            pause(lambda: self._whom(plan))
+        patience.end()
+
+    def _whom(self, plan: Plan | _Meet) -> str:
+        """Say who is waited for, and who may be the cause of it."""
+        text = f"{plan.whom()} in {self.calls.latest()}"
+        silent = self.calls.silent()
+        return f"{text}; no word of it from {name_ranks(silent)}" if silent else text
+
+    def _idle(self) -> None:
+        self._while_idle()
+        self.calls.while_waiting()
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """Find out who calls what, if that is the trouble, and let nothing be tried again.
+
+        Not even what another kind of error has interrupted, such as Ctrl-C: the others have got
+        further in it than this rank.
+        """
+        if not self.broken:
+            _wrecks.append(self)
+        self._left, self._active = self._active, []
+        if isinstance(error, OtherCallError):
+            try:
+                self.calls.disagree(lambda ready: self._wait(ready, _Meet("another call")))
+            except PsrtError as better:
+                error = better
+        self.broken = str(error) or f"{type(error).__name__} in {self.calls.latest()}"
+        self.on_broken()
+        raise error
+
+    def close(self) -> None:
+        """Free what was made; collective, unless something has failed before."""
+        try:
+            if not self.broken:
+                self.meet("close()")
+                self.calls.drain()
+                self.regions.free()
+        finally:
+            self._bell.close()
+        if self.broken:
+            return  # the others may not come to free the windows and communicators
+        self._memory.close()
+        for comm in (self._node, self._library, self._control, self._comm):
+            comm.Free()
+
+
+class Handle:
+    """A collective under way."""
+
+    def __init__(self, engine: Engine, plan: Plan) -> None:
+        self._engine = engine
+        self.plan = plan
+        self._run = plan.run()
+        self._ready: Ready = lambda: True
+        #: Whether it has come to its end.
+        self.done = False
+
+    def test(self) -> bool:
+        """Move on as far as possible without waiting; tell whether the collective is done.
+
+        Raises:
+            ProtocolError: if the ranks turn out to be in different calls.
+        """
+        if not self.done:
+            self._engine.poll(self)
+        return self.done
+
+    def wait(self) -> None:
+        """Wait until the collective is done.
+
+        Raises:
+            ProtocolError: as ``test``.
+            TransportError: at the deadline.
+        """
+        if not self.done:
+            self._engine.finish(self)
+
+    def advance(self) -> bool:
+        """Move on as far as possible without waiting; tell whether it is done."""
+        while not self.done and self._ready():
+            try:
+                self._ready = next(self._run)
+            except StopIteration:
+                self.done = True
+                self._engine.count(self.plan)
+        return self.done
+
+
+class _Meet:
+    """What is waited for where there is no plan."""
+
+    polls = True
+
+    def __init__(self, sheet: str) -> None:
+        self._sheet = sheet
+
+    def whom(self) -> str:
+        """Name the call."""
+        return f"the other ranks ({self._sheet})"

@@ -1,0 +1,86 @@
+"""What a compiled collective is, and what it shares with its like on the other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from psrt.mpi.collectives.slots import Meeting, Progress, Ready, Slot
+
+#: A contiguous, flat array of any type.
+Array: TypeAlias = np.ndarray[tuple[int], np.dtype[Any]]
+#: One execution: yields what must become true before it goes on.
+Run: TypeAlias = Generator[Ready, None, None]
+
+
+class Plan(Protocol):
+    """One collective on one buffer."""
+
+    #: Bytes that one run hands to other ranks, or writes for them.
+    bytes_sent: int
+    #: Bytes that one run takes from other ranks.
+    bytes_received: int
+    #: Whether some of what it waits for comes by MPI, which rings no bell.
+    polls: bool
+
+    def run(self) -> Run:
+        """Carry it out, once."""
+        ...
+
+    def whom(self) -> str:
+        """Say who is waited for."""
+        ...
+
+    def free(self) -> None:
+        """Free what was made."""
+        ...
+
+
+@dataclass(slots=True)
+class Ticket:
+    """What all ranks agree on about a collective: its place, its marks, how often it ran."""
+
+    #: Words on this host.
+    slot: Slot
+    #: Of the call, ``SHIFT`` bits.
+    checksum: int
+    #: Of its MPI messages.
+    tag: int
+    #: Local rank → rank.
+    mates: tuple[int, ...]
+    #: Local rank → steps begun so far, in this slot, whatever ran in it: see ``stepwise``.
+    bases: dict[int, int]
+    #: Stages used so far, modulo 3: see ``staged``.
+    turn: int = 0
+    meeting: Meeting = field(init=False)
+    progress: Progress = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.meeting = Meeting(self.slot, self.checksum)
+        self.progress = Progress(self.slot, self.checksum)
+
+    def absent(self) -> str:
+        """Say which mates have not come to the meeting."""
+        ranks = [self.mates[r] for r in self.meeting.absent()]
+        return name_ranks(ranks)
+
+
+def name_ranks(ranks: list[int]) -> str:
+    """Return ranks as words.
+
+    >>> name_ranks([3]), name_ranks([1, 2])
+    ('rank 3', 'ranks 1, 2')
+    """
+    return f"rank{'s' if len(ranks) != 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def nobody() -> str:
+    """Say that nobody is waited for."""
+    return "nobody"
+
+
+#: Folds two arrays into ``out``.
+Fold: TypeAlias = Callable[..., Any]

@@ -1,0 +1,315 @@
+"""The steps of a schedule, carried out: through windows inside a host, between hosts by MPI.
+
+Each half of a step goes its own way. A peer on this host whose vector is in a window is read where
+it lies: it says how many steps it has begun, the reader says how many receipts it has read, and no
+other message is needed. Everything else goes by MPI through persistent requests, which are bound
+to their spans once and started again in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.collective.ops import Operation
+from psrt.collective.step import Step
+from psrt.mpi.collectives.plans.plan import Array, Fold, Plan, Run, Ticket, nobody
+from psrt.mpi.collectives.slots import BEGUN, READ, Ready
+from psrt.partition import Span
+
+
+class Team(NamedTuple):
+    """The ranks that run a schedule together."""
+
+    #: This rank's number in the schedule.
+    rank: int
+    #: Number in the schedule → rank of the communicator.
+    ranks: tuple[int, ...]
+    #: Number in the schedule → (local rank, the peer's vector), for those whose windows this rank
+    #: sees; itself included.
+    seen: dict[int, tuple[int, Array]]
+
+
+@dataclass(slots=True)
+class _Move:
+    """One step, compiled."""
+
+    #: Counts in this rank's own steps, from 1.
+    number: int
+    #: Whether a peer reads what is sent from this rank's window.
+    shown: bool = False
+    #: MPI requests to start, and those to wait for.
+    send: MPI.Prequest | None = None
+    receive: MPI.Prequest | None = None
+    #: Local rank whose window is read, and the number of its step that sends.
+    source: int = -1
+    source_number: int = 0
+    #: Local rank that reads this rank's window, and the number of its step that receives.
+    reader: int = -1
+    reader_number: int = 0
+    #: What arrives, where it goes, and whether it is folded in; given comes first or second.
+    given: Array | None = None
+    mine: Array | None = None
+    combine: bool = False
+    given_first: bool = False
+    #: Where what is given is put until what was sent may be overwritten; None: not needed.
+    aside: Array | None = None
+    #: The step's requests may be started before the receipt of the step before is folded.
+    early: bool = False
+    #: Who is waited for in this step, for messages.
+    peers: list[int] = field(default_factory=list)
+
+
+class Stepwise(Plan):
+    """The plan of one rank."""
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        ticket: Ticket,
+        team: Team,
+        schedules: dict[int, Sequence[Step]],
+        vector: Array,
+        operation: Operation,
+        *,
+        result: Span | None = None,
+        workspace: int = 0,
+        overlaps: bool = False,
+    ) -> None:
+        """Compile.
+
+        Args:
+            comm: what the ranks of the team are of.
+            ticket: of the collective.
+            team: who runs it.
+            schedules: the steps of this rank and of the peers that it sees, by their numbers.
+            vector: (n,), this rank's.
+            operation: what folds two values.
+            result: what this rank ends with the fold of, to be finished; None: nothing.
+            workspace: elements that the schedule wants behind the vector.
+            overlaps: whether a step may begin before the receipt of the last one is folded.
+        """
+        self._ticket = ticket
+        self._progress = ticket.progress
+        self._fold = operation.ufunc
+        self._finish = operation.finish
+        self._vector = vector
+        self._result = None if result is None else result.of(vector)
+        self._team = team
+        self._workspace = np.empty(workspace, vector.dtype)
+        self._bases = ticket.bases
+        self._scratch: list[Array] = []
+        self._comm = comm
+        steps = schedules[team.rank]
+        #: Local rank → steps of a run, where mates count each other's; by MPI nobody does.
+        self._lengths = {team.seen[r][0]: len(s) for r, s in schedules.items()}
+        if len(team.seen) == 1:
+            self._lengths.clear()
+        self._moves = self._compile(steps, schedules)
+        if overlaps:
+            self._allow_early(steps)
+        self.polls = any(move.send or move.receive for move in self._moves)
+        self._at: _Move | None = None
+        itemsize = vector.itemsize
+        me = team.rank
+        self.bytes_sent = itemsize * sum(s.send.size for s in steps if s.send_to not in (None, me))
+        self.bytes_received = itemsize * sum(
+            s.receive.size for s in steps if s.receive_from not in (None, me)
+        )
+
+    def _compile(self, steps: Sequence[Step], schedules: dict[int, Sequence[Step]]) -> list[_Move]:
+        me, team = self._team.rank, self._team
+        most = max((s.receive.size for s in steps if s.receive_from not in (None, me)), default=0)
+        # Two, so that one may be folded while the next one arrives.
+        self._scratch = [np.empty(most, self._vector.dtype) for _ in range(2)]
+        sends = {peer: _numbers(schedules[peer], "send_to", me) for peer in schedules}
+        receipts = {peer: _numbers(schedules[peer], "receive_from", me) for peer in schedules}
+        spans = {peer: [schedules[peer][i - 1].send for i in sends[peer]] for peer in schedules}
+        sent = dict.fromkeys(range(len(team.ranks)), 0)
+        received = dict.fromkeys(range(len(team.ranks)), 0)
+        moves = []
+        for number, step in enumerate(steps, 1):
+            move = _Move(number)
+            to, source = step.send_to, step.receive_from
+            if source == me:
+                self._local(move, step)
+            else:
+                if to is not None and step.send.size:
+                    which = sent[to]
+                    sent[to] += 1
+                    self._outgoing(move, step, to, receipts, which)
+                if source is not None and step.receive.size:
+                    which = received[source]
+                    received[source] += 1
+                    self._incoming(move, step, source, sends, spans, which)
+            moves.append(move)
+        return moves
+
+    def _local(self, move: _Move, step: Step) -> None:
+        move.given, move.mine = self._view(step.send), self._view(step.receive)
+        move.combine = step.combine
+
+    def _outgoing(
+        self, move: _Move, step: Step, to: int, receipts: dict[int, list[int]], which: int
+    ) -> None:
+        rank = self._team.ranks[to]
+        move.peers.append(rank)
+        if to in receipts:
+            move.shown = True
+            move.reader, move.reader_number = self._team.seen[to][0], receipts[to][which]
+            return
+        data = step.send.of(self._vector).view(np.uint8)
+        move.send = self._comm.Send_init([data, MPI.BYTE], rank, self._ticket.tag)
+
+    def _incoming(
+        self,
+        move: _Move,
+        step: Step,
+        source: int,
+        sends: dict[int, list[int]],
+        spans: dict[int, list[Span]],
+        which: int,
+    ) -> None:
+        rank = self._team.ranks[source]
+        move.peers.append(rank)
+        move.mine, move.combine = self._view(step.receive), step.combine
+        move.given_first = source < self._team.rank
+        apart = step.send_to is not None and _overlap(step)
+        room = self._scratch[move.number % 2][: step.receive.size]
+        if source in sends:
+            local, vector = self._team.seen[source]
+            move.source, move.source_number = local, sends[source][which]
+            move.given = spans[source][which].of(vector)
+            move.aside = room if apart else None
+            return
+        landing = room if apart or step.combine else move.mine
+        move.given = landing
+        data = landing.view(np.uint8)
+        move.receive = self._comm.Recv_init([data, MPI.BYTE], rank, self._ticket.tag)
+
+    def _view(self, span: Span) -> Array:
+        n = self._vector.size
+        if span.start >= n and span.size:
+            return self._workspace[span.start - n : span.stop - n]
+        return span.of(self._vector)
+
+    def _allow_early(self, steps: Sequence[Step]) -> None:
+        """Mark the steps that neither send nor overwrite what the step before folds."""
+        for last, move, before, step in zip(
+            self._moves, self._moves[1:], steps, steps[1:], strict=False
+        ):
+            folds = last.receive is not None and last.combine
+            by_mpi = move.source < 0 and not move.shown
+            lands_apart = move.receive is None or move.combine
+            free = not _meet(step.send, before.receive)
+            move.early = folds and by_mpi and lands_apart and free
+
+    def run(self) -> Run:
+        """Carry it out."""
+        self._progress.enter()
+        moves = self._moves
+        for i, move in enumerate(moves):
+            self._at = move
+            if move.shown:
+                self._progress.say(BEGUN, self._base + move.number)
+            if not move.early:
+                _start(move)
+            late = yield from self._take_in(move)
+            yield from self._let_go(move)
+            if i + 1 < len(moves) and moves[i + 1].early:
+                _start(moves[i + 1])
+            if late is not None:
+                _combine(self._fold, move, late)
+        for peer, length in self._lengths.items():
+            self._bases[peer] += length
+        self._at = None
+        if self._result is not None:
+            self._finish(self._result, len(self._team.ranks))
+
+    @property
+    def _base(self) -> int:
+        """Steps that this rank has begun in earlier runs."""
+        return self._bases[self._ticket.slot.local]
+
+    def _take_in(self, move: _Move) -> Generator[Ready, None, Array | None]:
+        """Wait for what arrives; return it if it is still to be brought to where it goes."""
+        if move.source < 0:
+            if move.receive is not None and not move.receive.Test():
+                yield move.receive.Test
+            return move.given
+        reached, source = self._progress.reached, move.source
+        need = self._bases[source] + move.source_number
+        if not reached(source, BEGUN, need):
+            yield lambda: reached(source, BEGUN, need)
+        if move.aside is not None and move.given is not None:
+            np.copyto(move.aside, move.given)
+        else:
+            _combine(self._fold, move, move.given)
+        self._progress.say(READ, self._base + move.number)
+        return move.aside
+
+    def _let_go(self, move: _Move) -> Run:
+        """Wait until what was sent may be overwritten."""
+        if move.reader >= 0:
+            reached, reader = self._progress.reached, move.reader
+            need = self._bases[reader] + move.reader_number
+            if not reached(reader, READ, need):
+                yield lambda: reached(reader, READ, need)
+        elif move.send is not None and not move.send.Test():
+            yield move.send.Test
+
+    def whom(self) -> str:
+        """Name the peers of the step that does not end."""
+        if self._at is None:
+            return nobody()
+        return " and ".join(f"rank {peer}" for peer in dict.fromkeys(self._at.peers))
+
+    def free(self) -> None:
+        """Free the requests, and let go of the peers' memory."""
+        for move in self._moves:
+            for request in (move.send, move.receive):
+                if request is not None:
+                    request.Free()
+        self._moves.clear()
+
+
+def _start(move: _Move) -> None:
+    if move.receive is not None:
+        move.receive.Start()
+    if move.send is not None:
+        move.send.Start()
+
+
+def _combine(fold: Fold, move: _Move, given: Array | None) -> None:
+    """Bring what was given to where it goes; the lower rank's operand comes first."""
+    mine = move.mine
+    if mine is None or given is None or given is mine:
+        return
+    if not move.combine:
+        np.copyto(mine, given)
+    elif move.given_first:
+        fold(given, mine, out=mine)
+    else:
+        fold(mine, given, out=mine)
+
+
+def _numbers(steps: Sequence[Step], half: str, peer: int) -> list[int]:
+    """Return the numbers, from 1, of the steps with a non-empty half to or from ``peer``."""
+    span = "send" if half == "send_to" else "receive"
+    return [
+        number
+        for number, step in enumerate(steps, 1)
+        if getattr(step, half) == peer and getattr(step, span).size
+    ]
+
+
+def _meet(a: Span, b: Span) -> bool:
+    return a.start < b.stop and b.start < a.stop
+
+
+def _overlap(step: Step) -> bool:
+    return _meet(step.send, step.receive)

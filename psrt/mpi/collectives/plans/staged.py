@@ -1,0 +1,157 @@
+"""All-reduce of arrays that only their owner can see, among the ranks of one host.
+
+The array passes through staging memory, a piece at a time. Of each piece rank r keeps its own
+slice, the r-th, and *shows* the others on its stage; all meet; it *folds* what the others show of
+its own slice into it, and shows the result; all meet; it *copies* the other slices' results. So
+that one meeting per piece is enough, the next piece is shown before the meeting that ends the fold
+of this one:
+
+.. code-block:: text
+
+    show 0 │ fold 0, show 1 │ copy 0, fold 1, show 2 │ copy 1, fold 2, show 3 │ …      │: all meet
+
+Three stages in turn are needed: while a slow rank still copies the results of piece k − 1, a fast
+one folds piece k and already shows piece k + 1. By the time it comes to k + 2, it has met the slow
+one after that was done with k − 1. The turn goes on from one run to the next.
+
+Of n bytes a rank writes (L − 1)/L·n to its stage and n/L more as results, n in all; of the others'
+stages it reads (L − 1)/L·n to fold and as much to copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from psrt.collective.ops import Operation
+from psrt.mpi.collectives.plans.plan import Array, Plan, Run, Ticket
+from psrt.partition import Span, block_spans, even_spans
+
+#: Stages that take turns.
+STAGES = 3
+#: Bytes of a piece: the pieces that a rank has to do with at a time fit into its core's cache.
+PIECE_BYTES = 1024 * 1024
+
+#: Copies to be made: from the second to the first of each pair.
+_Copies = list[tuple[memoryview, memoryview]]
+
+
+class _Piece(NamedTuple):
+    """A piece on one of the stages."""
+
+    #: Slices of the others, from the vector to this rank's stage.
+    show: _Copies
+    #: This rank's slice in its vector, and on the others' stages.
+    own: Array
+    given: list[Array]
+    #: The folded slice, from the vector to this rank's stage.
+    result: _Copies
+    #: Results of the others, from their stages to the vector.
+    copy: _Copies
+
+
+class Staged(Plan):
+    """The plan of one rank."""
+
+    polls = False
+
+    def __init__(
+        self,
+        ticket: Ticket,
+        vector: Array,
+        rooms: Sequence[Array],
+        operation: Operation,
+    ) -> None:
+        """Compile.
+
+        Args:
+            ticket: of the collective.
+            vector: (n,), this rank's, anywhere.
+            rooms: each local rank's staging memory: ``STAGES`` times the same number of
+                elements, of the vector's type.
+            operation: what folds two values.
+        """
+        self._ticket = ticket
+        self._vector = vector
+        self._fold_two = operation.ufunc
+        self._finish = operation.finish
+        self._local, self._ranks = ticket.slot.local, len(rooms)
+        size = rooms[0].size // STAGES
+        self._spans = block_spans(vector.size, size)
+        #: By turn and local rank.
+        self._stages = [[r[s * size : (s + 1) * size] for r in rooms] for s in range(STAGES)]
+        #: (turn, number of the piece) → the piece; made when first met.
+        self._pieces: dict[tuple[int, int], _Piece] = {}
+        moved = vector.nbytes * (self._ranks - 1) // self._ranks
+        self.bytes_sent = self.bytes_received = 2 * moved
+
+    def run(self) -> Run:
+        """Carry it out."""
+        meeting, ticket = self._ticket.meeting, self._ticket
+        first, count = ticket.turn, len(self._spans)
+        ticket.turn = (first + count) % STAGES
+        pieces = [self._piece((first + k) % STAGES, k) for k in range(count)]
+        if pieces:
+            _carry(pieces[0].show)
+        for k, piece in enumerate(pieces):
+            meeting.come()
+            if not meeting.all_here():
+                yield meeting.all_here
+            if k:
+                _carry(pieces[k - 1].copy)
+            self._fold(piece)
+            if k + 1 < count:
+                _carry(pieces[k + 1].show)
+        meeting.come()
+        if not meeting.all_here():
+            yield meeting.all_here
+        if pieces:
+            _carry(pieces[-1].copy)
+
+    def _fold(self, piece: _Piece) -> None:
+        own, fold = piece.own, self._fold_two
+        for given in piece.given:
+            fold(own, given, out=own)
+        self._finish(own, self._ranks)
+        _carry(piece.result)
+
+    def _piece(self, turn: int, number: int) -> _Piece:
+        key = (turn, number)
+        if key not in self._pieces:
+            self._pieces[key] = self._cut(self._stages[turn], self._spans[number])
+        return self._pieces[key]
+
+    def _cut(self, stages: Sequence[Array], span: Span) -> _Piece:
+        """Find the views of a piece of the vector on a stage."""
+        local, mine = self._local, span.of(self._vector)
+        slices = even_spans(span.size, self._ranks)
+        own, others = slices[local], [r for r in range(self._ranks) if r != local]
+        stage = stages[local]
+        return _Piece(
+            show=[_pair(stage, mine, part) for r, part in enumerate(slices) if r != local],
+            own=own.of(mine),
+            given=[own.of(stages[r]) for r in others],
+            result=[_pair(stage, mine, own)],
+            copy=[_pair(mine, stages[r], slices[r]) for r in others],
+        )
+
+    def whom(self) -> str:
+        """Name the ranks that have not come."""
+        return self._ticket.absent()
+
+    def free(self) -> None:
+        """Let go of the memory."""
+        self._stages.clear()
+        self._pieces.clear()
+
+
+def _pair(into: Array, given: Array, span: Span) -> tuple[memoryview, memoryview]:
+    # Bytes are copied as by memcpy; numpy's own copy takes longer to get started.
+    return span.of(into).view(np.uint8).data, span.of(given).view(np.uint8).data
+
+
+def _carry(copies: _Copies) -> None:
+    for into, given in copies:
+        into[:] = given

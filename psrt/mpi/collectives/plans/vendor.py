@@ -1,0 +1,91 @@
+"""The MPI library's own all-reduce, so that ranks that call different things find out.
+
+The library does not look whether all ranks reduce the same; it hangs, or adds what does not belong
+together. So first two whole numbers of fixed length are reduced, from which each rank sees whether
+the checksums of all calls are the same.
+
+The library also wants its calls on one communicator in the same order on every rank, finished or
+not. Where several are under way the first halves begin as they are called, which is the same order
+everywhere; which of them ends first is not. So the second halves have a communicator of their own,
+and a line in which they wait for their turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.collective.analysis.pick import library_reduces
+from psrt.collective.ops import Operation
+from psrt.errors import ConfigError
+from psrt.mpi.collectives.plans.plan import Array, Plan, Run
+from psrt.mpi.collectives.slots import OtherCallError
+
+_OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "prod": MPI.PROD}
+
+
+class Access(NamedTuple):
+    """What the calls of one rank share."""
+
+    #: For the checksums; all ranks use it in the order of their calls.
+    checks: MPI.Intracomm
+    #: For the numbers; all ranks use it in the order of their calls.
+    numbers: MPI.Intracomm
+    #: Runs whose numbers have not been handed to the library yet, in the order of their calls.
+    line: deque[object]
+
+
+class Library(Plan):
+    """The plan of one rank."""
+
+    polls = True
+
+    def __init__(self, access: Access, vector: Array, operation: Operation, checksum: int) -> None:
+        """Set up.
+
+        Args:
+            access: to the library.
+            vector: (n,), this rank's, anywhere.
+            operation: what folds two values.
+            checksum: of the call.
+
+        Raises:
+            ConfigError: if the library cannot reduce the type.
+        """
+        if not library_reduces(vector.dtype):
+            raise ConfigError(f"MPI has no reduction for {vector.dtype}; take another algorithm")
+        self._access = access
+        self._vector = vector
+        self._operation = operation
+        self._checks = np.array([checksum, -checksum], np.int64)
+        self._most = np.empty(2, np.int64)
+        #: What is handed to the library; what it sends of that is its own affair.
+        self.bytes_sent = self.bytes_received = vector.nbytes
+
+    def run(self) -> Run:
+        """Carry it out; the library gets on only while it is asked."""
+        checks, numbers, line = self._access
+        me = object()
+        line.append(me)
+        request = checks.Iallreduce(self._checks, self._most, MPI.MAX)
+        if not request.Test():
+            yield request.Test
+        if self._most[0] != -self._most[1]:
+            raise OtherCallError("the ranks are in different calls")
+        if line[0] is not me:
+            yield lambda: line[0] is me
+        request = numbers.Iallreduce(MPI.IN_PLACE, self._vector, _OPS[self._operation.name])
+        line.popleft()
+        if not request.Test():
+            yield request.Test
+        self._operation.finish(self._vector, numbers.size)
+
+    def whom(self) -> str:
+        """Say that the library does not tell."""
+        return "the other ranks in the MPI library's all-reduce"
+
+    def free(self) -> None:
+        """Do nothing: what is under way belongs to the library."""

@@ -1,0 +1,178 @@
+"""Words in shared memory by which the ranks of one host keep step in their collectives.
+
+Every collective that is compiled takes a *slot*: a line of words and a little staging room in the
+memory of each rank of the host, all of the same number. A word has one writer; everybody reads:
+
+=====  =================================================================================
+word   meaning
+=====  =================================================================================
+0      meetings come to so far, and the checksum of the call (``Meeting``)
+1      steps begun so far: what they send may be read (``Progress``)
+2      steps whose receipt has been read so far: what was sent may be overwritten
+3      the checksum of the call whose steps these are
+=====  =================================================================================
+
+Counters only grow, so a slot that is used again by another call needs no clean-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from psrt.errors import PsrtError
+from psrt.mpi.links.shared_memory import Cord, NodeMemory
+
+#: Collectives that can be compiled at a time.
+SLOTS = 256
+#: Words of a slot: one cache line.
+_WORDS = 8
+#: Bytes of a slot's staging room: three times what the smallest messages need.
+STAGE_BYTES = 3 * 8192
+#: float32 numbers that a rank's window must have for all slots.
+FLOATS = SLOTS * (_WORDS * 8 + STAGE_BYTES) // 4
+_MEETINGS, BEGUN, READ, _CALL = 0, 1, 2, 3
+#: The count is above so many bits of checksum: 2**40 meetings are enough for years.
+SHIFT = 24
+
+Ready: TypeAlias = Callable[[], bool]
+Bytes = npt.NDArray[np.uint8]
+
+
+class OtherCallError(PsrtError):
+    """A peer's words are of another call than this rank's."""
+
+
+def clear_words(memory: NodeMemory, local: int) -> None:
+    """Set this rank's words of all slots to zero: new windows may hold anything.
+
+    Nobody may look at them before that; so a barrier must follow.
+    """
+    memory.numbers(local)[: SLOTS * _WORDS * 8 // 4] = 0.0
+
+
+class Slot:
+    """One collective's words and staging, in the memory of every rank of the host."""
+
+    def __init__(
+        self, memory: NodeMemory, number: int, *, local: int, size: int, cords: list[Cord]
+    ) -> None:
+        """Find the words.
+
+        Args:
+            memory: of this host, with at least ``FLOATS`` numbers a rank.
+            number: of the slot; below ``SLOTS``.
+            local: this rank, on its host.
+            size: ranks of the host.
+            cords: each rank's flag and what wakes it.
+        """
+        rooms = [memory.numbers(r).view(np.uint8) for r in range(size)]
+        at = number * _WORDS * 8
+        #: Local rank → its words.
+        self.words = [room[at : at + _WORDS * 8].data.cast("B").cast("Q") for room in rooms]
+        at = SLOTS * _WORDS * 8 + number * STAGE_BYTES
+        #: Local rank → its staging room, ``STAGE_BYTES`` bytes.
+        self.stages: list[Bytes] = [room[at : at + STAGE_BYTES] for room in rooms]
+        #: This slot's.
+        self.number = number
+        #: This rank, on its host.
+        self.local = local
+        self.fence = memory.fence_if_needed()
+        self.cords = cords
+
+
+class Meeting:
+    """The barrier of one collective: ``come``, then wait until ``all_here``."""
+
+    def __init__(self, slot: Slot, checksum: int) -> None:
+        """Set up; the count goes on where the slot's last user left it.
+
+        Args:
+            slot: of this collective.
+            checksum: of the call, ``SHIFT`` bits; the same on every rank, or somebody errs.
+        """
+        #: This rank's words, and those of the others; the first of each is of the meetings.
+        self.own = slot.words[slot.local]
+        self.others = [w for r, w in enumerate(slot.words) if r != slot.local]
+        self._words = slot.words
+        #: What wakes the others.
+        self.cords = [cord for r, cord in enumerate(slot.cords) if r != slot.local]
+        #: What orders stores; None where they are seen in order.
+        self.fence = slot.fence
+        #: What this rank published last: the count of its meetings, and the checksum.
+        self.word = (self.own[_MEETINGS] >> SHIFT << SHIFT) | checksum
+
+    def come(self) -> None:
+        """Say that this rank is here, with all that it wrote before."""
+        if self.fence is not None:
+            self.fence()
+        self.word += 1 << SHIFT
+        self.own[_MEETINGS] = self.word
+        for asleep, wake in self.cords:
+            if asleep[0]:
+                wake()
+
+    def all_here(self) -> bool:
+        """Tell whether all others have come, too.
+
+        Raises:
+            OtherCallError: if one of them has come for something else.
+        """
+        word = self.word
+        for others in self.others:
+            theirs = others[_MEETINGS]
+            # One meeting ahead: it has seen this rank at this one, and agreed.
+            if theirs != word:
+                if theirs >> SHIFT == word >> SHIFT:
+                    raise OtherCallError("the ranks of this host are in different calls")
+                if theirs < word:
+                    return False
+        if self.fence is not None:
+            self.fence()
+        return True
+
+    def absent(self) -> list[int]:
+        """Return the local ranks that have not come yet."""
+        return [r for r, words in enumerate(self._words) if words[_MEETINGS] < self.word]
+
+
+class Progress:
+    """How far this rank is in the steps of one collective, for its peers to see."""
+
+    def __init__(self, slot: Slot, checksum: int) -> None:
+        self._own = slot.words[slot.local]
+        self._cords = [cord for r, cord in enumerate(slot.cords) if r != slot.local]
+        self._fence = slot.fence
+        self._words = slot.words
+        self._checksum = checksum
+
+    def enter(self) -> None:
+        """Say which call the counts from here on are of."""
+        self._own[_CALL] = self._checksum
+
+    def say(self, word: int, count: int) -> None:
+        """Publish a counter: ``BEGUN`` or ``READ``."""
+        if self._fence is not None:
+            self._fence()
+        self._own[word] = count
+        for asleep, wake in self._cords:
+            if asleep[0]:
+                wake()
+
+    def reached(self, local: int, word: int, count: int) -> bool:
+        """Tell whether a peer's counter is at least ``count``.
+
+        Raises:
+            OtherCallError: if it counts the steps of something else.
+        """
+        words = self._words[local]
+        if words[word] < count:
+            return False
+        if self._fence is not None:
+            self._fence()
+        if word == BEGUN and words[_CALL] != self._checksum:
+            raise OtherCallError("the ranks of this host are in different calls")
+        return True

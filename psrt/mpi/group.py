@@ -1,0 +1,440 @@
+"""Group: collectives for anyone with numpy buffers, no trainer needed."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from psrt.collective import ALGORITHMS, OPS
+from psrt.collective.analysis.choose import Choice
+from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
+from psrt.collective.analysis.pick import AUTO, LIBRARY, NODE, PLUS, library_reduces, pick
+from psrt.errors import ConfigError
+from psrt.partition import Span, even_spans
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from psrt.mpi.collectives.executor import Handle
+    from psrt.mpi.collectives.plans.plan import Plan
+    from psrt.mpi.links.segments import Place
+
+AnyArray = npt.NDArray[Any]
+#: Element types that can be reduced.
+DTYPES = ("float16", "float32", "float64", "int32", "int64")
+#: Unfinished operations on plain arrays alike that may be under way at a time.
+_INSTANCES = 8
+#: Calls on plain arrays that stay compiled, and bytes of arrays that are kept alive by that.
+_MOST_PLAIN, _MOST_BYTES = 64, 1 << 28
+
+
+#: What a compiled call is found by: the buffer's identity, call, op, algorithm, root, number.
+_Key: TypeAlias = tuple[int, str, str, str, int, int]
+
+
+class _Bound(NamedTuple):
+    """A call on one buffer, compiled."""
+
+    #: Held, so that no other array gets its identity.
+    buffer: AnyArray
+    sheet: str
+    plan: Plan
+    #: Makes the call and carries it out.
+    run: Callable[[], None]
+    #: Whether the buffer is an array of the caller's own.
+    is_plain: bool
+    #: Calls that this rank had refused by then.
+    refusals: int
+
+
+class Group:
+    """Ranks that reduce numpy arrays together. Collective to make and to close.
+
+    Every rank makes the same calls in the same order, on arrays of the same shape and type.
+
+    >>> group = psrt.Group(MPI.COMM_WORLD)                           # doctest: +SKIP
+    >>> buffer = group.empty(1000)                                   # doctest: +SKIP
+    >>> buffer[:] = group.rank                                       # doctest: +SKIP
+    >>> group.allreduce(buffer)                                      # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        *,
+        timeout_s: float = 60.0,
+        costs: MachineCosts | None = None,
+        host: int | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            comm: the ranks; duplicated.
+            timeout_s: longest that a call waits for another rank.
+            costs: of this machine, for ``auto``; None takes psrt's own. The same on every rank.
+            host: ranks that give the same number count as being on one host if they really are;
+                None leaves it to MPI.
+        """
+        from psrt.mpi.collectives.executor import Engine  # starts MPI
+
+        self._engine = Engine(comm, timeout_s=timeout_s, host=host)
+        self._costs = costs or DEFAULT_COSTS
+        layout = self._engine.layout
+        #: This rank.
+        self.rank = layout.rank
+        #: Ranks in all.
+        self.size = layout.size
+        #: Number of ranks on each host.
+        self.hosts = tuple(len(ranks) for ranks in layout.hosts)
+        self._engine.tickets.on_evict = self._evict
+        self._engine.on_broken = lambda: self._quick.clear()
+        self._bound: dict[_Key, _Bound] = {}
+        #: (identity of a buffer, op, algorithm) → the call of ``allreduce`` on it.
+        self._quick: dict[tuple[int, str, str], Callable[[], None]] = {}
+        self._choices: dict[tuple[str, int, str, str], Choice] = {}
+        self._closed = False
+        #: Number of a start → its buffer, and what is under way on it.
+        self._under_way: dict[int, tuple[AnyArray, Handle]] = {}
+        self._started = 0
+
+    def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> AnyArray:
+        """Return a new array, zero at first, that the ranks of this host can see; collective.
+
+        Collectives on it copy nothing through MPI inside the host. It lives until the group is
+        closed and must not be used afterwards.
+
+        Args:
+            shape: the same on every rank.
+            dtype: one of ``DTYPES``, the same on every rank.
+
+        Raises:
+            ConfigError: if there is no such array.
+            ProtocolError: if the ranks do not ask for the same.
+        """
+        sheet = f"empty({shape}, {dtype})"
+        if self._closed:
+            self._refuse(sheet, "the group is closed")
+        try:
+            kind = np.dtype(dtype)
+            lengths = [operator.index(n) for n in (shape if isinstance(shape, tuple) else (shape,))]
+        except TypeError as error:
+            self._refuse(sheet, str(error))
+        if kind.name not in DTYPES or not kind.isnative or min(lengths, default=0) < 0:
+            self._refuse(sheet, f"no array of {kind} and shape {shape} can be reduced")
+        count = math.prod(lengths)
+        self._engine.meet(f"empty({tuple(lengths)}, {kind})")
+        region = self._engine.regions.make(count * kind.itemsize)
+        room = self._engine.regions.rooms(region)[self._engine.layout.local]
+        return room.view(kind).reshape(shape)
+
+    def allreduce(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> AnyArray:
+        """Reduce ``buf`` over all ranks, in place: every rank ends with the same bits.
+
+        Args:
+            buf: contiguous and writeable, of one of ``DTYPES``; the same shape on every rank.
+                Fastest where it comes from ``empty``.
+            op: sum, mean, min, max or prod. The mean of integers is rounded down.
+            algorithm: ``auto`` picks by size, ranks, hosts and costs (see ``choice``); ``node``
+                folds in shared memory; a name of ``psrt.collective.ALGORITHMS`` runs that
+                schedule over all ranks, ``node+`` and a name runs it between hosts; ``mpi`` is
+                the library's own, which promises less: the order of its sums is its own, and the
+                ranks may end with different numbers where the op is min or max and one of them
+                has a NaN or a -0.0. ``auto`` does not take it for these.
+
+        Returns:
+            ``buf``.
+
+        Raises:
+            ConfigError: if this rank's arguments will not do; the other ranks get a ProtocolError.
+            ProtocolError: on every rank, if they do not call the same; the group is then of no
+                use any more.
+            TransportError: if a rank does not come within the deadline.
+        """
+        run = self._quick.get((id(buf), op, algorithm))
+        if run is None or self._under_way:
+            run = self._find("allreduce", buf, op, algorithm).run
+            self._quick[id(buf), op, algorithm] = run
+        run()
+        return buf
+
+    def start(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> Handle:
+        """Begin an ``allreduce`` and return at once; ``buf`` must be left alone until it is done.
+
+        There is no thread behind it: it moves on in ``test`` and ``wait`` of any handle, and while
+        other calls wait. Several may be under way; ranks may finish them in any order.
+
+        Returns:
+            a handle with ``test() -> bool`` and ``wait()``.
+
+        Raises:
+            ConfigError, ProtocolError: as ``allreduce``.
+        """
+        number = self._started % _INSTANCES
+        self._started += 1
+        # One that was started long ago with the same number must be through before its like.
+        self._let_finish(lambda key: key == number)
+        bound = self._find("start", buf, op, algorithm, number=number)
+        self._engine.call(bound.sheet)
+        handle = self._engine.start(bound.plan)
+        if not handle.done:
+            self._under_way[number] = (buf, handle)
+        return handle
+
+    def reduce_scatter(self, buf: AnyArray, op: str = "sum") -> AnyArray:
+        """Reduce ``buf`` over all ranks and leave each with its chunk of the result.
+
+        Args:
+            buf: as in ``allreduce``; the chunks of the other ranks are of no use afterwards.
+            op: as in ``allreduce``.
+
+        Returns:
+            This rank's chunk, a flat view of ``buf``: the ``rank``-th of
+            ``psrt.partition.even_spans(buf.size, size)``, of the elements as they are stored.
+
+        Raises:
+            as ``allreduce``.
+        """
+        self._find("reduce_scatter", buf, op).run()
+        return even_spans(buf.size, self.size)[self.rank].of(_stored(buf))
+
+    def all_gather(self, buf: AnyArray) -> AnyArray:
+        """Fill ``buf`` with every rank's chunk of it, as ``reduce_scatter`` cuts and leaves them.
+
+        Returns:
+            ``buf``.
+
+        Raises:
+            as ``allreduce``.
+        """
+        self._find("all_gather", buf).run()
+        return buf
+
+    def broadcast(self, buf: AnyArray, root: int = 0) -> AnyArray:
+        """Fill ``buf`` with that of rank ``root``.
+
+        Returns:
+            ``buf``.
+
+        Raises:
+            as ``allreduce``.
+        """
+        self._find("broadcast", buf, root=root).run()
+        return buf
+
+    def choice(self, nbytes: int, dtype: npt.DTypeLike = np.float32, op: str = "sum") -> Choice:
+        """Return what ``auto`` picks for a vector of ``nbytes`` bytes, the prediction, and why."""
+        return self._pick(AUTO, nbytes, np.dtype(dtype), op)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes handed to other ranks so far, by MPI or through shared memory."""
+        return self._engine.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes taken from other ranks so far."""
+        return self._engine.bytes_received
+
+    def close(self) -> None:
+        """Free what was made; collective. Arrays from ``empty`` must not be used afterwards.
+
+        Raises:
+            ProtocolError: if other ranks are in another call.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if not self._engine.broken:
+                self._let_finish(lambda key: True)
+        finally:
+            if not self._engine.broken:  # or MPI may still be writing to what they hold
+                for key in list(self._bound):
+                    self._forget(key)
+            self._engine.close()
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or self._engine.broken:
+            self.close()
+
+    def _find(
+        self,
+        call: str,
+        buf: AnyArray,
+        op: str = "sum",
+        algorithm: str = "auto",
+        *,
+        root: int = 0,
+        number: int = 0,
+    ) -> _Bound:
+        """Return the compiled call on a buffer that nothing else is under way on."""
+        self._engine.check()
+        if self._under_way:
+            self._let_finish(lambda key: _overlap(self._under_way[key][0], buf))
+            self._under_way = {k: v for k, v in self._under_way.items() if not v[1].done}
+        key = (id(buf), call, op, algorithm, root, number)
+        bound = self._bound.get(key)
+        if bound is not None and bound.refusals != self._refusals:
+            self._forget(key)
+            bound = None
+        return bound or self._bind(key, buf)
+
+    @property
+    def _refusals(self) -> int:
+        """Calls that this rank could not take part in.
+
+        It is part of every sheet: a rank that tries again what it has just refused must not meet
+        others who are still in the first attempt. If all have refused the same, all go on.
+        """
+        return len(self._engine.calls.refused)
+
+    def _let_finish(self, which: Callable[[int], bool]) -> None:
+        """Wait for what is under way, if it is one of ``which``."""
+        for key in [key for key in self._under_way if which(key)]:
+            _, handle = self._under_way.pop(key)
+            handle.wait()
+
+    def _evict(self, sheet: str) -> None:
+        """Forget what was compiled for a call, once it is through."""
+        keys = [key for key, bound in self._bound.items() if bound.sheet == sheet]
+        for key in keys:
+            self._forget(key)
+
+    def _forget(self, key: _Key) -> None:
+        """Let go of a compiled call, once it is through, and with the last one of the buffer."""
+        self._quick.pop((key[0], key[2], key[3]), None)
+        plan = self._bound.pop(key).plan
+        self._let_finish(lambda number: self._under_way[number][1].plan is plan)
+        self._engine.release(plan)
+
+    def _make_room(self) -> None:
+        """Forget the oldest calls on plain arrays, which only live on for having been called with.
+
+        Those on arrays from ``empty`` cost nothing but themselves.
+        """
+        plain = [key for key, bound in self._bound.items() if bound.is_plain]
+        nbytes = {key[0]: self._bound[key].buffer.nbytes for key in plain}
+        while len(plain) > _MOST_PLAIN or (len(nbytes) > 1 and sum(nbytes.values()) > _MOST_BYTES):
+            oldest = plain.pop(0)
+            nbytes.pop(oldest[0], None)
+            self._forget(oldest)
+
+    def _bind(self, key: _Key, buf: AnyArray) -> _Bound:
+        """Check a call's arguments and compile it for this buffer.
+
+        Raises:
+            ConfigError: if they will not do; the other ranks are told.
+        """
+        _, call, op, algorithm, root, number = key
+        wrong = self._wrong(buf, op, algorithm, root)
+        if wrong:
+            self._refuse(f"{call}({op}, {algorithm})", wrong)
+        vector = _stored(buf)
+        place = self._engine.regions.locate(vector)
+        name = ""
+        if call in ("allreduce", "start"):
+            name = self._pick(algorithm, vector.nbytes, vector.dtype, op).algorithm
+        where = "any array" if place is None else f"group.empty {place.region}+{place.offset}"
+        words = [f"shape {buf.shape}", str(buf.dtype), where]
+        words += [] if buf.flags.c_contiguous else ["columns first"]
+        words += [op] if call != "broadcast" else [f"root {root}"]
+        words += [name] if name else []
+        words += [f"number {number}"] if call == "start" and place is None else []
+        words += [f"after {self._refusals} refused calls"] if self._refusals else []
+        sheet = f"{call}({', '.join(words)})"
+        plan = self._plan(call, sheet, vector, place, op=op, name=name, root=root)
+        run = self._engine.runner(sheet, plan)
+        self._bound[key] = bound = _Bound(buf, sheet, plan, run, place is None, self._refusals)
+        if place is None:
+            self._make_room()
+        return bound
+
+    def _plan(
+        self,
+        call: str,
+        sheet: str,
+        vector: AnyArray,
+        place: Place | None,
+        *,
+        op: str,
+        name: str,
+        root: int,
+    ) -> Plan:
+        engine = self._engine
+        if name:
+            return engine.compiler.all_reduce(sheet, vector, op, name, place)
+        if place is None or len(self.hosts) > 1:
+            phase = {"all_gather": "all-gather", "reduce_scatter": "reduce-scatter"}.get(call, call)
+            return engine.compiler.phase(sheet, phase, vector, op=op, root=root, place=place)
+        if call == "reduce_scatter":
+            return engine.compiler.keep(sheet, vector, op, place)
+        whole, none = Span(0, vector.size), Span(0, 0)
+        spans = even_spans(vector.size, self.size)
+        if call == "broadcast":
+            spans = tuple(whole if rank == root else none for rank in range(self.size))
+        return engine.compiler.fetch(sheet, vector, place, spans)
+
+    def _pick(self, algorithm: str, nbytes: int, kind: np.dtype[Any], op: str) -> Choice:
+        key = (algorithm, nbytes, kind.name, op)
+        if key not in self._choices:
+            self._choices[key] = pick(algorithm, self.hosts, nbytes, kind, self._costs, op=op)
+        return self._choices[key]
+
+    def _wrong(self, buf: AnyArray, op: str, algorithm: str, root: int) -> str:
+        """Return what is wrong with a call's arguments; empty if nothing is."""
+        if self._closed:
+            return "the group is closed"
+        if not isinstance(buf, np.ndarray) or isinstance(buf, np.ma.MaskedArray):
+            return f"a {type(buf).__name__} is no numpy array of numbers"
+        if buf.dtype.name not in DTYPES or not buf.dtype.isnative:
+            return f"{buf.dtype.str} numbers cannot be reduced, only native {', '.join(DTYPES)}"
+        if not buf.flags.forc:
+            return f"the array of shape {buf.shape} and strides {buf.strides} is not contiguous"
+        if not buf.flags.writeable:
+            return "the array is read-only"
+        if op not in OPS:
+            return f"unknown operation {op!r}, expected one of {', '.join(OPS)}"
+        if not isinstance(root, (int, np.integer)) or not 0 <= root < self.size:
+            return f"root {root} is none of {self.size} ranks"
+        names = (AUTO, NODE, LIBRARY, *ALGORITHMS, *(PLUS + name for name in ALGORITHMS))
+        if algorithm not in names:
+            return f"unknown algorithm {algorithm!r}, expected one of {', '.join(names)}"
+        if algorithm == LIBRARY and not library_reduces(buf.dtype):
+            return f"MPI has no reduction for {buf.dtype}; take another algorithm"
+        return ""
+
+    def _refuse(self, sheet: str, why: str) -> NoReturn:
+        """Tell the other ranks that this one cannot make its call.
+
+        Raises:
+            ConfigError: always.
+        """
+        if not self._closed:
+            self._engine.calls.refuse(sheet, why)
+            self._quick.clear()
+        raise ConfigError(f"{sheet}: {why}")
+
+
+def _overlap(one: AnyArray, other: object) -> bool:
+    """Tell whether two arrays have memory in common; they are contiguous, or will be refused."""
+    return isinstance(other, np.ndarray) and np.may_share_memory(one, other)
+
+
+def _stored(buf: AnyArray) -> AnyArray:
+    """Return the elements of a contiguous array in the order in which they lie, uncopied."""
+    plain = np.asarray(buf)  # whatever a class of its own makes of reshape
+    return (plain if plain.flags.c_contiguous else plain.T).reshape(-1)

@@ -1,0 +1,1 @@
+"""From one rank to another: shared memory on a host, messages between hosts."""

@@ -1,0 +1,117 @@
+"""Lets a rank sleep in the kernel until a peer on its host has something for it.
+
+Polling with short sleeps either burns the core that another rank computes on or answers late. A
+rank that is about to sleep says so in a word that its peers see; whoever then has something for
+it writes a byte into its named pipe, and the kernel wakes it at once. Without pipes (no folder
+for them, say) sleeps are just short.
+
+The sleeper looks once more between raising its flag and sleeping. Should a peer's store and its
+look at the flag still pass each other by, the sleep's own bound, a millisecond, ends the wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.mpi.agreement import send_text
+from psrt.mpi.links.shared_memory import NodeMemory
+
+
+class Bell:
+    """One rank's bell, and the cords of its peers' on the same host. Collective to make."""
+
+    def __init__(self, comm: MPI.Comm, memory: NodeMemory) -> None:
+        """Make this rank's pipe and open the peers'.
+
+        Args:
+            comm: the ranks of this host.
+            memory: holds each rank's flag.
+        """
+        self._flag = memory.flag(comm.rank)
+        self._fence = memory.fence
+        self._memory = memory
+        self._own, self._cords = _pipes(comm)
+
+    @property
+    def works(self) -> bool:
+        """Whether a sleep ends early when a peer pulls the cord."""
+        return self._own >= 0
+
+    def raise_flag(self) -> None:
+        """Say that this rank is about to sleep."""
+        self._flag[0] = 1
+        self._fence()
+
+    def lower_flag(self) -> None:
+        """Say that this rank is awake."""
+        self._flag[0] = 0
+
+    def sleep(self, seconds: float) -> bool:
+        """Sleep so long at the most; tell whether a peer pulled the cord."""
+        if self._own < 0:
+            time.sleep(seconds)
+            return False
+        if not select.select([self._own], [], [], seconds)[0]:
+            return False
+        os.read(self._own, 4096)
+        return True
+
+    def cord(self, peer: int) -> tuple[memoryview, Callable[[], None]]:
+        """Return the flag of local rank ``peer``, and what wakes it if its flag is up."""
+        if not self.works:
+            return memoryview(bytes(8)).cast("q"), lambda: None
+        pipe = self._cords[peer]
+
+        def pull() -> None:
+            # Full: it has been pulled before. Broken: nobody is there to be woken.
+            with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                os.write(pipe, b"!")
+
+        return self._memory.flag(peer), pull
+
+    def close(self) -> None:
+        """Close the pipes."""
+        for pipe in (self._own, *self._cords):
+            if pipe >= 0:
+                os.close(pipe)
+        self._own, self._cords = -1, []
+
+
+def _pipes(comm: MPI.Comm) -> tuple[int, list[int]]:
+    """Return the reading end of this rank's pipe and the writing ends of all; -1 and none if not.
+
+    The names are gone when this returns, so nothing is left behind however the job ends.
+    """
+    folder = Path(send_text(comm, _folder() if comm.rank == 0 else ""))
+    own = -1
+    with contextlib.suppress(OSError):
+        os.mkfifo(folder / str(comm.rank), 0o600)
+        own = os.open(folder / str(comm.rank), os.O_RDONLY | os.O_NONBLOCK)
+    everyone = np.array([own >= 0], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, everyone, MPI.MIN)
+    cords: list[int] = []
+    if everyone[0]:
+        cords = [os.open(folder / str(r), os.O_WRONLY | os.O_NONBLOCK) for r in range(comm.size)]
+    comm.Barrier()
+    if comm.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    if not everyone[0] and own >= 0:
+        os.close(own)
+    return (own if everyone[0] else -1), cords
+
+
+def _folder() -> str:
+    try:
+        return tempfile.mkdtemp(prefix="psrt-")
+    except OSError:
+        return os.devnull  # no folder: no pipe can be made in it

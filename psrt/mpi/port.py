@@ -1,0 +1,367 @@
+"""The port over MPI. Every await completes on the spot, so a role runs straight through.
+
+Ranks of one host talk through shared memory (``node``), others through MPI (``remote``); which
+of the two is decided for each pair. Nothing here blocks inside MPI: every wait is our own
+(``patience``), so a waiting rank leaves its core to those that compute, and has a deadline.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
+from psrt.messages import Message, Report
+from psrt.mpi.collectives.executor import Engine
+from psrt.mpi.collectives.reductions import Reductions
+from psrt.mpi.hosts import split_hosts
+from psrt.mpi.links.remote import RemoteLink
+from psrt.mpi.links.shared_memory import LocalLink, NodeMemory
+from psrt.mpi.links.wakeup import Bell
+from psrt.mpi.reports import Reports
+from psrt.partition import Span
+from psrt.transport.backoff import Patience
+from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Reduction, Take, Vector, Wiring
+
+T = TypeVar("T")
+_TAG_FETCH = 4
+
+
+class MpiPort:
+    """One rank's port. Collective to make and to close, over all ranks of the job."""
+
+    #: Time passes by itself.
+    apply_s: Callable[[int], float] | None = None
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        wiring: Wiring,
+        *,
+        timeout_s: float = 60.0,
+        host: int | None = None,
+        costs: MachineCosts = DEFAULT_COSTS,
+    ) -> None:
+        """Allocate the shared memory and make the links.
+
+        Args:
+            comm: all ranks of ``wiring``; duplicated.
+            wiring: who is who; the same on every rank.
+            timeout_s: the deadline of every wait.
+            host: ranks that give the same number count as being on one host if they really are;
+                None leaves it to MPI. A number of its own for each rank turns shared memory off.
+            costs: of the machine, for ``auto``; the same on every rank.
+        """
+        self.rank = comm.rank
+        self.wiring = wiring
+        #: Says whom this rank waits for; a role replaces it.
+        self.whom: Callable[[], str] = lambda: "a message"
+        self._comm = comm.Dup()
+        self._control = comm.Dup()
+        self._reports = Reports(self._control)
+        self._node, layout = split_hosts(self._comm, host)
+        #: Rank in the job → rank on this host.
+        self._local = {rank: local for local, rank in enumerate(layout.mates)}
+        self._lay_out_memory()
+        #: Sums over the workers; in modes without servers only.
+        self._engine: Engine | None = None
+        self._reductions: Reductions | None = None
+        if not wiring.servers:
+            self._prepare_reductions(timeout_s, host, costs)
+        self._crowded = layout.crowded
+        self._patience = Patience(
+            crowded=self._crowded,
+            timeout_s=timeout_s,
+            bell=self._bell if self._bell.works else None,
+            while_idle=self._reports.take,
+        )
+        self._make_links()
+
+    def _lay_out_memory(self) -> None:
+        wiring, rank = self.wiring, self.rank
+        shard = wiring.shard_of(rank)
+        floats = 2 * wiring.n + EXTRA if shard is None else VERSIONS * wiring.spans[shard].size
+        if not wiring.servers:
+            floats = 0  # they lie in windows of their own
+        self._memory = NodeMemory(self._node, floats)
+        self._bell = Bell(self._node, self._memory)
+        if not wiring.servers:
+            self.gradient = self.theta = np.zeros(0, np.float32)
+            self.versions: list[Vector] = []
+        elif shard is None:
+            self.gradient = self._gradient_of(rank)
+            self.theta = self._theta_of(rank)
+            self.gradient[:] = self.theta[:] = 0.0
+            self.versions = []
+        else:
+            self.gradient = self.theta = np.zeros(0, np.float32)
+            self.versions = self._versions_of(rank)
+
+    def _prepare_reductions(self, timeout_s: float, host: int | None, costs: MachineCosts) -> None:
+        engine = Engine(self._comm, timeout_s=timeout_s, host=host, while_idle=self._reports.take)
+        regions, local = engine.regions, engine.layout.local
+        n = self.wiring.n
+        for name, size in (("gradient", n + EXTRA), ("theta", n)):
+            region = regions.make(4 * size)
+            setattr(self, name, regions.rooms(region)[local].view(np.float32))
+        self._engine = engine
+        self._reductions = Reductions(engine, costs, self.gradient, self.theta)
+
+    def _gradient_of(self, worker_rank: int) -> Vector:
+        numbers = self._memory.numbers(self._local[worker_rank])
+        return numbers[: self.wiring.n + EXTRA]
+
+    def _theta_of(self, worker_rank: int) -> Vector:
+        numbers = self._memory.numbers(self._local[worker_rank])
+        return numbers[self.wiring.n + EXTRA : 2 * self.wiring.n + EXTRA]
+
+    def _versions_of(self, server_rank: int) -> list[Vector]:
+        numbers = self._memory.numbers(self._local[server_rank])
+        shard = self.wiring.servers.index(server_rank)
+        size = self.wiring.spans[shard].size
+        return [numbers[i * size : (i + 1) * size] for i in range(VERSIONS)]
+
+    def _make_links(self) -> None:
+        wiring = self.wiring
+        #: Rank of the peer → link.
+        self._links: dict[int, LocalLink | RemoteLink] = {}
+        #: Worker number → where its gradient span is found, at a server.
+        self._payloads: list[Vector] = []
+        shard = wiring.shard_of(self.rank)
+        if shard is None:
+            for server, span in zip(wiring.servers, wiring.spans, strict=True):
+                self._link(server, sends=[span.of(self.gradient)], landing=span.of(self.theta))
+        else:
+            span = wiring.spans[shard]
+            for worker in wiring.workers:
+                landing = None if worker in self._local else np.zeros(span.size, np.float32)
+                self._link(worker, sends=self.versions, landing=landing)
+                self._payloads.append(self._links[worker].payload)
+        local = [link for link in self._links.values() if isinstance(link, LocalLink)]
+        #: The same links, begun at each in turn, so that none is favoured.
+        self._rotations = [local[i:] + local[:i] for i in range(max(1, len(local)))]
+        self._turn = 0
+        self._remote = [link for link in self._links.values() if isinstance(link, RemoteLink)]
+        self._frame_requests = [link.frame_request for link in self._remote]
+        #: Remote links whose frame has come while the payload may not have.
+        self._half: list[RemoteLink] = []
+        # What comes by MPI rings no bell.
+        self._patience.must_poll = len(self._local) < self._comm.size
+
+    def _link(self, peer: int, *, sends: list[Vector], landing: Vector | None) -> None:
+        local = self._local.get(peer)
+        if local is None:
+            assert landing is not None, "a payload from another host needs a place to land"
+            self._links[peer] = RemoteLink(self._comm, peer, regions=sends, landing=landing)
+            return
+        peer_landing = None
+        if landing is None:
+            span = self.wiring.spans[self.wiring.servers.index(self.rank)]
+            regions = [span.of(self._gradient_of(peer))]
+            peer_landing = span.of(self._theta_of(peer))
+        else:
+            regions = self._versions_of(peer)
+        self._links[peer] = LocalLink(
+            self._memory,
+            local,
+            self._bell.cord(local),
+            regions=regions,
+            landing=landing,
+            sends=sends,
+            peer_landing=peer_landing,
+        )
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of messages, payloads and spans handed to this port so far."""
+        spans = 0 if self._engine is None else self._engine.bytes_sent
+        return spans + sum(link.bytes_sent for link in self._links.values())
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of messages, payloads and spans received so far."""
+        spans = 0 if self._engine is None else self._engine.bytes_received
+        return spans + sum(link.bytes_received for link in self._links.values())
+
+    def now(self) -> float:
+        """Return the time in seconds; only differences mean anything."""
+        return time.perf_counter()
+
+    def payload(self, worker: int) -> Vector:
+        """Return where the gradient span of ``worker`` is found."""
+        return self._payloads[worker]
+
+    async def compute(self, work: Callable[..., T], *args: object) -> T:
+        """Run ``work(*args)``."""
+        return work(*args)
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
+
+    def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
+        """Send ``message``, and the contents of ``region`` with it, to rank ``to``."""
+        link = self._links[to]
+        self._wait_until_read(to, link)
+        link.send(message, region)
+
+    def announce(self, to: int, message: Message, region: int) -> Callable[[int], None] | None:
+        """Send ``message`` before its region is written; None to another host.
+
+        A reader with a core of its own copies each block while the next is made. Where ranks share
+        cores it would take the core that makes it, so the writer puts each block where the reader
+        wants it while it is in the cache.
+        """
+        link = self._links[to]
+        if isinstance(link, RemoteLink):
+            return None
+        self._wait_until_read(to, link)
+        if self._crowded:
+            return link.put(message, region)
+        return link.announce(message, region)
+
+    def _wait_until_read(self, to: int, link: LocalLink | RemoteLink) -> None:
+        if link.unread():
+            self._patience.wait(
+                lambda: not link.unread(), lambda: f"rank {to} to read the last message"
+            )
+
+    def in_flight(self, to: int) -> bool:
+        """Tell whether the last payload sent to rank ``to`` may still be being read."""
+        return self._links[to].in_flight()
+
+    async def receive(self) -> Message:
+        """Return the next message in order of arrival, its payload in place."""
+        links = self._rotations[self._turn]
+        patience = self._patience
+        patience.begin()
+        while True:
+            for link in links:
+                message = link.poll()
+                if message is not None:
+                    self._turn = (self._turn + 1) % len(links)
+                    patience.end()
+                    return message
+            if self._remote:
+                message = self._poll_remote()
+                if message is not None:
+                    patience.end()
+                    return message
+            patience.pause(self.whom)
+
+    def _poll_remote(self) -> Message | None:
+        for index in MPI.Request.Testsome(self._frame_requests) or ():
+            link = self._remote[index]
+            link.arrived()
+            self._half.append(link)
+        for i, link in enumerate(self._half):
+            message = link.complete()
+            if message is not None:
+                del self._half[i]
+                return message
+        return None
+
+    async def until(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
+        """Wait until ``done()``."""
+        self._patience.wait(done, whom)
+
+    def choice(self, algorithm: str, n: int) -> tuple[str, str]:
+        """Return the all-reduce that ``algorithm`` comes to for n elements, and why."""
+        return self._sums().choice(algorithm, n)
+
+    def reduction(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
+        """Make the plan that sums ``gradient[span]`` over all workers."""
+        return self._sums().make(span, algorithm, take)
+
+    def share_theta(self, algorithm: str) -> None:
+        """Let the workers of this host have one θ, where ``algorithm`` shards its update."""
+        self.theta = self._sums().share_theta(algorithm)
+
+    async def differing(self, number: int) -> list[int]:
+        """Return the workers whose number is not the most frequent one."""
+        return self._sums().differing(number)
+
+    def _sums(self) -> Reductions:
+        assert self._reductions is not None, "sums over workers are for modes without servers"
+        return self._reductions
+
+    def report(self, report: Report) -> None:
+        """Send ``report`` to rank 0, apart from the traffic of the training; never waits."""
+        self._reports.send(report)
+
+    @property
+    def on_report(self) -> Callable[[Report], None]:
+        """What takes the reports that reach rank 0."""
+        return self._reports.on_report
+
+    @on_report.setter
+    def on_report(self, take: Callable[[Report], None]) -> None:
+        self._reports.on_report = take
+
+    def finish_reports(self, complete: Callable[[], bool]) -> None:
+        """Rank 0: take reports until ``complete``; others: until theirs have been taken."""
+        if self.rank == 0:
+            self._reports.take()
+            self._patience.wait(complete, lambda: "the workers' last reports")
+        else:
+            self._patience.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
+
+    def gather(self, mine: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+        """Bring a row of whole numbers from every rank to rank 0; collective.
+
+        Returns:
+            (ranks, len(mine)) int64 at rank 0, None elsewhere.
+        """
+        row = np.array(mine, np.int64)
+        rows = np.empty((self._comm.size, row.size), np.int64) if self.rank == 0 else None
+        self.meet()
+        self._comm.Gather(row, rows)
+        return rows
+
+    def fetch(self, source: int, mine: Vector | None, out: Vector | None) -> None:
+        """Copy a vector from rank ``source`` (which gives ``mine``) to rank 0 (into ``out``)."""
+        if source == 0 == self.rank:
+            assert mine is not None
+            assert out is not None
+            np.copyto(out, mine)
+        elif self.rank == source:
+            assert mine is not None
+            for chunk in range(0, mine.size, 1 << 28):
+                self._comm.Send(mine[chunk : chunk + (1 << 28)], 0, _TAG_FETCH)
+        elif self.rank == 0:
+            assert out is not None
+            for chunk in range(0, out.size, 1 << 28):
+                self._comm.Recv(out[chunk : chunk + (1 << 28)], source, _TAG_FETCH)
+
+    def meet(self) -> None:
+        """Wait, without burning a core, until every rank is here."""
+        request = self._control.Ibarrier()
+
+        def all_here() -> bool:
+            self._reports.take()
+            return bool(request.Test())
+
+        self._patience.wait(all_here, lambda: "the other ranks to finish")
+
+    def close(self) -> None:
+        """Free what was made; collective."""
+        self._patience.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
+        self.meet()  # at rank 0, which takes them meanwhile
+        for link in self._remote:
+            link.close()
+        self._links.clear()
+        self._payloads.clear()
+        self._rotations = [[]]
+        if self._engine is not None and self._reductions is not None:
+            self._reductions.close()
+            self._engine.close()
+        self.gradient = self.theta = np.zeros(0, np.float32)
+        self.versions = []
+        self._bell.close()
+        self._memory.close()
+        for comm in (self._node, self._control, self._comm):
+            comm.Free()

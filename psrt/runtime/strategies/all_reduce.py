@@ -1,0 +1,135 @@
+"""The strategy without servers: mean gradient by a collective, the same step on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from psrt.errors import ProtocolError
+from psrt.partition import Span
+from psrt.runtime.chronicle import WorkerChronicle
+from psrt.runtime.strategies.base import Outcome, ReducePlan, Step, Strategy, Waiting, clip_weight
+from psrt.runtime.strategies.buckets import buckets_of
+from psrt.runtime.strategies.rounds import Rounds
+from psrt.runtime.updater import Updater
+from psrt.transport.port import EXTRA, Port
+
+
+class AllReduce(Strategy):
+    """Synchronous SGD by all-reduce: θ stays the same, to the bit, on all ranks.
+
+    With more than one bucket, the sum of a bucket of layers begins while the layers below are still
+    being computed; with one there is nothing to hide it behind, and it begins at the end.
+    """
+
+    def __init__(
+        self,
+        port: Port,
+        updater: Updater,
+        *,
+        algorithm: str = "ring",
+        batch_size: int,
+        clip_norm: float | None = None,
+        spans: Sequence[Span] = (),
+        bucket_bytes: int = 0,
+        check_every: int = 0,
+        extras: str | None = None,
+        chronicle: WorkerChronicle | None = None,
+    ) -> None:
+        """Set up; collective.
+
+        Args:
+            port: of a job without servers.
+            updater: takes the step, each element of it on its owner.
+            algorithm: ``auto`` or the name of an all-reduce.
+            batch_size: samples of a full batch: it has weight 1, so nothing needs scaling.
+            clip_norm: longest gradient of a worker; it is known only when all of it is there, so
+                there must be no ``spans``.
+            spans: parts of the gradient in the order in which they are ready; none sums the
+                whole at the end.
+            bucket_bytes: what is summed at once is at least so long.
+            check_every: updates between two checks that θ is the same everywhere; 0 for none.
+            extras: the all-reduce of the extras; None is what ``algorithm`` comes to for them.
+            chronicle: takes what happens; None keeps no history.
+        """
+        assert not (spans and clip_norm is not None), "a norm needs the whole gradient"
+        n = port.wiring.n
+        whole = (Span(0, n),)
+        buckets = buckets_of(spans or whole, bucket_bytes)
+        self._rounds = Rounds(
+            port,
+            updater,
+            algorithm=algorithm,
+            full=batch_size,
+            buckets=[bucket.span for bucket in buckets],
+            one_theta=True,
+            check_every=check_every,
+            extras=extras,
+            chronicle=chronicle,
+        )
+        self._gradient = port.gradient[:-EXTRA]
+        self._parts = [bucket.span.of(self._gradient) for bucket in buckets]
+        #: By span, whether a bucket is full with it.
+        self._fills = [False] * len(spans or whole)
+        for bucket in buckets:
+            self._fills[bucket.last] = True
+        #: Spans and buckets of this step that are ready.
+        self._spans_ready = self._parts_ready = 0
+        self._clip_norm = clip_norm
+        self._weight = 0.0
+        self._port = port
+        self._chronicle = chronicle
+        self._since = 0.0
+        self.updates = 0
+        self.ready = self._ready if len(buckets) > 1 else None
+        rounds, overlaps = self._rounds, self.ready is not None
+        self.plan = ReducePlan(rounds.chosen, rounds.why, len(buckets), overlaps, rounds.extras)
+        port.whom = lambda: "its neighbours in an all-reduce"
+
+    def begin(self, step: Step) -> None:
+        """Tell the others what this rank is about to bring."""
+        self._spans_ready = self._parts_ready = 0
+        self._weight = self._rounds.weight(step.samples)
+        self._rounds.start(self._weight, step)
+        self._since = self._port.now()
+
+    def _ready(self, i: int) -> None:
+        """Begin the sum of the bucket that the i-th span fills, and move the others on."""
+        if i != self._spans_ready:
+            raise ProtocolError(
+                f"the problem said that span {i} of its gradient is ready, expected span "
+                f"{self._spans_ready}"
+            )
+        self._spans_ready += 1
+        if self._fills[i]:
+            self._weigh(self._weight)
+            self._rounds.begin()
+        self._rounds.poll()
+
+    async def step(self, step: Step) -> Outcome:
+        """Average the gradients over all samples of the step and take the optimizer's step."""
+        if self._chronicle is not None:
+            now = self._port.now()
+            self._chronicle.stepped(
+                now, step.clock, step.samples, step.progress, 0.0, now - self._since
+            )
+        if step.samples and self._parts_ready < len(self._parts):
+            scale = self._weight * clip_weight(self._gradient, self._clip_norm)
+            while self._parts_ready < len(self._parts):
+                self._weigh(scale)
+        await self._rounds.finish(empty=not step.samples)
+        self.updates = self._rounds.updates
+        return Outcome(step.clock + 1, waiting=Waiting(reduce=self._rounds.waited))
+
+    async def leave(self, clock: int) -> None:
+        """Take part with weight zero until nobody is training any more."""
+        await self._rounds.attend(clock)
+        self.updates = self._rounds.updates
+
+    def _weigh(self, scale: float) -> None:
+        """Multiply the next bucket, which is final, with its weight."""
+        part = self._parts[self._parts_ready]
+        self._parts_ready += 1
+        if scale != 1.0:
+            np.multiply(part, np.float32(scale), out=part)

@@ -1,0 +1,190 @@
+"""The strategy of local SGD: H optimizer steps alone, then an average of the parameters."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from psrt.partition import Span
+from psrt.runtime.chronicle import WorkerChronicle
+from psrt.runtime.strategies.base import Outcome, ReducePlan, Step, Strategy, Waiting, clip_weight
+from psrt.runtime.strategies.push_pull import PushPull
+from psrt.runtime.strategies.rounds import Rounds
+from psrt.runtime.updater import Contribution, Updater
+from psrt.sync import AveragingPeriod
+from psrt.transport.port import EXTRA, Port
+
+
+class Averager(Protocol):
+    """Replaces ``theta`` by the mean over the workers, each weighed by its samples."""
+
+    #: How the mean is summed over all ranks; None where servers do it.
+    plan: ReducePlan | None = None
+
+    def begin(self, step: Step) -> None:
+        """Be told that round ``step.clock`` begins with local steps."""
+        return
+
+    async def average(self, step: Step) -> Outcome:
+        """Average once: round ``step.clock``, of ``step.samples`` since the round before."""
+        ...
+
+    async def leave(self, clock: int) -> int:
+        """Let the others go on without this worker; return how many averages ``theta`` has seen."""
+        ...
+
+
+class ServerAverager(Averager):
+    """Averages over servers: a push carries parameters, an update is their mean."""
+
+    def __init__(self, port: Port, *, chronicle: WorkerChronicle | None = None) -> None:
+        self._push_pull = PushPull(port, chronicle=chronicle)
+        self._theta = port.theta
+        self._buffer = port.gradient[:-EXTRA]
+
+    def begin(self, step: Step) -> None:
+        """Tell of the first read."""
+        self._push_pull.begin(step)
+
+    async def average(self, step: Step) -> Outcome:
+        """Push θ and pull the mean."""
+        np.copyto(self._buffer, self._theta)
+        return await self._push_pull.step(step)
+
+    async def leave(self, clock: int) -> int:
+        """Tell the servers."""
+        await self._push_pull.leave(clock)
+        return clock
+
+
+class ReduceAverager(Averager):
+    """Averages by an all-reduce; the outer step of each element is taken by its owner."""
+
+    def __init__(
+        self,
+        port: Port,
+        outer: Updater,
+        *,
+        steps: bool,
+        algorithm: str,
+        full: int,
+        check_every: int = 0,
+        extras: str | None = None,
+        chronicle: WorkerChronicle | None = None,
+    ) -> None:
+        """Set up; collective.
+
+        Args:
+            port: of a job without servers.
+            outer: makes the next θ out of the last average and the mean of the θ_i.
+            steps: whether ``outer`` steps from the last average; plain averaging forgets it.
+            algorithm: ``auto`` or the name of an all-reduce.
+            full: samples of all local steps with full batches.
+            check_every: averages between two checks that θ is the same everywhere; 0 for none.
+            extras: the all-reduce of the extras; None is what ``algorithm`` comes to for them.
+            chronicle: takes what happens; None keeps no history.
+        """
+        n = port.wiring.n
+        self._rounds = Rounds(
+            port,
+            outer,
+            algorithm=algorithm,
+            full=full,
+            buckets=[Span(0, n)],
+            # θ after the last average: what an outer optimizer steps from.
+            base=port.theta.copy() if steps else None,
+            check_every=check_every,
+            extras=extras,
+            chronicle=chronicle,
+        )
+        self._theta = port.theta
+        self._buffer = port.gradient[:-EXTRA]
+        rounds = self._rounds
+        self.plan = ReducePlan(rounds.chosen, rounds.why, 1, False, rounds.extras)
+        port.whom = lambda: "its neighbours in an all-reduce"
+
+    async def average(self, step: Step) -> Outcome:
+        """Sum the weighted θ_i and step to their mean."""
+        weight = self._rounds.weight(step.samples)
+        self._rounds.start(weight, step)
+        np.multiply(self._theta, np.float32(weight), out=self._buffer)
+        await self._rounds.finish()
+        return Outcome(step.clock + 1, waiting=Waiting(reduce=self._rounds.waited))
+
+    async def leave(self, clock: int) -> int:
+        """Take part with weight zero until nobody is training any more."""
+        await self._rounds.attend(clock)
+        return self._rounds.updates
+
+
+class LocalSGD(Strategy):
+    """Local steps between averages.
+
+    Source: Stich, ICLR 2019 (arXiv:1805.09767); outer optimizers as in SlowMo (Wang et al., ICLR
+    2020) and DiLoCo (Douillard et al. 2023, arXiv:2311.08105).
+    """
+
+    def __init__(
+        self,
+        port: Port,
+        updater: Updater,
+        averager: Averager,
+        period: AveragingPeriod,
+        *,
+        clip_norm: float | None = None,
+        chronicle: WorkerChronicle | None = None,
+    ) -> None:
+        self._port = port
+        self._chronicle = chronicle
+        self._since = 0.0
+        self._theta = port.theta
+        self._gradient = port.gradient[:-EXTRA]
+        self._updater = updater
+        self._averager = averager
+        self.plan = averager.plan
+        self._period = period
+        self._clip_norm = clip_norm
+        #: Since the last average.
+        self._steps = 0
+        self._samples = 0
+        #: Averages so far.
+        self.updates = 0
+        self._progress = 0.0
+
+    def begin(self, step: Step) -> None:
+        """Note when a step begins."""
+        self._since = self._port.now()
+        if not self._steps:
+            self._averager.begin(Step(self.updates, 0, step.progress))
+
+    async def step(self, step: Step) -> Outcome:
+        """Take a local step, and average if it is time."""
+        now = self._port.now()
+        if step.samples:
+            term = Contribution(self._gradient, clip_weight(self._gradient, self._clip_norm))
+            self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
+        if self._chronicle is not None:
+            rate = self._updater.lr if step.samples else 0.0
+            self._chronicle.stepped(
+                now, step.clock, step.samples, step.progress, rate, now - self._since
+            )
+        self._steps += 1
+        self._samples += step.samples
+        self._progress = step.progress
+        outcome = Outcome(step.clock + 1)
+        if self._period.due(steps=self._steps, progress=step.progress):
+            outcome = (await self._average())._replace(clock=step.clock + 1)
+        return outcome
+
+    async def leave(self, clock: int) -> None:
+        """Average what is left over, then let the others finish."""
+        if self._steps:
+            await self._average()
+        self.updates = await self._averager.leave(self.updates)
+
+    async def _average(self) -> Outcome:
+        outcome = await self._averager.average(Step(self.updates, self._samples, self._progress))
+        self.updates += 1
+        self._steps = self._samples = 0
+        return outcome

@@ -1,0 +1,136 @@
+"""The strategy of the modes with servers: push the gradient to every shard, pull what follows."""
+
+from __future__ import annotations
+
+from psrt.errors import ProtocolError
+from psrt.messages import Leave, Params, Push
+from psrt.optim import l2_norm
+from psrt.runtime.chronicle import WorkerChronicle
+from psrt.runtime.strategies.base import Outcome, Step, Strategy, Waiting
+from psrt.transport.port import EXTRA, GRADIENT, NO_PAYLOAD, Port
+
+
+class PushPull(Strategy):
+    """A worker's side of the parameter server. Which mode it is, only the servers know."""
+
+    def __init__(
+        self,
+        port: Port,
+        *,
+        clip_norm: float | None = None,
+        chronicle: WorkerChronicle | None = None,
+    ) -> None:
+        wiring = port.wiring
+        self._port = port
+        self._worker = wiring.worker_of(port.rank) or 0
+        self._servers = wiring.servers
+        self._gradient = port.gradient[:-EXTRA]
+        self._clips = clip_norm is not None
+        self._chronicle = chronicle
+        #: When the parameters were there that are computed with; None before the first step.
+        self._since: float | None = None
+        #: Version of each shard that ``theta`` holds.
+        self.versions = [0] * len(wiring.servers)
+        self._clock = 0
+        self.updates = 0
+        port.whom = self._whom
+
+    def begin(self, step: Step) -> None:
+        """Note that the first parameters are there."""
+        if self._since is None:
+            self._since = self._port.now()
+            if self._chronicle is not None:
+                none = [0] * len(self.versions)
+                self._chronicle.read(self._since, step.clock, self.versions, none, 0.0)
+
+    async def step(self, step: Step) -> Outcome:
+        """Push to every shard, then take every shard's answer, in order of arrival."""
+        port, worker, versions = self._port, self._worker, self.versions
+        clock, samples, progress = step
+        self._clock = clock
+        norm = l2_norm(self._gradient) if self._clips and samples else 0.0
+        region = GRADIENT if samples else NO_PAYLOAD
+        pushed = port.now()
+        since = pushed if self._since is None else self._since
+        for shard, rank in enumerate(self._servers):
+            push = Push(worker, clock, versions[shard], samples, progress, norm)
+            if self._chronicle is not None:
+                self._chronicle.pushed(push, shard, pushed, pushed - since)
+            port.send(rank, push, region)
+        if len(versions) == 1:
+            last = await self._reply()
+            replies, reached = [last], last.clock
+        else:
+            replies = [await self._reply() for _ in versions]
+            last = replies[-1]
+            clocks = {reply.shard: reply.clock for reply in replies}
+            reached = await self._level(clocks, progress)
+        self._since = now = port.now()
+        if self._chronicle is not None:
+            if len(replies) > 1:
+                replies.sort(key=_shard)
+            taus = [reply.staleness for reply in replies]
+            self._chronicle.read(now, reached, versions, taus, now - pushed)
+        return self._outcome(reached, replies, _waiting(last, now - pushed))
+
+    def _outcome(self, clock: int, replies: list[Params], waiting: Waiting) -> Outcome:
+        """Return what the answers to one push say."""
+        versions = self.versions
+        if len(replies) == 1:
+            (reply,) = replies
+            tau, gap = reply.staleness, reply.gap
+            if gap < 0.0:
+                return Outcome(clock, tau, 1, tau, 0, waiting)
+            return Outcome(clock, tau, 1, tau, 0, waiting, gap, 1)
+        taus = [reply.staleness for reply in replies]
+        gaps = [reply.gap for reply in replies if reply.gap >= 0.0]
+        skew = max(versions) - min(versions)
+        return Outcome(clock, sum(taus), len(taus), max(taus), skew, waiting, sum(gaps), len(gaps))
+
+    async def leave(self, clock: int) -> None:
+        """Tell every shard."""
+        if self._chronicle is not None:
+            self._chronicle.left(self._port.now(), clock)
+        for rank in self._servers:
+            self._port.send(rank, Leave(self._worker, clock))
+
+    async def _level(self, clocks: dict[int, int], progress: float) -> int:
+        """Bring all shards to one clock, by shard in ``clocks``, and return it.
+
+        Only backups make them differ. A gradient of parameters of which one shard's part is
+        older than another's would belong to no clock, so what is behind is read again.
+        """
+        while min(clocks.values()) < (clock := max(clocks.values())):
+            self._clock = clock
+            behind = [shard for shard, reached in clocks.items() if reached < clock]
+            for shard in behind:
+                push = Push(self._worker, clock, self.versions[shard], 0, progress, 0.0)
+                self._port.send(self._servers[shard], push)
+            for _ in behind:
+                reply = await self._reply()
+                clocks[reply.shard] = reply.clock
+        return clock
+
+    async def _reply(self) -> Params:
+        reply = await self._port.receive()
+        if type(reply) is not Params:
+            raise ProtocolError(f"worker {self._worker} was sent {reply}, expected parameters")
+        self.versions[reply.shard] = reply.version
+        return reply
+
+    def _whom(self) -> str:
+        ranks = ", ".join(map(str, self._servers))
+        return f"a server (rank {ranks}) to answer worker {self._worker}'s clock {self._clock}"
+
+
+def _waiting(last: Params, seconds: float) -> Waiting:
+    """Tell what a wait for answers was for, by the last one of them."""
+    held = min(last.held, seconds)
+    rest = seconds - held
+    if last.awaited < 0:
+        return Waiting(server=held, messages=rest)
+    return Waiting(workers=held, messages=rest, whom=last.awaited)
+
+
+def _shard(reply: Params) -> int:
+    return reply.shard

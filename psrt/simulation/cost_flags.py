@@ -1,0 +1,149 @@
+"""What computing, sending and updating take in virtual time, as flags say it. Pure of MPI.
+
+``compute`` is a law of the time of one gradient, ``link`` the α-β model of each rank's own link,
+``server_apply`` how fast a server works gradients in. What cannot be is told in one line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from psrt.errors import ConfigError
+from psrt.history import read_history
+from psrt.simulation import Costs
+from psrt.simulation.calibration import RecordedCosts, calibrate
+from psrt.simulation.distributions import LONGEST, read_compute, real
+from psrt.transport import Wiring
+
+#: One step in a thousandth of a second, give or take a tenth; workers that are equal to the bit
+#: would march in step, as no real ones do.
+DEFAULT_COMPUTE = "lognormal:0.001:0.1"
+#: Ethernet of 10 Gbit/s.
+DEFAULT_LINK = "5e-5:1.25e9"
+#: One core that reads gradients and parameters and writes parameters.
+DEFAULT_SERVER_APPLY = "2e9"
+
+#: Before the folder of a run that was made with --record: as it was there.
+LIKE = "like:"
+#: What ``Costs`` calls what each of the three says, and texts for: it takes no time.
+_PARTS = {
+    "compute": ("compute",),
+    "link": ("latency", "bandwidth", "take", "reduce"),
+    "server_apply": ("apply",),
+}
+_FREE = {"compute": "constant:0", "link": "0:inf", "server_apply": "inf"}
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualCosts:
+    """The three costs as they were given, or ``like:DIR`` as in a run; checked when they are made.
+
+    Raises:
+        ConfigError: one line that says what is possible.
+    """
+
+    #: One of ``compute_laws.FORMS``.
+    compute: str = DEFAULT_COMPUTE
+    #: ``LATENCY_S:BYTES_PER_S`` of each rank's own link, each way; the bytes may be ``inf``.
+    link: str = DEFAULT_LINK
+    #: Bytes of gradient that a server works in per second; may be ``inf``.
+    server_apply: str = DEFAULT_SERVER_APPLY
+
+    def __post_init__(self) -> None:
+        if not self.compute.startswith(("run:", LIKE)):  # a run is read when it is needed, and once
+            read_compute(self.compute)
+        if not self.link.startswith(LIKE):
+            read_link(self.link)
+        if not self.server_apply.startswith(LIKE):
+            read_rate("server-apply", self.server_apply)
+
+    @classmethod
+    def like(cls, run: str, **given: str) -> VirtualCosts:
+        """Return those of a recorded run, but for what is given."""
+        return cls(**{**dict.fromkeys(_PARTS, LIKE + run), **given})
+
+    def at(self, wiring: Wiring, *, say: Callable[[str], None] = lambda line: None) -> Costs:
+        """Return the costs of a job of this wiring.
+
+        Args:
+            wiring: who is who.
+            say: is told in a line what things took in a recorded run.
+
+        Raises:
+            ConfigError: if a run that is named cannot be read or does not say what the job needs.
+        """
+        texts = {name: getattr(self, name) for name in _PARTS}
+        named = {name: text[len(LIKE) :] for name, text in texts.items() if text.startswith(LIKE)}
+        costs = replace(self, **{name: _FREE[name] for name in named})._given(wiring)
+        for run in dict.fromkeys(named.values()):
+            parts = [name for name, whose in named.items() if whose == run]
+            costs = _recorded(run, parts, costs, wiring, say)
+        return costs
+
+    def _given(self, wiring: Wiring) -> Costs:
+        draw = read_compute(self.compute)
+        latency, bandwidth = read_link(self.link)
+        rate = read_rate("server-apply", self.server_apply)
+        number = {rank: worker for worker, rank in enumerate(wiring.workers)}
+        return Costs(
+            compute=lambda rank, rng: draw(number[rank], rng),
+            latency=lambda rng: latency,
+            bandwidth=bandwidth,
+            apply=None if rate == math.inf else lambda rank, nbytes, rng: nbytes / rate,
+        )
+
+
+def _recorded(
+    run: str, parts: Sequence[str], costs: Costs, wiring: Wiring, say: Callable[[str], None]
+) -> Costs:
+    """Return ``costs`` with some parts, keys of ``_PARTS``, as they were in a recorded run.
+
+    Raises:
+        ConfigError: if the run cannot be read or does not say what the job needs.
+    """
+    history = read_history(run)
+    try:
+        times = calibrate(history)
+        recorded = RecordedCosts(times, wiring)
+        if parts == ["compute"]:
+            return replace(costs, compute=recorded.compute)
+        there = recorded.costs()
+    except ConfigError as error:
+        raise ConfigError(f"{run}: {error}") from None
+    say(f"like {run}: {times.text()}")
+    return replace(
+        costs, **{field: getattr(there, field) for name in parts for field in _PARTS[name]}
+    )
+
+
+def read_link(text: str) -> tuple[float, float]:
+    """Return latency in seconds and bandwidth in bytes per second.
+
+    >>> read_link("5e-5:1.25e9"), read_link("0:inf")
+    ((5e-05, 1250000000.0), (0.0, inf))
+
+    Raises:
+        ConfigError: if the text is nothing like that.
+    """
+    latency, colon, bandwidth = text.partition(":")
+    seconds = real(latency)
+    if not colon or not 0 <= seconds <= LONGEST:
+        raise ConfigError(
+            "link must be LATENCY_S:BYTES_PER_S, like 5e-5:1.25e9, with 0 to 1e6 seconds, "
+            f"got {text!r}"
+        )
+    return seconds, read_rate("link", bandwidth)
+
+
+def read_rate(flag: str, text: str) -> float:
+    """Return a number of bytes per second, which may be infinite.
+
+    Raises:
+        ConfigError: if it is none, or less than 1.
+    """
+    rate = real(text)
+    if not rate >= 1:
+        raise ConfigError(f"{flag} must have at least 1 byte per second, or inf, got {text!r}")
+    return rate

@@ -1,0 +1,85 @@
+"""A job of one process, from a config to a summary: what is told of how all ranks sum."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from psrt.collective.analysis.machine import DEFAULT_COSTS
+from psrt.config import TrainConfig
+from psrt.errors import ConfigError
+from psrt.job.build import machine_costs
+from psrt.job.local import run
+
+BASE = {"dataset": "synthetic:40x4x2", "hidden": (6, 3), "batch_size": 8, "epochs": 2}
+
+
+def trained(**knobs):
+    lines = []
+    done = run(TrainConfig(**BASE, **knobs), say=lines.append)
+    return done, lines
+
+
+@pytest.fixture(autouse=True)
+def _by_itself(monkeypatch):
+    monkeypatch.setattr("psrt.job.local.launched", lambda: False)
+
+
+def test_the_sum_is_told_once_at_the_start_and_in_the_summary(tmp_path):
+    out = tmp_path / "run"
+    done, lines = trained(mode="allreduce", bucket_bytes=1, out=str(out))
+    assert lines[0] == "all-reduce: node, because one rank has nothing to sum"
+    assert sum("all-reduce" in line for line in lines) == 1
+    told = json.loads((out / "summary.json").read_text())
+    assert (told["allreduce"], told["buckets"], told["overlap"]) == ("node", 3, True)
+    assert told["allreduce_why"] == "one rank has nothing to sum"
+    assert done.summary.updates == done.summary.steps == 2 * 5
+
+
+def test_what_was_asked_for_needs_no_reason():
+    _, lines = trained(mode="allreduce", allreduce="tree")
+    assert lines[0] == "all-reduce: tree, as asked"
+
+
+def test_where_nothing_is_summed_nothing_is_told():
+    done, lines = trained()
+    assert not any("all-reduce" in line for line in lines)
+    summary = done.summary
+    assert (summary.allreduce, summary.allreduce_why) == (None, "")
+    assert (summary.buckets, summary.overlap) == (0, False)
+
+
+@pytest.mark.parametrize("knobs", [{}, {"bucket_bytes": 1}, {"overlap": False}, {"clip_norm": 0.1}])
+def test_one_rank_of_an_allreduce_is_serial(knobs):
+    serial, _ = trained(mode="serial", **{k: v for k, v in knobs.items() if k == "clip_norm"})
+    alone, _ = trained(mode="allreduce", **knobs)
+    np.testing.assert_array_equal(alone.theta, serial.theta)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "No such file or directory"),
+        (b"{", "not JSON"),
+        (b"\xff", "not a text in UTF-8"),
+        (b"{}", "no 'between'"),
+    ],
+)
+def test_costs_that_cannot_be_read(tmp_path, content, words):
+    path = tmp_path / "costs.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"^--costs {re.escape(str(path))}: .*{words}"):
+        trained(mode="allreduce", costs=str(path), out=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_costs_are_what_the_file_says_or_those_of_a_common_machine(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text(DEFAULT_COSTS.to_json().replace('"cores": 2', '"cores": 7'))
+    asked = TrainConfig(mode="allreduce", costs=str(path))
+    assert machine_costs(asked).cores == 7
+    assert machine_costs(TrainConfig()) == DEFAULT_COSTS

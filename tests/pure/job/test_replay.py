@@ -1,0 +1,344 @@
+"""Recorded runs repeated in one process: other delays, the same bits; and runs that cannot be."""
+
+import json
+import shutil
+import zlib
+
+import numpy as np
+import pytest
+
+import psrt
+from psrt import ConfigError, TrainConfig
+from psrt.cli.flags import parse_train
+from psrt.cli.simulate import parse_simulate
+from psrt.errors import ReplayError
+from psrt.history import Kind, read_history
+from psrt.history.replay import Sequencer
+from psrt.job.recorded import recorded_config
+from psrt.job.virtual import Scenario, run_in_virtual_time
+from psrt.simulation.cost_flags import VirtualCosts
+
+BASE = {"dataset": "synthetic:400x6x3", "hidden": (5,), "batch_size": 4, "steps": 15, "lr": 0.05}
+WORKERS = 3
+MODES = {
+    "serial": {"mode": "serial"},
+    "sync": {"mode": "sync", "servers": 2},
+    "sync, 1 backup": {"mode": "sync", "backup": 1, "servers": 2},
+    "async": {"mode": "async", "servers": 2, "hidden": ()},
+    "async, mean-inverse": {"mode": "async", "staleness_rate": "mean-inverse"},
+    "async, gap-aware": {"mode": "async", "staleness_rate": "gap-aware", "optimizer": "momentum"},
+    "async, delay-compensated": {"mode": "async", "staleness_rate": "delay-compensated"},
+    "ssp": {"mode": "ssp", "staleness": 1, "servers": 3, "optimizer": "adam"},
+    "softsync": {"mode": "softsync", "softsync": 2, "servers": 2, "clip_norm": 0.1},
+    "local-sgd": {"mode": "local-sgd", "local_steps": 4, "outer_lr": 0.7},
+    "local-sgd, servers": {"mode": "local-sgd", "local_steps": 4, "servers": 2},
+    "allreduce": {"mode": "allreduce", "bucket_bytes": 16},
+    "allreduce, node": {"mode": "allreduce", "allreduce": "node"},
+}
+#: Laws of computing: nothing that both have in common tells who is first.
+THEN = VirtualCosts(compute="lognormal:0.001:0.5")
+NOW = VirtualCosts(compute="exponential:0.002", link="0.01:1e5")
+
+
+def recorded(out, flags, **more):
+    """Record a run in virtual time."""
+    workers = 1 if flags["mode"] == "serial" else WORKERS
+    config = TrainConfig(**(BASE | flags | more), out=str(out), record=True)
+    return run_in_virtual_time(config, Scenario(workers=workers, costs=THEN))
+
+
+@pytest.fixture(scope="session")
+def asynchronous(tmp_path_factory):
+    """An asynchronous run: its folder, and what came out."""
+    out = tmp_path_factory.mktemp("runs") / "async"
+    return out, recorded(out, MODES["async"])
+
+
+@pytest.fixture
+def copy(asynchronous, tmp_path):
+    """A copy of its folder, to be damaged."""
+    return shutil.copytree(asynchronous[0], tmp_path / "copy")
+
+
+def replayed(folder, **more):
+    workers = len(read_history(folder).header.workers)
+    scenario = Scenario(workers=workers, costs=NOW)
+    return run_in_virtual_time(recorded_config(folder, **more), scenario)
+
+
+@pytest.mark.parametrize("flags", MODES.values(), ids=MODES)
+def test_the_same_bits_and_the_same_order(tmp_path, flags):
+    run = recorded(tmp_path / "then", flags)
+    again = replayed(tmp_path / "then", out=str(tmp_path / "now"), record=True)
+    np.testing.assert_array_equal(again.theta, run.theta)
+    then, now = read_history(tmp_path / "then"), read_history(tmp_path / "now")
+    for before, after in zip(then.shards, now.shards, strict=True):
+        for name in ("kind", "worker", "clock", "version", "tau", "samples", "rate", "flag"):
+            np.testing.assert_array_equal(before[name], after[name])
+
+
+@pytest.mark.parametrize("name", ["async", "softsync", "async, gap-aware", "ssp"])
+def test_another_order_is_another_run(tmp_path, name, monkeypatch):
+    """Servers that take what comes first do not come to the same, and that is found out."""
+    recorded(tmp_path / "then", MODES[name])
+    monkeypatch.setattr(Sequencer, "receive", lambda self: self._receive())
+    monkeypatch.setattr(Sequencer, "finish", lambda self: None)
+    with pytest.raises(ReplayError, match=r"came to other parameters: sha256 .* instead of"):
+        replayed(tmp_path / "then")
+
+
+def test_a_replay_may_be_repeated(tmp_path, asynchronous):
+    out, run = asynchronous
+    replayed(out, out=str(tmp_path / "once"), record=True)
+    assert (replayed(tmp_path / "once").theta == run.theta).all()
+
+
+def test_what_auto_chose_is_taken_again(tmp_path):
+    """Three numbers are summed otherwise than thousands; both are as they were."""
+    flags = {"mode": "allreduce", "hidden": (2000,), "schedule": "cosine", "steps": None}
+    recorded(tmp_path / "run", flags, epochs=0.2)
+    header = read_history(tmp_path / "run").header
+    assert header.extras != header.algorithm
+    simulated = psrt.simulate(recorded_config(tmp_path / "run"), workers=WORKERS)
+    plan = simulated.workers[0].strategy.plan
+    assert (plan.algorithm, plan.extras) == (header.algorithm, header.extras)
+
+
+def test_simulate_checks_what_it_came_to(asynchronous):
+    out, run = asynchronous
+    simulated = psrt.simulate(recorded_config(out), workers=WORKERS, seed=5)
+    np.testing.assert_array_equal(simulated.theta, run.theta)
+
+
+def test_a_serial_run_is_repeated_without_virtual_time(tmp_path):
+    lines = []
+    config = TrainConfig(**BASE, mode="serial", out=str(tmp_path / "run"), record=True)
+    run = psrt.run(config)
+    again = psrt.run(recorded_config(tmp_path / "run"), say=lines.append)
+    np.testing.assert_array_equal(again.theta, run.theta)
+    assert lines[0] == f"replay of {tmp_path / 'run'}"
+    sha256 = run.summary.parameters_sha256
+    assert lines[-1] == f"replay: the same parameters to the bit (sha256 {sha256})"
+
+
+def test_the_config_is_that_of_the_run(asynchronous):
+    out, _ = asynchronous
+    config = parse_train(["--replay", str(out), "--log-every", "3", "--seed", "0"])
+    assert config == recorded_config(out, log_every=3)
+    assert (config.mode, config.servers, config.hidden, config.steps) == ("async", 2, (), 15)
+    assert (config.out, config.record, config.replay) == (None, False, str(out))
+
+
+def test_delays_are_not_repeated_unless_asked_for(tmp_path):
+    recorded(tmp_path / "run", MODES["async"], jitter=0.1, straggler=((2, 0.1),), inject=[
+        "1:slow:2:3", "*:pause:4:0.5"
+    ])  # fmt: skip
+    config = recorded_config(tmp_path / "run")
+    assert (config.jitter, config.straggler, config.inject) == (0.0, (), ())
+    assert recorded_config(tmp_path / "run", jitter=0.2).jitter == 0.2
+    replayed(tmp_path / "run", inject=["0:delay:0.05"])
+
+
+def test_the_number_of_workers_is_that_of_the_run(asynchronous):
+    out, _ = asynchronous
+    assert parse_simulate(["--replay", str(out)])[1].workers == WORKERS
+    _, scenario = parse_simulate(["--replay", str(out), "--workers", "2"])
+    with pytest.raises(ConfigError, match="would not be that run: 2 workers instead of 3"):
+        run_in_virtual_time(recorded_config(out), scenario)
+    with pytest.raises(ConfigError, match="3 workers: start 5 ranks, not 1"):
+        psrt.run(recorded_config(out))
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--seed 3", "seed 3 instead of 0"),
+        ("--mode ssp --lr 0.1", "mode ssp instead of async; lr 0.1 instead of 0.05"),
+        ("--epochs 2", "epochs 2 instead of none"),
+        ("--dataset digits", "dataset digits instead of synthetic:400x6x3"),
+        ("--servers 1", "servers 1 instead of 2"),
+        ("--clip-norm 2", "clip-norm 2 instead of none"),
+    ],
+)
+def test_flags_that_contradict_the_run(asynchronous, flags, told):
+    out, _ = asynchronous
+    with pytest.raises(ConfigError) as error:
+        parse_train(["--replay", str(out), *flags.split()])
+    assert str(error.value) == f"--replay {out} would not be that run: {told}"
+
+
+def test_keys_of_a_file_contradict_it_as_well(asynchronous, tmp_path):
+    out, _ = asynchronous
+    (tmp_path / "c.toml").write_text("seed = 4\n")
+    with pytest.raises(ConfigError, match="seed 4 instead of 0"):
+        parse_train(["--replay", str(out), "--config", str(tmp_path / "c.toml")])
+
+
+def edit_header(run, **changes):
+    path = run / "history/header.json"
+    values = json.loads(path.read_text())
+    config = changes.pop("config", {})
+    values["config"] |= config
+    path.write_text(json.dumps(values | changes))
+
+
+def edit_events(run, change):
+    """Change the events of a run and give them the check sum of what they are now."""
+    path = run / "history/events.npy"
+    events = np.load(path)[:-1]
+    events = change(events)
+    end = np.zeros(1, events.dtype)
+    end["kind"], end["clock"] = Kind.END, len(events)
+    end["version"] = zlib.crc32(events.tobytes())
+    np.save(path, np.concatenate([events, end]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"psrt": "0.0.9"}, "psrt .* instead of 0.0.9"),
+        ({"numpy": "1.0"}, "numpy .* instead of 1.0"),
+        ({"code_sha256": "0" * 64}, r"other source code of psrt \(.* instead of 00000000\)"),
+        ({"data_sha256": "0" * 64}, r"other training data \(.* instead of 00000000\)"),
+        ({"initial_sha256": "0" * 64}, r"other initial parameters \(.* instead of 00000000\)"),
+        ({"n": 5}, r"\d+ parameters instead of 5"),
+    ],
+)
+def test_a_run_of_something_else(copy, changes, told):
+    edit_header(copy, **changes)
+    with pytest.raises(ConfigError, match=f"would not be that run: {told}$"):
+        replayed(copy)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"algorithm": "rign"}, {"extras": 5}, {"code_sha256": 5}, {"numerics": None}, {"extras": {}}],
+)
+def test_a_header_of_nonsense(copy, changes):
+    edit_header(copy, **changes)
+    with pytest.raises(ConfigError):
+        recorded_config(copy)
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"seed": 1}, "config.toml does not go with the history: seed 0 instead of 1"),
+        ({"lr": "fast"}, "not the config of a run: lr must be a number, got 'fast'"),
+        ({"staleness": 3}, "not the config of a run: --staleness 3 has no meaning"),
+        ({"seed": None}, "not the config of a run: it lacks seed"),
+        ({"warp": 3}, "knobs that this psrt lacks: warp"),
+    ],
+)
+def test_an_edited_config(copy, config, told):
+    edit_header(copy, config=config)
+    with pytest.raises(ConfigError, match=told):
+        recorded_config(copy)
+
+
+def test_an_edited_config_on_both_sides_comes_to_something_else(copy):
+    edit_header(copy, config={"lr": 0.25})
+    (copy / "config.toml").unlink()
+    with pytest.raises(ReplayError, match="came to other parameters"):
+        replayed(copy)
+
+
+def swap_takes(events):
+    """Swap the first two pushes of two workers that come one after the other at shard 0."""
+    takes = np.flatnonzero((events["kind"] == Kind.RECEIVE) & (events["shard"] == 0))
+    workers = events["worker"][takes]
+    i = next(i for i in range(4, len(takes)) if workers[i] != workers[i + 1])
+    events[[takes[i], takes[i + 1]]] = events[[takes[i + 1], takes[i]]]
+    return events
+
+
+def drop_last_leave(events):
+    return np.delete(events, np.flatnonzero(events["kind"] == Kind.LEFT)[-1])
+
+
+def repeat_last_leave(events):
+    last = np.flatnonzero(events["kind"] == Kind.LEFT)[-1]
+    return np.insert(events, last + 1, events[last])
+
+
+def drop_last_push(events):
+    return np.delete(events, np.flatnonzero(events["kind"] == Kind.RECEIVE)[-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (swap_takes, r"diverges at event \d+ of shard \d: worker \d pushed clock"),
+        (drop_last_leave, r"shard \d waits for a message after the \d+ that it took"),
+        (repeat_last_leave, r"diverges at event \d+ of shard \d: it is over, in the recorded run"),
+        (drop_last_push, r"at event \d+ of shard \d: .*pushed clock 14 .* it left at clock 15"),
+    ],
+)
+def test_events_that_did_not_happen_so(copy, change, told):
+    edit_events(copy, change)
+    with pytest.raises(ReplayError, match=told):
+        replayed(copy)
+
+
+def test_a_damaged_history(copy):
+    path = copy / "history/events.npy"
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match="damaged: its check sum is not that of its events"):
+        replayed(copy)
+
+
+def test_what_it_came_to_must_be_known(copy):
+    (copy / "summary.json").unlink()
+    with pytest.raises(ConfigError, match="what it came to is not known"):
+        replayed(copy)
+
+
+def test_its_history_folder_will_do(asynchronous):
+    out, run = asynchronous
+    assert (replayed(out / "history").theta == run.theta).all()
+
+
+@pytest.mark.parametrize("name", [".", "history/.."])
+def test_it_is_not_written_over(asynchronous, name):
+    out, _ = asynchronous
+    before = (out / "summary.json").read_text()
+    with pytest.raises(ConfigError, match="is the run that --replay is to repeat"):
+        replayed(out, out=str(out / name), overwrite=True)
+    assert (out / "summary.json").read_text() == before
+
+
+def test_a_run_without_a_history(tmp_path):
+    psrt.run(TrainConfig(**BASE, mode="serial", out=str(tmp_path / "run")))
+    with pytest.raises(ConfigError, match="holds no history; a run keeps one with --record"):
+        recorded_config(tmp_path / "run")
+    with pytest.raises(ConfigError, match="no run at"):
+        recorded_config(tmp_path / "nowhere")
+
+
+def test_a_run_without_numbers(tmp_path):
+    config = TrainConfig(**BASE, mode="async", out=str(tmp_path / "run"), record=True)
+    run_in_virtual_time(config, Scenario(workers=2, numerics=False))
+    with pytest.raises(ConfigError, match="simulated without numerics"):
+        psrt.simulate(recorded_config(tmp_path / "run"), workers=2)
+
+
+def test_a_run_in_which_a_worker_died(tmp_path):
+    config = TrainConfig(**BASE, mode="async", out=str(tmp_path / "run"), record=True)
+    run_in_virtual_time(config, Scenario(workers=2, crashes=((1, 0.005),)))
+    with pytest.raises(ConfigError, match="worker 1 died in it, which a replay cannot repeat"):
+        psrt.simulate(recorded_config(tmp_path / "run"), workers=2)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "told"),
+    [
+        ({"numerics": False}, "--no-numerics has no meaning with --replay"),
+        ({"crashes": ((1, 0.005),)}, "--crash has no meaning with --replay"),
+    ],
+)
+def test_a_replay_has_numbers_and_no_deaths(asynchronous, scenario, told):
+    out, _ = asynchronous
+    with pytest.raises(ConfigError, match=told):
+        run_in_virtual_time(recorded_config(out), Scenario(workers=WORKERS, **scenario))

@@ -1,0 +1,246 @@
+"""A job in virtual time leaves behind what a run does, and the same seed the same files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from psrt.config import TrainConfig, read_toml
+from psrt.errors import ConfigError, DivergedError, TransportError
+from psrt.history import Kind, read_history
+from psrt.job.local import run
+from psrt.job.virtual import Scenario, run_in_virtual_time
+from psrt.report import Summary, read_metrics
+from psrt.simulation.cost_flags import VirtualCosts
+
+BASE = TrainConfig(
+    dataset="synthetic:70x5x3", hidden=(4,), batch_size=6, epochs=3, lr=0.05, log_every=3, seed=2,
+    record=True, out="run",
+)  # fmt: skip
+MODES = {
+    "sync": {"mode": "sync", "servers": 2},
+    "backups": {"mode": "sync", "backup": 1, "servers": 2},
+    "async": {"mode": "async", "servers": 2},
+    "ssp": {"mode": "ssp", "staleness": 1, "servers": 3},
+    "softsync": {"mode": "softsync", "softsync": 2},
+    "local-sgd": {"mode": "local-sgd", "local_steps": 3, "servers": 1},
+    "local-sgd by ring": {"mode": "local-sgd", "local_steps": 2, "allreduce": "ring"},
+    "post-local": {"mode": "local-sgd", "local_steps": 4, "post_local_epoch": 1, "outer_lr": 0.7},
+    "allreduce": {"mode": "allreduce", "allreduce": "auto"},
+}
+FILES = {"config.toml", "metrics.jsonl", "simulation.json", "summary.json"}
+
+
+@pytest.fixture(autouse=True)
+def _in_its_own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Run a job and return its files by name, and what was said."""
+
+    def keep(config, scenario):
+        said = []
+        config = dataclasses.replace(config, overwrite=True)
+        run_in_virtual_time(config, scenario, say=said.append)
+        root = tmp_path / "run"
+        files = {path for path in root.rglob("*") if path.is_file()}
+        return {str(path.relative_to(root)): path.read_bytes() for path in files}, said
+
+    return keep
+
+
+def config(name, **more):
+    return dataclasses.replace(BASE, **MODES[name], **more)
+
+
+@pytest.mark.parametrize("numerics", [True, False])
+@pytest.mark.parametrize("name", MODES)
+def test_every_mode_leaves_the_files_of_a_run(kept, tmp_path, name, numerics):
+    files, said = kept(config(name), Scenario(3, numerics=numerics))
+    history = {"history/header.json", "history/events.npy"}
+    assert set(files) == FILES | history | ({"model.safetensors"} if numerics else set())
+    summary = Summary.from_json(files["summary.json"].decode())
+    assert (summary.workers, summary.mpi, summary.epochs) == (3, "", 3)
+    assert summary.samples == 3 * 70 or name == "backups"
+    assert (summary.parameters, bool(summary.parameters_sha256)) == (39, numerics)
+    assert (summary.test_accuracy is not None) == numerics
+    records = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [record["step"] for record in records] == [3, 4, 6, 8, 9, 12]
+    assert all((record["loss"] is not None) == numerics for record in records)
+    assert numerics or not any(record["gap_mean"] for record in records)
+    assert numerics or summary.staleness.gap.count == 0
+    assert records[-1]["seconds"] == pytest.approx(summary.seconds, rel=0.05)
+    settings = read_toml(files["config.toml"].decode(), source="run")
+    assert TrainConfig(**settings).mode == summary.mode
+    simulation = json.loads(files["simulation.json"])
+    assert simulation["seconds"] > summary.seconds - 1e-6 > 0  # which is in whole microseconds
+    assert (simulation["workers"], simulation["numerics"]) == (3, numerics)
+    assert len(simulation["servers"]) == summary.servers
+    assert any("loss" in line for line in said) == numerics
+    found = read_history("run")
+    assert (found.header.simulated, found.header.numerics) == (True, numerics)
+    assert len(found.finals) == max(1, summary.servers)
+    applied = sum(int((events["kind"] == Kind.APPLY).sum()) for events in found.shards)
+    assert applied >= sum(summary.staleness.histogram) * (summary.servers > 0)
+
+
+@pytest.mark.parametrize("numerics", [True, False])
+@pytest.mark.parametrize("name", MODES)
+def test_the_same_seed_is_the_same_files_to_the_bit(kept, name, numerics):
+    scenario = Scenario(3, numerics=numerics)
+    files, _ = kept(config(name), scenario)
+    assert kept(config(name), scenario)[0] == files
+    others, _ = kept(config(name, seed=3), scenario)
+    assert others["history/events.npy"] != files["history/events.npy"]
+    assert others["metrics.jsonl"] != files["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["sync", "backups", "async", "ssp", "softsync", "local-sgd"])
+@pytest.mark.parametrize("numerics", [True, False])
+def test_servers_go_on_without_a_worker_that_crashes(kept, name, numerics):
+    scenario = Scenario(4, numerics=numerics, crashes=((1, 0.0045), (3, 1e9)))
+    files, said = kept(config(name), scenario)
+    simulation, summary = (json.loads(files[f]) for f in ("simulation.json", "summary.json"))
+    assert simulation["crashed"] == [1]  # the other one is done by then
+    assert 0 < summary["waiting"][1]["share"] < 1  # of the time that it lived
+    assert simulation["crash"] == [[1, 0.0045], [3, 1e9]]
+    assert summary["samples"] < 3 * 70
+    assert summary["epochs"] == 3
+    assert json.loads(files["metrics.jsonl"].splitlines()[-1])["step"] == 9
+    assert "crashed" in said[-1]
+    assert "worker 1 at 0.0045 s" in said[-1]
+    clocks = [events["clock"].max() for events in read_history("run").workers]
+    assert clocks[1] < 8 <= min(clocks[0], clocks[2], clocks[3])
+
+
+def test_records_do_not_wait_for_the_dead(tmp_path):
+    """A line is written when the last of the living has come to it, not at the end."""
+    lines = []
+
+    def say(line):
+        lines.append((line, len(read_metrics(tmp_path / "run" / "metrics.jsonl"))))
+
+    run_in_virtual_time(config("async"), Scenario(4, crashes=((1, 0.002),)), say=say)
+    written = [count for line, count in lines if line.startswith("epoch")]
+    assert written == list(range(1, 1 + len(written)))
+
+
+def test_the_first_worker_is_as_mortal_as_the_others(kept):
+    files, _ = kept(config("ssp"), Scenario(3, crashes=((0, 0.003),)))
+    assert json.loads(files["simulation.json"])["crashed"] == [0]
+    assert json.loads(files["summary.json"])["test_accuracy"] > 0
+
+
+def test_without_servers_all_wait_for_the_dead(tmp_path):
+    with pytest.raises(TransportError, match=r"worker 2 \(rank 2\) crashed at 0.003 s; .* waits"):
+        run_in_virtual_time(config("allreduce"), Scenario(3, crashes=((2, 0.003),)))
+    assert not (tmp_path / "run" / "summary.json").exists()
+    with pytest.raises(ConfigError, match="has no end: the run was cut off"):
+        read_history("run")
+
+
+def test_a_run_that_diverges_leaves_no_summary(tmp_path):
+    with pytest.raises(DivergedError):
+        run_in_virtual_time(config("async", lr=1e6, epochs=30), Scenario(3))
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_real_run_in_the_same_folder_replaces_all_of_it(tmp_path, kept):
+    kept(config("async"), Scenario(3))
+    with pytest.raises(ConfigError, match=r"holds a run already .*simulation\.json"):
+        run(dataclasses.replace(BASE, mode="serial"))
+    run(dataclasses.replace(BASE, mode="serial", overwrite=True, record=False))
+    assert {path.name for path in (tmp_path / "run").iterdir()} == (
+        FILES - {"simulation.json"} | {"model.safetensors"}
+    )
+
+
+def test_what_cannot_be_touches_nothing(tmp_path):
+    for scenario, message in (
+        (Scenario(0), "a job needs at least 1 worker, got 0"),
+        (Scenario(20), "a step of 20 workers together takes 120 samples"),
+        (Scenario(3, VirtualCosts("run:gone")), "no run at gone"),
+        (Scenario(3, crashes=((3, 1.0),)), "crash names worker 3 that is not there, the last is 2"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            run_in_virtual_time(config("async"), scenario)
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestTime:
+    """Virtual time is what arithmetic says."""
+
+    def speed(self, workers, servers=1, parameters=1_000_000, **costs):
+        asked = TrainConfig(mode="async", servers=servers, steps=20, batch_size=10)
+        scenario = Scenario(workers, VirtualCosts(**costs), numerics=False, parameters=parameters)
+        return run_in_virtual_time(asked, scenario).summary
+
+    def test_free_messages_leave_computing_alone(self):
+        costs = {"compute": "constant:0.01", "link": "0:inf", "server_apply": "inf"}
+        found = self.speed(7, **costs)
+        assert found.seconds == pytest.approx(20 * 0.01)
+        assert found.samples_per_second == pytest.approx(7 * 10 / 0.01)
+
+    def test_one_server_saturates_and_two_take_twice_as_much(self):
+        """W pushes of 4 MB through a link of 1 GB/s: 250 a second, however many workers push."""
+        costs = {"compute": "constant:0.001", "link": "0:1e9", "server_apply": "inf"}
+        for servers in (1, 2):
+            few, many = (self.speed(w, servers, **costs).samples_per_second for w in (16, 32))
+            assert few == pytest.approx(servers * 250 * 10, rel=0.1)
+            assert many == pytest.approx(few, rel=0.1)
+
+    def test_updates_take_their_time(self):
+        costs = {"compute": "constant:0.001", "link": "0:inf", "server_apply": "1e9"}
+        assert self.speed(16, **costs).samples_per_second == pytest.approx(2500, rel=0.1)
+
+    def test_a_server_s_load_is_told(self, kept):
+        costs = VirtualCosts("constant:0.0001", "0:1e6", "1e6")
+        files, said = kept(config("async"), Scenario(3, costs))
+        for load in json.loads(files["simulation.json"])["servers"]:
+            assert 0.5 < load["link_in"] <= 1
+            assert 0.5 < load["link_out"] <= 1
+            assert 0.3 < load["apply"] <= 1
+        assert "servers busy" in said[-1]
+
+    def test_a_worker_that_is_slow_is(self):
+        asked = TrainConfig(mode="async", steps=10, inject=["1:slow:3"])
+        costs = VirtualCosts("constant:0.01", "0:inf", "inf")
+        found = run_in_virtual_time(asked, Scenario(3, costs, numerics=False, parameters=9))
+        assert found.summary.seconds == pytest.approx(0.3)
+
+
+def test_what_is_said_at_the_end(kept):
+    _, said = kept(config("ssp"), Scenario(3))
+    names = [line.split("  ")[0] for line in said[-1].splitlines()]
+    told = ["virtual time", "events", "waiting", "waited for", "servers busy", "skew"]
+    assert [name for name in names if name in told] == told
+    assert "staleness τ of the gradients in the updates" in names
+    shares = [line.split()[-2] for line in said[-1].splitlines() if line.endswith("%")]
+    assert math.fsum(map(float, shares[-3:])) <= 100.2
+
+
+def test_epochs_without_numerics_are_those_of_the_data():
+    asked = TrainConfig(mode="sync", epochs=2, dataset="synthetic:100x5x3", batch_size=7)
+    found = run_in_virtual_time(asked, Scenario(3, numerics=False, parameters=11)).summary
+    assert (found.steps, found.samples, found.epochs) == (10, 200, 2)
+
+
+def test_steps_without_numerics_need_no_data():
+    asked = TrainConfig(mode="sync", steps=5, dataset="gone.npz", batch_size=7)
+    found = run_in_virtual_time(asked, Scenario(3, numerics=False, parameters=11)).summary
+    assert (found.steps, found.samples, found.parameters) == (5, 3 * 5 * 7, 11)
+    with pytest.raises(ConfigError, match=r"gone\.npz"):  # whose shape tells the model's size
+        run_in_virtual_time(asked, Scenario(3, numerics=False))
+
+
+def test_the_model_of_the_flags_has_its_size_without_its_data():
+    asked = TrainConfig(mode="async", steps=1, dataset="synthetic:900000000x20x10", hidden=(30,))
+    found = run_in_virtual_time(asked, Scenario(3, numerics=False)).summary
+    assert found.parameters == 20 * 30 + 30 + 30 * 10 + 10
+    assert np.isnan(found.train_loss)

@@ -1,0 +1,142 @@
+"""A worker's side of the parameter server, against scripted answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from psrt.errors import ProtocolError
+from psrt.messages import Leave, Params, Push
+from psrt.partition import even_spans
+from psrt.runtime.strategies.base import Outcome, Step, Waiting
+from psrt.runtime.strategies.push_pull import PushPull
+from psrt.transport import NO_PAYLOAD, Wiring, drive
+from psrt.transport.port import GRADIENT
+
+
+class Scripted:
+    """Worker 1, at rank 4, of servers at the ranks from 0 on."""
+
+    rank = 4
+
+    def __init__(self, shards, answers=()):
+        servers = tuple(range(shards))
+        self.wiring = Wiring(
+            6, workers=(shards + 5, 4), servers=servers, spans=even_spans(6, shards)
+        )
+        self.gradient = np.array([3, 0, 4, 0, 0, 0, 99, 99, 99], np.float32)
+        self.sent, self.answers, self.whom = [], list(answers), None
+        self.time = 0.0
+
+    def now(self):
+        return self.time
+
+    def send(self, to, message, region=NO_PAYLOAD):
+        self.sent.append((to, message, region))
+
+    async def receive(self):
+        self.time += 1.0
+        return self.answers.pop(0)
+
+
+def answer(shard, version, clock=1, staleness=0):
+    return Params(shard, version, clock, staleness)
+
+
+def step(port, *, clock=0, samples=8, strategy=None, **knobs):
+    strategy = strategy or PushPull(port, **knobs)
+    return strategy, drive(strategy.step(Step(clock, samples, 0.25)))
+
+
+def test_one_shard():
+    port = Scripted(1, [answer(0, 7, clock=1, staleness=4), answer(0, 9, clock=2, staleness=1)])
+    strategy, outcome = step(port)
+    assert outcome[:5] == Outcome(1, 4, 1, 4, 0)[:5]
+    assert port.sent == [(0, Push(1, 0, 0, 8, 0.25, 0.0), GRADIENT)]
+    _, outcome = step(port, clock=1, strategy=strategy)
+    assert outcome[:5] == Outcome(2, 1, 1, 1, 0)[:5]
+    assert port.sent[1][1] == Push(1, 1, 7, 8, 0.25, 0.0)
+
+
+def test_a_wait_is_told_by_the_last_answer():
+    """A second passes with every answer; of the held part the last one says whom it was for."""
+    first, last = answer(1, 1)._replace(held=0.9), answer(0, 1)._replace(held=1.5)
+    for awaited, expected in ((-1, Waiting(0.0, 1.5, 0.5)), (2, Waiting(1.5, 0.0, 0.5, whom=2))):
+        _, outcome = step(Scripted(2, [first, last._replace(awaited=awaited)]))
+        assert outcome.waiting == expected
+    _, outcome = step(Scripted(1, [answer(0, 1)._replace(held=9.0)]))
+    assert outcome.waiting == Waiting(server=1.0)  # no longer than this worker waited
+
+
+def test_gaps_are_handed_on_where_they_were_measured():
+    given = [answer(0, 1)._replace(gap=0.25), answer(1, 1)._replace(gap=0.5), answer(2, 1)]
+    _, outcome = step(Scripted(3, given))
+    assert (outcome.gap_sum, outcome.gap_count) == (0.75, 2)
+    _, outcome = step(Scripted(1, [answer(0, 1)]))
+    assert (outcome.gap_sum, outcome.gap_count) == (0.0, 0)
+
+
+def test_every_shard_has_a_version_of_its_own():
+    port = Scripted(3, [answer(2, 5, staleness=1), answer(0, 3, staleness=6), answer(1, 9)])
+    strategy, outcome = step(port)
+    assert outcome[:5] == Outcome(1, 7, 3, 6, skew=6)[:5]
+    port.sent.clear()
+    port.answers = [answer(i, 10, clock=2) for i in range(3)]
+    step(port, clock=1, strategy=strategy)
+    assert [(to, push.version) for to, push, _ in port.sent] == [(0, 3), (1, 9), (2, 5)]
+
+
+def test_a_push_without_samples_has_no_payload():
+    port = Scripted(2, [answer(0, 1), answer(1, 1)])
+    step(port, samples=0, clip_norm=1.0)
+    assert [(region, push.samples, push.norm) for _, push, region in port.sent] == [
+        (NO_PAYLOAD, 0, 0.0)
+    ] * 2
+
+
+def test_the_norm_is_of_the_whole_gradient_and_not_of_what_lies_behind_it():
+    port = Scripted(2, [answer(0, 1), answer(1, 1)])
+    step(port, clip_norm=1.0)
+    assert [push.norm for _, push, _ in port.sent] == [5.0, 5.0]
+
+
+def test_backups_may_carry_it_further():
+    port = Scripted(1, [answer(0, 6, clock=6, staleness=6)])
+    assert step(port)[1].clock == 6
+
+
+def test_a_shard_that_is_behind_is_read_again_until_all_are_at_one_clock():
+    script = [answer(1, 1, clock=1), answer(0, 3, clock=3, staleness=3), answer(2, 3, clock=3)]
+    script += [answer(1, 4, clock=4), answer(2, 5, clock=5), answer(0, 5, clock=5)]
+    script += [answer(1, 5, clock=5)]
+    port = Scripted(3, script)
+    strategy, outcome = step(port)
+    assert outcome[:5] == Outcome(5, 3, 3, 3, skew=0)[:5]  # τ is that of the push with the gradient
+    again = [(to, push.clock, push.version, push.samples, r) for to, push, r in port.sent[3:]]
+    assert again == [
+        (1, 3, 1, 0, NO_PAYLOAD),
+        (0, 4, 3, 0, NO_PAYLOAD),
+        (2, 4, 3, 0, NO_PAYLOAD),
+        (1, 5, 4, 0, NO_PAYLOAD),
+    ]
+    assert strategy.versions == [5, 5, 5]
+    assert port.answers == []
+
+
+def test_leaving_is_said_to_every_shard():
+    port = Scripted(2)
+    drive(PushPull(port).leave(17))
+    assert port.sent == [(0, Leave(1, 17), NO_PAYLOAD), (1, Leave(1, 17), NO_PAYLOAD)]
+
+
+def test_anything_but_parameters_is_refused():
+    port = Scripted(1, [Leave(0, 0)])
+    with pytest.raises(ProtocolError, match=r"worker 1 was sent Leave.*, expected parameters"):
+        step(port)
+
+
+def test_it_says_whom_it_waits_for():
+    port = Scripted(2, [answer(0, 1, clock=8), answer(1, 1, clock=8)])
+    step(port, clock=7)
+    for who in ("rank 0, 1", "worker 1", "clock 7"):
+        assert who in port.whom()

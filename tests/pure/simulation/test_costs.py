@@ -1,0 +1,184 @@
+"""The model of links, exactly: what one message takes, what many take that want the same link."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from psrt.config import TrainConfig
+from psrt.errors import ConfigError
+from psrt.job.simulation import simulate
+from psrt.messages import Push
+from psrt.partition import even_spans
+from psrt.simulation import Costs, VirtualWorld
+from psrt.transport import NO_PAYLOAD, Wiring
+from psrt.transport.frames import FRAME_BYTES
+from psrt.transport.port import GRADIENT
+
+#: Parameters, latency in seconds, bytes per second: whole numbers, so times are exact.
+N, LATENCY, RATE = 48, 8.0, 64.0
+#: Seconds that a link is busy with a frame, and with a frame and N parameters.
+FRAME = FRAME_BYTES / RATE
+LONG = (FRAME_BYTES + 4 * N) / RATE
+COSTS = Costs(latency=lambda _: LATENCY, bandwidth=RATE)
+
+
+def world(workers=1, servers=1, costs=COSTS):
+    wiring = Wiring(
+        N,
+        workers=tuple(range(servers, servers + workers)),
+        servers=tuple(range(servers)),
+        spans=even_spans(N * servers, servers),
+    )
+    return VirtualWorld(wiring, seed=3, costs=costs)
+
+
+def push(worker=0, clock=0):
+    return Push(worker, clock, 0, 1, 0.0, 0.0)
+
+
+async def sends(port, *messages):
+    """Send (when, rank, region) each."""
+    for clock, (when, to, region) in enumerate(messages):
+        await port.pause(when - port.now())
+        port.send(to, push(port.wiring.worker_of(port.rank) or 0, clock), region)
+
+
+async def arrivals(port, count):
+    """Return who was heard of when, and which of its messages it was."""
+    heard = []
+    for _ in range(count):
+        message = await port.receive()
+        heard.append((port.now(), message.worker, message.clock))
+    return heard
+
+
+class TestOneMessage:
+    @pytest.mark.parametrize(("region", "busy"), [(NO_PAYLOAD, FRAME), (GRADIENT, LONG)])
+    def test_it_takes_its_latency_and_its_bytes_once(self, region, busy):
+        it = world()
+        found = it.run({0: arrivals(it.ports[0], 1), 1: sends(it.ports[1], (5.0, 0, region))})
+        assert found[0] == [(5.0 + LATENCY + busy, 0, 0)]
+
+    def test_bytes_that_nobody_queues_for_come_on_top(self):
+        it = world(costs=Costs(latency=lambda _: LATENCY, bandwidth=RATE, per_byte=0.5))
+        found = it.run({0: arrivals(it.ports[0], 1), 1: sends(it.ports[1], (0.0, 0, GRADIENT))})
+        assert found[0] == [(LATENCY + LONG + (FRAME_BYTES + 4 * N) / 2, 0, 0)]
+
+    def test_no_bandwidth_is_no_bytes_and_no_event_more(self):
+        counts = []
+        for rate in (math.inf, RATE):
+            it = world(costs=Costs(latency=lambda _: LATENCY, bandwidth=rate))
+            found = it.run({0: arrivals(it.ports[0], 1), 1: sends(it.ports[1], (0.0, 0, GRADIENT))})
+            counts.append(it.events)
+            assert found[0][0][0] == LATENCY + (4 * N + 64) / rate
+        assert counts[1] == counts[0] + 1
+
+
+class TestManyMessages:
+    def test_those_for_one_rank_come_in_one_after_the_other(self):
+        workers = 5
+        it = world(workers)
+        roles = {r: sends(it.ports[r], (0.0, 0, GRADIENT)) for r in range(1, 1 + workers)}
+        found = it.run(roles | {0: arrivals(it.ports[0], workers)})
+        assert [time for time, *_ in found[0]] == [LATENCY + k * LONG for k in range(1, 6)]
+        assert sorted(worker for _, worker, _ in found[0]) == list(range(5))
+
+    def test_those_of_one_rank_leave_one_after_the_other(self):
+        it = world(servers=4)
+        sent = [(0.0, to, GRADIENT) for to in range(4)]
+        roles = {to: arrivals(it.ports[to], 1) for to in range(4)}
+        found = it.run(roles | {4: sends(it.ports[4], *sent)})
+        assert [found[to][0][0] for to in range(4)] == [LATENCY + k * LONG for k in range(1, 5)]
+
+    def test_those_of_a_pair_do_not_pay_at_both_ends(self):
+        it = world()
+        sent = [(0.0, 0, GRADIENT)] * 3
+        found = it.run({0: arrivals(it.ports[0], 3), 1: sends(it.ports[1], *sent)})
+        assert found[0] == [(LATENCY + (k + 1) * LONG, 0, k) for k in range(3)]
+
+    def test_a_link_that_was_idle_does_not_save_up(self):
+        it = world()
+        sent = [(0.0, 0, NO_PAYLOAD), (100.0, 0, GRADIENT), (101.0, 0, NO_PAYLOAD)]
+        found = it.run({0: arrivals(it.ports[0], 3), 1: sends(it.ports[1], *sent)})
+        first, second = LATENCY + FRAME, 100.0 + LATENCY + LONG
+        assert [time for time, *_ in found[0]] == [first, second, second + FRAME]
+
+    def test_both_directions_are_free_at_a_time(self):
+        async def talks(port, to):
+            port.send(to, push(), GRADIENT if port.rank else 0)
+            return await arrivals(port, 1)
+
+        it = world()
+        found = it.run({0: talks(it.ports[0], 1), 1: talks(it.ports[1], 0)})
+        assert [found[rank][0][0] for rank in (0, 1)] == [LATENCY + LONG] * 2
+
+    def test_the_way_in_is_taken_in_order_of_arrival_not_of_sending(self):
+        """Rank 1 sends first, but from farther away."""
+        latencies = iter((20.0, 8.0))
+        it = world(2, costs=Costs(latency=lambda _: next(latencies), bandwidth=RATE))
+        roles = {1: sends(it.ports[1], (0.0, 0, GRADIENT)), 2: sends(it.ports[2], (1.0, 0, 0))}
+        found = it.run(roles | {0: arrivals(it.ports[0], 2)})
+        assert found[0] == [(1.0 + 8.0 + LONG, 1, 0), (20.0 + LONG, 0, 0)]
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_those_of_a_pair_keep_their_order_whatever_each_takes(self, seed):
+        it = VirtualWorld(
+            world(3).wiring,
+            seed=seed,
+            costs=Costs(latency=lambda rng: rng.exponential(), bandwidth=2000.0),
+        )
+        sent = [(0.0, 0, (NO_PAYLOAD, GRADIENT)[k % 2]) for k in range(40)]
+        roles = {rank: sends(it.ports[rank], *sent) for rank in (1, 2, 3)}
+        heard = it.run(roles | {0: arrivals(it.ports[0], 120)})[0]
+        for worker in range(3):
+            assert [clock for _, who, clock in heard if who == worker] == list(range(40))
+        times = [time for time, *_ in heard]
+        # A link has no room for more than its bytes.
+        for earlier, later in zip(times, times[20:], strict=False):
+            assert later - earlier >= 20 * FRAME_BYTES / 2000.0 - 1e-9
+
+
+@pytest.mark.parametrize("workers", [2, 6])
+def test_a_server_saturates(workers):
+    """However fast the workers are, a step takes the time of W gradients on the server's link.
+
+    While the k-th worker takes its answer, those before it already push again; so a round takes
+    one message more than W, the first and the last one the W answers on top.
+    """
+    steps, rate = 4, 1e5
+    asked = TrainConfig(mode="sync", servers=1, steps=steps, hidden=(4,))
+    costs = Costs(compute=lambda *_: 1e-6, latency=lambda _: 1e-6, bandwidth=rate)
+    run = simulate(asked, workers=workers, costs=costs)
+    one = (FRAME_BYTES + 4 * run.theta.size) / rate
+    messages = 2 * workers + (steps - 1) * (workers + 1)
+    assert run.seconds == pytest.approx(messages * one, abs=1e-3)
+
+
+@pytest.mark.parametrize("bandwidth", [0.0, -1.0, math.nan])
+def test_a_bandwidth_that_cannot_be(bandwidth):
+    with pytest.raises(ConfigError, match=r"^a link's bandwidth must be more than 0 bytes/s, got "):
+        Costs(bandwidth=bandwidth)
+
+
+@pytest.mark.parametrize("per_byte", [-1e-9, math.inf, math.nan])
+def test_bytes_that_cost_what_cannot_be(per_byte):
+    with pytest.raises(ConfigError, match="seconds per byte must be finite and 0 or more, got"):
+        Costs(per_byte=per_byte)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan])
+@pytest.mark.parametrize("what", ["compute", "latency", "apply"])
+def test_draws_that_are_no_times(what, seconds):
+    asked = TrainConfig(mode="async", servers=1, steps=2, hidden=(4,))
+    costs = Costs(**{what: lambda *_: seconds})
+    with pytest.raises(ConfigError, match=r"^costs must be finite and 0 or more seconds, one came"):
+        simulate(asked, workers=2, costs=costs)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan])
+def test_a_sum_that_takes_what_cannot_be(seconds):
+    asked = TrainConfig(mode="allreduce", allreduce="ring", steps=2, hidden=(4,))
+    with pytest.raises(ConfigError, match=r"^costs must be finite and 0 or more seconds, one came"):
+        simulate(asked, workers=2, costs=Costs(reduce=lambda _: seconds))

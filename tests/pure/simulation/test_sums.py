@@ -1,0 +1,264 @@
+"""Sums that all come to: their bits, their bytes, and exactly when they are over."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from psrt.collective import ALGORITHMS
+from psrt.collective.analysis.cost import Costs as MessageCosts
+from psrt.collective.analysis.machine import MachineCosts, NodeCosts
+from psrt.config import TrainConfig
+from psrt.job.simulation import simulate
+from psrt.optim import BLOCK
+from psrt.partition import Span, even_spans
+from psrt.simulation import Costs, VirtualWorld
+from psrt.transport import EXTRA, Wiring
+
+LATENCY, RATE = 0.5, 64.0
+
+
+def numbers(size, n, seed=1):
+    """Return numbers whose sum shows the order of addition in its last bits."""
+    rng = np.random.default_rng(seed)
+    return [
+        (rng.standard_normal(n) * 10 ** rng.uniform(-3, 3, n)).astype(np.float32)
+        for _ in range(size)
+    ]
+
+
+def workers_only(size, n, role, costs, **options):
+    it = VirtualWorld(Wiring(n, workers=tuple(range(size))), seed=4, costs=costs, **options)
+    results = it.run({rank: role(it.ports[rank]) for rank in range(size)})
+    return [results[rank] for rank in range(size)], it
+
+
+def summed(size, n, algorithm, costs, *, takes=True):
+    """Sum twice, n elements taken or in place; return by rank what came out, and the world."""
+    given = numbers(size, n)
+
+    async def role(port):
+        got = []
+
+        def take(span, sums):
+            span.of(port.theta)[:] = sums
+            sums[:] = np.nan  # they may be overwritten
+
+        reduction = port.reduction(Span(0, n), algorithm, take if takes else None)
+        for _ in range(2):
+            port.gradient[:n] = given[port.rank]
+            reduction.begin()
+            await reduction.finish()
+            got.append((port.theta if takes else port.gradient[:n]).copy())
+        assert (got[0] == got[1]).all()
+        return got[0]
+
+    return workers_only(size, n, role, costs)
+
+
+def in_order(vectors, first=0):
+    """Add float32 by float32: one first, then the others as they come."""
+    total = vectors[first].copy()
+    for rank, vector in enumerate(vectors):
+        if rank != first:
+            total += vector
+    return total
+
+
+class TestBits:
+    @pytest.mark.parametrize("n", [0, 1, 7, 100, BLOCK + 5])
+    @pytest.mark.parametrize("size", [1, 2, 3, 5])
+    def test_by_node_each_owner_adds_the_others_to_its_own(self, size, n):
+        given = numbers(size, n)
+        expected = np.empty(n, np.float32)
+        for owner, own in enumerate(even_spans(n, size)):
+            own.of(expected)[:] = in_order([own.of(vector) for vector in given], owner)
+        results, it = summed(size, n, "node", Costs())
+        for result in results:
+            assert result.tobytes() == expected.tobytes()
+        for port, own in zip(it.ports, even_spans(n, size), strict=True):
+            assert port.bytes_sent == port.bytes_received == 2 * 4 * own.size * (size - 1)
+
+    @pytest.mark.parametrize(
+        ("algorithm", "costs"), [("node", Costs()), ("mpi", Costs(reduce=lambda _: 1.0))]
+    )
+    def test_what_all_want_whole_is_added_in_worker_order(self, algorithm, costs):
+        given = numbers(5, 40)
+        for result in summed(5, 40, algorithm, costs, takes=False)[0]:
+            assert result.tobytes() == in_order(given).tobytes()
+
+    def test_the_librarys_are_added_in_worker_order(self):
+        given = numbers(5, 40)
+        for result in summed(5, 40, "mpi", Costs(reduce=lambda _: 1.0))[0]:
+            assert result.tobytes() == in_order(given).tobytes()
+
+    @pytest.mark.parametrize("reduce", [None, lambda _: 1.0])
+    @pytest.mark.parametrize("algorithm", ["ring", "node"])
+    def test_without_numerics_the_extras_are_summed_all_the_same(self, algorithm, reduce):
+        """They say when to stop."""
+
+        async def role(port):
+            port.gradient[:] = port.rank + np.arange(EXTRA)
+            head = port.reduction(Span(10, 10 + EXTRA), algorithm, None)
+            head.begin()
+            await head.finish()
+            return port.gradient.tolist()
+
+        costs = Costs(reduce=reduce)
+        results, _ = workers_only(3, 10, role, costs, numerics=False)
+        assert results == [[3.0, 6.0, 9.0]] * 3
+
+    def test_orders_do_matter(self):
+        """Else the tests above would show nothing."""
+        given = numbers(5, 40)
+        assert len({in_order(given, first).tobytes() for first in range(1, 5)}) == 4
+
+    @pytest.mark.parametrize("size", [1, 2, 3, 8])
+    @pytest.mark.parametrize("algorithm", ALGORITHMS)
+    def test_a_measured_time_does_not_change_the_bits_nor_the_bytes(self, algorithm, size):
+        (sent, it), (gathered, timed) = (
+            summed(size, 50, algorithm, costs) for costs in (Costs(), Costs(reduce=lambda _: 1.0))
+        )
+        for one, other in zip(sent, gathered, strict=True):
+            assert one.tobytes() == other.tobytes()
+        for port, other in zip(it.ports, timed.ports, strict=True):
+            assert port.bytes_sent == other.bytes_sent
+
+
+class TestTime:
+    def over(self, size, algorithm, costs, *, late=10.0, buckets=1):
+        """Return when each rank knew its sums; the last one comes late."""
+        n = 12 * buckets
+        cuts = even_spans(n, buckets)
+
+        async def role(port):
+            times = []
+            head = port.reduction(Span(n, n + EXTRA), algorithm, None)
+            sums = [port.reduction(span, algorithm, lambda *_: None) for span in cuts]
+            for _ in range(2):
+                head.begin()
+                await port.pause(late * (port.rank == size - 1))
+                await head.finish()
+                for reduction in sums:
+                    reduction.begin()
+                for reduction in sums:
+                    await reduction.finish()
+                times.append(port.now())
+            return times
+
+        return workers_only(size, n, role, costs)[0]
+
+    @pytest.mark.parametrize("size", [1, 2, 5])
+    @pytest.mark.parametrize("bandwidth", [RATE, float("inf")])
+    def test_node_is_two_meetings_and_the_bytes_that_a_rank_moves(self, size, bandwidth):
+        def seconds(n):
+            moved = 4 * n * (size - 1) / size
+            return 2 * LATENCY * (size > 1) + moved / bandwidth + moved * 0.25
+
+        costs = Costs(latency=lambda _: LATENCY, bandwidth=bandwidth, per_byte=0.25)
+        head = seconds(EXTRA)
+        # The extras are summed while the last one is late.
+        first = max(head, 10.0) + seconds(12)
+        second = first + max(head, 10.0) + seconds(12)
+        for times in self.over(size, "node", costs):
+            assert times == pytest.approx([first, second])
+
+    @pytest.mark.parametrize("buckets", [1, 3])
+    @pytest.mark.parametrize("algorithm", ["ring", "node", "mpi", "naive"])
+    def test_a_measured_sum_takes_what_it_took_once_a_round(self, algorithm, buckets):
+        drawn = iter([3.0, 4.0])
+        costs = Costs(latency=lambda _: 99.0, bandwidth=1e-9, reduce=lambda _: next(drawn))
+        for times in self.over(4, algorithm, costs, buckets=buckets):
+            assert times == [13.0, 27.0]
+
+    def test_comparing_takes_two_meetings_unless_it_was_measured_along(self):
+        async def role(port):
+            await port.pause(port.rank)
+            assert await port.differing(3) == []
+            return port.now(), port.bytes_sent, port.bytes_received
+
+        for reduce, end in ((None, 2 + 2 * LATENCY + 16 / RATE), (lambda _: 9.0, 2.0)):
+            costs = Costs(latency=lambda _: LATENCY, bandwidth=RATE, reduce=reduce)
+            assert workers_only(3, 1, role, costs)[0] == [(end, 16, 16)] * 3
+
+    def test_thousands_may_compare(self):
+        """All with all would be millions of messages."""
+
+        async def role(port):
+            return await port.differing(int(port.rank == 7))
+
+        results, it = workers_only(2000, 0, role, Costs())
+        assert results == [[7]] * 2000
+        assert it.events == 2 * 2000
+
+
+class TestOverlap:
+    """A real rank begins sums while it computes; here computing is done before its time passes."""
+
+    @pytest.mark.parametrize("reduce", [None, lambda _: 0.25])
+    @pytest.mark.parametrize("algorithm", ["tree", "node"])
+    def test_nothing_begins_before_the_computing_time_is_over(self, algorithm, reduce):
+        left = []
+
+        async def role(port):
+            reduction = port.reduction(Span(0, 8), algorithm, None)
+            post = port.post
+            port.post = lambda *parcel: (left.append(port.now()), post(*parcel))
+
+            def work():
+                port.gradient[:] = port.rank + 1
+                reduction.begin()
+                return reduction.poll()
+
+            early = await port.compute(work)
+            port.gradient[8:] = 0  # what is not summed is the role's
+            await port.pause(5.0)
+            await reduction.finish()
+            return early, port.now(), port.gradient[:8].tolist()
+
+        costs = Costs(compute=lambda *_: 2.0, latency=lambda _: LATENCY, reduce=reduce)
+        results, _ = workers_only(2, 8, role, costs)
+        assert [early for early, *_ in results] == [False, False]
+        assert all(sums == [3.0] * 8 for *_, sums in results)
+        # They begin right then, not when somebody looks five seconds later.
+        assert set(left) <= {2.0, 7.0, 7.5}
+        assert algorithm == "node" or reduce or min(left) == 2.0
+        assert max(now for _, now, _ in results) < 8.5
+
+    @pytest.mark.parametrize("allreduce", ["ring", "node"])
+    def test_overlap_changes_neither_numbers_nor_makes_time_go_back(self, allreduce):
+        asked = TrainConfig(
+            mode="allreduce",
+            allreduce=allreduce,
+            overlap=True,
+            bucket_bytes=1,
+            steps=5,
+            hidden=(9, 9),
+        )
+        costs = Costs(compute=lambda *_: 1.0, latency=lambda _: 0.01)
+        run = simulate(asked, workers=3, costs=costs)
+        assert run.workers[0].strategy.plan.buckets > 1
+        assert run.seconds > 5.0
+
+
+class TestChoice:
+    def port(self, size=4, reduce=None, machine=None):
+        more = {} if machine is None else {"machine": machine}
+        wiring = Wiring(3, workers=tuple(range(size)))
+        return VirtualWorld(wiring, seed=0, costs=Costs(reduce=reduce), **more).ports[0]
+
+    def test_node_is_there(self):
+        assert self.port().choice("node", 5) == ("node", "as asked")
+
+    def test_the_librarys_where_its_time_is_known(self):
+        assert self.port(reduce=lambda _: 1.0).choice("mpi", 5) == ("mpi", "as asked")
+
+    def test_auto_picks_for_one_host_where_a_run_was_measured(self):
+        assert self.port().choice("auto", 10**6)[0] in ALGORITHMS
+        assert self.port(reduce=lambda _: 1.0).choice("auto", 10**6)[0] == "node"
+
+    def test_and_may_pick_the_library_then(self):
+        messages = MessageCosts(alpha=1.0, beta=1.0, gamma=1.0)
+        quick = ((4, 1, 1e-9), (4, 10**9, 1e-9))
+        machine = MachineCosts(messages, messages, NodeCosts(1.0, 1.0), 4, quick)
+        assert self.port(reduce=lambda _: 1.0, machine=machine).choice("auto", 9)[0] == "mpi"

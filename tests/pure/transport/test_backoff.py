@@ -1,0 +1,165 @@
+"""How a rank waits, with a clock and a bell that the test holds."""
+
+import pytest
+
+from psrt.errors import TransportError
+from psrt.transport import backoff as module
+from psrt.transport.backoff import (
+    SPINS,
+    WAITS_WITHOUT_YIELDS,
+    YIELDS,
+    YIELDS_WITH_A_CORE,
+    Patience,
+)
+
+
+class Clock:
+    """Time that passes only when somebody yields or sleeps."""
+
+    def __init__(self, monkeypatch):
+        self.now = 100.0
+        self.yields = 0
+        self.slept = []
+        #: What one yield takes.
+        self.yield_s = 1e-6
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(module.time, "sleep", self.sleep)
+        monkeypatch.setattr(module.os, "sched_yield", self.give_way)
+
+    def give_way(self):
+        self.yields += 1
+        self.now += self.yield_s
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+class Bell:
+    """Records what a patience does with it."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.calls = []
+
+    def raise_flag(self):
+        self.calls.append("up")
+
+    def lower_flag(self):
+        self.calls.append("down")
+
+    def sleep(self, seconds):
+        self.calls.append("sleep")
+        self.clock.sleep(seconds)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def wait(patience, polls):
+    patience.begin()
+    for _ in range(polls):
+        patience.pause(lambda: "rank 3")
+
+
+def test_first_it_spins_then_it_yields_then_it_sleeps(clock):
+    patience = Patience(crowded=False, timeout_s=1.0)
+    wait(patience, SPINS)
+    assert (clock.yields, clock.slept) == (0, [])
+    awake = SPINS + YIELDS_WITH_A_CORE
+    wait(patience, awake)
+    assert (clock.yields, clock.slept) == (YIELDS_WITH_A_CORE, [])
+    wait(patience, awake + 1)
+    assert len(clock.slept) == 1
+
+
+def test_with_more_ranks_than_cores_nobody_spins(clock):
+    wait(Patience(crowded=True, timeout_s=1.0), 1)
+    assert clock.yields == 1
+
+
+def test_sleeps_without_a_bell_grow_with_the_wait_within_bounds(clock):
+    patience = Patience(crowded=True, timeout_s=1000.0)
+    wait(patience, YIELDS + 400)
+    assert clock.slept[0] == module.SHORTEST_S
+    assert clock.slept[-1] == module.LONGEST_S
+    assert clock.slept == sorted(clock.slept)
+    clock.slept.clear()
+    wait(patience, YIELDS + 30_000)
+    assert clock.slept[-1] == module.IDLE_S
+
+
+def test_a_slow_yield_means_that_the_core_is_needed_so_the_next_waits_do_without(clock):
+    patience = Patience(crowded=True, timeout_s=10.0)
+    clock.yield_s = 3e-3  # another rank's whole slice
+    wait(patience, 2)
+    assert (clock.yields, len(clock.slept)) == (1, 1)
+    for _ in range(WAITS_WITHOUT_YIELDS - 1):
+        wait(patience, 1)
+    assert clock.yields == 1
+    wait(patience, 1)
+    assert clock.yields == 2  # asks again, after a while
+
+
+def test_the_flag_is_up_during_one_more_look_and_down_after_the_sleep(clock):
+    bell = Bell(clock)
+    patience = Patience(crowded=True, timeout_s=10.0, bell=bell)
+    wait(patience, YIELDS)
+    assert bell.calls == []
+    patience.pause(lambda: "")
+    assert bell.calls == ["up"]
+    patience.pause(lambda: "")
+    assert bell.calls == ["up", "sleep", "down"]
+
+
+def test_a_wait_that_ends_during_that_look_takes_the_flag_down(clock):
+    bell = Bell(clock)
+    patience = Patience(crowded=True, timeout_s=10.0, bell=bell)
+    wait(patience, YIELDS + 1)
+    patience.end()
+    assert bell.calls == ["up", "down"]
+    patience.end()
+    assert bell.calls == ["up", "down"]
+
+
+def test_a_bell_allows_longer_sleeps_unless_something_must_be_polled(clock):
+    patience = Patience(crowded=True, timeout_s=10.0, bell=Bell(clock))
+    wait(patience, YIELDS + 2)
+    assert clock.slept == [module.BELL_SHORTEST_S]
+    patience.must_poll = True
+    wait(patience, YIELDS + 2)
+    assert clock.slept[-1] == module.SHORTEST_S
+
+
+@pytest.mark.parametrize("with_bell", [False, True])
+def test_the_deadline_names_who_was_waited_for(clock, with_bell):
+    bell = Bell(clock) if with_bell else None
+    patience = Patience(crowded=True, timeout_s=0.5, bell=bell)
+    with pytest.raises(TransportError, match=r"within 0\.5 s: waiting for rank 3"):
+        wait(patience, 100_000)
+    assert clock.now >= 100.5
+    if bell is not None:
+        assert bell.calls[-1] == "down"
+
+
+def test_idle_work_is_done_while_asleep_only(clock):
+    done = []
+    patience = Patience(crowded=True, timeout_s=1.0, while_idle=lambda: done.append(clock.now))
+    wait(patience, YIELDS)
+    assert done == []
+    wait(patience, YIELDS + 3)
+    assert len(done) == 3
+
+
+def test_what_must_be_polled_to_move_on_is_never_slept_on_but_has_a_deadline(clock):
+    patience = Patience(crowded=True, timeout_s=1.0, bell=Bell(clock))
+    clock.yield_s = 1e-3
+    patience.begin()
+    for _ in range(999):
+        patience.spin(lambda: "the library")
+    clock.now += 1.0
+    with pytest.raises(TransportError, match="waiting for the library"):
+        patience.spin(lambda: "the library")
+    assert (clock.yields, clock.slept) == (999, [])

@@ -40,10 +40,16 @@ ifeq ($(MPI),openmpi)
   export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
   # Its windows over UCX complain where there is no such hardware.
   export OMPI_MCA_osc := ^ucx
+  # The same for whoever calls this environment's mpirun without make.
+  SETTLE = if [ -d $(VENV)/etc ]; then \
+    printf '%s\n' 'rmaps_default_mapping_policy = :oversubscribe' 'hwloc_default_binding_policy = none' \
+      >$(VENV)/etc/prte-mca-params.conf; \
+    echo 'osc = ^ucx' >$(VENV)/etc/openmpi-mca-params.conf; fi
 else ifeq ($(MPI),mpich)
   VENV := .venv-mpich
   # Welcomes any number of ranks, and binds none, as it is.
   MPIRUN_FLAGS =
+  SETTLE = :
 else
   $(error MPI=$(MPI) is not known, choose openmpi or mpich)
 endif
@@ -86,6 +92,7 @@ $(VENV)/.has-plot: EXTRAS = $(MPI),plot
 $(VENV)/.has-psrt $(VENV)/.has-tests $(VENV)/.has-lint $(VENV)/.has-plot: setup.py | $(PY)
 	@echo "installing psrt[$(EXTRAS)] into $(VENV)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@$(SETTLE)
 	@touch $@
 
 $(PY):

@@ -5,8 +5,9 @@
     python apps/staleness_study.py --run runs/mine
 
 --study softsync, the default: what Zhang, Gupta, Lian & Liu found (IJCAI 2016, 1511.05950). Under
-softsync(n) an update averages the gradients of W/n workers, which go on at once with what there is.
-Gradients are then n versions old on average and hardly ever more than 2n. A learning rate that is
+softsync(n) an update averages ⌊W/n⌋ gradients, whose workers go on at once with what there is.
+Gradients are then (W − 1)/⌊W/n⌋ versions old on average, which is about n where n divides W, and
+hardly ever more than twice that. A learning rate that is
 right for n = 1 fails where n is large; divided by the staleness of each gradient it is right again.
 
 --study workers: accuracy against the number of workers in async and softsync, at several

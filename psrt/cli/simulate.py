@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Run a whole job in one process and in virtual time: the roles that `psrt train` runs under mpirun,
-with computing and sending that take what the flags below say. All flags of `psrt train` hold, but
-those of real time. --seed decides the training and the order of events: the same seed gives the
-same files, bit for bit.
+with computing and sending that take what the flags below say. All modes run, and all all-reduces
+but mpi and node+NAME; all flags of `psrt train` hold but those of real time. --seed decides the
+training and the order of events: the same seed gives the same files, bit for bit.
 
   psrt simulate --mode ssp --staleness 3 --workers 16 --servers 2 --slow 1:4
   psrt simulate --mode async --workers 1000 --servers 8 --no-numerics --parameters 10000000 \\

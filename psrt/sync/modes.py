@@ -11,9 +11,12 @@ softsync(k)         ⌊W/k⌋, ≥ 1     ∞       –                   mean ov
 local-sgd           W              0       –                   mean of the parameters
 ==================  =============  ======  ==================  =========================
 
-W counts the workers that are still there. Sources: backup workers, Chen et al. 2016
-(arXiv:1604.00981); ssp, Ho et al., NeurIPS 2013; softsync, Zhang, Gupta, Lian & Liu, IJCAI 2016
-(arXiv:1511.05950).
+W counts the workers that are still there. The mean staleness of softsync on equal workers is
+(W − 1)/⌊W/k⌋ versions: between a worker's read and its push come the pushes of the W − 1 others,
+⌊W/k⌋ to an update. That is k(W − 1)/W where k divides W; for k > W/2 it is async.
+
+Sources: backup workers, Chen et al. 2016 (arXiv:1604.00981); ssp, Ho et al., NeurIPS 2013;
+softsync, Zhang, Gupta, Lian & Liu, IJCAI 2016 (arXiv:1511.05950).
 """
 
 from __future__ import annotations

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from psrt.cli.flags import FlagParser, config_of, train_parser
 from psrt.cli.printing import say
 from psrt.config import TrainConfig
-from psrt.config.injection import Injection
 from psrt.config.knobs import Knob, dashed, read
-from psrt.config.values import REAL, WHOLE
+from psrt.config.values import LARGEST, WHOLE, Number, read_numbers
 from psrt.errors import ConfigError
 from psrt.launchers import started_ranks
 
@@ -26,7 +24,8 @@ with computing and sending that take what the flags below say. All modes run, an
 but mpi and node+NAME; all flags of `psrt train` hold but those of real time. --seed decides the
 training and the order of events: the same seed gives the same files, bit for bit.
 
-  psrt simulate --mode ssp --staleness 3 --workers 16 --servers 2 --slow 1:4
+  psrt simulate --mode ssp --staleness 3 --workers 16 --servers 2 \
+    --inject 1:slow:4
   psrt simulate --mode async --workers 1000 --servers 8 --no-numerics --parameters 10000000 \\
     --steps 50 --compute lognormal:0.1:0.3 --link 5e-5:1.25e9
 
@@ -44,10 +43,7 @@ _PARAMETERS = Knob(
     WHOLE, _GROUP, "of the model, with --no-numerics", metavar="N", least=1, most=10**12,
     default_text="those of the model that the flags describe",
 )  # fmt: skip
-#: The second number of --slow and of --crash.
-_FACTOR = Knob(REAL, _GROUP, "", least=1, most=1e6)
-_SECONDS = Knob(REAL, _GROUP, "", least=0, most=1e9)
-_WORKER = Knob(WHOLE, _GROUP, "", least=0)
+_CRASH = (Number("WORKER", 0, LARGEST, whole=True), Number("SECONDS", 0.0, 1e9))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -100,11 +96,6 @@ def simulate_parser() -> FlagParser:
         help="of gradient that a server works in, or inf (default: 2e9)",
     )  # fmt: skip
     add(
-        "--slow", metavar="WORKER:FACTOR", action="append",
-        help="a worker that computes so many times as long, as --inject WORKER:slow:FACTOR; "
-        "may be given again",
-    )  # fmt: skip
-    add(
         "--crash", metavar="WORKER:SECONDS", action="append",
         help="a worker that dies then; may be given again",
     )  # fmt: skip
@@ -136,10 +127,7 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
     config = like.config if like else config_of(namespace)
     usual = str(like.workers) if like else _default_workers(config)
     workers = read("workers", _WORKERS, given.get("workers", usual))
-    slow = _pairs("slow", "FACTOR", _FACTOR, given.get("slow", ()), workers)
-    crashes = _pairs("crash", "SECONDS", _SECONDS, given.get("crash", ()), workers)
-    injected = tuple(Injection(worker, "slow", (factor, 0)) for worker, factor in slow)
-    config = replace(config, inject=config.inject + injected)
+    crashes = _crashes(given.get("crash", ()), workers)
     numerics = given.get("numerics", like is None)
     parameters = given.get("parameters")
     if parameters is not None and numerics:
@@ -179,21 +167,19 @@ def _default_workers(config: TrainConfig) -> str:
     return str(recorded_ranks(config.replay)[0])
 
 
-def _pairs(
-    name: str, second: str, knob: Knob, texts: Sequence[str], workers: int
-) -> tuple[tuple[int, Any], ...]:
-    """Return what ``WORKER:NUMBER`` flags, or several with commas between them, stand for."""
-    pairs: dict[int, Any] = {}
+def _crashes(texts: Sequence[str], workers: int) -> tuple[tuple[int, float], ...]:
+    """Return which workers die, and when: ``WORKER:SECONDS``, or several with commas between."""
+    crashes: dict[int, float] = {}
     for text in ",".join(texts).split(",") if texts else ():
-        who, colon, number = text.partition(":")
-        if not colon:
-            raise ConfigError(f"{name} must be WORKER:{second}, got {text!r}")
-        worker = read(f"{name}'s worker", _WORKER, who)
+        try:
+            worker, seconds = read_numbers(_CRASH, text)
+        except ValueError as error:
+            raise ConfigError(f"crash {error}, got {text!r}") from None
         if worker >= workers:
             raise ConfigError(
-                f"{name} names worker {worker} that is not there, the last is {workers - 1}"
+                f"crash names worker {worker} that is not there, the last is {workers - 1}"
             )
-        if worker in pairs:
-            raise ConfigError(f"{name} names worker {worker} twice")
-        pairs[worker] = read(f"{name}'s {second.lower()}", knob, number)
-    return tuple(pairs.items())
+        if worker in crashes:
+            raise ConfigError(f"crash names worker {worker} twice")
+        crashes[int(worker)] = seconds
+    return tuple(crashes.items())

@@ -55,7 +55,8 @@ def _accept_whole(value: Any) -> int:
 
 def _read_real(text: str) -> float:
     try:
-        return _accept_real(float(text))
+        # Python also takes "1_0", digits of other scripts, and spaces.
+        return _accept_real(float(text) if re.fullmatch(r"[-+.0-9a-zA-Z]+", text) else math.nan)
     except ValueError:
         raise ValueError("must be a finite number") from None
 
@@ -238,8 +239,13 @@ def form(numbers: Sequence[Number]) -> str:
     ).removeprefix(":")
 
 
-def read_numbers(numbers: Sequence[Number], text: str) -> tuple[float, ...]:
+def read_numbers(numbers: Sequence[Number], text: str, *, before: str = "") -> tuple[float, ...]:
     """Return the numbers of a text, with the last one's default where it was left out.
+
+    Args:
+        numbers: that it should have.
+        text: colons between them.
+        before: what stands before the text where it comes from, for the message.
 
     >>> read_numbers([Number("LATENCY_S", 0, 1e6), Number("BYTES_PER_S", 1, math.inf)], "5e-5:inf")
     (5e-05, inf)
@@ -254,4 +260,4 @@ def read_numbers(numbers: Sequence[Number], text: str) -> tuple[float, ...]:
         return tuple(n.read(part) for n, part in zip(numbers, parts, strict=True))
     except ValueError:
         ranges = ", ".join(f"{n.name} {n.range}" for n in numbers)
-        raise ValueError(f"must be {form(numbers)}, {ranges}") from None
+        raise ValueError(f"must be {before}{form(numbers)}, {ranges}") from None

@@ -180,13 +180,11 @@ class _Job:
     def _describe(self, found: SimulatedRun) -> Simulation:
         """Return what the config does not say of the job, and what became of it."""
         scenario, world = self._scenario, found.world
-        slow = [it for it in self._config.inject if it.kind == "slow" and it.worker is not None]
         return Simulation(
             workers=scenario.workers,
             compute=scenario.costs.compute,
             link=scenario.costs.link,
             server_apply=scenario.costs.server_apply,
-            slow=tuple((it.worker or 0, it.numbers[0]) for it in slow),
             crash=scenario.crashes,
             numerics=scenario.numerics,
             parameters=self._stage.wiring.n,

@@ -43,8 +43,7 @@ class Simulation:
     compute: str
     link: str
     server_apply: str
-    #: (worker, factor) and (worker, seconds).
-    slow: tuple[tuple[int, float], ...]
+    #: (worker, seconds) each: when it was to die.
     crash: tuple[tuple[int, float], ...]
     #: Whether anything was computed.
     numerics: bool

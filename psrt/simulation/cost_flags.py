@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from psrt.config.values import Number, read_numbers
 from psrt.errors import ConfigError
 from psrt.history import read_history
 from psrt.simulation import Costs
 from psrt.simulation.calibration import RecordedCosts, calibrate
-from psrt.simulation.distributions import LONGEST, read_compute, real
+from psrt.simulation.distributions import LONGEST, read_compute
 from psrt.transport import Wiring
 
 #: One step in a thousandth of a second, give or take a tenth; workers that are equal to the bit
@@ -34,6 +35,7 @@ _PARTS = {
     "server_apply": ("apply",),
 }
 _FREE = {"compute": "constant:0", "link": "0:inf", "server_apply": "inf"}
+_RATE = Number("BYTES_PER_S", 1.0, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +129,8 @@ def read_link(text: str) -> tuple[float, float]:
     Raises:
         ConfigError: if the text is nothing like that.
     """
-    latency, colon, bandwidth = text.partition(":")
-    seconds = real(latency)
-    if not colon or not 0 <= seconds <= LONGEST:
-        raise ConfigError(
-            "link must be LATENCY_S:BYTES_PER_S, like 5e-5:1.25e9, with 0 to 1e6 seconds, "
-            f"got {text!r}"
-        )
-    return seconds, read_rate("link", bandwidth)
+    latency, bandwidth = _read("link", (Number("LATENCY_S", 0.0, LONGEST), _RATE), text)
+    return latency, bandwidth
 
 
 def read_rate(flag: str, text: str) -> float:
@@ -143,7 +139,12 @@ def read_rate(flag: str, text: str) -> float:
     Raises:
         ConfigError: if it is none, or less than 1.
     """
-    rate = real(text)
-    if not rate >= 1:
-        raise ConfigError(f"{flag} must have at least 1 byte per second, or inf, got {text!r}")
+    (rate,) = _read(flag, (_RATE,), text)
     return rate
+
+
+def _read(flag: str, numbers: Sequence[Number], text: str) -> tuple[float, ...]:
+    try:
+        return read_numbers(numbers, text)
+    except ValueError as error:
+        raise ConfigError(f"{flag} {error}, got {text!r}") from None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from psrt.config.values import Number, form, read_numbers
 from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
 
@@ -19,19 +18,14 @@ Draw = Callable[[np.random.Generator], float]
 
 #: Longest time and largest factor that anybody may ask for.
 LONGEST = 1e6
-#: Smallest shape of a Pareto law: draws of a smaller one need not be finite numbers.
-_LEAST_SHAPE = 0.1
-#: Largest sigma of a log-normal law, for the same reason.
-_MOST_SIGMA = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class Law:
+class Law(NamedTuple):
     """A distribution of times: how flags write it, and what is drawn."""
 
-    #: Its numbers in order: name, least and most.
-    numbers: tuple[tuple[str, float, float], ...]
-    #: What draws seconds, given those numbers.
+    #: Its numbers, in order.
+    numbers: tuple[Number, ...]
+    #: Makes of those numbers what draws seconds.
     make: Callable[..., Draw]
 
 
@@ -55,20 +49,21 @@ def _exponential(mean: float) -> Draw:
     return lambda rng: mean * rng.standard_exponential()
 
 
-_SECONDS = (0.0, LONGEST)
+def _seconds(name: str) -> Number:
+    return Number(name, 0.0, LONGEST)
+
+
 #: How ``compute`` may be distributed.
 LAWS = {
-    "constant": Law((("SECONDS", *_SECONDS),), _constant),
-    "normal": Law((("MEAN", *_SECONDS), ("SD", *_SECONDS)), _normal),
-    "lognormal": Law((("MEDIAN", *_SECONDS), ("SIGMA", 0.0, _MOST_SIGMA)), _lognormal),
-    "pareto": Law((("SCALE", *_SECONDS), ("SHAPE", _LEAST_SHAPE, LONGEST)), _pareto),
-    "exponential": Law((("MEAN", *_SECONDS),), _exponential),
+    "constant": Law((_seconds("SECONDS"),), _constant),
+    "normal": Law((_seconds("MEAN"), _seconds("SD")), _normal),
+    # Larger sigmas and smaller shapes would draw what is no finite number.
+    "lognormal": Law((_seconds("MEDIAN"), Number("SIGMA", 0.0, 20.0)), _lognormal),
+    "pareto": Law((_seconds("SCALE"), Number("SHAPE", 0.1, LONGEST)), _pareto),
+    "exponential": Law((_seconds("MEAN"),), _exponential),
 }
 #: What may be given, in words.
-FORMS = (
-    *(":".join((name, *(number for number, *_ in law.numbers))) for name, law in LAWS.items()),
-    "run:DIR",
-)
+FORMS = (*(f"{name}:{form(law.numbers)}" for name, law in LAWS.items()), "run:DIR")
 
 
 def read_compute(text: str) -> Compute:
@@ -88,7 +83,11 @@ def read_compute(text: str) -> Compute:
         return resampled(rest)
     if kind not in LAWS:
         raise ConfigError(f"compute must be one of {', '.join(FORMS)}, got {text!r}")
-    draw = LAWS[kind].make(*_numbers(kind, LAWS[kind], rest, text))
+    law = LAWS[kind]
+    try:
+        draw = law.make(*read_numbers(law.numbers, rest, before=f"{kind}:"))
+    except ValueError as error:
+        raise ConfigError(f"compute {error}, got {text!r}") from None
     return lambda worker, rng: draw(rng)
 
 
@@ -106,7 +105,7 @@ def resampled(run: str) -> Compute:
     """
     if not run:
         raise ConfigError("compute run:DIR names the folder of a run that was made with --record")
-    known = [_seconds(events) for events in read_history(run).workers]
+    known = [_computing(events) for events in read_history(run).workers]
     everybody = [second for seconds in known for second in seconds]
     if not everybody:
         raise ConfigError(f"{run}: no gradient was computed in this run")
@@ -119,31 +118,10 @@ def resampled(run: str) -> Compute:
     return draw
 
 
-def _seconds(events: np.ndarray[Any, Any]) -> list[float]:
+def _computing(events: np.ndarray[Any, Any]) -> list[float]:
     """Return how long each gradient of a worker took, injected delays included."""
     steps = events[(events["kind"] == Kind.STEP) & (events["samples"] > 0)]
     if not len(steps):  # the same gradient goes to every shard
         pushed = (events["kind"] == Kind.PUSH) & (events["shard"] == 0)
         steps = events[pushed & (events["samples"] > 0)]
     return [float(second) for second in steps["seconds"]]
-
-
-def _numbers(kind: str, law: Law, rest: str, text: str) -> Sequence[float]:
-    """Return the numbers of a law."""
-    form = ":".join((kind, *(name for name, *_ in law.numbers)))
-    parts = rest.split(":")
-    if not rest or len(parts) != len(law.numbers):
-        raise ConfigError(f"compute must be {form}, got {text!r}")
-    values = [real(part) for part in parts]
-    for value, part, (name, least, most) in zip(values, parts, law.numbers, strict=True):
-        if not least <= value <= most:
-            raise ConfigError(f"compute {form} has a {name} of {least:g} to {most:g}, got {part!r}")
-    return values
-
-
-def real(text: str) -> float:
-    """Return a number, nan if it is none."""
-    try:
-        return float(text) if re.fullmatch(r"[-+.0-9a-zA-Z]+", text) else math.nan
-    except ValueError:
-        return math.nan

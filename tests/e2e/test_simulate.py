@@ -18,7 +18,8 @@ def test_a_thousand_workers_without_numerics(launch):
     done = launch.psrt(
         "simulate", "--mode", "ssp", "--staleness", "3", "--workers", 1000, "--servers", 8,
         "--no-numerics", "--parameters", 100_000, "--steps", 5, "--compute", "lognormal:0.01:0.5",
-        "--link", "5e-5:1e9", "--slow", "7:3", "--crash", "9:0.02", "--record", "--out", "big",
+        "--link", "5e-5:1e9", "--inject", "7:slow:3", "--crash", "9:0.02",
+        "--record", "--out", "big",
     )  # fmt: skip
     assert (done.status, done.stderr) == (0, "")
     assert "mode       ssp, 8 servers, 1000 workers" in done.stdout

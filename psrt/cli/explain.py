@@ -15,7 +15,8 @@ from psrt.cli.explain_flags import (
     timeline_parser,
 )
 from psrt.cli.printing import say
-from psrt.config.modes import MODES, SCHEDULES
+from psrt.config.modes import modes_with
+from psrt.config.names import SCHEDULES
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.files import check_writable
@@ -29,7 +30,7 @@ PHASES = (
     "reduce-scatter", "all-gather", "broadcast", "reduce", "scatter", "gather", "all-to-all",
 )  # fmt: skip
 #: Modes in which workers have somebody to wait for.
-TIMELINES = tuple(mode for mode in MODES if mode != "serial")
+TIMELINES = modes_with(lambda mode: not mode.single)
 
 _HELP = f"""\
 usage: psrt explain WHAT [flags]

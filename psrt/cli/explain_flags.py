@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from psrt.cli.flags import FlagParser
 from psrt.config.knobs import Knob, dashed, knobs_of, read
+from psrt.config.modes import MODES
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
 
@@ -51,7 +52,7 @@ def timeline_parser(mode: str) -> FlagParser:
         prog=f"psrt explain {mode}",
         description="Run a small job of the mode in virtual time and draw who waits for whom.",
     )
-    steps = _LOCAL_STEPS if mode == "local-sgd" else _STEPS
+    steps = _LOCAL_STEPS if MODES[mode].averages else _STEPS
     add = parser.add_argument
     add("--workers", metavar="N", default=_WORKERS, help=f"how many ({_WORKERS})")
     add("--steps", metavar="N", default=steps, help=f"of each of them ({steps})")
@@ -92,13 +93,13 @@ def config_of(mode: str, given: argparse.Namespace) -> TrainConfig:
         ConfigError: for a knob that will not do, or that the mode has no use for.
     """
     knobs = dict(knobs_of(TrainConfig))
-    knobs["steps"] = replace(knobs["steps"], most=_MOST_STEPS)
+    knobs["steps"] = replace(knobs["steps"], max=_MOST_STEPS)
     values = {
         name: read(name, knobs[name], text)
         for name in (*_SHOWN, "steps", "seed")
         if (text := getattr(given, name)) is not None
     }
-    if mode == "allreduce":
+    if MODES[mode].sums_gradients:
         values["overlap"] = False  # a step computes in one piece here
     return TrainConfig(mode=mode, **values)
 
@@ -124,7 +125,7 @@ def costs_of(given: argparse.Namespace) -> Costs:
 
 def _fits(knob: Knob, mode: str) -> bool:
     """Return whether a mode has a use for a knob."""
-    return all(mode in only.values for only in knob.only if only.field == "mode")
+    return all(mode in it.values for it in knob.requires if it.field == "mode")
 
 
 def _add_costs(parser: FlagParser) -> None:

@@ -142,7 +142,9 @@ def _value(name: str, knob: Knob, given: Any) -> Any:
 
 def _help(name: str, knob: Knob) -> str:
     """Return the help line: what it is, which modes use it, and its default."""
-    notes = [f"{dashed(only.field)} {', '.join(only.values)}" for only in _told(knob)]
+    # A rate's parameters are used where the rate is: the last condition says the most.
+    told = [it for it in knob.requires if it.field != "servers"][-1:]
+    notes = [f"{dashed(it.field)} {', '.join(it.values)}" for it in told]
     default = knob.default_text
     if not default:
         # The class's own attribute is a slot; the default is in the field.
@@ -151,8 +153,3 @@ def _help(name: str, knob: Knob) -> str:
         default = value if isinstance(value, str) else shown(value)
     notes.append(f"default: {default}")
     return f"{knob.help} ({'; '.join(notes)})"
-
-
-def _told(knob: Knob) -> tuple[Any, ...]:
-    """Return the conditions worth telling: a rate's parameters are used where the rate is."""
-    return knob.only[-1:]

@@ -11,9 +11,9 @@ from psrt.cli.flags import LENGTHS, values_of
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.pick import AUTO, LIBRARY, NODE
 from psrt.config import TrainConfig
-from psrt.config.checks import REDUCE_KNOBS
-from psrt.config.knobs import Knob, knobs_of
-from psrt.config.modes import SERVER_MODES
+from psrt.config.checks import first_miss
+from psrt.config.knobs import knobs_of
+from psrt.config.modes import MODES, Servers
 from psrt.errors import ConfigError
 from psrt.history import Header, History, Kind, read_history
 
@@ -132,24 +132,13 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
 def _meaningful(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is given, and of ``values`` what has a meaning beside it."""
     kept = {**values, **given}
-    mode = kept.get("mode")
-    servers = bool(kept.get("servers"))
-    if "servers" not in given and mode != "local-sgd" and servers != (mode in SERVER_MODES):
+    mode = MODES[kept["mode"]]
+    fixed = mode.servers is not Servers.OPTIONAL
+    if "servers" not in given and fixed and bool(kept.get("servers")) != mode.needs_servers:
         kept.pop("servers", None)
     # What depends on a knob that is dropped is dropped after it.
-    for name, knob in knobs_of(TrainConfig).items():
-        if name in kept and name not in given and not _used(knob, kept):
-            del kept[name]
-    if mode == "local-sgd":
-        for name in REDUCE_KNOBS if kept.get("servers") else ("placement",):
-            if name not in given:
-                kept.pop(name, None)
-    return kept
-
-
-def _used(knob: Knob, values: Mapping[str, Any]) -> bool:
-    """Tell whether a knob has a meaning among the values of the others."""
     knobs = knobs_of(TrainConfig)
-    return all(
-        values.get(only.field, knobs[only.field].fallback) in only.values for only in knob.only
-    )
+    for name in knobs:
+        if name in kept and name not in given and first_miss(knobs, name, kept.get):
+            del kept[name]
+    return kept

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 from psrt.cli.flags import config_of, train_parser
 from psrt.cli.printing import say
-from psrt.config import SERVER_MODES, TrainConfig, resolve, to_toml
+from psrt.config import TrainConfig, resolve, to_toml
 from psrt.config.knobs import Knob, read
+from psrt.config.modes import MODES, default_mode
 from psrt.config.values import WHOLE
 
 _DESCRIPTION = """\
 Print the configuration that `psrt train` with the same flags would run with, every default
 filled in, as TOML that --config takes."""
 
-_RANKS = Knob(WHOLE, "job", "ranks that mpirun would start (default: as few as will do)", least=1)
+_RANKS = Knob(WHOLE, "job", "ranks that mpirun would start (default: as few as will do)", min=1)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,6 +53,6 @@ def fewest_ranks(config: TrainConfig) -> int:
     workers = max(1, config.softsync or 0, (config.backup or 0) + 1, *(w + 1 for w in named))
     servers = config.servers
     if servers is None:
-        served = config.mode in SERVER_MODES or (config.mode is None and workers > 1)
-        servers = 1 if served else 0
+        mode = default_mode(workers) if config.mode is None else MODES[config.mode]
+        servers = mode.default_servers
     return max([servers + workers, *(rank + 1 for rank, _ in config.straggler)])

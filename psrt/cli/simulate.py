@@ -36,11 +36,11 @@ and staleness alone come out, thousands of workers cost little, and with --steps
 _REAL_TIME = ("timeout_s",)
 _GROUP = "virtual time"
 _WORKERS = Knob(
-    WHOLE, _GROUP, "ranks that compute gradients; servers come on top", metavar="W", least=1,
-    most=1_000_000, fallback=4,
+    WHOLE, _GROUP, "ranks that compute gradients; servers come on top", metavar="W", min=1,
+    max=1_000_000, fallback=4,
 )  # fmt: skip
 _PARAMETERS = Knob(
-    WHOLE, _GROUP, "of the model, with --no-numerics", metavar="N", least=1, most=10**12,
+    WHOLE, _GROUP, "of the model, with --no-numerics", metavar="N", min=1, max=10**12,
     default_text="those of the model that the flags describe",
 )  # fmt: skip
 _CRASH = (Number("WORKER", 0, LARGEST, whole=True), Number("SECONDS", 0.0, 1e9))

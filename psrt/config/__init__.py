@@ -5,14 +5,9 @@
 """
 
 from psrt.config.checks import check_data
-from psrt.config.knobs import Knob, Only
-from psrt.config.modes import (
-    ALLREDUCE_NAMES,
-    MODES,
-    OPTIMIZER_NAMES,
-    SERVER_MODES,
-    STALENESS_RATE_NAMES,
-)
+from psrt.config.knobs import Condition, Knob
+from psrt.config.modes import MODES, Mode
+from psrt.config.names import ALLREDUCE_NAMES, OPTIMIZER_NAMES, STALENESS_RATE_NAMES
 from psrt.config.resolve import resolve
 from psrt.config.suggest import did_you_mean
 from psrt.config.toml import from_toml, read_toml, to_toml
@@ -22,10 +17,10 @@ __all__ = [
     "ALLREDUCE_NAMES",
     "MODES",
     "OPTIMIZER_NAMES",
-    "SERVER_MODES",
     "STALENESS_RATE_NAMES",
+    "Condition",
     "Knob",
-    "Only",
+    "Mode",
     "TrainConfig",
     "check_data",
     "did_you_mean",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from psrt.config.knobs import Knob, Only, dashed, knobs_of, shown
-from psrt.config.modes import SERVER_MODES
+from psrt.config.knobs import Condition, Knob, dashed, knobs_of, shown
+from psrt.config.modes import MODES, Mode
 from psrt.errors import ConfigError
-
-#: Knobs of an all-reduce that local SGD has, where it averages over one.
-REDUCE_KNOBS = ("allreduce", "costs", "check_every")
 
 if TYPE_CHECKING:
     from psrt.config.train import TrainConfig
@@ -23,10 +22,12 @@ def check(config: TrainConfig) -> None:
     Raises:
         ConfigError: one line that names the flags.
     """
-    for name, knob in knobs_of(config).items():
-        value = getattr(config, name)
-        if value is not None and (miss := first_miss(config, knob)):
-            raise _meaningless(name, value, miss, getattr(config, miss.field))
+    value_of = partial(getattr, config)
+    knobs = knobs_of(config)
+    for name in knobs:
+        value = value_of(name)
+        if value is not None and (miss := first_miss(knobs, name, value_of)):
+            raise _meaningless(name, value, miss, value_of(miss.field))
     _check_length(config)
     _check_injections(config)
     if config.record and config.out is None:
@@ -37,21 +38,29 @@ def check(config: TrainConfig) -> None:
             f"--allreduce {config.allreduce} is by shared memory, got --no-shared-memory"
         )
     if config.mode is not None:
-        _check_servers(config, config.mode)
+        _check_servers(config, MODES[config.mode])
 
 
-def first_miss(config: TrainConfig, knob: Knob) -> Only | None:
-    """Return the first condition of a knob that ``config`` surely does not meet.
+def first_miss(
+    knobs: Mapping[str, Knob], name: str, value_of: Callable[[str], Any]
+) -> Condition | None:
+    """Return the first condition of a knob that is surely not met.
 
-    A field that is ``None`` counts as its fallback; without one (the mode) it is not known yet.
+    Args:
+        knobs: all of them.
+        name: of the knob.
+        value_of: returns the value of a knob by its name. ``None`` counts as what it stands for:
+            the fallback, or the number of servers that the mode has by itself; where that
+            is not known either, as of a mode that is still to be resolved, the condition may hold.
     """
-    knobs = knobs_of(config)
-    for only in knob.only:
-        current = getattr(config, only.field)
+    for condition in knobs[name].requires:
+        current = value_of(condition.field)
+        if current is None and condition.field == "servers" and value_of("mode") is not None:
+            current = MODES[value_of("mode")].default_servers
         if current is None:
-            current = knobs[only.field].fallback
-        if current is not None and current not in only.values:
-            return only
+            current = knobs[condition.field].fallback
+        if current is not None and current not in condition.values:
+            return condition
     return None
 
 
@@ -96,16 +105,20 @@ def flag(name: str, value: Any) -> str:
     return f"--{dashed(name)} {value if isinstance(value, str) else shown(value)}"
 
 
-def _meaningless(name: str, value: Any, only: Only, current: Any) -> ConfigError:
-    other = dashed(only.field)
+def _meaningless(name: str, value: Any, condition: Condition, current: Any) -> ConfigError:
+    other = dashed(condition.field)
     now = f"without --{other}" if current is None else f"with --{other} {current}"
     return ConfigError(
-        f"{flag(name, value)} has no meaning {now}; it belongs to --{other} {_any(only.values)}"
+        f"{flag(name, value)} has no meaning {now}; "
+        f"it belongs to --{other} {_any(condition.values)}"
     )
 
 
-def _any(names: tuple[str, ...]) -> str:
+def _any(values: Collection[Any]) -> str:
     """Return ``a, b or c``."""
+    if isinstance(values, range) and len(values) > 1:
+        return f"{values.start} or more"
+    names = [str(value) for value in values]
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
@@ -153,24 +166,13 @@ def _check_overlap(config: TrainConfig) -> None:
         )
 
 
-def _check_servers(config: TrainConfig, mode: str) -> None:
+def _check_servers(config: TrainConfig, mode: Mode) -> None:
     """Check what only some modes do with servers and with shared memory."""
-    if mode in SERVER_MODES and config.servers == 0:
-        raise ConfigError(f"--mode {mode} needs at least 1 server, got --servers 0")
-    if mode in ("serial", "allreduce") and config.servers:
+    if mode.needs_servers and config.servers == 0:
+        raise ConfigError(f"--mode {mode.name} needs at least 1 server, got --servers 0")
+    if config.servers and not mode.may_have_servers:
         raise ConfigError(
-            f"--servers {config.servers} has no meaning with --mode {mode}, which has none"
+            f"--servers {config.servers} has no meaning with --mode {mode.name}, which has none"
         )
-    if mode == "serial" and not config.shared_memory:
-        raise ConfigError("--no-shared-memory has no meaning with --mode serial")
-    for name in REDUCE_KNOBS:
-        value = getattr(config, name)
-        if mode == "local-sgd" and config.servers and value is not None:
-            raise ConfigError(
-                f"{flag(name, value)} has no meaning with --servers {config.servers}: "
-                "local-sgd averages over servers or over an all-reduce"
-            )
-    if mode == "local-sgd" and not config.servers and config.placement is not None:
-        raise ConfigError(
-            f"--placement {config.placement} has no meaning in local-sgd without --servers"
-        )
+    if mode.single and not config.shared_memory:
+        raise ConfigError(f"--no-shared-memory has no meaning with --mode {mode.name}")

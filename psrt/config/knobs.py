@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from psrt.config.modes import MODES
 from psrt.config.suggest import did_you_mean
 from psrt.config.values import Kind
 from psrt.errors import ConfigError
 
 
-class Only(NamedTuple):
+class Condition(NamedTuple):
     """A knob has a meaning only where another field has one of these values."""
 
-    #: Name of the other field: mode, optimizer, schedule or staleness_rate.
+    #: Name of the other field: mode, servers, optimizer, schedule, allreduce or staleness_rate.
     field: str
     #: Values of it that use the knob.
-    values: tuple[str, ...]
+    values: Collection[Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,15 +39,15 @@ class Knob:
     #: The only values it can have; none means any.
     choices: tuple[str, ...] = ()
     #: Smallest value, itself allowed.
-    least: float | None = None
+    min: float | None = None
     #: Bound below, itself not allowed.
-    above: float | None = None
+    exclusive_min: float | None = None
     #: Largest value, itself allowed.
-    most: float | None = None
+    max: float | None = None
     #: Bound above, itself not allowed.
-    below: float | None = None
+    exclusive_max: float | None = None
     #: Where it has a meaning; all of them must hold. Such a knob is ``None`` when not given.
-    only: tuple[Only, ...] = ()
+    requires: tuple[Condition, ...] = ()
     #: Value that `resolve` fills in where the knob has a meaning and was not given.
     fallback: Any = None
     #: The default in words, where neither the field's default nor ``fallback`` tells it.
@@ -57,9 +60,25 @@ def knob(default: Any, kind: Kind, group: str, help: str, **rest: Any) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def knobs_of(cls: Any) -> Mapping[str, Knob]:
-    """Return the knobs of a config class (or of its instance) by field name, in order."""
-    return {field.name: field.metadata["knob"] for field in dataclasses.fields(cls)}
+def knobs_of(config: Any) -> Mapping[str, Knob]:
+    """Return the knobs of a config class (or of its instance) by field name, in order.
+
+    A knob that rows of `psrt.config.modes` list requires one of these modes, before all else.
+    """
+    return _knobs(config if isinstance(config, type) else type(config))
+
+
+@functools.cache
+def _knobs(cls: type) -> Mapping[str, Knob]:
+    found: dict[str, Knob] = {}
+    for field in dataclasses.fields(cls):
+        knob: Knob = field.metadata["knob"]
+        users = tuple(mode.name for mode in MODES.values() if field.name in mode.knobs)
+        if users:
+            condition = Condition("mode", users)
+            knob = dataclasses.replace(knob, requires=(condition, *knob.requires))
+        found[field.name] = knob
+    return MappingProxyType(found)
 
 
 def dashed(name: str) -> str:
@@ -86,10 +105,10 @@ def accept(name: str, knob: Knob, value: Any) -> Any:
         hint = did_you_mean(value, knob.choices)
         raise ConfigError(f"{dashed(name)} must be one of {names}, got {value!r}{hint}")
     for words, bound, holds in (
-        ("at least", knob.least, operator.ge),
-        ("above", knob.above, operator.gt),
-        ("at most", knob.most, operator.le),
-        ("below", knob.below, operator.lt),
+        ("at least", knob.min, operator.ge),
+        ("above", knob.exclusive_min, operator.gt),
+        ("at most", knob.max, operator.le),
+        ("below", knob.exclusive_max, operator.lt),
     ):
         if bound is not None and not holds(value, bound):
             raise _refusal(name, f"must be {words} {shown(bound)}", value)

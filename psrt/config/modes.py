@@ -1,71 +1,182 @@
-"""The names a knob may take: modes, optimizers, rates. Data only, imported by all of the config."""
+"""The modes: one row says all there is to say of one. Data only.
+
+The knobs, who decides in a run (`psrt.sync`), who composes it, who checks its history and who
+explains it read these rows; nothing else compares a mode's name. A row declares what is promised,
+such as "at most that many steps ahead"; who decides and, independently, who checks have formulas
+of their own for it.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
 
-#: Modes whose updates are applied by servers; they need a server and a worker.
-SERVER_MODES: Final = ("sync", "async", "ssp", "softsync")
 
-#: Every mode, as ``--mode`` spells it.
-MODES: Final = ("serial", *SERVER_MODES, "local-sgd", "allreduce")
+class Servers(Enum):
+    """Whether servers apply the updates of a mode."""
 
-#: Modes that apply a gradient later than it was computed, so that its staleness can matter.
-STALE_MODES: Final = ("async", "ssp", "softsync")
+    NEVER = "never"
+    ALWAYS = "always"
+    #: Where there are none, an all-reduce does what they would.
+    OPTIONAL = "optional"
 
-#: Where the servers are put among the ranks.
-PLACEMENTS: Final = ("spread", "first", "last")
 
-#: Schedules of an all-reduce among all ranks, as in ``psrt.collective.ALGORITHMS``.
-SCHEDULES: Final = (
-    "naive",
-    "root",
-    "ring",
-    "segmented-ring",
-    "tree",
-    "double-tree",
-    "butterfly",
-    "halving-doubling",
-    "halving-doubling-blocks",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """One synchronization scheme."""
+
+    #: As ``--mode`` spells it.
+    name: str
+    #: What it does, in one line.
+    doc: str
+    servers: Servers = Servers.NEVER
+    #: Whether it is one process without anybody to wait for.
+    single: bool = False
+    #: Whether its workers take steps of their own, and parameters are averaged, not gradients.
+    averages: bool = False
+    #: Whether an update is a round: it waits for the gradients of all live workers, and nobody
+    #: begins the next one before.
+    rounds: bool = False
+    #: Knobs that only some modes have and this one does; the first is the one it is known by.
+    knobs: tuple[str, ...] = ()
+    #: Knob b: a round is complete without the b slowest, whose gradients for it are dropped.
+    backup: str | None = None
+    #: Knob s: a worker may be at most s steps ahead of the slowest.
+    lead: str | None = None
+    #: Knob k: an update waits for 1/k of the live workers, whichever come first.
+    share: str | None = None
+    #: Its first knob in words: ``{}`` is the value.
+    words: str = ""
+
+    @property
+    def needs_servers(self) -> bool:
+        """Whether it cannot be without servers."""
+        return self.servers is Servers.ALWAYS
+
+    @property
+    def may_have_servers(self) -> bool:
+        """Whether there can be servers."""
+        return self.servers is not Servers.NEVER
+
+    @property
+    def sums(self) -> bool:
+        """Whether its workers sum by an all-reduce where there is no server."""
+        return not self.single and not self.needs_servers
+
+    @property
+    def sums_gradients(self) -> bool:
+        """Whether it is gradients that they sum, one for every step."""
+        return self.sums and not self.averages
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a gradient can be applied to parameters newer than those it was computed on."""
+        return self.needs_servers and not self.rounds
+
+    @property
+    def policy_knobs(self) -> tuple[str, ...]:
+        """The knobs whose numbers its policy takes."""
+        return tuple(filter(None, (self.backup, self.lead, self.share)))
+
+    @property
+    def default_servers(self) -> int:
+        """How many servers there are where nobody says."""
+        return int(self.needs_servers)
+
+    def described(self, value_of: Callable[[str], Any]) -> str:
+        """Return the mode with its number, as a user would say it.
+
+        Args:
+            value_of: returns the value of a knob, ``None`` where it is not known.
+
+        >>> MODES["ssp"].described({"staleness": 3}.get), MODES["sync"].described({"backup": 0}.get)
+        ('ssp (staleness 3)', 'sync')
+        """
+        value = value_of(self.knobs[0]) if self.words else None
+        if value is None or (self.backup and not value):
+            return self.name
+        return f"{self.name} ({self.words.format(value)})"
+
+
+_SERVED = ("placement",)
+_STALE = (
+    *("staleness_rate", "staleness_power", "staleness_decay", "staleness_limit"),
+    *("dc_lambda", "dc_adaptive", "placement"),
+)
+_SUMMED = ("allreduce", "costs", "check_every")
+
+_ROWS = (
+    Mode(
+        name="serial",
+        doc="one process, without anybody to wait for",
+        single=True,
+    ),
+    Mode(
+        name="sync",
+        doc="an update is the mean over all samples of a round; with --backup the slowest are late",
+        servers=Servers.ALWAYS,
+        rounds=True,
+        backup="backup",
+        knobs=("backup", *_SERVED),
+        words="{} backups",
+    ),
+    Mode(
+        name="async",
+        doc="each gradient is an update as soon as it arrives; nobody waits",
+        servers=Servers.ALWAYS,
+        knobs=_STALE,
+    ),
+    Mode(
+        name="ssp",
+        doc="as async, but a worker waits that is --staleness steps ahead of the slowest",
+        servers=Servers.ALWAYS,
+        lead="staleness",
+        knobs=("staleness", *_STALE),
+        words="staleness {}",
+    ),
+    Mode(
+        name="softsync",
+        doc="an update averages workers/k gradients, whichever arrive first; nobody waits",
+        servers=Servers.ALWAYS,
+        share="softsync",
+        knobs=("softsync", *_STALE),
+        words="k = {}",
+    ),
+    Mode(
+        name="local-sgd",
+        doc="workers take --local-steps steps of their own, then average their parameters",
+        servers=Servers.OPTIONAL,
+        averages=True,
+        rounds=True,
+        knobs=(
+            *("local_steps", "post_local_epoch", "outer_lr", "outer_momentum"),
+            *(*_SUMMED, *_SERVED),
+        ),
+        words="{} local steps",
+    ),
+    Mode(
+        name="allreduce",
+        doc="an all-reduce sums the gradients of all workers; there are no servers",
+        knobs=("allreduce", "costs", "overlap", "bucket_bytes", "check_every"),
+        words="{}",
+    ),
 )
 
-#: All-reduces: ``auto`` picks one, ``node`` is the shared memory of a host, ``mpi`` the library's
-#: own, ``node+`` a schedule is shared memory inside hosts and the schedule between them.
-ALLREDUCE_NAMES: Final = (
-    "auto",
-    "node",
-    "mpi",
-    *SCHEDULES,
-    *(f"node+{name}" for name in SCHEDULES),
-)
+#: Every mode by its name.
+MODES: Final[Mapping[str, Mode]] = {row.name: row for row in _ROWS}
 
-#: Bytes of gradient that are summed at once at least: long enough for its messages to cost more
-#: by their bytes than by their number, and a small part of the models that are worth cutting.
-BUCKET_BYTES: Final = 1 << 20
 
-#: Staleness-aware learning rates.
-STALENESS_RATE_NAMES: Final = (
-    "constant",
-    "inverse",
-    "mean-inverse",
-    "power",
-    "exponential",
-    "drop",
-    "delay-compensated",
-    "gap-aware",
-)
+def modes_with(has: Callable[[Mode], bool]) -> tuple[str, ...]:
+    """Return the names of the modes that have a property.
 
-#: Optimizers and the learning rate each starts from when none is given.
-DEFAULT_LR: Final = {
-    "sgd": 0.1,
-    "momentum": 0.05,
-    "nesterov": 0.05,
-    "adagrad": 0.02,
-    "adam": 0.002,
-    "adamw": 0.002,
-}
-OPTIMIZER_NAMES: Final = tuple(DEFAULT_LR)
+    >>> modes_with(lambda mode: mode.is_stale)
+    ('async', 'ssp', 'softsync')
+    """
+    return tuple(row.name for row in _ROWS if has(row))
 
-ACTIVATION_NAMES: Final = ("relu", "tanh", "gelu")
-LOSS_NAMES: Final = ("cross-entropy", "squared")
-SCHEDULE_NAMES: Final = ("constant", "step", "cosine")
+
+def default_mode(ranks: int) -> Mode:
+    """Return the mode of a job of that many ranks where nobody says."""
+    return MODES["serial" if ranks == 1 else "sync"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from psrt.config.checks import REDUCE_KNOBS, first_miss, overlaps
+from psrt.config.checks import first_miss, overlaps
 from psrt.config.knobs import knobs_of
-from psrt.config.modes import BUCKET_BYTES, DEFAULT_LR, SERVER_MODES
+from psrt.config.modes import MODES, Mode, default_mode
+from psrt.config.names import BUCKET_BYTES, DEFAULT_LR
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
 
@@ -33,35 +35,29 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
     Raises:
         ConfigError: if the knobs do not fit each other, the mode or the ranks.
     """
-    config = replace(config, mode=config.mode or ("serial" if ranks == 1 else "sync"))
+    mode = MODES[config.mode] if config.mode is not None else default_mode(ranks)
+    config = replace(config, mode=mode.name)
     if config.servers is None:
-        config = replace(config, servers=1 if config.mode in SERVER_MODES else 0)
+        config = replace(config, servers=mode.default_servers)
     config = _with_lengths_and_rates(config)
-    for name, knob in knobs_of(config).items():
-        if getattr(config, name) is None and knob.fallback is not None and _used(config, name):
+    knobs = knobs_of(config)
+    for name, knob in knobs.items():
+        used = first_miss(knobs, name, partial(getattr, config)) is None
+        if getattr(config, name) is None and knob.fallback is not None and used:
             config = _with(config, **{name: knob.fallback})
-    if config.mode == "allreduce" and config.overlap is None:
+    if mode.sums_gradients and config.overlap is None:
         config = replace(config, overlap=overlaps(config))
     if config.overlap and config.bucket_bytes is None:
         config = replace(config, bucket_bytes=BUCKET_BYTES)
     if config.dc_adaptive is not None and config.dc_lambda is None:
         strength = _DC_LAMBDA_ADAPTIVE if config.dc_adaptive else _DC_LAMBDA
         config = replace(config, dc_lambda=strength)
-    _check_ranks(config, ranks)
+    _check_ranks(config, mode, ranks)
     return config
 
 
 def _with(config: TrainConfig, **changes: Any) -> TrainConfig:
     return replace(config, **changes)
-
-
-def _used(config: TrainConfig, name: str) -> bool:
-    """Tell whether the config, whose mode and servers are set, makes use of a knob."""
-    if first_miss(config, knobs_of(config)[name]):
-        return False
-    if config.mode == "local-sgd":  # averages over its servers, or else over an all-reduce
-        return name not in (REDUCE_KNOBS if config.servers else ("placement",))
-    return True
 
 
 def _with_lengths_and_rates(config: TrainConfig) -> TrainConfig:
@@ -77,13 +73,15 @@ def _with_lengths_and_rates(config: TrainConfig) -> TrainConfig:
     return config
 
 
-def _check_ranks(config: TrainConfig, ranks: int) -> None:
+def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
     """Check a config with all defaults against the number of ranks."""
     servers = config.servers or 0
     workers = ranks - servers
-    if config.mode == "serial" and ranks > 1:
-        raise ConfigError(f"--mode serial is one process, got {ranks} ranks; choose another --mode")
-    if config.mode in SERVER_MODES and ranks == 1:
+    if mode.single and ranks > 1:
+        raise ConfigError(
+            f"--mode {mode.name} is one process, got {ranks} ranks; choose another --mode"
+        )
+    if mode.needs_servers and ranks == 1:
         raise ConfigError(
             f"--mode {config.mode} needs a server and a worker, got 1 rank; "
             "start more with mpirun -n N"

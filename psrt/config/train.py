@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psrt.config import modes
+from psrt.config import names
 from psrt.config.checks import check
 from psrt.config.injection import INJECTIONS, Injection
-from psrt.config.knobs import Only, accept, knob, knobs_of
-from psrt.config.values import DELAYS, REAL, SWITCH, TEXT, WHOLE, WIDTHS
+from psrt.config.knobs import Condition, accept, knob, knobs_of
+from psrt.config.modes import MODES, Mode
+from psrt.config.values import DELAYS, LARGEST, REAL, SWITCH, TEXT, WHOLE, WIDTHS
 
 _MODE = "mode"
 _RATE = "staleness-aware learning rate"
@@ -16,21 +17,16 @@ _OPTIMIZER = "optimizer"
 _DATA = "data and model"
 _RUN = "run"
 
-_SYNC = (Only("mode", ("sync",)),)
-_SSP = (Only("mode", ("ssp",)),)
-_SOFTSYNC = (Only("mode", ("softsync",)),)
-_LOCAL = (Only("mode", ("local-sgd",)),)
-_SERVED = (Only("mode", (*modes.SERVER_MODES, "local-sgd")),)
-_REDUCED = (Only("mode", ("local-sgd", "allreduce")),)
-_ALLREDUCE = (Only("mode", ("allreduce",)),)
-_STALE = (Only("mode", modes.STALE_MODES),)
-_ADAM = (Only("optimizer", ("adam", "adamw")),)
-_VELOCITY = (Only("optimizer", ("momentum", "nesterov")),)
-_STEPPED = (Only("schedule", ("step",)),)
+#: An all-reduce has a meaning where no server does what it would.
+_NO_SERVERS = Condition("servers", range(1))
+_SERVERS = Condition("servers", range(1, LARGEST))
+_ADAM = (Condition("optimizer", ("adam", "adamw")),)
+_VELOCITY = (Condition("optimizer", ("momentum", "nesterov")),)
+_STEPPED = (Condition("schedule", ("step",)),)
 
 
-def _rate(name: str) -> tuple[Only, ...]:
-    return (*_STALE, Only("staleness_rate", (name,)))
+def _of_rate(name: str) -> tuple[Condition, ...]:
+    return (Condition("staleness_rate", (name,)),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,138 +45,138 @@ class TrainConfig:
     # One table that the eye can run down: not an argument a line, as the formatter would.
     # fmt: off
     mode: str | None = knob(
-        None, TEXT, _MODE, "synchronization scheme", choices=modes.MODES,
+        None, TEXT, _MODE, "synchronization scheme", choices=tuple(MODES),
         default_text="serial on one rank, else sync",
     )
     servers: int | None = knob(
-        None, WHOLE, _MODE, "ranks that are servers, one shard each", least=0,
+        None, WHOLE, _MODE, "ranks that are servers, one shard each", min=0,
         default_text="1 in sync, async, ssp, softsync, else 0",
     )
     placement: str | None = knob(
         None, TEXT, _MODE, "which ranks are servers: one per host, the first or the last",
-        choices=modes.PLACEMENTS, only=_SERVED, fallback="first",
+        choices=names.PLACEMENTS, requires=(_SERVERS,), fallback="first",
     )
     backup: int | None = knob(
         None, WHOLE, _MODE, "backup workers: a step waits for all workers but so many",
-        least=0, only=_SYNC, fallback=0,
+        min=0, fallback=0,
     )
     staleness: int | None = knob(
         None, WHOLE, _MODE, "steps that a worker may be ahead of the slowest",
-        least=0, only=_SSP, fallback=3,
+        min=0, fallback=3,
     )
     softsync: int | None = knob(
         None, WHOLE, _MODE, "k: an update averages workers/k gradients, 1 to the workers",
-        metavar="K", least=1, only=_SOFTSYNC, fallback=1,
+        metavar="K", min=1, fallback=1,
     )
     local_steps: int | None = knob(
         None, WHOLE, _MODE, "H: local steps between two averagings",
-        metavar="H", least=1, only=_LOCAL, fallback=8,
+        metavar="H", min=1, fallback=8,
     )
     post_local_epoch: int | None = knob(
         None, WHOLE, _MODE, "average after every step until this epoch, then every H",
-        metavar="E", least=0, only=_LOCAL, default_text="H from the start",
+        metavar="E", min=0, default_text="H from the start",
     )
     outer_lr: float | None = knob(
         None, REAL, _MODE, "rate of the outer Nesterov optimizer (0.7 with --outer-momentum)",
-        above=0, most=1e6, only=_LOCAL, default_text="plain averaging",
+        exclusive_min=0, max=1e6, default_text="plain averaging",
     )
     outer_momentum: float | None = knob(
         None, REAL, _MODE, "momentum of the outer optimizer (0.9 with --outer-lr)",
-        least=0, below=1, only=_LOCAL, default_text="plain averaging",
+        min=0, exclusive_max=1, default_text="plain averaging",
     )
     allreduce: str | None = knob(
         None, TEXT, _MODE,
         "auto, node, mpi (the library's), a schedule such as ring, or node+ring between hosts",
-        metavar="NAME", choices=modes.ALLREDUCE_NAMES, only=_REDUCED, fallback="auto",
+        metavar="NAME", choices=names.ALLREDUCE_NAMES, requires=(_NO_SERVERS,), fallback="auto",
     )
     costs: str | None = knob(
         None, TEXT, _MODE, "what auto picks by, as bench allreduce --fit writes it",
-        metavar="FILE", only=(*_REDUCED, Only("allreduce", ("auto",))),
+        metavar="FILE", requires=(_NO_SERVERS, Condition("allreduce", ("auto",))),
         default_text="those of a common machine",
     )
     overlap: bool | None = knob(
         None, SWITCH, _MODE, "sum a layer's gradient while those below are computed",
-        only=_ALLREDUCE, default_text="yes, but not with --clip-norm",
+        default_text="yes, but not with --clip-norm",
     )
     bucket_bytes: int | None = knob(
         None, WHOLE, _MODE, "gather layers into sums of at least so many bytes",
-        metavar="BYTES", least=1, only=_ALLREDUCE, default_text=f"{modes.BUCKET_BYTES}",
+        metavar="BYTES", min=1, default_text=f"{names.BUCKET_BYTES}",
     )
     check_every: int | None = knob(
         None, WHOLE, _MODE, "updates between two checks that all ranks have the same parameters; "
-        "0: at the end only", metavar="K", least=0, only=_REDUCED, fallback=100,
+        "0: at the end only", metavar="K", min=0, requires=(_NO_SERVERS,), fallback=100,
     )
 
     staleness_rate: str | None = knob(
         None, TEXT, _RATE, "how a gradient's staleness tau scales its learning rate",
-        choices=modes.STALENESS_RATE_NAMES, only=_STALE, fallback="constant",
+        choices=names.STALENESS_RATE_NAMES, fallback="constant",
     )
     staleness_power: float | None = knob(
         None, REAL, _RATE, "p in (1 + tau)^-p",
-        metavar="P", least=0, most=1e6, only=_rate("power"), fallback=0.5,
+        metavar="P", min=0, max=1e6, requires=_of_rate("power"), fallback=0.5,
     )
     staleness_decay: float | None = knob(
         None, REAL, _RATE, "b in exp(-b tau)",
-        metavar="B", least=0, most=1e6, only=_rate("exponential"), fallback=0.2,
+        metavar="B", min=0, max=1e6, requires=_of_rate("exponential"), fallback=0.2,
     )
     staleness_limit: int | None = knob(
         None, WHOLE, _RATE, "drop gradients that are staler than this",
-        metavar="K", least=0, only=_rate("drop"), fallback=4,
+        metavar="K", min=0, requires=_of_rate("drop"), fallback=4,
     )
     dc_lambda: float | None = knob(
-        None, REAL, _RATE, "strength of the compensation", least=0, most=1e6,
-        only=_rate("delay-compensated"), default_text="0.04, or 2 with --dc-adaptive",
+        None, REAL, _RATE, "strength of the compensation", min=0, max=1e6,
+        requires=_of_rate("delay-compensated"), default_text="0.04, or 2 with --dc-adaptive",
     )
     dc_adaptive: bool | None = knob(
         None, SWITCH, _RATE, "divide the strength by the gradient's running RMS",
-        only=_rate("delay-compensated"), fallback=False,
+        requires=_of_rate("delay-compensated"), fallback=False,
     )
 
     optimizer: str = knob(
         "sgd", TEXT, _OPTIMIZER, "what turns gradients into steps",
-        choices=modes.OPTIMIZER_NAMES,
+        choices=names.OPTIMIZER_NAMES,
     )
     lr: float | None = knob(
-        None, REAL, _OPTIMIZER, "learning rate", above=0, most=1e6,
-        default_text=", ".join(f"{name} {lr}" for name, lr in modes.DEFAULT_LR.items()),
+        None, REAL, _OPTIMIZER, "learning rate", exclusive_min=0, max=1e6,
+        default_text=", ".join(f"{name} {lr}" for name, lr in names.DEFAULT_LR.items()),
     )
     momentum: float | None = knob(
         None, REAL, _OPTIMIZER, "share of the velocity that a step keeps",
-        least=0, below=1, only=_VELOCITY, fallback=0.9,
+        min=0, exclusive_max=1, requires=_VELOCITY, fallback=0.9,
     )
     weight_decay: float = knob(
-        0.0, REAL, _OPTIMIZER, "L2 coefficient; decoupled in adamw", least=0, most=1e6
+        0.0, REAL, _OPTIMIZER, "L2 coefficient; decoupled in adamw", min=0, max=1e6
     )
     beta1: float | None = knob(
         None, REAL, _OPTIMIZER, "decay of the gradient's mean",
-        least=0, below=1, only=_ADAM, fallback=0.9,
+        min=0, exclusive_max=1, requires=_ADAM, fallback=0.9,
     )
     beta2: float | None = knob(
         None, REAL, _OPTIMIZER, "decay of the gradient's mean square",
-        least=0, below=1, only=_ADAM, fallback=0.999,
+        min=0, exclusive_max=1, requires=_ADAM, fallback=0.999,
     )
     epsilon: float | None = knob(
         # Below 1e-30 the square root's square would vanish in float32.
         None, REAL, _OPTIMIZER, "added to the root of the mean square",
-        least=1e-30, most=1e6, only=_ADAM, fallback=1e-8,
+        min=1e-30, max=1e6, requires=_ADAM, fallback=1e-8,
     )
     clip_norm: float | None = knob(
-        None, REAL, _OPTIMIZER, "longest gradient, L2 norm", above=0, most=1e30,
+        None, REAL, _OPTIMIZER, "longest gradient, L2 norm", exclusive_min=0, max=1e30,
         default_text="no clipping",
     )
     warmup_epochs: float = knob(
-        0.0, REAL, _OPTIMIZER, "epochs over which the rate rises to --lr", least=0, most=1e9
+        0.0, REAL, _OPTIMIZER, "epochs over which the rate rises to --lr", min=0, max=1e9
     )
     schedule: str = knob(
-        "constant", TEXT, _OPTIMIZER, "learning rate over time", choices=modes.SCHEDULE_NAMES
+        "constant", TEXT, _OPTIMIZER, "learning rate over time", choices=names.SCHEDULE_NAMES
     )
     decay_epochs: float | None = knob(
         None, REAL, _OPTIMIZER, "epochs between two decays of the step schedule",
-        above=0, most=1e9, only=_STEPPED, fallback=5.0,
+        exclusive_min=0, max=1e9, requires=_STEPPED, fallback=5.0,
     )
     decay_factor: float | None = knob(
         None, REAL, _OPTIMIZER, "what a decay multiplies the rate with",
-        above=0, most=1, only=_STEPPED, fallback=0.1,
+        exclusive_min=0, max=1, requires=_STEPPED, fallback=0.1,
     )
 
     dataset: str = knob(
@@ -192,21 +188,22 @@ class TrainConfig:
         (128, 64), WIDTHS, _DATA, "widths of the hidden layers; none for a linear model"
     )
     activation: str = knob(
-        "relu", TEXT, _DATA, "between the layers", choices=modes.ACTIVATION_NAMES
+        "relu", TEXT, _DATA, "between the layers", choices=names.ACTIVATION_NAMES
     )
     loss: str = knob(
-        "cross-entropy", TEXT, _DATA, "squared serves regression too", choices=modes.LOSS_NAMES
+        "cross-entropy", TEXT, _DATA, "squared serves regression too", choices=names.LOSS_NAMES
     )
-    batch_size: int = knob(32, WHOLE, _DATA, "samples per worker and step", least=1)
+    batch_size: int = knob(32, WHOLE, _DATA, "samples per worker and step", min=1)
 
     epochs: float | None = knob(
-        None, REAL, _RUN, "passes over the training data", above=0, most=1e9, default_text="10"
+        None, REAL, _RUN, "passes over the training data", exclusive_min=0, max=1e9,
+        default_text="10",
     )
     steps: int | None = knob(
-        None, WHOLE, _RUN, "steps per worker, instead of --epochs", least=1,
+        None, WHOLE, _RUN, "steps per worker, instead of --epochs", min=1,
         default_text="as --epochs says",
     )
-    seed: int = knob(0, WHOLE, _RUN, "of the model, the data's order and random delays", least=0)
+    seed: int = knob(0, WHOLE, _RUN, "of the model, the data's order and random delays", min=0)
     out: str | None = knob(
         None, TEXT, _RUN, "folder for config, metrics, model and summary", metavar="DIR",
         default_text="nothing is written",
@@ -220,7 +217,7 @@ class TrainConfig:
     )
     overwrite: bool = knob(False, SWITCH, _RUN, "allow an --out that is already used")
     log_every: int | None = knob(
-        None, WHOLE, _RUN, "steps between two logged lines", least=1, default_text="an epoch"
+        None, WHOLE, _RUN, "steps between two logged lines", min=1, default_text="an epoch"
     )
     straggler: tuple[tuple[int, float], ...] = knob(
         (), DELAYS, _RUN, "delay every step of a rank; may be given again for another rank",
@@ -228,7 +225,7 @@ class TrainConfig:
     )
     jitter: float = knob(
         0.0, REAL, _RUN, "mean random delay of every step of every worker", metavar="SECONDS",
-        least=0, most=86400,
+        min=0, max=86400,
     )
     inject: tuple[Injection, ...] = knob(
         (), INJECTIONS, _RUN,
@@ -238,7 +235,7 @@ class TrainConfig:
     )
     timeout_s: float = knob(
         60.0, REAL, _RUN, "longest that a rank waits for another", metavar="SECONDS",
-        above=0, most=1e6,
+        exclusive_min=0, max=1e6,
     )
     shared_memory: bool = knob(
         True, SWITCH, _RUN, "pass data inside a host through shared memory"
@@ -252,3 +249,9 @@ class TrainConfig:
             if value is not None:
                 object.__setattr__(self, name, accept(name, it, value))
         check(self)
+
+    @property
+    def scheme(self) -> Mode:
+        """The row of its mode, which a resolved config has."""
+        assert self.mode is not None, "not resolved: the mode is not known yet"
+        return MODES[self.mode]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
         slow=factors,
         lines=tuple(map(tuple, lines)),
         seconds=max(log.done for log in world.logs),
-        staleness=None if config.mode == "local-sgd" else _staleness(histograms),
+        staleness=None if config.scheme.averages else _staleness(histograms),
     )
 
 
@@ -160,15 +161,7 @@ def _staleness(histograms: Sequence[Sequence[int]]) -> tuple[float, int] | None:
 def described(timeline: Timeline) -> Iterator[str]:
     """Yield what the job is, in parts of a sentence."""
     config = timeline.config
-    told = {
-        "sync": f"{config.backup} backup" if config.backup else "",
-        "ssp": f"staleness {config.staleness}",
-        "softsync": f"k = {config.softsync}",
-        "local-sgd": f"average every {config.local_steps} steps",
-        "allreduce": f"by {config.allreduce}",
-    }
-    more = told.get(config.mode or "", "")
-    yield f"{config.mode}{', ' + more if more else ''}"
+    yield config.scheme.described(partial(getattr, config))
     servers = config.servers or 0
     count = plural(timeline.workers, "worker")
     yield f"{count}, {plural(servers, 'server')}" if servers else count

@@ -14,7 +14,6 @@ import numpy as np
 from psrt.collective.analysis.costs_file import read_costs
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.config import TrainConfig, check_data, to_toml
-from psrt.config.modes import STALE_MODES
 from psrt.data import dataset_size, load_dataset
 from psrt.errors import ConfigError
 from psrt.history import EventLog
@@ -174,18 +173,20 @@ def server_role(
         receive: gives the next message, where that is not the port's affair.
     """
     workers = len(port.wiring.workers)
-    averages = config.mode == "local-sgd"
-    rate = None if averages else _rate(config, initial.size)
+    mode = config.scheme
+    rate = None if mode.averages else _rate(config, initial.size)
     shard = Shard(
         port.versions,
         initial,
-        _outer_updater(config, initial.size) if averages else _updater(config, initial.size, rate),
+        _outer_updater(config, initial.size)
+        if mode.averages
+        else _updater(config, initial.size, rate),
         payload=port.payload,
         workers=workers,
-        by_samples=config.mode in ("sync", "local-sgd"),
+        by_samples=mode.rounds,
         rate=rate,
-        clip_norm=None if averages else config.clip_norm,
-        gaps=config.mode in STALE_MODES and initial.size > 0,
+        clip_norm=None if mode.averages else config.clip_norm,
+        gaps=mode.is_stale and initial.size > 0,
     )
     chronicle = None if log is None else ShardChronicle(log, port.wiring.shard_of(port.rank) or 0)
     policy = _policy(config, workers)
@@ -246,17 +247,11 @@ def _delays(config: TrainConfig, rank: int, worker: int) -> Delays | None:
 
 
 def _policy(config: TrainConfig, workers: int) -> Policy:
-    mode = config.mode or "sync"
-    knobs: dict[str, float] = {}
-    if mode == "sync":
-        knobs["backup"] = config.backup or 0
-    elif mode == "ssp":
-        knobs["staleness"] = config.staleness or 0
-    elif mode == "softsync":
-        knobs["softsync"] = config.softsync or 1
+    mode = config.scheme
+    knobs = {name: getattr(config, name) for name in mode.policy_knobs}
     if config.staleness_rate == "drop" and config.staleness_limit is not None:
         knobs["late"] = config.staleness_limit
-    return policy_for(mode, workers, **knobs)
+    return policy_for(mode.name, workers, **knobs)
 
 
 def _strategy(
@@ -268,9 +263,10 @@ def _strategy(
 ) -> Strategy:
     # Of the vectors that are there: none of them is, where nothing is computed.
     n, clip_norm = port.theta.size, config.clip_norm
-    if config.mode == "serial":
+    mode = config.scheme
+    if mode.single:
         return Serial(port, _updater(config, n), clip_norm=clip_norm, chronicle=chronicle)
-    if config.mode == "allreduce":
+    if mode.sums_gradients:
         return AllReduce(
             port,
             _updater(config, n),
@@ -283,7 +279,7 @@ def _strategy(
             extras=extras,
             chronicle=chronicle,
         )
-    if config.mode == "local-sgd":
+    if mode.averages:
         local_steps = config.local_steps or 1
         averager: Averager
         if port.wiring.servers:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from psrt.collective.analysis.machine import MachineCosts
-from psrt.config import TrainConfig, resolve
+from psrt.config import MODES, TrainConfig, resolve
 from psrt.errors import ConfigError
 from psrt.job.build import machine_costs, supervised_problem, timing_problem, wiring_for
 from psrt.job.replay import Replay
@@ -117,7 +117,8 @@ def _cast(
     """
     if workers < 1:
         raise ConfigError(f"a job needs at least 1 worker, got {workers}")
-    extra = 0 if config.mode == "serial" else config.servers or 1
+    mode = MODES.get(config.mode or "")
+    extra = 0 if mode is not None and mode.single else config.servers or 1
     count = resolve(config, ranks=workers + extra).servers or 0
     config = resolve(config, ranks=workers + count)
     placement = config.placement or "first"

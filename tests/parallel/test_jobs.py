@@ -6,7 +6,7 @@ import pytest
 import psrt
 from psrt import TrainConfig
 from psrt.config import resolve
-from psrt.config.modes import ALLREDUCE_NAMES
+from psrt.config.names import ALLREDUCE_NAMES
 from psrt.job.build import server_role, supervised_problem, wiring_for, worker_role
 from psrt.job.mpi import run_over_mpi
 from psrt.job.roles import assign_roles

@@ -114,7 +114,7 @@ class _Case:
         updates = check_alone(contract, workers, leave, findings)
         if not self._sound:
             return
-        kind = Kind.REDUCED if contract.mode == "allreduce" else Kind.STEP
+        kind = Kind.REDUCED if contract.mode.sums_gradients else Kind.STEP
         check_own_rates(self.header, workers, kind, findings)
         last = int(np.flatnonzero(workers["worker"] == 0)[-1])  # of the one that saves
         check_saved(self.finals, -1, updates, Spot(workers, last), findings)
@@ -134,7 +134,7 @@ class _Case:
         for shard in looked:
             if shard is not None:
                 self._check_shard(workers, shard)
-        if contract.mode == "local-sgd":
+        if contract.mode.averages:
             self._check_local(workers)
         if self.summary is not None:
             check_summary(self.summary, contract, self.shards, findings)

@@ -1,6 +1,7 @@
 """What a mode promises, as numbers, out of a history's header: written down here for itself.
 
-Nothing is taken from what decides in a run, or a mistake there would be repeated here.
+A mode's row declares what it promises (`psrt.config.modes`); what that means is written down here
+anew. Nothing is taken from what decides in a run, or a mistake there would be repeated here.
 
 ==================  =============  ======  ====================  ==========================
 mode                quorum         gate    late: staler than     update
@@ -23,21 +24,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from psrt.config.modes import MODES, Mode
 from psrt.errors import ConfigError
 from psrt.history.check.table import Ints
 from psrt.history.header import Header
-
-#: Modes whose servers decide who goes on, those without, and those that can be either.
-SERVED = ("sync", "async", "ssp", "softsync")
-ALONE = ("serial", "allreduce")
-EITHER = ("local-sgd",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
     """The numbers that a history is held against."""
 
-    mode: str
+    mode: Mode
     #: W and S.
     workers: int
     shards: int
@@ -45,8 +42,8 @@ class Contract:
     rounds: bool
     #: Workers that a round does not wait for.
     backup: int = 0
-    #: k of softsync; 0 in all other modes.
-    softsync: int = 0
+    #: k, where 1/k of the workers make an update; 0 where it is one of them, or all.
+    share: int = 0
     #: How far ahead of the slowest a worker may be; None where nobody ever waits.
     gate: int | None = None
     #: A push staler than this when it is taken up is dropped; None where none is.
@@ -59,6 +56,8 @@ class Contract:
     #: Gradient steps of a worker and passes over the data at most.
     steps: float = math.inf
     epochs: float = math.inf
+    #: The mode with its number, as a user would say it.
+    described: str = ""
     #: Whether it was a run in virtual time, whose ranks have one clock and may be made to die.
     simulated: bool = False
 
@@ -66,22 +65,16 @@ class Contract:
         """Return how many pushes make an update while so many workers are there."""
         if self.rounds:
             return np.maximum(live - self.backup, 1)
-        return np.maximum(live // self.softsync, 1) if self.softsync else np.ones_like(live)
+        return np.maximum(live // self.share, 1) if self.share else np.ones_like(live)
 
     @property
     def reads_its_writes(self) -> bool:
         """Whether a worker's gradient is in the parameters that it goes on with."""
-        return not self.softsync
+        return not self.share
 
     def __str__(self) -> str:
         """Return the mode with its number, as a user would say it."""
-        number = {
-            "ssp": f"staleness {self.gate}",
-            "softsync": f"softsync {self.softsync}",
-            "sync": f"{self.backup} backups" if self.backup else "",
-            "local-sgd": f"{self.local_steps} local steps",
-        }.get(self.mode, "")
-        return f"{self.mode} ({number})" if number else self.mode
+        return self.described
 
 
 def contract_of(header: Header) -> Contract:
@@ -90,31 +83,33 @@ def contract_of(header: Header) -> Contract:
     Raises:
         ConfigError: if the header cannot be that of a run of psrt.
     """
-    mode, workers, shards = header.mode, len(header.workers), len(header.servers)
-    if mode not in (*SERVED, *ALONE, *EITHER):
-        raise ConfigError(f"the history is of mode {mode!r}, which this psrt cannot check")
-    if (mode in SERVED and not shards) or (mode in ALONE and shards):
-        raise ConfigError(f"the history is of mode {mode} with {shards} servers, which cannot be")
-    if mode == "serial" and workers != 1:
-        raise ConfigError(f"the history is of mode serial with {workers} workers, expected 1")
+    mode, workers, shards = MODES.get(header.mode), len(header.workers), len(header.servers)
+    if mode is None:
+        raise ConfigError(f"the history is of mode {header.mode!r}, which this psrt cannot check")
+    if (mode.needs_servers and not shards) or (shards and not mode.may_have_servers):
+        raise ConfigError(
+            f"the history is of mode {mode.name} with {shards} servers, which cannot be"
+        )
+    if mode.single and workers != 1:
+        raise ConfigError(f"the history is of mode {mode.name} with {workers} workers, expected 1")
     _check_ranks(header)
-    backup = _whole(header, "backup", 0) if mode == "sync" else 0
-    drops = header.knob("staleness_rate") == "drop" and mode in ("async", "ssp", "softsync")
-    local = mode == "local-sgd"
+    backup = _whole(header, mode.backup, 0) if mode.backup else 0
+    drops = header.knob("staleness_rate") == "drop" and mode.is_stale
     return Contract(
         mode=mode,
         workers=workers,
         shards=shards,
-        rounds=mode in ("sync", "local-sgd"),
+        rounds=mode.rounds,
         backup=backup,
-        softsync=_whole(header, "softsync", 1, least=1) if mode == "softsync" else 0,
-        gate=_whole(header, "staleness", 0) if mode == "ssp" else None,
+        share=_whole(header, mode.share, 1, least=1) if mode.share else 0,
+        gate=_whole(header, mode.lead, 0) if mode.lead else None,
         late=_whole(header, "staleness_limit", 4) if drops else 0 if backup else None,
-        local_steps=_whole(header, "local_steps", 1, least=1) if local else 1,
-        post_local_epoch=_whole(header, "post_local_epoch", 0) if local else 0,
+        local_steps=_whole(header, "local_steps", 1, least=1) if mode.averages else 1,
+        post_local_epoch=_whole(header, "post_local_epoch", 0) if mode.averages else 0,
         batch_size=_whole(header, "batch_size", 1, least=1),
         steps=math.inf if header.knob("steps") is None else _whole(header, "steps", 0),
         epochs=_real(header, "epochs"),
+        described=mode.described(header.knob),
         simulated=header.simulated,
     )
 

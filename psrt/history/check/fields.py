@@ -88,11 +88,11 @@ def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
     holds = ~needs_shard | ((shard >= 0) & (shard < contract.shards))
     _expect(findings, table, holds, lambda i: f"of shard {shard[i]} of {contract.shards}")
     strange = table.are(*(_UNSERVED if served else _SERVED))
-    if served and contract.mode != "local-sgd":
+    if served and not contract.mode.averages:
         strange |= table.are(Kind.STEP)
-    if contract.mode == "serial":
+    if contract.mode.single:
         strange |= table.are(*_UNSERVED)
-    _expect(findings, table, ~strange, lambda i: f"which mode {contract.mode} does not have")
+    _expect(findings, table, ~strange, lambda i: f"which mode {contract.mode.name} does not have")
 
 
 def check_times(table: Table, owner: str | None, findings: Findings) -> None:

@@ -67,7 +67,7 @@ class Outcome:
         found = self.violation
         return {
             "ok": self.ok,
-            "mode": self.contract.mode,
+            "mode": self.contract.mode.name,
             "workers": self.contract.workers,
             "shards": self.contract.shards,
             "events": self.events,

@@ -37,7 +37,7 @@ def check_rates(
     else:
         factor = _factor(header, table.real("tau")[at])
     rate = table.real("rate")[at] / np.maximum(factor, _TINY)
-    lr = 1.0 if contract.mode == "local-sgd" else steady_rate(header)
+    lr = 1.0 if contract.mode.averages else steady_rate(header)
     firm = factor * (lr or 1e-6) > _TINY
     version = table["version"][at]
     same = np.diff(version, prepend=0) == 0

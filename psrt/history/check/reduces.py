@@ -18,7 +18,7 @@ def check_alone(contract: Contract, table: Table, leave: Ints, findings: Finding
     """Check the workers of a mode without servers; return how many updates they made."""
     steps = table.where(Kind.STEP)
     check_local_steps(contract, table, findings)
-    if contract.mode == "serial":
+    if contract.mode.single:
         _check_end(contract, table, leave, np.zeros(len(table), bool), findings)
         return int((table["samples"][steps] > 0).sum())
     parts = table.where(Kind.REDUCE)
@@ -30,7 +30,7 @@ def check_alone(contract: Contract, table: Table, leave: Ints, findings: Finding
     _check_parts(contract, table, rounds, leave, findings)
     updates = _check_results(contract, table, rounds, findings)
     trained = parts[present[parts]]
-    if contract.mode == "allreduce":
+    if contract.mode.sums_gradients:
         _check_step_by_step(table, steps, trained, findings)
     else:
         check_averaging(contract, table, trained, leave, findings)
@@ -49,7 +49,7 @@ def _check_end(
         lambda i: (Spot(table, int(leave[table["worker"][at[i]]])),),
     )  # fmt: skip
     counted = table.are(Kind.REDUCE) & (table["flag"] > 0)
-    if contract.mode != "local-sgd":
+    if not contract.mode.averages:
         counted = table.are(Kind.STEP) & ~after
     made = np.bincount(table["worker"][counted], minlength=contract.workers)
     gone = np.flatnonzero(leave < len(table))
@@ -110,7 +110,7 @@ def _check_parts(
         f"which {full} weigh 1",
     )  # fmt: skip
     number = np.tile(np.arange(rounds.shape[1]), contract.workers)
-    local = contract.mode == "local-sgd"
+    local = contract.mode.averages
     final = table["clock"][np.minimum(leave[owner], len(table) - 1)]
     due = np.where(trains, number if local else clock, final)
     findings.expect(

@@ -43,7 +43,7 @@ def check_updates(
     summary: Mapping[str, object], contract: Contract, updates: int, findings: Findings
 ) -> None:
     """Check what a summary says of any run."""
-    _same("mode", summary.get("mode"), contract.mode, findings)
+    _same("mode", summary.get("mode"), contract.mode.name, findings)
     _same("workers", summary.get("workers"), contract.workers, findings)
     _same("updates", summary.get("updates"), updates, findings)
 

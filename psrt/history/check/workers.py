@@ -94,7 +94,7 @@ def look_at_workers(
         return None
     _check_computed_on(workers, findings)
     _check_clock_at_the_end(contract, workers, findings)
-    if contract.mode != "local-sgd":  # whose steps are its workers' own
+    if not contract.mode.averages:  # whose steps are its workers' own
         check_steps(contract, table, pushes[:, 0], findings)
     return workers
 

@@ -138,12 +138,12 @@ def test_a_drawing(ran, tmp_path, what):
 def test_knobs_of_a_mode(ran):
     found = ran("ssp", "--workers", "3", "--staleness", "1", "--steps", "5", "--slow", "2:4")
     assert found.startswith(
-        "ssp, staleness 1 · 3 workers, 1 server · 5 steps each · worker 2 takes 4 × as long\n"
+        "ssp (staleness 1) · 3 workers, 1 server · 5 steps each · worker 2 takes 4 × as long\n"
     )
     assert ran("sync", "--slow", "none", "--servers", "2").startswith(
         "sync · 4 workers, 2 servers · 8 steps each\n"
     )
-    assert ran("local-sgd").startswith("local-sgd, average every 8 steps · 4 workers · 16 steps")
+    assert ran("local-sgd").startswith("local-sgd (8 local steps) · 4 workers · 16 steps")
     assert ran("async", "--workers", "1").startswith("async · 1 worker, 1 server · 8 steps each\n")
     assert ran("sync", "--seed", "1") != ran("sync")
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS
-from psrt.config import ALLREDUCE_NAMES, MODES, SERVER_MODES, TrainConfig, check_data, resolve
+from psrt.config import ALLREDUCE_NAMES, MODES, TrainConfig, check_data, resolve
 from psrt.config.injection import KINDS as INJECTIONS
 from psrt.config.injection import Injection
 from psrt.config.knobs import knobs_of, shown
-from psrt.config.modes import SCHEDULES
+from psrt.config.names import SCHEDULES
 from psrt.errors import ConfigError
 
 KNOBS = knobs_of(TrainConfig)
@@ -161,16 +161,16 @@ def test_injections_are_a_list_of_texts(given):
     )
 
 
-@pytest.mark.parametrize("name", [n for n, k in KNOBS.items() if k.least is not None])
+@pytest.mark.parametrize("name", [n for n, k in KNOBS.items() if k.min is not None])
 def test_least_values_are_inside_their_range(name):
-    least = KNOBS[name].least
+    least = KNOBS[name].min
     assert getattr(only_where_it_belongs(name, least), name) == least
     assert f"must be at least {least:g}, got" in refusal(**{name: KNOBS[name].kind.accept(-1)})
 
 
-@pytest.mark.parametrize("name", [n for n, k in KNOBS.items() if k.most is not None])
+@pytest.mark.parametrize("name", [n for n, k in KNOBS.items() if k.max is not None])
 def test_most_values_are_inside_their_range(name):
-    most = KNOBS[name].most
+    most = KNOBS[name].max
     assert getattr(only_where_it_belongs(name, most), name) == most
     beyond = KNOBS[name].kind.accept(2 * most)
     assert f"must be at most {shown(float(most))}, got" in refusal(**{name: beyond})
@@ -178,7 +178,7 @@ def test_most_values_are_inside_their_range(name):
 
 def only_where_it_belongs(name, value):
     """Make a config that gives a knob, and what the knob needs to have a meaning."""
-    needs = {only.field: only.values[0] for only in KNOBS[name].only}
+    needs = {only.field: only.values[0] for only in KNOBS[name].requires}
     if name == "warmup_epochs":
         needs = {"epochs": 1e9}
     return TrainConfig(**needs | {name: value})
@@ -203,18 +203,18 @@ def a_value(name):
 CONDITIONAL = [
     (name, only.field, value)
     for name, knob in KNOBS.items()
-    for only in knob.only
+    for only in knob.requires
     for value in KNOBS[only.field].choices
 ]
 
 
 @pytest.mark.parametrize(("name", "field", "value"), CONDITIONAL)
 def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
-    knobs = {only.field: only.values[0] for only in KNOBS[name].only}
+    knobs = {only.field: only.values[0] for only in KNOBS[name].requires}
     knobs |= {field: value, name: a_value(name)}
     if (name, value) == ("placement", "local-sgd"):
         knobs["servers"] = 1
-    belongs = next(only.values for only in KNOBS[name].only if only.field == field)
+    belongs = next(only.values for only in KNOBS[name].requires if only.field == field)
     if value in belongs:
         assert getattr(TrainConfig(**knobs), name) == a_value(name)
     else:
@@ -255,22 +255,19 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
         ),
         (
             {"mode": "local-sgd", "servers": 1, "allreduce": "ring"},
-            "--allreduce ring has no meaning with --servers 1: "
-            "local-sgd averages over servers or over an all-reduce",
+            "--allreduce ring has no meaning with --servers 1; it belongs to --servers 0",
         ),
         (
             {"mode": "local-sgd", "placement": "last"},
-            "--placement last has no meaning in local-sgd without --servers",
+            "--placement last has no meaning without --servers; it belongs to --servers 1 or more",
         ),
         (
             {"mode": "local-sgd", "servers": 1, "check_every": 5},
-            "--check-every 5 has no meaning with --servers 1: "
-            "local-sgd averages over servers or over an all-reduce",
+            "--check-every 5 has no meaning with --servers 1; it belongs to --servers 0",
         ),
         (
             {"mode": "local-sgd", "servers": 1, "costs": "a.json"},
-            "--costs a.json has no meaning with --servers 1: "
-            "local-sgd averages over servers or over an all-reduce",
+            "--costs a.json has no meaning with --servers 1; it belongs to --servers 0",
         ),
         (
             {"mode": "allreduce", "allreduce": "ring", "costs": "a.json"},
@@ -388,9 +385,9 @@ def test_defaults_of_staleness_rates(mode, rate, expected):
 def test_every_knob_of_the_mode_is_set_and_no_other(mode):
     config = resolve(TrainConfig(mode=mode), ranks=1 if mode == "serial" else 2)
     for name, knob in KNOBS.items():
-        if any(only.field == "mode" and mode not in only.values for only in knob.only):
+        if any(only.field == "mode" and mode not in only.values for only in knob.requires):
             assert getattr(config, name) is None
-    assert (config.servers > 0) == (mode in SERVER_MODES)
+    assert (config.servers > 0) == MODES[mode].needs_servers
 
 
 @pytest.mark.parametrize(
@@ -486,4 +483,4 @@ def test_the_names_of_schedules_are_those_of_the_registry():
 def test_every_knob_is_told_in_one_line_of_help():
     for name, knob in KNOBS.items():
         assert re.fullmatch(r"[^\n]{10,100}", knob.help), name
-        assert (getattr(TrainConfig(), name) is None) or not knob.only, name
+        assert (getattr(TrainConfig(), name) is None) or not knob.requires, name

@@ -49,10 +49,14 @@ def values_of(name):
     if knob.kind is SWITCH:
         return st.booleans()
     if knob.kind is WHOLE:
-        return st.integers(int(knob.least), 2**63 - 1)
+        return st.integers(int(knob.min), 2**63 - 1)
     if knob.kind is REAL:
-        least, exclude_least = (knob.least, False) if knob.above is None else (knob.above, True)
-        most, exclude_most = (knob.most, False) if knob.below is None else (knob.below, True)
+        least, exclude_least = (
+            (knob.min, False) if knob.exclusive_min is None else (knob.exclusive_min, True)
+        )
+        most, exclude_most = (
+            (knob.max, False) if knob.exclusive_max is None else (knob.exclusive_max, True)
+        )
         return st.floats(least, most, exclude_min=exclude_least, exclude_max=exclude_most)
     if knob.kind is WIDTHS:
         return st.lists(st.integers(1, 2**63 - 1)).map(tuple)
@@ -68,7 +72,9 @@ def values_of(name):
 def configs(draw):
     """Draw a config in which any knob that may be given is given or not."""
     knobs = {}
-    order = sorted(KNOBS, key=lambda name: len(KNOBS[name].only))  # what others need comes first
+    order = sorted(
+        KNOBS, key=lambda name: len(KNOBS[name].requires)
+    )  # what others need comes first
     for name in order:
         if not draw(st.booleans()):
             continue

@@ -158,7 +158,7 @@ HAND_MADE = Timeline(
 )  # fmt: skip
 
 TEXT = """\
-ssp, staleness 2 · 2 workers, 1 server · 2 steps each · worker 1 takes 3 × as long
+ssp (staleness 2) · 2 workers, 1 server · 2 steps each · worker 1 takes 3 × as long
 worker 0  ████··1··--████
 worker 1  ████████▌███████████
 steps     0         10
@@ -193,7 +193,7 @@ def test_every_mode_can_be_written_and_drawn(name):
 
 def test_the_job_is_described():
     found = dataclasses.replace(HAND_MADE, slow=(1.0, 1.0))
-    assert list(described(found)) == ["ssp, staleness 2", "2 workers, 1 server", "2 steps each"]
+    assert list(described(found)) == ["ssp (staleness 2)", "2 workers, 1 server", "2 steps each"]
 
 
 def test_the_document():

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from psrt.config.modes import SERVER_MODES as CONFIGURABLE
+from psrt.config.modes import MODES
 from psrt.errors import ConfigError
-from psrt.sync import SERVER_MODES, AveragingPeriod, policy_for
+from psrt.sync import AveragingPeriod, policy_for
 
 
-def test_every_mode_of_the_config_that_has_servers_has_a_row():
-    assert {*CONFIGURABLE, "local-sgd"} == SERVER_MODES.keys()
+@pytest.mark.parametrize(
+    "row", [row for row in MODES.values() if row.may_have_servers], ids=lambda row: row.name
+)
+def test_every_mode_that_may_have_servers_has_a_policy(row):
+    policy = policy_for(row.name, 3, **dict.fromkeys(row.policy_knobs, 1))
+    assert policy.live
 
 
 def test_a_mode_without_servers_has_no_policy():

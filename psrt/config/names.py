@@ -1,0 +1,62 @@
+"""The names a knob may take: optimizers, rates, all-reduces. Data only."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Where the servers are put among the ranks.
+PLACEMENTS: Final = ("spread", "first", "last")
+
+#: Schedules of an all-reduce among all ranks, as in ``psrt.collective.ALGORITHMS``.
+SCHEDULES: Final = (
+    "naive",
+    "root",
+    "ring",
+    "segmented-ring",
+    "tree",
+    "double-tree",
+    "butterfly",
+    "halving-doubling",
+    "halving-doubling-blocks",
+)
+
+#: All-reduces: ``auto`` picks one, ``node`` is the shared memory of a host, ``mpi`` the library's
+#: own, ``node+`` a schedule is shared memory inside hosts and the schedule between them.
+ALLREDUCE_NAMES: Final = (
+    "auto",
+    "node",
+    "mpi",
+    *SCHEDULES,
+    *(f"node+{name}" for name in SCHEDULES),
+)
+
+#: Bytes of gradient that are summed at once at least: long enough for its messages to cost more
+#: by their bytes than by their number, and a small part of the models that are worth cutting.
+BUCKET_BYTES: Final = 1 << 20
+
+#: Staleness-aware learning rates.
+STALENESS_RATE_NAMES: Final = (
+    "constant",
+    "inverse",
+    "mean-inverse",
+    "power",
+    "exponential",
+    "drop",
+    "delay-compensated",
+    "gap-aware",
+)
+
+#: Optimizers and the learning rate each starts from when none is given.
+DEFAULT_LR: Final = {
+    "sgd": 0.1,
+    "momentum": 0.05,
+    "nesterov": 0.05,
+    "adagrad": 0.02,
+    "adam": 0.002,
+    "adamw": 0.002,
+}
+OPTIMIZER_NAMES: Final = tuple(DEFAULT_LR)
+
+ACTIVATION_NAMES: Final = ("relu", "tanh", "gelu")
+LOSS_NAMES: Final = ("cross-entropy", "squared")
+SCHEDULE_NAMES: Final = ("constant", "step", "cosine")

@@ -1,13 +1,6 @@
-import doctest
-
 import pytest
 
-from psrt import units
 from psrt.units import size_text
-
-
-def test_examples_in_docstrings():
-    assert doctest.testmod(units).failed == 0
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
+import ast
+from pathlib import Path
 
 import pytest
 
-from psrt.config import modes
+import psrt
 from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, Servers
 from psrt.config.train import TrainConfig
@@ -23,11 +24,10 @@ PROMISED = {
     "local-sgd": (OPTIONAL, False, True,   True,   None,     None,        None,       True,  False),
     "allreduce": (NEVER,    False, False,  False,  None,     None,        None,       True,  False),
 }  # fmt: skip
+#: Where the same word is no mode's name, but a call's or a bench's, or where modes to measure are
+#: chosen.
+OTHER_WORDS = ("bench/", "cli/bench.py", "cli/explain_flags.py", "mpi/group.py")
 EVERY = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-
-
-def test_examples_in_docstrings():
-    assert doctest.testmod(modes).failed == 0
 
 
 def test_every_row_is_promised():
@@ -58,3 +58,49 @@ def test_a_mode_is_described_in_one_line(mode):
     assert "\n" not in mode.doc
     assert mode.described(dict.fromkeys(mode.knobs, 2).get).startswith(mode.name)
     assert mode.described(lambda name: None) == mode.name
+
+
+def names_in(node):
+    """Return the modes that a display or a constant names."""
+    parts = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+    return {it.value for it in parts if isinstance(it, ast.Constant)} & MODES.keys()
+
+
+def named(tree):
+    """Yield the lines in which a mode's name is compared, listed or looked up."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare():
+                # A call or a knob may be called as a mode is: what is compared has to be a value.
+                if any(names_in(side) for side in (node.left, *node.comparators)):
+                    yield node.lineno
+            case ast.Tuple() | ast.List() | ast.Set() if len(names_in(node)) > 1:
+                yield node.lineno
+            case ast.Dict(keys=keys) if len({key for key in keys if key and names_in(key)}) > 1:
+                yield node.lineno
+            case ast.MatchValue() if names_in(node.value):
+                yield node.lineno
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'config.mode == "ssp"', '"ssp" != mode', 'mode in ("sync", other)',
+        'SERVED = ("sync", "async")', 'WORDS = {"sync": 1, "ssp": 2}',
+        'match mode:\n    case "ssp":\n        pass',
+    ],
+)  # fmt: skip
+def test_a_name_outside_of_its_row_is_found(text):
+    assert list(named(ast.parse(text)))
+
+
+def test_no_mode_is_named_outside_of_its_row():
+    root = Path(psrt.__file__).parent
+    found = [
+        f"{path.relative_to(root)}:{line}"
+        for path in sorted(root.rglob("*.py"))
+        if path.relative_to(root) != Path("config/modes.py")
+        and not path.relative_to(root).as_posix().startswith(OTHER_WORDS)
+        for line in named(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not found

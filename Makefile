@@ -72,7 +72,8 @@ TIMEOUT = timeout --foreground --kill-after=10
 # --- installation -------------------------------------------------------------------------------
 
 .PHONY: help install train test test-pure test-parallel test-e2e fuzz lint
-.PHONY: bench bench-step bench-allreduce bench-ps bench-train bench-history bench-simulate compare study calibrate plots clean distclean
+.PHONY: bench bench-step bench-allreduce bench-call bench-targets bench-ps bench-train
+.PHONY: bench-history bench-simulate compare study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
 
 help:  ## list the commands
@@ -162,13 +163,21 @@ lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 
 # --- benchmarks ---------------------------------------------------------------------------------
 
-bench: bench-step bench-allreduce bench-ps bench-train bench-history bench-simulate  ## all benchmarks; they want an idle machine
+bench: bench-step bench-allreduce bench-call bench-ps bench-train bench-history bench-simulate  ## all benchmarks; they want an idle machine
 
 bench-step: $(VENV)/.has-psrt  ## a training step against its bare matrix products
-	$(PY) -m psrt bench step $(ARGS)
+	$(PY) apps/bench/step.py $(ARGS)
 
 bench-allreduce: $(VENV)/.has-psrt  ## all-reduces against MPI.Allreduce; ARGS='--fit FILE' keeps the costs
 	$(MPIRUN) -n 4 $(PY) -m psrt bench allreduce $(ARGS)
+
+bench-call: $(VENV)/.has-psrt  ## what a call of 1 KB costs beyond its messages
+	$(MPIRUN) -n 2 $(PY) apps/bench/call.py $(ARGS)
+
+bench-targets: $(VENV)/.has-psrt  ## bench-allreduce, and whether it reaches what we aim at
+	@mkdir -p runs
+	$(MPIRUN) -n 4 $(PY) -m psrt bench allreduce --json runs/allreduce.json $(ARGS)
+	$(PY) apps/bench/targets.py runs/allreduce.json
 
 bench-ps: $(VENV)/.has-psrt  ## push and pull against the simplest loop
 	$(MPIRUN) -n 5 $(PY) -m psrt bench ps $(ARGS)
@@ -177,10 +186,10 @@ bench-train: $(VENV)/.has-psrt  ## samples per second of the modes against one p
 	$(MPIRUN) -n 3 $(PY) -m psrt bench train $(ARGS)
 
 bench-history: $(VENV)/.has-psrt  ## what keeping a history costs a step
-	$(MPIRUN) -n 3 $(PY) -m psrt bench history $(ARGS)
+	$(MPIRUN) -n 3 $(PY) apps/bench/history.py $(ARGS)
 
 bench-simulate: $(VENV)/.has-psrt  ## events per second of simulations and of checks, and their memory
-	$(PY) -m psrt bench simulate $(ARGS)
+	$(PY) apps/bench/simulate.py $(ARGS)
 
 # --- cleaning up --------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """All-reduces of every algorithm beside the library's and beside a copy of the buffer.
 
-On one host, and among ranks that are on different hosts or count as being on some; see
-``contest`` for who takes part. Two speeds are usual:
+Each candidate's sum is verified, to the element, before it is timed; ``allreduce_rows`` says who
+they are. They run on one host, and among ranks that are on several or count as being. Two speeds
+are usual:
 
 - *algbw*, the bytes of the vector over the time: what the caller sees;
 - *busbw*, algbw·2(p − 1)/p: what a wire would see if no more were sent than any all-reduce must.
@@ -11,23 +12,41 @@ Between hosts a ring takes 2(p − 1)/p·nβ at least. **Which β**: in a ring e
 receives at the same time, all ranks at once, and where they share cores, memory or a wire each
 gets less of it than two ranks that have it to themselves. So β is that of ``exchange``, in which
 each rank sends n bytes to the next one while it receives n from the last: nβ is its time, read in
-the same rounds. What is folded on the way (γ) comes on top and counts as the ring's.
+the same rounds. What is combined on the way (γ) comes on top and counts as the ring's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
-from psrt.bench.allreduce_rows import ALL_BETWEEN_UP_TO, Race, rows_of
-from psrt.bench.asleep import work_while_others_sleep
-from psrt.bench.contest import hold
-from psrt.bench.seats import Seats, seats
+from psrt.bench.allreduce_rows import (
+    AFTER_BARRIER,
+    BACK_TO_BACK,
+    COPY,
+    EXCHANGE,
+    KEY,
+    LARGEST_BETWEEN,
+    LIBRARY,
+    WINDOW,
+    Name,
+    Outcome,
+    names,
+    rows_of,
+)
+from psrt.bench.layouts import Layout
+from psrt.bench.race import Candidate, race, repeated
+from psrt.bench.ranks import RankTrack, after_a_barrier, run_on
+from psrt.bench.whole_numbers import Array, WholeNumbers, fill, first_difference
 from psrt.collective.analysis.machine import MachineCosts
-from psrt.errors import ConfigError
+from psrt.errors import ProtocolError
+from psrt.mpi.agreement import together
+from psrt.mpi.group import Group
 
 _K, _M = 1 << 10, 1 << 20
 SIZES = tuple(_K << power for power in range(0, 17, 2))
@@ -37,30 +56,14 @@ HOSTS = (1, 2, 4)
 _BETWEEN_FROM = _M
 #: Largest vector: a schedule may want a few of them besides.
 LARGEST = 1 << 30
+#: Seconds that all turns of one of ``KEY`` may take, and the fewest turns of it; and the same of
+#: the others. Calls that take long, as the library's do with more ranks than cores, have fewer
+#: turns: the whole has an end.
+_KEY_S, _KEY_LEAST = 1.0, 5
+_OTHER_S, _OTHER_LEAST = 0.1, 2
 
 
-def layouts(
-    present: Sequence[Sequence[int]], ranks: Sequence[int], hosts: Sequence[int]
-) -> list[Seats]:
-    """Return every number of ranks on every number of hosts, as far as they can be seated.
-
-    Raises:
-        ConfigError: if none can.
-    """
-    found = [seats(present, p, h) for h in hosts for p in ranks]
-    if not any(found):
-        raise ConfigError(
-            f"{sum(map(len, present))} ranks do not seat {_either(ranks)} ranks evenly on "
-            f"{_either(hosts)} hosts"
-        )
-    return [layout for layout in found if layout is not None]
-
-
-def _either(numbers: Sequence[int]) -> str:
-    return " or ".join(map(str, numbers))
-
-
-def sizes_on(layout: Seats, sizes: Sequence[int]) -> list[int]:
+def sizes_on(layout: Layout, sizes: Sequence[int]) -> list[int]:
     """Return which sizes are measured on a layout: between hosts the large ones, if any are."""
     large = [nbytes for nbytes in sizes if nbytes >= _BETWEEN_FROM]
     return list(large if len(layout.hosts) > 1 and large else sizes)
@@ -68,20 +71,20 @@ def sizes_on(layout: Seats, sizes: Sequence[int]) -> list[int]:
 
 def measure(
     comm: MPI.Comm,
-    places: Sequence[Seats],
+    layouts: Sequence[Layout],
     *,
     costs: MachineCosts,
     sizes: Sequence[int] = SIZES,
     rounds: int = 9,
 ) -> list[dict[str, Any]]:
-    """Verify and measure every contestant; collective.
+    """Verify and measure every candidate; collective.
 
     Args:
         comm: all ranks.
-        places: who takes part, see ``layouts``.
+        layouts: who takes part, see ``psrt.bench.layouts``.
         costs: by which ``auto`` picks, and times are predicted.
         sizes: bytes of the vector of float32, each a multiple of 4.
-        rounds: turns of what promises are about; others have fewer at large sizes.
+        rounds: turns of each candidate; some have fewer at large sizes.
 
     Returns:
         At rank 0 the rows, see ``rows_of``; an empty list elsewhere.
@@ -90,13 +93,122 @@ def measure(
         ProtocolError: on every rank, if a sum is wrong.
     """
     rows: list[dict[str, Any]] = []
-    for layout in places:
+    for layout in layouts:
         for nbytes in sizes_on(layout, sizes):
-            only_key = len(layout.hosts) > 1 and nbytes > ALL_BETWEEN_UP_TO
-            work = partial(
-                hold, seats=layout, nbytes=nbytes, rounds=rounds, costs=costs, only_key=only_key
-            )
-            outcome = work_while_others_sleep(comm, layout.ranks, work)
+            work = partial(_race, layout=layout, nbytes=nbytes, rounds=rounds, costs=costs)
+            outcome = run_on(comm, layout.ranks, work)
             if outcome is not None:
-                rows += rows_of(Race(layout, nbytes, outcome), costs)
+                rows += rows_of(outcome, costs)
     return rows if comm.rank == 0 else []
+
+
+def _race(
+    comm: MPI.Comm, *, layout: Layout, nbytes: int, rounds: int, costs: MachineCosts
+) -> Outcome:
+    """Verify and time all candidates of one size on one layout; collective."""
+    only_key = len(layout.hosts) > 1 and nbytes > LARGEST_BETWEEN
+    with Group(comm, costs=costs, host=layout.host_of(layout.ranks[comm.rank])) as group:
+        buffers = _Buffers(comm, group, nbytes // 4)
+        calls = {
+            name: buffers.call(name)
+            for name in names(layout, nbytes)
+            if name in KEY or not only_key
+        }
+        sent = {name: buffers.verify(name, call) for name, call in calls.items()}
+        buffers.clear()
+        candidates = {name: _candidate(comm, name, call.make) for name, call in calls.items()}
+        found = race(candidates, rounds, track=RankTrack(comm))
+        chosen = group.choice(nbytes).algorithm
+        # The plans hold views of the window, which goes with the group.
+        del buffers, calls, candidates
+    return Outcome(layout, nbytes, sent, chosen, found)
+
+
+def _candidate(comm: MPI.Comm, name: Name, call: Callable[[], object]) -> Candidate:
+    run = after_a_barrier(comm, call) if name.pattern == AFTER_BARRIER else repeated(call)
+    is_key = name._replace(pattern=BACK_TO_BACK) in KEY
+    return Candidate(run, *(_KEY_S, _KEY_LEAST) if is_key else (_OTHER_S, _OTHER_LEAST))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One way to do it, and how to see that it did."""
+
+    make: Callable[[], object]
+    #: What is filled before the call, and what is looked at after it.
+    given: Array
+    result: Array
+    #: A tile of what must be there then.
+    wanted: Array
+    #: Whether the group counts its bytes.
+    counted: bool
+
+
+class _Buffers:
+    """The vectors of one size, and the calls on them."""
+
+    def __init__(self, comm: MPI.Comm, group: Group, n: int) -> None:
+        self._comm = comm
+        self._group = group
+        self._window = group.empty(n)
+        self._plain = np.empty(n, np.float32)
+        numbers = WholeNumbers(comm.size)
+        self._mine, self._total = numbers.of(comm.rank), numbers.total()
+        self._last = numbers.of((comm.rank - 1) % comm.size)
+
+    def call(self, name: Name) -> _Call:
+        """Return the call of a candidate."""
+        window, plain = self._window, self._plain
+        if name.algorithm == LIBRARY:
+            library = partial(self._comm.Allreduce, MPI.IN_PLACE, plain, MPI.SUM)
+            return _Call(library, plain, plain, self._total, counted=False)
+        if name.algorithm == COPY:
+            copy = partial(np.copyto, plain, window)
+            return _Call(copy, window, plain, self._mine, counted=False)
+        if name.algorithm == EXCHANGE:
+            size = self._comm.size
+            after, before = (self._comm.rank + 1) % size, (self._comm.rank - 1) % size
+            exchange = partial(self._comm.Sendrecv, window, after, 0, plain, before, 0)
+            return _Call(exchange, window, plain, self._last, counted=False)
+        array = window if name.buffer == WINDOW else plain
+        call = partial(self._group.allreduce, array, "sum", name.algorithm)
+        # What the library sends of what it was handed is its own affair.
+        return _Call(call, array, array, self._total, counted=name.algorithm != "mpi")
+
+    def verify(self, name: Name, call: _Call) -> tuple[int, ...] | None:
+        """Make one call on whole numbers; collective. Return the bytes that each rank sent.
+
+        Raises:
+            ProtocolError: on every rank, if one has a wrong sum.
+        """
+        fill(call.given, self._mine)
+        before = self._group.bytes_sent
+        call.make()
+        sent = np.array([self._group.bytes_sent - before], np.int64)
+        with together(self._comm):
+            check(name, call.result, call.wanted, self._comm.rank)
+        if not call.counted:
+            return None
+        all_sent = np.empty(self._comm.size, np.int64)
+        self._comm.Allgather(sent, all_sent)
+        return tuple(all_sent.tolist())
+
+    def clear(self) -> None:
+        """Set all numbers to 0: sums of sums stay 0, where others would grow beyond bounds."""
+        self._window[:] = 0
+        self._plain[:] = 0
+        self._comm.Barrier()
+
+
+def check(name: Name, result: Array, wanted: Array, rank: int) -> None:
+    """Look at every element of a result.
+
+    Raises:
+        ProtocolError: if one is wrong.
+    """
+    at = first_difference(result, wanted)
+    if at is not None:
+        raise ProtocolError(
+            f"{name.algorithm} on a {name.buffer} of {result.nbytes} bytes: rank {rank} has "
+            f"{result[at]:g} as element {at}, expected {wanted[at % wanted.size]:g}"
+        )

@@ -1,140 +1,222 @@
-"""The rows of ``bench allreduce``: what contests amount to, for people and programs. Pure."""
+"""The candidates of ``bench allreduce``, and what a race of theirs amounts to. Pure.
+
+=================  ============================================================================
+algorithm          what it is
+=================  ============================================================================
+``MPI.Allreduce``  the library's, blocking and in place on a plain array: the yardstick
+``auto``           what ``Group`` picks by the machine's costs
+``node``, NAME …   the algorithms of ``Group`` by their names
+``mpi``            the library's again, as ``Group`` calls it, with its check of who calls what
+``copyto``         every rank copies the vector once, all at a time: no sum can be had for less
+``exchange``       every rank sends the vector to the next one while it receives from the last
+=================  ============================================================================
+
+Small calls are timed in two patterns, since programs make them in both and the order of candidates
+can turn over between them: **back to back**, where a rank that is ahead begins the next call while
+others end the last one, and each **after a barrier**, as a step of training that all ranks reach at
+once. Each is held against ``MPI.Allreduce`` in the same pattern.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from psrt.bench.entrants import AUTO, COPY, EXCHANGE, LIBRARY, PLAIN, WINDOW, Name, Outcome
-from psrt.bench.measure import Summary, format_table
-from psrt.bench.rounds import pairs, readings
-from psrt.bench.seats import Seats
+from psrt.bench.figures import Column, Row, Summary, spread, table
+from psrt.bench.layouts import Layout
+from psrt.bench.race import Readings
+from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import predict
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.units import size_text
 
-#: Between hosts, above this, only what promises are about is measured.
-ALL_BETWEEN_UP_TO = 16 << 20
+LIBRARY, AUTO, COPY, EXCHANGE = "MPI.Allreduce", "auto", "copyto", "exchange"
+WINDOW, PLAIN = "window", "plain"
+BACK_TO_BACK, AFTER_BARRIER = "back to back", "after a barrier"
+
+
+class Name(NamedTuple):
+    """Which candidate."""
+
+    algorithm: str
+    buffer: str
+    pattern: str = BACK_TO_BACK
+
+
+#: Candidates that people choose between; they have a turn in almost every round.
+KEY: tuple[Name, ...] = (
+    Name(LIBRARY, PLAIN), Name(AUTO, WINDOW), Name(AUTO, PLAIN), Name("node", WINDOW),
+    Name("ring", WINDOW), Name("ring", PLAIN), Name(COPY, WINDOW), Name(EXCHANGE, WINDOW),
+)  # fmt: skip
+#: Up to here both patterns are timed. What takes longer than a rank may be ahead is alike in both.
+SMALL = 64 << 10
+#: Between hosts, above this, only ``KEY`` is measured.
+LARGEST_BETWEEN = 16 << 20
+#: Of hosts with several ranks each, these are tried between them.
+_BETWEEN = ("ring", "segmented-ring", "double-tree", "butterfly", "halving-doubling")
 
 
 @dataclass(frozen=True, slots=True)
-class Race:
-    """One size on one layout."""
+class Outcome:
+    """What came of one size on one layout; the same on every rank."""
 
-    seats: Seats
+    layout: Layout
     nbytes: int
-    outcome: Outcome
+    #: By name, the bytes that each rank sent in one call; None: nobody counts them.
+    sent: dict[Name, tuple[int, ...] | None]
+    #: What ``auto`` picked.
+    chosen: str
+    readings: Readings[Name]
 
 
-def rows_of(race: Race, costs: MachineCosts) -> list[dict[str, Any]]:
-    """Return a row for each contestant of a race.
+def names(layout: Layout, nbytes: int) -> Iterator[Name]:
+    """Yield the candidates on a layout, the yardstick first."""
+    plain = [Name(LIBRARY, PLAIN), Name(AUTO, WINDOW), Name(AUTO, PLAIN)]
+    yield from plain
+    if nbytes <= SMALL:
+        yield from (name._replace(pattern=AFTER_BARRIER) for name in plain)
+    if len(layout.hosts) == 1:
+        for buffer in (WINDOW, PLAIN):
+            yield from (Name(algorithm, buffer) for algorithm in ("node", *ALGORITHMS))
+        yield Name("mpi", PLAIN)
+        yield Name(COPY, WINDOW)
+    elif layout.apart:
+        yield from (Name(algorithm, WINDOW) for algorithm in ALGORITHMS)
+        yield Name(EXCHANGE, WINDOW)
+    else:
+        yield Name("ring", WINDOW)
+        yield from (Name(f"node+{algorithm}", WINDOW) for algorithm in _BETWEEN)
+
+
+def rows_of(outcome: Outcome, costs: MachineCosts) -> list[dict[str, Any]]:
+    """Return a row for each candidate.
 
     ``seconds`` are medians with quartiles; ``algbw`` and ``busbw`` bytes per second of the median;
     ``sent`` bytes counted, of each rank; ``predicted_s`` by the costs; ``over_library`` how many
-    times faster than ``MPI.Allreduce``, round by round; ``over_copy`` the share of ``copyto``'s
-    speed; ``over_wire`` how many times 2(p − 1)/p·nβ it took, and ``over_bound`` how many times
-    that and (p − 1)/p·nγ. None where there is no such thing.
+    times faster than ``MPI.Allreduce`` in the same pattern, round by round; ``over_copy`` the share
+    of ``copyto``'s speed; ``over_wire`` how many times 2(p − 1)/p·nβ it took, and ``over_bound``
+    how many times that and (p − 1)/p·nγ. None where there is no such thing.
     """
-    return [_row(race, name, costs) for name in race.outcome.sent]
+    return [_row(outcome, name, costs) for name in outcome.sent]
 
 
-def _row(race: Race, name: Name, costs: MachineCosts) -> dict[str, Any]:
-    algorithm, buffer = name
-    outcome, p = race.outcome, len(race.seats.ranks)
-    seconds = Summary.of(readings(outcome.rounds, name))
-    reduces = algorithm not in (COPY, EXCHANGE)
+def _row(outcome: Outcome, name: Name, costs: MachineCosts) -> dict[str, Any]:
+    layout, nbytes, found = outcome.layout, outcome.nbytes, outcome.readings
+    p = len(layout.ranks)
+    seconds = found.summary(name)
+    reduces = name.algorithm not in (COPY, EXCHANGE)
     share = 2 * (p - 1) / p
-    fold_s = (p - 1) / p * race.nbytes * costs.between.gamma
-    chosen = outcome.chosen if algorithm == AUTO else algorithm
+    combine_s = (p - 1) / p * nbytes * costs.between.gamma
+    chosen = outcome.chosen if name.algorithm == AUTO else name.algorithm
     sent = outcome.sent[name]
+
+    def ratio(over: Name, under: Name, *more: float) -> Summary | None:
+        return found.ratio(over, under, *more) if reduces else None
+
+    back_to_back = name.pattern == BACK_TO_BACK
     return {
-        "algorithm": algorithm,
+        "algorithm": name.algorithm,
         "chosen": chosen,
-        "buffer": buffer,
+        "buffer": name.buffer,
+        "pattern": name.pattern,
         "ranks": p,
-        "hosts": len(race.seats.hosts),
-        "pretended": race.seats.pretended,
-        "bytes": race.nbytes,
+        "hosts": len(layout.hosts),
+        "pretended": layout.pretended,
+        "bytes": nbytes,
         "seconds": seconds,
-        "algbw": race.nbytes / seconds.median,
-        "busbw": share * race.nbytes / seconds.median if reduces else None,
+        "algbw": nbytes / seconds.median,
+        "busbw": share * nbytes / seconds.median if reduces else None,
         "sent": None if sent is None else list(sent),
-        "predicted_s": _predicted(chosen, race, costs) if reduces else None,
-        "over_library": _ratio(race, (LIBRARY, PLAIN), name) if reduces else None,
-        "over_copy": _ratio(race, (COPY, WINDOW), name) if reduces else None,
-        "over_wire": _ratio(race, name, (EXCHANGE, WINDOW), share) if reduces else None,
-        "over_bound": _ratio(race, name, (EXCHANGE, WINDOW), share, fold_s) if reduces else None,
+        "predicted_s": _predicted(chosen, outcome, costs) if reduces and back_to_back else None,
+        "over_library": ratio(Name(LIBRARY, PLAIN, name.pattern), name),
+        "over_copy": ratio(Name(COPY, WINDOW), name) if back_to_back else None,
+        "over_wire": ratio(name, Name(EXCHANGE, WINDOW), share) if back_to_back else None,
+        "over_bound": (
+            ratio(name, Name(EXCHANGE, WINDOW), share, combine_s) if back_to_back else None
+        ),
     }
 
 
-def _ratio(
-    race: Race, over: Name, under: Name, factor: float = 1.0, plus: float = 0.0
-) -> Summary | None:
-    """Summarize ``over`` / (``factor`` · ``under`` + ``plus``) round by round."""
-    both = pairs(race.outcome.rounds, over, under)
-    return Summary.of([a / (factor * b + plus) for a, b in both]) if both else None
-
-
-def _predicted(algorithm: str, race: Race, costs: MachineCosts) -> float | None:
+def _predicted(algorithm: str, outcome: Outcome, costs: MachineCosts) -> float | None:
     """Return the predicted seconds; None where the costs say nothing of it."""
     name = "mpi" if algorithm == LIBRARY else algorithm
-    hosts = [len(host) for host in race.seats.hosts]
-    return predict(name, hosts, race.nbytes, 4, costs)
+    return predict(name, [len(host) for host in outcome.layout.hosts], outcome.nbytes, 4, costs)
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as text."""
-    headers = [
-        "algorithm", "buffer", "ranks", "hosts", "bytes", "µs", "turns", "predicted µs",
-        "algbw GB/s", "busbw GB/s", "sent/rank", "× MPI.Allreduce", "of limit",
-    ]  # fmt: skip
-    text = format_table(headers, [_cells(row) for row in rows])
-    notes = ["of limit: the share of copyto's speed; between hosts of 2(p − 1)/p exchanges"]
-    if any(row["pretended"] for row in rows):
-        notes.append("hosts *: ranks of one host that count as so many, with MPI between them")
-    if any(row["hosts"] > 1 and row["bytes"] > ALL_BETWEEN_UP_TO for row in rows):
-        largest = size_text(ALL_BETWEEN_UP_TO)
-        notes.append(f"between hosts, above {largest}, only what the promises are about")
-    return "\n".join([text, *notes])
-
-
-def _cells(row: dict[str, Any]) -> list[object]:
-    algorithm, chosen = row["algorithm"], row["chosen"]
-    sent, over = row["sent"], row["over_library"]
-    return [
-        algorithm if chosen == algorithm else f"{algorithm}: {chosen}",
-        row["buffer"],
-        row["ranks"],
-        f"{row['hosts']}{'*' if row['pretended'] else ''}",
-        size_text(row["bytes"]),
-        row["seconds"].format(1e6, 1),
-        row["seconds"].readings,
-        _number(row["predicted_s"], 1e6, 1),
-        _number(row["algbw"], 1e-9, 2),
-        _number(row["busbw"], 1e-9, 2),
-        "-" if sent is None else _spread(sent),
-        "-" if over is None else over.format(),
-        _of_limit(row),
+def as_text(rows: Sequence[Row]) -> str:
+    """Return the rows as text: small calls in both patterns first, then all candidates."""
+    both = {(row["ranks"], row["hosts"], row["bytes"]) for row in rows if _waits(row)}
+    small = [
+        row
+        for row in rows
+        if (row["ranks"], row["hosts"], row["bytes"]) in both
+        and (row["algorithm"] == AUTO or _waits(row) or row["algorithm"] == LIBRARY)
     ]
+    parts = []
+    if small:
+        parts.append(f"small calls, two patterns\n{table(small, SMALL_COLUMNS)}\n\nall candidates")
+    parts.append(table([row for row in rows if not _waits(row)], COLUMNS))
+    parts.append("of limit: the share of copyto's speed; between hosts of 2(p − 1)/p exchanges")
+    if any(row["pretended"] for row in rows):
+        parts.append("hosts *: ranks of one host, treated as separate hosts with MPI between them")
+    if any(row["hosts"] > 1 and row["bytes"] > LARGEST_BETWEEN for row in rows):
+        parts.append(f"between hosts, above {size_text(LARGEST_BETWEEN)}, fewer are measured")
+    return "\n".join(parts)
 
 
-def _of_limit(row: dict[str, Any]) -> str:
+def _waits(row: Row) -> bool:
+    return bool(row["pattern"] == AFTER_BARRIER)
+
+
+def _algorithm(row: Row) -> str:
+    algorithm, chosen = row["algorithm"], row["chosen"]
+    return str(algorithm if chosen == algorithm else f"{algorithm}: {chosen}")
+
+
+def _scaled(key: str, scale: float, digits: int) -> Any:
+    return lambda row: "-" if row[key] is None else f"{row[key] * scale:.{digits}f}"
+
+
+def _sent(row: Row) -> str:
+    """Return what ranks sent, the least and the most if they differ.
+
+    >>> _sent({"sent": [4096, 4096]}), _sent({"sent": [0, 4096]}), _sent({"sent": None})
+    ('4 KiB', '0 B .. 4 KiB', '-')
+    """
+    if row["sent"] is None:
+        return "-"
+    least, most = size_text(min(row["sent"])), size_text(max(row["sent"]))
+    return most if least == most else f"{least} .. {most}"
+
+
+def _of_limit(row: Row) -> str:
     """Return the share of the speed of a copy, or between hosts of 2(p − 1)/p·n on the wire."""
     if row["over_copy"] is not None:
         return f"{row['over_copy'].median:.0%}"
     return "-" if row["over_wire"] is None else f"{1 / row['over_wire'].median:.0%}"
 
 
-def _number(value: float | None, scale: float, digits: int) -> str:
-    return "-" if value is None else f"{value * scale:.{digits}f}"
-
-
-def _spread(sent: Sequence[int]) -> str:
-    """Return what ranks sent, the least and the most if they differ.
-
-    >>> _spread([4096, 4096]), _spread([0, 4096])
-    ('4 KiB', '0 B .. 4 KiB')
-    """
-    least, most = size_text(min(sent)), size_text(max(sent))
-    return most if least == most else f"{least} .. {most}"
+_FIRST: tuple[Column, ...] = (
+    ("algorithm", _algorithm),
+    ("buffer", "buffer"),
+    ("ranks", "ranks"),
+    ("hosts", lambda row: f"{row['hosts']}{'*' if row['pretended'] else ''}"),
+    ("bytes", lambda row: size_text(row["bytes"])),
+)
+_TIMES: tuple[Column, ...] = (
+    ("µs", spread("seconds", 1e6, 1)),
+    ("turns", lambda row: row["seconds"].readings),
+)
+_OVER_LIBRARY: Column = ("× MPI.Allreduce", spread("over_library"))
+SMALL_COLUMNS: tuple[Column, ...] = (*_FIRST, ("calls", "pattern"), *_TIMES, _OVER_LIBRARY)
+COLUMNS: tuple[Column, ...] = (
+    *_FIRST,
+    *_TIMES,
+    ("predicted µs", _scaled("predicted_s", 1e6, 1)),
+    ("algbw GB/s", _scaled("algbw", 1e-9, 2)),
+    ("busbw GB/s", _scaled("busbw", 1e-9, 2)),
+    ("sent/rank", _sent),
+    _OVER_LIBRARY,
+    ("of limit", _of_limit),
+)

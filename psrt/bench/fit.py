@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.bench.measure import format_table
+from psrt.bench.figures import format_table
 from psrt.collective.analysis.cost import Costs
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
 
@@ -154,7 +154,7 @@ _CONSTANTS = (
 )
 
 
-def table(fitted: Fitted) -> str:
+def as_text(fitted: Fitted) -> str:
     """Return the constants as text, each with the relative residuals of its fit."""
     values = _values(fitted.costs)
     rows = []

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from psrt.bench.asleep import others_asleep
-from psrt.bench.measure import Summary, format_table, ratios
+from psrt.bench.figures import Column, Summary, spread
+from psrt.bench.race import Candidate, Pace, calls_in_a_turn, race, repeated, trial
+from psrt.bench.ranks import RankTrack, run_on, wait
 from psrt.bench.train import MODELS, FixedBatch, Scheme
 from psrt.messages import Leave
 from psrt.mpi.port import MpiPort
@@ -19,6 +20,12 @@ from psrt.transport import Wiring, drive
 from psrt.transport.port import Vector
 
 _NOTHING = (np.zeros((1, 1), np.float32), np.zeros(1, np.int64))
+#: Mode → its config.
+_STEPS: dict[str, dict[str, Any]] = {
+    "async": {"servers": 1},
+    "sync": {"servers": 1},
+    "allreduce": {},
+}
 
 
 class _NoCompute:
@@ -42,7 +49,7 @@ class _NoCompute:
 
 
 def measure(
-    comm: MPI.Comm, *, rounds: int = 7, steps: int = 2000, segment_s: float = 0.4
+    comm: MPI.Comm, *, rounds: int = 7, steps: int = 2000, turn_s: float = 0.4
 ) -> list[dict[str, Any]]:
     """Measure both; collective.
 
@@ -50,110 +57,70 @@ def measure(
         comm: at least 3 ranks.
         rounds: readings of each.
         steps: of a reading of the step's own cost.
-        segment_s: how long one reading of compute is to take, in seconds.
+        turn_s: how long one reading of compute is to take, in seconds.
 
     Returns:
         At rank 0 a row per figure, as medians with quartiles; an empty list elsewhere.
     """
-    rows: list[dict[str, Any]] = []
-    for mode, knobs in (("async", {"servers": 1}), ("sync", {"servers": 1}), ("allreduce", {})):
-        rows.append(
-            {
-                "figure": f"own cost of a step, {mode}, 2 ranks (µs)",
-                "value": _own_cost(comm, {"mode": mode, **knobs}, rounds, steps),
-            }
-        )
-    rows.append(
-        {
-            "figure": "speed of 2 workers beside a server that waits / sleeps",
-            "value": _beside_a_waiting_server(comm, rounds, segment_s),
-        }
-    )
+    own = run_on(comm, range(2), partial(_own_costs, rounds=rounds, steps=steps)) or {}
+    kept = run_on(comm, range(3), partial(_beside_a_server, rounds=rounds, turn_s=turn_s))
+    rows = [
+        {"figure": f"own cost of a step, {mode}, 2 ranks (µs)", "value": value}
+        for mode, value in own.items()
+    ]
+    rows.append({"figure": "speed of 2 workers beside a server that waits / sleeps", "value": kept})
     return rows if comm.rank == 0 else []
 
 
-def _own_cost(comm: MPI.Comm, knobs: dict[str, Any], rounds: int, steps: int) -> Summary:
-    """Return microseconds of a step that has nothing to compute and 1 KB to send."""
-    part = comm.Split(0 if comm.rank < 2 else MPI.UNDEFINED, comm.rank)
-    readings = np.zeros(rounds)
-    with others_asleep(comm):
-        if part != MPI.COMM_NULL:
-            scheme = Scheme(part, _NoCompute(), knobs)
-            scheme.run(10)
-            for i in range(rounds):
-                readings[i] = scheme.run(steps) / steps * 1e6
-            scheme.close()
-            part.Free()
-    comm.Allreduce(MPI.IN_PLACE, readings, MPI.MAX)
-    return Summary.of(readings.tolist())
+def _own_costs(comm: MPI.Comm, *, rounds: int, steps: int) -> dict[str, Summary]:
+    """Return microseconds of a step that has nothing to compute and 1 KB to send, by mode."""
+    schemes = {
+        mode: Scheme(comm, _NoCompute(), {"mode": mode, **knobs}) for mode, knobs in _STEPS.items()
+    }
+    candidates = {mode: Candidate(scheme.run) for mode, scheme in schemes.items()}
+    found = race(candidates, rounds, track=RankTrack(comm), calls=steps, warmup=1)
+    for scheme in schemes.values():
+        scheme.close()
+    return {mode: found.summary(mode, 1e6) for mode in schemes}
 
 
-def _beside_a_waiting_server(comm: MPI.Comm, rounds: int, segment_s: float) -> Summary:
-    """Return how much of their speed 2 workers keep when a third rank waits for a message."""
-    sizes = MODELS["784-512-512-10"]
-    part = comm.Split(0 if comm.rank < 3 else MPI.UNDEFINED, comm.rank)
-    result = Summary.of([1.0])
-    with others_asleep(comm):
-        if part != MPI.COMM_NULL:
-            result = _waiting_against_sleeping(part, FixedBatch(sizes), rounds, segment_s)
-            part.Free()
-    return result
+def _beside_a_server(comm: MPI.Comm, *, rounds: int, turn_s: float) -> Summary | None:
+    """Return the share of their speed that 2 workers keep while a third rank waits for them.
 
-
-def _waiting_against_sleeping(
-    comm: MPI.Comm, problem: FixedBatch, rounds: int, segment_s: float
-) -> Summary:
-    n = problem.model.n
+    They are held against workers beside a rank that sleeps in the operating system, which costs
+    nothing.
+    """
+    problem = FixedBatch(MODELS["784-512-512-10"])
+    n, track = problem.model.n, RankTrack(comm)
     port = MpiPort(comm, Wiring(n, workers=(1, 2), servers=(0,), spans=even_spans(n, 1)))
     theta, gradient = problem.initial(), np.empty(n, np.float32)
+    compute = repeated(lambda: problem.loss_and_grad(theta, problem.batch, gradient))
+    steps = calls_in_a_turn(trial(compute, track), Pace(turn_s, fewest=4))
 
-    def step() -> None:
-        problem.loss_and_grad(theta, problem.batch, gradient)
-
-    step()
-    steps = np.array([max(4, segment_s / _seconds(step))], np.int64)
-    comm.Bcast(steps, 1)
-
-    def compute() -> None:
-        for _ in range(int(steps[0])):
-            step()
-
-    def waits() -> float:
+    def waits(count: int) -> float:
         """Let the server wait in ``receive`` until both workers are through."""
         if comm.rank == 0:
             for _ in port.wiring.workers:
                 drive(port.receive())
             return 0.0
-        seconds = _seconds(compute)
+        seconds = compute(count)
         port.send(0, Leave(comm.rank - 1, 0))
         return seconds
 
-    def sleeps() -> float:
-        """Let the server sleep in the operating system, which costs nothing."""
+    def sleeps(count: int) -> float:
         request = comm.Ibarrier()
-        seconds = 0.0 if comm.rank == 0 else _seconds(compute)
+        if comm.rank:
+            seconds = compute(count)
+            wait(request)
+            return seconds
         while not request.Test():
-            time.sleep(0.02 if comm.rank == 0 else 0)
-        return seconds
+            time.sleep(0.02)
+        return 0.0
 
-    readings: dict[str, list[float]] = {"waits": [], "sleeps": []}
-    for number in range(-1, rounds):
-        for name, turn in (("waits", waits), ("sleeps", sleeps)):
-            with others_asleep(comm):
-                seconds = np.array([turn()])
-            comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
-            if number >= 0:
-                readings[name].append(float(seconds[0]))
+    candidates = {"waits": Candidate(waits), "sleeps": Candidate(sleeps)}
+    found = race(candidates, rounds, track=track, calls=steps, warmup=1)
     port.close()
-    return ratios(readings["sleeps"], readings["waits"])
+    return found.ratio("sleeps", "waits")
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as text."""
-    return format_table(["figure", "value"], [[r["figure"], r["value"].format()] for r in rows])
+COLUMNS: tuple[Column, ...] = (("figure", "figure"), ("value", spread("value")))

@@ -13,12 +13,10 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from psrt.bench.asleep import work_while_others_sleep
 from psrt.bench.fit import Readings
-from psrt.bench.measure import Summary
-from psrt.bench.rounds import Entry, Key, readings
-from psrt.bench.seats import Seats, seats
-from psrt.bench.turns import take_turns
+from psrt.bench.layouts import Layout, layout
+from psrt.bench.race import Candidate, Key, race, repeated
+from psrt.bench.ranks import RankTrack, run_on
 from psrt.mpi.group import Group
 
 #: Bytes each way of an exchange, and those that are folded.
@@ -56,38 +54,38 @@ def read_machine(
     """
     found: dict[str, dict[int, float]] = {"inside": {}, "between": {}, "fold": {}}
     for name, hosts in (("inside", 1), ("between", 2)):
-        pair = seats(present, 2, hosts)
+        pair = layout(present, 2, hosts)
         if pair is not None:
-            work = partial(_exchanges, seats=pair, sizes=exchanges, rounds=rounds)
-            found[name] = work_while_others_sleep(comm, pair.ranks, work) or {}
-    pair = seats(present, 2, 1) or seats(present, 2, 2)
+            work = partial(_exchanges, placed=pair, sizes=exchanges, rounds=rounds)
+            found[name] = run_on(comm, pair.ranks, work) or {}
+    pair = layout(present, 2, 1) or layout(present, 2, 2)
     if pair is not None:
         work = partial(_folds, sizes=folds, rounds=rounds)
-        found["fold"] = work_while_others_sleep(comm, pair.ranks, work) or {}
+        found["fold"] = run_on(comm, pair.ranks, work) or {}
     node: dict[tuple[int, int], float] = {}
     library: dict[tuple[int, int], float] = {}
     for count in ranks:
-        mates = seats(present, count, 1)
-        if mates is not None:
+        one_host = layout(present, count, 1)
+        if one_host is not None:
             both = partial(_all_reduces, sizes=vectors, rounds=rounds)
-            times = work_while_others_sleep(comm, mates.ranks, both) or {}
+            times = run_on(comm, one_host.ranks, both) or {}
             node |= {(count, n): s for (name, n), s in times.items() if name == "node"}
             library |= {(count, n): s for (name, n), s in times.items() if name == "library"}
     return Readings(**found, node=node, library=library) if comm.rank == 0 else Readings()
 
 
 def _exchanges(
-    comm: MPI.Comm, *, seats: Seats, sizes: Sequence[int], rounds: int
+    comm: MPI.Comm, *, placed: Layout, sizes: Sequence[int], rounds: int
 ) -> dict[int, float]:
-    """Return the seconds of exchanges of so many bytes each way."""
-    with Group(comm, host=seats.host_of(seats.ranks[comm.rank])) as group:
+    """Return the seconds of an exchange, by its bytes each way."""
+    with Group(comm, host=placed.host_of(placed.ranks[comm.rank])) as group:
         buffer = group.empty(2 * max(sizes) // 4)
         calls = {m: partial(group.all_gather, buffer[: 2 * m // 4]) for m in sizes}
         return _medians(comm, calls, rounds)
 
 
 def _folds(comm: MPI.Comm, *, sizes: Sequence[int], rounds: int) -> dict[int, float]:
-    """Return the seconds of folding so many bytes, all ranks at a time."""
+    """Return the seconds of combining vectors, by their bytes; all ranks at a time."""
     given, mine = (np.zeros(max(sizes) // 4, np.float32) for _ in range(2))
     calls = {m: partial(np.add, mine[: m // 4], given[: m // 4], mine[: m // 4]) for m in sizes}
     return _medians(comm, calls, rounds)
@@ -96,7 +94,7 @@ def _folds(comm: MPI.Comm, *, sizes: Sequence[int], rounds: int) -> dict[int, fl
 def _all_reduces(
     comm: MPI.Comm, *, sizes: Sequence[int], rounds: int
 ) -> dict[tuple[str, int], float]:
-    """Return the seconds of psrt's and the library's all-reduce, by turns."""
+    """Return the seconds of psrt's all-reduce on a host and of the library's."""
     with Group(comm, host=0) as group:
         window = group.empty(max(sizes) // 4)
         plain = np.zeros(max(sizes) // 4, np.float32)
@@ -112,9 +110,9 @@ def _all_reduces(
 def _medians(
     comm: MPI.Comm, calls: Mapping[Key, Callable[[], object]], rounds: int
 ) -> dict[Key, float]:
-    """Time calls by turns; return their medians."""
+    """Race calls; return the median seconds of each."""
     for call in calls.values():
         call()
-    entries = {key: Entry(call, _BUDGET_S) for key, call in calls.items()}
-    turns = take_turns(comm, entries, rounds)
-    return {key: Summary.of(readings(turns, key)).median for key in calls}
+    candidates = {key: Candidate(repeated(call), _BUDGET_S) for key, call in calls.items()}
+    found = race(candidates, rounds, track=RankTrack(comm))
+    return {key: found.summary(key).median for key in calls}

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from psrt.bench.asleep import others_asleep
-from psrt.bench.measure import Summary, format_table, ratios
+from psrt.bench.figures import Column, spread
+from psrt.bench.race import Candidate, Pace, Run, race
+from psrt.bench.ranks import RankTrack, run_on
 from psrt.errors import ProtocolError
+from psrt.mpi.agreement import together
 from psrt.mpi.port import MpiPort
 from psrt.optim import Schedule, make_optimizer
 from psrt.partition import even_spans
@@ -55,7 +58,7 @@ class PsrtTrips:
         self._port.gradient[:] = _GRADIENT
 
     def run(self, trips: int) -> Vector:
-        """Do so many round trips with every worker; return this rank's final numbers."""
+        """Make that many round trips with every worker; return this rank's final numbers."""
         port, wiring = self._port, self._wiring
         shard = wiring.shard_of(port.rank)
         if shard is None:
@@ -102,7 +105,7 @@ class PlainTrips:
         self._buffers = [np.empty(size, np.float32) for _ in range(workers)]
 
     def run(self, trips: int) -> Vector:
-        """Do so many round trips with every worker; return this rank's final numbers."""
+        """Make that many round trips with every worker; return this rank's final numbers."""
         self._w[:] = 0.0
         if self._is_server:
             self._serve(trips)
@@ -143,7 +146,7 @@ def measure(
     sizes: tuple[int, ...] = SIZES,
     layouts: tuple[tuple[int, int], ...] = LAYOUTS,
     rounds: int = 9,
-    segment_s: float = 0.1,
+    turn_s: float = 0.1,
 ) -> list[dict[str, Any]]:
     """Measure every layout that fits into ``comm``; collective.
 
@@ -152,89 +155,72 @@ def measure(
         sizes: bytes of the vector.
         layouts: (servers, workers).
         rounds: turns of each candidate.
-        segment_s: how long one turn is to take, in seconds.
+        turn_s: how long one turn is to take, in seconds.
 
     Returns:
         At rank 0 a row per layout and size: seconds per round trip of each candidate, and their
         ratio, as medians with quartiles; an empty list elsewhere.
+
+    Raises:
+        ProtocolError: on every rank, if a push was lost or doubled.
     """
     rows: list[dict[str, Any]] = []
     for servers, workers in layouts:
-        if servers + workers > comm.size:
-            continue
-        taking_part = comm.rank < servers + workers
-        part = comm.Split(0 if taking_part else MPI.UNDEFINED, comm.rank)
-        with others_asleep(comm):
-            if taking_part:
-                rows += [_compare(part, servers, size // 4, rounds, segment_s) for size in sizes]
-                part.Free()
+        if servers + workers <= comm.size:
+            for size in sizes:
+                work = partial(_compare, servers=servers, n=size // 4, rounds=rounds, turn_s=turn_s)
+                row = run_on(comm, range(servers + workers), work)
+                rows += [] if row is None else [row]
     return rows if comm.rank == 0 else []
 
 
-def _compare(comm: MPI.Comm, servers: int, n: int, rounds: int, segment_s: float) -> dict[str, Any]:
+def _compare(comm: MPI.Comm, *, servers: int, n: int, rounds: int, turn_s: float) -> dict[str, Any]:
     trips = {name: make(comm, servers, n) for name, make in CANDIDATES.items()}
-    times: dict[str, list[float]] = {name: [] for name in trips}
-    counts = {name: _calibrate(comm, trip, segment_s) for name, trip in trips.items()}
-    for _ in range(rounds):
-        for name, trip in trips.items():
-            times[name].append(_timed(comm, trip, counts[name], servers))
+    wrong: list[str] = []
+    candidates = {
+        name: Candidate(_checked(trip, comm, servers, wrong)) for name, trip in trips.items()
+    }
+    pace = Pace(turn_s, fewest=5, most=_MOST_TRIPS // comm.size)
+    found = race(candidates, rounds, track=RankTrack(comm), pace=pace)
     for trip in trips.values():
         trip.close()
+    with together(comm):
+        if wrong:
+            raise ProtocolError(wrong[0])
     return {
         "servers": servers,
         "workers": comm.size - servers,
         "bytes": 4 * n,
-        "psrt_s": Summary.of(times["psrt"]),
-        "plain_s": Summary.of(times["plain"]),
-        "plain_over_psrt": ratios(times["plain"], times["psrt"]),
+        "psrt_s": found.summary("psrt"),
+        "plain_s": found.summary("plain"),
+        "plain_over_psrt": found.ratio("plain", "psrt"),
     }
 
 
-def _calibrate(comm: MPI.Comm, trip: PsrtTrips | PlainTrips, segment_s: float) -> int:
-    """Return how many round trips take about a segment; the same on every rank."""
-    trip.run(3)
-    comm.Barrier()
-    start = time.perf_counter()
-    trip.run(10)
-    comm.Barrier()
-    count = np.array([segment_s / max(1e-9, (time.perf_counter() - start) / 10)])
-    comm.Bcast(count)
-    return int(min(max(count[0], 5), _MOST_TRIPS // comm.size))
+def _checked(trip: PsrtTrips | PlainTrips, comm: MPI.Comm, servers: int, wrong: list[str]) -> Run:
+    """Return what makes round trips: the slowest worker's time counts, a server's does not.
+
+    A server that did not apply every push once says so in ``wrong``.
+    """
+
+    def run(count: int) -> float:
+        start = time.perf_counter()
+        numbers = trip.run(count)
+        seconds = time.perf_counter() - start
+        if comm.rank >= servers:
+            return seconds
+        if not (numbers == count * (comm.size - servers)).all():
+            wrong.append(f"{type(trip).__name__} lost or doubled a push: {numbers[:4]}")
+        return 0.0
+
+    return run
 
 
-def _timed(comm: MPI.Comm, trip: PsrtTrips | PlainTrips, count: int, servers: int) -> float:
-    """Return seconds per round trip of the slowest worker, after checking the numbers."""
-    comm.Barrier()
-    took = np.array([_check(trip, count, comm, servers) / count])
-    comm.Allreduce(MPI.IN_PLACE, took, MPI.MAX)
-    return float(took[0])
-
-
-def _check(trip: PsrtTrips | PlainTrips, count: int, comm: MPI.Comm, servers: int) -> float:
-    """Run and return the seconds, 0 at a server, whose numbers must tell of every push once."""
-    start = time.perf_counter()
-    numbers = trip.run(count)
-    seconds = time.perf_counter() - start
-    if comm.rank >= servers:
-        return seconds
-    if not (numbers == count * (comm.size - servers)).all():
-        raise ProtocolError(f"{type(trip).__name__} lost or doubled a push: {numbers[:4]}")
-    return 0.0
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as text."""
-    return format_table(
-        ["servers", "workers", "bytes", "psrt µs", "plain loop µs", "plain / psrt"],
-        [
-            [
-                row["servers"],
-                row["workers"],
-                row["bytes"],
-                row["psrt_s"].format(1e6, 1),
-                row["plain_s"].format(1e6, 1),
-                row["plain_over_psrt"].format(),
-            ]
-            for row in rows
-        ],
-    )
+COLUMNS: tuple[Column, ...] = (
+    ("servers", "servers"),
+    ("workers", "workers"),
+    ("bytes", "bytes"),
+    ("psrt µs", spread("psrt_s", 1e6, 1)),
+    ("plain loop µs", spread("plain_s", 1e6, 1)),
+    ("plain / psrt", spread("plain_over_psrt")),
+)

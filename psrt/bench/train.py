@@ -7,14 +7,16 @@ its DistributedDataParallel over gloo takes its turn, too.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from psrt.bench.asleep import others_asleep
-from psrt.bench.measure import Summary, format_table, ratios
+from psrt.bench.figures import Column, Summary, spread
+from psrt.bench.race import Candidate, Pace, Readings, calls_in_a_turn, race, trial
+from psrt.bench.ranks import RankTrack, part_of
 from psrt.config import TrainConfig, resolve
 from psrt.errors import ProtocolError
 from psrt.history import EventLog
@@ -36,19 +38,8 @@ SCHEMES: dict[str, tuple[int, dict[str, Any]]] = {
     "allreduce": (2, {"mode": "allreduce"}),
     "allreduce, no overlap": (2, {"mode": "allreduce", "overlap": False}),
 }
+TORCH = "torch ddp"
 _LR = 0.01
-
-
-class Candidate(Protocol):
-    """Something that trains for so many steps on the ranks of a communicator."""
-
-    def run(self, steps: int) -> float:
-        """Train from the start; return the seconds that this rank took, 0 for a server."""
-        ...
-
-    def close(self) -> None:
-        """Free what was made."""
-        ...
 
 
 class FixedBatch:
@@ -107,7 +98,11 @@ class Scheme:
         return resolve(config, ranks=self._size)
 
     def run(self, steps: int, *, log: EventLog | None = None) -> float:
-        """Train from the start, with a history if there is a log for it."""
+        """Train from the start, with a history if there is a log for it.
+
+        Returns:
+            The seconds that a worker took, 0 at a server.
+        """
         port, config = self.port, self._config(steps)
         shard = port.wiring.shard_of(port.rank)
         if shard is None:
@@ -135,7 +130,7 @@ def measure(
     *,
     models: dict[str, tuple[int, ...]] | None = None,
     rounds: int = 7,
-    segment_s: float = 0.4,
+    turn_s: float = 0.4,
 ) -> list[dict[str, Any]]:
     """Measure every scheme on every model; collective.
 
@@ -143,7 +138,7 @@ def measure(
         comm: at least 3 ranks; more have no part in it.
         models: layer sizes by name.
         rounds: turns of each candidate.
-        segment_s: how long one turn is to take, in seconds.
+        turn_s: how long one turn of the serial process is to take, in seconds.
 
     Returns:
         At rank 0 a row per model and scheme: samples per second and their ratio to the serial
@@ -151,120 +146,86 @@ def measure(
     """
     rows = []
     for model, sizes in (models or MODELS).items():
-        rates = _rates(comm, sizes, rounds, segment_s)
-        for name, samples_per_second in rates.items():
+        found = _race(comm, sizes, rounds, turn_s)
+        for name in found.rounds[0]:
+            workers = workers_of(name)
+            samples = [workers * BATCH / seconds for seconds in found.of(name)]
             rows.append(
                 {
                     "model": model,
                     "scheme": name,
-                    "workers": max(1, SCHEMES.get(name, (2, {}))[0] - (name in _SERVED)),
-                    "samples_per_second": Summary.of(samples_per_second),
-                    "over_serial": ratios(samples_per_second, rates["serial"]),
+                    "workers": workers,
+                    "samples_per_second": Summary.of(samples),
+                    "over_serial": found.ratio("serial", name, 1 / workers),
                 }
             )
     return rows if comm.rank == 0 else []
 
 
-_SERVED = ("sync", "async", "ssp")
+def workers_of(name: str) -> int:
+    """Return how many ranks of a candidate compute gradients."""
+    if name == TORCH:
+        return 2
+    ranks, knobs = SCHEMES[name]
+    return ranks - (resolve(TrainConfig(**knobs), ranks=ranks).servers or 0)
 
 
-def _rates(
-    comm: MPI.Comm, sizes: tuple[int, ...], rounds: int, segment_s: float
-) -> dict[str, list[float]]:
-    """Return samples per second of every candidate, round by round."""
-    parts = {name: _part(comm, ranks) for name, (ranks, _) in SCHEMES.items()}
-    problem = FixedBatch(sizes)
-    candidates: dict[str, Candidate | None] = {
-        name: None if (part := parts[name]) is None else Scheme(part, problem, knobs)
-        for name, (_, knobs) in SCHEMES.items()
+def _race(comm: MPI.Comm, sizes: tuple[int, ...], rounds: int, turn_s: float) -> Readings[str]:
+    """Let all candidates train, and check that synchronous ones end where serial training does."""
+    track, problem = RankTrack(comm), FixedBatch(sizes)
+    parts = {name: part_of(comm, range(ranks)) for name, (ranks, _) in SCHEMES.items()}
+    schemes = {
+        name: Scheme(part, problem, SCHEMES[name][1])
+        for name, part in parts.items()
+        if part is not None
     }
-    workers = {name: ranks - (name in _SERVED) for name, (ranks, _) in SCHEMES.items()}
-    parts["torch ddp"], torch = _torch(comm, sizes)
-    if torch is not _MISSING:
-        candidates["torch ddp"], workers["torch ddp"] = torch, 2
-    steps = _calibrate(comm, candidates["serial"], segment_s)
-    rates: dict[str, list[float]] = {name: [] for name in candidates}
-    for number in range(-1, rounds):
-        for name, candidate in candidates.items():
-            seconds = _turn(comm, candidate, steps)
-            if number >= 0:
-                rates[name].append(workers[name] * steps * BATCH / seconds)
-    _check_equal(candidates, comm)
-    for candidate in candidates.values():
-        if candidate is not None:
-            candidate.close()
+    candidates = {
+        name: Candidate(schemes[name].run if name in schemes else None) for name in SCHEMES
+    }
+    torch = None
+    if _has_torch(comm):
+        from psrt.bench.torch_ddp import TorchDDP
+
+        parts[TORCH] = part = part_of(comm, range(2))
+        torch = None if part is None else TorchDDP(part, sizes, batch_size=BATCH, lr=_LR)
+        candidates[TORCH] = Candidate(None if torch is None else torch.run)
+    pace = Pace(turn_s, fewest=4)
+    steps = calls_in_a_turn(trial(candidates["serial"].run, track), pace)
+    found = race(candidates, rounds, track=track, calls=steps, warmup=1)
+    _check_equal(schemes)
+    for scheme in schemes.values():
+        scheme.close()
+    if torch is not None:
+        torch.close()
     for part in parts.values():
         if part is not None:
             part.Free()
-    return rates
+    return found
 
 
-def _part(comm: MPI.Comm, ranks: int) -> MPI.Comm | None:
-    """Return a communicator of the first so many ranks, None on the others; collective."""
-    part = comm.Split(0 if comm.rank < ranks else MPI.UNDEFINED, comm.rank)
-    return None if part == MPI.COMM_NULL else part
+def _has_torch(comm: MPI.Comm) -> bool:
+    """Tell whether torch is installed on every rank; collective."""
+    missing = np.array([importlib.util.find_spec("torch") is None], np.int64)
+    comm.Allreduce(MPI.IN_PLACE, missing, MPI.SUM)
+    return not missing[0]
 
 
-def _calibrate(comm: MPI.Comm, serial: Candidate | None, segment_s: float) -> int:
-    """Return how many serial steps take about a segment; the same on every rank."""
-    steps = np.zeros(1, np.int64)
-    if serial is not None:
-        serial.run(3)
-        steps[0] = max(4, segment_s / max(1e-9, serial.run(5) / 5))
-    with others_asleep(comm):
-        pass
-    comm.Bcast(steps)
-    return int(steps[0])
-
-
-def _turn(comm: MPI.Comm, candidate: Candidate | None, steps: int) -> float:
-    """Let a candidate train while the ranks without a part sleep; return its slowest rank."""
-    seconds = np.zeros(1)
-    with others_asleep(comm):
-        if candidate is not None:
-            seconds[0] = candidate.run(steps)
-    comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
-    return float(seconds[0])
-
-
-def _check_equal(candidates: dict[str, Candidate | None], comm: MPI.Comm) -> None:
+def _check_equal(schemes: dict[str, Scheme]) -> None:
     """Raise if synchronous training did not lead where serial training did.
 
     All workers have the same batch, so their mean gradient is the serial one up to rounding.
     """
-    serial = candidates["serial"]
-    expected = serial.port.theta if isinstance(serial, Scheme) else None
+    if "serial" not in schemes:
+        return
+    expected = schemes["serial"].port.theta
     for name in ("allreduce", "allreduce, no overlap"):
-        reduced = candidates[name]
-        if expected is not None and isinstance(reduced, Scheme):
-            np.testing.assert_allclose(reduced.port.theta, expected, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(schemes[name].port.theta, expected, rtol=1e-3, atol=1e-4)
 
 
-_MISSING: Any = object()
-
-
-def _torch(comm: MPI.Comm, sizes: tuple[int, ...]) -> tuple[MPI.Comm | None, Any]:
-    """Return torch's candidate and its communicator; ``_MISSING`` where torch is not installed."""
-    try:
-        from psrt.bench.torch_ddp import TorchDDP
-    except ImportError:
-        return None, _MISSING
-    part = _part(comm, 2)
-    return part, None if part is None else TorchDDP(part, sizes, batch_size=BATCH, lr=_LR)
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as text."""
-    return format_table(
-        ["model", "scheme", "workers", "samples/s", "× serial"],
-        [
-            [
-                row["model"],
-                row["scheme"],
-                row["workers"],
-                row["samples_per_second"].format(1, 0),
-                row["over_serial"].format(),
-            ]
-            for row in rows
-        ],
-    )
+COLUMNS: tuple[Column, ...] = (
+    ("model", "model"),
+    ("scheme", "scheme"),
+    ("workers", "workers"),
+    ("samples/s", spread("samples_per_second", 1, 0)),
+    ("× serial", spread("over_serial")),
+)

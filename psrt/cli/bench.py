@@ -1,28 +1,29 @@
-"""``psrt bench``: measures psrt beside what it is held against."""
+"""``psrt bench``: measures psrt on the machine at hand, beside what it is held against."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
-from psrt.errors import ConfigError
+from psrt.errors import ConfigError, PsrtError
 from psrt.files import check_writable
 from psrt.launchers import launched
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Benchmark → ranks it needs; None runs in one process, without MPI.
-RANKS = {"step": None, "allreduce": 2, "ps": 2, "train": 3, "history": 3, "simulate": None}
-#: Ranks with which it shows all that it can.
-_USUAL = {"allreduce": 4, "ps": 5, "train": 3, "history": 3}
-#: Flags that are of ``allreduce`` only.
+#: Benchmark → the ranks that it needs, and those with which it shows all that it can.
+RANKS = {"allreduce": (2, 4), "ps": (2, 5), "train": (3, 3)}
+#: Flags of ``allreduce`` alone.
 _OF_ALLREDUCE = ("sizes", "ranks", "hosts", "fit", "costs")
 
+#: Title → rows and their table; the tables are empty but at rank 0.
 Report = dict[str, tuple[Any, str]]
 
 
@@ -37,43 +38,118 @@ def main(argv: Sequence[str]) -> int:
     """
     given = _parser().parse(argv)
     _check(given)
-    comm = _world(given.what)
-    _check_files(given, comm)
-    report = _run(given, comm)
-    if comm is None or comm.rank == 0:
-        _publish(report, given.json)
+    needed, usual = RANKS[given.what]
+    comm = world(needed, f"bench {given.what}", usual, f"-m psrt bench {given.what}")
+    run(given, comm, _measure, (given.json, given.fit))
     return 0
+
+
+def run_script(
+    measure: Callable[[argparse.Namespace, Any], Report], about: str | None, *, ranks: int = 0
+) -> int:
+    """Run a benchmark of the repository's own as a script, with ``--rounds`` and ``--json``.
+
+    Args:
+        measure: takes the flags, and the ranks if it needs some.
+        about: what the help says.
+        ranks: needed; 0 for one process without MPI.
+
+    Returns:
+        The exit status.
+    """
+    name = Path(sys.argv[0]).name
+    parser = FlagParser(prog=name, description=about)
+    _add_flags(parser)
+    try:
+        given = parser.parse(sys.argv[1:])
+        _check_rounds(given)
+        comm = world(ranks, name, ranks, sys.argv[0]) if ranks else None
+        run(given, comm, measure, (given.json,))
+    except PsrtError as error:
+        if not launched() or _rank() == 0:
+            print(f"{name}: error: {error}", file=sys.stderr, flush=True)
+        return error.exit_status
+    return 0
+
+
+def world(needed: int, what: str, usual: int, command: str) -> MPI.Comm:
+    """Return all ranks.
+
+    Raises:
+        ConfigError: if there are fewer than needed.
+    """
+    if launched():
+        from psrt.mpi.start import world as all_ranks
+
+        comm = all_ranks()
+        if comm.size >= needed:
+            return comm
+    raise ConfigError(f"{what} measures among ranks: mpirun -n {usual} python {command}")
+
+
+def run(
+    given: argparse.Namespace,
+    comm: MPI.Comm | None,
+    measure: Callable[[argparse.Namespace, Any], Report],
+    paths: Sequence[str | None],
+) -> None:
+    """Measure, print and write; collective.
+
+    Args:
+        given: the flags.
+        comm: all ranks, None for one process without MPI.
+        measure: takes both.
+        paths: what will be written. It is tried before minutes are spent on measuring.
+    """
+    if comm is None:
+        for path in paths:
+            check_writable(path)
+        _publish(measure(given, None), given.json)
+        return
+    from psrt.mpi.agreement import AbortGuard, together
+
+    guard = AbortGuard(comm)  # one rank's failure ends all of them
+    with guard.watch():
+        with together(comm):
+            for path in paths if comm.rank == 0 else ():
+                check_writable(path)
+        report = measure(given, comm)
+        with together(comm):
+            if comm.rank == 0:
+                _publish(report, given.json)
+    guard.close()
 
 
 def _parser() -> FlagParser:
     parser = FlagParser(
         prog="psrt bench",
-        description="Candidates take turns in one run; medians with quartiles. "
-        "step, simulate: one process; \nallreduce: mpirun -n 4; "
-        "ps: mpirun -n 5 measures up to 2 servers and 3 workers; train, history: mpirun -n 3.",
+        description="Candidates take turns in one run; figures are medians with quartiles.\n"
+        "allreduce: mpirun -n 4; ps: mpirun -n 5, for up to 2 servers and 3 workers; "
+        "train: mpirun -n 3.",
     )
-    add = parser.add_argument
-    add("what", choices=tuple(RANKS), help="what to measure")
-    add("--json", metavar="FILE", help="write the figures there, too")
-    add("--rounds", type=int, default=9, help="turns of each candidate (9)")
-    only = parser.add_argument_group("of allreduce")
-    add = only.add_argument
+    parser.add_argument("what", choices=tuple(RANKS), help="what to measure")
+    _add_flags(parser)
+    add = parser.add_argument_group("of allreduce").add_argument
     add(
         "--sizes",
         metavar="BYTES",
-        help="of the vector: FIRST:LAST in steps of 4 times, or A,B,... (1K:64M)",
+        help="of the vector: A,B,... or FIRST:LAST, each 4 times the one before (1K:64M)",
     )
-    add("--ranks", metavar="N,...", help="how many take part (2,4, as far as there are so many)")
-    add("--hosts", metavar="N,...", help="on how many hosts they are, or count as being (1,2,4)")
-    add("--costs", metavar="FILE", help="of the machine, as --fit wrote it (measured anew)")
-    add("--fit", metavar="FILE", help="keep the costs that were measured there")
+    add("--ranks", metavar="N,...", help="numbers of ranks that take part (2,4 where there are)")
+    add("--hosts", metavar="N,...", help="hosts to spread them over, or to pretend (1,2,4)")
+    add("--costs", metavar="FILE", help="read the machine's costs, as --fit wrote them")
+    add("--fit", metavar="FILE", help="write the machine's costs, which are measured first")
     return parser
+
+
+def _add_flags(parser: FlagParser) -> None:
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to a file")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each candidate (9)")
 
 
 def _check(given: argparse.Namespace) -> None:
     """Raise for flags that do not go together."""
-    if given.rounds < 1:
-        raise ConfigError(f"--rounds must be at least 1, got {given.rounds}")
+    _check_rounds(given)
     if given.what != "allreduce":
         for name in _OF_ALLREDUCE:
             if getattr(given, name) is not None:
@@ -85,78 +161,37 @@ def _check(given: argparse.Namespace) -> None:
         raise ConfigError(f"--fit and --json would both write {given.json}")
 
 
-def _check_files(given: argparse.Namespace, comm: MPI.Comm | None) -> None:
-    """Find out what cannot be written before minutes are spent on measuring it; collective."""
-    if comm is None:
-        check_writable(given.json)
-        return
-    from psrt.mpi.agreement import together
-
-    with together(comm):
-        if comm.rank == 0:
-            check_writable(given.json)
-            check_writable(given.fit)
+def _check_rounds(given: argparse.Namespace) -> None:
+    if given.rounds < 1:
+        raise ConfigError(f"--rounds must be at least 1, got {given.rounds}")
 
 
-def _world(what: str) -> MPI.Comm | None:
-    """Return the ranks to measure on."""
-    needed = RANKS[what]
-    if needed is None:
-        return None
-    comm = None
-    if launched():
-        from psrt.mpi.start import world
-
-        comm = world()
-    if comm is None or comm.size < needed:
-        raise ConfigError(
-            f"bench {what} measures among ranks: mpirun -n {_USUAL[what]} "
-            f"python -m psrt bench {what}"
-        )
-    return comm
-
-
-def _run(given: argparse.Namespace, comm: MPI.Comm | None) -> Report:
+def _measure(given: argparse.Namespace, comm: MPI.Comm) -> Report:
     """Return, by title, the rows and their table."""
     rounds: int = given.rounds
-    if given.what == "step":
-        from psrt.bench import step
-
-        rows = step.run(rounds=rounds)
-        return {"step": (rows, step.table(rows))}
-    if given.what == "simulate":
-        from psrt.bench import virtual_time
-
-        rows = virtual_time.run(rounds=rounds)
-        return {"virtual time": (rows, virtual_time.table(rows))}
-    assert comm is not None
     if given.what == "allreduce":
-        from psrt.cli.bench_allreduce import run
+        from psrt.cli.bench_allreduce import run as run_allreduce
 
-        return run(given, comm)
+        return run_allreduce(given, comm)
+    from psrt.bench.figures import table
+
     if given.what == "ps":
         from psrt.bench import ps
 
         rows = ps.measure(comm, rounds=rounds)
-        return {"push and pull": (rows, ps.table(rows) if rows else "")}
-    if given.what == "history":
-        from psrt.bench import recording
-
-        rows = recording.measure(comm, rounds=rounds)
-        return {"keeping a history": (rows, recording.table(rows) if rows else "")}
+        return {"push and pull": (rows, table(rows, ps.COLUMNS))}
     from psrt.bench import overhead, train
 
     rows = train.measure(comm, rounds=rounds)
     costs = overhead.measure(comm, rounds=rounds)
     return {
-        "training": (rows, train.table(rows) if rows else ""),
-        "psrt itself": (costs, overhead.table(costs) if costs else ""),
+        "training": (rows, table(rows, train.COLUMNS)),
+        "psrt itself": (costs, table(costs, overhead.COLUMNS)),
     }
 
 
 def _publish(report: Report, path: str | None) -> None:
-    from psrt.bench.machine import machine
-    from psrt.bench.measure import write_json
+    from psrt.bench.figures import machine, write_json
 
     about = machine()
     say(about)
@@ -164,3 +199,9 @@ def _publish(report: Report, path: str | None) -> None:
         say(f"\n{title}\n{text}")
     if path is not None:
         write_json(path, {"machine": about, **{t: rows for t, (rows, _) in report.items()}})
+
+
+def _rank() -> int:
+    from psrt.mpi.start import world as all_ranks
+
+    return int(all_ranks().rank)

@@ -10,9 +10,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from psrt.bench import allreduce, allreduce_rows, call_cost, fit, promises
+from psrt.bench import allreduce, allreduce_rows, fit
+from psrt.bench.layouts import Layout, layouts
 from psrt.bench.probes import read_machine
-from psrt.bench.seats import Seats
 from psrt.bench.whole_numbers import MOST_RANKS
 from psrt.collective.analysis.costs_file import read_costs
 from psrt.collective.analysis.machine import MachineCosts
@@ -37,25 +37,19 @@ def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]
         ConfigError: on every rank, for flags that will not do.
     """
     sizes = _sizes(given.sizes)
-    present = _present(comm)
-    layouts = _layouts(given, comm, present)
-    fitted, costs = _costs(given, comm, present, layouts)
-    rows = allreduce.measure(comm, layouts, costs=costs, sizes=sizes, rounds=given.rounds)
-    calls = call_cost.measure(comm, present, costs=costs, rounds=given.rounds)
+    present = hosts_present(comm)
+    placed = _layouts(given, comm, present)
+    fitted, costs = _costs(given, comm, present, placed)
+    rows = allreduce.measure(comm, placed, costs=costs, sizes=sizes, rounds=given.rounds)
     if comm.rank:
         return {}
-    kept = promises.promises(rows, calls)
     report = {} if fitted is None else {"costs of this machine": _fitted(fitted)}
-    return report | {
-        "all-reduce": (rows, allreduce_rows.table(rows)),
-        "a call": (calls, call_cost.table(calls)),
-        "promises": (kept, promises.table(kept)),
-    }
+    return report | {"all-reduce": (rows, allreduce_rows.as_text(rows))}
 
 
 def _fitted(fitted: fit.Fitted) -> tuple[Any, str]:
     fits = {name: asdict(found) for name, found in fitted.fits.items()}
-    return {"costs": asdict(fitted.costs), "fits": fits}, fit.table(fitted)
+    return {"costs": asdict(fitted.costs), "fits": fits}, fit.as_text(fitted)
 
 
 def _sizes(text: str | None) -> Sequence[int]:
@@ -73,7 +67,7 @@ def _sizes(text: str | None) -> Sequence[int]:
 
 def _layouts(
     given: argparse.Namespace, comm: MPI.Comm, present: Sequence[Sequence[int]]
-) -> list[Seats]:
+) -> list[Layout]:
     """Return who takes part."""
     ranks = _counts("ranks", given.ranks) or allreduce.RANKS
     hosts = _counts("hosts", given.hosts) or allreduce.HOSTS
@@ -82,7 +76,7 @@ def _layouts(
         raise ConfigError(
             f"--ranks must be at least 2 and at most the {most} that are here, got {given.ranks}"
         )
-    return allreduce.layouts(present, ranks, hosts)
+    return layouts(present, ranks, hosts)
 
 
 def _counts(flag: str, text: str | None) -> list[int]:
@@ -97,7 +91,7 @@ def _named(flag: str, read: Callable[[str], list[int]], text: str) -> list[int]:
         raise ConfigError(f"--{flag}: {error}") from None
 
 
-def _present(comm: MPI.Comm) -> tuple[tuple[int, ...], ...]:
+def hosts_present(comm: MPI.Comm) -> tuple[tuple[int, ...], ...]:
     """Return the ranks of each host; collective."""
     node, layout = split_hosts(comm)
     node.Free()
@@ -108,7 +102,7 @@ def _costs(
     given: argparse.Namespace,
     comm: MPI.Comm,
     present: Sequence[Sequence[int]],
-    layouts: Sequence[Seats],
+    placed: Sequence[Layout],
 ) -> tuple[fit.Fitted | None, MachineCosts]:
     """Return the costs of the machine, and at rank 0 how they were fitted, if they were.
 
@@ -117,7 +111,7 @@ def _costs(
     """
     text, fitted = "", None
     if given.costs is None:
-        ranks = sorted({len(layout.ranks) for layout in layouts})
+        ranks = sorted({len(layout.ranks) for layout in placed})
         readings = read_machine(comm, present, ranks=ranks, rounds=min(given.rounds, 5))
         if comm.rank == 0:
             fitted = fit.fit_machine(readings, cores=len(os.sched_getaffinity(0)))

@@ -1,25 +1,39 @@
 """The benchmarks measure what they say, on a scale at which nothing can be read off them."""
 
+import importlib
+import pathlib
+
 import numpy as np
 import pytest
-from mpi4py import MPI
 
-from psrt.bench import allreduce, allreduce_rows, call_cost, contest, overhead, ps, train
-from psrt.bench.asleep import work_while_others_sleep
-from psrt.bench.entrants import EXCHANGE, names
+from psrt.bench import allreduce, allreduce_rows, overhead, ps, train
+from psrt.bench.allreduce_rows import AFTER_BARRIER, EXCHANGE, names
+from psrt.bench.figures import table
 from psrt.bench.fit import Readings, fit_machine
+from psrt.bench.layouts import layouts
 from psrt.bench.probes import read_machine
-from psrt.bench.promises import promises
+from psrt.bench.race import Candidate, race
+from psrt.bench.ranks import RankTrack, after_a_barrier, run_on
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.errors import ProtocolError
+from psrt.mpi.agreement import together
+
+SCRIPTS = pathlib.Path(__file__).parents[2] / "apps/bench"
 
 SMALL = {"tiny": (12, 8, 4)}
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Imports a script of the repository's own benchmarks."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    return importlib.import_module
 
 
 @pytest.mark.mpi(min_size=3)
 def test_ps_compares_every_layout_that_fits(comm):
     layouts = ((1, 1), (1, 2), (2, 1), (50, 50))
-    rows = ps.measure(comm, sizes=(1024, 400_000), layouts=layouts, rounds=2, segment_s=0.002)
+    rows = ps.measure(comm, sizes=(1024, 400_000), layouts=layouts, rounds=2, turn_s=0.002)
     if comm.rank:
         assert rows == []
         return
@@ -27,11 +41,11 @@ def test_ps_compares_every_layout_that_fits(comm):
         (servers, workers, nbytes) for servers, workers in layouts[:3] for nbytes in (1024, 400_000)
     ]
     assert all(row["psrt_s"].median > 0 and row["plain_s"].readings == 2 for row in rows)
-    assert ps.table(rows).count("\n") == len(rows) + 1
+    assert table(rows, ps.COLUMNS).count("\n") == len(rows) + 1
 
 
 @pytest.mark.mpi(min_size=2)
-def test_ps_refuses_a_candidate_that_loses_pushes(comm):
+def test_ps_refuses_a_candidate_that_loses_pushes_on_every_rank(comm, monkeypatch):
     class Lossy(ps.PlainTrips):
         def run(self, trips):
             numbers = super().run(trips)
@@ -39,20 +53,14 @@ def test_ps_refuses_a_candidate_that_loses_pushes(comm):
                 numbers[0] -= 1.0
             return numbers
 
-    part = comm.Split(0 if comm.rank < 2 else MPI.UNDEFINED, comm.rank)
-    if part != MPI.COMM_NULL:
-        if part.rank == 0:
-            with pytest.raises(ProtocolError, match="lost or doubled"):
-                ps._check(Lossy(part, 1, 16), 3, part, 1)
-        else:
-            ps._check(Lossy(part, 1, 16), 3, part, 1)
-        part.Free()
-    comm.Barrier()
+    monkeypatch.setitem(ps.CANDIDATES, "plain", Lossy)
+    with pytest.raises(ProtocolError, match="Lossy lost or doubled a push"):
+        ps.measure(comm, sizes=(1024,), layouts=((1, 1),), rounds=1, turn_s=0.0)
 
 
 @pytest.mark.mpi(min_size=3)
 def test_train_runs_every_scheme_and_holds_it_against_serial(comm):
-    rows = train.measure(comm, models=SMALL, rounds=2, segment_s=0.005)
+    rows = train.measure(comm, models=SMALL, rounds=2, turn_s=0.005)
     if comm.rank:
         assert rows == []
         return
@@ -64,17 +72,45 @@ def test_train_runs_every_scheme_and_holds_it_against_serial(comm):
 
 
 @pytest.mark.mpi(min_size=3)
-def test_overhead_has_a_figure_for_every_promise(comm):
-    rows = overhead.measure(comm, rounds=2, steps=20, segment_s=0.01)
+def test_overhead_has_a_figure_for_each_mode_and_for_a_waiting_server(comm):
+    rows = overhead.measure(comm, rounds=2, steps=20, turn_s=0.01)
     assert len(rows) == (0 if comm.rank else 4)
     assert all(row["value"].median > 0 for row in rows)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_a_history_costs_a_share_of_a_step(comm, script):
+    history = script("history")
+    rows = history.measure(comm, rounds=1, turn_s=0.0, models=SMALL)
+    assert [row["scheme"] for row in rows] == ([] if comm.rank else list(history._SCHEMES))
+    assert all(row["recorded_over_plain"].readings == 1 for row in rows)
+    assert all(row["events_per_step"] > 1 for row in rows)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_slowest_rank_counts_and_those_without_a_part_come_along(comm):
+    last = comm.size - 1
+    found = race(
+        {"all": Candidate(lambda count: count * (1.0 + comm.rank)),
+         "first": Candidate((lambda count: 7.0 * count) if comm.rank == 0 else None)},
+        3, track=RankTrack(comm), calls=2,
+    )  # fmt: skip
+    assert found.rounds == [{"all": 1.0 + last, "first": 7.0}] * 3
+
+
+@pytest.mark.mpi(min_size=2)
+def test_after_a_barrier_only_the_calls_are_counted(comm):
+    calls = []
+    seconds = after_a_barrier(comm, lambda: calls.append(0))(5)
+    assert len(calls) == 5
+    assert 0 < seconds < 0.1
 
 
 @pytest.fixture
 def brief(monkeypatch):
     """Let each turn be one call."""
-    monkeypatch.setattr("psrt.bench.rounds._TURN_S", 0.0)
-    monkeypatch.setattr("psrt.bench.turns._BRIEF_S", 0.0)
+    monkeypatch.setattr("psrt.bench.race.calls_in_a_turn", lambda *_: 1)
+    monkeypatch.setattr("psrt.bench.race._TRIALS", ((1, 1.0),))
 
 
 def here(comm):
@@ -83,14 +119,15 @@ def here(comm):
 
 @pytest.mark.mpi(min_size=2)
 def test_allreduce_verifies_and_measures_every_contestant(comm, brief):
-    places = allreduce.layouts(here(comm), (2, 3), (1, 2, 3))
+    places = layouts(here(comm), (2, 3), (1, 2, 3))
     rows = allreduce.measure(comm, places, costs=DEFAULT_COSTS, sizes=(1200,), rounds=2)
     if comm.rank:
         assert rows == []
         return
-    expected = [(len(p.hosts), len(p.ranks), *name) for p in places for name in names(p)]
+    expected = [(len(p.hosts), len(p.ranks), *name) for p in places for name in names(p, 1200)]
     assert len(places) == (2 if comm.size == 2 else 4)
-    assert [(r["hosts"], r["ranks"], r["algorithm"], r["buffer"]) for r in rows] == expected
+    what = ("hosts", "ranks", "algorithm", "buffer", "pattern")
+    assert [tuple(row[key] for key in what) for row in rows] == expected
     assert all(row["seconds"].median > 0 and row["seconds"].readings == 2 for row in rows)
     for row in rows:
         p, sent = row["ranks"], row["sent"]
@@ -99,10 +136,16 @@ def test_allreduce_verifies_and_measures_every_contestant(comm, brief):
         if row["algorithm"] == "naive":
             assert sent == [(p - 1) * 1200] * p
         assert (row["over_wire"] is not None) == (
-            1 < row["hosts"] == p and row["algorithm"] != EXCHANGE
+            1 < row["hosts"] == p
+            and row["algorithm"] != EXCHANGE
+            and row["pattern"] != AFTER_BARRIER
         )
-    assert allreduce_rows.table(rows).count("\n") == len(rows) + 3
-    assert [told["at"] for told in promises(rows, [])] == [1200] * min(comm.size - 1, 2)
+    waiting = [row for row in rows if row["pattern"] == AFTER_BARRIER]
+    assert len(waiting) == 3 * len(places)
+    assert all(row["over_library"].readings == 2 for row in waiting)
+    text = allreduce_rows.as_text(rows)
+    assert text.count("after a barrier") == len(waiting)
+    assert text.count("back to back") == len(waiting)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -111,10 +154,10 @@ def test_allreduce_refuses_a_wrong_sum_on_every_rank(comm, brief, monkeypatch):
         result[-1] -= name[0] == "tree"
         return check(name, result, wanted, rank)
 
-    check = contest.check
+    check = allreduce.check
     if comm.rank == 1:
-        monkeypatch.setattr(contest, "check", lossy)
-    places = allreduce.layouts(here(comm), (2,), (1,))
+        monkeypatch.setattr(allreduce, "check", lossy)
+    places = layouts(here(comm), (2,), (1,))
     with pytest.raises(ProtocolError, match="tree on a window of 1200 bytes: rank 1 has"):
         allreduce.measure(comm, places, costs=DEFAULT_COSTS, sizes=(1200,), rounds=1)
 
@@ -137,20 +180,23 @@ def test_the_fit_reads_what_the_ranks_at_hand_allow(comm, brief):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_call_is_timed_with_and_without_its_messages(comm, brief):
-    rows = call_cost.measure(comm, here(comm), costs=DEFAULT_COSTS, rounds=2)
+def test_a_call_is_timed_with_and_without_its_messages(comm, brief, script):
+    call = script("call")
+    rows = call.measure(comm, here(comm), rounds=2)
     assert [row["hosts"] for row in rows] == ([] if comm.rank else [1, 2])
-    assert call_cost.table(rows).count("\n") == len(rows) + 1
+    assert table(rows, call.COLUMNS).count("\n") == len(rows) + 1
 
 
 @pytest.mark.mpi(min_size=2)
-def test_those_who_work_have_the_order_of_their_seats_and_those_who_sleep_hear_of_errors(comm):
+def test_those_who_work_have_their_order_and_those_who_sleep_hear_of_errors(comm):
     order = (comm.size - 1, 0)
-    place = work_while_others_sleep(comm, order, lambda part: (part.rank, part.size))
+    place = run_on(comm, order, lambda part: (part.rank, part.size))
     assert place == ((order.index(comm.rank), 2) if comm.rank in order else None)
 
     def fail(part):
-        raise ProtocolError(f"rank {part.rank} of {part.size}")
+        with together(part):
+            if part.rank:
+                raise ProtocolError(f"rank {part.rank} of {part.size}")
 
     with pytest.raises(ProtocolError, match="rank 1 of 2"):
-        work_while_others_sleep(comm, order, fail)
+        run_on(comm, order, fail)

@@ -1,39 +1,54 @@
-"""What a contest amounts to, from readings of our own making."""
+"""What a race amounts to, from readings of our own making."""
 
 import json
 
 import pytest
 
-from psrt.bench.allreduce_rows import Race, rows_of, table
-from psrt.bench.entrants import COPY, EXCHANGE, KEY, LIBRARY, PLAIN, WINDOW, Outcome, names
-from psrt.bench.measure import to_json
-from psrt.bench.seats import Seats
+from psrt.bench.allreduce_rows import (
+    AFTER_BARRIER,
+    AUTO,
+    COPY,
+    EXCHANGE,
+    KEY,
+    LIBRARY,
+    PLAIN,
+    SMALL,
+    WINDOW,
+    Name,
+    Outcome,
+    as_text,
+    names,
+    rows_of,
+)
+from psrt.bench.figures import to_json
+from psrt.bench.layouts import Layout
+from psrt.bench.race import Readings
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import predict
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 
-HOST = Seats(((0, 1, 2, 3),), pretended=False)
-APART = Seats(((0,), (1,), (2,), (3,)), pretended=True)
-PAIRS = Seats(((0, 1), (2, 3)), pretended=True)
+HOST = Layout(((0, 1, 2, 3),), pretended=False)
+APART = Layout(((0,), (1,), (2,), (3,)), pretended=True)
+PAIRS = Layout(((0, 1), (2, 3)), pretended=True)
 N = 1 << 20
-LIB, AUTO, RING = (LIBRARY, PLAIN), ("auto", WINDOW), ("ring", WINDOW)
-COPIED, WIRE = (COPY, WINDOW), (EXCHANGE, WINDOW)
+LIB, BEST, RING = Name(LIBRARY, PLAIN), Name(AUTO, WINDOW), Name("ring", WINDOW)
+COPIED, WIRE = Name(COPY, WINDOW), Name(EXCHANGE, WINDOW)
 
 
-def rows(seats, sent, rounds, chosen="node"):
-    found = rows_of(Race(seats, N, Outcome(sent, chosen, rounds)), DEFAULT_COSTS)
-    return {(row["algorithm"], row["buffer"]): row for row in found}
+def rows(layout, sent, rounds, chosen="node"):
+    found = rows_of(Outcome(layout, N, sent, chosen, Readings(rounds)), DEFAULT_COSTS)
+    return {Name(row["algorithm"], row["buffer"], row["pattern"]): row for row in found}
 
 
 def test_ratios_are_of_one_round_and_the_rest_of_medians():
     # The machine is ten times slower in the last two rounds.
     rounds = [
-        {LIB: 4.0, AUTO: 1.0, COPIED: 0.5},
-        {LIB: 40.0, AUTO: 10.0, COPIED: 5.0},
+        {LIB: 4.0, BEST: 1.0, COPIED: 0.5},
+        {LIB: 40.0, BEST: 10.0, COPIED: 5.0},
         {LIB: 40.0, COPIED: 5.0},
     ]
-    got = rows(HOST, {LIB: None, AUTO: (100, 100, 50, 0), COPIED: None}, rounds)
-    auto = got[AUTO]
+    got = rows(HOST, {LIB: None, BEST: (100, 100, 50, 0), COPIED: None}, rounds)
+    auto = got[BEST]
     assert auto["over_library"].median == 4.0
     assert auto["over_library"].readings == 2
     assert auto["over_copy"].median == 0.5
@@ -59,31 +74,58 @@ def test_between_hosts_the_ring_is_held_against_the_wire():
 
 
 def test_table_and_json_have_a_line_a_row():
-    sent = {LIB: None, AUTO: (0, 4096, 8192, 4096), RING: (4096,) * 4, COPIED: None}
-    found = list(rows(HOST, sent, [{LIB: 4.0, AUTO: 1.0, RING: 2.0, COPIED: 0.5}]).values())
-    lines = table(found).splitlines()
+    sent = {LIB: None, BEST: (0, 4096, 8192, 4096), RING: (4096,) * 4, COPIED: None}
+    found = list(rows(HOST, sent, [{LIB: 4.0, BEST: 1.0, RING: 2.0, COPIED: 0.5}]).values())
+    lines = as_text(found).splitlines()
     assert [line.split()[0] for line in lines[2:6]] == ["MPI.Allreduce", "auto:", "ring", "copyto"]
     assert "0 B .. 8 KiB" in lines[3]
     assert lines[3].rstrip().endswith("50%")
-    assert "hosts *" not in table(found)
+    assert "hosts *" not in as_text(found)
     assert len(json.loads(to_json(found))) == 4
     apart = list(rows(APART, {LIB: None, RING: (9,) * 4}, [{LIB: 1.0, RING: 6.0}]).values())
-    assert "4*" in table(apart)
-    assert "hosts *" in table(apart)
+    assert "4*" in as_text(apart)
+    assert "hosts *" in as_text(apart)
+
+
+def test_small_calls_are_held_against_the_library_in_the_same_pattern():
+    waiting, best = (name._replace(pattern=AFTER_BARRIER) for name in (LIB, BEST))
+    rounds = [{LIB: 26.0, BEST: 10.0, COPIED: 5.0, waiting: 50.0, best: 100.0}]
+    got = rows(HOST, dict.fromkeys((LIB, BEST, COPIED, waiting, best)), rounds)
+    assert got[BEST]["over_library"].median == 2.6
+    assert got[best]["over_library"].median == 0.5
+    assert got[best]["over_copy"] is got[best]["predicted_s"] is None
+    text = as_text(list(got.values()))
+    small, every = text.split("\n\n")
+    assert [line.split()[-1] for line in small.splitlines()[3:]] == [
+        "1.00]",
+        "2.60]",
+        "1.00]",
+        "0.50]",
+    ]
+    assert small.count("back to back") == small.count("after a barrier") == 2
+    assert "after a barrier" not in every
+    assert every.count("MPI.Allreduce") == 1 + 1
 
 
 def test_who_takes_part():
-    host, apart, pairs = (list(names(seats)) for seats in (HOST, APART, PAIRS))
+    host, apart, pairs = (list(names(layout, N)) for layout in (HOST, APART, PAIRS))
     for field in (host, apart, pairs):
         assert field[0] == LIB
         assert len(set(field)) == len(field)
-        assert AUTO in field
-        assert RING in field
+        assert {BEST, Name(AUTO, PLAIN), RING} <= set(field)
     for algorithm in ALGORITHMS:
-        assert {(algorithm, WINDOW), (algorithm, PLAIN)} <= set(host)
-        assert (algorithm, WINDOW) in apart
-    assert {("node", WINDOW), ("node", PLAIN), ("mpi", PLAIN), COPIED} <= set(host)
+        assert {Name(algorithm, WINDOW), Name(algorithm, PLAIN)} <= set(host)
+        assert Name(algorithm, WINDOW) in apart
+    assert {Name("node", WINDOW), Name("node", PLAIN), Name("mpi", PLAIN), COPIED} <= set(host)
     assert WIRE in apart
     assert WIRE not in pairs
-    assert ("node+ring", WINDOW) in pairs
+    assert Name("node+ring", WINDOW) in pairs
     assert set(KEY) <= {*host, *apart}
+
+
+@pytest.mark.parametrize("layout", [HOST, APART, PAIRS])
+def test_small_calls_come_in_two_patterns(layout):
+    for nbytes, patterns in ((SMALL, 2), (SMALL + 4, 1)):
+        found = [name for name in names(layout, nbytes) if name.algorithm in (LIBRARY, AUTO)]
+        assert len({name.pattern for name in found}) == patterns
+        assert len(found) == 3 * patterns

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from psrt.bench.fit import Readings, fit_machine, solve, table
+from psrt.bench.fit import Readings, as_text, fit_machine, solve
 from psrt.collective.analysis.choose import predict
 from psrt.collective.analysis.cost import Costs
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
@@ -83,12 +83,12 @@ def test_what_was_not_measured_is_the_guess_and_is_said_to_be():
     assert fitted.costs.node == default.node
     assert fitted.costs.cores == 7
     assert set(fitted.fits) == {"between", "fold"}
-    assert table(fitted).count("not measured") == 4
+    assert as_text(fitted).count("not measured") == 4
     assert fit_machine(Readings(), cores=2).costs == default
 
 
 def test_the_table_has_each_constant_in_its_unit():
-    text = table(fit_machine(readings_of(TRUE), cores=2))
+    text = as_text(fit_machine(readings_of(TRUE), cores=2))
     lines = {line.split("  ")[0]: line.split()[-4:] for line in text.splitlines()[2:]}
     assert lines["α inside a host, per step (µs)"] == ["4", "0%", "0%", "5"]
     assert lines["β between hosts (ns/byte)"] == ["0.9", "0%", "0%", "5"]

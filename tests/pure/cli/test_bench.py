@@ -1,15 +1,17 @@
 """Flags of ``psrt bench`` that will not do are refused before MPI is there."""
 
+from argparse import Namespace
+
 import pytest
 
-from psrt.cli.bench import main
+from psrt.cli.bench import main, run
 from psrt.errors import ConfigError
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("step --sizes 1K", "--sizes is for bench allreduce, not for bench step"),
+        ("train --sizes 1K", "--sizes is for bench allreduce, not for bench train"),
         ("ps --costs a.json", "--costs is for bench allreduce"),
         ("train --fit a.json", "--fit is for bench allreduce"),
         ("allreduce --fit a.json --costs b.json", "take one of them"),
@@ -27,19 +29,28 @@ def test_refused(words, told, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["missing/all.json", "folder", "a" * 300, "file/all.json"])
-@pytest.mark.parametrize("what", ["step", "simulate"])
-def test_a_file_that_cannot_be_written_is_found_before_anything_is_measured(
-    what, name, tmp_path, monkeypatch
-):
+def test_a_file_that_cannot_be_written_is_found_before_anything_is_measured(name, tmp_path):
     def measured(*_):
         raise AssertionError("measured first")
 
-    monkeypatch.setattr("psrt.cli.bench._run", measured)
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
+    path = str(tmp_path / name)
     with pytest.raises(ConfigError, match="cannot write"):
-        main([what, "--json", str(tmp_path / name)])
+        run(Namespace(json=path), None, measured, (None, path))
     assert {path.name for path in tmp_path.iterdir()} == {"folder", "file"}
+
+
+def test_a_file_that_is_there_is_kept_until_the_figures_are(tmp_path):
+    path = tmp_path / "all.json"
+    path.write_text("figures of yesterday")
+
+    def failing(*_):
+        raise ConfigError("nothing to measure")
+
+    with pytest.raises(ConfigError, match="nothing"):
+        run(Namespace(json=str(path)), None, failing, (str(path),))
+    assert path.read_text() == "figures of yesterday"
 
 
 def test_two_results_do_not_share_a_file():

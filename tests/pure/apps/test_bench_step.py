@@ -1,18 +1,26 @@
 """The step benchmark verifies what it measures, and says what it measured."""
 
+import importlib
 import json
+import pathlib
 
 import numpy as np
 import pytest
 
-from psrt.bench import step as bench
-from psrt.bench.measure import to_json
+from psrt.bench.figures import table, to_json
 from psrt.errors import PsrtError
 
+SCRIPTS = pathlib.Path(__file__).parents[3] / "apps/bench"
 SIZES = (20, 30, 16, 10)
 
 
-def test_rows_and_table():
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPTS)
+    return importlib.import_module("step")
+
+
+def test_rows_and_table(bench):
     rows = bench.run(models=[SIZES], batch_size=8, rounds=3)
     (row,) = json.loads(to_json(rows))
     assert row["model"] == "20-30-16-10"
@@ -20,12 +28,12 @@ def test_rows_and_table():
     assert row["products"]["readings"] == row["with_sgd_ratio"]["readings"] == 3
     assert row["gradient_error"] < 1e-5
     assert row["allocated_bytes"] < 8192
-    header, _, line = bench.table(rows).splitlines()
+    header, _, line = table(rows, bench.COLUMNS).splitlines()
     assert header.startswith("model")
     assert line.startswith("20-30-16-10")
 
 
-def test_bare_products_are_those_of_a_step():
+def test_bare_products_are_those_of_a_step(bench):
     problem = bench.Problem.make(SIZES, 8, seed=0)
     made = []
     dot = np.dot
@@ -43,7 +51,7 @@ def test_bare_products_are_those_of_a_step():
 
 
 @pytest.mark.parametrize("wrong", ["gradient", "update"])
-def test_a_wrong_result_is_no_result(wrong, monkeypatch):
+def test_a_wrong_result_is_no_result(bench, wrong, monkeypatch):
     if wrong == "gradient":
         right = bench.MLP.loss_and_grad
 
@@ -57,3 +65,11 @@ def test_a_wrong_result_is_no_result(wrong, monkeypatch):
         monkeypatch.setattr(bench, "step", lambda *args: None)
     with pytest.raises(PsrtError, match=wrong):
         bench.run(models=[SIZES], batch_size=8, rounds=1)
+
+
+def test_peak_growth_counts_what_is_held_for_a_moment(bench):
+    assert bench.peak_growth(lambda: np.zeros(50_000, np.uint8)) >= 50_000
+    kept = {}
+    assert bench.peak_growth(lambda: kept.setdefault("array", np.zeros(50_000, np.uint8))) < 1 << 20
+    buffer = np.zeros(50_000, np.uint8)
+    assert bench.peak_growth(lambda: buffer.fill(1)) < 2000

@@ -1,4 +1,6 @@
-"""``bench step``: one training step of the MLP against its bare matrix products. No MPI.
+"""One training step of the MLP against its bare matrix products. No MPI.
+
+    python apps/bench/step.py --rounds 15
 
 The bare products are the ``np.dot(..., out=)`` calls that a step cannot do without, on the
 same parameters, gradient and shapes: one forward and one weight gradient per layer, and one
@@ -7,6 +9,8 @@ input gradient per layer but the first. What a step takes beyond them is psrt's.
 
 from __future__ import annotations
 
+import sys
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,7 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from psrt.bench.measure import Summary, format_table, interleave, peak_growth, ratios
+from psrt.bench.figures import Column, spread, table
+from psrt.bench.race import Candidate, race, repeated
+from psrt.cli.bench import Report, run_script
 from psrt.errors import PsrtError
 from psrt.model import MLP
 from psrt.optim import make_optimizer, step
@@ -163,22 +169,20 @@ def _measure(problem: Problem, rounds: int | None) -> dict[str, Any]:
         forward_backward()
         step(optimizer, problem.theta, problem.gradient, problem.theta, _LEARNING_RATE)
 
-    seconds = interleave(
-        {
-            "products": bare_products(problem),
-            "forward_backward": forward_backward,
-            "with_sgd": with_sgd,
-        },
-        rounds or _rounds(model, len(problem.x)),
-    )
-    products = seconds["products"]
+    calls = {
+        "products": bare_products(problem),
+        "forward_backward": forward_backward,
+        "with_sgd": with_sgd,
+    }
+    candidates = {name: Candidate(repeated(call)) for name, call in calls.items()}
+    found = race(candidates, rounds or _rounds(model, len(problem.x)), calls=1, warmup=1)
     return {
         "model": _name(problem),
         "batch_size": len(problem.x),
         "parameters": model.n,
-        **{name: Summary.of(readings) for name, readings in seconds.items()},
-        "forward_backward_ratio": ratios(seconds["forward_backward"], products),
-        "with_sgd_ratio": ratios(seconds["with_sgd"], products),
+        **{name: found.summary(name) for name in calls},
+        "forward_backward_ratio": found.ratio("forward_backward", "products"),
+        "with_sgd_ratio": found.ratio("with_sgd", "products"),
         "allocated_bytes": peak_growth(with_sgd),
         "gradient_error": error,
     }
@@ -190,28 +194,42 @@ def _rounds(model: MLP, rows: int) -> int:
     return int(min(2000, max(20, _WORK / (3 * products))))
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows of ``run`` as text: medians with quartiles, milliseconds and ratios."""
-    return format_table(
-        [
-            "model",
-            "products ms",
-            "forward+backward ms",
-            "ratio",
-            "with SGD ms",
-            "ratio",
-            "allocated",
-        ],
-        [
-            [
-                row["model"],
-                row["products"].format(1e3),
-                row["forward_backward"].format(1e3),
-                row["forward_backward_ratio"].format(digits=3),
-                row["with_sgd"].format(1e3),
-                row["with_sgd_ratio"].format(digits=3),
-                f"{row['allocated_bytes']} B",
-            ]
-            for row in rows
-        ],
-    )
+def peak_growth(run: Callable[[], object]) -> int:
+    """Return by how many bytes a call raises the memory that Python and numpy hold at once.
+
+    The call is made twice before, so that what is kept from call to call is there already.
+    """
+    run()
+    started = not tracemalloc.is_tracing()
+    if started:
+        tracemalloc.start()
+    try:
+        run()
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        run()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if started:
+            tracemalloc.stop()
+
+
+COLUMNS: tuple[Column, ...] = (
+    ("model", "model"),
+    ("products ms", spread("products", 1e3)),
+    ("forward+backward ms", spread("forward_backward", 1e3)),
+    ("ratio", spread("forward_backward_ratio", digits=3)),
+    ("with SGD ms", spread("with_sgd", 1e3)),
+    ("ratio", spread("with_sgd_ratio", digits=3)),
+    ("allocated", lambda row: f"{row['allocated_bytes']} B"),
+)
+
+
+def report(rounds: int) -> Report:
+    """Measure, and return the rows and their table."""
+    rows = run(rounds=rounds)
+    return {"step": (rows, table(rows, COLUMNS))}
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(lambda given, comm: report(given.rounds), __doc__))

@@ -1,0 +1,214 @@
+"""One way to time candidates against each other: interleaved, in one run, the slowest rank counts.
+
+A machine's speed drifts by more than the differences worth knowing. So candidates take turns, round
+by round, and what is compared was read within moments of each other. A turn makes a call as often
+as fills it, so that neither the clock nor the meeting before it shows. Pure: ``track`` knows of
+ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Generic, Protocol, TypeVar
+
+from psrt.bench.figures import Summary
+
+Key = TypeVar("Key", bound=Hashable)
+#: Makes that many calls in a row and returns the seconds that count on this rank, in all: 0 where
+#: its time does not, as a server's.
+Run = Callable[[int], float]
+#: Calls that are tried in a row to find out what one takes, each as long as one is believed to take
+#: less than that many seconds. One alone may be of a rank that had no core just then.
+_TRIALS = ((1, math.inf), (10, 10e-3), (100, 200e-6))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Something to time."""
+
+    #: None on ranks that have no part in it.
+    run: Run | None
+    #: Seconds that all its turns together may take.
+    budget_s: float = math.inf
+    #: Turns that it has in any case, as far as there are rounds.
+    least: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a turn is to be, in seconds, and the fewest and the most calls in it."""
+
+    turn_s: float = 4e-3
+    fewest: int = 1
+    most: int = 1 << 30
+
+
+class Track(Protocol):
+    """Where a race is held: among ranks, or in one process."""
+
+    def meet(self) -> None:
+        """Wait for all ranks, so that a turn begins on all of them at once."""
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        """Return, place by place, the largest number of any rank, on every rank."""
+
+
+class _OneProcess:
+    def meet(self) -> None:
+        """Wait for nobody."""
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        return seconds
+
+
+ONE_PROCESS: Track = _OneProcess()
+
+
+@dataclass(frozen=True, slots=True)
+class Readings(Generic[Key]):
+    """What came of a race; the same on every rank."""
+
+    #: By round, the seconds of one call of each candidate that had a turn in it.
+    rounds: Sequence[Mapping[Key, float]]
+
+    def of(self, key: Key) -> list[float]:
+        """Return the readings of one candidate, in order."""
+        return [row[key] for row in self.rounds if key in row]
+
+    def pairs(self, key: Key, other: Key) -> list[tuple[float, float]]:
+        """Return the readings of two candidates in those rounds in which both had a turn."""
+        return [(row[key], row[other]) for row in self.rounds if key in row and other in row]
+
+    def summary(self, key: Key, scale: float = 1.0) -> Summary:
+        """Summarize the seconds of one candidate, times ``scale``."""
+        return Summary.of([scale * seconds for seconds in self.of(key)])
+
+    def ratio(
+        self, over: Key, under: Key, factor: float = 1.0, plus: float = 0.0
+    ) -> Summary | None:
+        """Summarize ``over`` / (``factor`` · ``under`` + ``plus``), round by round.
+
+        That cancels the drift of the machine, which a ratio of medians would not. None if they have
+        no round in common.
+
+        >>> Readings([{"a": 2.0, "b": 1.0}, {"a": 20.0, "b": 10.0}, {"b": 10.0}]).ratio("a", "b")
+        Summary(median=2.0, low=2.0, high=2.0, readings=2)
+        """
+        both = self.pairs(over, under)
+        return Summary.of([a / (factor * b + plus) for a, b in both]) if both else None
+
+
+def race(
+    candidates: Mapping[Key, Candidate],
+    rounds: int,
+    *,
+    track: Track = ONE_PROCESS,
+    pace: Pace = Pace(),
+    calls: int | None = None,
+    warmup: int = 0,
+) -> Readings[Key]:
+    """Time every candidate in some of the rounds or in all, as its budget allows; collective.
+
+    Every other round goes through them backwards, so that none always follows the same one and
+    inherits its caches.
+
+    Args:
+        candidates: by name, the same ones on every rank; each has been called before, so that it is
+            set up.
+        rounds: at least 1.
+        track: where the race is held.
+        pace: how many calls make a turn.
+        calls: make that many, whatever the pace.
+        warmup: rounds before those that count, in which everyone has a turn.
+    """
+    plans = {
+        key: (calls, rounds)
+        if calls
+        else plan(trial(candidate.run, track), candidate, rounds, pace)
+        for key, candidate in candidates.items()
+    }
+    order = list(enumerate(candidates.items()))
+    seconds = [[0.0] * len(order) for _ in range(rounds)]
+    for number in range(-warmup, rounds):
+        for place, (key, candidate) in order if number % 2 == 0 else reversed(order):
+            count, turns = plans[key]
+            if number < 0 or has_turn(number, turns, rounds):
+                taken = _turn(candidate.run, count, track) / count
+                if number >= 0:
+                    seconds[number][place] = taken
+    flat = track.slowest([taken for row in seconds for taken in row])
+    rows = [flat[i : i + len(order)] for i in range(0, len(flat), len(order))]
+    return Readings(
+        [{key: s for key, s in zip(candidates, row, strict=True) if s > 0} for row in rows]
+    )
+
+
+def repeated(call: Callable[[], object]) -> Run:
+    """Return what makes a call again and again, back to back."""
+
+    def run(count: int) -> float:
+        start = perf_counter()
+        for _ in range(count):
+            call()
+        return perf_counter() - start
+
+    return run
+
+
+def trial(run: Run | None, track: Track = ONE_PROCESS) -> float:
+    """Return about how many seconds a call takes, with whatever it waits for; collective."""
+    best = math.inf
+    for count, below_s in _TRIALS:
+        if count == 1 or best < below_s:
+            track.meet()
+            start = perf_counter()
+            if run is not None:
+                run(count)
+            (seconds,) = track.slowest([perf_counter() - start])
+            best = min(best, seconds / count)
+    return best
+
+
+def calls_in_a_turn(seconds: float, pace: Pace) -> int:
+    """Return how many calls make a turn, if one takes about ``seconds``.
+
+    >>> [calls_in_a_turn(s, Pace(4e-3, most=2000)) for s in (1e-9, 1e-5, 1.0)]
+    [2000, 400, 1]
+    """
+    return int(min(max(pace.turn_s / max(seconds, 1e-9), pace.fewest), pace.most))
+
+
+def plan(seconds: float, candidate: Candidate, rounds: int, pace: Pace) -> tuple[int, int]:
+    """Return how many calls make a turn, and in how many rounds a candidate has one.
+
+    Args:
+        seconds: about what a call takes.
+        candidate: whose calls they are.
+        rounds: that there are.
+        pace: of its turns.
+
+    >>> budget = Candidate(None, budget_s=0.3)
+    >>> [plan(s, budget, 9, Pace()) for s in (1e-5, 0.05, 0.3)]
+    [(400, 9), (1, 6), (1, 3)]
+    """
+    calls = calls_in_a_turn(seconds, pace)
+    affordable = min(candidate.budget_s / max(calls * seconds, 1e-9) + 1e-9, rounds)
+    return calls, min(max(int(affordable), candidate.least), rounds)
+
+
+def has_turn(number: int, turns: int, rounds: int) -> bool:
+    """Tell whether a candidate has a turn in round ``number``, its turns being spread evenly.
+
+    >>> [number for number in range(9) if has_turn(number, 3, 9)]
+    [2, 5, 8]
+    """
+    return (number + 1) * turns // rounds > number * turns // rounds
+
+
+def _turn(run: Run | None, count: int, track: Track) -> float:
+    """Meet, then return the seconds that this rank needs for ``count`` calls."""
+    track.meet()
+    return 0.0 if run is None else run(count)

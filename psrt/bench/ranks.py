@@ -1,0 +1,110 @@
+"""A race among MPI ranks: how they meet, and how those without a part leave the cores to others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.errors import PsrtError
+from psrt.mpi.agreement import together
+from psrt.transport.backoff import Patience
+
+Result = TypeVar("Result")
+#: Nobody waits longer for the others.
+_TIMEOUT_S = 3600.0
+#: Yields before a wait would sleep.
+_NEVER_SLEEP = 1 << 30
+
+
+class RankTrack:
+    """The ranks of a communicator; see ``psrt.bench.race.Track``.
+
+    No wait is one of MPI's own. They spin, and MPICH's never yield: with more ranks than cores each
+    lasts a time slice of the scheduler, a thousand times what it takes, and so would the first call
+    after it.
+    """
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self._comm = comm
+
+    def meet(self) -> None:
+        """Meet asleep, so that who is still at work has the cores; then awake, to start at once."""
+        wait(self._comm.Ibarrier())
+        wait(self._comm.Ibarrier(), yields=_NEVER_SLEEP)
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        """Return, place by place, the largest number of any rank, on every rank; collective."""
+        largest = np.array(seconds)
+        wait(self._comm.Iallreduce(MPI.IN_PLACE, largest, MPI.MAX))
+        return [float(value) for value in largest]
+
+
+def wait(request: MPI.Request, *, yields: int = 50) -> None:
+    """Wait without keeping a core from other ranks.
+
+    Args:
+        request: of something that all ranks take part in.
+        yields: polls that give the core away before the wait goes to sleep between them.
+    """
+    patience = Patience(crowded=True, timeout_s=_TIMEOUT_S, yields=yields)
+    patience.wait(request.Test, lambda: "the other ranks")
+
+
+def run_on(
+    comm: MPI.Comm, ranks: Sequence[int], work: Callable[[MPI.Comm], Result]
+) -> Result | None:
+    """Let some ranks work on a communicator of their own while the others sleep; collective.
+
+    Args:
+        comm: all ranks.
+        ranks: those that work, in the order that they have on their own communicator.
+        work: what they do.
+
+    Returns:
+        What ``work`` returned, None on the ranks that slept.
+
+    Raises:
+        PsrtError: on all ranks, if those that worked agreed on one.
+    """
+    part = part_of(comm, ranks)
+    result, error = None, None
+    try:
+        result = None if part is None else work(part)
+    except PsrtError as failure:
+        if not failure.agreed:  # the others may wait for this rank: let the job end
+            raise
+        error = failure
+    wait(comm.Ibarrier())
+    with together(comm):
+        if error is not None:
+            raise error
+    if part is not None:
+        part.Free()
+    return result
+
+
+def part_of(comm: MPI.Comm, ranks: Sequence[int]) -> MPI.Comm | None:
+    """Return a communicator of some ranks, in their order, None on the others; collective."""
+    takes_part = comm.rank in ranks
+    key = list(ranks).index(comm.rank) if takes_part else 0
+    part = comm.Split(0 if takes_part else MPI.UNDEFINED, key)
+    return part if takes_part else None
+
+
+def after_a_barrier(comm: MPI.Comm, call: Callable[[], object]) -> Callable[[int], float]:
+    """Return what makes a call again and again, each after MPI's barrier, which is not counted."""
+
+    def run(count: int) -> float:
+        seconds = 0.0
+        for _ in range(count):
+            comm.Barrier()
+            start = time.perf_counter()
+            call()
+            seconds += time.perf_counter() - start
+        return seconds
+
+    return run

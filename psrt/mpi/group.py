@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,25 +34,34 @@ DTYPES = ("float16", "float32", "float64", "int32", "int64")
 _INSTANCES = 8
 #: Calls on plain arrays that stay compiled, and bytes of arrays that are kept alive by that.
 _MOST_PLAIN, _MOST_BYTES = 64, 1 << 28
+#: Arrays by which one compiled call is found without a look at where they are.
+_MOST_SEEN = 8
+
+#: What a compiled call is found by: where its numbers lie (the array's identity, or its place in a
+#: window), what they are, then call, op, algorithm, root, number.
+_Key: TypeAlias = tuple[Any, ...]
+#: What an array is seen by, with the call on it: its identity first, then the words of the call.
+_Seen: TypeAlias = tuple[int | str, ...]
 
 
-#: What a compiled call is found by: the buffer's identity, call, op, algorithm, root, number.
-_Key: TypeAlias = tuple[int, str, str, str, int, int]
+@dataclass(eq=False, slots=True)
+class _Bound:
+    """A call on one array, or on one place in the windows, compiled."""
 
-
-class _Bound(NamedTuple):
-    """A call on one buffer, compiled."""
-
-    #: Held, so that no other array gets its identity.
-    buffer: AnyArray
+    key: _Key
     sheet: str
     plan: Plan
     #: Makes the call and carries it out.
     run: Callable[[], None]
-    #: Whether the buffer is an array of the caller's own.
+    #: Whether the array is one of the caller's own, which is kept alive by this.
     is_plain: bool
+    nbytes: int
     #: Calls that this rank had refused by then.
     refusals: int
+    #: The arrays that it was lately called with. They are held, so that no other array gets the
+    #: identity of one of them; and referred to weakly as well, because numpy moves the memory of
+    #: an array (``resize``) only if there is no weak reference.
+    seen: dict[_Seen, tuple[AnyArray, object]] = field(default_factory=dict)
 
 
 class Group:
@@ -93,10 +104,11 @@ class Group:
         #: Number of ranks on each host.
         self.hosts = tuple(len(ranks) for ranks in layout.hosts)
         self._engine.tickets.on_evict = self._evict
-        self._engine.on_broken = lambda: self._quick.clear()
+        self._engine.on_broken = lambda: self._seen.clear()
         self._bound: dict[_Key, _Bound] = {}
-        #: (identity of a buffer, op, algorithm) → the call of ``allreduce`` on it.
-        self._quick: dict[tuple[int, str, str], Callable[[], None]] = {}
+        #: Array and call → what runs it, and what the array was then: its type, and its flags,
+        #: which tell of other strides, too.
+        self._seen: dict[_Seen, tuple[Callable[[], None], np.dtype[Any], int, _Bound]] = {}
         self._choices: dict[tuple[str, int, str, str], Choice] = {}
         self._closed = False
         #: Number of a start → its buffer, and what is under way on it.
@@ -156,10 +168,13 @@ class Group:
                 use any more.
             TransportError: if a rank does not come within the deadline.
         """
-        run = self._quick.get((id(buf), op, algorithm))
-        if run is None or self._under_way:
+        try:
+            run, kind, flags, _ = self._seen[id(buf), op, algorithm]
+        except KeyError:
+            run = None
+        # An array may have become another one in place, as by ``buf.dtype = np.int32``.
+        if run is None or buf.dtype is not kind or buf.flags.num != flags or self._under_way:
             run = self._find("allreduce", buf, op, algorithm).run
-            self._quick[id(buf), op, algorithm] = run
         run()
         return buf
 
@@ -255,8 +270,8 @@ class Group:
                 self._let_finish(lambda key: True)
         finally:
             if not self._engine.broken:  # or MPI may still be writing to what they hold
-                for key in list(self._bound):
-                    self._forget(key)
+                for bound in list(self._bound.values()):
+                    self._forget(bound)
             self._engine.close()
 
     def __enter__(self) -> Group:
@@ -286,12 +301,15 @@ class Group:
         if self._under_way:
             self._let_finish(lambda key: _overlap(self._under_way[key][0], buf))
             self._under_way = {k: v for k, v in self._under_way.items() if not v[1].done}
-        key = (id(buf), call, op, algorithm, root, number)
-        bound = self._bound.get(key)
-        if bound is not None and bound.refusals != self._refusals:
-            self._forget(key)
-            bound = None
-        return bound or self._bind(key, buf)
+        seen: _Seen = (id(buf), call, op, algorithm, root, number)
+        if call == "allreduce":
+            seen = (id(buf), op, algorithm)  # as it looks there itself
+        if seen in self._seen:
+            _, kind, flags, bound = self._seen[seen]
+            alike = buf.dtype is kind and buf.flags.num == flags
+            if alike and bound.refusals == self._refusals:
+                return bound
+        return self._bind(seen, call, buf, op, algorithm, root=root, number=number)
 
     @property
     def _refusals(self) -> int:
@@ -310,41 +328,82 @@ class Group:
 
     def _evict(self, sheet: str) -> None:
         """Forget what was compiled for a call, once it is through."""
-        keys = [key for key, bound in self._bound.items() if bound.sheet == sheet]
-        for key in keys:
-            self._forget(key)
+        for bound in [bound for bound in self._bound.values() if bound.sheet == sheet]:
+            self._forget(bound)
 
-    def _forget(self, key: _Key) -> None:
+    def _forget(self, bound: _Bound) -> None:
         """Let go of a compiled call, once it is through, and with the last one of the buffer."""
-        self._quick.pop((key[0], key[2], key[3]), None)
-        plan = self._bound.pop(key).plan
-        self._let_finish(lambda number: self._under_way[number][1].plan is plan)
-        self._engine.release(plan)
+        for seen in bound.seen:
+            self._seen.pop(seen, None)
+        del self._bound[bound.key]
+        self._let_finish(lambda number: self._under_way[number][1].plan is bound.plan)
+        self._engine.release(bound.plan)
+
+    def _see(self, seen: _Seen, buf: AnyArray, bound: _Bound) -> None:
+        """Remember an array as one that a compiled call is made with."""
+        self._seen[seen] = (bound.run, buf.dtype, buf.flags.num, bound)
+        bound.seen[seen] = (buf, weakref.ref(buf))
+        if len(bound.seen) > _MOST_SEEN:  # new views of one place, again and again
+            oldest = next(iter(bound.seen))
+            del bound.seen[oldest]
+            self._seen.pop(oldest, None)
 
     def _make_room(self) -> None:
         """Forget the oldest calls on plain arrays, which only live on for having been called with.
 
         Those on arrays from ``empty`` cost nothing but themselves.
         """
-        plain = [key for key, bound in self._bound.items() if bound.is_plain]
-        nbytes = {key[0]: self._bound[key].buffer.nbytes for key in plain}
+        plain = [bound for bound in self._bound.values() if bound.is_plain]
+        nbytes = {bound.key[0]: bound.nbytes for bound in plain}
         while len(plain) > _MOST_PLAIN or (len(nbytes) > 1 and sum(nbytes.values()) > _MOST_BYTES):
             oldest = plain.pop(0)
-            nbytes.pop(oldest[0], None)
+            nbytes.pop(oldest.key[0], None)
             self._forget(oldest)
 
-    def _bind(self, key: _Key, buf: AnyArray) -> _Bound:
-        """Check a call's arguments and compile it for this buffer.
+    def _bind(
+        self,
+        seen: _Seen,
+        call: str,
+        buf: AnyArray,
+        op: str,
+        algorithm: str,
+        *,
+        root: int,
+        number: int,
+    ) -> _Bound:
+        """Check a call's arguments and find what is compiled for it, or compile it.
+
+        An array from ``empty`` is known by its place, so new views of it find what older ones
+        left; any other by its identity.
 
         Raises:
             ConfigError: if they will not do; the other ranks are told.
         """
-        _, call, op, algorithm, root, number = key
         wrong = self._wrong(buf, op, algorithm, root)
         if wrong:
             self._refuse(f"{call}({op}, {algorithm})", wrong)
         vector = _stored(buf)
         place = self._engine.regions.locate(vector)
+        where: object = place or id(buf)
+        number = 0 if place is not None else number
+        form = vector.ctypes.data, buf.dtype, buf.shape, buf.flags.c_contiguous
+        key = (where, form, call, op, algorithm, root, number)
+        bound = self._bound.get(key)
+        if bound is not None and bound.refusals != self._refusals:
+            self._forget(bound)
+            bound = None
+        if bound is None:
+            bound = self._compile(key, call, buf, vector, place)
+        self._see(seen, buf, bound)
+        if bound.is_plain:
+            self._make_room()
+        return bound
+
+    def _compile(
+        self, key: _Key, call: str, buf: AnyArray, vector: AnyArray, place: Place | None
+    ) -> _Bound:
+        """Compile a call on a buffer."""
+        op, algorithm, root, number = key[-4:]
         name = ""
         if call in ("allreduce", "start"):
             name = self._pick(algorithm, vector.nbytes, vector.dtype, op).algorithm
@@ -357,10 +416,9 @@ class Group:
         words += [f"after {self._refusals} refused calls"] if self._refusals else []
         sheet = f"{call}({', '.join(words)})"
         plan = self._plan(call, sheet, vector, place, op=op, name=name, root=root)
-        run = self._engine.runner(sheet, plan)
-        self._bound[key] = bound = _Bound(buf, sheet, plan, run, place is None, self._refusals)
-        if place is None:
-            self._make_room()
+        run, is_plain = self._engine.runner(sheet, plan), place is None
+        bound = _Bound(key, sheet, plan, run, is_plain, vector.nbytes, self._refusals)
+        self._bound[key] = bound
         return bound
 
     def _plan(
@@ -425,7 +483,7 @@ class Group:
         """
         if not self._closed:
             self._engine.calls.refuse(sheet, why)
-            self._quick.clear()
+            self._seen.clear()
         raise ConfigError(f"{sheet}: {why}")
 
 

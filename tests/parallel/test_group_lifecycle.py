@@ -252,6 +252,87 @@ def test_a_plan_is_compiled_once(open_group, host, monkeypatch):
         group.broadcast(buffer)
 
 
+def as_int32(buffer):
+    buffer.dtype = np.int32
+
+
+def by_columns(buffer):
+    buffer.shape = buffer.shape[::-1]
+
+
+#: Name → a shape, and what is done to an array of it in place.
+CHANGES = {
+    "another type": ((8,), as_int32),
+    "another shape": ((2, 600), by_columns),
+    "longer numbers": ((3000,), lambda buffer: setattr(buffer, "dtype", np.float64)),
+}
+
+
+@pytest.mark.parametrize("name", ["auto", "ring", "mpi"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("where", ["window", "plain"])
+def test_an_array_that_was_changed_in_place_is_another_one(
+    open_group, enough_on_few, where, change, name
+):
+    enough_on_few()
+    shape, change_it = CHANGES[change]
+    group = open_group()
+    buffer = group.empty(shape) if where == "window" else np.empty(shape, np.float32)
+    for _ in range(2):
+        buffer[...] = group.rank
+        group.allreduce(buffer, "sum", name)
+    change_it(buffer)
+    for _ in range(2):
+        buffer[...] = 10_000_000 + group.rank
+        group.allreduce(buffer, "max", name)
+        np.testing.assert_array_equal(buffer, 10_000_000 + group.size - 1)
+        buffer[...] = 7
+        handle = group.start(buffer, "sum", name)
+        handle.wait()
+        np.testing.assert_array_equal(buffer, 7 * group.size)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda buffer: buffer.setflags(write=False), "read-only"),
+        (lambda buffer: setattr(buffer, "dtype", ">f4"), ">f4"),
+    ],
+)
+def test_an_array_that_was_spoilt_in_place_is_refused(open_group, change, reason):
+    group = open_group()
+    buffer = np.ones(8, np.float32)
+    for _ in range(2):
+        group.allreduce(buffer)
+    change(buffer)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=reason):
+            group.allreduce(buffer)
+
+
+def test_an_array_that_is_known_cannot_be_moved(open_group):
+    """The compiled call writes to where it was."""
+    group = open_group()
+    buffer = np.ones(8, np.float32)
+    group.allreduce(buffer)
+    with pytest.raises(ValueError, match="resize"):
+        buffer.resize(100_000, refcheck=False)
+
+
+def test_views_of_a_buffer_are_known_by_their_place(open_group, enough_on_few):
+    """However many there are: what is kept is one plan for each place."""
+    enough_on_few()
+    group = open_group()
+    buffer = group.empty(1000)
+    for turn in range(1000):
+        for view in (buffer[:99], buffer[10:].reshape(2, -1), buffer[turn % 3 : 500]):
+            view[...] = turn + group.rank
+            group.allreduce(view, "max")
+            assert (view == turn + group.size - 1).all()
+    assert len(group._bound) == 5
+    assert len(group._seen) <= 40
+
+
 @pytest.mark.mpi(min_size=2)
 def test_calls_that_go_well_send_no_sheets(comm, open_group):
     """However long a rank polls: what counts is how long it is since its last call."""

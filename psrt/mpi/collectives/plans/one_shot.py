@@ -77,17 +77,40 @@ class Flat(Plan):
             sheet: of the call.
             wait: waits until all are here.
         """
-        meeting, turns, source, fold_all = self._meeting, self._turns, self._bytes, self._fold_all
+        meeting, turns, source, vector = self._meeting, self._turns, self._bytes, self._vector
         sheets, own, others, cords = calls.sheets, meeting.own, meeting.others, meeting.cords
         fence, one, everything = meeting.fence, 1 << SHIFT, slice(None)
-        pair = len(others) == 1 and self._finish is None
-        fold, vector = self._fold, self._vector
+        fold, finish, ranks = self._fold, self._finish, self._ranks
+        (asleep, wake), theirs = cords[0], others[0]
+        # The quicker way to name a ufunc's output; numpy deprecates it for these two.
+        by_position = fold not in (np.minimum, np.maximum)
+
+        def call_two() -> None:
+            calls.number = number = calls.number + 1
+            sheets[number % MEMORY] = sheet
+            meeting.word = word = meeting.word + one
+            stage, first, second, _ = turns[(word >> SHIFT) % STAGES]
+            stage[everything] = source
+            if fence is not None:
+                fence()
+            own[0] = word
+            if asleep[0]:
+                wake()
+            if theirs[0] != word:
+                wait(self)
+            if fence is not None:
+                fence()
+            if by_position:
+                fold(first, second, vector)
+            else:
+                fold(first, second, out=vector)
+            self.runs += 1
 
         def call() -> None:
             calls.number = number = calls.number + 1
             sheets[number % MEMORY] = sheet
             meeting.word = word = meeting.word + one
-            stage, first, second, _ = turns[(word >> SHIFT) % STAGES]
+            stage, first, second, rest = turns[(word >> SHIFT) % STAGES]
             stage[everything] = source
             if fence is not None:
                 fence()
@@ -101,13 +124,14 @@ class Flat(Plan):
                     break
             if fence is not None:
                 fence()
-            if pair:
-                fold(first, second, out=vector)
-            else:
-                fold_all()
+            fold(first, second, out=vector)
+            for numbers in rest:
+                fold(vector, numbers, out=vector)
+            if finish is not None:
+                finish(vector, ranks)
             self.runs += 1
 
-        return call
+        return call_two if ranks == 2 and finish is None else call
 
     def all_here(self) -> bool:
         """Tell whether all have put their numbers where the others see them."""

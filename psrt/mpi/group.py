@@ -69,7 +69,7 @@ class Group:
 
     Every rank makes the same calls in the same order, on arrays of the same shape and type.
 
-    >>> group = psrt.Group(MPI.COMM_WORLD)                           # doctest: +SKIP
+    >>> group = psrt.Group()                                         # doctest: +SKIP
     >>> buffer = group.empty(1000)                                   # doctest: +SKIP
     >>> buffer[:] = group.rank                                       # doctest: +SKIP
     >>> group.allreduce(buffer)                                      # doctest: +SKIP
@@ -77,24 +77,28 @@ class Group:
 
     def __init__(
         self,
-        comm: MPI.Comm,
+        comm: MPI.Comm | None = None,
         *,
         timeout_s: float = 60.0,
         costs: MachineCosts | None = None,
         host: int | None = None,
     ) -> None:
-        """Set up.
+        """Set up, and start MPI if nobody has.
 
         Args:
-            comm: the ranks; duplicated.
+            comm: the ranks, duplicated; None takes all ranks of the job.
             timeout_s: longest that a call waits for another rank.
             costs: of this machine, for ``auto``; None takes psrt's own. The same on every rank.
             host: ranks that give the same number count as being on one host if they really are;
                 None leaves it to MPI.
-        """
-        from psrt.mpi.collectives.executor import Engine  # starts MPI
 
-        self._engine = Engine(comm, timeout_s=timeout_s, host=host)
+        Raises:
+            ConfigError: if there is no MPI library.
+        """
+        from psrt.mpi.start import world  # isort: skip  # starts MPI
+        from psrt.mpi.collectives.executor import Engine
+
+        self._engine = Engine(world() if comm is None else comm, timeout_s=timeout_s, host=host)
         self._costs = costs or DEFAULT_COSTS
         layout = self._engine.layout
         #: This rank.

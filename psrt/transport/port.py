@@ -158,6 +158,13 @@ class Port(Protocol):
         """Run ``work(*args)``; a virtual port charges its cost."""
         ...
 
+    async def aside(self, work: Callable[..., T], *args: object) -> T:
+        """Run ``work(*args)``, which is no part of a step; a virtual port charges nothing for it.
+
+        Like ``compute`` it may take longer than the deadline of those who wait meanwhile.
+        """
+        ...
+
     async def pause(self, seconds: float) -> None:
         """Do nothing for so long."""
         ...

@@ -58,6 +58,10 @@ class SoloPort:
         """Run ``work(*args)``."""
         return work(*args)
 
+    async def aside(self, work: Callable[..., T], *args: object) -> T:
+        """Run ``work(*args)``."""
+        return work(*args)
+
     async def pause(self, seconds: float) -> None:
         """Sleep."""
         time.sleep(seconds)

@@ -1,5 +1,7 @@
 """A user's own problem over MPI, and data that is dealt out unevenly."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -128,6 +130,34 @@ def test_uneven_data_give_the_bits_of_virtual_time(comm, flags):
     if comm.rank == 0:
         virtual = psrt.simulate(config, problem, workers=comm.size - run.summary.servers)
         np.testing.assert_array_equal(run.theta, virtual.theta)
+
+
+class Slow(Uneven):
+    """Its evaluation, and one worker's first gradient, take longer than the deadline."""
+
+    SECONDS, TIMEOUT_S = 0.8, 0.4
+
+    def __init__(self, hurries):
+        super().__init__()
+        self.hurries = hurries
+
+    def loss_and_grad(self, theta, batch, out):
+        if not self.hurries:
+            time.sleep(self.SECONDS)
+            self.hurries = True
+        return super().loss_and_grad(theta, batch, out)
+
+    def evaluate(self, theta):
+        time.sleep(self.SECONDS)
+        return super().evaluate(theta)
+
+
+@pytest.mark.parametrize("flags", schemes("sync", "async", "local-sgd, server", "ring", "mpi"))
+def test_whoever_computes_is_not_late(comm, flags):
+    config = config_of(flags, epochs=1, timeout_s=Slow.TIMEOUT_S)
+    run = psrt.run(config, Slow(hurries=comm.rank != comm.size - 1), comm=comm)
+    if comm.rank == 0:
+        assert run.summary.epochs == 1
 
 
 @pytest.mark.mpi

@@ -54,6 +54,8 @@ class Engine:
         timeout_s: float,
         host: int | None = None,
         while_idle: Callable[[], None] = lambda: None,
+        busy_until: Callable[[], float] = lambda: -math.inf,
+        knob: str = "timeout_s",
     ) -> None:
         """Set up.
 
@@ -62,6 +64,8 @@ class Engine:
             timeout_s: the deadline of every wait.
             host: see ``split_hosts``.
             while_idle: called now and then during a long wait.
+            busy_until: see ``Patience``.
+            knob: see ``Patience``.
         """
         assert isinstance(comm, MPI.Intracomm), "collectives are among the ranks of one group"
         self._comm, self._library, self._control = comm.Dup(), comm.Dup(), comm.Dup()
@@ -81,6 +85,8 @@ class Engine:
             busy_s=_BUSY_S,
             yields=_YIELDS,
             while_idle=self._idle,
+            busy_until=busy_until,
+            knob=knob,
         )
         self.regions = Regions(self._node)
         tags = self._comm.Get_attr(MPI.TAG_UB)

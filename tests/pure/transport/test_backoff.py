@@ -75,6 +75,20 @@ def test_first_it_spins_then_it_yields_then_it_sleeps(clock):
     assert len(clock.slept) == 1
 
 
+def test_at_the_deadline_it_goes_on_where_that_is_excused_and_then_gives_up(clock):
+    computes_until = clock.now + 25.0
+    patience = Patience(
+        crowded=True,
+        timeout_s=10.0,
+        busy_until=lambda: min(clock.now, computes_until),
+        knob="--knob",
+    )
+    began = clock.now
+    with pytest.raises(TransportError, match=r"^no answer within 10 s \(--knob\): waiting"):
+        wait(patience, 10**9)
+    assert 35.0 <= clock.now - began < 35.1, "the deadline is 10 s after the work ended"
+
+
 def test_with_more_ranks_than_cores_nobody_spins(clock):
     wait(Patience(crowded=True, timeout_s=1.0), 1)
     assert clock.yields == 1
@@ -137,7 +151,7 @@ def test_a_bell_allows_longer_sleeps_unless_something_must_be_polled(clock):
 def test_the_deadline_names_who_was_waited_for(clock, with_bell):
     bell = Bell(clock) if with_bell else None
     patience = Patience(crowded=True, timeout_s=0.5, bell=bell)
-    with pytest.raises(TransportError, match=r"within 0\.5 s: waiting for rank 3"):
+    with pytest.raises(TransportError, match=r"within 0\.5 s .timeout_s.: waiting for rank 3"):
         wait(patience, 100_000)
     assert clock.now >= 100.5
     if bell is not None:

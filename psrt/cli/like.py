@@ -20,7 +20,7 @@ from psrt.history import Header, History, Kind, read_history
 #: Knobs of a run that a simulation does not take over: where it was kept, and what slowed it down,
 #: which is in its times.
 _OWN = (
-    "out", "overwrite", "record", "replay", "straggler", "jitter", "inject", "costs", "timeout_s",
+    "out", "overwrite", "record", "replay", "inject", "costs", "timeout_s",
 )  # fmt: skip
 #: All-reduces whose sums are known to virtual time if it is told how long they take.
 _KNOWN = (AUTO, NODE, LIBRARY, *ALGORITHMS)

@@ -55,4 +55,4 @@ def fewest_ranks(config: TrainConfig) -> int:
     if servers is None:
         mode = default_mode(workers) if config.mode is None else MODES[config.mode]
         servers = mode.default_servers
-    return max([servers + workers, *(rank + 1 for rank, _ in config.straggler)])
+    return servers + workers

@@ -96,12 +96,6 @@ def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
         raise ConfigError(
             f"--backup {config.backup} leaves no worker to wait for, there are {workers}"
         )
-    for rank, seconds in config.straggler:
-        if rank >= ranks:
-            raise ConfigError(
-                f"--straggler {rank}:{seconds:g} names a rank that is not there, "
-                f"the last is {ranks - 1}"
-            )
     for injection in config.inject:
         if injection.worker is not None and injection.worker >= workers:
             raise ConfigError(

@@ -10,7 +10,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     >>> did_you_mean("stalenes", ["seed", "staleness"])
     ' (did you mean staleness?)'
-    >>> did_you_mean("stale", ["straggler", "staleness"])
+    >>> did_you_mean("stale", ["seed", "staleness"])
     ' (did you mean staleness?)'
     >>> did_you_mean("zzz", ["seed", "staleness"])
     ''

@@ -9,7 +9,7 @@ from psrt.config.checks import check
 from psrt.config.injection import INJECTIONS, Injection
 from psrt.config.knobs import Condition, accept, knob, knobs_of
 from psrt.config.modes import MODES, Mode
-from psrt.config.values import DELAYS, LARGEST, REAL, SWITCH, TEXT, WHOLE, WIDTHS
+from psrt.config.values import LARGEST, REAL, SWITCH, TEXT, WHOLE, WIDTHS
 
 _MODE = "mode"
 _RATE = "staleness-aware learning rate"
@@ -218,14 +218,6 @@ class TrainConfig:
     overwrite: bool = knob(False, SWITCH, _RUN, "allow an --out that is already used")
     log_every: int | None = knob(
         None, WHOLE, _RUN, "steps between two logged lines", min=1, default_text="an epoch"
-    )
-    straggler: tuple[tuple[int, float], ...] = knob(
-        (), DELAYS, _RUN, "delay every step of a rank; may be given again for another rank",
-        default_text="none",
-    )
-    jitter: float = knob(
-        0.0, REAL, _RUN, "mean random delay of every step of every worker", metavar="SECONDS",
-        min=0, max=86400,
     )
     inject: tuple[Injection, ...] = knob(
         (), INJECTIONS, _RUN,

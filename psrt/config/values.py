@@ -133,28 +133,6 @@ def _accept_widths(value: Any) -> tuple[int, ...]:
     return widths
 
 
-def _read_delays(text: str) -> tuple[tuple[int, float], ...]:
-    """Read one ``RANK:SECONDS``, or several with commas between them."""
-    try:
-        pairs = [part.split(":") for part in text.split(",")]
-        return _accept_delays([(_read_whole(rank), _read_real(delay)) for rank, delay in pairs])
-    except ValueError:
-        raise ValueError("must be RANK:SECONDS, like 2:0.05") from None
-
-
-def _accept_delays(value: Any) -> tuple[tuple[int, float], ...]:
-    if not isinstance(value, list | tuple) or not all(
-        isinstance(pair, list | tuple) and len(pair) == 2 for pair in value
-    ):
-        raise ValueError("must be a list of [rank, seconds]")
-    delays = tuple((_accept_whole(rank), _accept_real(seconds)) for rank, seconds in value)
-    if any(rank < 0 or not 0 <= seconds <= 86400 for rank, seconds in delays):
-        raise ValueError("must name ranks from 0 on and 0 to 86400 seconds")
-    if len({rank for rank, _ in delays}) < len(delays):
-        raise ValueError("must name a rank only once")
-    return delays
-
-
 def _read_rate(text: str) -> float:
     if text in ("inf", "+inf"):
         return math.inf
@@ -185,13 +163,6 @@ TEXT = Kind("TEXT", _accept_text, _accept_text, write_text)
 SWITCH = Kind("", _read_switch, _accept_switch, lambda value: "true" if value else "false")
 WIDTHS = Kind(
     "N,N,...", _read_widths, _accept_widths, lambda widths: f"[{', '.join(map(str, widths))}]"
-)
-DELAYS = Kind(
-    "RANK:SECONDS",
-    _read_delays,
-    _accept_delays,
-    lambda delays: f"[{', '.join(f'[{rank}, {seconds!r}]' for rank, seconds in delays)}]",
-    several=True,
 )
 
 

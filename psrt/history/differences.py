@@ -14,7 +14,7 @@ from psrt.history.header import Header
 #: ``costs`` choose an all-reduce, and a replay takes the one that was chosen then.
 FREE = frozenset(
     (
-        "out", "overwrite", "record", "replay", "timeout_s", "log_every", "straggler", "jitter",
+        "out", "overwrite", "record", "replay", "timeout_s", "log_every",
         "inject", "shared_memory", "placement", "costs", "check_every",
     )
 )  # fmt: skip

@@ -230,19 +230,14 @@ def worker_role(
             math.inf if config.epochs is None else config.epochs,
             math.inf if config.steps is None else config.steps,
         ),
-        delays=_delays(config, port.rank, worker),
+        delays=_delays(config, worker),
         rng=np.random.default_rng((config.seed, port.rank)),
     )
 
 
-def _delays(config: TrainConfig, rank: int, worker: int) -> Delays | None:
+def _delays(config: TrainConfig, worker: int) -> Delays | None:
     """Return what slows a worker down, None if nothing does."""
-    delays: list[tuple[str, tuple[float, ...]]] = [
-        ("delay", (seconds,)) for slow, seconds in config.straggler if slow == rank
-    ]
-    if config.jitter:
-        delays.append(("jitter", (config.jitter,)))
-    delays += [(it.kind, it.numbers) for it in config.inject if it.worker in (None, worker)]
+    delays = [(it.kind, it.numbers) for it in config.inject if it.worker in (None, worker)]
     return Delays(delays) if delays else None
 
 

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from psrt.config import TrainConfig, resolve, to_toml
 from psrt.errors import ConfigError
-from psrt.job.roles import assign_roles, check_stragglers
+from psrt.job.roles import assign_roles
 from psrt.mpi.hosts import split_hosts
 
 #: What a rank was started as: anything, or one of the two (MPMD).
@@ -60,12 +60,11 @@ def who_is_who(
     """Return the ranks of the servers and of the workers.
 
     Raises:
-        ConfigError: if no worker is left, or a straggler is a server.
+        ConfigError: if no worker is left.
     """
     if given.any():
         servers = tuple(int(rank) for rank in np.flatnonzero(given == SERVER))
         workers = tuple(int(rank) for rank in np.flatnonzero(given == WORKER))
     else:
         servers, workers = assign_roles(hosts, config.servers or 0, config.placement or "first")
-    check_stragglers(config.straggler, servers, workers)
     return servers, workers

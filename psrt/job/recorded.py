@@ -20,7 +20,7 @@ from psrt.report.files import CONFIG
 
 #: Knobs of a run that are not those of its replay: where it was kept, what slowed it down, what
 #: it chose its all-reduce by.
-_OWN = ("out", "overwrite", "record", "replay", "straggler", "jitter", "inject", "costs")
+_OWN = ("out", "overwrite", "record", "replay", "inject", "costs")
 
 
 def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:

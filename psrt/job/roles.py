@@ -43,24 +43,3 @@ def assign_roles(
         raise ConfigError(f"placement must be spread, first or last, got {placement!r}")
     taken = set(chosen)
     return chosen, tuple(rank for rank in ranks if rank not in taken)
-
-
-def check_stragglers(
-    stragglers: Sequence[tuple[int, float]], servers: Sequence[int], workers: Sequence[int]
-) -> None:
-    """Check that only workers are slowed down.
-
-    Args:
-        stragglers: ranks, each with its delay in seconds.
-        servers: their ranks.
-        workers: their ranks.
-
-    Raises:
-        ConfigError: if one of them is a server.
-    """
-    for rank, seconds in stragglers:
-        if rank in servers:
-            raise ConfigError(
-                f"--straggler {rank}:{seconds:g} names a server; the workers are ranks "
-                + ", ".join(map(str, workers))
-            )

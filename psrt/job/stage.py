@@ -12,7 +12,7 @@ from psrt.config import MODES, TrainConfig, resolve
 from psrt.errors import ConfigError
 from psrt.job.build import machine_costs, supervised_problem, timing_problem, wiring_for
 from psrt.job.replay import Replay
-from psrt.job.roles import assign_roles, check_stragglers
+from psrt.job.roles import assign_roles
 from psrt.runtime.no_numbers import NoNumbers
 from psrt.runtime.problem import Problem
 from psrt.transport import Wiring
@@ -123,7 +123,6 @@ def _cast(
     config = resolve(config, ranks=workers + count)
     placement = config.placement or "first"
     servers, ranks = assign_roles([0] * (workers + count), count, placement)
-    check_stragglers(config.straggler, servers, ranks)
     return config, servers, ranks
 
 

@@ -43,8 +43,7 @@ CASES = {
     "too many backups": ("--mode sync --backup W", "backup"),
     "softsync of more": ("--mode softsync --softsync 9", "softsync 9"),
     "batch larger than data": ("--batch-size 2000", "batch-size 1437"),
-    "straggler is a server": ("--mode sync --straggler 0:1", "straggler server"),
-    "straggler is nobody": ("--straggler 8:1", "straggler 8"),
+    "slow is nobody": ("--inject 8:delay:1", "inject 8 worker"),
     "unknown injection": ("--inject 1:dely:1", "inject delay, jitter, tail, pause slow"),
     "injection for nobody": ("--inject 9:delay:1", "inject 9:delay:1 worker"),
     "injection past the end": ("--steps 5 --inject 0:pause:5:1", "inject step 5"),
@@ -102,7 +101,7 @@ def test_refused_once_whatever_the_number_of_ranks(parts, case):
     told_once(told[case], *words_of(CASES[case][1], ranks))
 
 
-@pytest.mark.parametrize("case", ["unknown flag", "no worker left", "straggler is a server"])
+@pytest.mark.parametrize("case", ["unknown flag", "no worker left", "slow is nobody"])
 def test_the_launcher_hands_the_status_on(launch, case):
     flags, words = (words_of(text, 3) for text in CASES[case])
     refused(launch.train(3, *flags, "--out", "run"), *words)

@@ -131,7 +131,7 @@ def test_a_serial_run_diverges_alike(launch):
 
 
 def test_a_rank_that_does_not_answer_is_named_at_the_deadline(launch):
-    flags = ["--mode", "sync", "--straggler", "2:60", "--timeout-s", "1", "--epochs", "1"]
+    flags = ["--mode", "sync", "--inject", "1:delay:60", "--timeout-s", "1", "--epochs", "1"]
     done = launch.train(3, *flags)
     assert done.status == 1
     assert len(done.errors) == 1, done.stderr

@@ -161,7 +161,7 @@ def test_without_a_launcher_it_trains_serially_and_says_how_to_start_ranks(launc
 
 
 def test_stragglers_are_waited_for_by_those_who_wait(launch):
-    flags = [*SHORT[2:], "--steps", "20", "--straggler", "2:0.01", "--jitter", "0.001"]
+    flags = [*SHORT[2:], "--steps", "20", "--inject", "1:delay:0.01,*:jitter:0.001"]
     assert launch.train(3, "--mode", "sync", *flags, "--out", "sync").status == 0
     assert launch.train(3, "--mode", "async", *flags, "--out", "async").status == 0
     sync, free = (

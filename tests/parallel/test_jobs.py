@@ -142,7 +142,8 @@ def assert_pushes_counted(mode, summary, *, pushes):
 
 @pytest.mark.parametrize("flags", schemes(WITH_BACKUP))
 def test_backups_do_not_wait_for_a_straggler(comm, flags):
-    config = config_of(flags, straggler=((comm.size - 1, 0.05),), steps=40, log_every=10)
+    last = comm.size - flags.get("servers", 1) - 1
+    config = config_of(flags, inject=(f"{last}:delay:0.05",), steps=40, log_every=10)
     run = psrt.run(config, comm=comm)
     if comm.rank == 0:
         assert run.summary.steps == run.summary.updates == 40
@@ -277,7 +278,7 @@ def test_the_launcher_may_say_who_is_who(comm, servers_first):
 
 @pytest.mark.mpi(min_size=2)
 def test_delays_change_nothing_but_the_time(comm):
-    delays = {"straggler": ((comm.size - 1, 0.02),), "jitter": 0.001}
+    delays = {"inject": (f"{comm.size - 2}:delay:0.02", "*:jitter:0.001")}
     run = psrt.run(config_of({"mode": "sync"}, **delays), comm=comm)
     if comm.rank == 0:
         expected = in_virtual_time(comm, config_of({"mode": "sync"}))

@@ -42,8 +42,9 @@ def test_more_shards_than_parameters(comm):
         refused(comm, "shard", TrainConfig(mode="sync", servers=2), Tiny())
 
 
-def test_a_straggler_that_is_a_server(comm):
-    refused(comm, "names a server", TrainConfig(mode="sync", straggler=((0, 1.0),)))
+def test_a_slow_worker_that_is_not_there(comm):
+    slow = (f"{comm.size - 1}:delay:1",)
+    refused(comm, "names a worker that is not there", TrainConfig(mode="sync", inject=slow))
 
 
 def test_data_that_only_rank_0_finds_missing(comm, shared_folder):

@@ -133,7 +133,11 @@ def test_a_simulated_run_is_repeated_over_mpi(comm, shared_folder, flags):
 @pytest.mark.parametrize("flags", modes(["async, 2 servers", "softsync"]))
 @pytest.mark.parametrize(
     "elsewhere",
-    [{"placement": "last"}, {"shared_memory": False}, {"placement": "spread", "jitter": 0.002}],
+    [
+        {"placement": "last"},
+        {"shared_memory": False},
+        {"placement": "spread", "inject": ("*:jitter:0.002",)},
+    ],
     ids=["last", "no shared memory", "jitter"],
 )
 def test_where_ranks_are_does_not_matter(comm, record, enough_on_few, flags, elsewhere):

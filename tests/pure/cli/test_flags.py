@@ -29,12 +29,12 @@ def test_no_flags_are_all_defaults():
 def test_every_kind_of_flag():
     argv = (
         "--mode ssp --staleness 2 --lr 1e-2 --hidden 32,16 --overwrite --no-shared-memory "
-        "--straggler 1:0.5 --straggler 3:1 --out=runs/a --epochs 2 --batch-size +8 "
+        "--out=runs/a --epochs 2 --batch-size +8 "
         "--inject 1:slow:2:5,*:tail:0.1:2 --inject 0:delay:1"
     )
     assert parse_train(argv.split()) == TrainConfig(
         mode="ssp", staleness=2, lr=0.01, hidden=(32, 16), overwrite=True, shared_memory=False,
-        straggler=((1, 0.5), (3, 1.0)), out="runs/a", epochs=2.0, batch_size=8,
+        out="runs/a", epochs=2.0, batch_size=8,
         inject=("1:slow:2:5", "*:tail:0.1:2", "0:delay:1"),
     )  # fmt: skip
 
@@ -72,8 +72,6 @@ def test_the_last_of_two_flags_counts():
             ["--hidden", "8,,8"],
             "hidden must be whole numbers of at least 1, like 128,64 (or none), got '8,,8'",
         ),
-        (["--straggler", "1"], "straggler must be RANK:SECONDS, like 2:0.05, got '1'"),
-        (["--straggler", "1:-1"], "straggler must be RANK:SECONDS, like 2:0.05, got '1:-1'"),
         (
             ["--inject", "1:delay:1", "--inject", "1:dalay:1"],
             "inject must be WORKER:KIND:NUMBERS, KIND delay, jitter, tail, pause or slow "

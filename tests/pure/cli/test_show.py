@@ -37,7 +37,7 @@ def test_what_it_prints_is_a_config_again(capsys, tmp_path):
         ({"backup": 2}, 4),
         ({"mode": "softsync", "softsync": 3}, 4),
         ({"mode": "local-sgd", "servers": 2}, 3),
-        ({"mode": "allreduce", "straggler": ((4, 1.0),)}, 5),
+        ({"mode": "allreduce", "inject": ("4:delay:1",)}, 5),
         ({"mode": "allreduce", "inject": ("2:delay:1", "*:delay:1", "1:delay:1")}, 3),
         ({"mode": "ssp", "servers": 2, "inject": ("2:delay:1",)}, 5),
     ],

@@ -116,8 +116,6 @@ def test_what_will_not_do(flags, message):
         ("--mode softsync --softsync 5", "--softsync 5 is more than the 4 workers"),
         ("--mode sync --backup 4", "--backup 4 leaves no worker to wait for, there are 4"),
         ("--mode serial", "--mode serial is one process, got 4 ranks; choose another --mode"),
-        ("--straggler 0:1", "--straggler 0:1 names a server; the workers are ranks 1, 2, 3, 4"),
-        ("--straggler 9:1", "--straggler 9:1 names a rank that is not there, the last is 4"),
         ("--compute run:", "compute run:DIR names the folder of a run that was made with --record"),
         ("--compute run:gone", "no run at gone"),
         ("--mode allreduce --allreduce mpi", "all-reduce mpi needs MPI; in virtual time there are"),

@@ -70,15 +70,6 @@ def test_examples_in_docstrings(module):
         ({"out": "a\udc80"}, r"out must be valid text, got 'a\udc80'"),
         ({"hidden": 64}, "hidden must be a list of whole numbers, got 64"),
         ({"hidden": (64, 0)}, "hidden must be whole numbers of at least 1, got 64,0"),
-        ({"straggler": (1, 2)}, "straggler must be a list of [rank, seconds], got 1,2"),
-        (
-            {"straggler": ((1, 0.1), (1, 0.2))},
-            "straggler must name a rank only once, got 1,0.1,1,0.2",
-        ),
-        (
-            {"straggler": ((-1, 0.1),)},
-            "straggler must name ranks from 0 on and 0 to 86400 seconds, got -1,0.1",
-        ),
         (
             {"inject": ("1:dely:1",)},
             "inject must be WORKER:KIND:NUMBERS, KIND delay, jitter, tail, pause or slow "
@@ -116,13 +107,13 @@ def test_a_value_that_will_not_do(knobs, message):
 
 def test_values_come_in_their_canonical_types():
     config = TrainConfig(
-        lr=1, batch_size=np.int64(8), jitter=np.float32(0.5), hidden=[4, 3], straggler=[[1, 2]],
+        lr=1, batch_size=np.int64(8), timeout_s=np.float32(0.5), hidden=[4, 3],
         out=pathlib.Path("runs/a"),
     )  # fmt: skip
-    values = (config.lr, config.batch_size, config.jitter, config.out)
+    values = (config.lr, config.batch_size, config.timeout_s, config.out)
     assert values == (1.0, 8, 0.5, "runs/a")
     assert [type(value) for value in values] == [float, int, float, str]
-    assert (config.hidden, config.straggler) == ((4, 3), ((1, 2.0),))
+    assert config.hidden == (4, 3)
 
 
 @pytest.mark.parametrize(
@@ -410,11 +401,6 @@ def test_every_knob_of_the_mode_is_set_and_no_other(mode):
         ({"mode": "softsync", "softsync": 3}, 3, "--softsync 3 is more than the 2 workers"),
         ({"backup": 2}, 3, "--backup 2 leaves no worker to wait for, there are 2"),
         (
-            {"straggler": ((2, 0.5),)},
-            2,
-            "--straggler 2:0.5 names a rank that is not there, the last is 1",
-        ),
-        (
             {"inject": ("*:delay:1", "1:slow:2:7"), "mode": "ssp"},
             2,
             "--inject 1:slow:2:7 names a worker that is not there, the last is 0",
@@ -432,7 +418,6 @@ def test_what_does_not_fit_the_ranks(knobs, ranks, message):
         ({"mode": "softsync", "softsync": 2}, 3),
         ({"backup": 1}, 3),
         ({"servers": 3}, 4),
-        ({"straggler": ((1, 0.5),)}, 2),
         ({"inject": ("0:delay:1", "*:jitter:1"), "mode": "ssp"}, 2),
         ({"inject": ("1:delay:1",), "mode": "allreduce"}, 2),
         ({"inject": ("0:pause:9:1",), "steps": 10}, 1),

@@ -60,9 +60,6 @@ def values_of(name):
         return st.floats(least, most, exclude_min=exclude_least, exclude_max=exclude_most)
     if knob.kind is WIDTHS:
         return st.lists(st.integers(1, 2**63 - 1)).map(tuple)
-    if name == "straggler":
-        delays = st.dictionaries(st.integers(0, 2**63 - 1), st.floats(0, 86400))
-        return delays.map(lambda found: tuple(found.items()))
     if name == "inject":
         return st.lists(injections()).map(tuple)
     return texts
@@ -104,11 +101,11 @@ def test_any_text_can_be_written(text):
 
 def test_every_field_is_compared_with_its_type():
     # 1 == 1.0 == True: equality alone would not see a type that is lost on the way.
-    config = resolve(TrainConfig(mode="ssp", optimizer="adam", straggler=[(0, 1)]), ranks=2)
+    config = resolve(TrainConfig(mode="ssp", optimizer="adam", inject=["0:delay:1"]), ranks=2)
     again = from_toml(to_toml(config))
     for field in dataclasses.fields(config):
         assert type(getattr(again, field.name)) is type(getattr(config, field.name))
-    assert {type(seconds) for _, seconds in again.straggler} == {float}
+    assert [type(number) for it in again.inject for number in it.numbers] == [float]
     assert get_type_hints(TrainConfig)["epochs"] == (float | None)
 
 
@@ -126,8 +123,8 @@ def test_an_empty_text_is_all_defaults():
 
 
 def test_whole_numbers_do_for_floats():
-    config = from_toml("lr = 1\nepochs = 3\nstraggler = [[1, 2]]")
-    assert (config.lr, config.epochs, config.straggler) == (1.0, 3.0, ((1, 2.0),))
+    config = from_toml("lr = 1\nepochs = 3")
+    assert (config.lr, config.epochs) == (1.0, 3.0)
 
 
 def test_reading_leaves_cross_checks_for_later():
@@ -151,7 +148,6 @@ def test_reading_leaves_cross_checks_for_later():
         ("mode = {a = 1}", "mode must be a text, got {'a': 1}"),
         ('hidden = "128"', "hidden must be a list of whole numbers, got '128'"),
         ("hidden = [1.5]", "hidden must be a whole number, got 1.5"),
-        ("straggler = [[1, 2, 3]]", "straggler must be a list of [rank, seconds], got 1,2,3"),
         (
             'inject = "1:delay:1"',
             """inject must be a list of texts, like ["1:delay:0.005"], got '1:delay:1'""",

@@ -37,7 +37,7 @@ def test_the_same_run():
 
 
 def test_a_header_that_has_been_a_file():
-    with_lists = header(hidden=(3, 4), inject=((0, "slow", (2.0, 1)),), straggler=((2, 0.5),))
+    with_lists = header(hidden=(3, 4), inject=((0, "slow", (2.0, 1)),))
     assert differences(with_lists, Header.from_json(with_lists.to_json())) == []
 
 
@@ -91,8 +91,6 @@ def test_other_numbers_of_servers_are_told_once():
     [
         {"out": "here"},
         {"log_every": 5},
-        {"straggler": ((2, 1.0),)},
-        {"jitter": 0.5},
         {"inject": ((0, "delay", (1.0,)),)},
         {"shared_memory": False},
         {"placement": "last"},

@@ -88,10 +88,10 @@ def test_the_same_seed_is_the_same_run(record, costs, name):
 
 @pytest.mark.parametrize("name", [*SERVED, *SERVERLESS])
 def test_stragglers_and_jitter_stop_nobody(name):
-    slow = {"straggler": ((3, 0.02),), "jitter": 0.004}
+    slow = {"inject": ("1:delay:0.02", "*:jitter:0.004")}
     for seed in range(2):
         run = simulate(config(name, **slow), workers=4, seed=seed)
-        assert run.seconds > 0.02 * run.meters[-1 if name in SERVERLESS else 1].steps
+        assert run.seconds > 0.02 * run.meters[1].steps
         # 70 samples by 4 workers, 6 to a batch: 3 steps an epoch
         assert {worker.clock for worker in run.workers} == {9}
         if "backup" not in name:
@@ -103,7 +103,7 @@ def test_where_all_wait_for_all_the_order_of_events_does_not_show(record, costs,
     results = {
         bits(record(config(name, servers, **more), workers=4, seed=servers, costs=costs).run)
         for servers in ((1, 2, 3, 5) if name in SERVED else (0, 1, 2))
-        for more in ({"jitter": 0.01}, {"shared_memory": False})
+        for more in ({"inject": ("*:jitter:0.01",)}, {"shared_memory": False})
     }
     assert len(results) == 1
 
@@ -477,14 +477,9 @@ def test_what_cannot_be(how, message):
         simulate(config("async"), **how)
 
 
-def test_a_straggler_is_a_worker():
-    with pytest.raises(ConfigError, match="--straggler 0:1 names a server; the workers are ranks"):
-        simulate(config("async", straggler=((0, 1.0),)), workers=2)
-
-
 def test_workers_share_what_they_compute_with():
     """One problem serves all in turn, also where they are in different epochs."""
-    asked = config("async", jitter=0.01)
+    asked = config("async", inject=("*:jitter:0.01",))
     shared = supervised_problem(asked, workers=4)
     run = simulate(asked, shared, workers=4, seed=1)
     assert run.stage.problem is shared

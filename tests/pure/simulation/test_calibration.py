@@ -190,10 +190,9 @@ def test_flags_come_before_what_the_run_had(tmp_path):
 
 
 def test_delays_of_a_run_are_in_its_times_and_not_injected_again(tmp_path):
-    record(tmp_path / "run", MODES["async"], "--inject", "1:delay:0.02", "--straggler", "1:0.01")
+    record(tmp_path / "run", MODES["async"], "--inject", "1:delay:0.02")
     config, _ = parse_simulate(["--like", str(tmp_path / "run")])
     assert not config.inject
-    assert not config.straggler
     config, _ = parse_simulate(["--like", str(tmp_path / "run"), "--inject", "0:delay:1"])
     assert len(config.inject) == 1
 

@@ -24,11 +24,17 @@ ARGS =
 # Of the random jobs of `make fuzz`: how many, and the seed of the first.
 JOBS = 2000
 SEED = 0
-# Of the parallel tests: numbers of ranks, and seconds that one launch may take.
+# Of the parallel tests: numbers of ranks, those of `make test`, and seconds that one launch may take.
 RANK_COUNTS = 1 2 3 4 5 7 8
+FEW_RANKS = 2 3 5
 LAUNCH_TIMEOUT = 300
-# The tests of the command line, or some of them.
+# The tests of the command line, and those of them that start ranks.
 E2E = tests/e2e
+E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures runner replay))
+# Only tests with this mark, or `not` with it; what pytest tells of the slowest; processes at a time.
+MARKED =
+DURATIONS = --durations=10 --durations-min=1
+PROCESSES = -n auto
 
 # --- what differs between the vendors -----------------------------------------------------------
 
@@ -71,7 +77,8 @@ TIMEOUT = timeout --foreground --kill-after=10
 
 # --- installation -------------------------------------------------------------------------------
 
-.PHONY: help install train test test-pure test-parallel test-e2e fuzz lint
+.PHONY: help install train fuzz lint
+.PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e
 .PHONY: bench bench-step bench-allreduce bench-call bench-targets bench-ps bench-train
 .PHONY: bench-history bench-simulate compare study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
@@ -134,10 +141,26 @@ plots: compare study  ## both, into runs/compare and runs/staleness
 
 # --- tests --------------------------------------------------------------------------------------
 
-test: test-pure test-parallel test-e2e  ## all tests that need no second host
+test:  ## all behaviour, in about six minutes: pure, under mpirun on 2, 3 and 5 ranks, end to end
+	@$(MAKE) --no-print-directory test-pure test-parallel test-e2e \
+	  MARKED='not exhaustive' RANK_COUNTS='$(FEW_RANKS)'
+
+# What knows no MPI is tested once, and what 5 and 7 ranks show that fewer do not is not the library's.
+test-rest:  ## what `make test` leaves out: state spaces, grids, other numbers of ranks, MPICH
+	@$(MAKE) --no-print-directory test-pure MARKED=exhaustive
+	@$(MAKE) --no-print-directory test-parallel \
+	  RANK_COUNTS='$(filter-out $(FEW_RANKS),$(RANK_COUNTS))'
+	@$(MAKE) --no-print-directory test-e2e MARKED=exhaustive
+	@$(MAKE) --no-print-directory test-parallel MPI=mpich RANK_COUNTS='1 2 3 4 8'
+	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)'
+
+test-all: test test-rest  ## everything, with both MPIs
+
+test-quick: $(VENV)/.has-tests  ## most pure tests, in a minute
+	$(PY) -m pytest $(PROCESSES) -m 'not slow and not exhaustive' tests/pure
 
 test-pure: $(VENV)/.has-tests  ## tests without MPI
-	$(PY) -m pytest tests/pure
+	$(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') tests/pure
 
 test-parallel: $(RANK_COUNTS:%=test-parallel-%)  ## tests under mpirun; test-parallel-4: on 4 ranks only
 
@@ -147,10 +170,10 @@ COLOR = $(if $(MAKE_TERMOUT),,--color=no)
 # -x: ranks that were out of step once may stay so; -s: what a rank says as it ends the job is seen.
 $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 	$(TIMEOUT) $(LAUNCH_TIMEOUT) $(MPIRUN) -n $* \
-	  $(PY) -m pytest -x -s $(COLOR) --with-mpi tests/parallel </dev/null
+	  $(PY) -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi tests/parallel </dev/null
 
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
-	$(TIMEOUT) 900 $(PY) -m pytest $(E2E) </dev/null
+	$(TIMEOUT) 900 $(PY) -m pytest $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E) </dev/null
 
 fuzz: $(VENV)/.has-tests  ## JOBS=2000 random jobs in virtual time; a failure says its SEED
 	PSRT_FUZZ=$(JOBS) PSRT_FUZZ_SEED=$(SEED) $(PY) -m pytest -x --tb=short tests/pure/fuzz

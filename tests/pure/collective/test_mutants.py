@@ -219,15 +219,11 @@ def verdicts(subject, perform, expected):
     return refuted, right, wrong
 
 
-#: Name -> (refuted, equivalent), as they come; the last test prints it.
-TABLE: dict[str, tuple[int, int]] = {}
-
-
-def test_every_mutant_is_refuted_or_equivalent(subject, perform, expected):
+def test_every_mutant_is_refuted_or_equivalent(subject, perform, expected, record_property):
     refuted, right, wrong = verdicts(subject, perform, expected)
     assert not wrong, [(m.size, m.what) for m in wrong]
     assert {m.kind for m in right} <= {"swap"}
-    TABLE[subject.name] = len(refuted), len(right)
+    record_property("mutants", [subject.name, len(refuted), len(right)])
 
 
 @pytest.mark.parametrize("mutate", [drop, confuse])
@@ -264,11 +260,3 @@ def test_a_copy_sent_twice_is_harmless(subject, perform, expected):
             mutant = Mutant("again", size, what, plan)
             assert not is_refuted(subject, mutant), what
             assert is_equivalent(subject, mutant, perform, expected), what
-
-
-def test_table():
-    """Print what was found above."""
-    print(f"\n{'schedule':24} mutants  refuted  equivalent, all of them swaps")
-    for name, (refuted, equivalent) in TABLE.items():
-        total = refuted + equivalent
-        print(f"{name:24} {total:7}  {refuted / total:7.1%}  {equivalent}")

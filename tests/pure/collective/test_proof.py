@@ -13,7 +13,13 @@ from psrt.errors import ConfigError
 from psrt.partition import Span
 
 
-@pytest.mark.parametrize("sizes", [range(1, 33), range(33, 65)], ids=["to 32", "to 64"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param(range(1, 33), id="to 32"),
+        pytest.param(range(33, 65), id="to 64", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_all_are_proved(subject, sizes):
     for size in sizes:
         for n in (3 * size + 2,) if size > 16 else (0, 1, size - 1, size, 3 * size + 2, 1000):
@@ -25,6 +31,7 @@ SQUARE = ["naive", "ring", "segmented-ring", "reduce-scatter", "all-gather", "al
 OTHERS = [name for name in (*ALGORITHMS, *PHASES) if name not in SQUARE]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "size"),
     [

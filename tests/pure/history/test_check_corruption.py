@@ -19,6 +19,8 @@ from psrt.history import EVENT, Kind
 from psrt.history.check import check
 from psrt.history.reading import assemble
 
+pytestmark = pytest.mark.slow
+
 #: Fields that mean something, by kind: a change of any of these has to be found.
 MEANT = {
     Kind.READ: ("worker", "shard", "clock", "version", "tau"),

@@ -18,6 +18,8 @@ from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.rounds import Rounds
 from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, Serve, policy_for
 
+pytestmark = pytest.mark.slow
+
 EVEN, UNEVEN = (6, 6, 6), (7, 2, 5, 1)
 
 

@@ -16,6 +16,8 @@ from psrt.job.simulation import simulate
 from psrt.optim import make_staleness_rate
 from psrt.transport import SoloPort, drive
 
+pytestmark = pytest.mark.slow
+
 #: 90 samples: the last global batch of an epoch is smaller, and not the same for all workers.
 BASE = TrainConfig(
     dataset="synthetic:90x5x3", hidden=(6,), activation="tanh", epochs=3, lr=0.1, seed=4

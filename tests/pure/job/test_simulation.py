@@ -23,6 +23,8 @@ from psrt.simulation import Costs, VirtualWorld
 from psrt.sync import Keep, Policy, policy_for
 from psrt.transport import EXTRA
 
+pytestmark = pytest.mark.slow
+
 #: 23 samples a worker and epoch in batches of 5 or 6: the last step of an epoch is smaller.
 BASE = TrainConfig(
     dataset="synthetic:70x5x3", hidden=(4,), batch_size=6, epochs=3, lr=0.05, log_every=3, seed=2

@@ -9,6 +9,8 @@ from psrt.errors import ConfigError
 pytest.importorskip("matplotlib")
 from psrt.report import mode_plot
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def draw(figures, tmp_path):

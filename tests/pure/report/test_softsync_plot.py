@@ -7,6 +7,8 @@ from psrt.errors import ConfigError
 pytest.importorskip("matplotlib")
 from psrt.report.softsync_plot import softsync_study
 
+pytestmark = pytest.mark.slow
+
 
 def panels(figure):
     """Return the histograms from above, and what is beside them."""

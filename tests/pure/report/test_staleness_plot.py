@@ -8,6 +8,8 @@ from psrt.report import Counts, Staleness, Waiting
 pytest.importorskip("matplotlib")
 from psrt.report.staleness_plot import shares_by_age, staleness_of_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def draw(figures, tmp_path):

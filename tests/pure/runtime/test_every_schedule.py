@@ -23,6 +23,8 @@ from psrt.runtime.strategies.rounds import Rounds
 from psrt.runtime.updater import Updater
 from psrt.sync import AveragingPeriod
 
+pytestmark = pytest.mark.slow
+
 #: Elements of θ; the ring of three has one to a chunk.
 N = 3
 #: Samples of a full batch.

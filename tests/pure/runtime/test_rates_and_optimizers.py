@@ -25,6 +25,8 @@ from psrt.partition import even_spans
 from psrt.runtime.shard import Shard
 from psrt.runtime.updater import Contribution, Updater
 
+pytestmark = pytest.mark.slow
+
 N, WORKERS, UPDATES = 2 * BLOCK + 77, 3, 7
 PEAK, WARMUP = 0.05, 2.0
 #: Elements that the oracle follows: the ends of the blocks and of the shards, and some between.

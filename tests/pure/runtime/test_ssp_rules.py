@@ -19,6 +19,8 @@ from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.sync import Apply, Policy, Serve, policy_for
 
+pytestmark = pytest.mark.slow
+
 
 class BrokenRuleError(AssertionError):
     pass

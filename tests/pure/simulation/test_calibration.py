@@ -25,6 +25,8 @@ from psrt.simulation.calibration.track import Attention, Track
 from psrt.simulation.calibration.workers import computing, rounds
 from psrt.transport import Wiring
 
+pytestmark = pytest.mark.slow
+
 #: Some milliseconds of computing, 0.2 ms a message, 0.5 ms an update of 1000 parameters.
 COSTS = ("--compute", "lognormal:0.004:0.3", "--link", "2e-4:inf", "--server-apply", "8e6")
 MODEL = ("--no-numerics", "--parameters", "1000")

@@ -15,6 +15,8 @@ from psrt.history import Kind, read_history
 from psrt.job.virtual import run_in_virtual_time
 from psrt.simulation.cost_flags import VirtualCosts
 
+pytestmark = pytest.mark.slow
+
 #: Flags of every row of the mode table, and of what changes who sends what when.
 SERVED = {
     "sync": "--mode sync",

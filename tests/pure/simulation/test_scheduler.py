@@ -18,6 +18,8 @@ from psrt.simulation.event_queue import Agenda
 from psrt.transport import Wiring
 from psrt.transport.port import GRADIENT
 
+pytestmark = pytest.mark.slow
+
 SERVED = [
     {"mode": "sync"},
     {"mode": "sync", "backup": 2},

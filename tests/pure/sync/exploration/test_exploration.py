@@ -13,6 +13,8 @@ import pytest
 
 from psrt.sync import AveragingPeriod
 
+pytestmark = pytest.mark.slow
+
 MODES = {
     "sync": ("sync", {}),
     "sync, 1 backup": ("sync", {"backup": 1}),
@@ -41,7 +43,7 @@ TOO_MANY = {
     ("softsync(1), late 0", 3, 2),
 }
 CROWDS = [
-    (row, *size)
+    pytest.param(row, *size, marks=[pytest.mark.exhaustive] if size == (3, 2) else [])
     for row, (_, knobs) in MODES.items()
     for size in SIZES
     if max(knobs.get("backup", 0) + 1, knobs.get("softsync", 1)) <= size[0]
@@ -88,7 +90,7 @@ EXACT = {(1, 1): 4, (1, 2): 4, (2, 1): 4, (2, 2): 2, (3, 1): 2}
 ENOUGH = 3_000
 
 
-@pytest.mark.parametrize(("row", "workers", "shards"), [c for c in CROWDS if c[1:] in EXACT])
+@pytest.mark.parametrize(("row", "workers", "shards"), [c for c in CROWDS if c.values[1:] in EXACT])
 def test_states_that_are_alike_lead_to_states_that_are_alike(
     made, explore, explored, likeness, row, workers, shards
 ):

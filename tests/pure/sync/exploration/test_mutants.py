@@ -10,6 +10,8 @@ from psrt.errors import ProtocolError
 from psrt.messages import Push
 from psrt.sync import Apply, Drop, Keep, Policy, Serve
 
+pytestmark = pytest.mark.slow
+
 
 class TooFew(Policy):
     """Does not wait for the last of a quorum."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS, OPS
+from psrt.errors import ProtocolError
 from psrt.mpi.collectives.plans import staged
 
 pytestmark = pytest.mark.mpi
@@ -122,6 +123,38 @@ def test_another_view_is_the_same_buffer(open_group, enough_on_few, host, where,
     expected = np.full(6000, group.size**3)
     expected[1000:3000] *= group.size
     np.testing.assert_array_equal(buffer, expected)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("way", ["wait", "test"])
+@pytest.mark.parametrize("name", ["auto", "ring", "mpi"])
+def test_two_groups_are_waited_for_in_different_orders(open_group, enough_on_few, host, name, way):
+    """Whoever waits for one moves on the other, too; or nobody would until the deadline."""
+    if name != "ring":
+        enough_on_few()
+    groups = [open_group(host=host, timeout_s=5) for _ in range(2)]
+    buffers = [group.empty(20_000) for group in groups]
+    for turn in range(3):
+        ends = [started(g, b, turn, name) for g, b in zip(groups, buffers, strict=True)]
+        mine = ends if groups[0].rank % 2 else ends[::-1]
+        for end in mine:
+            end(way != "test")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_differs_in_another_group_is_told_there(comm, open_group):
+    one, other = open_group(timeout_s=5), open_group(timeout_s=5)
+    odd = comm.rank == comm.size - 1
+    wrong = one.start(np.ones(10 + odd, np.float32), "sum", "ring")
+    right = other.start(np.ones(10, np.float32), "sum", "ring")
+    if odd:
+        right.wait()
+        with pytest.raises(ProtocolError):
+            wrong.wait()
+    else:
+        with pytest.raises(ProtocolError):
+            wrong.wait()
+        right.wait()
 
 
 def test_many_more_than_may_be_unfinished(open_group, host):

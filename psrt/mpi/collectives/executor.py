@@ -8,6 +8,7 @@ where in its memory a rank's array is, is bound on each rank by itself (``compil
 
 from __future__ import annotations
 
+import contextlib
 import math
 import zlib
 from collections import deque
@@ -40,6 +41,9 @@ _YIELDS, _BUSY_S = 400, math.inf
 #: The largest tag that any MPI allows, and as many as are enough to tell calls apart.
 _LEAST_TAGS, _MOST_TAGS = 32767, (1 << 24) - 1
 
+#: Engines that are open. Whatever waits in one of them moves on what is under way in all: ranks may
+#: wait for the works of two communicators in different orders.
+_open: list[Engine] = []
 #: Engines that have failed: MPI may still write to what was under way, so it must not be freed.
 _wrecks: list[Engine] = []
 
@@ -109,6 +113,8 @@ class Engine:
             self.tickets,
         )
         self._active: list[Handle] = []
+        #: Other engines with something under way, when this one last began to wait.
+        self._helped: list[Engine] = []
         #: What was under way when something failed.
         self._left: list[Handle] = []
         #: Numbers that MPI reads and writes in the newest ``meet``.
@@ -121,6 +127,7 @@ class Engine:
         self._received = 0
         #: Plans that count their runs themselves.
         self._flats: list[Flat] = []
+        _open.append(self)
 
     def call(self, sheet: str) -> None:
         """Begin a call; every collective begins with one.
@@ -234,6 +241,8 @@ class Engine:
         self.check()
         try:
             self.poll_active()
+            for other in self._others():
+                other.help()
             if not handle.done:
                 self._while_idle()
                 self.calls.while_waiting()
@@ -244,6 +253,27 @@ class Engine:
         """Move on whatever is under way."""
         self._active = [handle for handle in self._active if not handle.advance()]
 
+    def _others(self) -> list[Engine]:
+        """Return the other engines of this process that have something under way."""
+        return [engine for engine in _open if engine._active and engine is not self]
+
+    def help(self, *, idle: bool = False) -> None:
+        """Move on what is under way while this rank waits for another engine's work.
+
+        What fails here spoils this engine and is raised by its own next call, not by the wait of
+        somebody else.
+
+        Args:
+            idle: whether to look as well for what other ranks tell of their calls.
+        """
+        try:
+            self.poll_active()
+            if idle and self._active:
+                self.calls.while_waiting()
+        except PsrtError as error:
+            with contextlib.suppress(PsrtError):
+                self._fail(error)
+
     def _wait(self, ready: Ready, plan: Plan | _Meet) -> None:
         if not self._crowded:
             for _ in range(_QUICK_POLLS):
@@ -251,13 +281,19 @@ class Engine:
                     return
         self.calls.wait_begins()
         patience = self._patience
-        patience.must_poll = plan.polls or bool(self._active) or not self._bell.works
+        # Nobody else begins anything while this rank waits, so they are looked up once.
+        self._helped = others = self._others()
+        patience.must_poll = (
+            plan.polls or bool(self._active) or bool(others) or not self._bell.works
+        )
         # The library gets on only while it is called: a sleep would hold up everybody.
         pause = patience.spin if isinstance(plan, Library) else patience.pause
         patience.begin()
         while not ready():
             if self._active:
                 self.poll_active()
+            for other in others:
+                other.help()
             pause(lambda: self._whom(plan))
         patience.end()
 
@@ -270,6 +306,8 @@ class Engine:
     def _idle(self) -> None:
         self._while_idle()
         self.calls.while_waiting()
+        for other in self._helped:
+            other.help(idle=True)
 
     def _fail(self, error: BaseException) -> NoReturn:
         """Find out who calls what, if that is the trouble, and let nothing be tried again.
@@ -279,6 +317,7 @@ class Engine:
         """
         if not self.broken:
             _wrecks.append(self)
+            _open.remove(self)
         self._left, self._active = self._active, []
         if isinstance(error, OtherCallError):
             try:
@@ -296,6 +335,7 @@ class Engine:
                 self.meet("close()")
                 self.calls.drain()
                 self.regions.free()
+                _open.remove(self)
         finally:
             self._bell.close()
         if self.broken:

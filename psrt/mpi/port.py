@@ -21,6 +21,7 @@ from psrt.mpi.busy import Busy
 from psrt.mpi.collectives.executor import Engine
 from psrt.mpi.collectives.reductions import Reductions
 from psrt.mpi.hosts import split_hosts
+from psrt.mpi.links.pieces import pieces
 from psrt.mpi.links.remote import RemoteLink
 from psrt.mpi.links.shared_memory import LocalLink, NodeMemory
 from psrt.mpi.links.wakeup import Bell
@@ -361,12 +362,12 @@ class MpiPort:
             np.copyto(out, mine)
         elif self.rank == source:
             assert mine is not None
-            for chunk in range(0, mine.size, 1 << 28):
-                self._comm.Send(mine[chunk : chunk + (1 << 28)], 0, _TAG_FETCH)
+            for piece in pieces(mine):
+                self._comm.Send(piece, 0, _TAG_FETCH)
         elif self.rank == 0:
             assert out is not None
-            for chunk in range(0, out.size, 1 << 28):
-                self._comm.Recv(out[chunk : chunk + (1 << 28)], source, _TAG_FETCH)
+            for piece in pieces(out):
+                self._comm.Recv(piece, source, _TAG_FETCH)
 
     def meet(self) -> None:
         """Wait, without burning a core, until every rank is here."""

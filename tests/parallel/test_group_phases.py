@@ -94,3 +94,18 @@ def test_only_the_chunks_of_others_are_spoilt(open_group):
     span = even_spans(1000, group.size)[group.rank]
     others[span.start : span.stop] = False
     assert (window[others] == group.rank).all()
+
+
+def test_what_is_too_long_for_one_message(open_group, monkeypatch, host):
+    """Cut into several, as beyond 2**30 bytes: Open MPI counts to 2**31 - 1 only."""
+    monkeypatch.setattr("psrt.mpi.links.pieces.MOST_BYTES", 64)
+    group = open_group(host=host)
+    for n in (0, 16, 17, 1000):
+        for name in ("ring", "node+ring", "mpi", "halving-doubling-blocks"):
+            buffer = np.arange(n, dtype=np.float32) + group.rank
+            group.allreduce(buffer, "max", name)
+            np.testing.assert_array_equal(buffer, np.arange(n) + group.size - 1)
+        for root in (0, group.size - 1):
+            buffer = np.arange(n, dtype=np.float64) + group.rank
+            group.broadcast(buffer, root)
+            np.testing.assert_array_equal(buffer, np.arange(n) + root)

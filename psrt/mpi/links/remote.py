@@ -8,17 +8,12 @@ from __future__ import annotations
 from mpi4py import MPI
 
 from psrt.messages import Message
+from psrt.mpi.links.pieces import pieces
 from psrt.transport.frames import FRAME_BYTES, decode, encode
 from psrt.transport.port import NO_PAYLOAD, Vector
 
 _TAG_FRAME, _TAG_DATA = 1, 2
-#: Elements of one MPI message; counts above 2³¹ are not portable.
-_CHUNK = 1 << 28
 _REGION_AT = FRAME_BYTES - 1  # the last byte of a frame is free in every kind of message
-
-
-def _chunks(vector: Vector) -> list[Vector]:
-    return [vector[a : a + _CHUNK] for a in range(0, vector.size, _CHUNK)]
 
 
 class RemoteLink:
@@ -41,10 +36,10 @@ class RemoteLink:
         #: Completes when the next message's frame has come.
         self.frame_request = comm.Recv_init([self._frame_in, MPI.BYTE], peer, _TAG_FRAME)
         self._send_data = [
-            [comm.Send_init(chunk, peer, _TAG_DATA) for chunk in _chunks(region)]
+            [comm.Send_init(piece, peer, _TAG_DATA) for piece in pieces(region)]
             for region in regions
         ]
-        self._receive_data = [comm.Recv_init(c, peer, _TAG_DATA) for c in _chunks(landing)]
+        self._receive_data = [comm.Recv_init(part, peer, _TAG_DATA) for part in pieces(landing)]
         self._sending: list[MPI.Prequest] = []
         #: The frame that has come while its payload has not.
         self._half: tuple[Message, int] | None = None

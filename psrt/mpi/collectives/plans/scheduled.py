@@ -19,6 +19,7 @@ from psrt.collective.ops import Operation
 from psrt.collective.step import Step
 from psrt.mpi.collectives.plans.plan import Array, Fold, Plan, Run, Ticket, nobody
 from psrt.mpi.collectives.slots import BEGUN, READ, Ready
+from psrt.mpi.links.pieces import Persistent, persistent_receive, persistent_send
 from psrt.partition import Span
 
 
@@ -43,8 +44,8 @@ class _Move:
     #: Whether a peer reads what is sent from this rank's window.
     shown: bool = False
     #: MPI requests to start, and those to wait for.
-    send: MPI.Prequest | None = None
-    receive: MPI.Prequest | None = None
+    send: Persistent | None = None
+    receive: Persistent | None = None
     #: Local rank whose window is read, and the number of its step that sends.
     source: int = -1
     source_number: int = 0
@@ -163,7 +164,7 @@ class Stepwise(Plan):
             move.reader, move.reader_number = self._team.seen[to][0], receipts[to][which]
             return
         data = step.send.of(self._vector).view(np.uint8)
-        move.send = self._comm.Send_init([data, MPI.BYTE], rank, self._ticket.tag)
+        move.send = persistent_send(self._comm, data, rank, self._ticket.tag)
 
     def _incoming(
         self,
@@ -189,7 +190,7 @@ class Stepwise(Plan):
         landing = room if apart or step.combine else move.mine
         move.given = landing
         data = landing.view(np.uint8)
-        move.receive = self._comm.Recv_init([data, MPI.BYTE], rank, self._ticket.tag)
+        move.receive = persistent_receive(self._comm, data, rank, self._ticket.tag)
 
     def _view(self, span: Span) -> Array:
         n = self._vector.size

@@ -13,6 +13,7 @@ and a line in which they wait for their turn.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from psrt.collective.ops import Operation
 from psrt.errors import ConfigError
 from psrt.mpi.collectives.plans.plan import Array, Plan, Run
 from psrt.mpi.collectives.slots import OtherCallError
+from psrt.mpi.links.pieces import pieces
 
 _OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "prod": MPI.PROD}
 
@@ -77,10 +79,12 @@ class Library(Plan):
             raise OtherCallError("the ranks are in different calls")
         if line[0] is not me:
             yield lambda: line[0] is me
-        request = numbers.Iallreduce(MPI.IN_PLACE, self._vector, _OPS[self._operation.name])
+        op = _OPS[self._operation.name]
+        requests = [numbers.Iallreduce(MPI.IN_PLACE, part, op) for part in pieces(self._vector)]
         line.popleft()
-        if not request.Test():
-            yield request.Test
+        ended = requests[0].Test if len(requests) == 1 else partial(MPI.Request.Testall, requests)
+        if not ended():
+            yield ended
         self._operation.finish(self._vector, numbers.size)
 
     def whom(self) -> str:

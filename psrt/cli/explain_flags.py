@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 #: Operations, as in ``psrt.collective.OPS``, which needs numpy.
 OPS = ("sum", "mean", "min", "max", "prod")
 #: Knobs of a mode that show in a timeline.
-_SHOWN = (
-    "servers", "backup", "staleness", "softsync", "local_steps", "post_local_epoch", "outer_lr",
-    "outer_momentum", "allreduce",
-)  # fmt: skip
+_SHOWN = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.drawn)
 #: Defaults of a timeline.
 _WORKERS, _STEPS, _SEED, _SLOW = "4", "8", "0", "1:3"
 #: Local SGD averages every 8 steps: as many as show it twice.

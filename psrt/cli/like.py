@@ -17,11 +17,6 @@ from psrt.config.modes import MODES, Servers
 from psrt.errors import ConfigError
 from psrt.history import Header, History, Kind, read_history
 
-#: Knobs of a run that a simulation does not take over: where it was kept, and what slowed it down,
-#: which is in its times.
-_OWN = (
-    "out", "overwrite", "record", "replay", "inject", "costs", "timeout_s",
-)  # fmt: skip
 #: All-reduces whose sums are known to virtual time if it is told how long they take.
 _KNOWN = (AUTO, NODE, LIBRARY, *ALGORITHMS)
 #: Flags after which the model may be another one than the run's.
@@ -115,10 +110,11 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
     given = values_of(namespace)
     if "replay" in given:
         raise ConfigError("give --like or --replay, not both")
+    # What slowed the run down is in its times.
     values = {
-        name: value
-        for name, value in header.config.items()
-        if name in knobs_of(TrainConfig) and name not in _OWN and value is not None
+        name: header.config[name]
+        for name, knob in knobs_of(TrainConfig).items()
+        if knob.of_run and not knob.real_time and header.config.get(name) is not None
     }
     if header.algorithm is not None:
         values["allreduce"] = header.algorithm if header.algorithm in _KNOWN else AUTO

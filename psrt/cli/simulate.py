@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from psrt.cli.flags import FlagParser, config_of, train_parser
 from psrt.cli.printing import say
 from psrt.config import TrainConfig
-from psrt.config.knobs import Knob, dashed, read
+from psrt.config.knobs import Knob, dashed, knobs_of, read
 from psrt.config.values import LARGEST, WHOLE, Number, read_numbers
 from psrt.errors import ConfigError
 from psrt.launchers import started_ranks
@@ -32,8 +32,8 @@ training and the order of events: the same seed gives the same files, bit for bi
 With numerics a model is trained, so accuracy can be held against virtual time; without them time
 and staleness alone come out, thousands of workers cost little, and with --steps no data is read."""
 
-#: Flags of `psrt train` about real time.
-_REAL_TIME = ("timeout_s",)
+#: Flags of `psrt train` that have no meaning here.
+_REAL_TIME = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.real_time)
 _GROUP = "virtual time"
 _WORKERS = Knob(
     WHOLE, _GROUP, "ranks that compute gradients; servers come on top", metavar="W", min=1,

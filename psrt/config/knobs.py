@@ -50,6 +50,15 @@ class Knob:
     requires: tuple[Condition, ...] = ()
     #: Value that `resolve` fills in where the knob has a meaning and was not given.
     fallback: Any = None
+    #: Whether another value of it makes other numbers; else a replay may have another.
+    numeric: bool = True
+    #: Whether it belongs to the run, so that a replay and a simulation like it take it over; else
+    #: to how one run was watched or disturbed.
+    of_run: bool = True
+    #: Whether it is about real time, and has no meaning in virtual time.
+    real_time: bool = False
+    #: Whether it shows in a timeline of a few steps, which has a flag for it.
+    drawn: bool = False
     #: The default in words, where neither the field's default nor ``fallback`` tells it.
     default_text: str = ""
 

@@ -8,7 +8,7 @@ from psrt.config import names
 from psrt.config.checks import check
 from psrt.config.injection import INJECTIONS, Injection
 from psrt.config.knobs import Condition, accept, knob, knobs_of
-from psrt.config.modes import MODES, Mode
+from psrt.config.modes import MODES, Mode, modes_with
 from psrt.config.values import LARGEST, REAL, SWITCH, TEXT, WHOLE, WIDTHS
 
 _MODE = "mode"
@@ -50,49 +50,51 @@ class TrainConfig:
     )
     servers: int | None = knob(
         None, WHOLE, _MODE, "ranks that are servers, one shard each", min=0,
-        default_text="1 in sync, async, ssp, softsync, else 0",
+        default_text=f"1 in {', '.join(modes_with(lambda row: row.needs_servers))}, else 0",
+        drawn=True,
     )
     placement: str | None = knob(
         None, TEXT, _MODE, "which ranks are servers: one per host, the first or the last",
-        choices=names.PLACEMENTS, requires=(_SERVERS,), fallback="first",
+        choices=names.PLACEMENTS, requires=(_SERVERS,), fallback="first", numeric=False,
     )
     backup: int | None = knob(
         None, WHOLE, _MODE, "backup workers: a step waits for all workers but so many",
-        min=0, fallback=0,
+        min=0, fallback=0, drawn=True,
     )
     staleness: int | None = knob(
         None, WHOLE, _MODE, "steps that a worker may be ahead of the slowest",
-        min=0, fallback=3,
+        min=0, fallback=3, drawn=True,
     )
     softsync: int | None = knob(
         None, WHOLE, _MODE, "k: an update averages workers/k gradients, 1 to the workers",
-        metavar="K", min=1, fallback=1,
+        metavar="K", min=1, fallback=1, drawn=True,
     )
     local_steps: int | None = knob(
         None, WHOLE, _MODE, "H: local steps between two averagings",
-        metavar="H", min=1, fallback=8,
+        metavar="H", min=1, fallback=8, drawn=True,
     )
     post_local_epoch: int | None = knob(
         None, WHOLE, _MODE, "average after every step until this epoch, then every H",
-        metavar="E", min=0, default_text="H from the start",
+        metavar="E", min=0, default_text="H from the start", drawn=True,
     )
     outer_lr: float | None = knob(
         None, REAL, _MODE, "rate of the outer Nesterov optimizer (0.7 with --outer-momentum)",
-        exclusive_min=0, max=1e6, default_text="plain averaging",
+        exclusive_min=0, max=1e6, default_text="plain averaging", drawn=True,
     )
     outer_momentum: float | None = knob(
         None, REAL, _MODE, "momentum of the outer optimizer (0.9 with --outer-lr)",
-        min=0, exclusive_max=1, default_text="plain averaging",
+        min=0, exclusive_max=1, default_text="plain averaging", drawn=True,
     )
     allreduce: str | None = knob(
         None, TEXT, _MODE,
         "auto, node, mpi (the library's), a schedule such as ring, or node+ring between hosts",
         metavar="NAME", choices=names.ALLREDUCE_NAMES, requires=(_NO_SERVERS,), fallback="auto",
+        drawn=True,
     )
     costs: str | None = knob(
         None, TEXT, _MODE, "what auto picks by, as bench allreduce --fit writes it",
         metavar="FILE", requires=(_NO_SERVERS, Condition("allreduce", ("auto",))),
-        default_text="those of a common machine",
+        default_text="those of a common machine", numeric=False, of_run=False,
     )
     overlap: bool | None = knob(
         None, SWITCH, _MODE, "sum a layer's gradient while those below are computed",
@@ -105,6 +107,7 @@ class TrainConfig:
     check_every: int | None = knob(
         None, WHOLE, _MODE, "updates between two checks that all ranks have the same parameters; "
         "0: at the end only", metavar="K", min=0, requires=(_NO_SERVERS,), fallback=100,
+        numeric=False,
     )
 
     staleness_rate: str | None = knob(
@@ -206,31 +209,35 @@ class TrainConfig:
     seed: int = knob(0, WHOLE, _RUN, "of the model, the data's order and random delays", min=0)
     out: str | None = knob(
         None, TEXT, _RUN, "folder for config, metrics, model and summary", metavar="DIR",
-        default_text="nothing is written",
+        default_text="nothing is written", numeric=False, of_run=False,
     )
     record: bool = knob(
-        False, SWITCH, _RUN, "keep the history of every read, push and update in --out"
+        False, SWITCH, _RUN, "keep the history of every read, push and update in --out",
+        numeric=False, of_run=False,
     )
     replay: str | None = knob(
         None, TEXT, _RUN, "repeat the run in this folder, made with --record, to the bit",
-        metavar="DIR", default_text="nothing is repeated",
+        metavar="DIR", default_text="nothing is repeated", numeric=False, of_run=False,
     )
-    overwrite: bool = knob(False, SWITCH, _RUN, "allow an --out that is already used")
+    overwrite: bool = knob(
+        False, SWITCH, _RUN, "allow an --out that is already used", numeric=False, of_run=False
+    )
     log_every: int | None = knob(
-        None, WHOLE, _RUN, "steps between two logged lines", min=1, default_text="an epoch"
+        None, WHOLE, _RUN, "steps between two logged lines", min=1, default_text="an epoch",
+        numeric=False,
     )
     inject: tuple[Injection, ...] = knob(
         (), INJECTIONS, _RUN,
         "slow a worker (or *: all) by delay:S, jitter:S, tail:S:SHAPE, pause:STEP:S or "
         "slow:FACTOR[:STEP]",
-        default_text="none",
+        default_text="none", numeric=False, of_run=False,
     )
     timeout_s: float = knob(
         60.0, REAL, _RUN, "longest that a rank waits for another", metavar="SECONDS",
-        exclusive_min=0, max=1e6,
+        exclusive_min=0, max=1e6, numeric=False, real_time=True,
     )
     shared_memory: bool = knob(
-        True, SWITCH, _RUN, "pass data inside a host through shared memory"
+        True, SWITCH, _RUN, "pass data inside a host through shared memory", numeric=False
     )
 
     # fmt: on

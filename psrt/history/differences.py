@@ -10,14 +10,6 @@ from psrt.config.checks import flag
 from psrt.config.knobs import accept, dashed, knobs_of
 from psrt.history.header import Header
 
-#: Knobs that do not touch the numbers: where files go, how long things take, who is where. The
-#: ``costs`` choose an all-reduce, and a replay takes the one that was chosen then.
-FREE = frozenset(
-    (
-        "out", "overwrite", "record", "replay", "timeout_s", "log_every",
-        "inject", "shared_memory", "placement", "costs", "check_every",
-    )
-)  # fmt: skip
 #: Digits of a digest that a message shows.
 _DIGITS = 8
 
@@ -54,7 +46,7 @@ def differences(now: Header, then: Header) -> list[str]:
 
 
 def knob_differences(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
-    """Return which of the knobs in ``now`` are others than in ``then``, but for free ones.
+    """Return which of the knobs in ``now`` that touch the numbers are others than in ``then``.
 
     Raises:
         ConfigError: if one has a value that it cannot have.
@@ -62,7 +54,7 @@ def knob_differences(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[st
     knobs = knobs_of(TrainConfig)
     found = []
     for name, given in now.items():
-        if name in FREE or name not in knobs:
+        if name not in knobs or not knobs[name].numeric:
             continue
         here, there = (_canonical(name, knobs[name], value) for value in (given, then.get(name)))
         if here != there:

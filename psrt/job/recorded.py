@@ -18,10 +18,6 @@ from psrt.history.folder import FOLDER
 from psrt.history.reading import folder_of, read_header
 from psrt.report.files import CONFIG
 
-#: Knobs of a run that are not those of its replay: where it was kept, what slowed it down, what
-#: it chose its all-reduce by.
-_OWN = ("out", "overwrite", "record", "replay", "inject", "costs")
-
 
 def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:
     """Return the config that repeats a recorded run.
@@ -39,8 +35,7 @@ def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:
         changes.pop("allreduce", None)  # by its name, where the run left it to ``auto``
     if found := knob_differences(changes, header.config):
         raise refusal(run, found)
-    kept = {name: value for name, value in header.config.items() if name not in _OWN}
-    return TrainConfig(**{**kept, **changes, "replay": str(run)})
+    return TrainConfig(**{**_of_run(header), **changes, "replay": str(run)})
 
 
 def recorded_ranks(run: str | PathLike[str]) -> tuple[int, int]:
@@ -70,7 +65,7 @@ def recorded_header(run: str | PathLike[str]) -> Header:
         if field.default is not None and header.config.get(field.name) is None:
             raise ConfigError(f"{where}: not the config of a run: it lacks {dashed(field.name)}")
     try:
-        TrainConfig(**{k: v for k, v in header.config.items() if k not in _OWN})
+        TrainConfig(**_of_run(header))
     except ConfigError as error:
         raise ConfigError(f"{where}: not the config of a run: {error}") from None
     path = root_of(run) / CONFIG
@@ -79,6 +74,12 @@ def recorded_header(run: str | PathLike[str]) -> Header:
         if found := knob_differences(asdict(beside), header.config):
             raise ConfigError(f"{path} does not go with the history: {'; '.join(found)}")
     return header
+
+
+def _of_run(header: Header) -> dict[str, Any]:
+    """Return what a run was, without where it was kept and what slowed it down."""
+    knobs = knobs_of(TrainConfig)
+    return {name: value for name, value in header.config.items() if knobs[name].of_run}
 
 
 def root_of(run: str | PathLike[str]) -> Path:

@@ -26,7 +26,7 @@ PROMISED = {
 }  # fmt: skip
 #: Where the same word is no mode's name, but a call's or a bench's, or where modes to measure are
 #: chosen.
-OTHER_WORDS = ("bench/", "cli/bench.py", "cli/explain_flags.py", "mpi/group.py")
+OTHER_WORDS = ("bench/", "cli/bench.py", "mpi/group.py")
 EVERY = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 
 

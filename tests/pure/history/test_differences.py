@@ -6,7 +6,7 @@ import pytest
 
 from psrt.config import TrainConfig, resolve
 from psrt.history import Header
-from psrt.history.differences import FREE, differences, knob_differences
+from psrt.history.differences import differences, knob_differences
 
 
 def header(*, workers=2, servers=2, **changes):
@@ -101,10 +101,6 @@ def test_other_numbers_of_servers_are_told_once():
 )
 def test_what_does_not_touch_the_numbers(change):
     assert differences(header(**change), header()) == []
-
-
-def test_every_free_knob_is_one():
-    assert {field.name for field in dataclasses.fields(TrainConfig)} >= FREE
 
 
 def summed(now="auto", then="auto", *, algorithm="ring", hosts=(0, 0, 0)):

@@ -1,0 +1,34 @@
+"""What the knobs say of themselves, written down a second time."""
+
+from psrt.config import TrainConfig
+from psrt.config.knobs import knobs_of
+
+KNOBS = knobs_of(TrainConfig)
+
+
+def those(has):
+    return {name for name, knob in KNOBS.items() if has(knob)}
+
+
+def test_which_knobs_touch_no_numbers():
+    assert those(lambda knob: not knob.numeric) == {
+        "out", "overwrite", "record", "replay", "timeout_s", "log_every", "inject",
+        "shared_memory", "placement", "costs", "check_every",
+    }  # fmt: skip
+
+
+def test_which_knobs_are_of_how_a_run_was_watched():
+    watched = those(lambda knob: not knob.of_run)
+    assert watched == {"out", "overwrite", "record", "replay", "inject", "costs"}
+    assert all(not KNOBS[name].numeric for name in watched)
+
+
+def test_which_knobs_are_about_real_time():
+    assert those(lambda knob: knob.real_time) == {"timeout_s"}
+
+
+def test_which_knobs_show_in_a_timeline():
+    assert those(lambda knob: knob.drawn) == {
+        "servers", "backup", "staleness", "softsync", "local_steps", "post_local_epoch",
+        "outer_lr", "outer_momentum", "allreduce",
+    }  # fmt: skip

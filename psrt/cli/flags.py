@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from psrt.config import Knob, TrainConfig, did_you_mean, read_toml
-from psrt.config.knobs import dashed, knobs_of, read, shown
+from psrt.config.knobs import dashed, knobs_of, read, shown, synonyms_of
 from psrt.config.values import SWITCH
 from psrt.errors import ConfigError
 from psrt.files import read_text
@@ -19,15 +19,23 @@ Defaults that depend on the mode are filled in when the number of ranks is known
 
 #: Either of them says how long the run is, so one given as a flag replaces the other's TOML key.
 LENGTHS = ("epochs", "steps")
+#: Words for how many ranks, or workers, there are to be.
+RANK_WORDS = ("workers", "ranks", "n", "np", "nproc", "num-workers", "processes", "world-size")
 
 
 class FlagParser(argparse.ArgumentParser):
     """argparse that raises `ConfigError` instead of exiting, and guesses at misspelled flags."""
 
+    #: Flag for each other word that a user may try; without leading dashes, as are the notes'.
+    synonyms: dict[str, str]
+    #: What to do instead, for words that no flag stands for.
+    notes: dict[str, str]
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(
             allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs
         )
+        self.synonyms, self.notes = {}, {}
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print before it ends the process."""
@@ -44,11 +52,18 @@ class FlagParser(argparse.ArgumentParser):
         for word in unknown:
             if word.startswith("-") and word != "--":
                 flag = word.partition("=")[0]
-                hint = did_you_mean(flag.replace("_", "-"), self._option_string_actions)
-                raise ConfigError(f"unknown flag {flag}{hint}")
+                raise ConfigError(f"unknown flag {flag}{self._hint(flag)}")
         if unknown:
             raise ConfigError(f"unexpected argument {unknown[0]!r}")
         return namespace
+
+    def _hint(self, flag: str) -> str:
+        """Return a guess at what an unknown flag was meant to be, in brackets."""
+        word = flag.lstrip("-").replace("_", "-").lower()
+        if word in self.notes and word not in self.synonyms:
+            return f" ({self.notes[word]})"
+        known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
+        return did_you_mean(word, known, self.synonyms, prefix="--")
 
 
 def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> FlagParser:
@@ -62,6 +77,8 @@ def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> F
         usage=f"{prog} [--config FILE] [flags]",
         argument_default=argparse.SUPPRESS,
     )
+    parser.synonyms = synonyms_of(TrainConfig)
+    parser.notes = dict.fromkeys(RANK_WORDS, "mpirun -n N starts N ranks, servers and workers")
     parser.add_argument("--config", metavar="FILE", help="TOML with any of the keys below")
     groups: dict[str, argparse._ArgumentGroup] = {}
     for name, knob in knobs_of(TrainConfig).items():

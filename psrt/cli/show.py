@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psrt.cli.flags import config_of, train_parser
+from psrt.cli.flags import RANK_WORDS, config_of, train_parser
 from psrt.cli.printing import say
 from psrt.config import TrainConfig, resolve, to_toml
 from psrt.config.knobs import Knob, read
@@ -26,6 +26,7 @@ def main(argv: Sequence[str]) -> int:
         SystemExit: after ``--help`` was printed.
     """
     parser = train_parser("psrt show", _DESCRIPTION)
+    parser.synonyms |= dict.fromkeys(RANK_WORDS, "ranks")
     parser.add_argument("--ranks", metavar="N", help=_RANKS.help)
     namespace = parser.parse(argv)
     config = config_of(namespace)

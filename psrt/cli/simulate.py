@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from psrt.cli.flags import FlagParser, config_of, train_parser
+from psrt.cli.flags import RANK_WORDS, FlagParser, config_of, train_parser
 from psrt.cli.printing import say
 from psrt.config import TrainConfig
 from psrt.config.knobs import Knob, dashed, knobs_of, read
@@ -70,6 +70,7 @@ def main(argv: Sequence[str]) -> int:
 def simulate_parser() -> FlagParser:
     """Return the parser: the flags of `psrt train` and those of virtual time."""
     parser = train_parser("psrt simulate", _DESCRIPTION)
+    parser.synonyms |= dict.fromkeys(RANK_WORDS, "workers")
     for action in parser._actions:
         if action.dest in _REAL_TIME:
             action.help = argparse.SUPPRESS

@@ -50,6 +50,8 @@ class Knob:
     requires: tuple[Condition, ...] = ()
     #: Value that `resolve` fills in where the knob has a meaning and was not given.
     fallback: Any = None
+    #: Other words for it, with dashes, that a user may try.
+    synonyms: tuple[str, ...] = ()
     #: Whether another value of it makes other numbers; else a replay may have another.
     numeric: bool = True
     #: Whether it belongs to the run, so that a replay and a simulation like it take it over; else
@@ -88,6 +90,11 @@ def _knobs(cls: type) -> Mapping[str, Knob]:
             knob = dataclasses.replace(knob, requires=(condition, *knob.requires))
         found[field.name] = knob
     return MappingProxyType(found)
+
+
+def synonyms_of(config: Any) -> dict[str, str]:
+    """Return which knob, with dashes, each synonym stands for."""
+    return {word: dashed(name) for name, it in knobs_of(config).items() for word in it.synonyms}
 
 
 def dashed(name: str) -> str:

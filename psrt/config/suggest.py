@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``" (did you mean X?)"`` for the known name nearest to ``name``, or nothing.
+def did_you_mean(
+    name: str, known: Iterable[str], synonyms: Mapping[str, str] = _NONE, *, prefix: str = ""
+) -> str:
+    """Return ``" (did you mean X?)"`` for what ``name`` may stand for, or nothing.
 
-    >>> did_you_mean("stalenes", ["seed", "staleness"])
-    ' (did you mean staleness?)'
+    Args:
+        name: as it was given.
+        known: the names that there are.
+        synonyms: other words for some of them; what such a word stands for counts before any
+            name that is only spelled alike.
+        prefix: what the names are shown with.
+
+    >>> did_you_mean("stalenes", ["seed", "staleness"], prefix="--")
+    ' (did you mean --staleness?)'
     >>> did_you_mean("stale", ["seed", "staleness"])
     ' (did you mean staleness?)'
-    >>> did_you_mean("zzz", ["seed", "staleness"])
+    >>> did_you_mean("learning-rate", ["lr", "staleness-rate"], {"learning-rate": "lr"})
+    ' (did you mean lr?)'
+    >>> did_you_mean("workers", ["servers", "seed"])
     ''
     """
     import difflib  # costs milliseconds, and only a mistake needs it
 
     known = list(known)
     longer = [other for other in known if other.startswith(name) and len(other) <= 2 * len(name)]
-    near = sorted(longer, key=len) or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f" (did you mean {near[0]}?)" if near else ""
+    near = [synonyms[name]] if synonyms.get(name) in known else sorted(longer, key=len)
+    # Below 0.7 are words that only share an ending, such as workers and servers.
+    near = near or difflib.get_close_matches(name, [*known, *synonyms], n=1, cutoff=0.7)
+    found = next((synonyms.get(it, it) for it in near), None)
+    return f" (did you mean {prefix}{found}?)" if found in known else ""

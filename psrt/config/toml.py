@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from psrt.config.knobs import accept, knobs_of
+from psrt.config.knobs import accept, knobs_of, synonyms_of
 from psrt.config.suggest import did_you_mean
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
@@ -49,11 +49,20 @@ def read_toml(text: str, *, source: str) -> dict[str, Any]:
     knobs = knobs_of(TrainConfig)
     for key in values:
         if key not in knobs:
-            raise ConfigError(f"{source}: unknown key {key!r}{did_you_mean(key, knobs)}")
+            raise ConfigError(f"{source}: unknown key {key!r}{_meant(key)}")
     try:
         return {key: accept(key, knobs[key], value) for key, value in values.items()}
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
+
+
+def _meant(key: str) -> str:
+    """Return a guess at which key was meant, spelled as in the file."""
+    synonyms = {
+        word.replace("-", "_"): name.replace("-", "_")
+        for word, name in synonyms_of(TrainConfig).items()
+    }
+    return did_you_mean(key.replace("-", "_"), knobs_of(TrainConfig), synonyms)
 
 
 def from_toml(text: str, *, source: str = "config") -> TrainConfig:

@@ -47,11 +47,13 @@ class TrainConfig:
     mode: str | None = knob(
         None, TEXT, _MODE, "synchronization scheme", choices=tuple(MODES),
         default_text="serial on one rank, else sync",
+        synonyms=("sync", "scheme"),
     )
     servers: int | None = knob(
         None, WHOLE, _MODE, "ranks that are servers, one shard each", min=0,
         default_text=f"1 in {', '.join(modes_with(lambda row: row.needs_servers))}, else 0",
         drawn=True,
+        synonyms=("num-servers", "parameter-servers"),
     )
     placement: str | None = knob(
         None, TEXT, _MODE, "which ranks are servers: one per host, the first or the last",
@@ -60,10 +62,12 @@ class TrainConfig:
     backup: int | None = knob(
         None, WHOLE, _MODE, "backup workers: a step waits for all workers but so many",
         min=0, fallback=0, drawn=True,
+        synonyms=("backups", "backup-workers"),
     )
     staleness: int | None = knob(
         None, WHOLE, _MODE, "steps that a worker may be ahead of the slowest",
         min=0, fallback=3, drawn=True,
+        synonyms=("max-staleness", "slack"),
     )
     softsync: int | None = knob(
         None, WHOLE, _MODE, "k: an update averages workers/k gradients, 1 to the workers",
@@ -72,6 +76,7 @@ class TrainConfig:
     local_steps: int | None = knob(
         None, WHOLE, _MODE, "H: local steps between two averagings",
         metavar="H", min=1, fallback=8, drawn=True,
+        synonyms=("sync-every",),
     )
     post_local_epoch: int | None = knob(
         None, WHOLE, _MODE, "average after every step until this epoch, then every H",
@@ -90,6 +95,7 @@ class TrainConfig:
         "auto, node, mpi (the library's), a schedule such as ring, or node+ring between hosts",
         metavar="NAME", choices=names.ALLREDUCE_NAMES, requires=(_NO_SERVERS,), fallback="auto",
         drawn=True,
+        synonyms=("all-reduce", "algorithm"),
     )
     costs: str | None = knob(
         None, TEXT, _MODE, "what auto picks by, as bench allreduce --fit writes it",
@@ -103,6 +109,7 @@ class TrainConfig:
     bucket_bytes: int | None = knob(
         None, WHOLE, _MODE, "gather layers into sums of at least so many bytes",
         metavar="BYTES", min=1, default_text=f"{names.BUCKET_BYTES}",
+        synonyms=("bucket-size",),
     )
     check_every: int | None = knob(
         None, WHOLE, _MODE, "updates between two checks that all ranks have the same parameters; "
@@ -138,17 +145,21 @@ class TrainConfig:
     optimizer: str = knob(
         "sgd", TEXT, _OPTIMIZER, "what turns gradients into steps",
         choices=names.OPTIMIZER_NAMES,
+        synonyms=("optim",),
     )
     lr: float | None = knob(
         None, REAL, _OPTIMIZER, "learning rate", exclusive_min=0, max=1e6,
         default_text=", ".join(f"{name} {lr}" for name, lr in names.DEFAULT_LR.items()),
+        synonyms=("learning-rate", "rate", "eta"),
     )
     momentum: float | None = knob(
         None, REAL, _OPTIMIZER, "share of the velocity that a step keeps",
         min=0, exclusive_max=1, requires=_VELOCITY, fallback=0.9,
+        synonyms=("mu",),
     )
     weight_decay: float = knob(
-        0.0, REAL, _OPTIMIZER, "L2 coefficient; decoupled in adamw", min=0, max=1e6
+        0.0, REAL, _OPTIMIZER, "L2 coefficient; decoupled in adamw", min=0, max=1e6,
+        synonyms=("wd", "l2"),
     )
     beta1: float | None = knob(
         None, REAL, _OPTIMIZER, "decay of the gradient's mean",
@@ -162,16 +173,20 @@ class TrainConfig:
         # Below 1e-30 the square root's square would vanish in float32.
         None, REAL, _OPTIMIZER, "added to the root of the mean square",
         min=1e-30, max=1e6, requires=_ADAM, fallback=1e-8,
+        synonyms=("eps",),
     )
     clip_norm: float | None = knob(
         None, REAL, _OPTIMIZER, "longest gradient, L2 norm", exclusive_min=0, max=1e30,
         default_text="no clipping",
+        synonyms=("clip", "grad-clip", "max-grad-norm"),
     )
     warmup_epochs: float = knob(
-        0.0, REAL, _OPTIMIZER, "epochs over which the rate rises to --lr", min=0, max=1e9
+        0.0, REAL, _OPTIMIZER, "epochs over which the rate rises to --lr", min=0, max=1e9,
+        synonyms=("warmup",),
     )
     schedule: str = knob(
-        "constant", TEXT, _OPTIMIZER, "learning rate over time", choices=names.SCHEDULE_NAMES
+        "constant", TEXT, _OPTIMIZER, "learning rate over time", choices=names.SCHEDULE_NAMES,
+        synonyms=("scheduler", "lr-schedule"),
     )
     decay_epochs: float | None = knob(
         None, REAL, _OPTIMIZER, "epochs between two decays of the step schedule",
@@ -186,9 +201,11 @@ class TrainConfig:
         "digits", TEXT, _DATA,
         "digits, synthetic[:SAMPLESxFEATURESxCLASSES], a folder of IDX files, or an .npz file",
         metavar="NAME|PATH",
+        synonyms=("data",),
     )
     hidden: tuple[int, ...] = knob(
-        (128, 64), WIDTHS, _DATA, "widths of the hidden layers; none for a linear model"
+        (128, 64), WIDTHS, _DATA, "widths of the hidden layers; none for a linear model",
+        synonyms=("layers", "hidden-sizes", "hidden-units"),
     )
     activation: str = knob(
         "relu", TEXT, _DATA, "between the layers", choices=names.ACTIVATION_NAMES
@@ -196,45 +213,59 @@ class TrainConfig:
     loss: str = knob(
         "cross-entropy", TEXT, _DATA, "squared serves regression too", choices=names.LOSS_NAMES
     )
-    batch_size: int = knob(32, WHOLE, _DATA, "samples per worker and step", min=1)
+    batch_size: int = knob(
+        32, WHOLE, _DATA, "samples per worker and step", min=1,
+        synonyms=("batch", "bs", "minibatch"),
+    )
 
     epochs: float | None = knob(
         None, REAL, _RUN, "passes over the training data", exclusive_min=0, max=1e9,
         default_text="10",
+        synonyms=("num-epochs", "max-epochs"),
     )
     steps: int | None = knob(
         None, WHOLE, _RUN, "steps per worker, instead of --epochs", min=1,
         default_text="as --epochs says",
+        synonyms=("max-steps", "num-steps", "iterations", "iters"),
     )
-    seed: int = knob(0, WHOLE, _RUN, "of the model, the data's order and random delays", min=0)
+    seed: int = knob(
+        0, WHOLE, _RUN, "of the model, the data's order and random delays", min=0,
+        synonyms=("random-seed",),
+    )
     out: str | None = knob(
         None, TEXT, _RUN, "folder for config, metrics, model and summary", metavar="DIR",
         default_text="nothing is written", numeric=False, of_run=False,
+        synonyms=("output", "output-dir", "out-dir", "save"),
     )
     record: bool = knob(
         False, SWITCH, _RUN, "keep the history of every read, push and update in --out",
         numeric=False, of_run=False,
+        synonyms=("history",),
     )
     replay: str | None = knob(
         None, TEXT, _RUN, "repeat the run in this folder, made with --record, to the bit",
         metavar="DIR", default_text="nothing is repeated", numeric=False, of_run=False,
     )
     overwrite: bool = knob(
-        False, SWITCH, _RUN, "allow an --out that is already used", numeric=False, of_run=False
+        False, SWITCH, _RUN, "allow an --out that is already used", numeric=False, of_run=False,
+        synonyms=("force",),
     )
     log_every: int | None = knob(
         None, WHOLE, _RUN, "steps between two logged lines", min=1, default_text="an epoch",
         numeric=False,
+        synonyms=("log-interval", "log-steps"),
     )
     inject: tuple[Injection, ...] = knob(
         (), INJECTIONS, _RUN,
         "slow a worker (or *: all) by delay:S, jitter:S, tail:S:SHAPE, pause:STEP:S or "
         "slow:FACTOR[:STEP]",
         default_text="none", numeric=False, of_run=False,
+        synonyms=("straggler", "jitter", "slow", "delay"),
     )
     timeout_s: float = knob(
         60.0, REAL, _RUN, "longest that a rank waits for another", metavar="SECONDS",
         exclusive_min=0, max=1e6, numeric=False, real_time=True,
+        synonyms=("timeout",),
     )
     shared_memory: bool = knob(
         True, SWITCH, _RUN, "pass data inside a host through shared memory", numeric=False

@@ -61,6 +61,7 @@ def test_examples_in_docstrings():
         (["--ranks", "0"], "ranks must be at least 1, got 0"),
         (["--ranks", "two"], "ranks must be a whole number, got 'two'"),
         (["--rank", "2"], "unknown flag --rank (did you mean --ranks?)"),
+        (["--workers", "2"], "unknown flag --workers (did you mean --ranks?)"),
         (["--servers", "4", "--ranks", "2"], "--servers 4 are more than the 2 ranks of the job"),
     ],
 )

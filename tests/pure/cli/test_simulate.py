@@ -65,6 +65,7 @@ SECONDS = "from 0 to 1000000"
         ("--workers 9999999", "workers must be at most 1000000, got 9999999"),
         ("--workers", "--workers: expected one argument"),
         ("--worker 3", "unknown flag --worker (did you mean --workers?)"),
+        ("--ranks 3", "unknown flag --ranks (did you mean --workers?)"),
         ("--timeout-s 5", "--timeout-s 5 has no meaning in virtual time"),
         ("fast", "unexpected argument 'fast'"),
         ("--mode asinc", "mode must be one of serial, sync, async, ssp, softsync, local-sgd, "

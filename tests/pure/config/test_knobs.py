@@ -32,3 +32,9 @@ def test_which_knobs_show_in_a_timeline():
         "servers", "backup", "staleness", "softsync", "local_steps", "post_local_epoch",
         "outer_lr", "outer_momentum", "allreduce",
     }  # fmt: skip
+
+
+def test_a_synonym_stands_for_one_knob_and_is_none():
+    words = [word for knob in KNOBS.values() for word in knob.synonyms]
+    assert len(set(words)) == len(words)
+    assert not {word.replace("-", "_") for word in words} & KNOBS.keys()

@@ -134,6 +134,7 @@ def test_reading_leaves_cross_checks_for_later():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("learning_rate = 3", "unknown key 'learning_rate' (did you mean lr?)"),
         ("stalenes = 3", "unknown key 'stalenes' (did you mean staleness?)"),
         ("batch-size = 3", "unknown key 'batch-size' (did you mean batch_size?)"),
         ("qqq = 3", "unknown key 'qqq'"),

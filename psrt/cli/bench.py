@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
+from psrt.config.knobs import dashed
 from psrt.errors import ConfigError, PsrtError
 from psrt.files import check_writable
 from psrt.launchers import launched
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 #: Benchmark → the ranks that it needs, and those with which it shows all that it can.
 RANKS = {"allreduce": (2, 4), "ps": (2, 5), "train": (3, 3)}
 #: Flags of ``allreduce`` alone.
-_OF_ALLREDUCE = ("sizes", "ranks", "hosts", "fit", "costs")
+_OF_ALLREDUCE = ("sizes", "ranks", "hosts", "fit", "machine_costs")
 
 #: Title → rows and their table; the tables are empty but at rank 0.
 Report = dict[str, tuple[Any, str]]
@@ -137,7 +138,7 @@ def _parser() -> FlagParser:
     )
     add("--ranks", metavar="N,...", help="numbers of ranks that take part (2,4 where there are)")
     add("--hosts", metavar="N,...", help="hosts to spread them over, or to pretend (1,2,4)")
-    add("--costs", metavar="FILE", help="read the machine's costs, as --fit wrote them")
+    add("--machine-costs", metavar="FILE", help="read the machine's costs, as --fit wrote them")
     add("--fit", metavar="FILE", help="write the machine's costs, which are measured first")
     return parser
 
@@ -153,9 +154,11 @@ def _check(given: argparse.Namespace) -> None:
     if given.what != "allreduce":
         for name in _OF_ALLREDUCE:
             if getattr(given, name) is not None:
-                raise ConfigError(f"--{name} is for bench allreduce, not for bench {given.what}")
-    if given.fit is not None and given.costs is not None:
-        raise ConfigError("--fit measures what --costs would give: take one of them")
+                raise ConfigError(
+                    f"--{dashed(name)} is for bench allreduce, not for bench {given.what}"
+                )
+    if given.fit is not None and given.machine_costs is not None:
+        raise ConfigError("--fit measures what --machine-costs would give: take one of them")
     paths = [os.path.abspath(path) for path in (given.fit, given.json) if path is not None]
     if len(set(paths)) < len(paths):
         raise ConfigError(f"--fit and --json would both write {given.json}")

@@ -27,7 +27,8 @@ def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]
     """Measure; collective.
 
     Args:
-        given: ``sizes``, ``ranks``, ``hosts``, ``costs`` and ``fit`` as texts or None; ``rounds``.
+        given: ``sizes``, ``ranks``, ``hosts``, ``machine_costs`` and ``fit`` as texts or None;
+            ``rounds``.
         comm: all ranks.
 
     Returns:
@@ -110,15 +111,15 @@ def _costs(
         ConfigError: on every rank, if the file with them will not do.
     """
     text, fitted = "", None
-    if given.costs is None:
+    if given.machine_costs is None:
         ranks = sorted({len(layout.ranks) for layout in placed})
         readings = read_machine(comm, present, ranks=ranks, rounds=min(given.rounds, 5))
         if comm.rank == 0:
             fitted = fit.fit_machine(readings, cores=len(os.sched_getaffinity(0)))
             text = fitted.costs.to_json()
     with together(comm):
-        if comm.rank == 0 and given.costs is not None:
-            text = read_costs(given.costs).to_json()
+        if comm.rank == 0 and given.machine_costs is not None:
+            text = read_costs(given.machine_costs).to_json()
         if comm.rank == 0 and given.fit is not None:
             write_text(given.fit, text)
     return fitted, MachineCosts.from_json(send_text(comm, text))

@@ -110,7 +110,7 @@ def costs_of(given: argparse.Namespace) -> Costs:
     from psrt.collective.analysis.costs_file import read_costs
     from psrt.collective.analysis.machine import DEFAULT_COSTS
 
-    machine = DEFAULT_COSTS if given.costs is None else read_costs(given.costs)
+    machine = DEFAULT_COSTS if given.machine_costs is None else read_costs(given.machine_costs)
     costs: Costs = getattr(machine, given.link)
     chosen = {
         name: _seconds(name, text)
@@ -127,7 +127,9 @@ def _fits(knob: Knob, mode: str) -> bool:
 
 def _add_costs(parser: FlagParser) -> None:
     add = parser.add_argument
-    add("--costs", metavar="FILE", help="of a machine, as bench allreduce --fit writes them")
+    add(
+        "--machine-costs", metavar="FILE", help="of a machine, as bench allreduce --fit writes them"
+    )
     add(
         "--link", choices=("between", "inside"), default="between",
         help="whether messages go between hosts or inside one (between)",

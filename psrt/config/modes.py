@@ -105,7 +105,7 @@ _STALE = (
     *("staleness_rate", "staleness_power", "staleness_decay", "staleness_limit"),
     *("dc_lambda", "dc_adaptive", "placement"),
 )
-_SUMMED = ("allreduce", "costs", "check_every")
+_SUMMED = ("allreduce", "machine_costs", "check_every")
 
 _ROWS = (
     Mode(
@@ -159,7 +159,7 @@ _ROWS = (
     Mode(
         name="allreduce",
         doc="an all-reduce sums the gradients of all workers; there are no servers",
-        knobs=("allreduce", "costs", "overlap", "bucket_bytes", "check_every"),
+        knobs=("allreduce", "machine_costs", "overlap", "bucket_bytes", "check_every"),
         words="{}",
     ),
 )

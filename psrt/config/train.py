@@ -97,10 +97,11 @@ class TrainConfig:
         drawn=True,
         synonyms=("all-reduce", "algorithm"),
     )
-    costs: str | None = knob(
+    machine_costs: str | None = knob(
         None, TEXT, _MODE, "what auto picks by, as bench allreduce --fit writes it",
         metavar="FILE", requires=(_NO_SERVERS, Condition("allreduce", ("auto",))),
         default_text="those of a common machine", numeric=False, of_run=False,
+        synonyms=("costs",),
     )
     overlap: bool | None = knob(
         None, SWITCH, _MODE, "sum a layer's gradient while those below are computed",

@@ -137,12 +137,12 @@ def machine_costs(config: TrainConfig) -> MachineCosts:
     Raises:
         ConfigError: if the file cannot be read, or is not what ``MachineCosts.to_json`` writes.
     """
-    if config.costs is None:
+    if config.machine_costs is None:
         return DEFAULT_COSTS
     try:
-        return read_costs(config.costs)
+        return read_costs(config.machine_costs)
     except ConfigError as error:
-        raise ConfigError(f"--costs {error}") from None
+        raise ConfigError(f"--machine-costs {error}") from None
 
 
 def wiring_for(n: int, servers: tuple[int, ...], workers: tuple[int, ...]) -> Wiring:

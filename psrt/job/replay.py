@@ -79,7 +79,7 @@ class Replay:
         if config.out is not None and Path(config.out).resolve() == self._root.resolve():
             raise ConfigError(f"--out {config.out} is the run that --replay is to repeat")
         if self._chosen and config.allreduce in (None, "auto"):
-            config = replace(config, allreduce=self.header.algorithm, costs=None)
+            config = replace(config, allreduce=self.header.algorithm, machine_costs=None)
         return config
 
     def on_one_host(self, config: TrainConfig) -> TrainConfig:

@@ -25,7 +25,7 @@ def test_tables_figures_and_costs(launch):
     assert {row["algorithm"] for row in written["all-reduce"]} >= {"MPI.Allreduce", "auto", "node"}
     costs = MachineCosts.from_json((launch.folder / "costs.json").read_text())
     assert {ranks for ranks, _, _ in costs.library} == {2}
-    again = bench(launch, 2, *TINY, "--hosts", "1", "--costs", "costs.json")
+    again = bench(launch, 2, *TINY, "--hosts", "1", "--machine-costs", "costs.json")
     assert again.status == 0, again.stderr
     assert "costs of this machine" not in again.stdout
     assert "auto: " in again.stdout
@@ -43,8 +43,8 @@ def test_tables_figures_and_costs(launch):
         ("--ranks 1,2", "--ranks 2 1,2"),
         ("--ranks two", "--ranks two"),
         ("--ranks 3 --hosts 2", "3 ranks evenly 2 hosts"),
-        ("--costs missing.json", "missing.json"),
-        ("--costs broken.json", "broken.json JSON"),
+        ("--machine-costs missing.json", "missing.json"),
+        ("--machine-costs broken.json", "broken.json JSON"),
         ("--fit missing/costs.json", "write missing/costs.json"),
         ("--json .", "write ."),
     ],

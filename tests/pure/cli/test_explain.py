@@ -117,8 +117,8 @@ def test_a_root(ran):
 def test_costs(ran, tmp_path):
     path = tmp_path / "costs.json"
     path.write_text(DEFAULT_COSTS.to_json())
-    assert ran("tree", "--costs", str(path)) == ran("tree")
-    assert "at α = 3 µs a message" in ran("tree", "--costs", str(path), "--link", "inside")
+    assert ran("tree", "--machine-costs", str(path)) == ran("tree")
+    assert "at α = 3 µs a message" in ran("tree", "--machine-costs", str(path), "--link", "inside")
     given = ("--alpha", "1", "--beta", "2e-9", "--gamma", "0")
     assert "at α = 1 s a message, β = 2 ns/byte on the wire, γ = 0 ns" in ran("tree", *given)
 
@@ -219,7 +219,7 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
         ("ring --beta -1", "beta must be seconds such as 2.5e-5, got '-1'"),
         ("ring --gamma nan", "gamma must be seconds such as 2.5e-5, got 'nan'"),
         ("ring --link wifi", "--link: invalid choice: 'wifi'"),
-        ("ring --costs none.json", "none.json: cannot be read: No such file or directory"),
+        ("ring --machine-costs none.json", "none.json: cannot be read: No such file or directory"),
         ("ring --values none.csv", "none.csv: cannot be read: No such file or directory"),
         ("ring --svg none/a.svg", "cannot write none/a.svg: No such file or directory"),
         ("tree --ranks 40 --svg a.svg", "svg draws at most 32 ranks, got 40"),
@@ -254,7 +254,7 @@ def test_what_will_not_do(argv, words, capsys, tmp_path, monkeypatch):
 def test_costs_that_are_none(tmp_path):
     path = tmp_path / "costs.json"
     path.write_text("{}")
-    assert refusal("ring", "--costs", str(path)).startswith(f"{path}: ")
+    assert refusal("ring", "--machine-costs", str(path)).startswith(f"{path}: ")
 
 
 @pytest.mark.parametrize("flag", ["--ranks", "--bytes"])

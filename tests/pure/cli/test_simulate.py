@@ -120,7 +120,10 @@ def test_what_will_not_do(flags, message):
         ("--compute run:", "compute run:DIR names the folder of a run that was made with --record"),
         ("--compute run:gone", "no run at gone"),
         ("--mode allreduce --allreduce mpi", "all-reduce mpi needs MPI; in virtual time there are"),
-        ("--mode allreduce --costs gone", "--costs gone: cannot be read: No such file"),
+        (
+            "--mode allreduce --machine-costs gone",
+            "--machine-costs gone: cannot be read: No such file",
+        ),
         ("--config gone", "gone: cannot be read: No such file"),
     ],
 )

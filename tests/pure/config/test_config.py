@@ -188,7 +188,7 @@ def a_value(name):
     if knob.fallback is not None:
         return knob.fallback
     given = {"outer_lr": 0.7, "outer_momentum": 0.9, "post_local_epoch": 2, "dc_lambda": 0.1}
-    return (given | {"costs": "costs.json", "overlap": True, "bucket_bytes": 64})[name]
+    return (given | {"machine_costs": "costs.json", "overlap": True, "bucket_bytes": 64})[name]
 
 
 CONDITIONAL = [
@@ -257,12 +257,13 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
             "--check-every 5 has no meaning with --servers 1; it belongs to --servers 0",
         ),
         (
-            {"mode": "local-sgd", "servers": 1, "costs": "a.json"},
-            "--costs a.json has no meaning with --servers 1; it belongs to --servers 0",
+            {"mode": "local-sgd", "servers": 1, "machine_costs": "a.json"},
+            "--machine-costs a.json has no meaning with --servers 1; it belongs to --servers 0",
         ),
         (
-            {"mode": "allreduce", "allreduce": "ring", "costs": "a.json"},
-            "--costs a.json has no meaning with --allreduce ring; it belongs to --allreduce auto",
+            {"mode": "allreduce", "allreduce": "ring", "machine_costs": "a.json"},
+            "--machine-costs a.json has no meaning with --allreduce ring; "
+            "it belongs to --allreduce auto",
         ),
         (
             {"mode": "allreduce", "overlap": True, "clip_norm": 2},
@@ -324,7 +325,7 @@ def test_what_depends_on_the_mode_waits_for_it():
         (
             {"mode": "allreduce", "servers": 0},
             1,
-            {"overlap": True, "bucket_bytes": 1 << 20, "check_every": 100, "costs": None},
+            {"overlap": True, "bucket_bytes": 1 << 20, "check_every": 100, "machine_costs": None},
         ),
         ({"mode": "allreduce", "clip_norm": 1}, 2, {"overlap": False, "bucket_bytes": None}),
         ({"mode": "allreduce", "overlap": False}, 2, {"overlap": False, "bucket_bytes": None}),

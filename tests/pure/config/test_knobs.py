@@ -13,13 +13,13 @@ def those(has):
 def test_which_knobs_touch_no_numbers():
     assert those(lambda knob: not knob.numeric) == {
         "out", "overwrite", "record", "replay", "timeout_s", "log_every", "inject",
-        "shared_memory", "placement", "costs", "check_every",
+        "shared_memory", "placement", "machine_costs", "check_every",
     }  # fmt: skip
 
 
 def test_which_knobs_are_of_how_a_run_was_watched():
     watched = those(lambda knob: not knob.of_run)
-    assert watched == {"out", "overwrite", "record", "replay", "inject", "costs"}
+    assert watched == {"out", "overwrite", "record", "replay", "inject", "machine_costs"}
     assert all(not KNOBS[name].numeric for name in watched)
 
 

@@ -72,14 +72,14 @@ def test_costs_that_cannot_be_read(tmp_path, content, words):
     path = tmp_path / "costs.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ConfigError, match=rf"^--costs {re.escape(str(path))}: .*{words}"):
-        trained(mode="allreduce", costs=str(path), out=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=rf"^--machine-costs {re.escape(str(path))}: .*{words}"):
+        trained(mode="allreduce", machine_costs=str(path), out=str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
 def test_costs_are_what_the_file_says_or_those_of_a_common_machine(tmp_path):
     path = tmp_path / "costs.json"
     path.write_text(DEFAULT_COSTS.to_json().replace('"cores": 2', '"cores": 7'))
-    asked = TrainConfig(mode="allreduce", costs=str(path))
+    asked = TrainConfig(mode="allreduce", machine_costs=str(path))
     assert machine_costs(asked).cores == 7
     assert machine_costs(TrainConfig()) == DEFAULT_COSTS

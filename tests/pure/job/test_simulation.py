@@ -204,7 +204,7 @@ def test_what_auto_picks_by_may_be_given(tmp_path):
         messages = MessageCosts(alpha=alpha, beta=beta, gamma=0.0)
         path = tmp_path / "costs.json"
         path.write_text(MachineCosts(messages, messages, NodeCosts(0, 0), 1).to_json())
-        asked = dataclasses.replace(BASE, mode="allreduce", costs=str(path))
+        asked = dataclasses.replace(BASE, mode="allreduce", machine_costs=str(path))
         picked.append(simulate(asked, workers=8).workers[0].strategy.plan.algorithm)
     rounds = [len(list(ALGORITHMS[name](0, 8, 1000))) for name in picked]
     assert rounds[0] < rounds[1]

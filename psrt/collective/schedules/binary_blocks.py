@@ -36,6 +36,27 @@ where the sum is over blocks that follow each other. For p = q + q/2 that is nex
 of two costs. Where p is odd the block of one serves a whole vector alone, and nothing is gained
 over the fold; where p = q + 1 its messages are q, and each costs an α.
 
+**In closed form.** Let p be the sum of powers of two u > w > … > v, and halving in a block of w take
+H(w) = lg w·α + (w − 1)/w·n(β + γ), doubling G(w) = lg w·α + (w − 1)/w·nβ. Upwards a rank of block w
+sends K = u/w messages to K ranks of the next larger block u, each of which takes c = α + n/u·β and
+is combined in g = n/u·γ. If the rank is ready at time R, it begins at b = max(R, H(u)), and its
+i-th receiver is ready to go on at b + ic + g, i = 1 … K. A later sender makes later receivers, so
+the latest of block u comes from the latest of block w by i = K: this gives the latest, R*(w), of
+every block, beginning with R*(v) = H(v).
+
+Downwards let D(w, R) be when a rank of block w that was ready at R has its sums; D(q, R) = R, for
+the largest block has them then. It has sent its last message at b + Kc, and takes those of its K
+receivers in turn. The i-th of them is ready i − 1 messages later than the first, and no more than
+that later with its sums, as waiting only ever evens out: so whoever waits waits for the first.
+
+    D(w, R) = max(b + Kc, D(u, b + c + g)) + Kc
+
+A block doubles when all its ranks have their sums and have handed them down, the last of which is
+when the last rank of the next smaller block, w, has its own; and doubling ends for all ranks at
+G(u) after the last has begun, as each round takes the same everywhere. So
+
+    T = max over blocks u of  D(w, R*(w)) + G(u),  and D(v, R*(v)) + G(v) for the smallest
+
 **Same bits.** Each element is summed towards one owner in the largest block and copied by the rest.
 
 **No deadlock.** A rank first halves with its block only, then waits for the smaller block only,
@@ -48,8 +69,10 @@ processors in message-passing parallel systems", EuroPVM/MPI 2004, LNCS 3241.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
+from psrt.collective.costs import Costs, lg_floor
 from psrt.collective.schedules.halving import Halving
 from psrt.collective.step import Step
 from psrt.partition import Span
@@ -110,3 +133,42 @@ def _owners(mine: Halving, larger: range, n: int, finest: int) -> list[tuple[int
     numbers = range(mine.number * each, (mine.number + 1) * each)
     cuts = Halving.of(0, larger, n, finest).cuts
     return [(larger[i], Span(cuts[i], cuts[i + 1])) for i in numbers]
+
+
+def binary_blocks_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+    """Return the cost in closed form, T at the top of this file."""
+    widths = [1 << bit for bit in range(p.bit_length()) if p & 1 << bit]  # the smallest first
+    latest = [_halving(widths[0], nbytes, costs)]
+    for w, u in pairwise(widths):
+        message, fold = _between_blocks(u, nbytes, costs)
+        begin = max(latest[-1], _halving(u, nbytes, costs))
+        latest.append(begin + u // w * message + fold)
+    ends = [_descended(widths[i:], ready, nbytes, costs) for i, ready in enumerate(latest)]
+    served = [ends[0], *ends[:-1]]
+    return max(end + _doubling(u, nbytes, costs) for u, end in zip(widths, served, strict=True))
+
+
+def _descended(widths: Sequence[int], ready: float, n: float, costs: Costs) -> float:
+    """Return when a rank of the smallest of ``widths``, ``ready`` to send up, has its sums: D."""
+    if len(widths) == 1:
+        return ready
+    w, u = widths[:2]
+    message, fold = _between_blocks(u, n, costs)
+    begin = max(ready, _halving(u, n, costs))
+    first = _descended(widths[1:], begin + message + fold, n, costs)
+    all_up = begin + u // w * message
+    return max(all_up, first) + u // w * message
+
+
+def _between_blocks(u: int, n: float, costs: Costs) -> tuple[float, float]:
+    """Return what a message to or from a block of ``u`` takes, and to combine it."""
+    return costs.message(n / u), n / u * costs.gamma
+
+
+def _halving(w: int, n: float, costs: Costs) -> float:
+    share = (w - 1) / w * n
+    return costs.chain(lg_floor(w), share, share)
+
+
+def _doubling(w: int, n: float, costs: Costs) -> float:
+    return costs.chain(lg_floor(w), (w - 1) / w * n, 0.0)

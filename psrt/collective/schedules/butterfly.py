@@ -40,7 +40,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from psrt.collective.schedules.core import around_core
+from psrt.collective.costs import Costs, lg_floor
+from psrt.collective.schedules.core import around_core, around_core_seconds
 from psrt.collective.step import Step
 from psrt.partition import Span
 
@@ -70,3 +71,10 @@ def butterfly_steps(rank: int, size: int, n: int) -> Iterator[Step]:
             bit <<= 1
 
     return around_core(rank, size, n, exchanges)
+
+
+def butterfly_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+    """Return the cost at the top of this file, for every p."""
+    rounds = lg_floor(p)
+    exchanges = costs.chain(rounds, rounds * nbytes, rounds * nbytes)
+    return exchanges + around_core_seconds(p, nbytes, costs)

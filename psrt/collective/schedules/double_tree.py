@@ -48,7 +48,7 @@ from math import isqrt
 from operator import attrgetter
 from typing import NamedTuple
 
-from psrt.collective.schedules.two_trees import Edge, two_trees
+from psrt.collective.costs import Costs
 from psrt.collective.step import NOTHING, Step
 from psrt.partition import Span, even_spans
 
@@ -132,3 +132,23 @@ def _step(halves: list[_Half]) -> Step:
 def _blocks(half: Span, blocks: int) -> list[Span]:
     cuts = even_spans(half.size, blocks)
     return [Span(half.start + cut.start, half.start + cut.stop) for cut in cuts]
+
+
+def double_tree_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+    """Return an upper bound of what the default number of blocks costs.
+
+    The first blocks take U rounds up and D down, the last ones follow 2(k − 1) rounds later both
+    ways; U is rounded up to be even, as the plan does. On the way up a round is as long as the
+    longer of a message and the fold beside it, a last fold may be left over, and down nothing is
+    folded. By induction no step ends later than its round. It is a bound, since ranks do not wait
+    for a round to end, and are mostly through a little earlier. Two ranks need not take turns on
+    their one edge: k rounds up and k down.
+    """
+    blocks = default_blocks(p, int(nbytes / itemsize))
+    m, trees = nbytes / (2 * blocks), two_trees(p)
+    up = down = blocks
+    if p > 2:
+        up = 2 * (blocks - 1) + trees.up + trees.up % 2
+        down = 2 * (blocks - 1) + trees.down
+    message, fold = costs.message(m), m * costs.gamma
+    return up * max(message, fold) + fold + down * message

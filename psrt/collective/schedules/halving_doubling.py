@@ -32,7 +32,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from psrt.collective.schedules.core import around_core
+from psrt.collective.costs import Costs, lg_floor
+from psrt.collective.schedules.core import around_core, around_core_seconds
 from psrt.collective.schedules.halving import Halving
 from psrt.collective.step import Step
 
@@ -59,3 +60,14 @@ def halving_doubling_steps(rank: int, size: int, n: int) -> Iterator[Step]:
         yield from halving.all_gather()
 
     return around_core(rank, size, n, exchanges)
+
+
+def halving_doubling_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+    """Return the cost at the top of this file, for every p.
+
+    Exchanges of n/2, n/4, … n/q bytes, (q − 1)/q·n in all, and the same back.
+    """
+    q = 1 << lg_floor(p)
+    share = (q - 1) / q * nbytes
+    exchanges = costs.chain(2 * lg_floor(p), 2 * share, share)
+    return exchanges + around_core_seconds(p, nbytes, costs)

@@ -44,6 +44,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from psrt.collective.costs import Costs
 from psrt.collective.step import Step
 from psrt.errors import ConfigError
 from psrt.partition import even_spans
@@ -116,3 +117,9 @@ def ring_steps(
     for first, combine in ((ring.position, True), (ring.position + 1, False)):
         for send, receive in ring.hops(first):
             yield Step(ring.right, chunks[send], ring.left, chunks[receive], combine)
+
+
+def ring_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+    """Return the cost at the top of this file: hops of n/p bytes, the first half combined."""
+    share = (p - 1) / p * nbytes
+    return costs.chain(2 * (p - 1), 2 * share, share)

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from psrt.collective.costs import Costs
 from psrt.collective.step import Step
 from psrt.partition import Span
 
@@ -56,3 +57,8 @@ def root_steps(rank: int, size: int, n: int) -> Iterator[Step]:
         yield Step.receiving(source, whole, combine=True)
     for to in range(1, size):
         yield Step.sending(to, whole)
+
+
+def root_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+    """Return the cost at the top of this file; what the root sends is not combined."""
+    return costs.chain(2 * (p - 1), 2 * (p - 1) * nbytes, (p - 1) * nbytes)

@@ -31,7 +31,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from psrt.collective.schedules.ring import Ring
+from psrt.collective.costs import Costs
+from psrt.collective.schedules.ring import Ring, ring_seconds
 from psrt.collective.step import Step
 from psrt.partition import Span, even_spans
 
@@ -78,3 +79,18 @@ def segmented_ring_steps(
 def _cut(chunk: Span, segments: int) -> list[Span]:
     cuts = even_spans(chunk.size, segments)
     return [Span(chunk.start + cut.start, chunk.start + cut.stop) for cut in cuts]
+
+
+def segmented_ring_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+    """Return what the default number of segments costs, with folds beside the next step.
+
+    Let a = α + mβ be a message and g = mγ a fold. The first step takes a; each of the next
+    (p − 1)S, among them the first one of the all-gather, takes max(a, g), as the fold of the step
+    before runs beside it; the (p − 1)S − 1 that are left have no fold beside them and take a.
+    """
+    segments = default_segments(p, int(nbytes / itemsize))
+    if segments == 1:
+        return ring_seconds(p, nbytes, costs, itemsize)
+    m, steps = nbytes / (p * segments), (p - 1) * segments
+    message = costs.message(m)
+    return steps * (message + max(message, m * costs.gamma))

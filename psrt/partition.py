@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from psrt.errors import ConfigError
 
-ScalarT = TypeVar("ScalarT", bound=np.generic)
+if TYPE_CHECKING:
+    import numpy as np
+
+ScalarT = TypeVar("ScalarT", bound="np.generic")
 
 
 class Span(NamedTuple):

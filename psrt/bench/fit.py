@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from psrt.bench.figures import format_table
-from psrt.collective.analysis.cost import Costs
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
+from psrt.collective.costs import Costs
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from psrt.cli.explain_flags import (
@@ -15,8 +16,8 @@ from psrt.cli.explain_flags import (
     timeline_parser,
 )
 from psrt.cli.printing import say
+from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Algorithm
 from psrt.config.modes import modes_with
-from psrt.config.names import SCHEDULES
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.files import check_writable
@@ -25,20 +26,16 @@ if TYPE_CHECKING:
     from psrt.explain.svg import Canvas
     from psrt.explain.telling import Telling
 
-#: The collectives beside the all-reduces, as in ``psrt.collective.PHASES``, which needs numpy.
-PHASES = (
-    "reduce-scatter", "all-gather", "broadcast", "reduce", "scatter", "gather", "all-to-all",
-)  # fmt: skip
 #: Modes in which workers have somebody to wait for.
 TIMELINES = modes_with(lambda mode: not mode.single)
 
+_WRAPPED = fill(", ".join(ALGORITHMS), 74, subsequent_indent=" " * 17, break_on_hyphens=False)
 _HELP = f"""\
 usage: psrt explain WHAT [flags]
 
 Draws how ranks work together, without MPI and without mpirun. WHAT is one of
 
-  an all-reduce  {", ".join(SCHEDULES[:5])},
-                 {", ".join(SCHEDULES[5:])}
+  an all-reduce  {_WRAPPED}
   a phase        {", ".join(PHASES)}
                    who sends which chunk to whom, round by round, what comes of it, and what it
                    costs beside the least that is possible
@@ -71,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _explainer(what: str) -> Callable[[str, list[str]], None]:
     """Return what explains ``what``."""
-    if what in (*SCHEDULES, *PHASES):
+    if what in SCHEDULES:
         return _schedule
     if what in TIMELINES:
         return _timeline
@@ -79,7 +76,7 @@ def _explainer(what: str) -> Callable[[str, list[str]], None]:
         return _compare
     if not what or what.startswith("-"):
         raise ConfigError("explain what? psrt explain --help lists it; for instance: explain ring")
-    known = (*SCHEDULES, *PHASES, *TIMELINES, "compare")
+    known = (*SCHEDULES, *TIMELINES, "compare")
     raise ConfigError(
         f"nothing to explain called {what!r}{did_you_mean(what, known)}, "
         f"there are {', '.join(known)}"
@@ -105,16 +102,17 @@ def _schedule(what: str, argv: list[str]) -> None:
 def _told(what: str, given: argparse.Namespace) -> Telling:
     """Return the story that the flags ask for."""
     from psrt.explain.names import default_names
-    from psrt.explain.subject import subjects
     from psrt.explain.telling import ITEMSIZE, MOST_RANKS, explain
     from psrt.explain.units import read_bytes, read_count
     from psrt.explain.values import rank_of, read_example, read_order
 
-    subject = subjects()[what]
-    if given.order is not None and not subject.ordered:
-        raise ConfigError(f"order: {what} has none to choose; ring has")
-    if given.root is not None and not subject.rooted:
-        raise ConfigError(f"root: {what} has none to choose; broadcast has")
+    schedule = SCHEDULES[what]
+    if given.order is not None and not (isinstance(schedule, Algorithm) and schedule.ordered):
+        having = ", ".join(name for name, row in ALGORITHMS.items() if row.ordered)
+        raise ConfigError(f"order: {what} has none to choose; {having} has")
+    if given.root is not None and not schedule.rooted:
+        having = ", ".join(name for name, row in PHASES.items() if row.rooted)
+        raise ConfigError(f"root: {what} has none to choose; {having} have")
     if given.values is None:
         example = None
         size = read_count("ranks", given.ranks or "4", least=1, most=MOST_RANKS)
@@ -128,7 +126,7 @@ def _told(what: str, given: argparse.Namespace) -> Telling:
         example = read_example(given.values)
         names, size, n = example.names, len(example.names), example.n
     return explain(
-        subject,
+        schedule,
         size=size,
         n=n,
         costs=costs_of(given),

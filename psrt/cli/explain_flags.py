@@ -7,16 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from psrt.cli.flags import FlagParser
+from psrt.collective import OPS
 from psrt.config.knobs import Knob, dashed, knobs_of, read
 from psrt.config.modes import MODES
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from psrt.collective.analysis.cost import Costs
+    from psrt.collective.costs import Costs
 
-#: Operations, as in ``psrt.collective.OPS``, which needs numpy.
-OPS = ("sum", "mean", "min", "max", "prod")
 #: Knobs of a mode that show in a timeline.
 _SHOWN = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.drawn)
 #: Defaults of a timeline.
@@ -34,7 +33,7 @@ def schedule_parser(what: str) -> FlagParser:
     add("--ranks", metavar="N", help="how many take part (4)")
     add("--bytes", metavar="BYTES", help="of each rank's vector of float32: 64K, 1M, 1G (1M)")
     add("--values", metavar="FILE", help="CSV: a line per rank, its name, then its numbers")
-    add("--op", choices=OPS, default="sum", help="what is done to the numbers (sum)")
+    add("--op", choices=tuple(OPS), default="sum", help="what is done to the numbers (sum)")
     add("--order", metavar="A,B,...", help="the ranks in the order of the ring (as they come)")
     add("--root", metavar="A", help="the root, where there is one (the first)")
     add("--all", action="store_true", help="leave nothing out, however long it gets")

@@ -9,7 +9,7 @@ from typing import Any
 
 from psrt.cli.flags import LENGTHS, values_of
 from psrt.collective import ALGORITHMS
-from psrt.collective.analysis.pick import AUTO, LIBRARY, NODE
+from psrt.collective.registry import AUTO, LIBRARY, NODE
 from psrt.config import TrainConfig
 from psrt.config.checks import first_miss
 from psrt.config.knobs import knobs_of

@@ -1,50 +1,82 @@
-"""What an all-reduce may do to p numbers. Pure: numpy functions and names.
+"""What an all-reduce may do to p numbers, one row each. Pure; numpy is met when one is used.
 
 Every operation folds two values at a time and is associative and commutative in exact arithmetic;
 in floating point only commutative, which is why the order of the schedule shows in the last bits
-and why promise 2 of ``step.py`` needs its proof.
+and why promise 2 of ``step.py`` needs its proof. The bitwise ones are exact, and for integers only.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-#: A contiguous array of float16/32/64 or int32/64.
-Numbers = np.ndarray[Any, np.dtype[Any]]
+    #: A contiguous array of float16/32/64 or int32/64.
+    Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
-
-def _as_it_is(folded: Numbers, size: int) -> None:
-    """Leave the fold as it is: it is the result."""
-
-
-def _divide(folded: Numbers, size: int) -> None:
-    """Turn a sum into a mean, in place."""
-    if np.issubdtype(folded.dtype, np.integer):
-        np.floor_divide(folded, size, out=folded)
-    else:
-        np.true_divide(folded, size, out=folded)
+#: Whole numbers below this are exact; products beyond it go on in float64.
+_EXACT = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """How two contributions become one, and what becomes of the last of them.
 
+    >>> import numpy as np
     >>> numbers = np.array([7, -7])
     >>> OPS["mean"].finish(numbers, 2)
     >>> numbers.tolist()
     [3, -4]
+    >>> int(OPS["xor"].ufunc(6, 3)), OPS["xor"].of_two(6, 3)
+    (5, 5)
     """
 
     name: str
-    #: Folds two arrays element by element; takes ``out``.
-    ufunc: np.ufunc
-    #: ``(folded, size)``: turns the fold of ``size`` contributions into the result, in place.
-    #: Every element must be finished exactly once on every rank.
-    finish: Callable[[Numbers, int], None]
+    #: Name of the numpy function that folds two arrays element by element.
+    function: str
+    #: The same for two numbers of Python.
+    of_two: Callable[[Any, Any], Any]
+    #: Stands between two numbers in print; empty: the name stands before them.
+    sign: str = ""
+    #: Whether the fold of all is divided by their number.
+    divides: bool = False
+    #: Whether it knows integers only.
+    integers: bool = False
+
+    @property
+    def ufunc(self) -> np.ufunc:
+        """What folds two arrays element by element; takes ``out``."""
+        import numpy as np
+
+        found: np.ufunc = getattr(np, self.function)
+        return found
+
+    def finish(self, folded: Numbers, size: int) -> None:
+        """Turn the fold of ``size`` contributions into the result, in place.
+
+        Every element must be finished exactly once on every rank.
+        """
+        if self.divides:
+            import numpy as np
+
+            divide = np.floor_divide if folded.dtype.kind in "iu" else np.true_divide
+            divide(folded, size, out=folded)
+
+    def takes(self, dtype: npt.DTypeLike) -> bool:
+        """Return whether it knows a type."""
+        import numpy as np
+
+        return not self.integers or np.dtype(dtype).kind in "iu"
+
+
+def _product(one: float, other: float) -> float:
+    product = one * other
+    return product if -_EXACT < product < _EXACT else float(product)
 
 
 #: By name. ``mean`` is the sum, then divided by p: integers by floor division, so that the result
@@ -53,10 +85,13 @@ class Operation:
 OPS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation("sum", np.add, _as_it_is),
-        Operation("mean", np.add, _divide),
-        Operation("min", np.minimum, _as_it_is),
-        Operation("max", np.maximum, _as_it_is),
-        Operation("prod", np.multiply, _as_it_is),
+        Operation("sum", "add", operator.add, "+"),
+        Operation("mean", "add", operator.add, "+", divides=True),
+        Operation("min", "minimum", min),
+        Operation("max", "maximum", max),
+        Operation("prod", "multiply", _product, "×"),
+        Operation("and", "bitwise_and", operator.and_, integers=True),
+        Operation("or", "bitwise_or", operator.or_, integers=True),
+        Operation("xor", "bitwise_xor", operator.xor, integers=True),
     )
 }

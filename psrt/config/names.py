@@ -4,31 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from psrt.collective.registry import ALL_REDUCES
+
 #: Where the servers are put among the ranks.
 PLACEMENTS: Final = ("spread", "first", "last")
 
-#: Schedules of an all-reduce among all ranks, as in ``psrt.collective.ALGORITHMS``.
-SCHEDULES: Final = (
-    "naive",
-    "root",
-    "ring",
-    "segmented-ring",
-    "tree",
-    "double-tree",
-    "butterfly",
-    "halving-doubling",
-    "halving-doubling-blocks",
-)
-
 #: All-reduces: ``auto`` picks one, ``node`` is the shared memory of a host, ``mpi`` the library's
 #: own, ``node+`` a schedule is shared memory inside hosts and the schedule between them.
-ALLREDUCE_NAMES: Final = (
-    "auto",
-    "node",
-    "mpi",
-    *SCHEDULES,
-    *(f"node+{name}" for name in SCHEDULES),
-)
+ALLREDUCE_NAMES: Final = ALL_REDUCES
 
 #: Bytes of gradient that are summed at once at least: long enough for its messages to cost more
 #: by their bytes than by their number, and a small part of the models that are worth cutting.

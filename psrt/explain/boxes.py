@@ -42,7 +42,7 @@ class Boxes:
     def _columns(self) -> int:
         """Return how many boxes stand side by side."""
         size = self._telling.size
-        if self._telling.subject.kind == "all-to-all" and self._count == size * size:
+        if self._telling.schedule.kind == "all-to-all" and self._count == size * size:
             return size  # the vector is a table of blocks: rows are sent, columns are received
         return min(max(self._count, 1), _ABREAST)
 

@@ -1,6 +1,6 @@
 """Which all-reduce is the fastest where: predicted times over numbers of ranks and bytes. Pure.
 
-The times are those of ``psrt.collective.analysis.closed_forms`` for float32, every message
+The times are those of the closed forms for float32, every message
 costing the same, as between hosts of one rank each.
 """
 
@@ -12,8 +12,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from psrt.collective.analysis.choose import fastest
-from psrt.collective.analysis.closed_forms import CLOSED_FORMS, closed_form
-from psrt.collective.analysis.cost import Costs, lower_bounds
+from psrt.collective.analysis.cost import lower_bounds
+from psrt.collective.costs import Costs
+from psrt.collective.registry import ALGORITHMS
 from psrt.explain.telling import ITEMSIZE
 
 #: How closely a crossover is found: to the 64th part of its bytes.
@@ -43,7 +44,7 @@ class Row:
 
     @property
     def best(self) -> str:
-        """The fastest algorithm; of several the first in the order of ``CLOSED_FORMS``."""
+        """The fastest algorithm; of several the first in the order of ``ALGORITHMS``."""
         return fastest(self.seconds)
 
 
@@ -100,7 +101,8 @@ def compare(ranks: Sequence[int], sizes: Sequence[int], costs: Costs) -> Compari
 
 def _times(ranks: int, nbytes: int, costs: Costs) -> dict[str, float]:
     return {
-        name: closed_form(name, ranks, nbytes, costs, itemsize=ITEMSIZE) for name in CLOSED_FORMS
+        name: row.seconds(ranks, nbytes, costs, itemsize=ITEMSIZE)
+        for name, row in ALGORITHMS.items()
     }
 
 

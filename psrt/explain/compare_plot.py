@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from psrt.collective.analysis.closed_forms import CLOSED_FORMS
+from psrt.collective.registry import ALGORITHMS
 from psrt.errors import ConfigError
 from psrt.explain.compare import Comparison, compare
 from psrt.report.figure import blank, save
@@ -21,18 +21,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Colour and dashes of each algorithm.
-_STYLES = {
-    "butterfly": ("#009E73", "-"),
-    "halving-doubling": ("#D55E00", "-"),
-    "halving-doubling-blocks": ("#CC79A7", "--"),
-    "ring": ("#0072B2", "-"),
-    "segmented-ring": ("#56B4E9", "--"),
-    "tree": ("#E69F00", "-"),
-    "double-tree": ("#B8A800", "--"),
-    "naive": ("#777777", "-"),
-    "root": ("#AAAAAA", "--"),
-}
+#: By position in the registry, then again with dots.
+_COLOURS = (
+    "#009E73", "#D55E00", "#0072B2", "#56B4E9", "#E69F00", "#B8A800", "#CC79A7", "#777777",
+    "#AAAAAA",
+)  # fmt: skip
 #: Most panels of times; with more numbers of ranks they are spread over them.
 _PANELS = 3
 #: Sizes that a curve is drawn through, from the smallest to the largest.
@@ -79,6 +72,14 @@ def plot(comparison: Comparison, path: str | PathLike[str]) -> None:
     save(figure, path)
 
 
+def _style(name: str) -> tuple[str, str]:
+    """Return the colour and dashes of an algorithm, dashed where it is a variant of another."""
+    index = list(ALGORITHMS).index(name)
+    variant = any(other in name for other in ALGORITHMS if other != name)
+    dashes = ":" if index >= len(_COLOURS) else "--" if variant else "-"
+    return _COLOURS[index % len(_COLOURS)], dashes
+
+
 def _between(low: int, high: int) -> list[int]:
     """Return sizes that are even on a logarithmic axis, rising."""
     return sorted({round(low * (high / low) ** (i / (_FINE - 1))) for i in range(_FINE)})
@@ -99,8 +100,8 @@ def _times(axes: Axes, fine: Comparison, ranks: int) -> None:
     """
     rows = fine.of(ranks)
     sizes = [row.nbytes for row in rows]
-    for name in CLOSED_FORMS:
-        colour, dashes = _STYLES[name]
+    for name in ALGORITHMS:
+        colour, dashes = _style(name)
         times = [row.seconds[name] / row.least for row in rows]
         axes.plot(sizes, times, color=colour, linestyle=dashes, linewidth=1.6, label=name)
         won = [t if row.best == name else math.nan for t, row in zip(times, rows, strict=True)]
@@ -123,7 +124,7 @@ def _map(axes: Axes, comparison: Comparison, ranks: Sequence[int]) -> None:
     low, high = comparison.sizes[0], comparison.sizes[-1]
     for y, p in enumerate(ranks):
         for name, first, last in comparison.stretches(p):
-            axes.barh(y, last - first, left=first, height=0.92, color=_STYLES[name][0], linewidth=0)
+            axes.barh(y, last - first, left=first, height=0.92, color=_style(name)[0], linewidth=0)
             if last / first > (high / low) ** _ROOM:
                 axes.text(
                     (first * last) ** 0.5, y, name, ha="center", va="center", color="white",

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from psrt.collective.analysis.closed_forms import CLOSED_FORMS
+from psrt.collective.registry import ALGORITHMS
 from psrt.explain.compare import Comparison, Row
 from psrt.explain.telling import ITEMSIZE
 from psrt.units import size_text, time_text
@@ -86,7 +86,7 @@ def _ranks(ranks: int) -> str:
 
 def _table(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of a table: a row per size, a column per algorithm, the bound last."""
-    header = _header(["bytes", *(f"{name} " for name in CLOSED_FORMS), "least "])
+    header = _header(["bytes", *(f"{name} " for name in ALGORITHMS), "least "])
     body = [[size_text(row.nbytes), *_cells(row), f"{time_text(row.least)} "] for row in rows]
     widths = [max(map(len, column)) for column in zip(*header, *body, strict=True)]
     for cells in (*header, *body):
@@ -104,5 +104,5 @@ def _header(names: list[str]) -> list[list[str]]:
 
 def _cells(row: Row) -> Iterator[str]:
     best = row.best
-    for name in CLOSED_FORMS:
+    for name in ALGORITHMS:
         yield time_text(row.seconds[name]) + (_BEST if name == best else " ")

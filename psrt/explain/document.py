@@ -42,8 +42,8 @@ def as_document(telling: Telling) -> dict[str, Any]:
     story = telling.story
     return {
         "format": FORMAT,
-        "name": telling.subject.name,
-        "kind": telling.subject.kind,
+        "name": telling.schedule.name,
+        "kind": telling.schedule.kind,
         "op": telling.op,
         "ranks": list(telling.names),
         "order": None if telling.order is None else list(telling.order),

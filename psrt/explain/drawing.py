@@ -209,9 +209,9 @@ def _rows(telling: Telling) -> list[_Row]:
 
 
 def _title(telling: Telling) -> str:
-    kind = telling.subject.kind
-    of = "" if kind == telling.subject.name else f" ({kind}, {telling.op})"
-    return f"{telling.subject.name} of {telling.size} rank{'s' if telling.size > 1 else ''}{of}"
+    kind = telling.schedule.kind
+    of = "" if kind == telling.schedule.name else f" ({kind}, {telling.op})"
+    return f"{telling.schedule.name} of {telling.size} rank{'s' if telling.size > 1 else ''}{of}"
 
 
 def _facts(telling: Telling) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from psrt.explain.names import numbers, ranges
 from psrt.explain.phrases import place_text, symbol_text
 from psrt.explain.story import Holding
-from psrt.explain.telling import Telling
+from psrt.explain.telling import Telling, overlaps
 from psrt.units import size_text, time_text
 
 #: Ranks whose results are told one by one.
@@ -72,7 +72,7 @@ def totals_text(telling: Telling) -> str:
         f"at α = {time_text(costs.alpha)} a message, β = {_rate(costs.beta)} on the wire, "
         f"γ = {_rate(costs.gamma)} combined"
     )
-    if telling.subject.overlaps:
+    if overlaps(telling.schedule):
         lines.append("what has come is combined while the next bytes are on their way")
     return "\n".join(lines)
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psrt.collective import OPS
 from psrt.explain.names import COMPLETE, numbers, ranges, spelt, sum_of
 from psrt.explain.story import Holding, Hop
 from psrt.explain.telling import Telling
-
-#: What an operation makes of two numbers, in print.
-_SIGNS = {"sum": " + ", "mean": " + ", "prod": " × "}
 
 
 def hop_text(telling: Telling, hop: Hop) -> tuple[str, str]:
@@ -76,8 +74,8 @@ def _sums(telling: Telling, hop: Hop) -> str:
         return after
     # What came stands first, as a person adds it up; the operations commute.
     came, had = (_contents(telling, hop.receive, held) for held in (hop.carried, hop.before))
-    if telling.op in _SIGNS:
-        return f"{came}{_SIGNS[telling.op]}{had} = {after}"
+    if sign := OPS[telling.op].sign:
+        return f"{came} {sign} {had} = {after}"
     return f"{telling.op} of {came} and {had} = {after}"
 
 

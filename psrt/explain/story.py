@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from psrt.collective.ops import OPS
+from psrt.collective.spec import CollectiveSpec
 from psrt.collective.step import Step
-from psrt.collective.task import Task
 from psrt.errors import ProtocolError
 from psrt.explain.cells import Cells
 from psrt.partition import Span
@@ -22,23 +23,8 @@ from psrt.partition import Span
 Number = int | float
 Fold = Callable[[Number, Number], Number]
 
-#: Whole numbers below this are exact; products beyond it go on in float64.
-_EXACT = 2**63
-
-
-def _product(one: Number, other: Number) -> Number:
-    product = one * other
-    return product if -_EXACT < product < _EXACT else float(product)
-
-
 #: Operation → what it folds two numbers with; a mean is a sum that is divided at the end.
-FOLDS: dict[str, Fold] = {
-    "sum": operator.add,
-    "mean": operator.add,
-    "min": min,
-    "max": max,
-    "prod": _product,
-}
+FOLDS: dict[str, Fold] = {op.name: op.of_two for op in OPS.values()}
 
 
 class Holding(NamedTuple):
@@ -84,7 +70,7 @@ class Hop:
 class Story:
     """All that happens, in order."""
 
-    task: Task
+    task: CollectiveSpec
     cells: Cells
     #: By round, and within a round by source, local steps last.
     hops: tuple[Hop, ...]
@@ -100,7 +86,7 @@ class Story:
     @property
     def folds(self) -> bool:
         """Whether the collective adds up, rather than only moving numbers about."""
-        return any(owed.source is None for rank in self.task.owed for owed in rank)
+        return self.task.folds
 
     def by_round(self) -> Iterator[tuple[int, tuple[Hop, ...]]]:
         """Yield each round's number and hops."""
@@ -114,7 +100,7 @@ class Story:
 
 def tell(
     plan: Sequence[Sequence[Step]],
-    task: Task,
+    task: CollectiveSpec,
     values: Sequence[Sequence[Number]] | None = None,
     fold: Fold = operator.add,
     order: Sequence[int] | None = None,
@@ -146,7 +132,7 @@ def tell(
 
 
 def _start(
-    task: Task, cells: Cells, rank: int, values: Sequence[Sequence[Number]] | None
+    task: CollectiveSpec, cells: Cells, rank: int, values: Sequence[Sequence[Number]] | None
 ) -> Holdings:
     """Return what a rank's own numbers are in."""
     holdings: Holdings = [None] * len(cells.spans)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
-from psrt.collective.analysis.cost import Costs
+from psrt.collective import OPS, Algorithm, Schedule, Step
+from psrt.collective.costs import Costs
 from psrt.errors import ConfigError
 from psrt.explain.names import default_names
 from psrt.explain.story import FOLDS, Holding, Number, Story, tell
-from psrt.explain.subject import Subject
 from psrt.explain.totals import Totals, total
 from psrt.explain.values import Example
 
@@ -17,6 +19,8 @@ from psrt.explain.values import Example
 ITEMSIZE = 4
 #: Most ranks that are told one by one; `psrt explain compare` prices more.
 MOST_RANKS = 256
+#: Most steps of all ranks together; so many take seconds to tell.
+MOST_STEPS = 200_000
 #: Most numbers of an example; beyond, nobody can follow them.
 MOST_NUMBERS = 65_536
 
@@ -25,7 +29,7 @@ MOST_NUMBERS = 65_536
 class Telling:
     """One schedule, explained for some ranks."""
 
-    subject: Subject
+    schedule: Schedule
     story: Story
     totals: Totals
     #: By rank.
@@ -64,7 +68,7 @@ class Telling:
 
 
 def explain(
-    subject: Subject,
+    schedule: Schedule,
     *,
     size: int,
     n: int,
@@ -77,7 +81,7 @@ def explain(
     """Tell what a schedule does.
 
     Args:
-        subject: the schedule.
+        schedule: a row of the registry.
         size: ranks.
         n: elements of the vector.
         costs: of the machine whose time is predicted.
@@ -96,23 +100,54 @@ def explain(
         )
     if example is not None and size * n > MOST_NUMBERS:
         raise ConfigError(f"an example has at most {MOST_NUMBERS} numbers, got {size * n}")
-    plan = subject.plan(size, n, root=root, order=order)
-    task = subject.task(size, n, root=root)
     values: Sequence[Sequence[Number]] | None = None if example is None else example.values
+    if OPS[op].integers and any(isinstance(x, float) for row in values or () for x in row):
+        raise ConfigError(f"{op} is for integers, the example has other numbers")
+    plan = _plan(schedule, size, n, root, order)
+    task = schedule.spec(size, n, root)
     story = tell(plan, task, values, FOLDS[op], order)
-    totals = total(
-        subject.kind, plan, n=n, itemsize=ITEMSIZE, costs=costs, overlap=subject.overlaps
-    )
+    totals = total(schedule, plan, n=n, itemsize=ITEMSIZE, costs=costs, overlap=overlaps(schedule))
     return Telling(
-        subject=subject,
+        schedule=schedule,
         story=story,
         totals=totals,
         names=default_names(size) if example is None else example.names,
         op=op,
         order=order,
-        root=root if subject.rooted else None,
+        root=root if schedule.rooted else None,
         numbered=example is not None,
     )
+
+
+def overlaps(schedule: Schedule) -> bool:
+    """Return whether an executor may combine beside the next step."""
+    return isinstance(schedule, Algorithm) and schedule.overlaps
+
+
+def _plan(
+    schedule: Schedule, size: int, n: int, root: int, order: Sequence[int] | None
+) -> list[list[Step]]:
+    """Return the steps of all ranks.
+
+    Raises:
+        ConfigError: for more steps than can be told.
+    """
+    steps: Callable[..., Iterator[Step]] = schedule
+    if order is not None:
+        steps = partial(schedule.steps, order=order)
+    last = (root,) if schedule.rooted else ()
+    plan: list[list[Step]] = []
+    left = MOST_STEPS
+    for rank in range(size):
+        # Not all of them first: there may be more than fit into memory.
+        plan.append(list(islice(steps(rank, size, n, *last), left + 1)))
+        left -= len(plan[-1])
+        if left < 0:
+            raise ConfigError(
+                f"{schedule.name} of {size} ranks and {n} elements takes more than {MOST_STEPS} "
+                "steps; explain it on fewer ranks or fewer bytes"
+            )
+    return plan
 
 
 def _divided(value: Number, size: int) -> Number:

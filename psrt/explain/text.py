@@ -34,12 +34,12 @@ def as_text(telling: Telling, *, everything: bool = False) -> str:
 
 
 def _heading(telling: Telling) -> str:
-    subject, story = telling.subject, telling.story
+    schedule, story = telling.schedule, telling.story
     size, n = telling.size, telling.n
     whose = " ".join(telling.names) if size <= 26 else f"{telling.names[0]} to {telling.names[-1]}"
-    kind = f", an {subject.kind}" if subject.kind != subject.name else ""
-    lines = [f"{subject.name}{kind} of {size} rank{'s' if size > 1 else ''}: {whose}"]
-    lines.append(f"  {subject.summary}")
+    kind = f", an {schedule.kind}" if schedule.kind != schedule.name else ""
+    lines = [f"{schedule.name}{kind} of {size} rank{'s' if size > 1 else ''}: {whose}"]
+    lines.append(f"  {schedule.summary}")
     if telling.order is not None:
         ring = [telling.names[rank] for rank in (*telling.order, telling.order[0])]
         lines.append(f"  ring: {' → '.join(ring)}")

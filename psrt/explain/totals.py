@@ -31,23 +31,12 @@ and experience", Concurrency and Computation 19(13), 2007, table 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psrt.collective import Step
-from psrt.collective.analysis.cost import Bounds, Costs, Price, price
-
-#: Kind → bytes that some rank must send or receive, and combine, as shares of n, given p ≥ 2.
-_SHARES: dict[str, Callable[[int], tuple[float, float]]] = {
-    "all-reduce": lambda p: (2 * (p - 1) / p, (p - 1) / p),
-    "reduce-scatter": lambda p: ((p - 1) / p, (p - 1) / p),
-    "all-gather": lambda p: ((p - 1) / p, 0.0),
-    "reduce": lambda p: (1.0, (p - 1) / p),
-    "broadcast": lambda p: (1.0, 0.0),
-    "scatter": lambda p: ((p - 1) / p, 0.0),
-    "gather": lambda p: ((p - 1) / p, 0.0),
-    "all-to-all": lambda p: ((p - 1) / p**2, 0.0),
-}
+from psrt.collective import Schedule, Step
+from psrt.collective.analysis.cost import Bounds, Price, price
+from psrt.collective.costs import Costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +72,21 @@ class Totals:
         return self.price.seconds / self.bounds.seconds if self.bounds.seconds else 1.0
 
 
-def least(kind: str, size: int, nbytes: float) -> Least:
+def least(schedule: Schedule, size: int, nbytes: float) -> Least:
     """Return the lower bounds of a kind of collective.
 
-    >>> least("all-reduce", 4, 1000)
+    >>> from psrt.collective import ALGORITHMS
+    >>> least(ALGORITHMS["ring"], 4, 1000)
     Least(rounds=2, moved=1500.0, combined=750.0)
     """
     if size == 1 or nbytes == 0:
         return Least(0, 0.0, 0.0)
-    moved, combined = _SHARES[kind](size)
+    moved, combined = schedule.least(size)
     return Least((size - 1).bit_length(), moved * nbytes, combined * nbytes)
 
 
 def total(
-    kind: str,
+    schedule: Schedule,
     plan: Sequence[Sequence[Step]],
     *,
     n: int,
@@ -107,7 +97,7 @@ def total(
     """Price a plan.
 
     Args:
-        kind: a key of the table above.
+        schedule: that the plan is of.
         plan: by rank, its steps.
         n: elements of the vector.
         itemsize: bytes of one.
@@ -118,7 +108,7 @@ def total(
     def alone(beta: float, gamma: float) -> float:
         return price(plan, itemsize, Costs(0.0, beta, gamma), overlap=overlap).seconds
 
-    bound = least(kind, len(plan), n * itemsize)
+    bound = least(schedule, len(plan), n * itemsize)
     priced = price(plan, itemsize, costs, overlap=overlap)
     return Totals(
         price=priced,

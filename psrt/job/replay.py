@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from psrt.collective.analysis.pick import NODE, PLUS
+from psrt.collective.registry import NODE, PLUS
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, ReplayError
 from psrt.files import read_text

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from psrt.collective import ALGORITHMS, OPS
+from psrt.collective import OPS
 from psrt.collective.analysis.choose import Choice
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
-from psrt.collective.analysis.pick import AUTO, LIBRARY, NODE, PLUS, library_reduces, pick
+from psrt.collective.analysis.pick import library_reduces, pick
+from psrt.collective.registry import ALL_REDUCES, AUTO, LIBRARY
 from psrt.errors import ConfigError
 from psrt.partition import Span, even_spans
 
@@ -472,9 +473,10 @@ class Group:
             return f"unknown operation {op!r}, expected one of {', '.join(OPS)}"
         if not isinstance(root, (int, np.integer)) or not 0 <= root < self.size:
             return f"root {root} is none of {self.size} ranks"
-        names = (AUTO, NODE, LIBRARY, *ALGORITHMS, *(PLUS + name for name in ALGORITHMS))
-        if algorithm not in names:
-            return f"unknown algorithm {algorithm!r}, expected one of {', '.join(names)}"
+        if not OPS[op].takes(buf.dtype):
+            return f"{op} is for integers, got {buf.dtype}"
+        if algorithm not in ALL_REDUCES:
+            return f"unknown algorithm {algorithm!r}, expected one of {', '.join(ALL_REDUCES)}"
         if algorithm == LIBRARY and not library_reduces(buf.dtype):
             return f"MPI has no reduction for {buf.dtype}; take another algorithm"
         return ""

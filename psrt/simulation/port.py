@@ -15,7 +15,7 @@ import numpy as np
 
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import choose
-from psrt.collective.analysis.pick import AUTO, LIBRARY, NODE
+from psrt.collective.registry import AUTO, LIBRARY, NODE
 from psrt.errors import ConfigError
 from psrt.messages import Message, Params, Push, Report
 from psrt.partition import Span

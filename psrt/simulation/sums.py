@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from psrt.collective import ALGORITHMS
-from psrt.collective.analysis.pick import LIBRARY
+from psrt.collective.registry import LIBRARY
 from psrt.partition import Span, even_spans
 from psrt.simulation.folds import BySchedule, by_owners, in_worker_order
 from psrt.simulation.gathering import Fold

@@ -14,7 +14,7 @@ from psrt.partition import even_spans
 pytestmark = pytest.mark.mpi
 NODES = ["auto", "node", *(f"node+{name}" for name in ALGORITHMS)]
 NAMES = [*NODES, "mpi", *ALGORITHMS]
-PAIRS = list(itertools.product(OPS, DTYPES))
+PAIRS = [(op, dtype) for op, dtype in itertools.product(OPS, DTYPES) if OPS[op].takes(dtype)]
 #: Elements of a window that views are taken from, and where they begin.
 ROOM, OFFSET = 5000, 13
 
@@ -107,7 +107,8 @@ def test_all_ranks_get_the_same_bits_in_every_run(open_group, same_bits, host):
     rows[5::331] = np.nan if group.rank % 2 else -np.nan
     rows[1::503] = np.inf
     windows = {dtype: group.empty(4500, dtype) for dtype in ("float16", "float32", "float64")}
-    turns = itertools.cycle(itertools.product(OPS, windows))
+    ops = [op for op in OPS if OPS[op].takes(float)]
+    turns = itertools.cycle(itertools.product(ops, windows))
     for name, n in itertools.product([*NODES, *ALGORITHMS], [11, 4500]):
         op, dtype = next(turns)
         mine, window = rows.astype(dtype), windows[dtype]

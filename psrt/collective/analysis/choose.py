@@ -6,7 +6,7 @@ What there is to choose from depends on where the ranks are:
 ranks                                  candidates
 =====================================  ========================================================
 on one host                            ``node``, and ``mpi`` where the library was measured
-on several hosts, one each             every schedule of ``closed_forms``
+on several hosts, one each             every schedule of ``ALGORITHMS``
 on several hosts, several on some      the same over all ranks, and ``node+NAME``: inside a host
                                        by shared memory, between hosts by the schedule NAME
 =====================================  ========================================================
@@ -23,8 +23,7 @@ one pair of ranks that have it to themselves.
 - ``node+NAME``: every host offers as many lanes as the smallest host has ranks, and lane i runs
   NAME over all hosts with the i-th slice of the vector. So each lane sends 1/lanes of the bytes
   over 1/lanes of the wire, and combines 1/lanes of them on a core that it may have to share.
-- A schedule over all ranks: in a ring and in the trees about one rank of a host talks to another
-  host at a time, as the ranks of a host follow each other. In the others all of them do at once
+- A schedule over all ranks: where it is ``crowded`` all ranks of a host talk to other hosts at once
   and share the wire. Each message is priced as one between hosts, so these are predicted to be
   somewhat slower than they are.
 
@@ -39,17 +38,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from psrt.collective.analysis.closed_forms import CLOSED_FORMS, closed_form
-from psrt.collective.analysis.cost import Costs
 from psrt.collective.analysis.machine import MachineCosts
+from psrt.collective.costs import Costs
+from psrt.collective.registry import ALGORITHMS, LIBRARY, NODE, PLUS
+from psrt.collective.schedule import Algorithm
 from psrt.errors import ConfigError
 from psrt.units import plural, size_text, time_text
 
 #: How much faster than ``node`` the library must be to be taken: more than 10 %.
 _CLEARLY = 1.1
-_NODE = "node+"
-#: Schedules in which all ranks of a host talk to other hosts at once.
-_CROWDED = {"naive", "butterfly", "halving-doubling", "halving-doubling-blocks"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +68,7 @@ def choose(
     costs: MachineCosts,
     *,
     dtype_ok_for_library: bool = True,
+    shared_memory: bool = False,
 ) -> Choice:
     """Choose an all-reduce.
 
@@ -80,6 +78,7 @@ def choose(
         itemsize: bytes of an element.
         costs: of the machine.
         dtype_ok_for_library: whether the library knows the type; mostly it has no float16.
+        shared_memory: whether the ranks of a host shall fold in shared memory on several hosts.
 
     Raises:
         ConfigError: if there is no host, or one without ranks.
@@ -93,26 +92,27 @@ def choose(
     if not hosts or min(hosts) < 1:
         raise ConfigError(f"ranks on each host {list(hosts)}, expected at least 1 each")
     if sum(hosts) == 1:
-        return Choice(next(iter(CLOSED_FORMS)), 0.0, "1 rank: nothing to sum")
+        return Choice(next(iter(ALGORITHMS)), 0.0, "1 rank: nothing to sum")
 
     def times_of(names: Iterable[str]) -> dict[str, float]:
         times = {name: predict(name, hosts, nbytes, itemsize, costs) for name in names}
         return {name: time for name, time in times.items() if time is not None}
 
     what = f"{size_text(nbytes)} on {sum(hosts)} ranks of {plural(len(hosts), 'host')}"
-    through_nodes = [f"node+{name}" for name in CLOSED_FORMS if max(hosts) > 1]
     if len(hosts) > 1:
-        times = times_of([*CLOSED_FORMS, *through_nodes])
+        alone = max(hosts) == 1 and not shared_memory
+        through_nodes = () if alone else [PLUS + name for name in ALGORITHMS]
+        times = times_of([*(() if shared_memory else ALGORITHMS), *through_nodes])
         best = fastest(times)
         slower = (name for name in times if not math.isclose(times[name], times[best]))
         return _choice(best, sorted(slower, key=times.__getitem__)[:2], times, what)
-    messages = times_of(CLOSED_FORMS)
+    messages = times_of(ALGORITHMS)
     best_of_messages = fastest(messages)
-    times = messages | times_of(["node", "mpi"] if dtype_ok_for_library else ["node"])
-    if times["node"] > _CLEARLY * times.get("mpi", math.inf):
-        return _choice("mpi", ["node", best_of_messages], times, what)
-    others = [best_of_messages, *({"mpi"} & times.keys())]
-    return _choice("node", others, times, what)
+    times = messages | times_of([NODE, LIBRARY] if dtype_ok_for_library else [NODE])
+    if times[NODE] > _CLEARLY * times.get(LIBRARY, math.inf):
+        return _choice(LIBRARY, [NODE, best_of_messages], times, what)
+    others = [best_of_messages, *({LIBRARY} & times.keys())]
+    return _choice(NODE, others, times, what)
 
 
 def predict(
@@ -132,20 +132,21 @@ def predict(
         ConfigError: if there is no such schedule.
     """
     alone = len(hosts) == 1
-    if algorithm == "mpi":
+    if algorithm == LIBRARY:
         return costs.library_seconds(hosts[0], nbytes) if alone else None
-    if algorithm == "node":
+    if algorithm == NODE:
         return costs.node.seconds(hosts[0], nbytes, costs.cores) if alone else None
-    if algorithm.startswith(_NODE):
-        return _through_nodes(algorithm.removeprefix(_NODE), hosts, nbytes, itemsize, costs)
+    if algorithm.startswith(PLUS):
+        return _through_nodes(algorithm.removeprefix(PLUS), hosts, nbytes, itemsize, costs)
     most, turns = max(hosts), costs.queue(max(hosts))
+    row = _row(algorithm)
     if alone:
         wire = costs.inside
         shared = Costs(turns * wire.alpha, turns * wire.beta, turns * wire.gamma)
     else:
-        wire, share = costs.between, most if algorithm in _CROWDED else 1
+        wire, share = costs.between, most if row.crowded else 1
         shared = Costs(wire.alpha, share * wire.beta, turns * wire.gamma)
-    return closed_form(algorithm, sum(hosts), nbytes, shared, itemsize=itemsize)
+    return row.seconds(sum(hosts), nbytes, shared, itemsize=itemsize)
 
 
 def _through_nodes(
@@ -154,8 +155,14 @@ def _through_nodes(
     """Return the seconds of a fold inside all hosts and of ``name`` between them."""
     wire, lanes = costs.between, min(hosts)
     lane = Costs(wire.alpha, lanes * wire.beta, costs.queue(lanes) * wire.gamma)
-    across = closed_form(name, len(hosts), nbytes / lanes, lane, itemsize=itemsize)
+    across = _row(name).seconds(len(hosts), nbytes / lanes, lane, itemsize=itemsize)
     return costs.node.seconds(max(hosts), nbytes, costs.cores) + across
+
+
+def _row(name: str) -> Algorithm:
+    if name not in ALGORITHMS:
+        raise ConfigError(f"no all-reduce {name!r}, expected one of {', '.join(ALGORITHMS)}")
+    return ALGORITHMS[name]
 
 
 def _choice(best: str, others: Sequence[str], times: Mapping[str, float], what: str) -> Choice:
@@ -163,7 +170,7 @@ def _choice(best: str, others: Sequence[str], times: Mapping[str, float], what: 
     parts = [f"{best}: {time_text(times[best])} predicted for {what}"]
     for name in others:
         faster = times[name] < times[best] and not math.isclose(times[name], times[best])
-        but = "not 10 % faster" if name == "mpi" else "no messages inside a host"
+        but = "not 10 % faster" if name == LIBRARY else "no messages inside a host"
         parts.append(f"{name} {time_text(times[name])}" + f", but {but}" * faster)
     return Choice(best, times[best], "; ".join(parts))
 

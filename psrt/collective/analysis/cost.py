@@ -9,7 +9,7 @@ A schedule is run on clocks instead of numbers. In the α-β-γ model of a netwo
 
 Each rank takes its steps in order, on its own clock, and waits for its peers exactly where the
 schedule makes it wait (`clocks`). The price is the latest clock, with no formula in between:
-`closed_forms` has the formulas, and the tests hold the two against each other.
+the closed forms in the files of the schedules are held against it by the tests.
 
 **Lower bounds**, for any all-reduce of n bytes in this model:
 
@@ -35,19 +35,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psrt.collective.analysis.clocks import Clocks
+from psrt.collective.costs import Costs
 from psrt.collective.step import Step
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What the machine takes, in seconds."""
-
-    #: α, per message.
-    alpha: float
-    #: β, per byte on the wire.
-    beta: float
-    #: γ, per byte combined.
-    gamma: float
 
 
 @dataclass(frozen=True, slots=True)

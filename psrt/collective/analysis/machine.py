@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import Any
 
-from psrt.collective.analysis.cost import Costs
+from psrt.collective.costs import Costs
 from psrt.errors import ConfigError
 
 #: More seconds than anything here takes; a file that says so is broken.

@@ -9,15 +9,7 @@ import numpy as np
 
 from psrt.collective.analysis.choose import Choice, choose
 from psrt.collective.analysis.machine import MachineCosts
-
-#: Leaves the choice to the costs.
-AUTO = "auto"
-#: Folds in shared memory inside a host, and between hosts by whatever is best there.
-NODE = "node"
-#: What joins the part inside a host and the schedule between hosts in an algorithm's name.
-PLUS = "node+"
-#: The MPI library's own.
-LIBRARY = "mpi"
+from psrt.collective.registry import AUTO, NODE
 
 
 def library_reduces(dtype: np.dtype[Any]) -> bool:
@@ -57,7 +49,10 @@ def pick(
     if algorithm not in (AUTO, NODE) or (algorithm == NODE and len(hosts) == 1):
         return Choice(algorithm, 0.0, "as asked")
     library = library_reduces(kind) and library_agrees(op, kind)
-    best = choose(hosts, nbytes, kind.itemsize, costs, dtype_ok_for_library=library)
-    if algorithm == AUTO or best.algorithm.startswith(PLUS):
+    asked = algorithm == NODE
+    best = choose(
+        hosts, nbytes, kind.itemsize, costs, dtype_ok_for_library=library, shared_memory=asked
+    )
+    if not asked:
         return best
-    return Choice(PLUS + "ring", best.seconds, f"node was asked for; {best.why}")
+    return Choice(best.algorithm, best.seconds, f"{NODE} was asked for; {best.why}")

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from psrt.collective.analysis.holdings import Run
 from psrt.collective.analysis.refuted import RefutedError
 from psrt.collective.analysis.walker import Walker
+from psrt.collective.spec import CollectiveSpec
 from psrt.collective.step import Step
-from psrt.collective.task import Task
 from psrt.errors import ConfigError
 from psrt.partition import Span
 
@@ -56,7 +56,7 @@ class Proof:
     combined: tuple[int, ...]
 
 
-def prove(task: Task, plan: Sequence[Iterable[Step]]) -> Proof:
+def prove(task: CollectiveSpec, plan: Sequence[Iterable[Step]]) -> Proof:
     """Show that ``plan`` does ``task``.
 
     Args:
@@ -69,9 +69,9 @@ def prove(task: Task, plan: Sequence[Iterable[Step]]) -> Proof:
 
     >>> from psrt.collective import ALGORITHMS
     >>> ring = ALGORITHMS["ring"]
-    >>> prove(ring.task(3, 6), ring.plan(3, 6))
+    >>> prove(ring.spec(3, 6), ring.plan(3, 6))
     Proof(rounds=4, messages=12, sent=(8, 8, 8), received=(8, 8, 8), combined=(4, 4, 4))
-    >>> prove(ring.task(2, 2), [steps[:-1] for steps in ring.plan(2, 2)])  # doctest: +ELLIPSIS
+    >>> prove(ring.spec(2, 2), [steps[:-1] for steps in ring.plan(2, 2)])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     psrt...RefutedError: rank 0: ends with rank 0 in element 0, owed ranks 0, 1
     """
@@ -130,7 +130,7 @@ def _check_all_are_through(ranks: Sequence[Walker]) -> None:
     raise first.refuted(f"deadlock: {', '.join(links)}, {end}")
 
 
-def _check_ends(ranks: Sequence[Walker], task: Task) -> None:
+def _check_ends(ranks: Sequence[Walker], task: CollectiveSpec) -> None:
     """Check that all hold what they are owed, and the same bits of the same fold."""
     folds: dict[Span, tuple[int, list[Run]]] = {}
     for rank in ranks:

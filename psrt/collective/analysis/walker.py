@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from psrt.collective.analysis.holdings import Flaw, Holdings, Run, joined, own, told
 from psrt.collective.analysis.refuted import RefutedError
+from psrt.collective.spec import CollectiveSpec, Postcondition
 from psrt.collective.step import NOTHING, Step
-from psrt.collective.task import Owed, Task
 from psrt.partition import Span
 
 
@@ -35,7 +35,7 @@ class Walker:
         "waiting",
     )
 
-    def __init__(self, rank: int, steps: list[Step], task: Task) -> None:
+    def __init__(self, rank: int, steps: list[Step], task: CollectiveSpec) -> None:
         """Stand before the first step, with what the task says that the rank has."""
         self.rank = rank
         self.steps = steps
@@ -100,7 +100,7 @@ class Walker:
         self.clock = self.met
         self.index += 1
 
-    def end_with(self, owed: Owed) -> list[Run]:
+    def end_with(self, owed: Postcondition) -> list[Run]:
         """Return what is in the place of what is owed, having checked that it is that."""
         size, (span, source) = self._task.size, owed
         due = (1 << size) - 1 if source is None else 1 << source
@@ -149,7 +149,7 @@ class Walker:
         self.combined += step.receive.size
 
 
-def wrong_alone(rank: int, step: Step, task: Task) -> str | None:
+def wrong_alone(rank: int, step: Step, task: CollectiveSpec) -> str | None:
     """Return what can be seen to be wrong with a step of ``rank`` by itself, if anything."""
     to, (start, stop), source, (first, last), combine = step
     local = to == rank
@@ -174,5 +174,5 @@ def wrong_alone(rank: int, step: Step, task: Task) -> str | None:
     return None
 
 
-def _in_workspace(span: Span, task: Task) -> bool:
+def _in_workspace(span: Span, task: CollectiveSpec) -> bool:
     return task.n <= span.start <= span.stop <= task.n + task.workspace

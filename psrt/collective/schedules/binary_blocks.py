@@ -36,13 +36,13 @@ where the sum is over blocks that follow each other. For p = q + q/2 that is nex
 of two costs. Where p is odd the block of one serves a whole vector alone, and nothing is gained
 over the fold; where p = q + 1 its messages are q, and each costs an α.
 
-**In closed form.** Let p be the sum of powers of two u > w > … > v, and halving in a block of w take
-H(w) = lg w·α + (w − 1)/w·n(β + γ), doubling G(w) = lg w·α + (w − 1)/w·nβ. Upwards a rank of block w
-sends K = u/w messages to K ranks of the next larger block u, each of which takes c = α + n/u·β and
-is combined in g = n/u·γ. If the rank is ready at time R, it begins at b = max(R, H(u)), and its
-i-th receiver is ready to go on at b + ic + g, i = 1 … K. A later sender makes later receivers, so
-the latest of block u comes from the latest of block w by i = K: this gives the latest, R*(w), of
-every block, beginning with R*(v) = H(v).
+**In closed form.** Let p be the sum of powers of two u > w > … > v, and halving in a block of w
+take H(w) = lg w·α + (w − 1)/w·n(β + γ), doubling G(w) = lg w·α + (w − 1)/w·nβ. Upwards a rank of
+block w sends K = u/w messages to K ranks of the next larger block u, each of which takes c = α +
+n/u·β and is combined in g = n/u·γ. If the rank is ready at time R, it begins at b = max(R, H(u)),
+and its i-th receiver is ready to go on at b + ic + g, i = 1 … K. A later sender makes later
+receivers, so the latest of block u comes from the latest of block w by i = K: this gives the
+latest, R*(w), of every block, beginning with R*(v) = H(v).
 
 Downwards let D(w, R) be when a rank of block w that was ready at R has its sums; D(q, R) = R, for
 the largest block has them then. It has sent its last message at b + Kc, and takes those of its K

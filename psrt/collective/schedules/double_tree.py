@@ -49,6 +49,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from psrt.collective.costs import Costs
+from psrt.collective.schedules.two_trees import Edge, two_trees
 from psrt.collective.step import NOTHING, Step
 from psrt.partition import Span, even_spans
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mpi4py import MPI
 
 from psrt.collective import ALGORITHMS, OPS, PHASES
-from psrt.collective.analysis.pick import LIBRARY, PLUS
+from psrt.collective.registry import LIBRARY, PLUS
 from psrt.mpi.collectives.contexts import BETWEEN, Tickets
 from psrt.mpi.collectives.plans.copy import Copied, Fetch
 from psrt.mpi.collectives.plans.direct import InPlace, Keep, Spread

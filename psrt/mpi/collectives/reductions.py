@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from psrt.collective.analysis.machine import MachineCosts
-from psrt.collective.analysis.pick import NODE, PLUS, pick
+from psrt.collective.analysis.pick import pick
+from psrt.collective.registry import NODE, PLUS
 from psrt.errors import ConfigError
 from psrt.mpi.collectives.executor import Engine, Handle
 from psrt.mpi.collectives.plans.direct import Spread

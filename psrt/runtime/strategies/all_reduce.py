@@ -28,7 +28,7 @@ class AllReduce(Strategy):
         port: Port,
         updater: Updater,
         *,
-        algorithm: str = "ring",
+        algorithm: str,
         batch_size: int,
         clip_norm: float | None = None,
         spans: Sequence[Span] = (),

@@ -5,8 +5,8 @@ import pytest
 
 from psrt.bench.fit import Readings, as_text, fit_machine, solve
 from psrt.collective.analysis.choose import predict
-from psrt.collective.analysis.cost import Costs
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
+from psrt.collective.costs import Costs
 
 SIZES = [64, 1024, 65536, 1 << 20, 1 << 23]
 TRUE = MachineCosts(

@@ -9,9 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from psrt import collective
 from psrt.cli import explain
-from psrt.cli.explain_flags import OPS
+from psrt.collective import SCHEDULES
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.errors import ConfigError
 
@@ -41,15 +40,9 @@ def refusal(*argv):
     return str(caught.value)
 
 
-def test_the_names_that_need_no_numpy_are_those_of_the_registries():
-    assert list(explain.SCHEDULES) == list(collective.ALGORITHMS)
-    assert list(explain.PHASES) == list(collective.PHASES)
-    assert list(OPS) == list(collective.OPS)
-
-
 def test_help_names_everything(ran):
     text = ran("--help")
-    for name in (*explain.SCHEDULES, *explain.PHASES, *explain.TIMELINES, "compare"):
+    for name in (*SCHEDULES, *explain.TIMELINES, "compare"):
         assert f" {name}" in text
     assert ran("-h") == text
 
@@ -67,7 +60,7 @@ def test_help_needs_neither_numpy_nor_mpi(argv):
     assert done.stderr == "\n"
 
 
-@pytest.mark.parametrize("what", [*explain.SCHEDULES, *explain.PHASES])
+@pytest.mark.parametrize("what", SCHEDULES)
 def test_every_collective(ran, what):
     assert ran(what, "--ranks", "3").startswith(what)
     assert json.loads(ran(what, "--ranks", "3", "--json"))["name"] == what
@@ -198,7 +191,7 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
     [
         ("", "explain what? psrt explain --help lists it"),
         ("--ranks 4 ring", "explain what? psrt explain --help lists it"),
-        ("rnig", "nothing to explain called 'rnig' (did you mean ring?), there are naive, "),
+        ("rnig", "nothing to explain called 'rnig' (did you mean ring?), there are butterfly, "),
         ("serial", "nothing to explain called 'serial'"),
         ("ring 4", "unexpected argument '4'"),
         ("ring --rank 4", "unknown flag --rank (did you mean --ranks?)"),
@@ -212,7 +205,7 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
         ("ring --op avg", "--op: invalid choice: 'avg'"),
         ("tree --order A,B,C,D", "order: tree has none to choose; ring has"),
         ("ring --order A,B", "order leaves out C, D, expected every rank once"),
-        ("ring --root A", "root: ring has none to choose; broadcast has"),
+        ("ring --root A", "root: ring has none to choose; broadcast, reduce, scatter, gather have"),
         ("reduce --root Z", "root names 'Z', the ranks are A, B, C, D"),
         ("ring --json --all", "--json is always complete; leave --all out"),
         ("ring --alpha fast", "alpha must be seconds such as 2.5e-5, got 'fast'"),

@@ -22,7 +22,7 @@ import pytest
 from psrt.collective import ALGORITHMS, PHASES, Step
 from psrt.collective.schedules.double_tree import double_tree_steps
 from psrt.collective.schedules.segmented_ring import segmented_ring_steps
-from psrt.collective.task import Task
+from psrt.collective.spec import CollectiveSpec, all_reduce
 from psrt.partition import Span
 
 Schedules = list[list[Step]]
@@ -168,7 +168,7 @@ def garbage(shape: tuple[int, ...], like: np.ndarray) -> np.ndarray:
     return np.full(shape, 77_777 if like.dtype.itemsize > 2 else 777, like.dtype)
 
 
-def beginning(task: Task, rank: int, numbers: np.ndarray) -> np.ndarray:
+def beginning(task: CollectiveSpec, rank: int, numbers: np.ndarray) -> np.ndarray:
     """Return the vector of ``rank`` at the start: ``numbers`` where it has them, else garbage."""
     vector = garbage(numbers.shape, numbers)
     for span in task.has[rank]:
@@ -181,23 +181,23 @@ class Subject(NamedTuple):
 
     name: str
     plan: Callable[[int, int], Schedules]  # (size, n)
-    task: Callable[[int, int], Task]
+    spec: Callable[[int, int], CollectiveSpec]
 
 
 def subjects() -> dict[str, Subject]:
     """Return all schedules by name, those with a root at two roots, cut ones with several cuts."""
-    table = {a.name: Subject(a.name, a.plan, a.task) for a in ALGORITHMS.values()}
+    table = {a.name: Subject(a.name, a.plan, a.spec) for a in ALGORITHMS.values()}
     for name, steps in {
         "segmented-ring in 3": partial(segmented_ring_steps, segments=3),
         "double-tree in 3": partial(double_tree_steps, blocks=3),
     }.items():
         plan = partial(lambda steps, size, n: [list(steps(r, size, n)) for r in range(size)], steps)
-        table[name] = Subject(name, plan, Task.all_reduce)
+        table[name] = Subject(name, plan, all_reduce)
     for phase in PHASES.values():
-        table[phase.name] = Subject(phase.name, phase.plan, phase.task)
+        table[phase.name] = Subject(phase.name, phase.plan, phase.spec)
         if phase.rooted:
             name = f"{phase.name}, last root"
-            plan, task = (partial(_rooted, how) for how in (phase.plan, phase.task))
+            plan, task = (partial(_rooted, how) for how in (phase.plan, phase.spec))
             table[name] = Subject(name, plan, task)
     return table
 
@@ -227,7 +227,9 @@ def simulate() -> Callable[..., Outcome]:
 def perform(simulate) -> Callable[..., Outcome]:
     """Simulate ``plan`` on ``numbers[rank]``, as far as ``task`` says that a rank has them."""
 
-    def run(task: Task, plan: Schedules, numbers: Sequence[np.ndarray], fold=np.add, rng=None):
+    def run(
+        task: CollectiveSpec, plan: Schedules, numbers: Sequence[np.ndarray], fold=np.add, rng=None
+    ):
         buffers = [beginning(task, rank, own) for rank, own in enumerate(numbers)]
         return simulate(plan, buffers, fold, workspace=task.workspace, rng=rng)
 
@@ -238,7 +240,7 @@ def perform(simulate) -> Callable[..., Outcome]:
 def expected() -> Callable[..., list[list[tuple[Span, np.ndarray]]]]:
     """Return what each rank must hold where, computed without any schedule."""
 
-    def of(task: Task, numbers: Sequence[np.ndarray], fold=np.add):
+    def of(task: CollectiveSpec, numbers: Sequence[np.ndarray], fold=np.add):
         total = fold.reduce(numbers)
         return [
             [(o.span, o.span.of(total if o.source is None else numbers[o.source])) for o in row]

@@ -18,7 +18,7 @@ def test_every_rank_ends_with_what_it_is_owed(perform, expected, subject, size):
     for n in LENGTHS:
         rng = np.random.default_rng([size, n])
         numbers = list(rng.integers(-99, 99, (size, n)).astype(np.float32))
-        task = subject.task(size, n)
+        task = subject.spec(size, n)
         got = perform(task, subject.plan(size, n), numbers).buffers
         for rank, owed in enumerate(expected(task, numbers)):
             for span, due in owed:
@@ -34,7 +34,7 @@ def test_every_contribution_counts_exactly_once(perform, name, size):
         marks = np.zeros((size, n, size), dtype=np.int64)
         for rank in range(size):
             marks[rank, :, rank] = 1
-        counts = perform(algorithm.task(size, n), algorithm.plan(size, n), list(marks)).buffers
+        counts = perform(algorithm.spec(size, n), algorithm.plan(size, n), list(marks)).buffers
         np.testing.assert_array_equal(counts, np.ones((size, n, size)))
 
 
@@ -48,7 +48,7 @@ def awkward(size, n, dtype=np.float32):
 @every_size
 def test_all_ranks_hold_the_same_bits(perform, subject, size):
     for n in LENGTHS:
-        task = subject.task(size, n)
+        task = subject.spec(size, n)
         got = perform(task, subject.plan(size, n), awkward(size, n)).buffers
         seen = {}
         for rank, row in enumerate(task.owed):
@@ -61,7 +61,7 @@ def test_all_ranks_hold_the_same_bits(perform, subject, size):
 def test_the_order_of_addition_shows(perform, dtype):
     """Or the test of the bits would say nothing."""
     results = {
-        perform(a.task(8, 50), a.plan(8, 50), awkward(8, 50, np.float32)).buffers[0].tobytes()
+        perform(a.spec(8, 50), a.plan(8, 50), awkward(8, 50, np.float32)).buffers[0].tobytes()
         for a in ALGORITHMS.values()
     }
     assert len(results) > 2
@@ -76,7 +76,7 @@ def test_the_lower_ranks_operand_comes_first(perform, name, fold):
         rng = np.random.default_rng(size)
         numbers = list(rng.choice([-0.0, 0.0], (size, 40)))
         first = lambda a, b: np.where(a == b, a, fold(a, b))  # noqa: E731  as ill-bred as it gets
-        got = perform(algorithm.task(size, 40), algorithm.plan(size, 40), numbers, first).buffers
+        got = perform(algorithm.spec(size, 40), algorithm.plan(size, 40), numbers, first).buffers
         assert len({vector.tobytes() for vector in got}) == 1
 
 
@@ -86,7 +86,7 @@ def test_folds_in_rank_order(perform, name):
     in_order = numbers[0]
     for other in numbers[1:]:
         in_order = in_order + other
-    for got in perform(algorithm.task(9, 20), algorithm.plan(9, 20), numbers).buffers:
+    for got in perform(algorithm.spec(9, 20), algorithm.plan(9, 20), numbers).buffers:
         assert got.tobytes() == in_order.tobytes()
 
 
@@ -95,11 +95,14 @@ def test_folds_in_rank_order(perform, name):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64"])
 def test_every_operation_on_every_type(perform, name, op, dtype):
     algorithm, operation = ALGORITHMS[name], OPS[op]
+    if not operation.takes(dtype):
+        return
     for size in (1, 2, 6, 8):
         rng = np.random.default_rng(size)
         numbers = list(rng.choice([-2, -1, 1, 2], (size, 17)).astype(dtype))
-        task, plan = algorithm.task(size, 17), algorithm.plan(size, 17)
+        task, plan = algorithm.spec(size, 17), algorithm.plan(size, 17)
         due = {"sum": np.sum, "min": np.min, "max": np.max, "prod": np.prod}
+        due |= {o: getattr(np, f"bitwise_{o}").reduce for o in ("and", "or", "xor")}
         if op == "mean":
             total = np.sum(numbers, axis=0)
             right = total // size if dtype.startswith("int") else total / np.dtype(dtype).type(size)
@@ -184,7 +187,7 @@ def test_roots(phase):
         assert phase.plan(4, 10, 2) != phase.plan(4, 10)
     else:
         with pytest.raises(ConfigError, match=f"{phase.name} has no root, got rank 1"):
-            phase.task(4, 10, root=1)
+            phase.spec(4, 10, root=1)
 
 
 @pytest.mark.parametrize("phase", PHASES.values(), ids=PHASES)
@@ -192,9 +195,8 @@ def test_every_root(perform, expected, phase):
     for size in (1, 2, 5, 6, 8):
         for root in range(size) if phase.rooted else [0]:
             numbers = list(np.random.default_rng(root).integers(-99, 99, (size, 13)))
-            task = phase.task(size, 13, root)
+            task = phase.spec(size, 13, root)
             got = perform(task, phase.plan(size, 13, root), numbers).buffers
             for rank, owed in enumerate(expected(task, numbers)):
-                assert phase.has(rank, size, 13, root) == task.has[rank]
                 for span, due in owed:
                     np.testing.assert_array_equal(span.of(got[rank]), due)

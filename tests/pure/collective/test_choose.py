@@ -4,9 +4,8 @@ import pytest
 
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import choose, fastest, predict
-from psrt.collective.analysis.closed_forms import CLOSED_FORMS, closed_form
-from psrt.collective.analysis.cost import Costs
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
+from psrt.collective.costs import Costs
 from psrt.errors import ConfigError
 
 KB, MB = 1 << 10, 1 << 20
@@ -79,7 +78,7 @@ class TestOneHost:
     def test_where_nothing_was_measured_the_smallest_wins(self, size, nbytes):
         choice = choose([size], nbytes, 4, DEFAULT_COSTS)
         assert ", but" not in choice.why
-        times = [predict(name, [size], nbytes, 4, DEFAULT_COSTS) for name in CLOSED_FORMS]
+        times = [predict(name, [size], nbytes, 4, DEFAULT_COSTS) for name in ALGORITHMS]
         assert choice.seconds <= min(times)
 
 
@@ -88,7 +87,7 @@ class TestSeveralHosts:
     @pytest.mark.parametrize("nbytes", [0, 100, 64 * KB, MB, 64 * MB])
     def test_one_rank_each_takes_the_best_schedule(self, size, nbytes):
         choice = choose([1] * size, nbytes, 4, DEFAULT_COSTS)
-        forms = {n: closed_form(n, size, nbytes, DEFAULT_COSTS.between) for n in CLOSED_FORMS}
+        forms = {n: ALGORITHMS[n].seconds(size, nbytes, DEFAULT_COSTS.between) for n in ALGORITHMS}
         assert choice.algorithm in ALGORITHMS
         assert choice.seconds == forms[choice.algorithm]
         assert choice.seconds == pytest.approx(min(forms.values()))
@@ -149,13 +148,13 @@ class TestPredict:
         assert more == pytest.approx(node.seconds(5, 64, 2) - node.seconds(2, 64, 2))
 
     def test_crowded_schedules_share_the_wire(self):
-        ring = closed_form("ring", 4, 64, self.MACHINE.between)
+        ring = ALGORITHMS["ring"].seconds(4, 64, self.MACHINE.between)
         assert self.predicted("ring", [2, 2]) == ring
         shared = Costs(100.0, 20.0, 1.0)
-        assert self.predicted("butterfly", [2, 2]) == closed_form("butterfly", 4, 64, shared)
+        assert self.predicted("butterfly", [2, 2]) == ALGORITHMS["butterfly"].seconds(4, 64, shared)
 
     def test_inside_a_host(self):
-        assert self.predicted("ring", [2]) == closed_form("ring", 2, 64, self.MACHINE.inside)
+        assert self.predicted("ring", [2]) == ALGORITHMS["ring"].seconds(2, 64, self.MACHINE.inside)
         assert self.predicted("node", [2]) == self.MACHINE.node.seconds(2, 64, cores=2)
 
     def test_what_is_not_known(self):
@@ -165,7 +164,7 @@ class TestPredict:
 
     @pytest.mark.parametrize("name", ["star", "node+star", "node+node"])
     def test_an_unknown_name(self, name):
-        with pytest.raises(ConfigError, match=r"no closed form of '(star|node)'"):
+        with pytest.raises(ConfigError, match=r"no all-reduce '(star|node)'"):
             self.predicted(name, [2, 2])
 
 

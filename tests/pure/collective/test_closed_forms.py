@@ -6,14 +6,13 @@ from itertools import pairwise
 import pytest
 
 from psrt.collective import ALGORITHMS
-from psrt.collective.analysis.closed_forms import CLOSED_FORMS, closed_form
-from psrt.collective.analysis.cost import Costs, lower_bounds, price
+from psrt.collective.analysis.cost import lower_bounds, price
+from psrt.collective.costs import Costs
 from psrt.collective.schedules.double_tree import default_blocks, double_tree_steps
 from psrt.collective.schedules.segmented_ring import default_segments
 from psrt.collective.schedules.two_trees import two_trees
-from psrt.errors import ConfigError
 
-EXACT = [name for name in CLOSED_FORMS if name != "double-tree"]
+EXACT = [name for name, row in ALGORITHMS.items() if not row.bounded]
 SIZES = [*range(1, 18), 23, 32, 64]
 COSTS = [
     Costs(1.0, 0.0, 0.0),
@@ -35,16 +34,12 @@ def divisible(size):
     return 3 * size << (size.bit_length() - 1)
 
 
-def test_every_algorithm_has_its_form():
-    assert set(CLOSED_FORMS) == set(ALGORITHMS)
-
-
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("size", SIZES)
 def test_form_is_the_price(name, size):
     n = divisible(size)
     for costs in COSTS:
-        form = closed_form(name, size, 4 * n, costs)
+        form = ALGORITHMS[name].seconds(size, 4 * n, costs)
         assert form == pytest.approx(priced(name, size, n, costs), rel=1e-12)
 
 
@@ -53,7 +48,7 @@ def test_form_is_the_price(name, size):
 def test_form_is_close_where_chunks_are_ragged(name, size):
     n = divisible(size) * 100 + 5
     for costs in COSTS:
-        form = closed_form(name, size, 4 * n, costs)
+        form = ALGORITHMS[name].seconds(size, 4 * n, costs)
         assert form == pytest.approx(priced(name, size, n, costs), rel=0.02)
 
 
@@ -63,14 +58,16 @@ def test_segmented_ring_in_segments(size, segments):
     n = size * segments * -(-(segments - 1) * 65_536 // segments)
     assert default_segments(size, n) == segments
     for costs in COSTS:
-        form = closed_form("segmented-ring", size, 4 * n, costs)
+        form = ALGORITHMS["segmented-ring"].seconds(size, 4 * n, costs)
         assert form == pytest.approx(priced("segmented-ring", size, n, costs), rel=1e-12)
 
 
 def test_segmented_ring_hides_its_folds():
     costs = Costs(1e-6, 1e-9, 5e-10)
     nbytes = 4 * 16 * 4 * 65_536
-    ring, segmented = (closed_form(name, 16, nbytes, costs) for name in ("ring", "segmented-ring"))
+    ring, segmented = (
+        ALGORITHMS[name].seconds(16, nbytes, costs) for name in ("ring", "segmented-ring")
+    )
     hidden = 15 / 16 * nbytes * costs.gamma
     more = 2 * 15 * (default_segments(16, nbytes // 4) - 1) * costs.alpha
     assert segmented == pytest.approx(ring - hidden + more)
@@ -90,7 +87,7 @@ def in_blocks(size, blocks):
 def test_double_tree_is_bounded(size, blocks):
     n = in_blocks(size, blocks)
     for costs in COSTS:
-        form = closed_form("double-tree", size, 4 * n, costs)
+        form = ALGORITHMS["double-tree"].seconds(size, 4 * n, costs)
         assert priced("double-tree", size, n, costs) <= form * (1 + 1e-12)
 
 
@@ -99,7 +96,7 @@ def test_double_tree_is_bounded(size, blocks):
 def test_double_tree_bound_is_two_rounds_above(size, blocks):
     """Where nothing is folded; one round is a message of a block."""
     n, costs = in_blocks(size, blocks), Costs(1.0, 1e-5, 0.0)
-    form = closed_form("double-tree", size, 4 * n, costs)
+    form = ALGORITHMS["double-tree"].seconds(size, 4 * n, costs)
     a_round = costs.alpha + 4 * n / (2 * blocks) * costs.beta
     assert 0 <= round(form - priced("double-tree", size, n, costs), 9) <= 2 * a_round
 
@@ -122,7 +119,7 @@ def test_double_tree_rounds(size):
 def test_double_tree_tends_to_two_vectors(size):
     costs = Costs(1e-6, 1e-9, 1e-10)
     nbytes = 1 << 42
-    assert closed_form("double-tree", size, nbytes, costs) == pytest.approx(
+    assert ALGORITHMS["double-tree"].seconds(size, nbytes, costs) == pytest.approx(
         2 * nbytes * costs.beta if size > 2 else nbytes * costs.beta, rel=0.01
     )
 
@@ -132,7 +129,9 @@ def test_folding_costs_two_vectors_more(size):
     costs, q, nbytes = Costs(1.0, 1e-3, 1e-4), 1 << (size.bit_length() - 1), 1 << 20
     fold = 2 * (costs.alpha + nbytes * costs.beta) + nbytes * costs.gamma
     for name in ("butterfly", "halving-doubling"):
-        more = closed_form(name, size, nbytes, costs) - closed_form(name, q, nbytes, costs)
+        more = ALGORITHMS[name].seconds(size, nbytes, costs) - ALGORITHMS[name].seconds(
+            q, nbytes, costs
+        )
         assert more == pytest.approx(fold)
 
 
@@ -145,32 +144,27 @@ def test_binary_blocks_are_bounded(size):
     share = 1 + 3 / (2 * widths[0])
     for costs in COSTS:
         bound = 2 * messages * costs.alpha + share * 4096 * (2 * costs.beta + costs.gamma)
-        assert closed_form("halving-doubling-blocks", size, 4096, costs) <= bound
+        assert ALGORITHMS["halving-doubling-blocks"].seconds(size, 4096, costs) <= bound
 
 
-@pytest.mark.parametrize("name", CLOSED_FORMS)
+@pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 100, 1024])
 def test_forms_respect_the_lower_bounds(name, size):
     for costs in COSTS:
         for nbytes in (4, 1 << 12, 1 << 30):
             least = lower_bounds(size, nbytes, costs).seconds
-            assert closed_form(name, size, nbytes, costs) >= least * (1 - 1e-12)
+            assert ALGORITHMS[name].seconds(size, nbytes, costs) >= least * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("name", CLOSED_FORMS)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_nothing_costs_nothing(name):
-    assert closed_form(name, 1, 1 << 20, COSTS[3]) == 0
-    assert closed_form(name, 8, 0, COSTS[3]) == 0
+    assert ALGORITHMS[name].seconds(1, 1 << 20, COSTS[3]) == 0
+    assert ALGORITHMS[name].seconds(8, 0, COSTS[3]) == 0
 
 
-@pytest.mark.parametrize("name", CLOSED_FORMS)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_no_size_of_elements_changes_what_is_not_cut_by_them(name):
-    times = {closed_form(name, 6, 1 << 24, COSTS[3], itemsize=size) for size in (2, 4, 8)}
+    times = {ALGORITHMS[name].seconds(6, 1 << 24, COSTS[3], itemsize=size) for size in (2, 4, 8)}
     cut = name in ("segmented-ring", "double-tree")
     assert len(times) == (3 if cut else 1)
     assert all(map(math.isfinite, times))
-
-
-def test_an_unknown_name():
-    with pytest.raises(ConfigError, match="no closed form of 'star', expected one of butterfly, "):
-        closed_form("star", 4, 100, COSTS[0])

@@ -3,7 +3,8 @@
 import pytest
 
 from psrt.collective import ALGORITHMS, Step
-from psrt.collective.analysis.cost import Costs, lower_bounds, price
+from psrt.collective.analysis.cost import lower_bounds, price
+from psrt.collective.costs import Costs
 from psrt.errors import ProtocolError
 from psrt.partition import Span
 

@@ -6,13 +6,14 @@ from math import isqrt
 import pytest
 
 from psrt.collective import ALGORITHMS, PHASES
-from psrt.collective.analysis.cost import Costs, price
+from psrt.collective.analysis.cost import price
 from psrt.collective.analysis.proof import prove
+from psrt.collective.costs import Costs
 from psrt.collective.schedules.binary_blocks import binary_blocks
 from psrt.collective.schedules.double_tree import default_blocks, double_tree_steps
 from psrt.collective.schedules.segmented_ring import SEGMENT, default_segments, segmented_ring_steps
 from psrt.collective.schedules.two_trees import two_trees
-from psrt.collective.task import Task
+from psrt.collective.spec import all_reduce
 from psrt.partition import even_spans
 
 every_size = pytest.mark.parametrize("size", range(1, 34))
@@ -28,7 +29,7 @@ def lg_floor(p):
 
 def found(name, size, n, **more):
     how = ALGORITHMS.get(name) or PHASES[name]
-    return prove(how.task(size, n, **more), how.plan(size, n, **more))
+    return prove(how.spec(size, n, **more), how.plan(size, n, **more))
 
 
 @every_size
@@ -63,7 +64,7 @@ def test_ring(size, n):
 def test_segmented_ring(size, segments):
     n = 12 * size
     plan = [list(segmented_ring_steps(r, size, n, segments=segments)) for r in range(size)]
-    proof = prove(Task.all_reduce(size, n), plan)
+    proof = prove(all_reduce(size, n), plan)
     assert proof.rounds == 2 * (size - 1) * segments == len(plan[0])
     assert set(proof.sent) == {2 * n * (size - 1) // size}
     assert set(proof.combined) == {n * (size - 1) // size}
@@ -128,7 +129,7 @@ def test_two_trees(size):
 def test_double_tree(size, blocks):
     n, trees = 2 * 9 * 4, two_trees(size)
     plan = [list(double_tree_steps(r, size, n, blocks=blocks)) for r in range(size)]
-    proof = prove(Task.all_reduce(size, n), plan)
+    proof = prove(all_reduce(size, n), plan)
     rounds = max(0, 4 * (blocks - 1) + trees.up + trees.down)
     assert proof.rounds <= rounds
     assert proof.messages == 4 * blocks * (size - 1)

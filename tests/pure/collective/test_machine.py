@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from psrt.collective.analysis.cost import Costs
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
+from psrt.collective.costs import Costs
 from psrt.errors import ConfigError
 
 LIBRARY = ((4, 1 << 20, 1e-3), (2, 1 << 10, 2e-5), (2, 1 << 20, 7e-4))

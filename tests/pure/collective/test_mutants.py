@@ -178,7 +178,7 @@ def mutants(subject):
 
 def is_refuted(subject, mutant):
     try:
-        prove(subject.task(mutant.size, length(subject.name, mutant.size)), mutant.plan)
+        prove(subject.spec(mutant.size, length(subject.name, mutant.size)), mutant.plan)
     except RefutedError:
         return True
     return False
@@ -187,7 +187,7 @@ def is_refuted(subject, mutant):
 def is_equivalent(subject, mutant, perform, expected):
     """Whether numbers come out right, as the top of this file defines it."""
     size, n = mutant.size, length(subject.name, mutant.size)
-    task = subject.task(size, n)
+    task = subject.spec(size, n)
     for seed in range(5):
         rng = np.random.default_rng(seed)
         numbers = list(rng.integers(-(2**61), 2**61, (size, n)))
@@ -230,7 +230,7 @@ def test_every_mutant_is_refuted_or_equivalent(subject, perform, expected, recor
 def test_each_single_step_matters(subject, mutate):
     """Not some of them: all, for one number of ranks."""
     n = length(subject.name, 5)
-    task = subject.task(5, n)
+    task = subject.spec(5, n)
     for rank, steps in enumerate(subject.plan(5, n)):
         for i, step in enumerate(steps):
             plan = subject.plan(5, n)

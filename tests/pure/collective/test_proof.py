@@ -6,9 +6,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from psrt.collective import ALGORITHMS, PHASES, Owed, Step, Task
+from psrt.collective import ALGORITHMS, PHASES, CollectiveSpec, Postcondition, Step
 from psrt.collective.analysis.proof import Proof, RefutedError, prove
 from psrt.collective.schedules.segmented_ring import SEGMENT
+from psrt.collective.spec import all_reduce
 from psrt.errors import ConfigError
 from psrt.partition import Span
 
@@ -23,7 +24,7 @@ from psrt.partition import Span
 def test_all_are_proved(subject, sizes):
     for size in sizes:
         for n in (3 * size + 2,) if size > 16 else (0, 1, size - 1, size, 3 * size + 2, 1000):
-            prove(subject.task(size, n), subject.plan(size, n))
+            prove(subject.spec(size, n), subject.plan(size, n))
 
 
 #: Schedules in which every rank talks to every other or as often: p² messages.
@@ -43,13 +44,13 @@ OTHERS = [name for name in (*ALGORITHMS, *PHASES) if name not in SQUARE]
 def test_large_ones_are_proved(name, size):
     """Those with p² messages stop here at 400: for p = 1024 these are two million.
 
-    That takes a quarter of a minute; ``prove(it.task(1024, n), it.plan(1024, n))`` does it.
+    That takes a quarter of a minute; ``prove(it.spec(1024, n), it.plan(1024, n))`` does it.
     """
     # Chunks that are ragged, none empty; long enough to be cut in segments and blocks.
     lengths = {"segmented-ring": size * SEGMENT + 3, "double-tree": size * 4000 + 3}
     n = lengths.get(name, 2 * size + 5)
     how = {**ALGORITHMS, **PHASES}[name]
-    proof = prove(how.task(size, n), how.plan(size, n))
+    proof = prove(how.spec(size, n), how.plan(size, n))
     assert len(proof.sent) == size
 
 
@@ -57,7 +58,7 @@ def test_proof_and_simulation_agree(perform, subject):
     """Two programs that know nothing of each other count the same."""
     for size in (1, 2, 3, 6, 7, 8, 13):
         for n in (1, 16, 50):
-            task, plan = subject.task(size, n), subject.plan(size, n)
+            task, plan = subject.spec(size, n), subject.plan(size, n)
             seen = perform(task, plan, list(np.zeros((size, n))))
             proof = prove(task, plan)
             assert proof.rounds == seen.rounds
@@ -69,7 +70,7 @@ def test_proof_and_simulation_agree(perform, subject):
 
 def refuted(plan, words, *, task=None, rank=None, index=None, workspace=0):
     """Check that ``plan`` is refuted in these words, which name this rank and step."""
-    task = task or Task.all_reduce(len(plan), 4, workspace)
+    task = task or all_reduce(len(plan), 4, workspace=workspace)
     with pytest.raises(RefutedError, match=words) as caught:
         prove(task, plan)
     error = caught.value
@@ -87,7 +88,7 @@ copying = partial(Step.receiving, combine=False)
 
 def test_an_exchange_is_proved():
     swap = [[Step(1 - r, WHOLE, 1 - r, WHOLE, True)] for r in range(2)]
-    assert prove(Task.all_reduce(2, 4), swap) == Proof(1, 2, (4, 4), (4, 4), (4, 4))
+    assert prove(all_reduce(2, 4), swap) == Proof(1, 2, (4, 4), (4, 4), (4, 4))
 
 
 def test_nothing_done():
@@ -111,20 +112,20 @@ def test_another_element():
 
 
 def test_the_right_numbers_at_the_wrong_place():
-    task = Task(4, 0, ((FRONT,), ()), ((), (Owed(BACK, 0),)))
+    task = CollectiveSpec(4, 0, ((FRONT,), ()), ((), (Postcondition(BACK, 0),)))
     plan = [[Step.sending(1, FRONT)], [copying(0, BACK)]]
     refuted(plan, "rank 1: ends with element 0 at place 2", task=task, rank=1)
 
 
 def test_a_broadcast_that_skips_somebody():
     plan = [[], []]
-    task = PHASES["broadcast"].task(2, 4)
+    task = PHASES["broadcast"].spec(2, 4)
     words = r"rank 1: ends where nothing is in \[0, 4\) yet, owed rank 0"
     refuted(plan, words, task=task, rank=1)
 
 
 def test_sent_before_it_is_there():
-    task = PHASES["broadcast"].task(3, 4)
+    task = PHASES["broadcast"].spec(3, 4)
     plan = [
         [Step.sending(1, WHOLE)],
         [Step.sending(2, BACK), copying(0, WHOLE)],
@@ -134,7 +135,7 @@ def test_sent_before_it_is_there():
 
 
 def test_folded_into_garbage():
-    task = PHASES["broadcast"].task(2, 4)
+    task = PHASES["broadcast"].spec(2, 4)
     plan = [[Step.sending(1, WHOLE)], [folding(0, WHOLE)]]
     refuted(plan, r"rank 1, step 0 .*: nothing is in \[0, 4\) yet", task=task, rank=1, index=0)
 
@@ -149,7 +150,7 @@ def test_local_steps():
     behind, rank = Span(4, 8), 0
     there = Step.local(rank, WHOLE, behind, combine=False)
     back = Step.local(rank, behind, WHOLE, combine=False)
-    assert prove(Task.all_reduce(1, 4, 4), [[there, back]]) == Proof(0, 0, (0,), (0,), (0,))
+    assert prove(all_reduce(1, 4, workspace=4), [[there, back]]) == Proof(0, 0, (0,), (0,), (0,))
     twice = Step.local(rank, behind, WHOLE, combine=True)
     refuted([[there, twice]], "counts rank 0 twice", workspace=4, rank=0, index=1)
     longer = Step.local(rank, FRONT, behind, combine=False)
@@ -166,10 +167,10 @@ def test_other_bits():
         Step.local(2, Span(8, 12), Span(4, 8), combine=True),
         Step.local(2, WHOLE, Span(4, 8), combine=True),
     )
-    prove(naive.task(3, 4), plan)
+    prove(naive.spec(3, 4), plan)
     plan[2][2], plan[2][3] = plan[2][3], plan[2][2]
     words = "rank 2: folds .* in another bracketing than rank 0: other bits"
-    refuted(plan, words, task=naive.task(3, 4))
+    refuted(plan, words, task=naive.spec(3, 4))
 
 
 def test_ends_that_differ_in_size():
@@ -221,11 +222,11 @@ def test_a_step_that_is_wrong_by_itself(step, words):
 
 def test_another_number_of_ranks():
     with pytest.raises(ConfigError, match="steps of 3 ranks, expected 2"):
-        prove(Task.all_reduce(2, 4), [[], [], []])
+        prove(all_reduce(2, 4), [[], [], []])
 
 
 def test_what_is_told_is_one_line():
     for plan in ([[], []], [[folding(1, WHOLE)], []]):
         with pytest.raises(RefutedError) as caught:
-            prove(Task.all_reduce(2, 4), plan)
+            prove(all_reduce(2, 4), plan)
         assert re.fullmatch(r"[^\n]+[^.]", str(caught.value))

@@ -16,7 +16,6 @@ from psrt.config import ALLREDUCE_NAMES, MODES, TrainConfig, check_data, resolve
 from psrt.config.injection import KINDS as INJECTIONS
 from psrt.config.injection import Injection
 from psrt.config.knobs import knobs_of, shown
-from psrt.config.names import SCHEDULES
 from psrt.errors import ConfigError
 
 KNOBS = knobs_of(TrainConfig)
@@ -461,7 +460,7 @@ def test_a_regression_needs_squared_error():
 
 
 def test_the_names_of_schedules_are_those_of_the_registry():
-    assert tuple(ALGORITHMS) == SCHEDULES
+    assert set(ALGORITHMS) < set(ALLREDUCE_NAMES)
     assert {f"node+{name}" for name in ALGORITHMS} < set(ALLREDUCE_NAMES)
     assert len(set(ALLREDUCE_NAMES)) == len(ALLREDUCE_NAMES) == 3 + 2 * len(ALGORITHMS)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from psrt.collective.analysis.cost import Costs
-from psrt.explain.subject import subjects
+from psrt.collective import SCHEDULES
+from psrt.collective.costs import Costs
 from psrt.explain.telling import explain
 from psrt.explain.values import Example
 
@@ -27,6 +27,6 @@ def tell():
     def told(name, size=4, n=8, example=None, **more):
         if example is not None:
             size, n = len(example.names), example.n
-        return explain(subjects()[name], size=size, n=n, costs=COSTS, example=example, **more)
+        return explain(SCHEDULES[name], size=size, n=n, costs=COSTS, example=example, **more)
 
     return told

@@ -4,9 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from psrt.collective.analysis.closed_forms import CLOSED_FORMS, closed_form
-from psrt.collective.analysis.cost import Costs, lower_bounds
+from psrt.collective import ALGORITHMS
+from psrt.collective.analysis.cost import lower_bounds
 from psrt.collective.analysis.machine import DEFAULT_COSTS
+from psrt.collective.costs import Costs
 from psrt.errors import ConfigError
 from psrt.explain.compare import Stretch, compare
 from psrt.explain.compare_plot import plot
@@ -32,7 +33,7 @@ class TestCompare:
 
     def test_times_are_those_of_the_forms(self):
         [row] = compare([6], [MB], COSTS).rows
-        assert row.seconds == {name: closed_form(name, 6, MB, COSTS) for name in CLOSED_FORMS}
+        assert row.seconds == {name: ALGORITHMS[name].seconds(6, MB, COSTS) for name in ALGORITHMS}
         assert row.least == lower_bounds(6, MB, COSTS).seconds
         assert row.seconds[row.best] == min(row.seconds.values())
 
@@ -210,7 +211,7 @@ class TestPlot:
             "2 ranks", "8 ranks", "32 ranks"
         ]  # fmt: skip
         _, labels = panels[0].get_legend_handles_labels()
-        assert labels == list(CLOSED_FORMS)
+        assert labels == list(ALGORITHMS)
         assert [label.get_text() for label in last.get_yticklabels()] == ["2", "4", "8", "16", "32"]
 
     def test_a_curve_is_time_over_the_lower_bound(self, draw):

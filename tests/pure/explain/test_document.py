@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from psrt.collective import SCHEDULES
 from psrt.explain.document import FORMAT, as_document
-from psrt.explain.subject import subjects
 
 
 def test_a_ring_of_two(tell):
@@ -80,7 +80,7 @@ def test_the_worked_example(tell, example):
         assert [rank[str(i)]["values"] for i in range(4)] == [[37], [37], [36], [43]]
 
 
-@pytest.mark.parametrize("name", list(subjects()))
+@pytest.mark.parametrize("name", list(SCHEDULES))
 def test_every_schedule_has_one_and_nothing_is_left_out(tell, name):
     told = tell(name, 12, 144)
     document = json.loads(json.dumps(as_document(told)))

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from psrt.collective import SCHEDULES
 from psrt.errors import ConfigError
 from psrt.explain.drawing import draw
-from psrt.explain.subject import subjects
 from psrt.explain.svg import Canvas
 from psrt.explain.values import Example
 
@@ -26,7 +26,7 @@ def texts(canvas):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 16])
-@pytest.mark.parametrize("name", list(subjects()))
+@pytest.mark.parametrize("name", list(SCHEDULES))
 def test_everything_is_inside_and_every_message_has_its_arrow(tell, name, size):
     told = tell(name, size, size * 4)
     canvas = draw(told)
@@ -87,5 +87,5 @@ def test_what_cannot_be_written(tmp_path):
     canvas.save(str(tmp_path / "a.svg"))
     assert re.match("<svg ", (tmp_path / "a.svg").read_text())
     for path in (tmp_path, tmp_path / "none" / "a.svg", "a\0b"):
-        with pytest.raises(ConfigError, match="cannot be written: "):
+        with pytest.raises(ConfigError, match="cannot write "):
             canvas.save(str(path))

@@ -7,19 +7,19 @@ import operator
 
 import pytest
 
-from psrt.collective import ALGORITHMS, PHASES, Step, Task
-from psrt.errors import ProtocolError
+from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Step
+from psrt.collective.spec import all_reduce
+from psrt.errors import ConfigError, ProtocolError
 from psrt.explain.story import FOLDS, Holding
 from psrt.explain.story import tell as tell_plan
-from psrt.explain.subject import subjects
 from psrt.explain.values import Example
 from psrt.partition import Span
 
-NAMES = list(subjects())
+NAMES = list(SCHEDULES)
 
 
 def test_everything_in_the_registries_can_be_explained():
-    assert list(subjects()) == [*ALGORITHMS, *PHASES]
+    assert list(SCHEDULES) == [*ALGORITHMS, *PHASES]
 
 
 def numbers(size, n):
@@ -100,6 +100,12 @@ def test_products_of_many_digits_go_on_in_float64(tell):
     assert told.result(1)[0][1].numbers == (2e34,)
 
 
+def test_bits_of_numbers_that_are_not_whole(tell):
+    example = Example(("A", "B"), ((1,), (2.5,)))
+    with pytest.raises(ConfigError, match="xor is for integers, the example has other numbers"):
+        tell("ring", example=example, op="xor")
+
+
 def test_cells_follow_what_lands_elsewhere():
     # Rank 1 keeps what comes apart in its workspace; the answer comes back in two pieces, so the
     # workspace is cut where the vector is, though no span ends there.
@@ -116,7 +122,7 @@ def test_cells_follow_what_lands_elsewhere():
             Step.sending(0, Span(1, 4)),
         ],
     ]
-    story = tell_plan(plan, Task.all_reduce(2, 4, 4))
+    story = tell_plan(plan, all_reduce(2, 4, workspace=4))
     assert story.cells.spans == (Span(0, 1), Span(1, 4), Span(4, 5), Span(5, 8))
     assert story.cells.in_vector == 2
     assert [(hop.round, hop.local, len(hop.send)) for hop in story.hops] == [
@@ -126,10 +132,10 @@ def test_cells_follow_what_lands_elsewhere():
 
 def broken(name, size, n, change):
     """Return the error that a changed plan meets."""
-    plan = subjects()[name].plan(size, n)
+    plan = SCHEDULES[name].plan(size, n)
     change(plan)
     with pytest.raises(ProtocolError) as caught:
-        tell_plan(plan, subjects()[name].task(size, n))
+        tell_plan(plan, SCHEDULES[name].spec(size, n))
     return str(caught.value)
 
 
@@ -154,11 +160,11 @@ def test_a_contribution_that_would_count_twice_is_not_told():
     plan = [[Step(1, Span(0, 2), 1, Span(0, 2), True)] * 2] * 1
     plan.append([Step(0, Span(0, 2), 0, Span(0, 2), True)] * 2)
     with pytest.raises(ProtocolError, match="count twice"):
-        tell_plan(plan, ALGORITHMS["ring"].task(2, 2))
+        tell_plan(plan, ALGORITHMS["ring"].spec(2, 2))
 
 
 def test_what_is_undefined_is_not_combined():
-    task = PHASES["broadcast"].task(2, 2)
+    task = PHASES["broadcast"].spec(2, 2)
     plan = [[Step.sending(1, Span(0, 2))], [Step.receiving(0, Span(0, 2), combine=True)]]
     with pytest.raises(ProtocolError, match="undefined"):
         tell_plan(plan, task)
@@ -168,7 +174,7 @@ def test_the_lower_rank_s_operand_comes_first():
     def minus(one, other):
         return one - other
 
-    task = ALGORITHMS["ring"].task(2, 1)
+    task = ALGORITHMS["ring"].spec(2, 1)
     plan = [[Step(1, Span(0, 1), 1, Span(0, 1), True)], [Step(0, Span(0, 1), 0, Span(0, 1), True)]]
     story = tell_plan(plan, task, [[10], [3]], minus)
     assert [rank[0] for rank in story.end] == [Holding(0b11, (7,))] * 2

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from psrt.explain.subject import subjects
+from psrt.collective import SCHEDULES
 from psrt.explain.text import as_text
 from psrt.explain.values import Example
 
@@ -66,7 +66,7 @@ at α = 1 ms a message, β = 1e+03 ns/byte on the wire, γ = 100 ns/byte combine
 
 
 def test_a_ring_of_four(tell):
-    summary = subjects()["ring"].summary
+    summary = SCHEDULES["ring"].summary
     assert as_text(tell("ring")) == RING.format(summary=summary)
 
 
@@ -152,7 +152,7 @@ def test_few_long_rounds_are_shortened_too(tell):
 
 
 @pytest.mark.parametrize("size", range(1, 10))
-@pytest.mark.parametrize("name", list(subjects()))
+@pytest.mark.parametrize("name", list(SCHEDULES))
 def test_everything_can_be_written(tell, name, size):
     text = as_text(tell(name, size, 100))
     assert text.startswith(name)

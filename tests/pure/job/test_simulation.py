@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS
-from psrt.collective.analysis.cost import Costs as MessageCosts
 from psrt.collective.analysis.machine import MachineCosts, NodeCosts
+from psrt.collective.costs import Costs as MessageCosts
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, ProtocolError, TransportError
 from psrt.history import EVENT, EventLog

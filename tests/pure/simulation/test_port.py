@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS
-from psrt.collective.analysis.cost import Costs as MessageCosts
 from psrt.collective.analysis.machine import MachineCosts, NodeCosts
+from psrt.collective.costs import Costs as MessageCosts
 from psrt.errors import ConfigError, TransportError
 from psrt.messages import Leave, Params, Push
 from psrt.partition import Span

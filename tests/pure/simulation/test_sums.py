@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS
-from psrt.collective.analysis.cost import Costs as MessageCosts
 from psrt.collective.analysis.machine import MachineCosts, NodeCosts
+from psrt.collective.costs import Costs as MessageCosts
 from psrt.config import TrainConfig
 from psrt.job.simulation import simulate
 from psrt.optim import BLOCK

@@ -42,7 +42,7 @@ class Flat(Plan):
         self._meeting = ticket.meeting
         self._vector = vector
         self._fold = operation.ufunc
-        self._finish = operation.finish if operation.name == "mean" else None
+        self._finish = operation.finish if operation.divides else None
         slot = ticket.slot
         self._ranks = len(slot.stages)
         self._bytes = vector.view(np.uint8).data

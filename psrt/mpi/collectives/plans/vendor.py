@@ -26,7 +26,10 @@ from psrt.mpi.collectives.plans.plan import Array, Plan, Run
 from psrt.mpi.collectives.slots import OtherCallError
 from psrt.mpi.links.pieces import pieces
 
-_OPS = {"sum": MPI.SUM, "mean": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "prod": MPI.PROD}
+_OPS = {
+    "sum": MPI.SUM, "mean": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "prod": MPI.PROD,
+    "and": MPI.BAND, "or": MPI.BOR, "xor": MPI.BXOR,
+}  # fmt: skip
 
 
 class Access(NamedTuple):

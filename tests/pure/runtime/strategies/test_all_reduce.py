@@ -24,7 +24,7 @@ def together(size, role, n=4, seed=0):
 def strategy(port, lr=1.0, **knobs):
     n = port.wiring.n
     updater = Updater(n, make_optimizer("sgd", n), Schedule("constant", lr, epochs=9))
-    return AllReduce(port, updater, **{"batch_size": 4, **knobs})
+    return AllReduce(port, updater, **{"algorithm": "ring", "batch_size": 4, **knobs})
 
 
 async def take_step(it, step, fill):

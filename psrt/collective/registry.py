@@ -1,0 +1,176 @@
+"""Every collective, one row each: a new all-reduce is one file with its schedule and one row here.
+
+``ALGORITHMS[name](rank, size, n)`` yields what ``rank`` does, in order, to all-reduce ``n``
+elements among ``size`` ranks; ``PHASES[name](rank, size, n, root)`` does so for the collectives
+that an all-reduce is made of, each by itself. Everything else that knows a schedule by its name
+asks here: flags and their help, the choice of ``auto``, prices, explanations, plots, tests.
+"""
+
+from __future__ import annotations
+
+from psrt.collective import spec
+from psrt.collective.schedule import Algorithm, Schedule
+from psrt.collective.schedules.all_gather import all_gather_steps
+from psrt.collective.schedules.all_to_all import all_to_all_steps
+from psrt.collective.schedules.binary_blocks import binary_block_steps, binary_blocks_seconds
+from psrt.collective.schedules.broadcast import broadcast_steps
+from psrt.collective.schedules.butterfly import butterfly_seconds, butterfly_steps
+from psrt.collective.schedules.double_tree import double_tree_seconds, double_tree_steps
+from psrt.collective.schedules.gather import gather_steps
+from psrt.collective.schedules.halving_doubling import (
+    halving_doubling_seconds,
+    halving_doubling_steps,
+)
+from psrt.collective.schedules.naive import naive_seconds, naive_steps, naive_workspace
+from psrt.collective.schedules.reduce import reduce_steps
+from psrt.collective.schedules.reduce_scatter import reduce_scatter_steps
+from psrt.collective.schedules.ring import ring_seconds, ring_steps
+from psrt.collective.schedules.root import root_seconds, root_steps
+from psrt.collective.schedules.scatter import scatter_steps
+from psrt.collective.schedules.segmented_ring import segmented_ring_seconds, segmented_ring_steps
+from psrt.collective.schedules.tree import tree_seconds, tree_steps
+
+#: By name. Of all-reduces that take the same time ``auto`` prefers the first, and plots take their
+#: colours by position.
+ALGORITHMS: dict[str, Algorithm] = {
+    algorithm.name: algorithm
+    for algorithm in (
+        Algorithm(
+            "butterfly",
+            butterfly_steps,
+            "recursive doubling; fewest rounds; short vectors",
+            closed_form=butterfly_seconds,
+            crowded=True,
+        ),
+        Algorithm(
+            "halving-doubling",
+            halving_doubling_steps,
+            "sends the least in few rounds where p is a power of two; else folds to one first",
+            closed_form=halving_doubling_seconds,
+            crowded=True,
+        ),
+        Algorithm(
+            "ring",
+            ring_steps,
+            "chunks go around twice; sends the least; long vectors",
+            closed_form=ring_seconds,
+            ordered=True,
+        ),
+        Algorithm(
+            "segmented-ring",
+            segmented_ring_steps,
+            "a ring in segments, folded while others travel; very long vectors",
+            closed_form=segmented_ring_seconds,
+            overlaps=True,
+        ),
+        Algorithm(
+            "tree",
+            tree_steps,
+            "binomial reduce and broadcast; short vectors, any p",
+            closed_form=tree_seconds,
+        ),
+        Algorithm(
+            "double-tree",
+            double_tree_steps,
+            "two binary trees at once, pipelined; long vectors on many ranks",
+            closed_form=double_tree_seconds,
+            bounded=True,
+            overlaps=True,
+        ),
+        Algorithm(
+            "halving-doubling-blocks",
+            binary_block_steps,
+            "the same in blocks of powers of two; medium and long vectors, even p",
+            closed_form=binary_blocks_seconds,
+            crowded=True,
+        ),
+        Algorithm(
+            "naive",
+            naive_steps,
+            "all send all to all and fold in rank order; the yardstick",
+            closed_form=naive_seconds,
+            crowded=True,
+            workspace=naive_workspace,
+        ),
+        Algorithm(
+            "root",
+            root_steps,
+            "rank 0 takes all, one by one, and sends the sum out",
+            closed_form=root_seconds,
+        ),
+    )
+}
+
+#: By name: the collectives that are parts of an all-reduce, and their like.
+PHASES: dict[str, Schedule] = {
+    phase.name: phase
+    for phase in (
+        Schedule(
+            "reduce-scatter",
+            reduce_scatter_steps,
+            "rank r ends with the fold of chunk r; around a ring",
+            specify=spec.reduce_scatter,
+            least=lambda p: ((p - 1) / p, (p - 1) / p),
+        ),
+        Schedule(
+            "all-gather",
+            all_gather_steps,
+            "rank r starts with chunk r, all end with all; around a ring",
+            specify=spec.all_gather,
+            least=lambda p: ((p - 1) / p, 0.0),
+        ),
+        Schedule(
+            "broadcast",
+            broadcast_steps,
+            "all end with the root's vector; down a binomial tree",
+            specify=spec.broadcast,
+            least=lambda p: (1.0, 0.0),
+            rooted=True,
+        ),
+        Schedule(
+            "reduce",
+            reduce_steps,
+            "the root ends with the fold; up a binomial tree",
+            specify=spec.reduce,
+            least=lambda p: (1.0, (p - 1) / p),
+            rooted=True,
+        ),
+        Schedule(
+            "scatter",
+            scatter_steps,
+            "rank r ends with chunk r of the root's vector; down a binomial tree",
+            specify=spec.scatter,
+            least=lambda p: ((p - 1) / p, 0.0),
+            rooted=True,
+        ),
+        Schedule(
+            "gather",
+            gather_steps,
+            "the root ends with chunk r of each rank r; up a binomial tree",
+            specify=spec.gather,
+            least=lambda p: ((p - 1) / p, 0.0),
+            rooted=True,
+        ),
+        Schedule(
+            "all-to-all",
+            all_to_all_steps,
+            "rank r starts with row r and ends with column r; pairwise exchange",
+            specify=spec.all_to_all,
+            least=lambda p: ((p - 1) / p**2, 0.0),
+        ),
+    )
+}
+
+#: Every schedule by its name.
+SCHEDULES: dict[str, Schedule] = {**ALGORITHMS, **PHASES}
+
+#: Leaves the choice to the machine's costs.
+AUTO = "auto"
+#: Folds in shared memory inside a host, and between hosts by whatever is best there.
+NODE = "node"
+#: What joins the part inside a host and the schedule between hosts in a name.
+PLUS = "node+"
+#: The MPI library's own.
+LIBRARY = "mpi"
+#: Everything that an all-reduce can be asked for by.
+ALL_REDUCES = (AUTO, NODE, LIBRARY, *ALGORITHMS, *(PLUS + name for name in ALGORITHMS))

@@ -28,6 +28,7 @@ from psrt.runtime.delays import Delays
 from psrt.runtime.meter import Meter
 from psrt.runtime.no_numbers import NoNumbers
 from psrt.runtime.problem import Problem, Supervised, gradient_spans
+from psrt.runtime.problem_rules import check_methods
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.strategies.all_reduce import AllReduce
@@ -109,6 +110,7 @@ def initial_parameters(problem: Problem) -> Vector:
     Raises:
         ConfigError: if they are not what every rank can work with.
     """
+    check_methods(problem)
     initial = np.asarray(problem.initial())
     if initial.ndim != 1 or initial.dtype != np.float32 or not initial.size:
         raise ConfigError(

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from psrt.config import TrainConfig
-from psrt.errors import ProtocolError
+from psrt.errors import ConfigError, ProtocolError
 from psrt.report import OutputFolder, Record, Summary, final_table, parameters_sha256
 from psrt.report.accounts import skew_of, staleness_of, waiting_of
 from psrt.report.recorder import Recorder
 from psrt.runtime.account import Account
 from psrt.runtime.problem import Problem
+from psrt.runtime.problem_rules import checked_figures
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.tally import Tally
 from psrt.transport.port import AS_ASKED, Vector
@@ -57,6 +58,7 @@ def conclude(
     mpi: str = "",
     plan: ReducePlan | None = None,
     parameters: int | None = None,
+    died: int = 0,
 ) -> Run:
     """Make the summary, write what is to be written, and say how it went.
 
@@ -73,8 +75,10 @@ def conclude(
         mpi: the library's name and version.
         plan: how all ranks summed; None where they did not.
         parameters: n, where ``theta`` is empty because nothing was computed.
+        died: workers that did not come to their end.
 
     Raises:
+        ConfigError: if nobody had anything to train on, or ``evaluate`` gives no figures.
         ProtocolError: if ranks without servers ended with different parameters.
     """
     recorder.close()
@@ -83,7 +87,11 @@ def conclude(
         raise ProtocolError("the ranks' final parameters differ; they must be equal to the bit")
     total = Tally.of_all(tallies)
     seconds = total.microseconds / 1e6
-    figures = problem.evaluate(theta)
+    if not total.clock and not died:
+        raise ConfigError(
+            "nothing was trained: batches() gave no worker any batch; expected at least one"
+        )
+    figures = checked_figures(problem.evaluate(theta))
     summary = Summary(
         mode=config.mode or "",
         workers=len(tallies) - servers,

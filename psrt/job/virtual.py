@@ -171,6 +171,7 @@ class _Job:
             parameters=self._stage.wiring.n,
             tallies=tallies,
             accounts=accounts,
+            died=len(crashed),
             recorder=self._recorder,
             folder=self._folder,
             say=self._say,

@@ -72,18 +72,6 @@ def gradient_spans(problem: Problem, n: int) -> tuple[Span, ...]:
     return spans
 
 
-def samples_in(problem: Problem, batch: Any) -> int:
-    """Return how many samples ``batch`` holds: its weight in a mean over workers.
-
-    It is what the problem's own ``samples(batch)`` says where it has one, else the length of the
-    batch, or of its first part if the batch is a tuple such as (x, y).
-    """
-    count = getattr(problem, "samples", None)
-    if count is not None:
-        return int(count(batch))
-    return len(batch[0]) if isinstance(batch, tuple) else len(batch)
-
-
 class _Epoch:
     """One worker's batches of an epoch: (x, y), gathered into buffers that are used again."""
 

@@ -12,7 +12,15 @@ import numpy as np
 from psrt.errors import DivergedError
 from psrt.runtime.delays import Delays
 from psrt.runtime.meter import Meter
-from psrt.runtime.problem import Problem, samples_in
+from psrt.runtime.problem import Problem
+from psrt.runtime.problem_rules import (
+    check_written,
+    checked_figures,
+    mark_unwritten,
+    not_a_loss,
+    not_iterable,
+    sample_counter,
+)
 from psrt.runtime.strategies.base import Step, Strategy
 from psrt.transport.port import EXTRA, Port
 
@@ -56,6 +64,7 @@ class Worker:
         assert worker is not None, "a worker's role runs at a worker's rank"
         self._port = port
         self._problem = problem
+        self._samples_in = sample_counter(problem)
         #: The synchronization scheme.
         self.strategy = strategy
         #: Counts and reports.
@@ -69,6 +78,8 @@ class Worker:
         self._gradient = port.gradient[:-EXTRA]
         #: What ``loss_and_grad`` is given beyond the usual.
         self._hook = () if strategy.ready is None else (strategy.ready,)
+        #: Whether no gradient was computed yet.
+        self._is_first = True
         #: Gradient steps finished.
         self.clock = 0
         #: Epochs finished.
@@ -104,9 +115,13 @@ class Worker:
 
     async def _epoch(self, epoch: int, batches: Iterable[Any]) -> bool:
         """Take the steps of an epoch; return whether it came to its end."""
+        try:
+            numbered = enumerate(batches)
+        except TypeError:
+            raise not_iterable(batches) from None
         share = 1.0 / len(batches) if isinstance(batches, Sized) and len(batches) else 0.0
         empty = True
-        for index, batch in enumerate(batches):
+        for index, batch in numbered:
             empty = False
             progress = epoch + index * share
             if self._finished(progress):
@@ -121,22 +136,32 @@ class Worker:
         return not (empty and self._length.epochs == math.inf)
 
     async def _step(self, batch: Any, progress: float) -> None:
-        samples = samples_in(self._problem, batch)
+        samples = self._samples_in(batch)
         step = Step(self.clock, samples, progress)
         self.strategy.begin(step)
         loss = computed_s = 0.0
         if samples:
+            if self._is_first:
+                mark_unwritten(self._gradient)
             began = self._port.now() if self._is_timed else 0.0
             loss = await self._port.compute(
                 self._problem.loss_and_grad, self._port.theta, batch, self._gradient, *self._hook
             )
             if self._is_timed:
                 computed_s = self._port.now() - began
-            if not math.isfinite(loss):
+            try:
+                finite = math.isfinite(loss)
+            except TypeError:
+                raise not_a_loss(loss) from None
+            if not finite:
                 raise DivergedError(
                     f"diverged: the loss is {loss} at step {self.clock + 1} on worker "
                     f"{self._worker} (rank {self._port.rank}); try a smaller --lr"
                 )
+            if self._is_first:
+                self._is_first = False
+                if not self._hook:  # parts that are ready are summed in place by now
+                    check_written(self._gradient)
         if self._delays is not None:  # not before: the batch's buffers may be shared in simulation
             delay = self._delays.seconds(self.clock, computed_s, self._rng)
             if delay:
@@ -149,5 +174,6 @@ class Worker:
     async def _report(self, *, epoch_end: bool = False, last: bool = False) -> None:
         figures: dict[str, float] = {}
         if self._worker == 0 and epoch_end:
-            figures = await self._port.aside(self._problem.evaluate, self._port.theta)
+            found = await self._port.aside(self._problem.evaluate, self._port.theta)
+            figures = checked_figures(found)
         self.meter.report(self.epoch, self.clock, figures, epoch_end=epoch_end, last=last)

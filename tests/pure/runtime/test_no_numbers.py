@@ -8,7 +8,8 @@ import pytest
 from psrt.data import BatchPlan
 from psrt.partition import Span
 from psrt.runtime.no_numbers import NoNumbers
-from psrt.runtime.problem import gradient_spans, samples_in
+from psrt.runtime.problem import gradient_spans
+from psrt.runtime.problem_rules import sample_counter
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
@@ -17,7 +18,7 @@ def test_batches_are_as_long_as_a_plan_cuts_them(samples, workers):
     problem = NoNumbers(9, batch_size=6, samples=samples)
     plan = BatchPlan(samples, batch_size=6, workers=workers, seed=0)
     for worker in range(workers):
-        found = [samples_in(problem, batch) for batch in problem.batches(worker, workers, 3)]
+        found = [sample_counter(problem)(batch) for batch in problem.batches(worker, workers, 3)]
         steps = range(plan.steps_per_epoch)
         assert found == [len(plan.indices(3, step, worker)) for step in steps]
         assert len(problem.batches(worker, workers, 3)) == plan.steps_per_epoch

@@ -9,7 +9,8 @@ from psrt.data import load_dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
 from psrt.partition import Span
-from psrt.runtime.problem import Supervised, gradient_spans, samples_in
+from psrt.runtime.problem import Supervised, gradient_spans
+from psrt.runtime.problem_rules import sample_counter
 
 
 class Counting:
@@ -29,7 +30,7 @@ class Counting:
     ],
 )
 def test_samples_are_counted(problem, batch, expected):
-    count = samples_in(problem, batch)
+    count = sample_counter(problem)(batch)
     assert (count, type(count)) == (expected, int)
 
 

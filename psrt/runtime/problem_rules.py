@@ -1,0 +1,122 @@
+"""What a problem must keep to, checked where it costs nothing: one line per broken rule.
+
+Methods are looked for before anything begins, and the first step looks at what a gradient is. The
+hot path asks nothing: what is wrong with a loss or a batch shows in the ``TypeError`` it makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from psrt.errors import ConfigError
+from psrt.transport.port import Vector
+
+METHODS = ("initial", "batches", "loss_and_grad", "evaluate")
+#: A NaN that no arithmetic makes: what of a gradient has these bits was not written.
+_UNWRITTEN = np.uint32(0x7FC0BEEF)
+
+
+def check_methods(problem: object) -> None:
+    """Check that a problem has the methods that every problem has.
+
+    Raises:
+        ConfigError: naming those that are missing.
+    """
+    missing = [f"{name}()" for name in METHODS if not callable(getattr(problem, name, None))]
+    if missing:
+        raise ConfigError(
+            f"the problem, a {type(problem).__name__}, has no {' and no '.join(missing)}"
+        )
+
+
+def sample_counter(problem: object) -> Callable[[Any], int]:
+    """Return what counts the samples of a batch: its weight in a mean over workers.
+
+    It is the problem's own ``samples(batch)`` where it has one, else the length of the batch, or of
+    its first part if the batch is a tuple such as (x, y).
+
+    The counter raises a ``ConfigError`` if there is nothing to count.
+    """
+    own: Callable[[Any], Any] | None = getattr(problem, "samples", None)
+
+    def count(batch: Any) -> int:
+        try:
+            if own is not None:
+                return int(own(batch))
+            if isinstance(batch, tuple):
+                return len(batch[0])
+            if not isinstance(batch, dict | str):  # their length is that of something else
+                return len(batch)
+        except (TypeError, IndexError):
+            pass
+        if own is not None:
+            raise ConfigError(f"samples() returned {_said(own(batch))}, expected a whole number")
+        raise ConfigError(
+            f"batches() gave {_said(batch)}, whose samples cannot be counted: expected an array, a "
+            "list, or a tuple of them; samples(batch) of the problem may count anything else"
+        )
+
+    return count
+
+
+def not_iterable(batches: object) -> ConfigError:
+    """Return the error for batches that cannot be gone through."""
+    return ConfigError(f"batches() returned {_said(batches)}, expected an iterable of batches")
+
+
+def not_a_loss(loss: object) -> ConfigError:
+    """Return the error for a loss that is no number."""
+    hint = "; the gradient goes into out" if isinstance(loss, tuple) else ""
+    return ConfigError(f"loss_and_grad() returned {_said(loss)}, expected the mean loss{hint}")
+
+
+def mark_unwritten(gradient: Vector) -> None:
+    """Fill a gradient with what nobody computes."""
+    gradient.view(np.uint32).fill(_UNWRITTEN)
+
+
+def check_written(gradient: Vector) -> None:
+    """Check that all of a gradient was written since ``mark_unwritten``.
+
+    Raises:
+        ConfigError: naming the first element that was not.
+    """
+    left = np.flatnonzero(gradient.view(np.uint32) == _UNWRITTEN)
+    if left.size:
+        raise ConfigError(
+            f"loss_and_grad() left {left.size} of {gradient.size} elements of out unwritten, the "
+            f"first is {left[0]}; expected the whole gradient there, as by out[:] = …"
+        )
+
+
+def checked_figures(figures: object) -> dict[str, float]:
+    """Return what ``evaluate`` found.
+
+    Raises:
+        ConfigError: if it is no dictionary of numbers, or an accuracy is no share.
+    """
+    if not isinstance(figures, Mapping):
+        raise ConfigError(
+            f"evaluate() returned {_said(figures)}, expected a dict such as {{'loss': 0.3}}"
+        )
+    for name in ("loss", "accuracy"):
+        value = figures.get(name, 0.0)
+        if np.ndim(value) or not np.issubdtype(np.asarray(value).dtype, np.number):
+            raise ConfigError(f"evaluate() gives {_said(value)} for {name}, expected a number")
+    accuracy = figures.get("accuracy", 0.0)
+    if accuracy < 0 or accuracy > 1:
+        raise ConfigError(f"evaluate() gives an accuracy of {accuracy:g}, expected one in [0, 1]")
+    return {name: float(figures[name]) for name in ("loss", "accuracy") if name in figures}
+
+
+def _said(value: object) -> str:
+    """Return a value's type and, where it is short, the value."""
+    if value is None:
+        return "None"
+    text = repr(value)
+    article = "an" if type(value).__name__[0] in "aeio" else "a"
+    name = f"{article} {type(value).__name__}"
+    return f"{name}, {text}" if len(text) <= 20 else name

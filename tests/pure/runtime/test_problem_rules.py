@@ -1,0 +1,102 @@
+"""A problem that breaks a rule is one line that says which and what was expected."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import psrt
+from psrt import TrainConfig
+from psrt.errors import ConfigError
+
+N = 3
+
+
+class Sound:
+    """θ goes to zero."""
+
+    def initial(self):
+        return np.ones(N, np.float32)
+
+    def batches(self, worker, workers, epoch):
+        return [(np.zeros((4, 2)), np.zeros(4))] * 2
+
+    def loss_and_grad(self, theta, batch, out):
+        out[:] = theta
+        return float(theta @ theta)
+
+    def evaluate(self, theta):
+        return {"loss": float(theta @ theta)}
+
+
+def broken(**methods):
+    return type("Broken", (Sound,), {k: staticmethod(f) for k, f in methods.items()})()
+
+
+def train(problem):
+    config = TrainConfig(mode="serial", epochs=2, lr=0.1)
+    return psrt.run(config, problem)
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {},
+        {"loss_and_grad": lambda theta, batch, out: (np.copyto(out, theta), np.float32(1))[1]},
+        {"loss_and_grad": lambda theta, batch, out: (np.copyto(out, theta), np.array(1.0))[1]},
+        {"evaluate": lambda theta: {"loss": np.array(0.5), "accuracy": np.float32(1), "f1": "?"}},
+        {"evaluate": lambda theta: {}},
+        {"samples": lambda batch: np.int64(7), "batches": lambda *_: iter([{"x": 1}])},
+    ],
+)
+def test_what_keeps_the_rules_trains(methods):
+    train(broken(**methods))
+
+
+def left_out(theta, batch, out):
+    out[: N - 1] = theta[: N - 1]
+    return 0.5
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"evaluate": None}, r"the problem, a Broken, has no evaluate\(\)"),
+        ({"initial": lambda: np.ones(3)}, r"initial\(\) must return a flat float32 .* float64"),
+        ({"initial": lambda: np.ones((3, 1), np.float32)}, r"initial\(\) must .* \(3, 1\)"),
+        (
+            {"loss_and_grad": lambda *_: (0.5, 2)},
+            r"loss_and_grad\(\) returned a tuple, ",
+        ),
+        ({"loss_and_grad": lambda *_: None}, r"loss_and_grad\(\) returned None, expected the mean"),
+        ({"loss_and_grad": lambda *_: 0.5}, r"loss_and_grad\(\) left 3 of 3 elements of out"),
+        ({"loss_and_grad": left_out}, r"left 1 of 3 elements of out unwritten, the first is 2"),
+        ({"evaluate": lambda theta: 0.5}, r"evaluate\(\) returned a float, 0.5, expected a dict"),
+        ({"evaluate": lambda theta: None}, r"evaluate\(\) returned None, expected a dict"),
+        ({"evaluate": lambda theta: {"loss": "low"}}, r"evaluate\(\) gives a str, 'low' for loss"),
+        ({"evaluate": lambda theta: {"loss": np.ones(2)}}, r"evaluate\(\) gives a.* for loss"),
+        ({"evaluate": lambda theta: {"accuracy": None}}, r"evaluate\(\) gives None for accuracy"),
+        ({"evaluate": lambda theta: {"accuracy": 94.7}}, r"an accuracy of 94.7, expected one in"),
+        ({"batches": lambda *_: None}, r"batches\(\) returned None, expected an iterable"),
+        (
+            {"batches": lambda *_: [{"x": 1, "y": 2}]},
+            r"batches\(\) gave a dict, .* samples\(",
+        ),
+        (
+            {"batches": lambda *_: [3]},
+            r"batches\(\) gave an int, 3, whose samples",
+        ),
+        ({"batches": lambda *_: [()]}, r"batches\(\) gave a tuple, \(\), whose"),
+        ({"batches": lambda *_: ["abc"]}, r"batches\(\) gave a str"),
+        ({"samples": lambda batch: None}, r"samples\(\) returned None, expected a whole number"),
+        ({"batches": lambda *_: []}, r"nothing was trained: batches\(\) gave no worker any batch"),
+    ],
+)
+def test_a_broken_rule_is_one_line(methods, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        train(broken(**methods) if None not in methods.values() else without(methods))
+    assert "\n" not in str(caught.value)
+
+
+def without(methods):
+    return type("Broken", (Sound,), methods)()

@@ -18,7 +18,8 @@ PYTHON ?= python3
 # The job of `make train`, and what is added to any psrt command line.
 MODE = sync
 RANKS = $(if $(filter serial,$(MODE)),1,4)
-SERVERS = $(if $(filter serial allreduce local-sgd,$(MODE)),0,2)
+# Two where that leaves a worker to each.
+SERVERS = $(if $(filter serial allreduce local-sgd,$(MODE)),0,$(if $(filter 1 2 3,$(RANKS)),1,2))
 OUT = runs/train
 ARGS =
 # Of the random jobs of `make fuzz`: how many, and the seed of the first.

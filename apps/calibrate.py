@@ -28,6 +28,7 @@ from psrt.cli.flags import FlagParser, parse_train
 from psrt.cli.simulate import parse_simulate
 from psrt.errors import ConfigError
 from psrt.job.virtual import run_in_virtual_time
+from psrt.launchers import again
 from psrt.report.strict_json import dumps
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def main(argv: Sequence[str]) -> None:
     options, flags = parser().parse_known_args(list(argv))
     comm = ranks_of_job()
     if comm is None or comm.size < 3:
-        raise ConfigError(f"it takes a server and 2 workers: mpirun -n 3 python {sys.argv[0]}")
+        raise ConfigError(f"it takes a server and 2 workers: {again(3)}")
     jobs = planned(options, flags, ranks=comm.size)
     rows = run_all(jobs, comm, options)
     if comm.rank == 0:

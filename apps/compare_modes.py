@@ -30,6 +30,7 @@ from verdict import verdicts
 
 from psrt.cli.flags import FlagParser
 from psrt.errors import ConfigError
+from psrt.launchers import again
 from psrt.report import mode_plot
 from psrt.report.strict_json import dumps
 from psrt.simulation.cost_flags import VirtualCosts
@@ -129,9 +130,7 @@ def share(text: str) -> float:
 def check_real(options: Namespace, ranks: int) -> None:
     """Raise if there are not ranks enough, or flags that only a simulation has."""
     if ranks == 1:
-        raise ConfigError(
-            f"comparing modes takes several ranks, mpirun -n 4 python {sys.argv[0]}, or --simulate"
-        )
+        raise ConfigError(f"comparing modes takes several ranks, {again(4)}, or --simulate")
     for name in SIMULATION:
         if getattr(options, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} has no meaning without --simulate")

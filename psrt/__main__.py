@@ -14,8 +14,8 @@ from psrt.errors import ConfigError
 #: Subcommand → what the help says of it.
 COMMANDS = {
     "train": "train a model under mpirun, or serially without it",
-    "server": "be the servers of an MPMD job: mpirun -n 2 psrt server ... : -n 6 psrt worker ...",
-    "worker": "be the workers of an MPMD job",
+    "server": "train, as a server: mpirun -n 1 psrt server : -n 3 psrt worker",
+    "worker": "train, as a worker, beside psrt server",
     "simulate": "run a whole job in one process and in virtual time; needs no MPI",
     "bench": "measure a step, a push and pull, an all-reduce, a training run",
     "check": "hold a recorded run against the contract of its mode; needs no MPI",

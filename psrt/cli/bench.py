@@ -14,7 +14,7 @@ from psrt.cli.printing import say
 from psrt.config.knobs import dashed
 from psrt.errors import ConfigError, PsrtError
 from psrt.files import check_writable
-from psrt.launchers import launched
+from psrt.launchers import launched, start_line
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -85,7 +85,7 @@ def world(needed: int, what: str, usual: int, command: str) -> MPI.Comm:
         comm = all_ranks()
         if comm.size >= needed:
             return comm
-    raise ConfigError(f"{what} measures among ranks: mpirun -n {usual} python {command}")
+    raise ConfigError(f"{what} measures among ranks: {start_line((usual, command))}")
 
 
 def run(

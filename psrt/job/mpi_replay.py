@@ -11,6 +11,7 @@ from psrt.config import TrainConfig
 from psrt.errors import ConfigError
 from psrt.history.replay import COLUMNS, Script
 from psrt.job.replay import Replay
+from psrt.launchers import start_line
 from psrt.mpi.agreement import send_text
 
 _TAG = 5
@@ -34,7 +35,7 @@ def replay_of(config: TrainConfig, ranks: int, *, named: bool) -> Replay | None:
     if named:
         raise ConfigError(
             "--replay has no meaning with psrt server and psrt worker, it knows who is who: "
-            "mpirun -n N psrt train --replay DIR"
+            + start_line((ranks, f"-m psrt train --replay {config.replay}"))
         )
     replay = Replay(config.replay)
     replay.check_ranks(ranks)

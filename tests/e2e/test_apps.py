@@ -184,7 +184,7 @@ def test_compare_modes_in_virtual_time(tmp_path):
 def test_compare_modes_says_how_to_start_it(tmp_path):
     ended = start("compare_modes.py", "--out", tmp_path / "out")
     assert ended.status == 2
-    assert "mpirun -n 4 python" in ended.err
+    assert "-n 4" in ended.err
     assert "--simulate" in ended.err
     assert ended.err.count("\n") == 1
     assert not (tmp_path / "out").exists()

@@ -1,6 +1,7 @@
 """Runs that work, and what they leave behind."""
 
 import json
+import sys
 import tomllib
 
 import numpy as np
@@ -155,9 +156,20 @@ def test_the_launcher_may_say_who_is_what(launch):
 def test_without_a_launcher_it_trains_serially_and_says_how_to_start_ranks(launch):
     done = launch.psrt("train", *SHORT, "--out", "run")
     assert done.status == 0, done.stderr
-    assert "mpirun -n" in done.stdout.splitlines()[0]
+    assert "mpirun" in done.stdout.splitlines()[0]
     summary = json.loads((launch.folder / "run/summary.json").read_text())
     assert (summary["mode"], summary["ranks"], summary["mpi"]) == ("serial", 1, "")
+
+
+def test_the_line_that_starts_ranks_runs_as_printed(launch):
+    """On any number of cores, and for root, who has not set anything."""
+    unset = ["-uOMPI_ALLOW_RUN_AS_ROOT", "-uOMPI_ALLOW_RUN_AS_ROOT_CONFIRM"]
+    words = ("-m", "psrt", "train", "--steps", "2")
+    done = launch.command("env", *unset, sys.executable, *words)
+    line = done.stdout.splitlines()[0].partition("to start ranks: ")[2]
+    done = launch.command("env", *unset, "sh", "-c", f"{line} --out run")
+    assert done.status == 0, done.stderr
+    assert json.loads((launch.folder / "run/summary.json").read_text())["ranks"] == 4
 
 
 def test_stragglers_are_waited_for_by_those_who_wait(launch):

@@ -16,11 +16,11 @@ COMMANDS = {
     "train": "train a model under mpirun, or serially without it",
     "server": "train, as a server: mpirun -n 1 psrt server : -n 3 psrt worker",
     "worker": "train, as a worker, beside psrt server",
-    "simulate": "run a whole job in one process and in virtual time; needs no MPI",
-    "bench": "measure a step, a push and pull, an all-reduce, a training run",
-    "check": "hold a recorded run against the contract of its mode; needs no MPI",
-    "show": "print the configuration that flags amount to, as TOML; needs no MPI",
-    "explain": "draw how a collective or a mode works, hop by hop or in time; needs no MPI",
+    "simulate": "run a whole job in one process, in virtual time; needs no MPI",
+    "bench": "measure all-reduces, pushes and pulls, and training runs on this machine",
+    "check": "check that a recorded run kept the promises of its mode; needs no MPI",
+    "show": "print the configuration of a run with these flags, as TOML; needs no MPI",
+    "explain": "draw how a collective or a mode works, step by step; needs no MPI",
 }
 #: Subcommands that `psrt.cli.train` is.
 _ROLES = ("server", "worker")
@@ -69,7 +69,10 @@ def _no_command(words: list[str]) -> str:
 def _help() -> str:
     lines = ["usage: psrt COMMAND [flags]", "", "commands:"]
     lines += [f"  {command:8} {text}" for command, text in COMMANDS.items()]
-    lines += ["", "psrt COMMAND --help lists its flags; psrt --version tells the version."]
+    lines += [
+        "",
+        "psrt COMMAND --help lists the flags of a command; psrt --version prints the version.",
+    ]
     return "\n".join(lines)
 
 

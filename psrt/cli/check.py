@@ -11,11 +11,11 @@ from psrt.cli.printing import say
 from psrt.errors import ConfigError
 
 _DESCRIPTION = """\
-Hold the history of a run, as --record keeps it, against the contract of its mode: who may go on
-and when, what makes an update, what a read must hold, that every gradient is used once and is as
-stale as was recorded. Prints what was checked, or the first violation with the events that led
-there. The exit status is 0 if nothing contradicts the contract, 1 if something does, and 2 if
-there is no whole history."""
+Check the history of a run, which --record writes, against the promises of its mode: when a worker
+may go on, which gradients make an update, what a read contains, that every gradient is used once,
+and that its staleness is the recorded one. Prints what was checked, or the first violation and the
+events that led to it. The exit status is 0 if all promises were kept, 1 if one was broken, and 2
+if there is no complete history."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -36,8 +36,8 @@ def main(argv: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("run", metavar="RUN", help="folder of the run, as --out named it")
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument("run", metavar="RUN", help="folder of the run, given as --out")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(argv)
     from psrt.history.check.run import check_run  # numpy only now: --help needs none
 

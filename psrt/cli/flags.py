@@ -6,21 +6,28 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from psrt.config import Knob, TrainConfig, did_you_mean, read_toml
+from psrt.config import MODES, Knob, TrainConfig, did_you_mean, read_toml
 from psrt.config.knobs import dashed, knobs_of, read, shown, synonyms_of
 from psrt.config.values import SWITCH
 from psrt.errors import ConfigError
 from psrt.files import read_text
 
 _DESCRIPTION = """\
-Train a model on every rank that mpirun started; on one rank, serially.
-Defaults that depend on the mode are filled in when the number of ranks is known:
-`psrt show` prints what a run would do."""
+Train a model on the ranks that mpirun starts, or serially in this process.
+
+  psrt train --epochs 5 --out runs/first
+  mpirun -n 4 python -m psrt train --mode ssp --staleness 2 --servers 1
+
+Some defaults depend on the mode and the number of ranks: `psrt show`, with the same flags, prints
+the configuration that a run would have."""
 
 #: Either of them says how long the run is, so one given as a flag replaces the other's TOML key.
 LENGTHS = ("epochs", "steps")
 #: Words for how many ranks, or workers, there are to be.
 RANK_WORDS = ("workers", "ranks", "n", "np", "nproc", "num-workers", "processes", "world-size")
+
+
+_MODES = "\n".join(f"{row.name:<10} {row.doc}" for row in MODES.values())
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -79,11 +86,16 @@ def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> F
     )
     parser.synonyms = synonyms_of(TrainConfig)
     parser.notes = dict.fromkeys(RANK_WORDS, "mpirun -n N starts N ranks, servers and workers")
-    parser.add_argument("--config", metavar="FILE", help="TOML with any of the keys below")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="read a TOML file, such as the config.toml of a run; flags override it",
+    )
     groups: dict[str, argparse._ArgumentGroup] = {}
     for name, knob in knobs_of(TrainConfig).items():
         if knob.group not in groups:
-            groups[knob.group] = parser.add_argument_group(knob.group)
+            told = _MODES if name == "mode" else None
+            groups[knob.group] = parser.add_argument_group(knob.group, told)
         _add_flag(groups[knob.group], name, knob)
     return parser
 

@@ -12,10 +12,12 @@ from psrt.config.modes import MODES, default_mode
 from psrt.config.values import WHOLE
 
 _DESCRIPTION = """\
-Print the configuration that `psrt train` with the same flags would run with, every default
-filled in, as TOML that --config takes."""
+Print the configuration of a run of `psrt train` with the same flags, every default filled in, as
+TOML for --config."""
 
-_RANKS = Knob(WHOLE, "job", "ranks that mpirun would start (default: as few as will do)", min=1)
+_RANKS = Knob(
+    WHOLE, "job", "number of ranks of the job (default: as few as these flags need)", min=1
+)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -19,29 +19,28 @@ if TYPE_CHECKING:
     from psrt.job.virtual import Scenario
 
 _DESCRIPTION = """\
-Run a whole job in one process and in virtual time: the roles that `psrt train` runs under mpirun,
-with computing and sending that take what the flags below say. All modes run, and all all-reduces
-but mpi and node+NAME; all flags of `psrt train` hold but those of real time. --seed decides the
-training and the order of events: the same seed gives the same files, bit for bit.
+Run a whole job in one process, in virtual time: the same servers and workers that `psrt train` runs
+under mpirun, while the flags below say how long computing and sending take. The flags of `psrt
+train` mean the same here. The same --seed gives the same files, bit for bit.
 
-  psrt simulate --mode ssp --staleness 3 --workers 16 --servers 2 \
-    --inject 1:slow:4
+  psrt simulate --mode ssp --staleness 3 --workers 16 --servers 2 --inject 1:slow:4
   psrt simulate --mode async --workers 1000 --servers 8 --no-numerics --parameters 10000000 \\
     --steps 50 --compute lognormal:0.1:0.3 --link 5e-5:1.25e9
 
-With numerics a model is trained, so accuracy can be held against virtual time; without them time
-and staleness alone come out, thousands of workers cost little, and with --steps no data is read."""
+By default a model is trained, so the result is accuracy over virtual time. With --no-numerics the
+result is time and staleness only; thousands of workers are cheap, and with --steps no data is
+read."""
 
 #: Flags of `psrt train` that have no meaning here.
 _REAL_TIME = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.real_time)
 _GROUP = "virtual time"
 _WORKERS = Knob(
-    WHOLE, _GROUP, "ranks that compute gradients; servers come on top", metavar="W", min=1,
+    WHOLE, _GROUP, "number of workers, beside the servers", metavar="W", min=1,
     max=1_000_000, fallback=4,
 )  # fmt: skip
 _PARAMETERS = Knob(
-    WHOLE, _GROUP, "of the model, with --no-numerics", metavar="N", min=1, max=10**12,
-    default_text="those of the model that the flags describe",
+    WHOLE, _GROUP, "number of parameters, with --no-numerics", metavar="N", min=1, max=10**12,
+    default_text="those of the model that the flags give",
 )  # fmt: skip
 _CRASH = (Number("WORKER", 0, LARGEST, whole=True), Number("SECONDS", 0.0, 1e9))
 
@@ -78,31 +77,31 @@ def simulate_parser() -> FlagParser:
     add("--workers", metavar="W", help=f"{_WORKERS.help} (default: {_WORKERS.fallback})")
     add(
         "--like", metavar="RUN",
-        help="the folder of a run that was made with --record: its config, its workers, and what "
-        "computing, messages, updates and sums took in it, injected delays included, but for what "
-        "other flags say; without numerics, unless --numerics",
+        help="imitate a run that was made with --record: its config, its workers, and how long "
+        "computing, messages, updates and sums took; other flags override; implies --no-numerics",
     )  # fmt: skip
     add(
         "--compute", metavar="LAW",
-        help="of the seconds of a gradient: constant:SECONDS, normal:MEAN:SD, "
-        "lognormal:MEDIAN:SIGMA, pareto:SCALE:SHAPE, exponential:MEAN, or run:DIR for those of a "
-        "run that was made with --record (default: lognormal:0.001:0.1)",
+        help="draw the seconds of a gradient from constant:SECONDS, normal:MEAN:SD, "
+        "lognormal:MEDIAN:SIGMA, pareto:SCALE:SHAPE, exponential:MEAN, or run:DIR, the times in "
+        "a run that was made with --record (default: lognormal:0.001:0.1)",
     )  # fmt: skip
     add(
         "--link", metavar="LATENCY_S:BYTES_PER_S",
-        help="of each rank's own link, each way; BYTES_PER_S may be inf (default: 5e-5:1.25e9)",
+        help="latency and bandwidth of each rank's link, each way; the latter may be inf "
+        "(default: 5e-5:1.25e9)",
     )  # fmt: skip
     add(
         "--server-apply", metavar="BYTES_PER_S",
-        help="of gradient that a server works in, or inf (default: 2e9)",
+        help="how fast a server applies gradients; inf: at once (default: 2e9)",
     )  # fmt: skip
     add(
         "--crash", metavar="WORKER:SECONDS", action="append",
-        help="a worker that dies then; may be given again",
+        help="let a worker die at this time; may be given again",
     )  # fmt: skip
     add(
         "--numerics", action=argparse.BooleanOptionalAction,
-        help="compute, and train a model; without, time and staleness alone (default: yes, "
+        help="train a model; --no-numerics: only count time and staleness (default: yes, "
         "but no with --like)",
     )  # fmt: skip
     add(

@@ -50,40 +50,43 @@ class TrainConfig:
         synonyms=("sync", "scheme"),
     )
     servers: int | None = knob(
-        None, WHOLE, _MODE, "ranks that are servers, one shard each", min=0,
+        None, WHOLE, _MODE, "number of ranks that are servers, each with a shard of the parameters",
+        min=0,
         default_text=f"1 in {', '.join(modes_with(lambda row: row.needs_servers))}, else 0",
         drawn=True,
         synonyms=("num-servers", "parameter-servers"),
     )
     placement: str | None = knob(
-        None, TEXT, _MODE, "which ranks are servers: one per host, the first or the last",
+        None, TEXT, _MODE, "which ranks are servers: spread over the hosts, the first, or the last",
         choices=names.PLACEMENTS, requires=(_SERVERS,), fallback="first", numeric=False,
     )
     backup: int | None = knob(
-        None, WHOLE, _MODE, "backup workers: a step waits for all workers but so many",
+        None, WHOLE, _MODE, "do not wait for the N slowest workers of a step",
         min=0, fallback=0, drawn=True,
         synonyms=("backups", "backup-workers"),
     )
     staleness: int | None = knob(
-        None, WHOLE, _MODE, "steps that a worker may be ahead of the slowest",
+        None, WHOLE, _MODE, "how many steps a worker may be ahead of the slowest",
         min=0, fallback=3, drawn=True,
         synonyms=("max-staleness", "slack"),
     )
     softsync: int | None = knob(
-        None, WHOLE, _MODE, "k: an update averages workers/k gradients, 1 to the workers",
+        None, WHOLE, _MODE,
+        "average workers/K gradients in each update; K from 1 to the number of workers",
         metavar="K", min=1, fallback=1, drawn=True,
     )
     local_steps: int | None = knob(
-        None, WHOLE, _MODE, "H: local steps between two averagings",
+        None, WHOLE, _MODE, "average the parameters every H steps",
         metavar="H", min=1, fallback=8, drawn=True,
         synonyms=("sync-every",),
     )
     post_local_epoch: int | None = knob(
-        None, WHOLE, _MODE, "average after every step until this epoch, then every H",
+        None, WHOLE, _MODE, "average after every step until epoch E, then every H steps",
         metavar="E", min=0, default_text="H from the start", drawn=True,
     )
     outer_lr: float | None = knob(
-        None, REAL, _MODE, "rate of the outer Nesterov optimizer (0.7 with --outer-momentum)",
+        None, REAL, _MODE,
+        "learning rate of the outer Nesterov optimizer (0.7 with --outer-momentum)",
         exclusive_min=0, max=1e6, default_text="plain averaging", drawn=True,
     )
     outer_momentum: float | None = knob(
@@ -92,59 +95,61 @@ class TrainConfig:
     )
     allreduce: str | None = knob(
         None, TEXT, _MODE,
-        "auto, node, mpi (the library's), a schedule such as ring, or node+ring between hosts",
+        "how to sum: auto, node (shared memory), mpi (the library's), a schedule such as ring, or "
+        "node+ring between hosts",
         metavar="NAME", choices=names.ALLREDUCE_NAMES, requires=(_NO_SERVERS,), fallback="auto",
         drawn=True,
         synonyms=("all-reduce", "algorithm"),
     )
     machine_costs: str | None = knob(
-        None, TEXT, _MODE, "what auto picks by, as bench allreduce --fit writes it",
+        None, TEXT, _MODE,
+        "let auto pick by the costs in this file, which bench allreduce --fit writes",
         metavar="FILE", requires=(_NO_SERVERS, Condition("allreduce", ("auto",))),
         default_text="those of a common machine", numeric=False, of_run=False,
         synonyms=("costs",),
     )
     overlap: bool | None = knob(
-        None, SWITCH, _MODE, "sum a layer's gradient while those below are computed",
+        None, SWITCH, _MODE, "sum a layer's gradient while those of the layers below are computed",
         default_text="yes, but not with --clip-norm",
     )
     bucket_bytes: int | None = knob(
-        None, WHOLE, _MODE, "gather layers into sums of at least so many bytes",
+        None, WHOLE, _MODE, "sum layers together until they have this many bytes",
         metavar="BYTES", min=1, default_text=f"{names.BUCKET_BYTES}",
         synonyms=("bucket-size",),
     )
     check_every: int | None = knob(
-        None, WHOLE, _MODE, "updates between two checks that all ranks have the same parameters; "
-        "0: at the end only", metavar="K", min=0, requires=(_NO_SERVERS,), fallback=100,
+        None, WHOLE, _MODE, "check every K updates that all ranks have the same parameters; "
+        "0: only at the end", metavar="K", min=0, requires=(_NO_SERVERS,), fallback=100,
         numeric=False,
     )
 
     staleness_rate: str | None = knob(
-        None, TEXT, _RATE, "how a gradient's staleness tau scales its learning rate",
+        None, TEXT, _RATE, "scale the learning rate of a gradient by its staleness tau",
         choices=names.STALENESS_RATE_NAMES, fallback="constant",
     )
     staleness_power: float | None = knob(
-        None, REAL, _RATE, "p in (1 + tau)^-p",
+        None, REAL, _RATE, "exponent P of the factor (1 + tau)^-P",
         metavar="P", min=0, max=1e6, requires=_of_rate("power"), fallback=0.5,
     )
     staleness_decay: float | None = knob(
-        None, REAL, _RATE, "b in exp(-b tau)",
+        None, REAL, _RATE, "decay B of the factor exp(-B tau)",
         metavar="B", min=0, max=1e6, requires=_of_rate("exponential"), fallback=0.2,
     )
     staleness_limit: int | None = knob(
-        None, WHOLE, _RATE, "drop gradients that are staler than this",
+        None, WHOLE, _RATE, "drop gradients whose staleness is above K",
         metavar="K", min=0, requires=_of_rate("drop"), fallback=4,
     )
     dc_lambda: float | None = knob(
-        None, REAL, _RATE, "strength of the compensation", min=0, max=1e6,
+        None, REAL, _RATE, "strength of the delay compensation", min=0, max=1e6,
         requires=_of_rate("delay-compensated"), default_text="0.04, or 2 with --dc-adaptive",
     )
     dc_adaptive: bool | None = knob(
-        None, SWITCH, _RATE, "divide the strength by the gradient's running RMS",
+        None, SWITCH, _RATE, "divide that strength by the gradient's running root mean square",
         requires=_of_rate("delay-compensated"), fallback=False,
     )
 
     optimizer: str = knob(
-        "sgd", TEXT, _OPTIMIZER, "what turns gradients into steps",
+        "sgd", TEXT, _OPTIMIZER, "rule that turns gradients into steps",
         choices=names.OPTIMIZER_NAMES,
         synonyms=("optim",),
     )
@@ -154,122 +159,131 @@ class TrainConfig:
         synonyms=("learning-rate", "rate", "eta"),
     )
     momentum: float | None = knob(
-        None, REAL, _OPTIMIZER, "share of the velocity that a step keeps",
+        None, REAL, _OPTIMIZER, "share of the velocity that is kept from step to step",
         min=0, exclusive_max=1, requires=_VELOCITY, fallback=0.9,
         synonyms=("mu",),
     )
     weight_decay: float = knob(
-        0.0, REAL, _OPTIMIZER, "L2 coefficient; decoupled in adamw", min=0, max=1e6,
+        0.0, REAL, _OPTIMIZER, "coefficient of L2 regularization; decoupled in adamw",
+        min=0, max=1e6,
         synonyms=("wd", "l2"),
     )
     beta1: float | None = knob(
-        None, REAL, _OPTIMIZER, "decay of the gradient's mean",
+        None, REAL, _OPTIMIZER, "decay of the running mean of the gradient",
         min=0, exclusive_max=1, requires=_ADAM, fallback=0.9,
     )
     beta2: float | None = knob(
-        None, REAL, _OPTIMIZER, "decay of the gradient's mean square",
+        None, REAL, _OPTIMIZER, "decay of the running mean square of the gradient",
         min=0, exclusive_max=1, requires=_ADAM, fallback=0.999,
     )
     epsilon: float | None = knob(
         # Below 1e-30 the square root's square would vanish in float32.
-        None, REAL, _OPTIMIZER, "added to the root of the mean square",
+        None, REAL, _OPTIMIZER, "number added to the root of the mean square",
         min=1e-30, max=1e6, requires=_ADAM, fallback=1e-8,
         synonyms=("eps",),
     )
     clip_norm: float | None = knob(
-        None, REAL, _OPTIMIZER, "longest gradient, L2 norm", exclusive_min=0, max=1e30,
+        None, REAL, _OPTIMIZER, "scale a gradient down whose L2 norm is above X",
+        exclusive_min=0, max=1e30,
         default_text="no clipping",
         synonyms=("clip", "grad-clip", "max-grad-norm"),
     )
     warmup_epochs: float = knob(
-        0.0, REAL, _OPTIMIZER, "epochs over which the rate rises to --lr", min=0, max=1e9,
+        0.0, REAL, _OPTIMIZER, "raise the learning rate from 0 to --lr over X epochs",
+        min=0, max=1e9,
         synonyms=("warmup",),
     )
     schedule: str = knob(
-        "constant", TEXT, _OPTIMIZER, "learning rate over time", choices=names.SCHEDULE_NAMES,
+        "constant", TEXT, _OPTIMIZER, "how the learning rate changes over time",
+        choices=names.SCHEDULE_NAMES,
         synonyms=("scheduler", "lr-schedule"),
     )
     decay_epochs: float | None = knob(
-        None, REAL, _OPTIMIZER, "epochs between two decays of the step schedule",
+        None, REAL, _OPTIMIZER, "multiply the learning rate by --decay-factor every X epochs",
         exclusive_min=0, max=1e9, requires=_STEPPED, fallback=5.0,
     )
     decay_factor: float | None = knob(
-        None, REAL, _OPTIMIZER, "what a decay multiplies the rate with",
+        None, REAL, _OPTIMIZER, "factor of --decay-epochs",
         exclusive_min=0, max=1, requires=_STEPPED, fallback=0.1,
     )
 
     dataset: str = knob(
         "digits", TEXT, _DATA,
-        "digits, synthetic[:SAMPLESxFEATURESxCLASSES], a folder of IDX files, or an .npz file",
+        "digits, synthetic[:SAMPLESxFEATURESxCLASSES], a folder of IDX files, or an .npz file with "
+        "x_train, y_train, x_test and y_test",
         metavar="NAME|PATH",
         synonyms=("data",),
     )
     hidden: tuple[int, ...] = knob(
-        (128, 64), WIDTHS, _DATA, "widths of the hidden layers; none for a linear model",
+        (128, 64), WIDTHS, _DATA, "widths of the hidden layers; none: a linear model",
         synonyms=("layers", "hidden-sizes", "hidden-units"),
     )
     activation: str = knob(
-        "relu", TEXT, _DATA, "between the layers", choices=names.ACTIVATION_NAMES
+        "relu", TEXT, _DATA, "activation function between the layers",
+        choices=names.ACTIVATION_NAMES
     )
     loss: str = knob(
-        "cross-entropy", TEXT, _DATA, "squared serves regression too", choices=names.LOSS_NAMES
+        "cross-entropy", TEXT, _DATA, "loss function; squared also does regression",
+        choices=names.LOSS_NAMES
     )
     batch_size: int = knob(
-        32, WHOLE, _DATA, "samples per worker and step", min=1,
+        32, WHOLE, _DATA, "number of samples per worker and step", min=1,
         synonyms=("batch", "bs", "minibatch"),
     )
 
     epochs: float | None = knob(
-        None, REAL, _RUN, "passes over the training data", exclusive_min=0, max=1e9,
+        None, REAL, _RUN, "number of passes over the training data", exclusive_min=0, max=1e9,
         default_text="10",
         synonyms=("num-epochs", "max-epochs"),
     )
     steps: int | None = knob(
-        None, WHOLE, _RUN, "steps per worker, instead of --epochs", min=1,
-        default_text="as --epochs says",
+        None, WHOLE, _RUN, "number of steps of each worker, instead of --epochs", min=1,
+        default_text="what --epochs gives",
         synonyms=("max-steps", "num-steps", "iterations", "iters"),
     )
     seed: int = knob(
-        0, WHOLE, _RUN, "of the model, the data's order and random delays", min=0,
+        0, WHOLE, _RUN, "seed of the initial model, the order of the data and random delays", min=0,
         synonyms=("random-seed",),
     )
     out: str | None = knob(
-        None, TEXT, _RUN, "folder for config, metrics, model and summary", metavar="DIR",
+        None, TEXT, _RUN, "write config, metrics, model and summary to this folder", metavar="DIR",
         default_text="nothing is written", numeric=False, of_run=False,
         synonyms=("output", "output-dir", "out-dir", "save"),
     )
     record: bool = knob(
-        False, SWITCH, _RUN, "keep the history of every read, push and update in --out",
+        False, SWITCH, _RUN,
+        "write the history of every read, push and update to --out, for check and --replay",
         numeric=False, of_run=False,
         synonyms=("history",),
     )
     replay: str | None = knob(
-        None, TEXT, _RUN, "repeat the run in this folder, made with --record, to the bit",
-        metavar="DIR", default_text="nothing is repeated", numeric=False, of_run=False,
+        None, TEXT, _RUN, "repeat a run that was made with --record, bit for bit",
+        metavar="DIR", default_text="a new run", numeric=False, of_run=False,
     )
     overwrite: bool = knob(
-        False, SWITCH, _RUN, "allow an --out that is already used", numeric=False, of_run=False,
+        False, SWITCH, _RUN, "allow an --out that holds a run, and replace it",
+        numeric=False, of_run=False,
         synonyms=("force",),
     )
     log_every: int | None = knob(
-        None, WHOLE, _RUN, "steps between two logged lines", min=1, default_text="an epoch",
+        None, WHOLE, _RUN, "log a line every N steps", min=1, default_text="every epoch",
         numeric=False,
         synonyms=("log-interval", "log-steps"),
     )
     inject: tuple[Injection, ...] = knob(
         (), INJECTIONS, _RUN,
-        "slow a worker (or *: all) by delay:S, jitter:S, tail:S:SHAPE, pause:STEP:S or "
-        "slow:FACTOR[:STEP]",
+        "slow a worker (or all: *) down by delay:S, jitter:S, tail:S:SHAPE, pause:STEP:S or "
+        "slow:FACTOR[:STEP]; may be given again",
         default_text="none", numeric=False, of_run=False,
         synonyms=("straggler", "jitter", "slow", "delay"),
     )
     timeout_s: float = knob(
-        60.0, REAL, _RUN, "longest that a rank waits for another", metavar="SECONDS",
+        60.0, REAL, _RUN, "end the job if a rank waits longer for another", metavar="SECONDS",
         exclusive_min=0, max=1e6, numeric=False, real_time=True,
         synonyms=("timeout",),
     )
     shared_memory: bool = knob(
-        True, SWITCH, _RUN, "pass data inside a host through shared memory", numeric=False
+        True, SWITCH, _RUN, "use shared memory between the ranks of a host", numeric=False
     )
 
     # fmt: on

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ class Operation:
     divides: bool = False
     #: Whether it knows integers only.
     integers: bool = False
+    #: What MPI calls the fold, before it is divided.
+    mpi: str = field(kw_only=True)
+    #: Whether MPI leaves all ranks with the same floating point numbers. It says nothing of a NaN,
+    #: nor of -0.0 beside 0.0, in minima and maxima.
+    mpi_agrees_on_floats: bool = field(default=True, kw_only=True)
 
     @property
     def ufunc(self) -> np.ufunc:
@@ -85,13 +90,13 @@ def _product(one: float, other: float) -> float:
 OPS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
-        Operation("sum", "add", operator.add, "+"),
-        Operation("mean", "add", operator.add, "+", divides=True),
-        Operation("min", "minimum", min),
-        Operation("max", "maximum", max),
-        Operation("prod", "multiply", _product, "×"),
-        Operation("and", "bitwise_and", operator.and_, integers=True),
-        Operation("or", "bitwise_or", operator.or_, integers=True),
-        Operation("xor", "bitwise_xor", operator.xor, integers=True),
+        Operation("sum", "add", operator.add, "+", mpi="SUM"),
+        Operation("mean", "add", operator.add, "+", divides=True, mpi="SUM"),
+        Operation("min", "minimum", min, mpi="MIN", mpi_agrees_on_floats=False),
+        Operation("max", "maximum", max, mpi="MAX", mpi_agrees_on_floats=False),
+        Operation("prod", "multiply", _product, "×", mpi="PROD"),
+        Operation("and", "bitwise_and", operator.and_, integers=True, mpi="BAND"),
+        Operation("or", "bitwise_or", operator.or_, integers=True, mpi="BOR"),
+        Operation("xor", "bitwise_xor", operator.xor, integers=True, mpi="BXOR"),
     )
 }

@@ -19,7 +19,7 @@ from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.collective.analysis.pick import library_reduces, pick
 from psrt.collective.registry import ALL_REDUCES, AUTO, LIBRARY
 from psrt.errors import ConfigError
-from psrt.partition import Span, even_spans
+from psrt.partition import even_spans
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -35,6 +35,9 @@ DTYPES = ("float16", "float32", "float64", "int32", "int64")
 _INSTANCES = 8
 #: Calls on plain arrays that stay compiled, and bytes of arrays that are kept alive by that.
 _MOST_PLAIN, _MOST_BYTES = 64, 1 << 28
+#: What the name of a call that does not wait ends with; and the calls that are all-reduces.
+_LATER = "_async"
+_ALL_REDUCES = ("allreduce", "start")
 #: Arrays by which one compiled call is found without a look at where they are.
 _MOST_SEEN = 8
 
@@ -42,7 +45,9 @@ _MOST_SEEN = 8
 #: window), what they are, then call, op, algorithm, root, number.
 _Key: TypeAlias = tuple[Any, ...]
 #: What an array is seen by, with the call on it: its identity first, then the words of the call.
-_Seen: TypeAlias = tuple[int | str, ...]
+_Seen: TypeAlias = tuple[object, ...]
+#: The operation of a call that has none, or its root.
+_ABSENT: Any = object()
 
 
 @dataclass(eq=False, slots=True)
@@ -68,7 +73,10 @@ class _Bound:
 class Group:
     """Ranks that reduce numpy arrays together. Collective to make and to close.
 
-    Every rank makes the same calls in the same order, on arrays of the same shape and type.
+    Every rank makes the same calls in the same order, on arrays of the same shape and type. What
+    is compiled for a call is kept, and with it an array of the caller's own: up to 64 calls, and
+    256 MiB of arrays that nobody else may hold any more. Arrays from ``empty`` live until the end
+    anyway.
 
     >>> group = psrt.Group()                                         # doctest: +SKIP
     >>> buffer = group.empty(1000)                                   # doctest: +SKIP
@@ -156,7 +164,8 @@ class Group:
         Args:
             buf: contiguous and writeable, of one of ``DTYPES``; the same shape on every rank.
                 Fastest where it comes from ``empty``.
-            op: sum, mean, min, max or prod. The mean of integers is rounded down.
+            op: sum, mean, min, max or prod; and, or, xor of the bits of integers. The mean of
+                integers is rounded down.
             algorithm: ``auto`` picks by size, ranks, hosts and costs (see ``choice``); ``node``
                 folds in shared memory; a name of ``psrt.collective.ALGORITHMS`` runs that
                 schedule over all ranks, ``node+`` and a name runs it between hosts; ``mpi`` is
@@ -183,29 +192,6 @@ class Group:
         run()
         return buf
 
-    def start(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> Handle:
-        """Begin an ``allreduce`` and return at once; ``buf`` must be left alone until it is done.
-
-        There is no thread behind it: it moves on in ``test`` and ``wait`` of any handle, and while
-        other calls wait. Several may be under way; ranks may finish them in any order.
-
-        Returns:
-            a handle with ``test() -> bool`` and ``wait()``.
-
-        Raises:
-            ConfigError, ProtocolError: as ``allreduce``.
-        """
-        number = self._started % _INSTANCES
-        self._started += 1
-        # One that was started long ago with the same number must be through before its like.
-        self._let_finish(lambda key: key == number)
-        bound = self._find("start", buf, op, algorithm, number=number)
-        self._engine.call(bound.sheet)
-        handle = self._engine.start(bound.plan)
-        if not handle.done:
-            self._under_way[number] = (buf, handle)
-        return handle
-
     def reduce_scatter(self, buf: AnyArray, op: str = "sum") -> AnyArray:
         """Reduce ``buf`` over all ranks and leave each with its chunk of the result.
 
@@ -221,7 +207,7 @@ class Group:
             as ``allreduce``.
         """
         self._find("reduce_scatter", buf, op).run()
-        return even_spans(buf.size, self.size)[self.rank].of(_stored(buf))
+        return self._chunk(buf)
 
     def all_gather(self, buf: AnyArray) -> AnyArray:
         """Fill ``buf`` with every rank's chunk of it, as ``reduce_scatter`` cuts and leaves them.
@@ -246,6 +232,121 @@ class Group:
         """
         self._find("broadcast", buf, root=root).run()
         return buf
+
+    def reduce(self, buf: AnyArray, op: str = "sum", root: int = 0) -> AnyArray:
+        """Reduce ``buf`` over all ranks into that of rank ``root``.
+
+        Args:
+            buf: as in ``allreduce``; those of the other ranks are of no use afterwards.
+            op: as in ``allreduce``.
+            root: the same on every rank.
+
+        Returns:
+            ``buf``.
+
+        Raises:
+            as ``allreduce``.
+        """
+        self._find("reduce", buf, op, root=root).run()
+        return buf
+
+    def scatter(self, buf: AnyArray, root: int = 0) -> AnyArray:
+        """Leave each rank with its chunk of rank ``root``'s ``buf``.
+
+        Args:
+            buf: as in ``allreduce``. What it holds elsewhere than in the own chunk is of no use
+                afterwards, but at ``root``, where nothing changes.
+            root: the same on every rank.
+
+        Returns:
+            This rank's chunk, a view, as ``reduce_scatter`` returns it.
+
+        Raises:
+            as ``allreduce``.
+        """
+        self._find("scatter", buf, root=root).run()
+        return self._chunk(buf)
+
+    def gather(self, buf: AnyArray, root: int = 0) -> AnyArray:
+        """Fill rank ``root``'s ``buf`` with every rank's chunk, as ``scatter`` cuts them.
+
+        Args:
+            buf: as in ``allreduce``. The other ranks keep their own chunk; what else their arrays
+                hold is of no use afterwards.
+            root: the same on every rank.
+
+        Returns:
+            ``buf``.
+
+        Raises:
+            as ``allreduce``.
+        """
+        self._find("gather", buf, root=root).run()
+        return buf
+
+    def all_to_all(self, buf: AnyArray) -> AnyArray:
+        """Hand each rank the block that every rank has for it.
+
+        Args:
+            buf: a table of size × size blocks, the same shape on every rank. Rank r fills row r,
+                where block (r, j) is for rank j, and ends with column r. With the shape (size,
+                size, …) these are ``buf[r]`` and ``buf[:, r]``; any other array is cut like
+                ``even_spans``, and each of its chunks is cut so again. What is in neither the row
+                nor the column is left as it is.
+
+        Returns:
+            ``buf``.
+
+        Raises:
+            as ``allreduce``.
+        """
+        self._find("all_to_all", buf).run()
+        return buf
+
+    def start(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> Handle:
+        """Begin an ``allreduce`` and return at once; ``buf`` must be left alone until it is done.
+
+        There is no thread behind it: it moves on in ``test`` and ``wait`` of any handle, of any
+        group, and while other calls wait. Several may be under way; ranks may finish them in any
+        order. The other collectives have such a form, too: ``reduce_async`` and so on, with the
+        arguments of the call that waits.
+
+        Returns:
+            a handle with ``test() -> bool`` and ``wait()``; ``result`` is what the call that waits
+            returns.
+
+        Raises:
+            ConfigError, ProtocolError: as ``allreduce``.
+        """
+        return self._begin("start", buf, op, algorithm)
+
+    def reduce_scatter_async(self, buf: AnyArray, op: str = "sum") -> Handle:
+        """Begin a ``reduce_scatter``, as ``start`` does an ``allreduce``."""
+        return self._begin("reduce_scatter_async", buf, op, result=self._chunk)
+
+    def all_gather_async(self, buf: AnyArray) -> Handle:
+        """Begin an ``all_gather``, as ``start`` does an ``allreduce``."""
+        return self._begin("all_gather_async", buf)
+
+    def broadcast_async(self, buf: AnyArray, root: int = 0) -> Handle:
+        """Begin a ``broadcast``, as ``start`` does an ``allreduce``."""
+        return self._begin("broadcast_async", buf, root=root)
+
+    def reduce_async(self, buf: AnyArray, op: str = "sum", root: int = 0) -> Handle:
+        """Begin a ``reduce``, as ``start`` does an ``allreduce``."""
+        return self._begin("reduce_async", buf, op, root=root)
+
+    def scatter_async(self, buf: AnyArray, root: int = 0) -> Handle:
+        """Begin a ``scatter``, as ``start`` does an ``allreduce``."""
+        return self._begin("scatter_async", buf, root=root, result=self._chunk)
+
+    def gather_async(self, buf: AnyArray, root: int = 0) -> Handle:
+        """Begin a ``gather``, as ``start`` does an ``allreduce``."""
+        return self._begin("gather_async", buf, root=root)
+
+    def all_to_all_async(self, buf: AnyArray) -> Handle:
+        """Begin an ``all_to_all``, as ``start`` does an ``allreduce``."""
+        return self._begin("all_to_all_async", buf)
 
     def choice(self, nbytes: int, dtype: npt.DTypeLike = np.float32, op: str = "sum") -> Choice:
         """Return what ``auto`` picks for a vector of ``nbytes`` bytes, the prediction, and why."""
@@ -291,14 +392,40 @@ class Group:
         if error is None or self._engine.broken:
             self.close()
 
+    def _begin(
+        self,
+        call: str,
+        buf: AnyArray,
+        op: Any = _ABSENT,
+        algorithm: str = "auto",
+        *,
+        root: Any = _ABSENT,
+        result: Callable[[AnyArray], AnyArray] = lambda buf: buf,
+    ) -> Handle:
+        """Make a call and return at once; ``result`` is what it returns of its buffer."""
+        number = self._started % _INSTANCES
+        self._started += 1
+        # One that was started long ago with the same number must be through before its like.
+        self._let_finish(lambda key: key == number)
+        bound = self._find(call, buf, op, algorithm, root=root, number=number)
+        self._engine.call(bound.sheet)
+        handle = self._engine.start(bound.plan, result(buf))
+        if not handle.done:
+            self._under_way[number] = (buf, handle)
+        return handle
+
+    def _chunk(self, buf: AnyArray) -> AnyArray:
+        """Return this rank's chunk of a buffer."""
+        return even_spans(buf.size, self.size)[self.rank].of(_stored(buf))
+
     def _find(
         self,
         call: str,
         buf: AnyArray,
-        op: str = "sum",
+        op: Any = _ABSENT,
         algorithm: str = "auto",
         *,
-        root: int = 0,
+        root: Any = _ABSENT,
         number: int = 0,
     ) -> _Bound:
         """Return the compiled call on a buffer that nothing else is under way on."""
@@ -370,10 +497,10 @@ class Group:
         seen: _Seen,
         call: str,
         buf: AnyArray,
-        op: str,
+        op: Any,
         algorithm: str,
         *,
-        root: int,
+        root: Any,
         number: int,
     ) -> _Bound:
         """Check a call's arguments and find what is compiled for it, or compile it.
@@ -386,7 +513,8 @@ class Group:
         """
         wrong = self._wrong(buf, op, algorithm, root)
         if wrong:
-            self._refuse(f"{call}({op}, {algorithm})", wrong)
+            words = [str(word) for word in (op, root) if word is not _ABSENT]
+            self._refuse(f"{call}({', '.join([*words, algorithm])})", wrong)
         vector = _stored(buf)
         place = self._engine.regions.locate(vector)
         where: object = place or id(buf)
@@ -410,14 +538,15 @@ class Group:
         """Compile a call on a buffer."""
         op, algorithm, root, number = key[-4:]
         name = ""
-        if call in ("allreduce", "start"):
+        if call in _ALL_REDUCES:
             name = self._pick(algorithm, vector.nbytes, vector.dtype, op).algorithm
         where = "any array" if place is None else f"group.empty {place.region}+{place.offset}"
         words = [f"shape {buf.shape}", str(buf.dtype), where]
         words += [] if buf.flags.c_contiguous else ["columns first"]
-        words += [op] if call != "broadcast" else [f"root {root}"]
+        words += [op] if op is not _ABSENT else []
+        words += [f"root {root}"] if root is not _ABSENT else []
         words += [name] if name else []
-        words += [f"number {number}"] if call == "start" and place is None else []
+        words += [f"number {number}"] if call.endswith((_LATER, "start")) and place is None else []
         words += [f"after {self._refusals} refused calls"] if self._refusals else []
         sheet = f"{call}({', '.join(words)})"
         plan = self._plan(call, sheet, vector, place, op=op, name=name, root=root)
@@ -433,23 +562,15 @@ class Group:
         vector: AnyArray,
         place: Place | None,
         *,
-        op: str,
+        op: Any,
         name: str,
-        root: int,
+        root: Any,
     ) -> Plan:
-        engine = self._engine
+        compiler, op = self._engine.compiler, "sum" if op is _ABSENT else op
         if name:
-            return engine.compiler.all_reduce(sheet, vector, op, name, place)
-        if place is None or len(self.hosts) > 1:
-            phase = {"all_gather": "all-gather", "reduce_scatter": "reduce-scatter"}.get(call, call)
-            return engine.compiler.phase(sheet, phase, vector, op=op, root=root, place=place)
-        if call == "reduce_scatter":
-            return engine.compiler.keep(sheet, vector, op, place)
-        whole, none = Span(0, vector.size), Span(0, 0)
-        spans = even_spans(vector.size, self.size)
-        if call == "broadcast":
-            spans = tuple(whole if rank == root else none for rank in range(self.size))
-        return engine.compiler.fetch(sheet, vector, place, spans)
+            return compiler.all_reduce(sheet, vector, op, name, place)
+        phase, root = call.removesuffix(_LATER).replace("_", "-"), 0 if root is _ABSENT else root
+        return compiler.phase(sheet, phase, vector, op=op, root=root, place=place)
 
     def _pick(self, algorithm: str, nbytes: int, kind: np.dtype[Any], op: str) -> Choice:
         key = (algorithm, nbytes, kind.name, op)
@@ -457,7 +578,7 @@ class Group:
             self._choices[key] = pick(algorithm, self.hosts, nbytes, kind, self._costs, op=op)
         return self._choices[key]
 
-    def _wrong(self, buf: AnyArray, op: str, algorithm: str, root: int) -> str:
+    def _wrong(self, buf: AnyArray, op: Any, algorithm: str, root: Any) -> str:
         """Return what is wrong with a call's arguments; empty if nothing is."""
         if self._closed:
             return "the group is closed"
@@ -469,9 +590,13 @@ class Group:
             return f"the array of shape {buf.shape} and strides {buf.strides} is not contiguous"
         if not buf.flags.writeable:
             return "the array is read-only"
-        if op not in OPS:
+        if op is not _ABSENT and op not in OPS:
             return f"unknown operation {op!r}, expected one of {', '.join(OPS)}"
-        if not isinstance(root, (int, np.integer)) or not 0 <= root < self.size:
+        if op is not _ABSENT and not OPS[op].takes(buf.dtype):
+            return f"{op!r} is for whole numbers, not for {buf.dtype}"
+        if root is not _ABSENT and not (
+            isinstance(root, (int, np.integer)) and 0 <= root < self.size
+        ):
             return f"root {root} is none of {self.size} ranks"
         if not OPS[op].takes(buf.dtype):
             return f"{op} is for integers, got {buf.dtype}"

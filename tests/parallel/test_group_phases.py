@@ -1,4 +1,4 @@
-"""Reduce-scatter, all-gather and broadcast of a group, on every layout and from every root."""
+"""Collectives of a group other than all-reduces, on every layout and from every root."""
 
 import itertools
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from psrt.collective import OPS
+from psrt.mpi.group import DTYPES
 from psrt.partition import even_spans
 
 pytestmark = pytest.mark.mpi
@@ -109,3 +110,135 @@ def test_what_is_too_long_for_one_message(open_group, monkeypatch, host):
             buffer = np.arange(n, dtype=np.float64) + group.rank
             group.broadcast(buffer, root)
             np.testing.assert_array_equal(buffer, np.arange(n) + root)
+
+
+def table(size, n):
+    """Return the slice of each block of the table of size × size blocks that n elements make."""
+    rows = [np.arange(n)[span.start : span.stop] for span in even_spans(n, size)]
+    return [[row[b.start : b.stop] for b in even_spans(row.size, size)] for row in rows]
+
+
+def expected_of(call, every, root, op):
+    """Return what each rank's buffer holds at the end, and where that is promised.
+
+    Args:
+        call: a method's name.
+        every: (size, n), what each rank's buffer holds at the start.
+        root: rank.
+        op: a key of ``OPS``.
+    """
+    size, n = every.shape
+    due, promised = every.copy(), np.zeros(every.shape, bool)
+    chunks = [slice(span.start, span.stop) for span in even_spans(n, size)]
+    if call == "reduce":
+        fold = OPS[op].ufunc.reduce(every)
+        OPS[op].finish(fold, size)
+        due[root], promised[root] = fold, True
+    for rank, chunk in enumerate(chunks):
+        if call == "scatter":
+            due[rank, chunk], promised[rank, chunk] = every[root, chunk], True
+            promised[root] = True
+        if call == "gather":
+            due[root, chunk], promised[root, chunk] = every[rank, chunk], True
+            promised[rank, chunk] = True
+        if call == "all_to_all":
+            promised[:] = True
+            for source, row in enumerate(table(size, n)):
+                due[rank, row[rank]] = every[source, row[rank]]
+    return due, promised
+
+
+#: Method → what it takes besides the buffer.
+CALLS = {"reduce": ("op", "root"), "scatter": ("root",), "gather": ("root",), "all_to_all": ()}
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("call", CALLS)
+def test_against_numpy(open_group, host, call, later):
+    """Every length, type, place and root; those that have no end of combinations take turns."""
+    group = open_group(host=host)
+    turns = itertools.count()
+    pairs = [(op, d) for d in DTYPES for op, row in OPS.items() if row.takes(d)]
+    lengths = [0, 1, 3, 17, 1000, 70_001] if group.size < 5 else [0, 5, 17, 1001]
+    for n in lengths:
+        for dtype in DTYPES if n < 1001 else DTYPES[:1]:
+            for place, buffer in enumerate(buffers_of(group, n, dtype)):
+                turn = next(turns)
+                ops = [op for op, d in pairs if d == dtype]
+                op, root = ops[turn % len(ops)], turn % group.size
+                given = {"op": op, "root": root}
+                every = np.stack([numbers(r, (n,), dtype) for r in range(group.size)])
+                buffer[...] = every[group.rank].reshape(buffer.shape)
+                words = {word: given[word] for word in CALLS[call]}
+                if later:
+                    handle = getattr(group, call + "_async")(buffer, **words)
+                    handle.wait()
+                    got = handle.result
+                else:
+                    got = getattr(group, call)(buffer, **words)
+                due, promised = expected_of(call, every, root, op)
+                mine, kept = due[group.rank], promised[group.rank]
+                told = f"{call} {n} {dtype} {op} of {root} at place {place}"
+                flat = buffer.reshape(-1)
+                np.testing.assert_array_equal(flat[kept], mine[kept], err_msg=told)
+                if call == "scatter":
+                    span = even_spans(n, group.size)[group.rank]
+                    np.testing.assert_array_equal(got, mine[span.start : span.stop])
+                else:
+                    assert got is buffer
+
+
+def test_all_to_all_of_a_square_table(open_group, host):
+    """As torch's and MPI's: rank r's row becomes rank r's column."""
+    group = open_group(host=host)
+    for make in (group.empty, lambda shape: np.zeros(shape, np.float32)):
+        buffer = make((group.size, group.size, 3))
+        buffer[group.rank] = 100 * group.rank + np.arange(group.size)[:, None]
+        group.all_to_all(buffer)
+        expected = 100 * np.arange(group.size)[:, None] + group.rank
+        np.testing.assert_array_equal(buffer[:, group.rank], expected.repeat(3, 1))
+
+
+def test_several_kinds_are_under_way_at_once(open_group, host):
+    group = open_group(host=host)
+    size, rank = group.size, group.rank
+    buffers = [np.full(40, rank, np.int64) for _ in range(7)] + [group.empty(40, "int64")]
+    buffers[-1][:] = rank
+    handles = [
+        group.reduce_async(buffers[0], "max", size - 1),
+        group.scatter_async(buffers[1], size - 1),
+        group.gather_async(buffers[2], size - 1),
+        group.all_to_all_async(buffers[3]),
+        group.broadcast_async(buffers[4], size - 1),
+        group.all_gather_async(buffers[5]),
+        group.reduce_scatter_async(buffers[6], "or"),
+        group.reduce_async(buffers[7], "xor", 0),
+    ]
+    for handle in handles if rank % 2 else handles[::-1]:
+        handle.wait()
+    chunks = [span.size for span in even_spans(40, size)]
+    owners = np.repeat(np.arange(size), chunks)
+    folded = np.bitwise_or.reduce(np.arange(size))
+    if rank == size - 1:
+        assert (buffers[0] == rank).all()
+        np.testing.assert_array_equal(buffers[2], owners)
+    assert (handles[1].result == size - 1).all()
+    assert (buffers[4] == size - 1).all()
+    np.testing.assert_array_equal(buffers[5], owners)
+    assert (handles[6].result == folded).all()
+    if rank == 0:
+        assert (buffers[7] == np.bitwise_xor.reduce(np.arange(size))).all()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_sent_is_received(comm, open_group, enough_on_few, host, call):
+    enough_on_few()
+    group = open_group(host=host)
+    for buffer in (group.empty(1000), np.zeros(1000, np.float32)):
+        before = np.array([group.bytes_sent, group.bytes_received])
+        getattr(group, call)(buffer)
+        moved = np.array([group.bytes_sent, group.bytes_received]) - before
+        totals = np.empty_like(moved)
+        comm.Allreduce(moved, totals)
+        assert totals[0] == totals[1]
+        assert (totals[0] > 0) == (group.size > 1)

@@ -9,6 +9,7 @@ import numpy as np
 
 from psrt.collective.analysis.choose import Choice, choose
 from psrt.collective.analysis.machine import MachineCosts
+from psrt.collective.ops import OPS
 from psrt.collective.registry import AUTO, NODE
 
 
@@ -20,10 +21,10 @@ def library_reduces(dtype: np.dtype[Any]) -> bool:
 def library_agrees(op: str, dtype: np.dtype[Any]) -> bool:
     """Tell whether the library leaves all ranks with the same bits.
 
-    For minima and maxima of floating point numbers it need not: MPI says nothing of NaN, nor of
-    -0.0 beside 0.0. Where one rank has a NaN the others may end with different numbers.
+    In minima and maxima of floating point numbers it need not: where one rank has a NaN the
+    others may end with different numbers.
     """
-    return op not in ("min", "max") or not np.issubdtype(dtype, np.floating)
+    return OPS[op].mpi_agrees_on_floats or not np.issubdtype(dtype, np.floating)
 
 
 def pick(

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from psrt.collective import ALGORITHMS, OPS, PHASES
 from psrt.collective.registry import LIBRARY, PLUS
+from psrt.collective.spec import CollectiveSpec
 from psrt.mpi.collectives.contexts import BETWEEN, Tickets
 from psrt.mpi.collectives.plans.copy import Copied, Fetch
 from psrt.mpi.collectives.plans.direct import InPlace, Keep, Spread
@@ -161,7 +162,8 @@ class Compiler:
         """Compile a phase over all ranks.
 
         Chunks belong to ranks in the order of their numbers, so here the schedule's numbers are
-        the ranks, whichever host they are on.
+        the ranks, whichever host they are on. Among windows of one host no schedule is needed:
+        what each rank is owed at the end says which copies or folds there are.
 
         Args:
             sheet: of the call.
@@ -172,17 +174,36 @@ class Compiler:
             place: as in ``all_reduce``.
         """
         phase, size, n = PHASES[name], self._layout.size, vector.size
+        spec, ticket = phase.spec(size, n, root), self._tickets.of(sheet)
+        if place is not None and len(self._layout.hosts) == 1:
+            buffers = self._regions.views(place, vector)
+            if spec.folds:
+                return self._fold_to_owners(ticket, buffers, op, spec)
+            return Fetch(ticket, buffers, spec)
         team = self._team(vector, place, in_order=True)
-        folds = name == "reduce-scatter"
+        folds = [each.span for each in spec.owed[self._layout.rank] if each.source is None]
         return Stepwise(
             self._comm,
-            self._tickets.of(sheet),
+            ticket,
             team,
             {r: list(phase(r, size, n, root)) for r in {team.rank, *team.seen}},
             vector,
             OPS[op],
-            result=even_spans(n, size)[self._layout.rank] if folds else None,
+            result=folds[0] if folds else None,
         )
+
+    def _fold_to_owners(
+        self, ticket: Ticket, buffers: Sequence[Array], op: str, spec: CollectiveSpec
+    ) -> Plan:
+        """Compile a fold among windows: each rank folds its slice to where it is owed.
+
+        In a reduce-scatter that is its own buffer; in a reduction all ranks work for the root.
+        """
+        mine = even_spans(buffers[0].size, len(buffers))[ticket.slot.local]
+        homes = [
+            rank for rank, each in enumerate(spec.owed) for one in each if holds(one.span, mine)
+        ]
+        return InPlace(ticket, buffers, OPS[op], size=len(buffers), spread=Keep(), home=homes[0])
 
     def _team(self, vector: Array, place: Place | None, *, in_order: bool = False) -> Team:
         """Number the ranks for a schedule: host by host, so that neighbours are mostly mates."""
@@ -197,18 +218,6 @@ class Compiler:
                 seen[order.index(layout.mates[local])] = (local, view)
         return Team(me, order, seen)
 
-    def keep(self, sheet: str, vector: Array, op: str, place: Place) -> Plan:
-        """Compile a reduce-scatter among the windows of one host: each keeps what it folds."""
-        buffers = self._regions.views(place, vector)
-        spread = Keep()
-        return InPlace(
-            self._tickets.of(sheet), buffers, OPS[op], size=self._layout.size, spread=spread
-        )
-
-    def fetch(self, sheet: str, vector: Array, place: Place, spans: Sequence[Span]) -> Plan:
-        """Compile copies out of the windows of one host: from rank r its ``spans[r]``."""
-        return Fetch(self._tickets.of(sheet), self._regions.views(place, vector), spans)
-
     def _rooms(self, sheet: str, vector: Array) -> Sequence[Array]:
         """Return each mate's staging memory for a few pieces; collective the first time."""
         piece = min(vector.nbytes, PIECE_BYTES // vector.itemsize * vector.itemsize)
@@ -217,3 +226,8 @@ class Compiler:
     def _whole_rooms(self, sheet: str, vector: Array) -> Sequence[Array]:
         """Return each mate's staging memory for all of a vector; collective the first time."""
         return self._tickets.stage(sheet, vector.nbytes, vector.dtype)
+
+
+def holds(whole: Span, part: Span) -> bool:
+    """Tell whether all of one span is in another; an empty one is in any."""
+    return not part.size or (whole.start <= part.start and part.stop <= whole.stop)

@@ -14,7 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -198,9 +198,9 @@ class Engine:
             self._fail(error)
         self.count(plan)
 
-    def start(self, plan: Plan) -> Handle:
-        """Begin to carry a plan out."""
-        handle = Handle(self, plan)
+    def start(self, plan: Plan, result: Any = None) -> Handle:
+        """Begin to carry a plan out; ``result`` is what comes of it, for whoever waits."""
+        handle = Handle(self, plan, result)
         try:
             if not handle.advance():
                 self._active.append(handle)
@@ -348,9 +348,11 @@ class Engine:
 class Handle:
     """A collective under way."""
 
-    def __init__(self, engine: Engine, plan: Plan) -> None:
+    def __init__(self, engine: Engine, plan: Plan, result: Any) -> None:
         self._engine = engine
         self.plan = plan
+        #: What the same call returns where it waits; of no use before the end.
+        self.result = result
         self._run = plan.run()
         self._ready: Ready = lambda: True
         #: Whether it has come to its end.

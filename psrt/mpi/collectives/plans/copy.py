@@ -6,34 +6,43 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from psrt.collective.spec import CollectiveSpec
 from psrt.mpi.collectives.plans.plan import Array, Plan, Run, Ticket
-from psrt.partition import Span
 
 
 class Fetch(Plan):
-    """Copies spans from where each rank of the host has them: an all-gather, or a broadcast."""
+    """Copies what a rank is owed from where the other ranks of the host have it.
+
+    An all-gather, a broadcast, a scatter, a gather, an all-to-all: whatever ends with numbers of
+    single ranks in their own places.
+    """
 
     polls = False
 
-    def __init__(self, ticket: Ticket, buffers: Sequence[Array], spans: Sequence[Span]) -> None:
+    def __init__(self, ticket: Ticket, buffers: Sequence[Array], spec: CollectiveSpec) -> None:
         """Compile.
 
         Args:
             ticket: of the collective.
             buffers: (n,) each, of all ranks of this host, in shared memory.
-            spans: by local rank, what is copied from that rank's buffer to the same place here.
+            spec: what each rank ends with, and from whose buffer.
         """
         self._ticket = ticket
-        local = ticket.slot.local
-        own = buffers[local]
+        me = ticket.slot.local
+        own = buffers[me]
         self._copies = [
-            (span.of(own), span.of(buffer))
-            for r, (buffer, span) in enumerate(zip(buffers, spans, strict=True))
-            if r != local and span.size
+            (each.span.of(own), each.span.of(buffers[each.source]))
+            for each in spec.owed[me]
+            if each.source not in (None, me) and each.span.size
         ]
         itemsize = own.itemsize
         self.bytes_received = itemsize * sum(into.size for into, _ in self._copies)
-        self.bytes_sent = itemsize * spans[local].size * (len(buffers) - 1)
+        self.bytes_sent = itemsize * sum(
+            each.span.size
+            for rank, theirs in enumerate(spec.owed)
+            for each in theirs
+            if rank != me and each.source == me
+        )
 
     def run(self) -> Run:
         """Carry it out."""

@@ -103,6 +103,7 @@ class InPlace(Plan):
         spread: Spread | None = None,
         between: Plan | None = None,
         hosts: int = 1,
+        home: int | None = None,
     ) -> None:
         """Compile.
 
@@ -115,6 +116,8 @@ class InPlace(Plan):
             between: runs a schedule on this rank's lane of the first buffer; None if this rank
                 leads no lane.
             hosts: how many there are.
+            home: local rank whose buffer this rank's slice is folded into; None: its own, or the
+                first one of each of several hosts.
         """
         self._ticket = ticket
         self._meeting = ticket.meeting
@@ -125,7 +128,7 @@ class InPlace(Plan):
         local, ranks = ticket.slot.local, len(buffers)
         n, itemsize = buffers[0].size, buffers[0].itemsize
         # Between hosts the sums of this host stand in its first buffer.
-        home = 0 if self._several_hosts else local
+        home = home if home is not None else 0 if self._several_hosts else local
         self._spread = spread or WriteBack(buffers, home, itemsize)
         own = even_spans(n, ranks)[local]
         self._blocks = [

@@ -26,11 +26,6 @@ from psrt.mpi.collectives.plans.plan import Array, Plan, Run
 from psrt.mpi.collectives.slots import OtherCallError
 from psrt.mpi.links.pieces import pieces
 
-_OPS = {
-    "sum": MPI.SUM, "mean": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "prod": MPI.PROD,
-    "and": MPI.BAND, "or": MPI.BOR, "xor": MPI.BXOR,
-}  # fmt: skip
-
 
 class Access(NamedTuple):
     """What the calls of one rank share."""
@@ -82,7 +77,7 @@ class Library(Plan):
             raise OtherCallError("the ranks are in different calls")
         if line[0] is not me:
             yield lambda: line[0] is me
-        op = _OPS[self._operation.name]
+        op = getattr(MPI, self._operation.mpi)
         requests = [numbers.Iallreduce(MPI.IN_PLACE, part, op) for part in pieces(self._vector)]
         line.popleft()
         ended = requests[0].Test if len(requests) == 1 else partial(MPI.Request.Testall, requests)

@@ -1,7 +1,12 @@
-"""What is to happen in virtual time, and when: a heap of calls, and the time that it has come to.
+"""A queue of events in virtual time: what happens when, and the time that has been reached.
 
-An event is a call at a time. What happens at the same time happens in an order that the seed
-decides, so that tests meet every order; what an event costs hardly depends on how many wait.
+An event is a call at a time. Events of the same time happen in an order that the seed draws, so
+that tests meet every order; what an event costs hardly depends on how many others wait.
+
+**The same seed is the same run, event for event.** A heap of (time, tie, number, …) orders events
+totally: the number, which counts calls, settles equal ties, so neither actions nor the order of a
+hash table is ever compared. Ties come from a random stream of their own: how many numbers the
+costs draw does not shift them.
 """
 
 from __future__ import annotations
@@ -18,90 +23,89 @@ import numpy as np
 
 from psrt.errors import ConfigError
 
-#: What an event does, with its argument.
+#: What an event does, called with the event's argument.
 Action: TypeAlias = Callable[[Any], None]
 
-#: The tie of what happens at its time behind everything that was not asked to wait, see ``at``.
-BEHIND = 1.0
+#: A tie above all that are drawn, which are in [0, 1).
+_LAST = 1.0
 
-#: Objects that are made before Python looks for garbage: with tens of thousands of messages under
-#: way, all of them in use, looking after every 700 takes longer than all the rest.
-_RARELY = (100_000, 50, 100)
+#: Objects made before Python collects each of its generations. With tens of thousands of messages
+#: in flight, none of them garbage, collecting after every 700 takes longer than all the rest.
+_INFREQUENT = (100_000, 50, 100)
 
 
-class Agenda:
-    """Time, and what happens in it."""
+class EventQueue:
+    """Virtual time and the events to come."""
 
     def __init__(self, seed: int) -> None:
-        """Start at 0 s with nothing to do.
+        """Start at 0 s without any event.
 
         Args:
-            seed: decides what comes first of what happens at the same time.
+            seed: draws the order of simultaneous events.
         """
+        #: Virtual time in seconds.
         self.time = 0.0
-        #: Events so far.
+        #: Events that have happened.
         self.events = 0
         #: A heap of (time, tie, number, action, argument).
         self._queue: list[tuple[float, float, int, Action, Any]] = []
-        self._chance = _chances(np.random.SeedSequence(seed, spawn_key=(1,))).__next__
-        #: Returns a number larger than at any earlier call.
+        self._tie = _ties(np.random.SeedSequence(seed, spawn_key=(1,))).__next__
         self._number = count().__next__
 
     def after(self, seconds: float, action: Action, argument: Any = None) -> None:
-        """Let ``action(argument)`` happen in so many seconds.
+        """Call ``action(argument)`` that many seconds from now.
 
         Raises:
-            ConfigError: if that is no time.
+            ConfigError: if that is no duration.
         """
         if not 0.0 <= seconds < math.inf:
             refuse(seconds)
-        when, tie = self.time + seconds, self._chance()
+        when, tie = self.time + seconds, self._tie()
         heappush(self._queue, (when, tie, self._number(), action, argument))
 
     def at(
         self, when: float, action: Action, argument: Any, *, not_before: float = -math.inf
     ) -> float:
-        """Let ``action(argument)`` happen at a time, or right after an earlier event of a row.
+        """Call ``action(argument)`` at a time, but never before the previous event of a sequence.
+
+        Where the two would coincide or swap, this one happens at the time of the previous one and
+        after it: its tie is above every drawn one, and among several such events the number, which
+        counts up, keeps their order.
 
         Args:
             when: finite, not in the past.
-            action: what is to happen.
+            action: what to call.
             argument: goes with it.
-            not_before: what ``at`` returned for the event that this one must not overtake.
+            not_before: what ``at`` returned for the previous event of the sequence.
 
         Returns:
-            when it happens.
+            When it happens.
         """
         if when > not_before:
-            heappush(self._queue, (when, self._chance(), self._number(), action, argument))
+            heappush(self._queue, (when, self._tie(), self._number(), action, argument))
             return when
-        # Of two that are behind, the number decides, which counts up.
-        heappush(self._queue, (not_before, BEHIND, self._number(), action, argument))
+        heappush(self._queue, (not_before, _LAST, self._number(), action, argument))
         return not_before
 
 
 def refuse(seconds: float) -> NoReturn:
-    """Say that nothing can take so long.
-
-    Raises:
-        ConfigError: always.
-    """
+    """Raise a `ConfigError` about a cost that is no duration."""
     raise ConfigError(f"costs must be finite and 0 or more seconds, one came to {seconds}")
 
 
 @contextmanager
-def little_garbage() -> Iterator[None]:
-    """Have Python look for garbage rarely meanwhile."""
+def infrequent_gc() -> Iterator[None]:
+    """Collect garbage less often while the context lasts."""
     before = gc.get_threshold()
-    gc.set_threshold(*_RARELY)
+    gc.set_threshold(*_INFREQUENT)
     try:
         yield
     finally:
         gc.set_threshold(*before)
 
 
-def _chances(seed: np.random.SeedSequence) -> Iterator[float]:
-    """Yield random numbers in [0, 1); a thousand at a time cost little more than one."""
+def _ties(seed: np.random.SeedSequence) -> Iterator[float]:
+    """Yield random numbers in [0, 1); drawing a thousand at once costs little more than one."""
     rng = np.random.default_rng(seed)
     while True:
         yield from rng.random(1024).tolist()

@@ -1,4 +1,4 @@
-"""The links of virtual time: when a message that is sent now arrives; ``costs`` has the model."""
+"""The network of virtual time: when a message that is sent now arrives; ``costs`` has the model."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from typing import Any
 import numpy as np
 
 from psrt.simulation.costs import Costs
-from psrt.simulation.event_queue import Action, Agenda, refuse
+from psrt.simulation.event_queue import Action, EventQueue, refuse
 
 
-class Lane:
-    """The way from one rank to another."""
+class Channel:
+    """One direction between two ranks; its messages arrive in the order in which they were sent."""
 
     __slots__ = ("newest", "source", "to", "unread")
 
     def __init__(self, source: int, to: int) -> None:
         self.source = source
         self.to = to
-        #: When the newest message comes to the way in at ``to``: none may come before it.
+        #: When the newest message reaches the link of ``to``; later ones must not before that.
         self.newest = 0.0
-        #: Messages that have not been read.
+        #: Messages sent and not yet read.
         self.unread = 0
 
 
-class Links:
-    """One link for each rank, in and out, and the order that the messages of a lane keep."""
+class Network:
+    """One link for each rank, which sends and receives one message after another."""
 
     def __init__(
-        self, agenda: Agenda, costs: Costs, rng: np.random.Generator, *, ranks: int
+        self, queue: EventQueue, costs: Costs, rng: np.random.Generator, *, ranks: int
     ) -> None:
-        """Set up links at which nothing waits.
+        """Set up idle links.
 
         Args:
-            agenda: takes the arrivals.
+            queue: takes the arrivals.
             costs: of links.
             rng: draws latencies.
-            ranks: how many there are.
+            ranks: the number of links.
         """
-        self._agenda, self._rng = agenda, rng
+        self._queue, self._rng = queue, rng
         self._latency, self._per_byte = costs.latency, costs.per_byte
-        #: Whether bytes queue at all.
-        self._queues = costs.bandwidth < math.inf
+        #: Whether bytes wait for one another at all.
+        self._is_finite = costs.bandwidth < math.inf
         self._seconds_per_byte = 1.0 / costs.bandwidth
-        #: By rank, until when its way out and its way in are taken.
-        self._out = [0.0] * ranks
-        self._in = [0.0] * ranks
+        #: By rank: when its link is free again to send, and to receive.
+        self._free_to_send = [0.0] * ranks
+        self._free_to_receive = [0.0] * ranks
 
-    def carry(self, lane: Lane, nbytes: int, arrive: Action, argument: Any) -> None:
-        """Let a message set out now; ``arrive(argument)`` is called at its end.
+    def send(self, channel: Channel, nbytes: int, arrive: Action, argument: Any) -> None:
+        """Send a message now; ``arrive(argument)`` is called when all of it has arrived.
 
         Args:
-            lane: that it takes.
+            channel: that it takes.
             nbytes: its length.
             arrive: takes it in.
             argument: the message.
@@ -60,26 +60,32 @@ class Links:
         delay = self._latency(self._rng) + nbytes * self._per_byte
         if not 0.0 <= delay < math.inf:
             refuse(delay)
-        agenda = self._agenda
-        if not self._queues:
-            when = agenda.time + delay
-            lane.newest = agenda.at(when, arrive, argument, not_before=lane.newest)
+        queue = self._queue
+        if not self._is_finite:
+            when = queue.time + delay
+            channel.newest = queue.at(when, arrive, argument, not_before=channel.newest)
             return
-        leaves = max(agenda.time, self._out[lane.source])
-        self._out[lane.source] = leaves + nbytes * self._seconds_per_byte
-        message = lane.to, nbytes, arrive, argument
-        lane.newest = agenda.at(leaves + delay, self._enter, message, not_before=lane.newest)
+        # Cut-through: the first byte sets out as soon as the sender's link is free, and the
+        # receiver's link is busy from its arrival on, while the rest is still being sent. So the
+        # m/B seconds of a message pass once, in `_enter`, and not once at each end; the sender's
+        # link is merely taken meanwhile.
+        leaves = max(queue.time, self._free_to_send[channel.source])
+        self._free_to_send[channel.source] = leaves + nbytes * self._seconds_per_byte
+        message = channel.to, nbytes, arrive, argument
+        channel.newest = queue.at(leaves + delay, self._enter, message, not_before=channel.newest)
 
-    def tell(self, lane: Lane, arrive: Action, argument: Any) -> None:
-        """Let something arrive now, but behind all that has taken the lane."""
-        agenda = self._agenda
-        if self._queues:
-            arrive, argument = self._enter, (lane.to, 0, arrive, argument)
-        lane.newest = agenda.at(agenda.time, arrive, argument, not_before=lane.newest)
+    def follow(self, channel: Channel, arrive: Action, argument: Any) -> None:
+        """Deliver something of no length after everything already in flight on a channel."""
+        queue = self._queue
+        if self._is_finite:
+            arrive, argument = self._enter, (channel.to, 0, arrive, argument)
+        channel.newest = queue.at(queue.time, arrive, argument, not_before=channel.newest)
 
     def _enter(self, message: tuple[int, int, Action, Any]) -> None:
-        """Let a message take the way in as soon as those before it are through."""
+        """Receive a message whose first byte has arrived, once those before it are received."""
         to, nbytes, arrive, argument = message
-        agenda, taken = self._agenda, self._in[to]
-        when = max(agenda.time, taken) + nbytes * self._seconds_per_byte
-        self._in[to] = agenda.at(when, arrive, argument, not_before=taken)
+        queue, free = self._queue, self._free_to_receive[to]
+        when = max(queue.time, free) + nbytes * self._seconds_per_byte
+        # Arrivals at one link are a sequence, too: of two that end at the same time, such as one
+        # of no bytes behind another, the one that entered first is delivered first.
+        self._free_to_receive[to] = queue.at(when, arrive, argument, not_before=free)

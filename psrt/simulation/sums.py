@@ -1,88 +1,58 @@
-"""What the workers of a virtual world do together without messages: sums, and comparing numbers.
+"""Sums over all workers of a virtual world: by a schedule's messages, or at a rendezvous.
 
-``node`` and ``mpi`` are such sums, and any all-reduce of which ``Costs.reduce`` says how long it
-takes; their bits and bytes are those of the real ones. ``gathering`` says when they are over.
+A schedule sends messages through the network unless ``Costs.reduce`` says how long its sums take.
+Then it is summed at a rendezvous, like ``node`` and ``mpi``; bits and bytes are those of a real run
+all the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from psrt.collective import ALGORITHMS
 from psrt.collective.registry import LIBRARY
-from psrt.partition import Span, even_spans
-from psrt.simulation.folds import BySchedule, by_owners, in_worker_order
-from psrt.simulation.gathering import Fold
-from psrt.simulation.schedule_run import hand_over
-from psrt.transport.majority import outliers
+from psrt.optim import BLOCK
+from psrt.partition import Span, block_spans, even_spans
+from psrt.simulation.rendezvous import Fold
+from psrt.simulation.schedule_run import ScheduleRun, sum_by_schedule
 from psrt.transport.port import Take, Vector
 
 if TYPE_CHECKING:
-    from psrt.simulation.port import VirtualPort
+    from psrt.simulation.collective_port import CollectivePort
 
 
-class GatheredSum:
+class Sum:
     """One worker's part in the sums of one span of ``gradient``; see ``port.Reduction``."""
 
-    def __init__(
-        self,
-        port: VirtualPort,
-        mine: Vector | None,
-        span: Span,
-        algorithm: str,
-        take: Take | None,
-        *,
-        key: int,
-    ) -> None:
+    def __init__(self, port: CollectivePort, span: Span, take: Take | None) -> None:
         """Set up.
 
         Args:
             port: of this worker.
-            mine: its numbers; None moves their bytes only.
-            span: of the gradient, where they are.
-            algorithm: a key of ``ALGORITHMS``, ``node`` or ``mpi``.
+            span: of the gradient.
             take: see ``port.Take``; every rank owns every element.
-            key: of the reduction, the same on all workers.
         """
-        self._port, self._mine, self._span, self._take = port, mine, span, take
-        ranks, whole = len(port.wiring.workers), take is None
-        self._worker = _worker(port)
-        self._moves = _moved_bytes(algorithm, self._worker, ranks, span.size, whole=whole)
-        self._gathering = port.world.gatherings.of(
-            key,
-            _nothing if mine is None else _fold(algorithm, whole=whole),
-            4 * span.size * (ranks - 1) / ranks,
-            along=whole,
-        )
+        self._port, self._span, self._take = port, span, take
+        #: This worker's numbers; None moves their bytes only.
+        self._mine = port.numbers(span)
         self._over = True
-        #: The sums, from when they are there until they are taken; without numbers nothing.
-        self._found: list[Vector | None] = []
 
     def begin(self) -> None:
-        """Come to the others."""
+        """Begin a round, at the end of the computing time in which it is asked for."""
         assert self._over, "a round begins when the last one is over"
         self._over = False
-        self._port.soon(self._come)
-
-    def _come(self) -> None:
-        self._port.bytes_sent += self._moves
-        self._gathering.come(self._worker, self._mine, self._told)
-
-    def _told(self, sums: Vector | None) -> None:
-        self._port.bytes_received += self._moves
-        self._found.append(sums)
-        self._port.world.wake(self._port.rank)
+        self._port.after_compute(self._start)
 
     def poll(self) -> bool:
-        """Take the sums if they are there."""
-        if self._found:
+        """Move on, but not in the middle of computing: that time has yet to pass for the role."""
+        if not self._over and not self._port.computing and self._advance():
             self._over = True
-            sums = self._found.pop()
-            if self._mine is not None and sums is not None:
-                # All workers find the same array, and who takes sums may overwrite them.
-                owned = sums if self._take is None else sums.copy()
-                hand_over(self._span, self._mine, owned, self._take)
+            if self._mine is not None:
+                self._hand_over(self._mine)
         return self._over
 
     async def finish(self) -> None:
@@ -90,40 +60,117 @@ class GatheredSum:
         while not self.poll():
             await self._port.arrival()
 
+    def _start(self) -> None:
+        raise NotImplementedError
 
-async def differing(port: VirtualPort, number: int) -> list[int]:
-    """Compare one number of each worker; see ``Port.differing``."""
-    others = len(port.wiring.workers) - 1
-    found: list[list[int]] = []
+    def _advance(self) -> bool:
+        """Do what can be done; return whether the sums are there."""
+        raise NotImplementedError
 
-    def told(wrong: list[int]) -> None:
-        port.bytes_received += 8 * others
-        found.append(wrong)
-        port.world.wake(port.rank)
+    def _sums(self) -> Vector:
+        """Return the sums, once they are there; only with numbers."""
+        raise NotImplementedError
 
-    port.bytes_sent += 8 * others
-    gathering = port.world.gatherings.of("differing", outliers, 8 * others, along=True)
-    gathering.come(_worker(port), number, told)
-    while not found:
-        await port.arrival()
-    return list(found[0])
+    def _hand_over(self, mine: Vector) -> None:
+        """Give the sums to whoever takes them, or leave them where the numbers were."""
+        sums, span = self._sums(), self._span
+        if self._take is None:
+            np.copyto(mine, sums)
+            return
+        for block in block_spans(span.size, BLOCK):
+            self._take(Span(span.start + block.start, span.start + block.stop), block.of(sums))
 
 
-def _worker(port: VirtualPort) -> int:
-    worker = port.wiring.worker_of(port.rank)
-    assert worker is not None, "only workers sum and compare"
-    return worker
+class ScheduleSum(Sum):
+    """By messages."""
+
+    def __init__(
+        self, port: CollectivePort, span: Span, algorithm: str, take: Take | None, *, key: int
+    ) -> None:
+        """Set up; ``key`` marks the reduction, the same on all workers and no other's."""
+        super().__init__(port, span, take)
+        size, numerics = len(port.wiring.workers), self._mine is not None
+        self._run = ScheduleRun(
+            port, algorithm, span.size, rank=port.rank, size=size, key=key, numerics=numerics
+        )
+
+    def _start(self) -> None:
+        self._run.begin(self._mine)
+
+    def _advance(self) -> bool:
+        return self._run.advance()
+
+    def _sums(self) -> Vector:
+        return self._run.sums
+
+
+class RendezvousSum(Sum):
+    """At a rendezvous of all workers."""
+
+    def __init__(
+        self, port: CollectivePort, span: Span, algorithm: str, take: Take | None, *, key: int
+    ) -> None:
+        """Set up; ``key`` marks the reduction, the same on all workers and no other's."""
+        super().__init__(port, span, take)
+        ranks, whole = len(port.wiring.workers), take is None
+        self._moves = _moved_bytes(algorithm, port.worker, ranks, span.size, whole=whole)
+        fold = _nothing if self._mine is None else _fold(algorithm, whole=whole)
+        moved = 4 * span.size * (ranks - 1) / ranks
+        self._rendezvous = port.world.rendezvous.at(key, fold, moved, along=whole)
+        self._has_result = False
+        self._result: Any = None
+
+    def _start(self) -> None:
+        self._port.bytes_sent += self._moves
+        self._rendezvous.arrive(self._port.worker, self._mine, self._on_result)
+
+    def _on_result(self, sums: Any) -> None:
+        self._port.bytes_received += self._moves
+        self._has_result, self._result = True, sums
+        self._port.world.wake(self._port.rank)
+
+    def _advance(self) -> bool:
+        there, self._has_result = self._has_result, False
+        return there
+
+    def _sums(self) -> Vector:
+        sums: Vector = self._result
+        # All workers are given the same array, and who takes sums may overwrite them.
+        return sums if self._take is None else sums.copy()
 
 
 def _fold(algorithm: str, *, whole: bool) -> Fold:
-    """Return what folds the workers' numbers; ``whole``: all ranks want all of the few sums."""
+    """Return what sums the workers' numbers; ``whole``: all ranks want all of the few sums."""
     if algorithm in ALGORITHMS:
-        return BySchedule(algorithm)
-    return in_worker_order if whole or algorithm == LIBRARY else by_owners
+        return partial(sum_by_schedule, algorithm)
+    return _in_worker_order if whole or algorithm == LIBRARY else _by_owners
+
+
+def _in_worker_order(vectors: Sequence[Vector]) -> Vector:
+    """Return ((v0 + v1) + v2) and so on."""
+    total = vectors[0].copy()
+    for vector in vectors[1:]:
+        np.add(total, vector, out=total)
+    return total
+
+
+def _by_owners(vectors: Sequence[Vector]) -> Vector:
+    """Return the sum as the ranks of one host make it, each its own slice.
+
+    A rank sums in place: its own numbers come first, then the others' in their order.
+    """
+    total = np.empty_like(vectors[0])
+    for owner, own in enumerate(even_spans(total.size, len(vectors))):
+        out = own.of(total)
+        np.copyto(out, own.of(vectors[owner]))
+        for rank, vector in enumerate(vectors):
+            if rank != owner:
+                np.add(out, own.of(vector), out=out)
+    return total
 
 
 def _nothing(brought: Sequence[Any]) -> None:
-    """Fold what has no numbers."""
+    """Sum what has no numbers."""
 
 
 def _moved_bytes(algorithm: str, rank: int, ranks: int, n: int, *, whole: bool) -> int:

@@ -41,15 +41,15 @@ def slow_answers(recording_world):
 
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)
-            carry = self.links.carry
+            send = self.network.send
 
-            def slowly(lane, *message):
-                if lane.source in self.wiring.servers and self.rng.random() < 0.6:
-                    self.after(self.rng.exponential(0.05), lambda _: carry(lane, *message))
+            def slowly(channel, *message):
+                if channel.source in self.wiring.servers and self.rng.random() < 0.6:
+                    self.after(self.rng.exponential(0.05), lambda _: send(channel, *message))
                 else:
-                    carry(lane, *message)
+                    send(channel, *message)
 
-            self.links.carry = slowly
+            self.network.send = slowly
 
     return SlowAnswers
 

@@ -14,7 +14,7 @@ from psrt.job.simulation import simulate
 from psrt.messages import Leave, Params, Push
 from psrt.partition import even_spans
 from psrt.simulation import Costs, VirtualWorld
-from psrt.simulation.event_queue import Agenda
+from psrt.simulation.event_queue import EventQueue
 from psrt.transport import Wiring
 from psrt.transport.port import GRADIENT
 
@@ -77,10 +77,10 @@ class TestSeeds:
 
     def test_what_happens_at_one_time_happens_in_every_order(self):
         def order(seed):
-            agenda, heard = Agenda(seed), []
+            queue, heard = EventQueue(seed), []
             for name in "abc":
-                agenda.after(1.0, heard.append, name)
-            for event in sorted(agenda._queue):
+                queue.after(1.0, heard.append, name)
+            for event in sorted(queue._queue):
                 event[3](event[4])
             return "".join(heard)
 

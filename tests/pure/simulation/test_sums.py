@@ -203,7 +203,7 @@ class TestOverlap:
         async def role(port):
             reduction = port.reduction(Span(0, 8), algorithm, None)
             post = port.post
-            port.post = lambda *parcel: (left.append(port.now()), post(*parcel))
+            port.post = lambda *span: (left.append(port.now()), post(*span))
 
             def work():
                 port.gradient[:] = port.rank + 1

@@ -1,0 +1,138 @@
+"""A job in virtual time: all its ranks in one process, their ports, and the network between them.
+
+The seed decides every delay and every tie, so the same seed gives the same run, event for event
+and to the bit, and another seed another interleaving. What an event costs does not depend on the
+number of ranks, so thousands may take part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
+from psrt.errors import ConfigError
+from psrt.messages import Leave, Report
+from psrt.simulation.costs import Costs
+from psrt.simulation.network import Network
+from psrt.simulation.port import VirtualPort
+from psrt.simulation.rendezvous import RendezvousTable
+from psrt.simulation.scheduler import Scheduler
+from psrt.transport.port import NO_PAYLOAD, Wiring
+
+#: Ranks that a report of a deadlock names; thousands would bury the first.
+_NAMED = 8
+
+
+class VirtualWorld(Scheduler):
+    """All ranks of a job, and the scheduler of their roles."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        *,
+        seed: int,
+        costs: Costs | None = None,
+        shared_memory: bool = True,
+        machine: MachineCosts = DEFAULT_COSTS,
+        numerics: bool = True,
+    ) -> None:
+        """Make a port for every rank.
+
+        Args:
+            wiring: who is who.
+            seed: decides every delay and every tie.
+            costs: what things take.
+            shared_memory: whether a server reads gradients where the workers have them; if not
+                they are copied when a push arrives, as between hosts.
+            machine: what ``auto`` picks an all-reduce by; it need not agree with ``costs``.
+            numerics: whether there are any numbers; without them vectors are empty, and messages
+                are as long as they would be.
+        """
+        super().__init__(seed)
+        self.wiring = wiring
+        self.costs = costs or Costs()
+        self.rng = np.random.default_rng(seed)
+        self.shared_memory = shared_memory
+        self.machine = machine
+        self.numerics = numerics
+        #: By rank of a server, the seconds that it spent applying gradients.
+        self.busy = dict.fromkeys(wiring.servers, 0.0)
+        #: By rank, when its role crashed.
+        self.crashed: dict[int, float] = {}
+        #: Called with the rank of a role that has crashed.
+        self.on_crash: Callable[[int], None] = lambda _: None
+        #: Takes the reports that reach rank 0.
+        self.on_report: Callable[[Report], None] = lambda _: None
+        #: Where all workers meet: sums without messages.
+        self.rendezvous = RendezvousTable(self)
+        #: Carries messages.
+        self.network = Network(self, self.costs, self.rng, ranks=wiring.size)
+        self.ports = [VirtualPort(self, rank) for rank in range(wiring.size)]
+
+    def wake(self, rank: int) -> None:
+        """Resume a role that waits for something to arrive."""
+        port = self.ports[rank]
+        if port.waiting:
+            port.waiting = False
+            self.resume(rank)
+
+    def deadlock(self, waiting: Sequence[int]) -> str:
+        """Return who waits for what, and who has crashed."""
+        parts = [f"{self._name(rank)} crashed at {at:g} s" for rank, at in self.crashed.items()]
+        parts += [f"rank {rank} waits for {self.ports[rank].whom()}" for rank in waiting[:_NAMED]]
+        if len(waiting) > _NAMED:
+            parts.append(f"{len(waiting) - _NAMED} other ranks wait, too")
+        return f"deadlock at {self.time:.6f} s of virtual time: {'; '.join(parts)}"
+
+    def _name(self, rank: int) -> str:
+        worker, shard = self.wiring.worker_of(rank), self.wiring.shard_of(rank)
+        return (
+            f"server {shard} (rank {rank})" if worker is None else f"worker {worker} (rank {rank})"
+        )
+
+    def crash_at(self, rank: int, seconds: float, *, notice_s: float = 0.0) -> None:
+        """End the role at a rank at a time, wherever it is then; to be called before ``run``.
+
+        What it has sent arrives. Each server is told of a worker's death by a ``Leave``,
+        ``notice_s`` seconds later and after everything that the worker had sent there; nobody else
+        is told anything. A role that has ended by then does not crash.
+
+        Args:
+            rank: of any role.
+            seconds: of virtual time.
+            notice_s: until the death is noticed.
+
+        Raises:
+            ConfigError: if there is no such rank, or that is no time.
+        """
+        if not 0 <= rank < self.wiring.size:
+            raise ConfigError(f"rank {rank} cannot crash, the last is {self.wiring.size - 1}")
+        if not (self.time <= seconds < math.inf and 0.0 <= notice_s < math.inf):
+            raise ConfigError(
+                f"rank {rank} cannot crash at {seconds} s and be missed after {notice_s} s, "
+                "expected finite seconds, 0 or more"
+            )
+        self.after(seconds - self.time, self._crash, (rank, notice_s))
+
+    def _crash(self, what: tuple[int, float]) -> None:
+        rank, notice_s = what
+        if not self.end(rank):
+            return
+        self.crashed[rank] = self.time
+        self.on_crash(rank)
+        for port in self.ports:
+            port.forget(rank)
+        if self.wiring.worker_of(rank) is not None:
+            self.after(notice_s, self._give_notice, rank)
+
+    def _give_notice(self, rank: int) -> None:
+        """Tell the servers of a worker's death."""
+        port, worker = self.ports[rank], self.wiring.worker_of(rank)
+        assert worker is not None, "only workers are missed"
+        for server in self.wiring.servers:
+            leave, channel = Leave(worker, port.pushed), port.channel(server)
+            deliver = self.ports[server].deliver
+            self.network.follow(channel, deliver, (channel, leave, NO_PAYLOAD, 0))

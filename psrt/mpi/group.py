@@ -593,13 +593,11 @@ class Group:
         if op is not _ABSENT and op not in OPS:
             return f"unknown operation {op!r}, expected one of {', '.join(OPS)}"
         if op is not _ABSENT and not OPS[op].takes(buf.dtype):
-            return f"{op!r} is for whole numbers, not for {buf.dtype}"
+            return f"{op} is for integers, got {buf.dtype}"
         if root is not _ABSENT and not (
             isinstance(root, (int, np.integer)) and 0 <= root < self.size
         ):
             return f"root {root} is none of {self.size} ranks"
-        if not OPS[op].takes(buf.dtype):
-            return f"{op} is for integers, got {buf.dtype}"
         if algorithm not in ALL_REDUCES:
             return f"unknown algorithm {algorithm!r}, expected one of {', '.join(ALL_REDUCES)}"
         if algorithm == LIBRARY and not library_reduces(buf.dtype):

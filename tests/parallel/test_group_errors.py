@@ -248,7 +248,7 @@ REFUSED = {
     "no such root of a reduction": (lambda g: g.reduce(ones(), "sum", 99), "root 99"),
     "no such root of a gather": (lambda g: g.gather_async(ones(), -1), "root -1"),
     "no operation": (lambda g: g.reduce(ones(), None), "unknown operation None"),
-    "bits of decimal numbers": (lambda g: g.allreduce(ones(), "xor"), "whole numbers"),
+    "bits of decimal numbers": (lambda g: g.allreduce(ones(), "xor"), "xor is for integers"),
     "a table that is read-only": (lambda g: g.all_to_all(locked(ones())), "read-only"),
     "half a root": (lambda g: g.broadcast(ones(), 0.5), "root 0.5"),
     "a buffer of complex numbers": (lambda g: g.empty(3, "complex64"), "complex64"),

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from psrt.collective.analysis.rendezvous import RankState, ScheduleError, run
 from psrt.collective.ops import OPS
 from psrt.collective.spec import CollectiveSpec
 from psrt.collective.step import Step
-from psrt.errors import ProtocolError
 from psrt.explain.cells import Cells
-from psrt.partition import Span
 
 Number = int | float
 Fold = Callable[[Number, Number], Number]
@@ -38,6 +37,8 @@ class Holding(NamedTuple):
 
 #: By cell; None: nothing of use.
 Holdings = list[Holding | None]
+#: What travels, by cell.
+Carried = tuple[Holding | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +116,18 @@ def tell(
         order: in which the ranks of a round are told of; None: by number.
 
     Raises:
-        ProtocolError: if the plan does not do the task.
+        ScheduleError: if the plan does not do the task.
     """
     bounds = [span for rank in task.has for span in rank]
     bounds += [owed.span for rank in task.owed for owed in rank]
     cells = Cells(plan, task.n, task.workspace, [span for span in bounds if span.size])
     start = tuple(_start(task, cells, rank, values) for rank in range(task.size))
-    teller = _Teller(plan, cells, start, fold)
-    teller.run()
+    trace = _Trace(cells, start, fold)
+    run(plan, trace)
     # A rank receives at most once a round, so this order keeps every rank's own.
     place = {rank: i for i, rank in enumerate(order or range(task.size))}
-    hops = sorted(teller.hops, key=lambda hop: (hop.round, hop.local, place[hop.source]))
-    story = Story(task, cells, tuple(hops), start, tuple(teller.state))
+    hops = sorted(trace.hops, key=lambda hop: (hop.round, hop.local, place[hop.source]))
+    story = Story(task, cells, tuple(hops), start, tuple(trace.state))
     _check(story)
     return story
 
@@ -153,130 +154,72 @@ def _check(story: Story) -> None:
             for i in story.cells.of(span):
                 found = story.end[rank][i]
                 if found is None or found.whose != expected:
-                    raise ProtocolError(
-                        f"rank {rank} ends with {found} in {story.cells.spans[i]}, "
-                        f"expected the numbers of ranks {expected:b}"
-                    )
+                    span = story.cells.spans[i]
+                    why = f"ends with {found} in {span}, expected the numbers of ranks"
+                    raise ScheduleError(rank, f"{why} {expected:b}")
 
 
-class _Posted:
-    """A step that a rank has posted, and what of it is still open."""
+class _Trace:
+    """What ranks hold, written down hop by hop. A ``Memory`` of the rendezvous."""
 
-    __slots__ = ("arrived", "came_from", "leaving", "met", "receives", "round", "sends", "step")
-
-    def __init__(self, step: Step, leaving: tuple[Holding | None, ...], round: int) -> None:
-        self.step = step
-        #: Whether the halves are still to be done; those of empty spans are left out.
-        self.sends = step.send_to is not None and step.send.size > 0
-        self.receives = step.receive_from is not None and step.receive.size > 0
-        #: What the rank held before the step.
-        self.leaving = leaving
-        #: The round in which the step ends.
-        self.round = round
-        #: What has come, from where in the sender's memory, in which round.
-        self.arrived: tuple[Holding | None, ...] | None = None
-        self.came_from = Span(0, 0)
-        self.met = 0
-
-
-class _Teller:
-    """Takes the steps of all ranks, each as soon as its peers let it (rendezvous)."""
-
-    def __init__(
-        self, plan: Sequence[Sequence[Step]], cells: Cells, start: Sequence[Holdings], fold: Fold
-    ) -> None:
-        self._steps = [iter(steps) for steps in plan]
+    def __init__(self, cells: Cells, start: Sequence[Holdings], fold: Fold) -> None:
         self._cells = cells
         self._fold = fold
-        self._posted: list[_Posted | None] = [None] * len(plan)
-        #: Rounds gone by at each rank.
-        self._depth = [0] * len(plan)
         #: By rank, what it has now.
         self.state = [list(holdings) for holdings in start]
+        #: By rank, what has come: from which cells, what, and in which round.
+        self._arrived: dict[int, tuple[range, Carried, int]] = {}
         #: In the order in which they came to pass.
         self.hops: list[Hop] = []
 
-    def run(self) -> None:
-        """Take all steps.
+    def post(self, rank: RankState) -> None:
+        """Nothing happens before a message goes through."""
 
-        Raises:
-            ProtocolError: if ranks wait for ever, or two ends of a message differ.
-        """
-        free = list(range(len(self._steps)))
-        while free:
-            rank = free.pop()
-            step = next(self._steps[rank], None)
-            if step is not None:
-                free += self._post(rank, step)
-        for rank, posted in enumerate(self._posted):
-            if posted is not None:
-                raise ProtocolError(f"rank {rank} waits for ever in {posted.step}")
+    def local(self, rank: RankState) -> None:
+        """Combine or copy; the step belongs to the round before it."""
+        if rank.step.send.size:
+            self._take(rank, *self._leaving(rank), rank.round)
 
-    def _post(self, rank: int, step: Step) -> list[int]:
-        """Begin a step; return the ranks whose step has come to its end by that."""
-        leaving = tuple(self.state[rank][i] for i in self._cells.of(step.send))
-        posted = self._posted[rank] = _Posted(step, leaving, self._depth[rank])
-        if step.is_local(rank):
-            posted.sends = posted.receives = False
-            posted.arrived, posted.came_from, posted.met = leaving, step.send, self._depth[rank]
-            self._end(rank, posted)
-            return [rank]
-        if posted.sends and step.send_to is not None:
-            self._match(rank, step.send_to)
-        if posted.receives and step.receive_from is not None:
-            self._match(step.receive_from, rank)
-        return [
-            r for r in {rank, step.send_to, step.receive_from} if r is not None and self._done(r)
-        ]
+    def carry(self, sender: RankState, receiver: RankState) -> None:
+        """Keep what is sent; the sender's own memory changes when its step ends."""
+        round = max(sender.round, receiver.round) + 1
+        self._arrived[receiver.rank] = *self._leaving(sender), round
 
-    def _match(self, source: int, target: int) -> None:
-        """Hand over what ``source`` sends if both have posted their halves."""
-        ours, theirs = self._posted[source], self._posted[target]
-        if ours is None or theirs is None or not ours.sends or not theirs.receives:
-            return
-        if ours.step.send_to != target or theirs.step.receive_from != source:
-            return
-        if ours.step.send.size != theirs.step.receive.size:
-            raise ProtocolError(f"rank {source} sends {ours.step}, rank {target} {theirs.step}")
-        round = max(self._depth[source], self._depth[target]) + 1
-        ours.sends = theirs.receives = False
-        ours.round, theirs.round = max(ours.round, round), max(theirs.round, round)
-        theirs.arrived, theirs.came_from, theirs.met = ours.leaving, ours.step.send, round
+    def end(self, rank: RankState) -> None:
+        """Put what has come where it belongs."""
+        arrived = self._arrived.pop(rank.rank, None)
+        if arrived is not None:  # empty spans are no news
+            self._take(rank, *arrived)
 
-    def _done(self, rank: int) -> bool:
-        """End a rank's step if both its halves are through; return whether it was."""
-        posted = self._posted[rank]
-        if posted is None or posted.sends or posted.receives:
-            return False
-        self._end(rank, posted)
-        return True
+    def _leaving(self, rank: RankState) -> tuple[range, Carried]:
+        cells = self._cells.of(rank.step.send)
+        return cells, tuple(self.state[rank.rank][i] for i in cells)
 
-    def _end(self, rank: int, posted: _Posted) -> None:
-        """Put what has come where it belongs, and let the rank go on."""
-        step, state = posted.step, self.state[rank]
-        self._posted[rank], self._depth[rank] = None, posted.round
-        if not posted.arrived or step.receive_from is None:  # empty spans are no news
-            return
+    def _take(self, rank: RankState, send: range, carried: Carried, round: int) -> None:
+        step, state = rank.step, self.state[rank.rank]
+        assert step.receive_from is not None
         into = self._cells.of(step.receive)
         before = tuple(state[i] for i in into)
-        after = posted.arrived
+        after = carried
         if step.combine:
-            first = rank if step.is_local(rank) else step.receive_from
+            # The lower rank's operand first; within one rank, what was there.
+            mine_last = step.receive_from < rank.rank
             after = tuple(
-                self._folded(a, b) if first < rank else self._folded(b, a)
-                for a, b in zip(posted.arrived, before, strict=True)
+                self._folded(rank, came, had) if mine_last else self._folded(rank, had, came)
+                for came, had in zip(carried, before, strict=True)
             )
         state[into.start : into.stop] = after
-        source = step.receive_from
-        send = self._cells.of(posted.came_from)
         self.hops.append(
-            Hop(posted.met, source, rank, send, into, step.combine, posted.arrived, before, after)
-        )
+            Hop(
+                round, step.receive_from, rank.rank, send, into, step.combine, carried, before,
+                after,
+            )
+        )  # fmt: skip
 
-    def _folded(self, first: Holding | None, second: Holding | None) -> Holding:
+    def _folded(self, rank: RankState, first: Holding | None, second: Holding | None) -> Holding:
         if first is None or second is None:
-            raise ProtocolError(f"{first} is combined with {second}: one of them is undefined")
+            raise rank.error(f"{first} is combined with {second}: one of them is undefined")
         if first.whose & second.whose:
-            raise ProtocolError(f"{first} is combined with {second}: some would count twice")
+            raise rank.error(f"{first} is combined with {second}: some would count twice")
         numbers = tuple(map(self._fold, first.numbers, second.numbers))
         return Holding(first.whose | second.whose, numbers)

@@ -8,8 +8,20 @@ A schedule is run on clocks instead of numbers. In the α-β-γ model of a netwo
 - to combine b bytes takes bγ; to copy in the own memory is free.
 
 Each rank takes its steps in order, on its own clock, and waits for its peers exactly where the
-schedule makes it wait (`clocks`). The price is the latest clock, with no formula in between:
+schedule makes it wait (`rendezvous`). The price is the latest clock, with no formula in between:
 the closed forms in the files of the schedules are held against it by the tests.
+
+**Overlap.** An executor may post step i + 1 before it combines what step i brought, and combine
+while the bytes are on their way:
+
+.. code-block:: text
+
+    wire   | step 1 |  step 2  |  step 3  |
+    rank            | fold 1 | | fold 2 | | fold 3 |
+
+It may not where step i + 1 sends or overwrites the elements that are being combined; there it
+waits. The rank has one pair of hands, so step i + 1 ends when its bytes are there *and* fold i is
+done.
 
 **Lower bounds**, for any all-reduce of n bytes in this model:
 
@@ -34,9 +46,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from psrt.collective.analysis.clocks import Clocks
+from psrt.collective.analysis.rendezvous import RankState, run
 from psrt.collective.costs import Costs
-from psrt.collective.step import Step
+from psrt.collective.step import NOTHING, Step
+from psrt.partition import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +122,7 @@ def price(
         overlap: whether a rank combines beside its next step, where spans allow.
 
     Raises:
-        ProtocolError: if the ranks wait for each other for ever, or the two ends of a message
+        ScheduleError: if the ranks wait for each other for ever, or the two ends of a message
             differ in size.
 
     >>> from psrt.collective.schedules.ring import ring_steps
@@ -118,21 +131,83 @@ def price(
     >>> found.rounds, found.sent_max, found.seconds
     (6, 6000, 12.0)
     """
-    clocks = Clocks(
-        schedules,
-        alpha=costs.alpha,
-        beta=costs.beta * itemsize,
-        gamma=costs.gamma * itemsize,
-        overlap=overlap,
-    )
-    clocks.run()
-    ranks = clocks.ranks
+    clocks = _Clocks(len(schedules), itemsize, costs, overlap)
+    traffic = run(schedules, clocks)
     return Price(
-        seconds=max((rank.clock for rank in ranks), default=0.0),
-        rounds=max((rank.depth for rank in ranks), default=0),
-        messages=clocks.messages,
-        wires=len(clocks.wires),
-        sent=tuple(itemsize * rank.sent for rank in ranks),
-        received=tuple(itemsize * rank.received for rank in ranks),
-        combined=tuple(itemsize * rank.combined for rank in ranks),
+        seconds=clocks.latest(),
+        rounds=traffic.rounds,
+        messages=traffic.messages,
+        wires=traffic.wires,
+        sent=tuple(itemsize * n for n in traffic.sent),
+        received=tuple(itemsize * n for n in traffic.received),
+        combined=tuple(itemsize * n for n in traffic.combined),
     )
+
+
+class _Clocks:
+    """A clock per rank: when each step begins and ends. A ``Memory`` of times."""
+
+    def __init__(self, size: int, itemsize: int, costs: Costs, overlap: bool) -> None:
+        self._alpha = costs.alpha
+        self._beta, self._gamma = costs.beta * itemsize, costs.gamma * itemsize
+        self._overlap = overlap
+        #: By rank, in seconds: gone by when its step was posted, and when the messages of that
+        #: step, and the fold beside it, are through so far.
+        self._now, self._end = [0.0] * size, [0.0] * size
+        #: By rank: what it still has to combine while its next step is under way.
+        self._fold = [NOTHING] * size
+
+    def post(self, rank: RankState) -> None:
+        """Begin a step; the fold left over is done before it or beside it."""
+        r = rank.rank
+        if _touches(rank.step, self._fold[r]):
+            self._settle(r)
+        self._end[r] = self._now[r] + self._fold[r].size * self._gamma
+        self._fold[r] = NOTHING
+
+    def local(self, rank: RankState) -> None:
+        """Combine two spans of the own memory; a copy is free."""
+        step = rank.step
+        if step.combine:
+            self._settle(rank.rank)
+            self._now[rank.rank] += step.send.size * self._gamma
+        elif _touches(step, self._fold[rank.rank]):
+            self._settle(rank.rank)
+
+    def carry(self, sender: RankState, receiver: RankState) -> None:
+        """Let a message take its time, from when both ends have posted it."""
+        a, b = sender.rank, receiver.rank
+        end = max(self._now[a], self._now[b]) + self._alpha + sender.step.send.size * self._beta
+        self._end[a], self._end[b] = max(self._end[a], end), max(self._end[b], end)
+
+    def end(self, rank: RankState) -> None:
+        """Go on; what came is combined now or beside the next step."""
+        r, step = rank.rank, rank.step
+        self._now[r] = self._end[r]
+        if step.combine and step.receive_from is not None:
+            self._fold[r] = step.receive
+            if not self._overlap:
+                self._settle(r)
+
+    def latest(self) -> float:
+        """Return when the last rank is through, its last fold included."""
+        for r in range(len(self._now)):
+            self._settle(r)
+        return max(self._now, default=0.0)
+
+    def _settle(self, r: int) -> None:
+        """Do the fold that is left over, beside nothing."""
+        self._now[r] += self._fold[r].size * self._gamma
+        self._fold[r] = NOTHING
+
+
+def _touches(step: Step, span: Span) -> bool:
+    """Return whether a step sends or overwrites elements of ``span``.
+
+    What it receives to combine it may receive: that lands in scratch memory and is folded in turn.
+    """
+    if span.size == 0:
+        return False
+    sends = step.send.start < span.stop and span.start < step.send.stop
+    copies = step.receive.start < span.stop and span.start < step.receive.stop
+    return sends or (copies and not step.combine)

@@ -1,21 +1,14 @@
-"""The prover: shows that a schedule does what it owes, or where it does not. Pure: no numbers.
+"""The prover: shows that a schedule does what it must, or where it does not. Pure: no numbers.
 
-``prove`` runs the schedules of all ranks on sets of contributions (``holdings.py``) instead of
-numbers, and sends by *rendezvous*: a message goes through when both ends have posted it, which is
-the strictest that MPI allows. A ``Proof`` means that, for these p and n,
+``prove`` runs the schedules of all ranks by rendezvous (``rendezvous.py``) on sets of contributions
+(``provenance.py``) instead of numbers. That it ends without an error means that, for these p and n,
 
-- every rank ends with what the task owes it, each contribution counted exactly once;
+- every rank ends with what the spec says, each contribution counted exactly once;
 - ranks that are owed the same fold bracket it in the same way, so they end with the same bits
   wherever a + b and b + a have the same;
 - nothing is sent, folded or copied before it is there;
 - every send has its receive, of the same size, and nobody waits for ever;
 - spans are where they may be, and nothing overwrites what is being sent.
-
-**One run is enough.** The ranks could take turns in many ways, but every one of them leads to the
-same end. A step names its peers, so the k-th message from a to b is the same one in every run; what
-it carries depends only on the sender's earlier steps, and so on back; and a message that can go
-through stays possible until it does, since neither end may do anything else. So whatever order the
-messages go through in, the same ones do, with the same content.
 
 **What it does not show.** It holds for the p and n that were tried. A schedule depends on n only by
 where it cuts, so a few n with empty, ragged and even chunks tell about all; but that is a habit of
@@ -24,120 +17,160 @@ these schedules, not a theorem about yours.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
-from psrt.collective.analysis.holdings import Run
-from psrt.collective.analysis.refuted import RefutedError
-from psrt.collective.analysis.walker import Walker
-from psrt.collective.spec import CollectiveSpec
+from psrt.collective.analysis.provenance import Flaw, Provenance, Run, joined, own, ranks_text
+from psrt.collective.analysis.rendezvous import RankState, ScheduleError, Traffic, run
+from psrt.collective.spec import CollectiveSpec, Postcondition
 from psrt.collective.step import Step
 from psrt.errors import ConfigError
 from psrt.partition import Span
 
-#: Links of a deadlock that are told; a chain may be as long as there are ranks.
-_LINKS = 6
 
-__all__ = ["Proof", "RefutedError", "prove"]
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """What a schedule that was proved comes to; elements, not bytes."""
-
-    #: Steps in the longest chain that wait for each other; local ones do not count.
-    rounds: int
-    #: Messages of all ranks, save empty ones.
-    messages: int
-    #: Elements that each rank sends to others, receives from them, and folds.
-    sent: tuple[int, ...]
-    received: tuple[int, ...]
-    combined: tuple[int, ...]
-
-
-def prove(task: CollectiveSpec, plan: Sequence[Iterable[Step]]) -> Proof:
-    """Show that ``plan`` does ``task``.
+def prove(spec: CollectiveSpec, plan: Sequence[Iterable[Step]]) -> Traffic:
+    """Show that ``plan`` does what ``spec`` asks for.
 
     Args:
-        task: what ranks start with, and must end with.
+        spec: what ranks start with, and must end with.
         plan: the steps of each rank.
 
+    Returns:
+        What it comes to, in elements.
+
     Raises:
-        RefutedError: if it does not.
+        ScheduleError: if it does not.
         ConfigError: if the plan is for another number of ranks.
 
     >>> from psrt.collective import ALGORITHMS
     >>> ring = ALGORITHMS["ring"]
-    >>> prove(ring.spec(3, 6), ring.plan(3, 6))
-    Proof(rounds=4, messages=12, sent=(8, 8, 8), received=(8, 8, 8), combined=(4, 4, 4))
+    >>> proof = prove(ring.spec(3, 6), ring.plan(3, 6))
+    >>> proof.rounds, proof.messages, proof.sent
+    (4, 12, (8, 8, 8))
     >>> prove(ring.spec(2, 2), [steps[:-1] for steps in ring.plan(2, 2)])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    psrt...RefutedError: rank 0: ends with rank 0 in element 0, owed ranks 0, 1
+    psrt...ScheduleError: rank 0: ends with rank 0 in element 0, owed ranks 0, 1
     """
-    if len(plan) != task.size:
-        raise ConfigError(f"steps of {len(plan)} ranks, expected {task.size}")
-    ranks = [Walker(rank, list(steps), task) for rank, steps in enumerate(plan)]
-    messages = _run(ranks)
-    _check_all_are_through(ranks)
-    _check_ends(ranks, task)
-    return Proof(
-        rounds=max((rank.clock for rank in ranks), default=0),
-        messages=messages,
-        sent=tuple(rank.sent for rank in ranks),
-        received=tuple(rank.received for rank in ranks),
-        combined=tuple(rank.combined for rank in ranks),
-    )
+    if len(plan) != spec.size:
+        raise ConfigError(f"steps of {len(plan)} ranks, expected {spec.size}")
+    steps = [list(its) for its in plan]
+    memory = _Contributions(steps, spec)
+    traffic = run(steps, memory, empty_messages=True)
+    _check_ends(memory, spec)
+    return traffic
 
 
-def _run(ranks: Sequence[Walker]) -> int:
-    """Let all ranks go as far as they can; return the number of messages."""
-    messages = 0
-    ready = deque(ranks)
-    while ready:
-        rank = ready.popleft()
-        rank.post()
-        for sender, receiver in _pairs(rank, ranks):
-            sender.meet(receiver)
-            messages += sender.step.send.size > 0
-            for end in (sender, receiver):
-                if end.sending is None and end.waiting is None:
-                    end.complete()
-                    ready.append(end)
-    return messages
+class _Contributions:
+    """What all ranks hold, and the rules of a step: what must be there before it is used."""
+
+    def __init__(self, plan: Sequence[Sequence[Step]], spec: CollectiveSpec) -> None:
+        """Look at every step by itself, and give every rank what it starts with."""
+        self._ranks = [_begin(rank, steps, spec) for rank, steps in enumerate(plan)]
+        self._arrived: list[Sequence[Run]] = [()] * spec.size
+        self._size = spec.size
+
+    def post(self, rank: RankState) -> None:
+        """Nothing happens before a message goes through."""
+
+    def local(self, rank: RankState) -> None:
+        """Fold or copy."""
+        self._take(rank, self._read(rank))
+
+    def carry(self, sender: RankState, receiver: RankState) -> None:
+        """Look at what is sent; it counts as it is now, since the sender's step is not over."""
+        self._arrived[receiver.rank] = self._read(sender)
+
+    def end(self, rank: RankState) -> None:
+        """Fold or copy what came."""
+        if rank.step.receive_from is not None:
+            self._take(rank, self._arrived[rank.rank])
+
+    def owed(self, rank: int, due: Postcondition) -> list[Run]:
+        """Return what a rank ends with in the place of what it is owed, if it is that."""
+        span, source = due
+        expected = (1 << self._size) - 1 if source is None else 1 << source
+        try:
+            runs = self._ranks[rank].read(span)
+        except Flaw as flaw:
+            raise ScheduleError(rank, f"ends where {flaw}, owed {ranks_text(expected)}") from None
+        place = span.start
+        for length, element, ranks, _ in runs:
+            if ranks != expected:
+                found = f"ends with {ranks_text(ranks)} in element {element}"
+                raise ScheduleError(rank, f"{found}, owed {ranks_text(expected)}")
+            if element != place:
+                raise ScheduleError(rank, f"ends with element {element} at place {place}")
+            place += length
+        return joined(runs)
+
+    def _read(self, rank: RankState) -> Sequence[Run]:
+        try:
+            return self._ranks[rank.rank].read(rank.step.send)
+        except Flaw as flaw:
+            raise rank.error(f"is to send, but {flaw}") from None
+
+    def _take(self, rank: RankState, runs: Sequence[Run]) -> None:
+        step = rank.step
+        if not step.combine:
+            self._ranks[rank.rank].write(step.receive, runs)
+            return
+        try:
+            self._ranks[rank.rank].fold(step.receive, runs)
+        except Flaw as flaw:
+            raise rank.error(str(flaw)) from None
 
 
-def _pairs(rank: Walker, ranks: Sequence[Walker]) -> Iterator[tuple[Walker, Walker]]:
-    """Yield the senders and receivers that can meet now that ``rank`` has posted its step."""
-    if rank.sending is not None and ranks[rank.sending].waiting == rank.rank:
-        yield rank, ranks[rank.sending]
-    if rank.waiting is not None and ranks[rank.waiting].sending == rank.rank:
-        yield ranks[rank.waiting], rank
+def _begin(rank: int, steps: Sequence[Step], spec: CollectiveSpec) -> Provenance:
+    """Return the memory at the start, cut at the ends of all spans that will be used."""
+    has, owed = spec.has[rank], spec.owed[rank]
+    cuts = {cut for span in (*has, *(due.span for due in owed)) for cut in span}
+    for index, step in enumerate(steps):
+        if wrong := _wrong_alone(rank, step, spec):
+            raise ScheduleError(rank, wrong, index, step)
+        cuts.update(step.send)
+        cuts.update(step.receive)
+    memory = Provenance(cuts)
+    for span in has:
+        memory.write(span, [own(rank, span)])
+    return memory
 
 
-def _check_all_are_through(ranks: Sequence[Walker]) -> None:
-    """Check that nobody is left waiting, or tell who waits for whom."""
-    first = next((rank for rank in ranks if not rank.done), None)
-    if first is None:
-        return
-    chain = [first]
-    while not (peer := ranks[chain[-1].missing]).done and peer not in chain:
-        chain.append(peer)
-    links = [f"{rank.rank} waits for {rank.missing} (step {rank.index})" for rank in chain]
-    if len(links) > _LINKS:
-        links[_LINKS - 1 : -1] = ["…"]
-    end = f"and {peer.rank} has no step left" if peer.done else "in a circle"
-    raise first.refuted(f"deadlock: {', '.join(links)}, {end}")
-
-
-def _check_ends(ranks: Sequence[Walker], task: CollectiveSpec) -> None:
+def _check_ends(memory: _Contributions, spec: CollectiveSpec) -> None:
     """Check that all hold what they are owed, and the same bits of the same fold."""
     folds: dict[Span, tuple[int, list[Run]]] = {}
-    for rank in ranks:
-        for owed in task.owed[rank.rank]:
-            runs = rank.end_with(owed)
-            if owed.source is None:
-                other, same = folds.setdefault(owed.span, (rank.rank, runs))
+    for rank, owed in enumerate(spec.owed):
+        for due in owed:
+            runs = memory.owed(rank, due)
+            if due.source is None:
+                other, same = folds.setdefault(due.span, (rank, runs))
                 if runs != same:
-                    why = f"folds {owed.span} in another bracketing than rank {other}: other bits"
-                    raise RefutedError(rank.rank, why)
+                    why = f"folds {due.span} in another bracketing than rank {other}: other bits"
+                    raise ScheduleError(rank, why)
+
+
+def _wrong_alone(rank: int, step: Step, spec: CollectiveSpec) -> str | None:
+    """Return what can be seen to be wrong with a step of ``rank`` by itself, if anything."""
+    to, (start, stop), source, (first, last), combine = step
+    local = to == rank
+    if local != (source == rank):
+        return "is its own peer on one side only"
+    if to is None and source is None:
+        return "neither sends nor receives"
+    if to is not None:
+        if not 0 <= to < spec.size:
+            return f"rank {to} is not one of {spec.size}"
+        if not (0 <= start <= stop <= spec.n or (local and _in_workspace(step.send, spec))):
+            return f"sends from [{start}, {stop}), not within the vector of {spec.n}"
+    if source is not None:
+        if not 0 <= source < spec.size:
+            return f"rank {source} is not one of {spec.size}"
+        if not (0 <= first <= last <= spec.n or _in_workspace(step.receive, spec)):
+            return f"[{first}, {last}) is in neither the vector of {spec.n} nor the workspace"
+        if to is not None and (local or not combine) and start < last and first < stop:
+            return "overwrites what is being sent"
+    if local and stop - start != last - first:
+        return "spans of different size within one rank"
+    return None
+
+
+def _in_workspace(span: Span, spec: CollectiveSpec) -> bool:
+    return spec.n <= span.start <= span.stop <= spec.n + spec.workspace

@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 from psrt.collective import Step
-from psrt.collective.analysis.proof import RefutedError, prove
+from psrt.collective.analysis.proof import prove
+from psrt.collective.analysis.rendezvous import ScheduleError
 from psrt.partition import Span
 
 SIZES = (2, 3, 4, 5, 6, 7, 8)
@@ -179,7 +180,7 @@ def mutants(subject):
 def is_refuted(subject, mutant):
     try:
         prove(subject.spec(mutant.size, length(subject.name, mutant.size)), mutant.plan)
-    except RefutedError:
+    except ScheduleError:
         return True
     return False
 
@@ -240,7 +241,7 @@ def test_each_single_step_matters(subject, mutate):
                 continue
             else:
                 plan[rank][i] = step._replace(combine=not step.combine)
-            with pytest.raises(RefutedError):
+            with pytest.raises(ScheduleError):
                 prove(task, plan)
 
 

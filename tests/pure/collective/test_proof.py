@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS, PHASES, CollectiveSpec, Postcondition, Step
-from psrt.collective.analysis.proof import Proof, RefutedError, prove
+from psrt.collective.analysis.proof import prove
+from psrt.collective.analysis.rendezvous import ScheduleError, Traffic
 from psrt.collective.schedules.segmented_ring import SEGMENT
 from psrt.collective.spec import all_reduce
 from psrt.errors import ConfigError
@@ -71,7 +72,7 @@ def test_proof_and_simulation_agree(perform, subject):
 def refuted(plan, words, *, task=None, rank=None, index=None, workspace=0):
     """Check that ``plan`` is refuted in these words, which name this rank and step."""
     task = task or all_reduce(len(plan), 4, workspace=workspace)
-    with pytest.raises(RefutedError, match=words) as caught:
+    with pytest.raises(ScheduleError, match=words) as caught:
         prove(task, plan)
     error = caught.value
     assert str(error).startswith(f"rank {error.rank}")
@@ -88,7 +89,7 @@ copying = partial(Step.receiving, combine=False)
 
 def test_an_exchange_is_proved():
     swap = [[Step(1 - r, WHOLE, 1 - r, WHOLE, True)] for r in range(2)]
-    assert prove(all_reduce(2, 4), swap) == Proof(1, 2, (4, 4), (4, 4), (4, 4))
+    assert prove(all_reduce(2, 4), swap) == Traffic(1, 2, (4, 4), (4, 4), (4, 4), 2)
 
 
 def test_nothing_done():
@@ -150,7 +151,9 @@ def test_local_steps():
     behind, rank = Span(4, 8), 0
     there = Step.local(rank, WHOLE, behind, combine=False)
     back = Step.local(rank, behind, WHOLE, combine=False)
-    assert prove(all_reduce(1, 4, workspace=4), [[there, back]]) == Proof(0, 0, (0,), (0,), (0,))
+    assert prove(all_reduce(1, 4, workspace=4), [[there, back]]) == Traffic(
+        0, 0, (0,), (0,), (0,), 0
+    )
     twice = Step.local(rank, behind, WHOLE, combine=True)
     refuted([[there, twice]], "counts rank 0 twice", workspace=4, rank=0, index=1)
     longer = Step.local(rank, FRONT, behind, combine=False)
@@ -227,6 +230,6 @@ def test_another_number_of_ranks():
 
 def test_what_is_told_is_one_line():
     for plan in ([[], []], [[folding(1, WHOLE)], []]):
-        with pytest.raises(RefutedError) as caught:
+        with pytest.raises(ScheduleError) as caught:
             prove(all_reduce(2, 4), plan)
         assert re.fullmatch(r"[^\n]+[^.]", str(caught.value))

@@ -24,21 +24,21 @@ from psrt.partition import Span
 Run: TypeAlias = tuple[int, int, int, int]
 
 
-class Flaw(Exception):  # noqa: N818  caught at once and told with the step, as a RefutedError
+class Flaw(Exception):  # noqa: N818  caught at once and raised with the step, as a ScheduleError
     """A memory was used against the rules."""
 
 
-class Holdings:
+class Provenance:
     """One rank's vector and workspace.
 
-    >>> memory = Holdings([0, 2, 6])
+    >>> memory = Provenance([0, 2, 6])
     >>> memory.write(Span(0, 2), [own(0, Span(0, 2))])
     >>> memory.fold(Span(0, 2), [own(1, Span(0, 2))])
-    >>> [(size, element, told(ranks)) for size, element, ranks, _ in memory.read(Span(0, 2))]
+    >>> [(size, element, ranks_text(ranks)) for size, element, ranks, _ in memory.read(Span(0, 2))]
     [(2, 0, 'ranks 0, 1')]
-    >>> memory.read(Span(0, 6))
+    >>> memory.read(Span(0, 6))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    psrt.collective.analysis.holdings.Flaw: nothing is in [2, 6) yet
+    psrt...Flaw: nothing is in [2, 6) yet
     """
 
     def __init__(self, cuts: Iterable[int]) -> None:
@@ -103,10 +103,10 @@ def joined(runs: Iterable[Run]) -> list[Run]:
     return row
 
 
-def told(ranks: int) -> str:
-    """Tell a set of ranks to people.
+def ranks_text(ranks: int) -> str:
+    """Return a set of ranks in words.
 
-    >>> told(0b1101)
+    >>> ranks_text(0b1101)
     'ranks 0, 2, 3'
     """
     members = [str(rank) for rank in range(ranks.bit_length()) if ranks >> rank & 1]
@@ -140,7 +140,7 @@ def _folded(mine: Sequence[Run], given: Sequence[Run]) -> Iterator[Run]:
         if element != other:
             raise Flaw(f"element {other} is folded into element {element}")
         if ranks & more:
-            raise Flaw(f"counts {told(ranks & more)} twice in element {element}")
+            raise Flaw(f"counts {ranks_text(ranks & more)} twice in element {element}")
         yield size, element, ranks | more, hash((one, two) if one < two else (two, one))
 
 

@@ -27,7 +27,7 @@ import psrt
 from psrt.cli.flags import FlagParser, parse_train
 from psrt.cli.simulate import parse_simulate
 from psrt.errors import ConfigError
-from psrt.job.virtual import run_in_virtual_time
+from psrt.job.scenario import run_in_virtual_time
 from psrt.launchers import again
 from psrt.report.strict_json import dumps
 

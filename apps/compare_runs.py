@@ -15,7 +15,7 @@ from standings import Row
 import psrt
 from psrt.cli.flags import parse_train
 from psrt.errors import ConfigError
-from psrt.job.virtual import Scenario, run_in_virtual_time
+from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.report import seconds_to_accuracy
 from psrt.simulation.cost_flags import VirtualCosts
 

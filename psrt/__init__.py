@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from psrt.job.local import run
     from psrt.job.recorded import recorded_config
     from psrt.job.result import Run
-    from psrt.job.simulation import SimulatedRun, simulate
+    from psrt.job.virtual import SimulatedRun, simulate
     from psrt.mpi.group import Group
     from psrt.report import Record, Summary
     from psrt.runtime.problem import Problem
@@ -91,7 +91,7 @@ _HOME = {
     "Run": "psrt.job.result",
     **dict.fromkeys(("Record", "Summary"), "psrt.report"),
     "Problem": "psrt.runtime.problem",
-    **dict.fromkeys(("SimulatedRun", "simulate"), "psrt.job.simulation"),
+    **dict.fromkeys(("SimulatedRun", "simulate"), "psrt.job.virtual"),
     "Costs": "psrt.simulation",
 }
 

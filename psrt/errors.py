@@ -40,6 +40,15 @@ class DivergedError(PsrtError):
     exit_status = 3
 
 
+class OutputError(PsrtError):
+    """Something could not be written, as on a full disk; what could be was."""
+
+    def __init__(self, text: str, run: object = None) -> None:
+        super().__init__(text)
+        #: The ``Run`` that is over, if one is: its model is not lost for the caller.
+        self.run = run
+
+
 #: Of a process that failed with anything but a ``PsrtError``.
 _FAILED = 1
 #: What an interrupted process adds to the number of the signal, as shells do.

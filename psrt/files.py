@@ -67,6 +67,23 @@ def check_writable(path: str | os.PathLike[str] | None) -> None:
         raise ConfigError(f"cannot write {path}: {_why(error)}") from None
 
 
+def keep_apart(out: str | os.PathLike[str], flag: str, source: str | os.PathLike[str]) -> None:
+    """Check that a run does not write over what it is made from.
+
+    Args:
+        out: the folder that the run writes.
+        flag: names the source.
+        source: a file, or the folder of a run.
+
+    Raises:
+        ConfigError: if it is ``out``, or lies in it.
+    """
+    if Path(source).resolve().is_relative_to(Path(out).resolve()):
+        raise ConfigError(
+            f"--out {os.fspath(out)} would be written over what {flag} {os.fspath(source)} reads"
+        )
+
+
 def _why(error: OSError | ValueError) -> str:
     """Return the reason in a few words."""
     return str(getattr(error, "strerror", None) or error)

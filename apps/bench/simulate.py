@@ -19,8 +19,8 @@ from psrt.cli.bench import Report, run_script
 from psrt.config import TrainConfig
 from psrt.history import read_history
 from psrt.history.check import check
-from psrt.job.simulation import simulate
-from psrt.job.virtual import Scenario, run_in_virtual_time
+from psrt.job.scenario import Scenario, run_in_virtual_time
+from psrt.job.virtual import simulate
 from psrt.simulation import Costs
 from psrt.simulation.cost_flags import VirtualCosts
 

@@ -15,7 +15,7 @@ from script import DEFAULT, make_folder, names, number, numbers, say
 import psrt
 from psrt.cli.flags import FlagParser, parse_train
 from psrt.errors import ConfigError
-from psrt.job.virtual import Scenario, run_in_virtual_time
+from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.report import softsync_plot
 from psrt.report.softsync_study import Errors, lines_of, share_beyond, table
 from psrt.report.strict_json import dumps

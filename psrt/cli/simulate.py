@@ -16,7 +16,7 @@ from psrt.launchers import started_ranks
 
 if TYPE_CHECKING:
     from psrt.cli.like import Like
-    from psrt.job.virtual import Scenario
+    from psrt.job.scenario import Scenario
 
 _DESCRIPTION = """\
 Run a whole job in one process, in virtual time: the same servers and workers that `psrt train` runs
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     config, scenario = parse_simulate(argv)
     if started_ranks() > 1:
         raise ConfigError("psrt simulate is one process with all ranks in it; leave mpirun out")
-    from psrt.job.virtual import run_in_virtual_time
+    from psrt.job.scenario import run_in_virtual_time
 
     run_in_virtual_time(config, scenario, say=say)
     return 0
@@ -135,7 +135,7 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
             f"--parameters {parameters} has no meaning with numerics, where the model has as many "
             "as it has; it belongs to --no-numerics"
         )
-    from psrt.job.virtual import Scenario
+    from psrt.job.scenario import Scenario
     from psrt.simulation.cost_flags import VirtualCosts
 
     costs = {name: given[name] for name in ("compute", "link", "server_apply") if name in given}

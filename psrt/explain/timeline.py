@@ -11,7 +11,7 @@ import numpy as np
 
 from psrt.config import TrainConfig, resolve
 from psrt.explain.waiting import COMPUTE, WAIT, RecordingWorld, Stretch, stretches
-from psrt.job.simulation import simulate
+from psrt.job.virtual import simulate
 from psrt.simulation import Costs
 from psrt.transport import Wiring
 from psrt.transport.port import Vector

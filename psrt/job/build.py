@@ -13,16 +13,14 @@ import numpy as np
 
 from psrt.collective.analysis.costs_file import read_costs
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
-from psrt.config import TrainConfig, check_data, to_toml
+from psrt.config import TrainConfig, check_data
 from psrt.data import dataset_size, load_dataset
 from psrt.errors import ConfigError
 from psrt.history import EventLog
-from psrt.history.folder import prepare
 from psrt.messages import Message
 from psrt.model import MLP
 from psrt.optim import Schedule, StalenessRate, make_optimizer, make_staleness_rate
 from psrt.partition import ShardPlan
-from psrt.report import OutputFolder
 from psrt.runtime.chronicle import ShardChronicle, WorkerChronicle
 from psrt.runtime.delays import Delays
 from psrt.runtime.meter import Meter
@@ -120,17 +118,6 @@ def initial_parameters(problem: Problem) -> Vector:
     if not np.isfinite(initial).all():
         raise ConfigError("initial() returned parameters that are nan or infinite")
     return initial
-
-
-def output_folder(config: TrainConfig) -> OutputFolder | None:
-    """Return the run's folder with ``config.toml`` in it, None if there is to be none."""
-    if config.out is None:
-        return None
-    folder = OutputFolder(config.out)
-    folder.prepare(to_toml(config), overwrite=config.overwrite)
-    if config.record:
-        prepare(folder.history)
-    return folder
 
 
 def machine_costs(config: TrainConfig) -> MachineCosts:

@@ -1,33 +1,20 @@
-"""A job: from a config and a problem to trained parameters and a summary, over MPI or alone."""
+"""A job of one process, and ``psrt.run``, which finds out what kind of job it is in."""
 
 from __future__ import annotations
 
-import contextlib
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from psrt.config import TrainConfig, resolve
-from psrt.history import EventLog
-from psrt.history.folder import EVENTS, write_header
-from psrt.job.build import (
-    initial_parameters,
-    machine_costs,
-    output_folder,
-    supervised_problem,
-    worker_role,
-)
-from psrt.job.provenance import history_header
-from psrt.job.replay import Replay
-from psrt.job.result import Run, Say, conclude, say_plan, silent
+from psrt.config import TrainConfig
+from psrt.job.launcher import Launcher, Roles
+from psrt.job.result import Run, Say
+from psrt.job.session import run_job
+from psrt.job.setup import Setup
 from psrt.launchers import launched
-from psrt.report.recorder import Recorder
-from psrt.runtime.account import WorkerAccount
-from psrt.runtime.chronicle import WorkerChronicle
 from psrt.runtime.problem import Problem
-from psrt.runtime.tally import Tally
 from psrt.transport import SoloPort, drive
-from psrt.transport.port import Wiring
+from psrt.transport.port import Port, Vector
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -53,6 +40,8 @@ def run(
 
     Raises:
         ConfigError: on every rank, if the job cannot be; nothing was trained or written.
+        OutputError: on every rank, if a file could not be written at the end, as on a full disk;
+            all others were, and the error's ``run`` is the result at rank 0.
 
     Any other error on any rank is printed once and ends the whole job.
     """
@@ -64,59 +53,33 @@ def run(
         from psrt.job.mpi import run_over_mpi
 
         return run_over_mpi(comm, config, problem, say=say)
-    return _run_alone(config, problem, say or silent)
+    return run_job(LocalLauncher(), config, problem, say=say)
 
 
-def _run_alone(config: TrainConfig, problem: Problem | None, say: Say) -> Run:
-    replay = None if config.replay is None else Replay(config.replay)
-    if replay is not None:
-        replay.check_ranks(1)
-        config = replay.pinned(config)
-    config = resolve(config, ranks=1)
-    problem = problem or supervised_problem(config, workers=1)
-    machine_costs(config)
-    initial = initial_parameters(problem)
-    if replay is not None:
-        alone = Wiring(initial.size, workers=(0,))
-        replay.check(config, alone, initial=initial, problem=problem, hosts=(0,))
-        say(replay.plan())
-    folder = output_folder(config)
-    port = SoloPort(initial.size)
-    np.copyto(port.theta, initial)
-    log: EventLog | None = None
-    if folder is not None and config.record:
-        log = EventLog(folder.history / EVENTS, origin=port.now())
-    worker = worker_role(port, config, problem, log=log)
-    plan = worker.strategy.plan
-    if folder is not None and config.record:
-        header = history_header(
-            config,
-            port.wiring,
-            initial=initial,
-            problem=problem,
-            files=(EVENTS,),
-            plan=plan,
-            hosts=(0,),
-        )
-        write_header(folder.history, header)
-    recorder = Recorder(1, log_every=config.log_every, folder=folder, say=say)
-    port.on_report = recorder.add
-    say_plan(plan, say)
-    with log or contextlib.nullcontext():
-        drive(worker.run())
-        if log is not None:
-            WorkerChronicle(log, 0).saved(worker.strategy.updates, port.now())
-    result = conclude(
-        config,
-        problem,
-        port.theta,
-        tallies=[Tally.of_worker(port, worker)],
-        accounts=[WorkerAccount.of(0, worker.meter, worker.seconds)],
-        recorder=recorder,
-        folder=folder,
-        say=say,
-        plan=plan,
-    )
-    if replay is not None:
-        say(replay.verdict(result.theta))
-    return result
+class LocalLauncher(Launcher):
+    """One process that is one rank: it trains serially."""
+
+    ranks = 1
+
+    def ranks_of(self, config: TrainConfig) -> int:
+        """Return 1."""
+        return 1
+
+    def ports(self, setup: Setup) -> Mapping[int, Port]:
+        """Return the one port, which nobody else is at."""
+        self._port = SoloPort(setup.wiring.n)
+        return {0: self._port}
+
+    def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
+        """Run the worker to its end."""
+        self._port.on_report = self.on_report
+        for role in roles.values():
+            drive(role.run())
+
+    def now(self) -> float:
+        """Return the time."""
+        return time.perf_counter()
+
+    def theta(self, roles: Roles) -> Vector:
+        """Return the worker's parameters."""
+        return self._port.theta

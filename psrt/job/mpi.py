@@ -1,41 +1,35 @@
-"""A job over MPI: who is who, the same config everywhere, and one result at rank 0."""
+"""A job over MPI: every rank is a process, and rank 0 reads, writes and speaks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 from mpi4py import MPI
 
-from psrt.collective.analysis.machine import MachineCosts
-from psrt.config import TrainConfig, from_toml
-from psrt.history.replay import Sequencer
-from psrt.job.build import (
-    initial_parameters,
-    machine_costs,
-    output_folder,
-    server_role,
-    supervised_problem,
-    wiring_for,
-    worker_role,
-)
-from psrt.job.mpi_history import close_log, open_log, write_head
-from psrt.job.mpi_replay import hand_out, replay_of
-from psrt.job.mpi_roles import hosts_of, resolved, started_as, who_is_who
+from psrt.config import TrainConfig
+from psrt.errors import PsrtError
+from psrt.history.folder import rank_file
+from psrt.history.replay import COLUMNS, Script
+from psrt.job.launcher import Launcher, Roles
 from psrt.job.replay import Replay
-from psrt.job.result import Run, Say, conclude, say_plan, silent
+from psrt.job.result import Counted, Run, Say
+from psrt.job.roles import ANY, SERVER, WORKER
+from psrt.job.session import run_job
+from psrt.job.setup import Setup
 from psrt.mpi.agreement import AbortGuard, gather_texts, send_text, together
+from psrt.mpi.hosts import split_hosts
 from psrt.mpi.port import MpiPort
-from psrt.report.files import OutputFolder
-from psrt.report.recorder import Recorder
-from psrt.runtime.account import Account, ShardAccount, WorkerAccount, from_text, to_text
-from psrt.runtime.problem import Problem, gradient_spans
+from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
-from psrt.runtime.strategies.base import ReducePlan
-from psrt.runtime.tally import Tally
-from psrt.runtime.worker import Worker
 from psrt.transport import drive
-from psrt.transport.port import Vector
+from psrt.transport.port import Port, Vector, Wiring
+
+_STARTED_AS = {None: ANY, "server": SERVER, "worker": WORKER}
+_TAG_SCRIPT = 5
+#: Messages of a script that are sent at once.
+_CHUNK = 1 << 20
 
 
 def run_over_mpi(
@@ -63,199 +57,176 @@ def run_over_mpi(
     """
     guard = AbortGuard(comm)
     with guard.watch():
-        job = _Job(comm, config, problem, role)
-        result = job.run(say or silent)
+        result = run_job(MpiLauncher(comm, role), config, problem, say=say)
     guard.close()
     return result
 
 
-class _Job:
-    """One rank's part in setting up, running and concluding a job."""
+class MpiLauncher(Launcher):
+    """One rank of a job over MPI."""
 
-    def __init__(
-        self,
-        comm: MPI.Comm,
-        config: TrainConfig | Callable[[], TrainConfig],
-        problem: Problem | None,
-        role: str | None,
-    ) -> None:
+    several = True
+
+    def __init__(self, comm: MPI.Comm, role: str | None) -> None:
+        """Find out who is on which host, and what was started as what; collective.
+
+        Args:
+            comm: the ranks of the job.
+            role: what this rank was started as, None for any.
+        """
         self._comm = comm
-        hosts, given = hosts_of(comm), started_as(comm, role)
-        #: The run that is to be repeated; at rank 0.
-        self._replay: Replay | None = None
-        text = ""
-        with together(comm):
-            if comm.rank == 0:
-                config = config() if callable(config) else config
-                self._replay = replay_of(config, comm.size, named=bool(given.any()))
-                if self._replay is not None:
-                    config = self._replay.pinned(config)
-                text = resolved(config, comm.size, given)
-        self._config = config = from_toml(send_text(comm, text), source="rank 0")
-        with together(comm):
-            servers, workers = who_is_who(config, hosts, given)
-        self._is_server = comm.rank in servers
-        self._problem = problem
-        self._hosts = len(set(hosts))
-        initial, costs = np.zeros(0, np.float32), ""
-        with together(comm):
-            if problem is None and (comm.rank == 0 or not self._is_server):
-                self._problem = supervised_problem(config, workers=len(workers))
-            if comm.rank == 0:
-                assert self._problem is not None
-                initial = initial_parameters(self._problem)
-                costs = machine_costs(config).to_json()
-        #: What ``auto`` picks an all-reduce by; the file of the config is read at rank 0 only.
-        self._costs = MachineCosts.from_json(send_text(comm, costs))
-        n = np.array([initial.size], np.int64)
-        comm.Bcast(n)
-        with together(comm):
-            self._wiring = wiring_for(int(n[0]), servers, workers)
-            if config.overlap and self._problem is not None:
-                gradient_spans(self._problem, int(n[0]))
-            if self._replay is not None:
-                self._replay.check(
-                    config,
-                    self._wiring,
-                    initial=initial,
-                    problem=self._problem,
-                    hosts=tuple(hosts),
-                )
-        self._folder: OutputFolder | None = None
-        with together(comm):
-            if comm.rank == 0:
-                self._folder = output_folder(config)
-        self._port = MpiPort(
-            comm,
-            self._wiring,
-            timeout_s=config.timeout_s,
-            host=None if config.shared_memory else comm.rank,
-            costs=self._costs,
-        )
-        with together(comm):  # what cannot be summed is told before the plans are made
-            if config.allreduce is not None:
-                self._port.choice(config.allreduce, self._wiring.n)
-        self._log = open_log(comm, self._port, config)
-        self._extras: str | None = None
-        self._sequencer: Sequencer | None = None
-        if config.replay is not None:
-            self._extras, script = hand_out(comm, self._replay, servers)
-            if script is not None:
-                self._sequencer = Sequencer(self._port.receive, script)
-        self._role = self._make_role(initial)
-        if config.record and self._folder is not None:
-            write_head(
-                self._folder.history,
-                config,
-                self._port,
-                initial=initial,
-                problem=self._problem,
-                plan=self._plan,
-                hosts=hosts,
-            )
+        self.first = comm.rank == 0
+        self.ranks = comm.size
+        self.library = library_name()
+        self._hosts = _hosts_of(comm)
+        given = np.empty(comm.size, np.int64)
+        comm.Allgather(np.array([_STARTED_AS[role]], np.int64), given)
+        self._started_as = given.tolist()
 
-    def _make_role(self, initial: Vector) -> Server | Worker:
-        """Spread the initial parameters and make this rank's role."""
-        port, config = self._port, self._config
-        if self._comm.rank != 0:
-            initial = np.empty(self._wiring.n, np.float32) if self._is_server else port.theta
-        self._comm.Bcast(initial)
-        if self._is_server:
-            span = self._wiring.spans[self._wiring.servers.index(port.rank)]
-            replayed = self._sequencer
-            receive = None if replayed is None else replayed.receive
-            server = server_role(port, config, span.of(initial), log=self._log, receive=receive)
-            if replayed is not None:
-                port.whom = replayed.whom
-            return server
-        np.copyto(port.theta, initial)
-        assert self._problem is not None
-        return worker_role(port, config, self._problem, log=self._log, extras=self._extras)
-
-    def run(self, say: Say) -> Run | None:
-        """Play this rank's role to its end; rank 0 then concludes."""
-        port, config = self._port, self._config
-        recorder: Recorder | None = None
-        if port.rank == 0:
-            workers = len(self._wiring.workers)
-            recorder = Recorder(workers, log_every=config.log_every, folder=self._folder, say=say)
-            port.on_report = recorder.add
-            if self._replay is not None:
-                say(self._replay.plan())
-            say_plan(self._plan, say)
-        port.meet()
-        try:
-            drive(self._role.run())
-            if self._sequencer is not None:
-                self._sequencer.finish()
-        except BaseException:
-            if self._log is not None:
-                self._log.abandon()
-            raise
-        port.finish_reports(lambda: recorder is None or recorder.finished)
-        result = self._conclude(recorder, say)
-        port.close()
-        if config.replay is not None:
-            with together(self._comm):
-                if result is not None and self._replay is not None:
-                    say(self._replay.verdict(result.theta))
-        return result
-
-    def _conclude(self, recorder: Recorder | None, say: Say) -> Run | None:
-        port, role = self._port, self._role
-        if self._log is not None:
-            close_log(self._log, port, role)
-        account: Account
-        if isinstance(role, Server):
-            tally = Tally.of_server(port, role)
-            account = ShardAccount.of(self._wiring.servers.index(port.rank), role.shard)
-        else:
-            tally = Tally.of_worker(port, role)
-            worker = self._wiring.workers.index(port.rank)
-            account = WorkerAccount.of(worker, role.meter, role.seconds)
-        rows = port.gather(tally)
-        texts = gather_texts(self._comm, to_text(account))
-        theta = self._final_theta()
-        if rows is None:
-            return None
-        assert recorder is not None
-        assert theta is not None
-        assert self._problem is not None
-        with port.busy():  # the others wait to close: evaluating and writing may take long
-            return conclude(
-                self._config,
-                self._problem,
-                theta,
-                tallies=[Tally(*map(int, row)) for row in rows],
-                accounts=list(map(from_text, texts)),
-                recorder=recorder,
-                folder=self._folder,
-                say=say,
-                hosts=self._hosts,
-                mpi=library_name(),
-                plan=self._plan,
-            )
+    def ranks_of(self, config: TrainConfig) -> int:
+        """Return how many ranks there are."""
+        return self._comm.size
 
     @property
-    def _plan(self) -> ReducePlan | None:
-        """How all ranks sum; None at a server, and in modes with servers."""
-        return self._role.strategy.plan if isinstance(self._role, Worker) else None
+    def started_as(self) -> Sequence[int]:
+        """What each rank was started as."""
+        return self._started_as
 
-    def _final_theta(self) -> Vector | None:
-        """Bring the servers' spans, or worker 0's vector, to rank 0; collective."""
-        port, wiring = self._port, self._wiring
-        first = port.rank == 0
+    def hosts(self, config: TrainConfig) -> Sequence[int]:
+        """Return, for each rank, the lowest rank of its host."""
+        return self._hosts
+
+    def here(self, ranks: int) -> Sequence[int]:
+        """Return this rank."""
+        return (self._comm.rank,)
+
+    def agree(self) -> AbstractContextManager[None]:
+        """Let all ranks leave a block the same way."""
+        return together(self._comm)
+
+    @contextmanager
+    def concluding(self) -> Iterator[None]:
+        """Let rank 0 evaluate and write while the others wait without burning a core."""
+        with self.agree():
+            try:
+                with self._port.busy() if self.first else nullcontext():
+                    yield
+            except PsrtError:
+                self._port.meet()  # the others are there already
+                raise
+            self._port.meet()
+
+    def share(self, text: str) -> str:
+        """Return the text of rank 0."""
+        return send_text(self._comm, text)
+
+    def spread(self, port: Port, initial: Vector) -> Vector:
+        """Broadcast the initial parameters, at a worker to where it computes with them."""
+        if not self.first:
+            is_worker = port.wiring.worker_of(port.rank) is not None
+            initial = port.theta if is_worker else np.empty(port.wiring.n, np.float32)
+        self._comm.Bcast(initial)
+        return initial
+
+    def hand_out(
+        self, replay: Replay | None, wiring: Wiring
+    ) -> tuple[str | None, Mapping[int, Script]]:
+        """Send each server its script; the run's folder need not be there on any rank but 0."""
+        comm, mine = self._comm, {}
+        extras = send_text(comm, "" if replay is None else replay.extras or "")
+        for shard, rank in enumerate(wiring.servers):
+            if comm.rank == 0:
+                assert replay is not None
+                script = replay.scripts[shard]
+                if rank == 0:
+                    mine[shard] = script
+                else:
+                    _send(comm, script.rows, rank)
+            elif comm.rank == rank:
+                mine[shard] = Script(shard, _receive(comm))
+        return extras or None, mine
+
+    def gather(self, counted: Sequence[Counted]) -> Sequence[Counted] | None:
+        """Bring what every rank counted to rank 0, once all have come to their end."""
+        self._port.meet()
+        texts = gather_texts(self._comm, counted[0].to_text())
+        return list(map(Counted.from_text, texts)) if self.first else None
+
+    def ports(self, setup: Setup) -> Mapping[int, Port]:
+        """Make the windows and connections of this rank."""
+        config, rank = setup.config, self._comm.rank
+        self._port = MpiPort(
+            self._comm,
+            setup.wiring,
+            timeout_s=config.timeout_s,
+            host=None if config.shared_memory else rank,
+            costs=setup.machine,
+        )
+        return {rank: self._port}
+
+    def log_file(self) -> str:
+        """Return the name of this rank's file of events."""
+        return rank_file(self._comm.rank)
+
+    def log_files(self, ranks: int) -> tuple[str, ...]:
+        """Return the names of all ranks' files of events."""
+        return tuple(map(rank_file, range(ranks)))
+
+    def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
+        """Run this rank's role; then see that all reports have reached rank 0."""
+        port = self._port
+        port.on_report = self.on_report
+        port.meet()
+        for role in roles.values():
+            drive(role.run())
+        port.finish_reports(finished)
+
+    def now(self) -> float:
+        """Return the time on this rank's clock."""
+        return self._port.now()
+
+    def theta(self, roles: Roles) -> Vector | None:
+        """Bring the servers' spans, or worker 0's vector, to rank 0."""
+        port, wiring = self._port, self._port.wiring
         if not wiring.servers:
-            return port.theta if first else None
-        whole = np.empty(wiring.n, np.float32) if first else None
-        mine = self._role.shard.theta if isinstance(self._role, Server) else None
+            return port.theta if self.first else None
+        whole = np.empty(wiring.n, np.float32) if self.first else None
+        role = roles[port.rank]
+        mine = role.shard.theta if isinstance(role, Server) else None
         for rank, span in zip(wiring.servers, wiring.spans, strict=True):
             if port.rank in (0, rank):
                 port.fetch(rank, mine, span.of(whole) if whole is not None else None)
         return whole
+
+    def close(self) -> None:
+        """Free the windows and connections."""
+        self._port.close()
 
 
 def library_name() -> str:
     """Return name and version of the MPI library, in a few words."""
     first = MPI.Get_library_version().splitlines()[0].split(",")[0]
     return " ".join(first.replace("Version:", " ").strip("\0").split())
+
+
+def _hosts_of(comm: MPI.Comm) -> list[int]:
+    """Return, for each rank, the lowest rank of its host; collective."""
+    node, layout = split_hosts(comm)
+    node.Free()
+    lowest = {rank: ranks[0] for ranks in layout.hosts for rank in ranks}
+    return [lowest[rank] for rank in range(comm.size)]
+
+
+def _send(comm: MPI.Comm, rows: np.ndarray, rank: int) -> None:
+    comm.Send(np.array([len(rows)], np.int64), rank, _TAG_SCRIPT)
+    for at in range(0, len(rows), _CHUNK):
+        comm.Send(rows[at : at + _CHUNK], rank, _TAG_SCRIPT)
+
+
+def _receive(comm: MPI.Comm) -> np.ndarray:
+    length = np.empty(1, np.int64)
+    comm.Recv(length, 0, _TAG_SCRIPT)
+    rows = np.empty((int(length[0]), len(COLUMNS)), np.int64)
+    for at in range(0, len(rows), _CHUNK):
+        comm.Recv(rows[at : at + _CHUNK], 0, _TAG_SCRIPT)
+    return rows

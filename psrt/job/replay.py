@@ -7,14 +7,12 @@ over MPI and for one in virtual time.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from psrt.collective.registry import NODE, PLUS
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, ReplayError
-from psrt.files import read_text
+from psrt.files import keep_apart, read_text
 from psrt.history import Kind, read_history
 from psrt.history.differences import differences
 from psrt.history.replay import Script
@@ -76,19 +74,11 @@ class Replay:
         Raises:
             ConfigError: if the replay would write over the run.
         """
-        if config.out is not None and Path(config.out).resolve() == self._root.resolve():
-            raise ConfigError(f"--out {config.out} is the run that --replay is to repeat")
+        if config.out is not None:
+            keep_apart(config.out, "--replay", self._root)
         if self._chosen and config.allreduce in (None, "auto"):
             config = replace(config, allreduce=self.header.algorithm, machine_costs=None)
         return config
-
-    def on_one_host(self, config: TrainConfig) -> TrainConfig:
-        """Return a config that was found to fit, as virtual time has it, which knows no hosts.
-
-        The run's ranks were on one host, or it would not fit: there is nothing between hosts.
-        """
-        by_hosts = (config.allreduce or "").startswith(PLUS)
-        return replace(config, allreduce=NODE) if by_hosts else config
 
     def check_ranks(self, ranks: int) -> None:
         """Check the number of ranks of the job.

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError, ProtocolError
+from psrt.errors import ConfigError, OutputError, ProtocolError
 from psrt.report import OutputFolder, Record, Summary, final_table, parameters_sha256
 from psrt.report.accounts import skew_of, staleness_of, waiting_of
-from psrt.report.recorder import Recorder
-from psrt.runtime.account import Account
+from psrt.runtime.account import Account, ShardAccount, WorkerAccount, from_text, to_text
 from psrt.runtime.problem import Problem
-from psrt.runtime.problem_rules import checked_figures
+from psrt.runtime.server import Server
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.tally import Tally
-from psrt.transport.port import AS_ASKED, Vector
+from psrt.runtime.worker import Worker
+from psrt.transport.port import AS_ASKED, Port, Vector
 
 #: Takes a line for the user.
 Say = Callable[[str], None]
@@ -44,61 +49,81 @@ class Run:
     records: tuple[Record, ...]
 
 
-def conclude(
+class Counted(NamedTuple):
+    """What one rank counted, as it goes to the first process."""
+
+    tally: Tally
+    account: Account
+
+    @classmethod
+    def of(cls, port: Port, role: Server | Worker) -> Counted:
+        """Return what the role at a port counted."""
+        wiring, rank = port.wiring, port.rank
+        if isinstance(role, Server):
+            account: Account = ShardAccount.of(wiring.servers.index(rank), role.shard)
+            return cls(Tally.of_server(port, role), account)
+        account = WorkerAccount.of(wiring.workers.index(rank), role.meter, role.seconds)
+        return cls(Tally.of_worker(port, role), account)
+
+    def to_text(self) -> str:
+        """Return it as text."""
+        return json.dumps([list(map(int, self.tally)), to_text(self.account)])
+
+    @classmethod
+    def from_text(cls, text: str) -> Counted:
+        """Return what ``to_text`` wrote."""
+        tally, account = json.loads(text)
+        return cls(Tally(*tally), from_text(account))
+
+
+def summarize(
     config: TrainConfig,
-    problem: Problem,
-    theta: Vector,
+    counted: Sequence[Counted],
     *,
-    tallies: Sequence[Tally],
-    accounts: Sequence[Account],
-    recorder: Recorder,
-    folder: OutputFolder | None,
-    say: Say,
-    hosts: int = 1,
-    mpi: str = "",
-    plan: ReducePlan | None = None,
-    parameters: int | None = None,
+    theta: Vector,
+    figures: Mapping[str, float],
+    records: Sequence[Record],
+    plan: ReducePlan | None,
+    parameters: int,
+    hosts: int,
+    library: str,
     died: int = 0,
-) -> Run:
-    """Make the summary, write what is to be written, and say how it went.
+) -> Summary:
+    """Return the summary of a run.
 
     Args:
         config: resolved.
-        problem: evaluates the final parameters.
-        theta: (n,) the final parameters.
-        tallies: every rank's, in order.
-        accounts: every rank's, in order.
-        recorder: heard every worker's last report.
-        folder: where to write; None writes nothing.
-        say: takes the lines for the user.
-        hosts: how many there were.
-        mpi: the library's name and version.
+        counted: every rank's, in order.
+        theta: (n,) the final parameters; empty where nothing was computed.
+        figures: what the problem says of them.
+        records: of the metrics.
         plan: how all ranks summed; None where they did not.
-        parameters: n, where ``theta`` is empty because nothing was computed.
+        parameters: n.
+        hosts: the number of hosts.
+        library: name and version of the MPI library.
         died: workers that did not come to their end.
 
     Raises:
-        ConfigError: if nobody had anything to train on, or ``evaluate`` gives no figures.
+        ConfigError: if nobody had anything to train on.
         ProtocolError: if ranks without servers ended with different parameters.
     """
-    recorder.close()
     servers = config.servers or 0
-    if not servers and len({tally.fingerprint for tally in tallies}) > 1:
+    if not servers and len({rank.tally.fingerprint for rank in counted}) > 1:
         raise ProtocolError("the ranks' final parameters differ; they must be equal to the bit")
-    total = Tally.of_all(tallies)
+    total = Tally.of_all(rank.tally for rank in counted)
+    accounts = [rank.account for rank in counted]
     seconds = total.microseconds / 1e6
     if not total.clock and not died:
         raise ConfigError(
             "nothing was trained: batches() gave no worker any batch; expected at least one"
         )
-    figures = checked_figures(problem.evaluate(theta))
-    summary = Summary(
+    return Summary(
         mode=config.mode or "",
-        workers=len(tallies) - servers,
+        workers=len(counted) - servers,
         servers=servers,
-        ranks=len(tallies),
+        ranks=len(counted),
         hosts=hosts,
-        mpi=mpi,
+        mpi=library,
         seed=config.seed,
         epochs=total.epochs,
         steps=total.clock,
@@ -109,10 +134,10 @@ def conclude(
         samples=total.samples,
         seconds=seconds,
         samples_per_second=total.samples / seconds if seconds else 0.0,
-        train_loss=recorder.records[-1].loss if recorder.records else None,
+        train_loss=records[-1].loss if records else None,
         test_loss=figures.get("loss"),
         test_accuracy=figures.get("accuracy"),
-        parameters=theta.size if parameters is None else parameters,
+        parameters=parameters,
         parameters_sha256=parameters_sha256(theta) if theta.size else "",
         updates=total.updates,
         dropped=total.dropped,
@@ -124,11 +149,46 @@ def conclude(
         bytes_sent=total.bytes_sent,
         bytes_received=total.bytes_received,
     )
-    if folder is not None:
-        tensors = getattr(problem, "tensors", None)
-        if theta.size:
-            folder.write_model(tensors(theta) if tensors is not None else {"theta": theta})
-        folder.write_summary(summary)
-    say("")
-    say(final_table(asdict(summary), folder.path if folder is not None else None))
-    return Run(summary, theta.copy(), tuple(recorder.records))
+
+
+def keep(
+    run: Run, problem: Problem, folder: OutputFolder, files: Mapping[str, str]
+) -> list[OutputError]:
+    """Write the files of a run that is over; return what could not be written.
+
+    The summary is the last: a folder that holds it holds a run that came to its end.
+
+    Args:
+        run: what came out.
+        problem: names the tensors of θ, if it can.
+        folder: of the run.
+        files: other texts, by name.
+    """
+    failed: list[OutputError] = []
+    with _collected(failed):
+        if run.theta.size:
+            tensors = getattr(problem, "tensors", None)
+            named: Mapping[str, np.ndarray] = (
+                {"theta": run.theta} if tensors is None else tensors(run.theta)
+            )
+            folder.write_model(named)
+    for name, text in files.items():
+        with _collected(failed):
+            folder.write_text(name, text)
+    with _collected(failed):
+        folder.write_summary(run.summary)
+    return failed
+
+
+@contextlib.contextmanager
+def _collected(failed: list[OutputError]) -> Iterator[None]:
+    """Go on after something could not be written: the rest may fit."""
+    try:
+        yield
+    except OutputError as error:
+        failed.append(error)
+
+
+def table_of(summary: Summary, folder: OutputFolder | None) -> str:
+    """Return the lines that say how a run went."""
+    return final_table(asdict(summary), folder.path if folder is not None else None)

@@ -3,9 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
+from psrt.config import TrainConfig, resolve
 from psrt.errors import ConfigError
+
+#: What a rank was started as: anything, or one of the two (MPMD).
+ANY, SERVER, WORKER = 0, 1, 2
+
+
+def resolved(config: TrainConfig, ranks: int, started_as: Sequence[int] = ()) -> TrainConfig:
+    """Return the resolved config of a job.
+
+    Args:
+        config: need not be resolved.
+        ranks: of the job.
+        started_as: what each rank was started as; empty where nobody said.
+
+    Raises:
+        ConfigError: if it does not fit that many ranks, or what they were started as.
+    """
+    if any(started_as):
+        if not all(started_as):
+            raise ConfigError("some ranks were started as server or worker, others were not")
+        servers = sum(role == SERVER for role in started_as)
+        if config.servers not in (None, servers):
+            raise ConfigError(
+                f"--servers {config.servers}, but {servers} ranks were started as servers"
+            )
+        config = replace(config, servers=servers)
+    return resolve(config, ranks=ranks)
+
+
+def who_is_who(
+    config: TrainConfig, hosts: Sequence[int], started_as: Sequence[int] = ()
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ranks of the servers and of the workers.
+
+    Args:
+        config: resolved.
+        hosts: number of the host of each rank.
+        started_as: what each rank was started as; empty where nobody said.
+
+    Raises:
+        ConfigError: if no worker is left.
+    """
+    if any(started_as):
+        servers = tuple(rank for rank, role in enumerate(started_as) if role == SERVER)
+        workers = tuple(rank for rank, role in enumerate(started_as) if role == WORKER)
+    else:
+        servers, workers = assign_roles(hosts, config.servers or 0, config.placement or "first")
+    return servers, workers
 
 
 def assign_roles(

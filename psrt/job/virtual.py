@@ -1,209 +1,253 @@
-"""A job in virtual time that leaves behind what a run does: files, lines, a summary."""
+"""A job in one process and in virtual time: the same roles, over the ports of a scheduler.
+
+Without numerics the roles are still the same; what they carry is not. Gradients and parameters are
+empty, a batch is the number of its samples, and bytes are counted as if all of it were there. Who
+waits and how stale a gradient is never depends on the numbers, so times, staleness and histories
+are those of a run that has them.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from psrt.config import TrainConfig
+import numpy as np
+
+from psrt.collective.registry import NODE, PLUS
+from psrt.config import MODES, TrainConfig, resolve
+from psrt.errors import ConfigError
 from psrt.history import EventLog
-from psrt.history.folder import EVENTS, write_header
-from psrt.job.build import output_folder
-from psrt.job.provenance import history_header
-from psrt.job.result import Run, Say, conclude, say_plan, silent
-from psrt.job.simulation import SimulatedRun, play
-from psrt.job.stage import set_up
+from psrt.job.build import timing_problem
+from psrt.job.launcher import Launcher, Roles
+from psrt.job.result import Run, Say
+from psrt.job.session import run_job
+from psrt.job.setup import Setup
 from psrt.messages import Report
-from psrt.report.recorder import Recorder
-from psrt.report.simulation import Load, Simulation, simulation_text
-from psrt.runtime.account import Account, ShardAccount, WorkerAccount
-from psrt.runtime.chronicle import ShardChronicle, WorkerChronicle
-from psrt.runtime.tally import Tally
+from psrt.runtime.meter import Meter
+from psrt.runtime.no_numbers import NoNumbers
+from psrt.runtime.problem import Problem
+from psrt.runtime.server import Server
 from psrt.runtime.worker import Worker
-from psrt.simulation import VirtualWorld
-from psrt.simulation.cost_flags import VirtualCosts
+from psrt.simulation import Costs, VirtualWorld
 from psrt.transport import Wiring
+from psrt.transport.port import Port, Vector
+
+#: (worker, seconds) each: when it dies, without a word.
+Crashes = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
-    """What a job in virtual time is like, beside its training."""
+class SimulatedRun(Run):
+    """What came out, as of any run, and the parts for those who look closer."""
 
-    #: Ranks that compute gradients, W.
-    workers: int
-    #: What computing, sending and updating take.
-    costs: VirtualCosts = field(default_factory=VirtualCosts)
-    #: (worker, seconds) each: when it dies.
-    crashes: tuple[tuple[int, float], ...] = ()
-    #: Whether to compute.
-    numerics: bool = True
-    #: n, without numerics; None is that of the config's model.
-    parameters: int | None = None
-    #: Of the training data, without numerics and beside n; None is that of the config's.
-    samples: int | None = None
+    #: By shard.
+    servers: list[Server]
+    #: By worker number.
+    workers: list[Worker]
+    #: By worker number.
+    meters: list[Meter]
+    #: Virtual time at the end, in seconds.
+    seconds: float
+    #: Scheduler events.
+    events: int
+    #: Where it happened: ports by rank, and how busy each server was.
+    world: VirtualWorld
+    #: In order of arrival at rank 0.
+    reports: list[Report]
 
 
-def run_in_virtual_time(config: TrainConfig, scenario: Scenario, *, say: Say = silent) -> Run:
-    """Train in virtual time, and write and say what a run does.
-
-    The seed of the config is that of the training and of the order of events, so that the same
-    config and scenario write the same files, bit for bit.
+def simulate(
+    config: TrainConfig,
+    problem: Problem | None = None,
+    *,
+    workers: int,
+    seed: int = 0,
+    costs: Costs | Callable[[Wiring], Costs] | None = None,
+    world: type[VirtualWorld] = VirtualWorld,
+    numerics: bool = True,
+    parameters: int | None = None,
+    crashes: Crashes = (),
+    log: EventLog | None = None,
+    say: Say | None = None,
+) -> SimulatedRun:
+    """Train in virtual time.
 
     Args:
-        config: need not be resolved.
-        scenario: the rest of the job.
+        config: need not be resolved; its ``servers`` come on top of ``workers``.
+        problem: what is trained, by all workers in turn; None makes the config's own MLP and data.
+        workers: W, at least 1.
+        seed: of the delays: the order of events. The training's own seed is the config's.
+        costs: what computing and sending take, or what tells it of a wiring.
+        world: makes the scheduler; a test may bring its own.
+        numerics: whether to compute; if not, ``problem`` is a ``NoNumbers``, or None.
+        parameters: n, only without numerics; None is that of the config's model.
+        crashes: (worker, seconds) each: when it dies, without a word.
+        log: takes the events of all ranks instead of a file of the run; the caller closes it.
         say: takes each line meant for the user.
 
     Raises:
-        ConfigError: if the job cannot be.
-        DivergedError: if the loss is no number any more.
-        TransportError: if everybody waits for a worker that has crashed.
+        ConfigError: as for a real run.
+        TransportError: if the roles deadlock, as they do when others wait for one that crashed.
+        ReplayError: if a replay does not come to what the recorded run did.
     """
-    return _Job(config, scenario, say).run()
+    launcher = VirtualLauncher(
+        workers, seed=seed, costs=costs, world=world, numerics=numerics,
+        parameters=parameters, crashes=crashes,
+    )  # fmt: skip
+    run = run_job(launcher, config, problem, say=say, log=log)
+    assert run is not None
+    return launcher.result(run)
 
 
-class _Job:
-    """One job in virtual time, from its checks to its files."""
+class VirtualLauncher(Launcher):
+    """One process with all ranks of a job, and the time that they live in."""
 
-    def __init__(self, config: TrainConfig, scenario: Scenario, say: Say) -> None:
-        self._scenario, self._say = scenario, say
-        self._stage = stage = set_up(
-            config,
-            workers=scenario.workers,
-            numerics=scenario.numerics,
-            parameters=scenario.parameters,
-            samples=scenario.samples,
-            crashes=scenario.crashes,
-        )
-        self._config = config = stage.config
-        if stage.replay is not None:
-            say(stage.replay.plan())
-        self._costs = scenario.costs.at(stage.wiring, say=say)
-        if config.allreduce is not None:  # told before anything is written
-            alone = VirtualWorld(Wiring(1, workers=(0,)), seed=0, costs=self._costs)
-            alone.ports[0].choice(config.allreduce, 1)
-        self._folder = output_folder(config)
-        workers = scenario.workers
-        self._recorder = Recorder(workers, log_every=config.log_every, folder=self._folder, say=say)
-        self._log: EventLog | None = None
-        if self._folder is not None and config.record:
-            self._log = EventLog(self._folder.history / EVENTS)
+    simulated = True
 
-    def run(self) -> Run:
-        """Simulate and conclude."""
-        seed, costs = self._config.seed, self._costs
-        began = time.perf_counter()
-        with contextlib.closing(self._recorder), self._log or contextlib.nullcontext():
-            found = play(self._stage, seed=seed, costs=costs, log=self._log, prepared=self._prepare)
-            self._checkpoint(found)
-        wall_seconds = time.perf_counter() - began
-        simulation = self._describe(found)
-        if self._folder is not None:
-            self._folder.write_simulation(simulation.to_json())
-        result = self._conclude(found)
-        self._say(simulation_text(simulation, result.summary, wall_seconds))
-        if self._stage.replay is not None:
-            self._say(self._stage.replay.verdict(found.theta))
-        return result
+    def __init__(
+        self,
+        workers: int,
+        *,
+        seed: int,
+        costs: Costs | Callable[[Wiring], Costs] | None = None,
+        world: type[VirtualWorld] = VirtualWorld,
+        numerics: bool = True,
+        parameters: int | None = None,
+        samples: int | None = None,
+        crashes: Crashes = (),
+    ) -> None:
+        """Keep what the job is like; see ``simulate``.
 
-    def _prepare(self, world: VirtualWorld, workers: list[Worker]) -> None:
-        """Listen to the reports, and write down what the history is of."""
-        plan = workers[0].strategy.plan
-        say_plan(plan, self._say)
-        world.on_report = self._heard
-        world.on_crash = lambda rank: self._lost(world.wiring.worker_of(rank))
-        if self._log is not None:
-            assert self._folder is not None
-            header = history_header(
-                self._config,
-                world.wiring,
-                initial=self._stage.initial,
-                problem=self._stage.problem,
-                files=(EVENTS,),
-                plan=plan,
-                hosts=(0,) * world.wiring.size,
-                simulated=True,
-                numerics=self._scenario.numerics,
+        Args:
+            workers: W.
+            seed: of the order of events.
+            costs: what things take.
+            world: makes the scheduler.
+            numerics: whether to compute.
+            parameters: n, only without numerics.
+            samples: of the data, only without numerics; None is those of the config's data.
+            crashes: who dies when.
+        """
+        self.numerics = numerics
+        self._workers, self._seed, self._costs = workers, seed, costs
+        self._make_world = world
+        self._parameters, self._samples, self._crashes = parameters, samples, tuple(crashes)
+        self._reports: list[Report] = []
+
+    def ranks_of(self, config: TrainConfig) -> int:
+        """Return the number of workers, and of the servers that the config asks for on top.
+
+        Raises:
+            ConfigError: if there cannot be such a job in virtual time.
+        """
+        workers = self._workers
+        if workers < 1:
+            raise ConfigError(f"a job needs at least 1 worker, got {workers}")
+        for worker, _ in self._crashes:
+            if not 0 <= worker < workers:
+                raise ConfigError(
+                    f"crash names worker {worker} that is not there, the last is {workers - 1}"
+                )
+        if config.replay is not None and not self.numerics:
+            raise ConfigError(
+                "--no-numerics has no meaning with --replay, which is about the numbers"
             )
-            write_header(self._folder.history, header)
+        if config.replay is not None and self._crashes:
+            raise ConfigError("--crash has no meaning with --replay: nobody died in that run")
+        mode = MODES.get(config.mode or "")
+        extra = 0 if mode is not None and mode.single else config.servers or 1
+        return workers + (resolve(config, ranks=workers + extra).servers or 0)
 
-    def _heard(self, report: Report) -> None:
-        if not self._scenario.numerics:
-            report = report._replace(loss=math.nan)  # nobody has computed one
-        self._recorder.add(report)
+    def hosts(self, config: TrainConfig) -> Sequence[int]:
+        """Return one host for all ranks."""
+        return (0,) * (self._workers + (config.servers or 0))
 
-    def _lost(self, worker: int | None) -> None:
+    def problem(self, config: TrainConfig, workers: int) -> Problem:
+        """Return the config's problem, or what stands for it where nothing is computed."""
+        if self.numerics:
+            return super().problem(config, workers)
+        return timing_problem(
+            config, workers=workers, parameters=self._parameters, samples=self._samples
+        )
+
+    def start_of(self, problem: Problem) -> tuple[Vector, int]:
+        """Return the initial parameters, empty where nothing is computed, and n."""
+        if self.numerics:
+            return super().start_of(problem)
+        assert isinstance(problem, NoNumbers), "there are no numbers to compute with"
+        return problem.initial(), problem.n
+
+    def fit(self, config: TrainConfig) -> TrainConfig:
+        """Return the config of a replay as virtual time has it, which knows no hosts.
+
+        The run's ranks were on one host, or it would not fit: there is nothing between hosts.
+        """
+        by_hosts = (config.allreduce or "").startswith(PLUS)
+        return replace(config, allreduce=NODE) if by_hosts else config
+
+    def ports(self, setup: Setup) -> Mapping[int, Port]:
+        """Make the scheduler, and with it a port for every rank."""
+        config, wiring, costs = setup.config, setup.wiring, self._costs
+        self.world = world = self._make_world(
+            wiring,
+            seed=self._seed,
+            costs=costs(wiring) if callable(costs) else costs,
+            shared_memory=config.shared_memory,
+            machine=setup.machine,
+            **({} if self.numerics else {"numerics": False}),
+        )
+        return {rank: world.ports[rank] for rank in (*wiring.servers, *wiring.workers)}
+
+    def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
+        """Run all roles in turn, as the costs and the seed order them."""
+        world, workers = self.world, self.world.wiring.workers
+        self._roles = roles
+        world.on_report, world.on_crash = self._hear, self._lose
+        for worker, seconds in self._crashes:
+            world.crash_at(workers[worker], seconds)
+        world.run({rank: role.run() for rank, role in roles.items()})
+        self.died = len(world.crashed)
+        for rank, seconds in world.crashed.items():
+            role = roles[rank]
+            if isinstance(role, Worker):
+                role.seconds = seconds
+
+    def _hear(self, report: Report) -> None:
+        self._reports.append(report)
+        # Without numerics nobody has computed a loss.
+        self.on_report(report if self.numerics else report._replace(loss=math.nan))
+
+    def _lose(self, rank: int) -> None:
+        worker = self.world.wiring.worker_of(rank)
         if worker is not None:
-            self._recorder.gone(worker)
+            self.on_crash(worker)
 
-    def _checkpoint(self, found: SimulatedRun) -> None:
-        """End the history with the versions that are kept."""
-        if self._log is None:
-            return
-        for shard, server in enumerate(found.servers):
-            ShardChronicle(self._log, shard).saved(server.shard.version, found.seconds)
-        if not found.servers:
-            updates = found.workers[0].strategy.updates
-            WorkerChronicle(self._log, 0).saved(updates, found.seconds)
+    def now(self) -> float:
+        """Return the virtual time."""
+        return self.world.time
 
-    def _conclude(self, found: SimulatedRun) -> Run:
-        """Do what a run does at its end, with what each rank would have sent."""
-        wiring, ports, crashed = found.world.wiring, found.world.ports, found.world.crashed
-        tallies: list[Tally] = []
-        accounts: list[Account] = []
-        for port in ports:
-            shard, worker = wiring.shard_of(port.rank), wiring.worker_of(port.rank)
-            if shard is not None:
-                server = found.servers[shard]
-                tallies.append(Tally.of_server(port, server))
-                accounts.append(ShardAccount.of(shard, server.shard))
-            elif worker is not None:
-                role = found.workers[worker]
-                role.seconds = crashed.get(port.rank, role.seconds)
-                tallies.append(Tally.of_worker(port, role))
-                accounts.append(WorkerAccount.of(worker, role.meter, role.seconds))
-        return conclude(
-            self._config,
-            self._stage.problem,
-            found.theta,
-            parameters=self._stage.wiring.n,
-            tallies=tallies,
-            accounts=accounts,
-            died=len(crashed),
-            recorder=self._recorder,
-            folder=self._folder,
-            say=self._say,
-            plan=found.workers[0].strategy.plan,
-        )
+    def theta(self, roles: Roles) -> Vector:
+        """Return the servers' spans together, or the first worker's parameters."""
+        wiring = self.world.wiring
+        servers = [role.shard.theta for role in roles.values() if isinstance(role, Server)]
+        return np.concatenate(servers) if servers else self.world.ports[wiring.workers[0]].theta
 
-    def _describe(self, found: SimulatedRun) -> Simulation:
-        """Return what the config does not say of the job, and what became of it."""
-        scenario, world = self._scenario, found.world
-        return Simulation(
-            workers=scenario.workers,
-            compute=scenario.costs.compute,
-            link=scenario.costs.link,
-            server_apply=scenario.costs.server_apply,
-            crash=scenario.crashes,
-            numerics=scenario.numerics,
-            parameters=self._stage.wiring.n,
-            seed=self._config.seed,
-            events=found.events,
-            seconds=found.seconds,
-            crashed=tuple(
-                worker for worker, rank in enumerate(world.wiring.workers) if rank in world.crashed
-            ),
-            servers=tuple(self._load(found, rank) for rank in world.wiring.servers),
-        )
-
-    def _load(self, found: SimulatedRun, rank: int) -> Load:
-        """Return how busy a server was."""
-        world, whole = found.world, found.seconds or 1.0
-        port, bandwidth = world.ports[rank], world.costs.bandwidth
-        return Load(
-            apply=world.busy[rank] / whole,
-            link_in=port.bytes_received / bandwidth / whole,
-            link_out=port.bytes_sent / bandwidth / whole,
+    def result(self, run: Run) -> SimulatedRun:
+        """Return a run that this process has just made, with its parts."""
+        wiring, roles = self.world.wiring, self._roles
+        servers = [role for role in roles.values() if isinstance(role, Server)]
+        by_rank = {rank: role for rank, role in roles.items() if isinstance(role, Worker)}
+        workers = [by_rank[rank] for rank in wiring.workers]
+        return SimulatedRun(
+            run.summary,
+            run.theta,
+            run.records,
+            servers=servers,
+            workers=workers,
+            meters=[worker.meter for worker in workers],
+            seconds=self.world.time,
+            events=self.world.events,
+            world=self.world,
+            reports=self._reports,
         )

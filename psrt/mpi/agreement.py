@@ -19,6 +19,7 @@ from mpi4py import MPI
 from psrt.errors import (
     ConfigError,
     DivergedError,
+    OutputError,
     ProtocolError,
     PsrtError,
     ReplayError,
@@ -41,6 +42,7 @@ _KINDS = {
     for kind in (
         ConfigError,
         DivergedError,
+        OutputError,
         ReplayError,
         ProtocolError,
         TransportError,

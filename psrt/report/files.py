@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.errors import ConfigError, OutputError
 from psrt.history import folder as history
 from psrt.report.metrics import MetricsFile
 from psrt.report.summary import Summary
@@ -92,15 +92,26 @@ class OutputFolder:
         with self._replacing(MODEL) as part:
             save_file(arrays, part)
 
-    def write_simulation(self, text: str) -> None:
-        """Write ``simulation.json``, which only a run in virtual time has."""
-        with self._replacing(SIMULATION) as part:
+    def write_text(self, name: str, text: str) -> None:
+        """Write one of ``FILES``, such as ``simulation.json``, which not every run has."""
+        with self._replacing(name) as part:
             part.write_text(text, encoding="utf-8")
 
     def write_summary(self, summary: Summary) -> None:
         """Write ``summary.json``, the last file of a run."""
-        with self._replacing(SUMMARY) as part:
-            part.write_text(summary.to_json(), encoding="utf-8")
+        self.write_text(SUMMARY, summary.to_json())
+
+    def discard(self) -> None:
+        """Delete what ``prepare`` made, and the folder if nothing else is in it.
+
+        For a run that turned out impossible after all: it is not to be in the way of the next.
+        """
+        with contextlib.suppress(OSError, ConfigError):
+            history.clear(self.history)
+            for name in FILES:
+                (self.path / name).unlink(missing_ok=True)
+            if not any(self.path.iterdir()):
+                self.path.rmdir()
 
     def _check(self, overwrite: bool) -> None:
         """Raise if the folder is taken; look, but touch nothing."""
@@ -129,10 +140,20 @@ class OutputFolder:
 
     @contextlib.contextmanager
     def _replacing(self, name: str) -> Iterator[Path]:
-        """Give a path to write to, which becomes ``name`` when done and vanishes on an error."""
+        """Give a path to write to, which becomes ``name`` when done and vanishes on an error.
+
+        Raises:
+            OutputError: if it cannot be written.
+        """
+        from safetensors import SafetensorError  # which a full disk is, too
+
         part = self.path / (name + _PART)
         try:
             yield part
             os.replace(part, self.path / name)
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OutputError(f"cannot write {self.path / name}: {reason}") from None
         finally:
-            part.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)

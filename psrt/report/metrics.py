@@ -26,6 +26,7 @@ class MetricsFile:
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = Path(path)
         self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
 
     def write(self, record: Record) -> None:

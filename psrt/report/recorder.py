@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 
+from psrt.errors import OutputError
 from psrt.messages import Report
 from psrt.report.console import epoch_line
 from psrt.report.files import OutputFolder
@@ -32,6 +34,8 @@ class Recorder:
         self._journal = Journal(workers, log_every=log_every or 0)
         self._metrics = folder.metrics() if folder is not None else None
         self._say = say
+        #: Why the metrics could not be written to their end; None while they can.
+        self.failed: OutputError | None = None
         #: All records so far.
         self.records: list[Record] = []
 
@@ -52,11 +56,23 @@ class Recorder:
         """Keep, write and print records."""
         for record in records:
             self.records.append(record)
-            if self._metrics is not None:
-                self._metrics.write(record)
+            self._write(record)
             self._say(epoch_line(record))
+
+    def _write(self, record: Record) -> None:
+        """Write a record. A disk that is full ends the metrics, but not the run."""
+        if self._metrics is None:
+            return
+        try:
+            self._metrics.write(record)
+        except OSError as error:
+            self.failed = OutputError(f"cannot write {self._metrics.path}: {error.strerror}")
+            self._say(f"{self.failed}; training goes on without metrics")
+            self.close()
 
     def close(self) -> None:
         """Close the metrics file."""
         if self._metrics is not None:
-            self._metrics.close()
+            with contextlib.suppress(OSError):  # of what could not be written
+                self._metrics.close()
+            self._metrics = None

@@ -66,6 +66,19 @@ class VirtualCosts:
         """Return those of a recorded run, but for what is given."""
         return cls(**{**dict.fromkeys(_PARTS, LIKE + run), **given})
 
+    def runs(self) -> list[tuple[str, str]]:
+        """Return the recorded runs that are read, each after the flag that names it.
+
+        >>> VirtualCosts.like("runs/a", compute="run:runs/b").runs()
+        [('--compute', 'runs/b'), ('--like', 'runs/a'), ('--like', 'runs/a')]
+        """
+        found = []
+        for name in _PARTS:
+            kind, colon, run = getattr(self, name).partition(":")
+            if colon and kind + colon in ("run:", LIKE):
+                found.append(("--like" if kind + colon == LIKE else f"--{name}", run))
+        return found
+
     def at(self, wiring: Wiring, *, say: Callable[[str], None] = lambda line: None) -> Costs:
         """Return the costs of a job of this wiring.
 

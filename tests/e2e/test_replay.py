@@ -85,7 +85,7 @@ def refused(done, *words, status=2):
         (4, ["--seed", "7"], ["--replay run would not be that run: seed 7 instead of 0"]),
         (4, ["--servers", "1"], ["servers 1 instead of 2"]),
         (3, [], ["the run had 2 servers and 2 workers: start 4 ranks, not 3"]),
-        (4, ["--out", "run", "--overwrite"], ["--out run is the run that --replay is to repeat"]),
+        (4, ["--out", "run", "--overwrite"], ["would be written over what --replay"]),
     ],
 )
 def test_another_run_than_that_one(run, ranks, flags, words):

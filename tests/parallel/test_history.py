@@ -74,7 +74,7 @@ def test_a_rank_that_does_not_see_the_folder_is_named_on_every_rank(
     comm, shared_folder, monkeypatch
 ):
     if comm.rank == 1:
-        monkeypatch.setattr("psrt.job.mpi_history.FOLDER", "elsewhere")
+        monkeypatch.setattr("psrt.job.recording.FOLDER", "elsewhere")
     config = TrainConfig(**BASE, mode="async", out=str(shared_folder / "run"))
     with pytest.raises(
         ConfigError, match=r"every rank can write to: rank 1 cannot write .*elsewhere"

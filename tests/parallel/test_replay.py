@@ -9,7 +9,7 @@ from psrt.errors import ReplayError
 from psrt.history import Kind, read_history
 from psrt.history.replay import Sequencer
 from psrt.job.recorded import recorded_config
-from psrt.job.virtual import Scenario, run_in_virtual_time
+from psrt.job.scenario import Scenario, run_in_virtual_time
 
 BASE = {"hidden": (16,), "batch_size": 8, "steps": 12, "lr": 0.05, "timeout_s": 20}
 #: The first worker is slow where a run is recorded, the others where it is repeated.
@@ -185,7 +185,7 @@ def test_what_was_not_held_back_is_found_out(comm, record, monkeypatch, enough_o
     enough_on_few()
     fewest_workers(comm, flags, 2)
     recorded, _ = record(flags)
-    monkeypatch.setattr("psrt.job.mpi.Sequencer", InOrderOfArrival)
+    monkeypatch.setattr("psrt.job.session.Sequencer", InOrderOfArrival)
     with pytest.raises(ReplayError, match="came to other parameters"):
         psrt.run(recorded_config(recorded, inject=others_slow(recorded)), comm=comm)
 

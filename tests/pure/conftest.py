@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
-from psrt.job.simulation import SimulatedRun, simulate
+from psrt.job.virtual import SimulatedRun, simulate
 from psrt.messages import Message
 from psrt.simulation import Costs, VirtualWorld
 

@@ -35,7 +35,7 @@ def test_names_are_those_of_their_modules():
     from psrt.config import TrainConfig
     from psrt.errors import ConfigError
     from psrt.job.local import run
-    from psrt.job.simulation import simulate
+    from psrt.job.virtual import simulate
 
     assert psrt.TrainConfig is TrainConfig
     assert psrt.run is run

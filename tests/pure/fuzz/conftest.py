@@ -15,7 +15,7 @@ import pytest
 from psrt.collective import ALGORITHMS
 from psrt.config import STALENESS_RATE_NAMES, TrainConfig
 from psrt.job import build
-from psrt.job.virtual import Scenario
+from psrt.job.scenario import Scenario
 from psrt.simulation import Costs
 from psrt.simulation.cost_flags import VirtualCosts
 from psrt.sync import Apply, Keep, Policy, Serve, policy_for

@@ -12,7 +12,7 @@ from psrt.errors import PsrtError, TransportError
 from psrt.history import Kind, read_history
 from psrt.history.check.run import check_run
 from psrt.history.folder import EVENTS
-from psrt.job.virtual import run_in_virtual_time
+from psrt.job.scenario import run_in_virtual_time
 
 
 def run(job, out, *, costs=None, config=None):

@@ -18,7 +18,7 @@ from psrt.history import EventLog, read_history
 from psrt.history.check import check
 from psrt.history.folder import EVENTS, write_header
 from psrt.job.provenance import history_header
-from psrt.job.simulation import simulate
+from psrt.job.virtual import simulate
 from psrt.runtime.chronicle import ShardChronicle, WorkerChronicle
 
 ROUNDS = ("sync", "sync with backups")

@@ -17,7 +17,7 @@ from psrt.config import TrainConfig, resolve
 from psrt.history import EVENT, EventLog, Header, History, Kind
 from psrt.history.reading import assemble
 from psrt.job.provenance import history_header
-from psrt.job.simulation import SimulatedRun, simulate
+from psrt.job.virtual import SimulatedRun, simulate
 from psrt.simulation import Costs
 
 #: What computing and sending may take.

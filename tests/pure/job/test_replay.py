@@ -15,7 +15,7 @@ from psrt.errors import ReplayError
 from psrt.history import Kind, read_history
 from psrt.history.replay import Sequencer
 from psrt.job.recorded import recorded_config
-from psrt.job.virtual import Scenario, run_in_virtual_time
+from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.simulation.cost_flags import VirtualCosts
 
 BASE = {"dataset": "synthetic:400x6x3", "hidden": (5,), "batch_size": 4, "steps": 15, "lr": 0.05}
@@ -301,7 +301,7 @@ def test_its_history_folder_will_do(asynchronous):
 def test_it_is_not_written_over(asynchronous, name):
     out, _ = asynchronous
     before = (out / "summary.json").read_text()
-    with pytest.raises(ConfigError, match="is the run that --replay is to repeat"):
+    with pytest.raises(ConfigError, match="would be written over what --replay"):
         replayed(out, out=str(out / name), overwrite=True)
     assert (out / "summary.json").read_text() == before
 

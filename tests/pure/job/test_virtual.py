@@ -13,7 +13,7 @@ from psrt.config import TrainConfig, read_toml
 from psrt.errors import ConfigError, DivergedError, TransportError
 from psrt.history import Kind, read_history
 from psrt.job.local import run
-from psrt.job.virtual import Scenario, run_in_virtual_time
+from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.report import Summary, read_metrics
 from psrt.simulation.cost_flags import VirtualCosts
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from psrt.errors import ConfigError
+from psrt.errors import ConfigError, OutputError
 from psrt.report import OutputFolder, Summary, read_metrics
 from psrt.report.files import FILES
 
@@ -22,7 +22,7 @@ def test_a_whole_run(tmp_path, record, summary):
         metrics.write(record)
     theta = np.arange(6, dtype=np.float32)
     folder.write_model({"layers.0.weight": theta[:4].reshape(2, 2), "layers.0.bias": theta[4:]})
-    folder.write_simulation("{}\n")
+    folder.write_text("simulation.json", "{}\n")
     folder.write_summary(summary)
 
     assert sorted(os.listdir(folder.path)) == sorted(FILES)
@@ -124,6 +124,6 @@ def test_nothing_half_written_takes_a_files_place(tmp_path, summary, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pathlib.Path, "write_text", fail_midway)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OutputError, match="No space"):
         folder.write_summary(summary)
     assert content(tmp_path) == before

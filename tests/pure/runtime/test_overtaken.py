@@ -3,7 +3,7 @@
 import pytest
 
 from psrt.config import TrainConfig
-from psrt.job.simulation import simulate
+from psrt.job.virtual import simulate
 from psrt.report import Journal
 from psrt.simulation import Costs
 

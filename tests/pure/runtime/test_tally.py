@@ -8,7 +8,7 @@ import hashlib
 import numpy as np
 
 from psrt.config import TrainConfig
-from psrt.job.simulation import simulate
+from psrt.job.virtual import simulate
 from psrt.runtime.tally import Tally, fingerprint
 
 CONFIG = TrainConfig(dataset="synthetic:40x4x2", hidden=(3,), batch_size=5, epochs=2)

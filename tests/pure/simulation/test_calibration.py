@@ -14,8 +14,8 @@ from psrt.cli.like import samples_of
 from psrt.cli.simulate import parse_simulate
 from psrt.errors import ConfigError
 from psrt.history import EVENT, EventLog, History, Kind, read_history
-from psrt.job.simulation import simulate
-from psrt.job.virtual import run_in_virtual_time
+from psrt.job.scenario import run_in_virtual_time
+from psrt.job.virtual import simulate
 from psrt.messages import Params, Push
 from psrt.partition import Span
 from psrt.simulation import VirtualWorld

@@ -9,7 +9,7 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
-from psrt.job.virtual import Scenario, run_in_virtual_time
+from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.simulation.cost_flags import VirtualCosts, read_link, read_rate
 from psrt.simulation.distributions import FORMS, read_compute, resampled
 from psrt.transport import Wiring

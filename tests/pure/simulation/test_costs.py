@@ -8,7 +8,7 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
-from psrt.job.simulation import simulate
+from psrt.job.virtual import simulate
 from psrt.messages import Push
 from psrt.partition import even_spans
 from psrt.simulation import Costs, VirtualWorld

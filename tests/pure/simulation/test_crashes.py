@@ -9,7 +9,7 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, TransportError
-from psrt.job.simulation import simulate
+from psrt.job.virtual import simulate
 from psrt.messages import Leave, Params, Push
 from psrt.partition import even_spans
 from psrt.simulation import Costs, VirtualWorld

@@ -12,7 +12,7 @@ import pytest
 from psrt import Costs
 from psrt.cli.simulate import parse_simulate
 from psrt.history import Kind, read_history
-from psrt.job.virtual import run_in_virtual_time
+from psrt.job.scenario import run_in_virtual_time
 from psrt.simulation.cost_flags import VirtualCosts
 
 pytestmark = pytest.mark.slow

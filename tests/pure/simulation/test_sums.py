@@ -9,7 +9,7 @@ from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.machine import MachineCosts, NodeCosts
 from psrt.collective.costs import Costs as MessageCosts
 from psrt.config import TrainConfig
-from psrt.job.simulation import simulate
+from psrt.job.virtual import simulate
 from psrt.optim import BLOCK
 from psrt.partition import Span, even_spans
 from psrt.simulation import Costs, VirtualWorld

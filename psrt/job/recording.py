@@ -1,0 +1,140 @@
+"""What a run leaves behind while it runs: its folder, its history, its metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from psrt.config import to_toml
+from psrt.errors import ConfigError, PsrtError
+from psrt.history import EventLog
+from psrt.history.folder import FOLDER, prepare, write_header
+from psrt.job.launcher import Launcher, Roles
+from psrt.job.provenance import history_header
+from psrt.job.result import Say
+from psrt.job.setup import Setup
+from psrt.report.files import OutputFolder
+from psrt.report.recorder import Recorder
+from psrt.runtime.chronicle import ShardChronicle, WorkerChronicle
+from psrt.runtime.server import Server
+from psrt.runtime.strategies.base import ReducePlan
+
+
+class Recording:
+    """Files of a run in this process; made when the job is known to fit. Collective throughout.
+
+    A context manager: what ends with an error, or is interrupted, leaves a history that is known
+    to be unfinished.
+    """
+
+    def __init__(self, launcher: Launcher, setup: Setup, say: Say) -> None:
+        """Make the folder, and open this process's files in it.
+
+        Raises:
+            ConfigError: on every rank, if one of them cannot; then nothing is left there.
+        """
+        self._launcher, self._setup = launcher, setup
+        #: Of the run, at the first process; None writes nothing.
+        self.folder: OutputFolder | None = None
+        #: Takes the events of this process; None keeps none.
+        self.log: EventLog | None = None
+        #: Takes the reports, at the first process.
+        self.recorder: Recorder | None = None
+        config = setup.config
+        try:
+            with launcher.agree():
+                if launcher.first and config.out is not None:
+                    self.folder = _prepared(setup)
+            origin = float(launcher.share(repr(launcher.now())))
+            with launcher.agree():
+                if config.record:
+                    self.log = self._opened(origin)
+                if launcher.first:
+                    self.recorder = Recorder(
+                        len(setup.wiring.workers),
+                        log_every=config.log_every,
+                        folder=self.folder,
+                        say=say,
+                    )
+        except PsrtError:
+            self._undo()
+            raise
+
+    def _opened(self, origin: float) -> EventLog:
+        launcher = self._launcher
+        path = Path(self._setup.config.out or "") / FOLDER / launcher.log_file()
+        try:
+            return EventLog(path, origin=origin)
+        except ConfigError as error:
+            if not launcher.several:
+                raise
+            rank = launcher.here(self._setup.wiring.size)[0]
+            raise ConfigError(
+                f"--record needs an --out that every rank can write to: rank {rank} {error}"
+            ) from None
+
+    def _undo(self) -> None:
+        """Leave nothing that would be in the way of the next run."""
+        if self.log is not None:
+            self.log.abandon()
+        if self.recorder is not None:
+            self.recorder.close()
+        if self.folder is not None:
+            self.folder.discard()
+
+    def begin(self, plan: ReducePlan | None) -> None:
+        """Write down what the events are of; ``plan`` is how all workers sum."""
+        launcher, setup = self._launcher, self._setup
+        with launcher.agree():
+            if self.log is None or self.folder is None:
+                return
+            header = history_header(
+                setup.config,
+                setup.wiring,
+                initial=np.asarray(setup.initial),
+                problem=setup.problem,
+                files=launcher.log_files(setup.wiring.size),
+                plan=plan,
+                hosts=setup.hosts,
+                simulated=launcher.simulated,
+                numerics=launcher.numerics,
+            )
+            write_header(self.folder.history, header)
+
+    def end(self, roles: Roles) -> None:
+        """End the history with the versions that are kept."""
+        log, wiring, now = self.log, self._setup.wiring, self._launcher.now()
+        if log is None:
+            return
+        for rank, role in roles.items():
+            if isinstance(role, Server):
+                ShardChronicle(log, wiring.servers.index(rank)).saved(role.shard.version, now)
+            elif not wiring.servers and rank == wiring.workers[0]:
+                WorkerChronicle(log, 0).saved(role.strategy.updates, now)
+        log.close()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.log is not None and error is not None:
+            self.log.abandon()
+        if self.recorder is not None:
+            self.recorder.close()
+
+
+def _prepared(setup: Setup) -> OutputFolder:
+    """Return the run's folder with ``config.toml`` in it."""
+    config = setup.config
+    folder = OutputFolder(config.out or "")
+    folder.prepare(to_toml(config), overwrite=config.overwrite)
+    if config.record:
+        prepare(folder.history)
+    return folder

@@ -1,0 +1,210 @@
+"""The life of a run, told once: set up, record, run, conclude. However its ranks are started.
+
+    set_up      config, roles, problem, initial parameters, replay     checked; nothing is made yet
+    ports       windows, connections, or a scheduler                   made
+    Recording   folder, event files, metrics                           opened; the header written
+    run         every role, to its end
+    conclude    counts and θ come to the first process: summary, model, what is said
+
+The order is the same in all processes, and whatever can fail in one of them is agreed on by all
+before the next step (``Launcher.agree``): a rank that has gone would leave the others waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from psrt.config import TrainConfig
+from psrt.errors import OutputError
+from psrt.history import EventLog
+from psrt.history.replay import Script, Sequencer
+from psrt.job.build import server_role, worker_role
+from psrt.job.launcher import Launcher, Roles
+from psrt.job.recording import Recording
+from psrt.job.result import Counted, Run, Say, keep, say_plan, silent, summarize, table_of
+from psrt.job.setup import Setup, set_up
+from psrt.runtime.problem import Problem
+from psrt.runtime.problem_rules import checked_figures
+from psrt.runtime.server import Server
+from psrt.runtime.strategies.base import ReducePlan
+from psrt.runtime.worker import Worker
+from psrt.transport.port import Port, Vector
+
+
+def run_job(
+    launcher: Launcher,
+    config: TrainConfig | Callable[[], TrainConfig],
+    problem: Problem | None = None,
+    *,
+    say: Say | None = None,
+    log: EventLog | None = None,
+) -> Run | None:
+    """Train; every process of the job calls this.
+
+    Args:
+        launcher: of this process.
+        config: need not be resolved; or what makes it, called at the first process only.
+        problem: what is trained; None makes the config's own model and data.
+        say: takes each line meant for the user, at the first process.
+        log: takes the events instead of files of the run; the caller closes it.
+
+    Returns:
+        The result at the first process, None elsewhere.
+
+    Raises:
+        PsrtError: the same on every rank, if they agreed that the job cannot be.
+    """
+    return _Session(launcher, set_up(launcher, config, problem), say or silent, log).run()
+
+
+class _Session:
+    """One process's part in a job that was set up."""
+
+    def __init__(
+        self, launcher: Launcher, setup: Setup, say: Say, log: EventLog | None = None
+    ) -> None:
+        self._launcher, self._setup, self._say, self._log = launcher, setup, say, log
+        self._sequencers: list[Sequencer] = []
+
+    def run(self) -> Run | None:
+        """Record, run, conclude."""
+        launcher, setup = self._launcher, self._setup
+        ports = launcher.ports(setup)
+        self._check_sums(ports)
+        with Recording(launcher, setup, self._say) as recording:
+            roles = self._roles(ports, recording.log or self._log)
+            plan = _plan(roles)
+            recording.begin(plan)
+            if launcher.first:
+                self._announce(plan)
+            recorder = recording.recorder
+            if recorder is not None:
+                launcher.on_report, launcher.on_crash = recorder.add, recorder.gone
+            launcher.run(roles, lambda: recorder is None or recorder.finished)
+            for sequencer in self._sequencers:
+                sequencer.finish()
+            recording.end(roles)
+        result = self._conclude(ports, roles, recording, plan)
+        launcher.close()
+        self._judge(result)
+        return result
+
+    def _check_sums(self, ports: Mapping[int, Port]) -> None:
+        """Find out before anything is written whether the workers can sum as the config says."""
+        wiring, algorithm = self._setup.wiring, self._setup.config.allreduce
+        with self._launcher.agree():
+            if algorithm is not None:
+                rank = next(iter(ports))
+                ports[rank].choice(algorithm, wiring.n)
+
+    def _roles(self, ports: Mapping[int, Port], log: EventLog | None) -> Roles:
+        """Spread the initial parameters and make the roles of this process."""
+        launcher, setup = self._launcher, self._setup
+        config, wiring = setup.config, setup.wiring
+        extras: str | None = None
+        scripts: Mapping[int, Script] = {}
+        if config.replay is not None:
+            extras, scripts = launcher.hand_out(setup.replay, wiring)
+        roles: dict[int, Server | Worker] = {}
+        for rank, port in ports.items():
+            initial = launcher.spread(port, setup.initial)
+            shard = wiring.shard_of(rank)
+            if shard is None:
+                np.copyto(port.theta, initial)
+                assert setup.problem is not None
+                roles[rank] = worker_role(port, config, setup.problem, log=log, extras=extras)
+                continue
+            mine, receive, replayed = wiring.spans[shard].of(initial), None, None
+            if shard in scripts:
+                replayed = Sequencer(port.receive, scripts[shard])
+                self._sequencers.append(replayed)
+                receive = replayed.receive
+            roles[rank] = server_role(port, config, mine, log=log, receive=receive)
+            if replayed is not None:
+                port.whom = replayed.whom
+        return roles
+
+    def _announce(self, plan: ReducePlan | None) -> None:
+        """Say what is about to run."""
+        if self._setup.replay is not None:
+            self._say(self._setup.replay.plan())
+        say_plan(plan, self._say)
+
+    def _conclude(
+        self,
+        ports: Mapping[int, Port],
+        roles: Roles,
+        recording: Recording,
+        plan: ReducePlan | None,
+    ) -> Run | None:
+        """Bring what all ranks counted, and θ, to the first process, which makes the result."""
+        launcher = self._launcher
+        mine = [Counted.of(ports[rank], roles[rank]) for rank in sorted(roles)]
+        counted = launcher.gather(mine)
+        theta = launcher.theta(roles)
+        result: Run | None = None
+        with launcher.concluding():
+            if counted is not None and theta is not None:
+                result = self._result(counted, theta, recording, plan)
+                self._publish(result, recording)
+        return result
+
+    def _result(
+        self,
+        counted: Sequence[Counted],
+        theta: Vector,
+        recording: Recording,
+        plan: ReducePlan | None,
+    ) -> Run:
+        """Return what came out, at the first process."""
+        setup, launcher, recorder = self._setup, self._launcher, recording.recorder
+        assert setup.problem is not None
+        assert recorder is not None
+        summary = summarize(
+            setup.config,
+            counted,
+            theta=theta,
+            figures=checked_figures(setup.problem.evaluate(theta)),
+            records=recorder.records,
+            plan=plan,
+            parameters=setup.wiring.n,
+            hosts=len(set(setup.hosts)),
+            library=launcher.library,
+            died=launcher.died,
+        )
+        return Run(summary, theta.copy(), tuple(recorder.records))
+
+    def _publish(self, result: Run, recording: Recording) -> None:
+        """Write the files of a run that is over, and say how it went.
+
+        Raises:
+            OutputError: if one could not be written, after all the others.
+        """
+        launcher, folder, recorder = self._launcher, recording.folder, recording.recorder
+        failed = [] if recorder is None or recorder.failed is None else [recorder.failed]
+        if folder is not None:
+            assert self._setup.problem is not None
+            failed += keep(result, self._setup.problem, folder, launcher.files())
+        self._say("")
+        self._say(table_of(result.summary, folder))
+        for line in launcher.remarks(result.summary):
+            self._say(line)
+        if failed:
+            raise OutputError("; ".join(map(str, failed)), result)
+
+    def _judge(self, result: Run | None) -> None:
+        """Say whether a replay came to what the recorded run did."""
+        replay = self._setup.replay
+        if self._setup.config.replay is None:
+            return
+        with self._launcher.agree():
+            if result is not None and replay is not None:
+                self._say(replay.verdict(result.theta))
+
+
+def _plan(roles: Roles) -> ReducePlan | None:
+    """Return how all workers sum; None at a process of servers, and in modes with servers."""
+    workers = (role for role in roles.values() if isinstance(role, Worker))
+    return next((worker.strategy.plan for worker in workers), None)

@@ -1,0 +1,121 @@
+"""The set-up of a job: everything is checked and agreed on before anything is made or written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from psrt.collective.analysis.machine import MachineCosts
+from psrt.config import TrainConfig, from_toml, to_toml
+from psrt.errors import ConfigError
+from psrt.files import keep_apart
+from psrt.job.build import machine_costs, wiring_for
+from psrt.job.launcher import Launcher
+from psrt.job.replay import Replay
+from psrt.job.roles import resolved, who_is_who
+from psrt.launchers import start_line
+from psrt.runtime.problem import Problem, gradient_spans
+from psrt.transport.port import Vector, Wiring
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is known of a job before it begins, the same in all processes but where it says so."""
+
+    #: Resolved.
+    config: TrainConfig
+    #: What is trained; None in a process of servers only that is not the first.
+    problem: Problem | None
+    #: (n,) the parameters to start from, at the first process; empty where nothing is computed.
+    initial: Vector
+    #: Who is who.
+    wiring: Wiring
+    #: Number of the host of each rank.
+    hosts: tuple[int, ...]
+    #: What ``auto`` picks an all-reduce by; the file is read at the first process only.
+    machine: MachineCosts
+    #: The run that is repeated, found to fit, at the first process; None if there is none.
+    replay: Replay | None
+
+
+def set_up(
+    launcher: Launcher,
+    config: TrainConfig | Callable[[], TrainConfig],
+    problem: Problem | None = None,
+) -> Setup:
+    """Check a job and resolve what it leaves open; collective.
+
+    Each step that may fail ends with all processes knowing whether it did: so whatever is wrong,
+    on whichever rank, all raise the same error, and nobody waits for a rank that has gone.
+
+    Args:
+        launcher: of this process.
+        config: need not be resolved; or what makes it, called at the first process only.
+        problem: what is trained; None makes the config's own.
+
+    Raises:
+        ConfigError: on every rank, if the job cannot be.
+    """
+    config, replay = _same_config(launcher, config)
+    hosts = tuple(launcher.hosts(config))
+    with launcher.agree():
+        servers, workers = who_is_who(config, hosts, launcher.started_as)
+    initial, shared = np.zeros(0, np.float32), ""
+    with launcher.agree():
+        trains = any(rank in workers for rank in launcher.here(len(hosts)))
+        if problem is None and (launcher.first or trains):
+            problem = launcher.problem(config, len(workers))
+        if launcher.first:
+            assert problem is not None
+            initial, n = launcher.start_of(problem)
+            shared = json.dumps([n, machine_costs(config).to_json()])
+    n, costs = json.loads(launcher.share(shared))
+    with launcher.agree():
+        wiring = wiring_for(n, servers, workers)
+        if config.overlap and problem is not None:
+            gradient_spans(problem, n)
+        if replay is not None:
+            replay.check(config, wiring, initial=initial, problem=problem, hosts=hosts)
+    if config.replay is not None:
+        config = launcher.fit(config)
+    return Setup(config, problem, initial, wiring, hosts, MachineCosts.from_json(costs), replay)
+
+
+def _same_config(
+    launcher: Launcher, config: TrainConfig | Callable[[], TrainConfig]
+) -> tuple[TrainConfig, Replay | None]:
+    """Return the first process's config, resolved, and there the run that it repeats."""
+    replay: Replay | None = None
+    text = ""
+    with launcher.agree():
+        if launcher.first:
+            config = config() if callable(config) else config
+            replay = _replay(launcher, config)
+            if replay is not None:
+                config = replay.pinned(config)
+            if config.out is not None and config.machine_costs is not None:
+                keep_apart(config.out, "--machine-costs", config.machine_costs)
+            text = to_toml(resolved(config, launcher.ranks_of(config), launcher.started_as))
+    return from_toml(launcher.share(text), source="rank 0"), replay
+
+
+def _replay(launcher: Launcher, config: TrainConfig) -> Replay | None:
+    """Return the run that a config is to repeat, None if there is none.
+
+    Raises:
+        ConfigError: if that run cannot be repeated, or not by these ranks.
+    """
+    if config.replay is None:
+        return None
+    if any(launcher.started_as):
+        raise ConfigError(
+            "--replay has no meaning with psrt server and psrt worker, it knows who is who: "
+            + start_line((len(launcher.started_as), f"-m psrt train --replay {config.replay}"))
+        )
+    replay = Replay(config.replay)
+    if launcher.ranks is not None:
+        replay.check_ranks(launcher.ranks)
+    return replay

@@ -29,7 +29,8 @@ REPLY       a worker was answered: shard, clock it goes on with, version
 LEFT        a worker's ``LEAVE`` was taken: shard, clock
 anywhere
 FINAL       the parameters as they are at the end were written: shard (−1 without servers), version
-END         the last event of a file: clock: events before it, version: their CRC-32
+END         the last event of a file: clock: events before it, version: CRC-32 of them and then of
+            numpy's header; its other fields hold nothing
 ==========  =====================================================================================
 """
 

@@ -11,6 +11,8 @@ from psrt.history.header import Header
 FOLDER, HEADER = "history", "header.json"
 #: The one file of events of a run that is a single process.
 EVENTS = "events.npy"
+#: Matches those of an MPI job, one for each rank.
+ANY_RANK_FILE = "rank-*.npy"
 
 
 def rank_file(rank: int) -> str:
@@ -43,7 +45,7 @@ def clear(folder: Path) -> None:
     if not folder.is_dir():
         return
     try:
-        for path in (folder / HEADER, folder / EVENTS, *folder.glob("rank-*.npy")):
+        for path in (folder / HEADER, folder / EVENTS, *folder.glob(ANY_RANK_FILE)):
             path.unlink(missing_ok=True)
         if not any(folder.iterdir()):
             folder.rmdir()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
 from psrt.errors import ConfigError
 
 #: Of the folder's layout and of ``EVENT``.
-FORMAT = 1
+FORMAT = 2
+#: Name of the header's check sum, beside its fields.
+_SUM = "crc32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,9 @@ class Header:
     algorithm: str | None = None
     #: The same for the few numbers that are summed along with each update.
     extras: str | None = None
+    #: Samples of an epoch, and of a worker's full batch, where psrt cuts the data into batches;
+    #: None where the problem does.
+    batches: tuple[int, int] | None = None
     #: Number of the host of each rank.
     hosts: tuple[int, ...] = ()
     #: Whether the run was one in virtual time.
@@ -61,8 +67,8 @@ class Header:
         return otherwise if value is None else value
 
     def to_json(self) -> str:
-        """Return the JSON text, with a line feed at the end."""
-        return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
+        """Return the JSON text, with a check sum of all else in it and a line feed at the end."""
+        return sealed(json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False)))
 
     @classmethod
     def from_json(cls, text: str) -> Header:
@@ -79,6 +85,8 @@ class Header:
             raise ConfigError("not a JSON object")
         if values.get("format") != FORMAT:
             raise ConfigError(f"of format {values.get('format')!r}, this psrt reads {FORMAT}")
+        if values.pop(_SUM, None) != _crc(values):
+            raise ConfigError("damaged: its check sum is not that of what it says")
         known = {item.name: item for item in dataclasses.fields(cls)}
         missing = [name for name in known if name not in values]
         if missing:
@@ -94,6 +102,11 @@ class Header:
                 raise ConfigError(f"has {name} that are no list")
         if not all(len(_rows(span)) == 2 for span in self.spans):
             raise ConfigError("has spans that are no pairs")
+        if self.batches is not None and (
+            len(_rows(self.batches)) != 2
+            or not all(type(number) is int and number > 0 for number in _rows(self.batches))
+        ):
+            raise ConfigError("has batches that are none")
         whole = [self.n, *self.workers, *self.servers, *self.hosts]
         whole += [bound for span in self.spans for bound in _rows(span)]
         names: list[Any] = [*self.files, self.psrt, self.numpy]
@@ -103,6 +116,8 @@ class Header:
             raise ConfigError("has ranks, sizes or spans that are not whole numbers")
         if not all(isinstance(name, str) for name in names):
             raise ConfigError("has names that are not text")
+        if not all(map(_is_digest, (self.initial_sha256, self.code_sha256))):
+            raise ConfigError("has digests that are none")
         if not all(isinstance(flag, bool) for flag in (self.simulated, self.numerics)):
             raise ConfigError("does not say what was simulated")
         if not isinstance(self.config, dict) or not isinstance(self.config.get("mode"), str):
@@ -117,6 +132,22 @@ class Header:
 def _tuples(value: Any) -> Any:
     """Return JSON's lists, at any depth, as tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def sealed(values: dict[str, Any]) -> str:
+    """Return the JSON text of a header's fields, with their check sum."""
+    values = {name: value for name, value in values.items() if name != _SUM}
+    return json.dumps(values | {_SUM: _crc(values)}, indent=2) + "\n"
+
+
+def _crc(values: dict[str, Any]) -> int:
+    """Return the check sum of what the header says, however it is set out."""
+    return zlib.crc32(json.dumps(values).encode())
+
+
+def _is_digest(text: str) -> bool:
+    """Tell whether a text can be a SHA-256; there may be none."""
+    return not text or (len(text) == 64 and set(text) <= set("0123456789abcdef"))
 
 
 def _rows(value: Any) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import zlib
@@ -20,11 +21,30 @@ _NAN = math.nan
 _pack = LAYOUT.pack_into
 
 
+def end_of_file(events: int, crc: int) -> bytes:
+    """Return the END event of a file of this many events; all of its bytes are determined."""
+    return LAYOUT.pack(Kind.END, 0, -1, -1, events, crc, 0.0, 0.0, 0, 0, 0.0, _NAN, 0.0, 0.0)
+
+
+def _header(count: int) -> bytes:
+    """Return numpy's header for a number of records; its length does not depend on that."""
+    described: dict[str, Any] = {
+        "descr": np.lib.format.dtype_to_descr(EVENT),
+        "fortran_order": False,
+        "shape": (count,),
+    }
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, described)
+    return header.getvalue()
+
+
 class EventLog:
     """Writes events to a file that numpy reads: an array of ``EVENT`` records.
 
     The count in the file's header is 0 until ``close`` has written the END event, so a run that was
-    cut off is known by its file. A context manager.
+    cut off is known by its file. Every byte of a whole file is under a check sum or says what it
+    must: END carries the CRC-32 of the events and of numpy's header, and nothing else. The sum is
+    taken block by block, as the buffer is written. A context manager.
     """
 
     def __init__(self, path: str | PathLike[str], *, origin: float = 0.0) -> None:
@@ -49,7 +69,8 @@ class EventLog:
             self._file: BinaryIO | None = open(path, "xb")  # noqa: SIM115 - closed by close()
         except OSError as error:
             raise ConfigError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
-        self._write_header(0)
+        self._write(_header(0))
+        self._file.flush()  # whatever happens to the run, its file tells that it has begun
 
     def add(
         self,
@@ -90,25 +111,21 @@ class EventLog:
         self._crc = zlib.crc32(data, self._crc)
         self.events += self._at // EVENT_BYTES
         self._at = 0
-        try:
-            self._file.write(data)
-        except OSError as error:
-            raise ConfigError(f"cannot write {self._path!s}: {error.strerror}") from error
+        self._write(data)
 
     def close(self) -> None:
         """End the file; closing twice is allowed."""
         if self._file is None:
             return
         self.flush()
-        events, crc = self.events, self._crc
-        self.add(Kind.END, self.origin, -1, events, crc)
-        self.flush()
+        events, header = self.events, _header(self.events + 1)
+        self._write(end_of_file(events, zlib.crc32(header, self._crc)))
         try:
             self._file.seek(0)
-            self._write_header(events + 1)
+            self._file.write(header)
             self._file.close()
         except OSError as error:
-            raise ConfigError(f"cannot write {self._path!s}: {error.strerror}") from error
+            raise self._cannot_write(error) from error
         self.events = events
         self._file = None
 
@@ -119,15 +136,15 @@ class EventLog:
             self._file.close()
             self._file = None
 
-    def _write_header(self, count: int) -> None:
-        """Write numpy's header for so many records; its length does not depend on the count."""
+    def _write(self, data: bytes | memoryview) -> None:
         assert self._file is not None
-        described: dict[str, Any] = {
-            "descr": np.lib.format.dtype_to_descr(EVENT),
-            "fortran_order": False,
-            "shape": (count,),
-        }
-        np.lib.format.write_array_header_1_0(self._file, described)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise self._cannot_write(error) from error
+
+    def _cannot_write(self, error: OSError) -> ConfigError:
+        return ConfigError(f"cannot write {os.fspath(self._path)}: {error.strerror}")
 
     def __enter__(self) -> EventLog:
         return self

@@ -16,8 +16,10 @@ import numpy as np
 from psrt.errors import ConfigError
 from psrt.files import read_text
 from psrt.history.events import EVENT, EVENT_BYTES, SERVER_KINDS, WORKER_KINDS, Kind
-from psrt.history.folder import FOLDER, HEADER
+from psrt.history.folder import ANY_RANK_FILE, EVENTS, FOLDER, HEADER
 from psrt.history.header import Header
+from psrt.history.log import end_of_file
+from psrt.units import plural
 
 Events = np.ndarray[tuple[int], np.dtype[np.void]]
 
@@ -54,11 +56,25 @@ def read_history(run: str | PathLike[str]) -> History:
         run: the run's folder, as ``--out`` named it, or its ``history/``.
 
     Raises:
-        ConfigError: if there is none, or it is damaged, cut off, or of another format.
+        ConfigError: if there is none, or it is damaged, unfinished, or of another format.
     """
     folder, header = folder_of(run), read_header(run)
-    parts = [_read_file(folder, name) for name in header.files]
-    return assemble(header, parts, where=str(folder))
+    files = [_read_file(folder, name) for name in header.files]
+    if not all(whole for _, whole in files):
+        raise ConfigError(_unfinished(folder, files))
+    return assemble(header, [events for events, _ in files], where=str(folder))
+
+
+def _unfinished(folder: Path, files: Sequence[tuple[Events, bool]]) -> str:
+    """Say what is there of a run that ended before it was done."""
+    times = [float(events["time"][-1]) for events, _ in files if len(events)]
+    cut = sum(not whole for _, whole in files)
+    there = plural(sum(len(events) for events, _ in files), "event")
+    until = f" up to {max(times):.3f} s" if times else ""
+    return (
+        f"{folder}: unfinished run: {cut} of {plural(len(files), 'file')} without an end; {there}"
+        f"{until} are there"
+    )
 
 
 def read_header(run: str | PathLike[str]) -> Header:
@@ -128,42 +144,48 @@ def folder_of(run: str | PathLike[str]) -> Path:
     for folder in (run / FOLDER, run):
         if (folder / HEADER).exists():
             return folder
+        if (folder / EVENTS).exists() or any(folder.glob(ANY_RANK_FILE)):
+            raise ConfigError(f"{folder}: unfinished run: it ended before its header was written")
     if not run.exists():
         raise ConfigError(f"no run at {run}")
     raise ConfigError(f"{run} holds no history; a run keeps one with --record")
 
 
-def _read_file(folder: Path, name: str) -> Events:
-    """Return the events of one file, without its END, after checking that it is whole."""
+def _read_file(folder: Path, name: str) -> tuple[Events, bool]:
+    """Return the events of one file, without its END, and whether it is whole."""
     path = folder / name
     if Path(name).name != name:
         raise ConfigError(f"{folder / HEADER}: names a file outside its folder: {name!r}")
     try:
         with path.open("rb") as file:
-            loaded = _load(path, file)
+            return _load(path, file)
     except FileNotFoundError:
         raise ConfigError(f"{path} is missing") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
-    events, end = loaded[:-1], loaded[-1]
-    if end["kind"] != Kind.END or end["clock"] != len(events):
-        raise ConfigError(f"{path}: damaged: it does not end as a history does")
-    if zlib.crc32(events.tobytes()) != end["version"]:
-        raise ConfigError(f"{path}: damaged: its check sum is not that of its events")
-    return events
 
 
-def _load(path: Path, file: BinaryIO) -> Events:
-    """Return the records of an open file, its END among them, if it is as long as it says."""
+def _load(path: Path, file: BinaryIO) -> tuple[Events, bool]:
+    """Return the events of an open file, and whether it is one that was ended."""
+    size = os.fstat(file.fileno()).st_size
+    if not size:  # opened by a run that was killed at once
+        return np.zeros(0, EVENT), False
     shape, dtype = _described(file)
     if dtype != EVENT or len(shape) != 1:
         raise ConfigError(f"{path}: not a file of events")
+    begin = file.tell()
     if shape == (0,):
-        raise ConfigError(f"{path} has no end: the run was cut off before it could finish")
-    there = os.fstat(file.fileno()).st_size - file.tell()
-    if there != shape[0] * EVENT_BYTES:
-        raise ValueError(f"{there} bytes of events, expected {shape[0]} events")
-    return np.fromfile(file, EVENT)
+        return np.fromfile(file, EVENT, (size - begin) // EVENT_BYTES), False
+    if size - begin != shape[0] * EVENT_BYTES:
+        raise ValueError(f"{size - begin} bytes of events, expected {shape[0]} events")
+    loaded = np.fromfile(file, EVENT)
+    file.seek(0)
+    crc = zlib.crc32(file.read(begin), zlib.crc32(loaded[:-1].view(np.uint8).data))
+    if loaded["kind"][-1] != Kind.END or loaded["clock"][-1] != len(loaded) - 1:
+        raise ValueError("it does not end as a history does")
+    if loaded[-1:].tobytes() != end_of_file(len(loaded) - 1, crc):
+        raise ValueError("its check sum is not that of its events")
+    return loaded[:-1], True
 
 
 def _described(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:

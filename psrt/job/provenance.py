@@ -41,6 +41,12 @@ def data_sha256(problem: Problem | None) -> str:
     return "" if asked is None else str(asked())
 
 
+def batch_plan(problem: Problem | None, workers: int) -> tuple[int, int] | None:
+    """Return the samples of an epoch and of a full batch; None where a problem does not tell it."""
+    asked = getattr(problem, "batch_plan", None)
+    return None if asked is None else asked(workers)
+
+
 def history_header(
     config: TrainConfig,
     wiring: Wiring,
@@ -59,7 +65,8 @@ def history_header(
         config: resolved.
         wiring: who is who.
         initial: (n,) the parameters that training starts from.
-        problem: what is trained; may tell a digest of its data by ``fingerprint() -> str``.
+        problem: what is trained; may tell a digest of its data by ``fingerprint() -> str``, and how
+            psrt cuts it by ``batch_plan``.
         files: names of the event files.
         plan: how all workers sum; None where they do not.
         hosts: number of the host of each rank.
@@ -80,6 +87,7 @@ def history_header(
         files=files,
         algorithm=None if plan is None else plan.algorithm,
         extras=None if plan is None else plan.extras,
+        batches=batch_plan(problem, len(wiring.workers)),
         hosts=hosts,
         simulated=simulated,
         numerics=numerics,

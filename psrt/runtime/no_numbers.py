@@ -67,6 +67,13 @@ class NoNumbers:
         """Return no parameters."""
         return np.zeros(0, np.float32)
 
+    def batch_plan(self, workers: int) -> tuple[int, int]:
+        """Return the samples of an epoch and of a full batch, which a ``BatchPlan`` would cut."""
+        if self._samples is None:
+            assert self._steps is not None
+            return self._steps * self._batch_size * workers, self._batch_size
+        return self._samples, self._batch_size
+
     def batches(self, worker: int, workers: int, epoch: int) -> _Batches:
         """Return the sizes of one worker's batches; the same in every epoch."""
         size = self._batch_size

@@ -121,6 +121,10 @@ class Supervised:
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
+    def batch_plan(self, workers: int) -> tuple[int, int]:
+        """Return the samples of an epoch and of a full batch, which a ``BatchPlan`` cuts."""
+        return len(self.data.x_train), self._batch_size
+
     def batches(self, worker: int, workers: int, epoch: int) -> _Epoch:
         """Return worker ``worker``'s slices of the epoch's global batches."""
         if workers not in self._plans:

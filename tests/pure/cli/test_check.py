@@ -11,7 +11,8 @@ import pytest
 
 from psrt.__main__ import main
 from psrt.history import EVENT, EventLog
-from psrt.history.reading import HEADER
+from psrt.history.folder import HEADER
+from psrt.history.header import sealed
 
 FLAGS = [
     *("simulate", "--mode", "ssp", "--staleness", "1", "--servers", "2", "--workers", "3"),
@@ -67,7 +68,7 @@ def test_a_run_that_kept_its_contract(told, run):
         assert (status, err) == (0, "")
         first, *_, last = out.splitlines()
         assert first.startswith("ssp (staleness 1), 3 workers and 2 shards:")
-        assert "read guarantee" in out
+        assert "bounded-staleness read" in out
         assert last == "ok: nothing contradicts the contract of its mode"
 
 
@@ -154,7 +155,7 @@ def test_a_config_that_cannot_be_is_refused(told, run, name, value, text):
     path = run / "history" / HEADER
     header = json.loads(path.read_text())
     header["config"][name] = value
-    path.write_text(json.dumps(header))
+    path.write_text(sealed(header))
     assert text in refused(told, run)
 
 
@@ -170,7 +171,7 @@ def test_a_config_that_cannot_be_is_refused(told, run, name, value, text):
 def test_a_header_that_cannot_be_is_refused(told, run, name, value, text):
     path = run / "history" / HEADER
     header = json.loads(path.read_text())
-    path.write_text(json.dumps(header | {name: value}))
+    path.write_text(sealed(header | {name: value}))
     assert text in refused(told, run)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import zlib
 
 import numpy as np
 import pytest
@@ -12,7 +11,8 @@ from psrt import ConfigError, TrainConfig
 from psrt.cli.flags import parse_train
 from psrt.cli.simulate import parse_simulate
 from psrt.errors import ReplayError
-from psrt.history import Kind, read_history
+from psrt.history import EventLog, Kind, read_history
+from psrt.history.header import sealed
 from psrt.history.replay import Sequencer
 from psrt.job.recorded import recorded_config
 from psrt.job.scenario import Scenario, run_in_virtual_time
@@ -176,18 +176,19 @@ def edit_header(run, **changes):
     values = json.loads(path.read_text())
     config = changes.pop("config", {})
     values["config"] |= config
-    path.write_text(json.dumps(values | changes))
+    path.write_text(sealed(values | changes))
 
 
 def edit_events(run, change):
     """Change the events of a run and give them the check sum of what they are now."""
     path = run / "history/events.npy"
-    events = np.load(path)[:-1]
-    events = change(events)
-    end = np.zeros(1, events.dtype)
-    end["kind"], end["clock"] = Kind.END, len(events)
-    end["version"] = zlib.crc32(events.tobytes())
-    np.save(path, np.concatenate([events, end]))
+    events = change(np.load(path)[:-1])
+    path.unlink()
+    with EventLog(path) as log:
+        for event in events.tolist():
+            kind, flag, shard, worker, clock, version, progress, time, *rest = event
+            tau, samples, *reals = rest
+            log.add(kind, time, worker, clock, version, shard, samples, progress, tau, *reals, flag)
 
 
 @pytest.mark.parametrize(

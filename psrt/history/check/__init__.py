@@ -3,29 +3,31 @@
 Events are looked at in bulk, as columns of numbers: each rule is a handful of array operations on
 all events that it is about. It goes in three steps, and each relies on the one before:
 
-1. every event by itself says something that can be (``fields``);
-2. events of a shard and of a worker come in an order that has a sense: versions go up by one, a
-   worker is taken up and answered in turns until it leaves (``turns``, ``workers``);
-3. all else: what became of every push, how many made an update, who was answered when, what was
-   read; sums and averages in modes without servers.
+1. every event by itself is possible (``wellformed``);
+2. the events of a shard and of a worker come in a valid order: versions increase by one, a worker
+   is received and answered by turns until it leaves (``alternation``);
+3. all else: what each step computed on (``steps``, ``rates``), what was sent and what came
+   (``delivery``), what became of every push and of what updates are made (``updates``), who was
+   answered when (``gating``), sums and averages without servers (``sums``), and what was written
+   at the end (``summary``).
 
-The first violation of the earliest step is told; within a step, the one that happened first.
+The first violation of the earliest step is reported; within a step, the one that happened first.
 """
 
 from __future__ import annotations
 
-from psrt.history.check.checking import check
 from psrt.history.check.contract import Contract, contract_of
-from psrt.history.check.findings import Findings, Spot, Violation
-from psrt.history.check.outcome import Outcome
+from psrt.history.check.findings import EventRef, Findings, Violation
+from psrt.history.check.report import Outcome
 from psrt.history.check.rules import RULES
+from psrt.history.check.run import check
 
 __all__ = [
     "RULES",
     "Contract",
+    "EventRef",
     "Findings",
     "Outcome",
-    "Spot",
     "Violation",
     "check",
     "contract_of",

@@ -26,8 +26,49 @@ import numpy as np
 
 from psrt.config.modes import MODES, Mode
 from psrt.errors import ConfigError
-from psrt.history.check.table import Ints
+from psrt.history.check.table import Floats, Ints
 from psrt.history.header import Header
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlan:
+    """How an epoch is cut: global batches of B·W samples, of which each worker takes a slice.
+
+    The last global batch may be smaller; what is left is then shared evenly, and where that does
+    not divide, the first workers get one more. So the clock of a step alone says where in the data
+    it is: backups that are overtaken leave out the batches of the clocks that they leave out.
+    """
+
+    #: Samples of an epoch, of a worker's full batch, and W.
+    samples: int
+    batch_size: int
+    workers: int
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return -(-self.samples // (self.batch_size * self.workers))
+
+    def progress(self, clock: Ints) -> Floats:
+        """Return where a step begins, in epochs."""
+        epoch, step = np.divmod(clock, self.steps)
+        return epoch + step * (1.0 / self.steps)
+
+    def batch(self, clock: Ints, worker: Ints) -> Ints:
+        """Return the number of samples of a worker's step."""
+        left = self.samples - (self.steps - 1) * self.batch_size * self.workers
+        share, more = divmod(left, self.workers)
+        last = clock % self.steps == self.steps - 1
+        return np.where(last, share + (worker < more), self.batch_size)
+
+    def steps_until(self, epochs: float) -> float:
+        """Return the number of steps that begin before this many epochs are over."""
+        if math.isinf(epochs):
+            return epochs
+        # The first clock whose step would begin at the end or after it; which of two it is where
+        # a fraction of an epoch ends on a step is a matter of rounding.
+        clock = max(0, math.ceil(epochs * self.steps - 1e-6))
+        return clock + bool(self.progress(np.array([clock]))[0] < epochs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +87,7 @@ class Contract:
     share: int = 0
     #: How far ahead of the slowest a worker may be; None where nobody ever waits.
     gate: int | None = None
-    #: A push staler than this when it is taken up is dropped; None where none is.
+    #: A push staler than this when it is received is dropped; None where none is.
     late: int | None = None
     #: H, and the epoch until which it is 1, of local-sgd.
     local_steps: int = 1
@@ -58,11 +99,24 @@ class Contract:
     epochs: float = math.inf
     #: The mode with its number, as a user would say it.
     described: str = ""
-    #: Whether it was a run in virtual time, whose ranks have one clock and may be made to die.
+    #: How the data is cut; None where the problem cuts it by itself.
+    plan: DataPlan | None = None
+    #: Whether it was a run in virtual time, whose ranks may be made to die.
     simulated: bool = False
+    #: Whether all ranks had one clock, so that their times can be compared.
+    one_clock: bool = False
+    #: Whether a worker's part of a sum may be under way before it is written down as ready: sums
+    #: overlap with computing, and time passes between the end of that and the event.
+    ahead: bool = False
+
+    @property
+    def total_steps(self) -> float:
+        """Steps of every worker, where that is known: the clock that it leaves with."""
+        assert self.plan is not None, "only the plan knows how long an epoch is"
+        return min(self.steps, self.plan.steps_until(self.epochs))
 
     def quorum(self, live: Ints) -> Ints:
-        """Return how many pushes make an update while so many workers are there."""
+        """Return the number of pushes that make an update with that many live workers."""
         if self.rounds:
             return np.maximum(live - self.backup, 1)
         return np.maximum(live // self.share, 1) if self.share else np.ones_like(live)
@@ -110,7 +164,11 @@ def contract_of(header: Header) -> Contract:
         steps=math.inf if header.knob("steps") is None else _whole(header, "steps", 0),
         epochs=_real(header, "epochs"),
         described=mode.described(header.knob),
+        plan=None if header.batches is None else DataPlan(*header.batches, workers),
         simulated=header.simulated,
+        one_clock=header.simulated or len(set(header.hosts)) == 1,
+        ahead=bool(header.knob("overlap"))
+        and (not header.simulated or bool(header.knob("inject"))),
     )
 
 

@@ -1,92 +1,154 @@
-"""The learning rate of each gradient: that of its update times what its staleness is worth.
+"""The learning rate of each gradient: the scheduled one, times what its staleness is worth.
 
-Sources: inverse, Zhang et al., IJCAI 2016 (1511.05950); mean-inverse, Gupta et al., ICDM 2016
-(1509.04210); element-wise rules have no factor for a gradient as a whole.
+The formulas are this checker's own. Sources: warm-up, Goyal et al. 2017 (1706.02677); cosine,
+Loshchilov & Hutter, ICLR 2017 (1608.03983); inverse, Zhang et al., IJCAI 2016 (1511.05950);
+mean-inverse, Gupta et al., ICDM 2016 (1509.04210); element-wise rules have no factor for a gradient
+as a whole.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from psrt.history.check.alternation import Shard
 from psrt.history.check.contract import Contract
-from psrt.history.check.fates import Fates
-from psrt.history.check.findings import Findings, Spot
+from psrt.history.check.findings import Findings
 from psrt.history.check.rules import RATES
-from psrt.history.check.shard import Shard
-from psrt.history.check.table import Floats, Ints, Table
+from psrt.history.check.table import Floats, Grid, Ints, Table
+from psrt.history.check.updates import PushOutcomes
 from psrt.history.events import Kind
 from psrt.history.header import Header
 
 #: Gradients that the mean of mean-inverse is over.
 _WINDOW = 32
-#: Relative error of a product of two rates, as a float32.
-_ROUNDING = 1e-5
-#: Below this a float32 has too few digits to be held against another.
-_TINY = 1e-30
+#: Relative error of a product of two rates, as a float32; and what a float32 cannot tell from 0.
+_ROUNDING, _TINY = 1e-5, 1e-36
+#: Share of progress by which it may be off where a schedule is asked: it is a mean of several
+#: numbers, and a decay begins a hair early so that rounding does not put it off by a step.
+_HAIR = 2e-6
+#: The same for each worker whose progress went through a sum of float32 numbers.
+_FLOAT32_HAIR = 1.2e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The learning rate as a function of progress, in epochs."""
+
+    lr: float
+    shape: str = "constant"
+    warmup: float = 0.0
+    epochs: float = np.inf
+    decay_epochs: float = 5.0
+    decay_factor: float = 0.1
+
+    @classmethod
+    def of(cls, header: Header) -> Schedule | None:
+        """Return that of a run; None where its header does not tell it."""
+        lr = header.knob("lr")
+        if type(lr) not in (int, float):
+            return None
+        return cls(
+            float(lr),
+            str(header.knob("schedule", "constant")),
+            _number(header, "warmup_epochs", 0.0),
+            _number(header, "epochs", np.inf),
+            _number(header, "decay_epochs", 5.0),
+            _number(header, "decay_factor", 0.1),
+        )
+
+    def rate(self, progress: Floats) -> Floats:
+        """Return η at each of these."""
+        since = np.maximum(progress - self.warmup, 0.0)
+        shape = np.ones(len(progress))
+        if self.shape == "step":
+            shape = np.power(self.decay_factor, np.floor(since / self.decay_epochs))
+        elif self.shape == "cosine" and self.epochs > self.warmup:
+            done = np.minimum(since / (self.epochs - self.warmup), 1.0)
+            shape = 0.5 * (1.0 + np.cos(np.pi * done))
+        return self.lr * np.where(progress < self.warmup, progress / self.warmup, shape)
+
+    def bounds(self, progress: Floats, hair: float = _HAIR) -> tuple[Floats, Floats]:
+        """Return the smallest and the largest η within a hair of each of these."""
+        near = [self.rate(progress * (1.0 + side * hair)) for side in (-1, 0, 1)]
+        return np.min(near, axis=0), np.max(near, axis=0)
 
 
 def check_rates(
-    contract: Contract, header: Header, shard: Shard, fates: Fates, findings: Findings
+    contract: Contract, header: Header, shard: Shard, outcomes: PushOutcomes, findings: Findings
 ) -> None:
-    """Check that the gradients of an update had one rate between them, but for their staleness."""
+    """Check the rate of every gradient that a shard applied.
+
+    An update has one η, that of the mean progress of its gradients.
+    """
     table = shard.table
-    at = table.where(Kind.APPLY)
-    at = at[(table["worker"][at] >= 0) & (table["samples"][at] > 0)]
-    if header.knob("staleness_rate") == "mean-inverse":
-        factor = _mean_inverse(shard, fates, at)
-    else:
-        factor = _factor(header, table.real("tau")[at])
-    rate = table.real("rate")[at] / np.maximum(factor, _TINY)
-    lr = 1.0 if contract.mode.averages else steady_rate(header)
-    firm = factor * (lr or 1e-6) > _TINY
-    version = table["version"][at]
-    same = np.diff(version, prepend=0) == 0
-    base = np.concatenate([[0.0], rate])[:-1]
-    steady = np.concatenate([[False], firm])[:-1] & firm
-    holds = ~(same & steady) | (np.abs(rate - base) <= _ROUNDING * np.abs(base))
-    findings.expect(
-        RATES, holds, table, at,
-        lambda i: f"shard {shard.number} took clock {table['clock'][at[i]]} of worker "
-        f"{table['worker'][at[i]]} with rate {table.real('rate')[at[i]]:g}, of staleness "
-        f"{table['tau'][at[i]]}, and another gradient of the update with "
-        f"{table.real('rate')[at[i - 1]]:g}, of staleness {table['tau'][at[i - 1]]}",
-        lambda i: shard.spots(int(at[i - 1])),
-    )  # fmt: skip
-    if lr is None or header.knob("outer_lr") is not None:
+    applied = table.where(Kind.APPLY)
+    applied = applied[table["worker"][applied] >= 0]
+    version, progress = table["version"][applied], table.real("progress")[applied]
+    count = np.maximum(np.bincount(version), 1)  # by version
+    mean = np.bincount(version, progress) / count
+    brings = table["samples"][applied] > 0
+    at, version = applied[brings], version[brings]
+    factor = _worth(header, shard, outcomes, at)
+    schedule = _outer(header) if contract.mode.averages else Schedule.of(header)
+    if schedule is not None:
+        low, high = schedule.bounds(mean[version])
+        _check(", of staleness {tau},", low * factor, high * factor, table, at, findings)
+
+
+def check_own_rates(header: Header, table: Table, findings: Findings) -> None:
+    """Check the rate of steps that workers take by themselves."""
+    at = table.where(Kind.STEP)
+    at = at[table["samples"][at] > 0]
+    schedule = Schedule.of(header)
+    if schedule is not None:
+        low, high = schedule.bounds(table.real("progress")[at])
+        _check("", low, high, table, at, findings)
+
+
+def check_shared_rates(
+    contract: Contract, header: Header, table: Table, rounds: Grid, findings: Findings
+) -> None:
+    """Check the rate that all workers take from each sum, by the mean progress of who trains."""
+    training = table["flag"][rounds] > 0
+    progress = np.where(training, table.real("progress")[rounds], 0.0).sum(0)
+    mean = progress / np.maximum(training.sum(0), 1)
+    schedule = _outer(header) if contract.mode.averages else Schedule.of(header)
+    if schedule is None:
         return
-    _check_steady(lr, shard.table, at[firm], rate[firm], findings)
+    ends = rounds + 1
+    low, high = schedule.bounds(mean, _HAIR + contract.workers * _FLOAT32_HAIR)
+    some = table.real("weight")[rounds].sum(0) > 0
+    for worker in ends:
+        _check(" of its update", low[some], high[some], table, worker[some], findings)
 
 
-def check_own_rates(header: Header, table: Table, kind: Kind, findings: Findings) -> None:
-    """Check the rate of steps that workers take by themselves, or all together."""
-    lr = steady_rate(header)
-    at = table.where(kind)
-    brought = table["samples"] > 0 if kind == Kind.STEP else table.real("weight") > 0
-    at = at[brought[at]]
-    if lr is not None:
-        _check_steady(lr, table, at, table.real("rate")[at], findings)
+def _check(
+    what: str, low: Floats, high: Floats, table: Table, at: Ints, findings: Findings
+) -> None:
+    rate = table.real("rate")[at]
+    holds = (rate >= low * (1 - _ROUNDING) - _TINY) & (rate <= high * (1 + _ROUNDING) + _TINY)
+    findings.on(table, at).require(
+        RATES,
+        holds,
+        f"the gradient of worker {{worker}} at clock {{clock}}{what} had rate {{rate:g}}, "
+        "expected {due:g}",
+        due=(low + high) / 2,
+    )
 
 
-def _check_steady(lr: float, table: Table, at: Ints, rate: Floats, findings: Findings) -> None:
-    findings.expect(
-        RATES, np.abs(rate - lr) <= _ROUNDING * lr, table, at,
-        lambda i: f"a gradient of worker {table['worker'][at[i]]} at clock "
-        f"{table['clock'][at[i]]} had rate {rate[i]:g} but for its staleness, expected {lr:g}",
-        lambda i: (Spot(table, int(at[i])),),
-    )  # fmt: skip
+def _outer(header: Header) -> Schedule:
+    """Return the rate of averages: that of the outer optimizer, or 1 to take the mean as it is."""
+    return Schedule(_number(header, "outer_lr", 1.0))
 
 
-def steady_rate(header: Header) -> float | None:
-    """Return the learning rate of a run that has one and the same; None for any other."""
-    lr = header.knob("lr")
-    steady = header.knob("schedule", "constant") == "constant"
-    steady &= not header.knob("warmup_epochs", 0.0)
-    return float(lr) if steady and type(lr) in (int, float) else None
-
-
-def _factor(header: Header, tau: Floats) -> Floats:
+def _worth(header: Header, shard: Shard, outcomes: PushOutcomes, at: Ints) -> Floats:
     """Return r(τ), which is 1 where the rule has no factor for a gradient as a whole."""
+    tau = shard.table.real("tau")[at]
     name = header.knob("staleness_rate", "constant")
+    if name == "mean-inverse":
+        return _mean_inverse(shard, outcomes, at)
     if name == "inverse":
         return np.reciprocal(np.maximum(tau, 1.0))
     if name == "power":
@@ -96,14 +158,15 @@ def _factor(header: Header, tau: Floats) -> Floats:
     return np.ones(len(tau))
 
 
-def _mean_inverse(shard: Shard, fates: Fates, at: Ints) -> Floats:
+def _mean_inverse(shard: Shard, outcomes: PushOutcomes, at: Ints) -> Floats:
     """Return 1/⟨τ⟩ of the last gradients up to each, in the order in which they were first used.
 
-    One that was kept was used then, whatever came before its update.
+    One that was saved was used then, whatever came before its update.
     """
-    of = shard.find_take(at)
-    kept = np.where(of >= 0, fates.kept[of], len(shard.table)) if len(at) else at
-    order = np.argsort(np.minimum(kept, at), kind="stable")
+    of = shard.find_push(at)
+    saved = np.where(of >= 0, outcomes.saved[of], len(shard.table)) if len(at) else at
+    order = np.argsort(np.minimum(saved, at), kind="stable")
+    # The sum of a window is the difference of two running sums.
     total = np.concatenate([[0], np.cumsum(shard.table["tau"][at][order])])
     count = np.arange(1, len(at) + 1)
     seen = np.minimum(count, _WINDOW)

@@ -1,52 +1,71 @@
-"""The names of the rules, and what each says, for the report."""
+"""The names of the rules, in the words of the consistency literature, and what each demands."""
 
 from __future__ import annotations
 
-FIELDS = "fields"
+FIELDS = "well-formed events"
+STEPS = "steps"
+BATCHES = "batches"
 VERSIONS = "versions"
-TURNS = "turns"
+ALTERNATION = "request-reply alternation"
 MEMBERSHIP = "membership"
-DELIVERY = "delivery"
+DELIVERY = "reliable delivery"
 READS = "reads"
 ONCE = "exactly once"
-FIFO = "first in, first out"
+FIFO = "per-worker FIFO"
 STALENESS = "staleness"
+GAPS = "gaps"
 QUORUM = "quorum"
 ROUND = "rounds"
-ANSWERS = "answers"
+ORDER = "summation order"
+REPLIES = "prompt replies"
 PROGRESS = "progress"
-GUARANTEE = "read guarantee"
-OWN = "read my writes"
-KEPT = "kept gradients"
+GUARANTEE = "bounded-staleness read"
+OWN = "read-your-writes"
+SAVED = "saved gradients"
 RATES = "rates"
-STEPS = "steps"
 AVERAGING = "averaging"
-REDUCES = "sums"
-FINAL = "checkpoints"
+SUMS = "sums"
+CAUSALITY = "causality"
+FINAL = "final version"
 SUMMARY = "summary"
+DIGESTS = "digests"
 
-#: Rule → what holds if it is kept.
+#: Rule → what holds if it is kept. ``python -m psrt.history.check`` makes the table in
+#: docs/history.md of it.
 RULES = {
-    FIELDS: "every event says something that can be, and time goes on",
-    STEPS: "every worker counts its steps one by one, as many as it was told",
-    VERSIONS: "versions go up by one, and an answer carries the version of its moment",
-    TURNS: "a worker is taken up, answered, taken up, with the clock it was given",
-    MEMBERSHIP: "every worker leaves once, everywhere, at the clock it said, and is gone",
-    DELIVERY: "what a shard takes up is what was pushed, each once and in order",
-    READS: "what a worker reads is what it was answered, whole, and what it computes with",
-    ONCE: "every gradient is applied once, or dropped once for a reason of its mode",
+    FIELDS: "every event is possible by itself, and timestamps never decrease",
+    STEPS: "every worker counts its steps one by one, from the first of its run to the last",
+    BATCHES: "every step has the progress and the samples that the data is cut into",
+    VERSIONS: "versions increase by one, and a reply carries the newest version",
+    ALTERNATION: "a shard receives a push and replies to it before the worker's next, at the "
+    "clock that it gave",
+    MEMBERSHIP: "every worker leaves every shard once, at its last clock, and is silent after it",
+    DELIVERY: "a shard receives exactly what was pushed, once, in order, after it was sent",
+    READS: "a worker reads the whole of the reply that it got, and computes with what it read",
+    ONCE: "every gradient is applied once, or dropped once for a reason that its mode has",
     FIFO: "a worker's gradients are applied in the order of its steps",
-    STALENESS: "staleness as recorded is versions met minus version read",
-    QUORUM: "an update is made of as many pushes as its mode says, as soon as they are there",
-    ROUND: "an update is one round: gradients of its version, in the order of workers",
-    ANSWERS: "a worker is answered as soon as its mode allows, and not before",
+    STALENESS: "recorded staleness is the version met minus the version read",
+    GAPS: "gaps are measured in asynchronous modes only, and are 0 where no update came between",
+    QUORUM: "an update has as many gradients as its mode asks for, as soon as they are there",
+    ROUND: "an update of a round is made of gradients of its version only",
+    ORDER: "gradients are summed in the order of workers in a round, of arrival in a quorum",
+    REPLIES: "a worker is answered as soon as its mode allows, and not before",
     PROGRESS: "no worker is further ahead of the slowest than the bound",
-    GUARANTEE: "a read holds every update older than the bound, on every shard",
-    OWN: "a read holds all of the reader's own updates",
-    KEPT: "a gradient is kept if its worker goes on before its update, and summed first",
-    RATES: "all gradients of an update have its rate times what their staleness is worth",
-    AVERAGING: "averages come when their period says",
-    REDUCES: "all workers take part in every sum and take the same from it",
-    FINAL: "what was saved at the end is the last version",
-    SUMMARY: "the summary tells of the same updates, drops and staleness",
+    GUARANTEE: "a read contains every update older than the bound, on every shard",
+    OWN: "a read contains all of the reader's own updates",
+    SAVED: "a gradient is saved if its worker goes on before its update, and is summed first",
+    RATES: "every gradient has the scheduled rate of its progress times what its staleness is "
+    "worth",
+    AVERAGING: "averages come when their period says, and weigh the samples since the one before",
+    SUMS: "every worker takes part in every sum and takes the same from it",
+    CAUSALITY: "a sum is over only after every worker has brought its part",
+    FINAL: "what is written at the end is the last version",
+    SUMMARY: "the figures of the summary follow from the events",
+    DIGESTS: "the saved parameters have the digest that the summary tells",
 }
+
+
+def table() -> str:
+    """Return the rules as a table in Markdown."""
+    rows = [f"| {rule} | {promise} |" for rule, promise in RULES.items()]
+    return "\n".join(["| rule | what holds |", "|---|---|", *rows])

@@ -1,23 +1,172 @@
-"""A run's folder: its history, and whether its config and its summary are of the same run."""
+"""Puts the rules together: which are asked of which history, and in which order."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+from collections.abc import Collection, Mapping
 from os import PathLike
 from pathlib import Path
+
+import numpy as np
 
 from psrt.config import from_toml
 from psrt.errors import ConfigError
 from psrt.files import read_text
-from psrt.history.check.checking import check
-from psrt.history.check.outcome import Outcome
+from psrt.history.check.alternation import Shard, shard_of, workers_of
+from psrt.history.check.contract import Contract, contract_of
+from psrt.history.check.delivery import check_delivery
+from psrt.history.check.findings import EventRef, Findings
+from psrt.history.check.gating import check_replies
+from psrt.history.check.rates import check_own_rates, check_rates, check_shared_rates
+from psrt.history.check.report import Outcome
+from psrt.history.check.steps import (
+    check_departures,
+    check_local_steps,
+    check_silence,
+    check_steps,
+)
+from psrt.history.check.summary import SummaryCheck, check_final
+from psrt.history.check.sums import check_averaging, check_sums, count_updates
+from psrt.history.check.table import Ints, Table, joined
+from psrt.history.check.updates import check_updates
+from psrt.history.check.wellformed import check_events, check_times
+from psrt.history.events import Kind
 from psrt.history.folder import FOLDER
 from psrt.history.header import Header
-from psrt.history.reading import read_history
+from psrt.history.reading import History, read_history
 
 #: Beside ``history/``.
 _CONFIG, _SUMMARY, _SIMULATION = "config.toml", "summary.json", "simulation.json"
+_MODEL = "model.safetensors"
+
+
+def check(
+    history: History,
+    *,
+    summary: Mapping[str, object] | None = None,
+    crashed: Collection[int] | None = None,
+    saved_sha256: str | None = None,
+) -> Outcome:
+    """Hold a history against the contract of its mode.
+
+    Args:
+        history: as ``read_history`` returned it.
+        summary: the run's ``summary.json``, if it is to tell the same.
+        crashed: workers that died in virtual time, if that is known.
+        saved_sha256: of the parameters that were saved, if that is known.
+
+    Returns:
+        What was checked, and the first violation if there is one.
+
+    Raises:
+        ConfigError: if the header cannot be that of a run of psrt.
+    """
+    case = _Case(contract_of(history.header), history, summary, crashed, saved_sha256)
+    with np.errstate(all="ignore"):  # senseless numbers are reported, not warned of
+        case.check()
+    return Outcome.of(case.contract, case.findings, case.tables)
+
+
+class _Case:
+    """One history, and what is found. A step relies on those before."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        history: History,
+        summary: Mapping[str, object] | None,
+        crashed: Collection[int] | None,
+        saved_sha256: str | None,
+    ) -> None:
+        self.contract = contract
+        self.header = history.header
+        self.workers = joined(history.workers, "worker")
+        self.shards = [Table(events, f"shard {i}") for i, events in enumerate(history.shards)]
+        self.finals = Table(history.finals, "final version")
+        self.tables = [self.workers, *self.shards, self.finals]
+        self.findings = Findings()
+        self._summary = summary
+        self._crashed = crashed
+        self._saved_sha256 = saved_sha256
+
+    def check(self) -> None:
+        """Check step by step: events alone, their order, then all else."""
+        findings = self.findings
+        check_times(self.workers, "worker", findings)
+        check_times(self.finals, "shard", findings)
+        for table in self.shards:
+            check_times(table, None, findings)
+        if findings.none:
+            check_events(self.contract, self.tables, findings)
+        if not findings.none:
+            return
+        leave = check_departures(self.contract, self.workers, self._crashed, findings)
+        if not findings.none:
+            return
+        if self.contract.shards:
+            self._check_served(leave)
+        else:
+            self._check_alone(leave)
+
+    def _check_alone(self, leave: Ints) -> None:
+        """Check a mode without servers."""
+        contract, table, findings = self.contract, self.workers, self.findings
+        rounds = check_sums(contract, table, leave, findings)
+        if rounds is None or not findings.none:
+            return
+        check_shared_rates(contract, self.header, table, rounds, findings)
+        if contract.mode.averages or contract.mode.single:
+            check_own_rates(self.header, table, findings)
+        updates = count_updates(table, rounds)
+        last = int(np.flatnonzero(table["worker"] == 0)[-1])  # of the one that writes
+        check_final(self.finals, -1, updates, EventRef(table, last), findings)
+        if summary := self._check_summary(updates):
+            summary.updates(updates)
+            summary.steps(table, table.where(Kind.STEP))
+            summary.without_servers()
+
+    def _check_served(self, leave: Ints) -> None:
+        """Check a mode with servers."""
+        contract, table, findings = self.contract, self.workers, self.findings
+        died = leave == len(table)
+        found = [shard_of(contract, i, it, died, findings) for i, it in enumerate(self.shards)]
+        check_silence(table, leave, np.zeros(len(table), bool), findings)
+        workers = workers_of(contract, table, leave, findings)
+        shards = [shard for shard in found if shard is not None]
+        if workers is None or len(shards) < len(found) or not findings.none:
+            return
+        if not contract.mode.averages:  # else a push is no step
+            check_steps(contract, table, workers.pushes[:, 0], leave, findings)
+        for shard in shards:
+            outcomes = check_updates(contract, shard, findings)
+            check_replies(contract, shard, outcomes, findings)
+            check_rates(contract, self.header, shard, outcomes, findings)
+            check_delivery(contract, workers, shard, findings)
+            self._check_final(shard)
+        if contract.mode.averages:
+            check_local_steps(contract, table, leave, findings)
+            if findings.none:
+                check_averaging(contract, table, workers.pushes[:, 0], leave, findings)
+                check_own_rates(self.header, table, findings)
+        if summary := self._check_summary(max(len(shard.updates) for shard in shards)):
+            summary.shards(shards)
+            summary.reads(workers)
+            if contract.mode.averages and not died.any():
+                summary.steps(table, table.where(Kind.STEP))
+
+    def _check_final(self, shard: Shard) -> None:
+        last = EventRef(shard.table, len(shard.table) - 1)
+        check_final(self.finals, shard.number, len(shard.updates), last, self.findings)
+
+    def _check_summary(self, updates: int) -> SummaryCheck | None:
+        """Check what any summary says; return what checks the rest."""
+        if self._summary is None:
+            return None
+        check = SummaryCheck(self._summary, self.contract, self.header, self.findings)
+        check.digests(self.header, self._saved_sha256, updates)
+        return check
 
 
 def check_run(run: str | PathLike[str]) -> Outcome:
@@ -27,19 +176,19 @@ def check_run(run: str | PathLike[str]) -> Outcome:
         run: the run's folder, or its ``history/``.
 
     Raises:
-        ConfigError: if there is no history, it is damaged, or it is that of another run.
+        ConfigError: if there is no history, it is damaged or unfinished, or that of another run.
     """
     history = read_history(run)
     folder = Path(run)
     if folder.resolve().name == FOLDER and not (folder / FOLDER).exists():
         folder = folder.resolve().parent
     _check_config(folder / _CONFIG, history.header)
-    told = _read(folder / _SIMULATION) or {}
-    crashed = told.get("crashed")
+    crashed = (_read_json(folder / _SIMULATION) or {}).get("crashed")
     return check(
         history,
-        summary=_read(folder / _SUMMARY),
+        summary=_read_json(folder / _SUMMARY),
         crashed=crashed if isinstance(crashed, list) else None,
+        saved_sha256=_saved_sha256(folder / _MODEL, history.header.n),
     )
 
 
@@ -60,7 +209,7 @@ def _check_config(path: Path, header: Header) -> None:
         )
 
 
-def _read(path: Path) -> dict[str, object] | None:
+def _read_json(path: Path) -> dict[str, object] | None:
     """Return the object in a JSON file; None if there is no such file."""
     if not path.exists():
         return None
@@ -71,3 +220,29 @@ def _read(path: Path) -> dict[str, object] | None:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: not a JSON object")
     return values
+
+
+def _saved_sha256(path: Path, n: int) -> str | None:
+    """Return the SHA-256 of the parameter vector that a file of tensors was cut from.
+
+    Known are the vector itself and psrt's own layers, weight before bias; a problem that names its
+    tensors otherwise may store them as it likes.
+    """
+    if not path.exists():
+        return None
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ConfigError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
+    layers = len(tensors) // 2
+    names = [f"layers.{i}.{name}" for i in range(layers) for name in ("weight", "bias")]
+    names = ["theta"] if "theta" in tensors else names
+    if set(names) != set(tensors) or sum(tensor.size for tensor in tensors.values()) != n:
+        return None
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(np.ascontiguousarray(tensors[name], "<f4").tobytes())
+    return digest.hexdigest()

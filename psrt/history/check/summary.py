@@ -1,51 +1,216 @@
-"""Whether a run's ``summary.json`` tells of what its history tells of."""
+"""What was written at the end: the last version, and a summary whose figures follow from events."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from psrt.history.check.alternation import Shard, Workers
 from psrt.history.check.contract import Contract
-from psrt.history.check.findings import Findings
-from psrt.history.check.rules import SUMMARY
-from psrt.history.check.table import Ints, Table
+from psrt.history.check.findings import EventRef, Findings
+from psrt.history.check.gating import all_finished
+from psrt.history.check.rules import DIGESTS, FINAL, SUMMARY
+from psrt.history.check.table import Ints, Table, rank_in_group
 from psrt.history.events import Kind
+from psrt.history.header import Header
+
+#: Relative error of a mean of float32 numbers.
+_ROUNDING = 1e-5
 
 
-def check_summary(
-    summary: Mapping[str, object], contract: Contract, shards: list[Table], findings: Findings
+def check_final(
+    finals: Table, shard: int, updates: int, last: EventRef, findings: Findings
 ) -> None:
-    """Check what a summary counts of updates, drops and staleness."""
-    applied = [table.where(Kind.APPLY) for table in shards]
-    versions = [table["version"][at] for table, at in zip(shards, applied, strict=True)]
-    check_updates(summary, contract, max(int(v.max(initial=0)) for v in versions), findings)
-    dropped = sum(len(table.where(Kind.DROP)) for table in shards)
-    _same("dropped", summary.get("dropped"), dropped, findings)
-    pushes = [at[table["worker"][at] >= 0] for table, at in zip(shards, applied, strict=True)]
-    taus = [table["tau"][at] for table, at in zip(shards, pushes, strict=True)]
-    workers = [table["worker"][at] for table, at in zip(shards, pushes, strict=True)]
-    shard = np.repeat(np.arange(len(shards)), [len(at) for at in pushes])
-    told = summary.get("staleness")
-    told = told if isinstance(told, dict) else {}
-    tau = np.concatenate(taus)
-    _same("staleness histogram", told.get("histogram"), np.bincount(tau).tolist(), findings)
-    for name, group, count in (
-        ("by_shard", shard, len(shards)),
-        ("by_worker", np.concatenate(workers), contract.workers),
-    ):
-        if name in told:
-            found = _histograms(group, tau, count)
-            _same(f"staleness {name}", _told_histograms(told[name]), found, findings)
+    """Check that the last thing that was written of a shard is its last version.
+
+    Args:
+        finals: the FINAL events of the run.
+        shard: whose; −1 for the parameters that all workers share.
+        updates: versions that it made.
+        last: the last event of the rank that writes.
+        findings: takes what is wrong.
+    """
+    at = np.flatnonzero(finals["shard"] == shard)
+    what = "the parameters" if shard < 0 else f"shard {shard}"
+    if not len(at):
+        findings.count(FINAL, 1)
+        findings.missing(FINAL, f"{what}, at version {updates}: never written", last)
+        return
+    version = finals["version"][at]
+    holds = np.diff(version, prepend=0) >= 0
+    holds[-1] &= version[-1] == updates
+    holds[-1] &= finals.real("time")[at[-1]] >= last.time
+    findings.on(finals, at).require(
+        FINAL,
+        holds,
+        f"version {{version}} of {what} was written, expected {updates}, at the end",
+        because=[(last.table, np.full(len(at), last.at))],
+    )
 
 
-def check_updates(
-    summary: Mapping[str, object], contract: Contract, updates: int, findings: Findings
-) -> None:
-    """Check what a summary says of any run."""
-    _same("mode", summary.get("mode"), contract.mode.name, findings)
-    _same("workers", summary.get("workers"), contract.workers, findings)
-    _same("updates", summary.get("updates"), updates, findings)
+class SummaryCheck:
+    """Holds figures of a ``summary.json`` against what events and header say."""
+
+    def __init__(
+        self, summary: Mapping[str, object], contract: Contract, header: Header, findings: Findings
+    ) -> None:
+        self._summary = summary
+        self._contract = contract
+        self._findings = findings
+        self._same("mode", contract.mode.name)
+        self._same("workers", contract.workers)
+        for name, value in (
+            ("servers", contract.shards),
+            ("ranks", contract.workers + contract.shards),
+            ("seed", header.knob("seed")),
+            ("parameters", header.n),
+            ("allreduce", header.algorithm),
+        ):
+            self._same_if_told(name, value)
+
+    def updates(self, updates: int) -> None:
+        """Check the number of updates."""
+        self._same("updates", updates)
+
+    def steps(self, table: Table, at: Ints) -> None:
+        """Check what is counted of the steps of modes whose workers count them; nobody has died.
+
+        Args:
+            table: events of all workers.
+            at: positions of the steps.
+        """
+        self._same_if_told("samples", int(table["samples"][at].sum()))
+        self._same_if_told("steps", int(table["clock"][at].max(initial=-1)) + 1)
+
+    def without_servers(self) -> None:
+        """Check that what only servers and their readers have is not there."""
+        self._same_if_told("dropped", 0)
+        self._same_if_told("skew_max", 0)
+        self._same_if_told("clock_spread_max", 0)
+
+    def reads(self, workers: Workers) -> None:
+        """Check what is counted of pushes that were answered, and of the reads of the answers."""
+        table, reads, pushes = workers.table, workers.reads, workers.pushes
+        owner = table["worker"][reads[:, 0]]
+        rank, _ = rank_in_group(owner, self._contract.workers)
+        versions = table["version"][reads[rank > 0]]
+        skew = versions.max(axis=1, initial=0) - versions.min(axis=1, initial=2**62)
+        self._same_if_told("skew_max", int(skew.max(initial=0)))
+        if self._contract.mode.averages:  # the average at the very end is no step
+            return
+        histogram = {str(n): int(k) for n, k in enumerate(np.bincount(skew)) if k}
+        self._same_if_told("skew", histogram, "histogram")
+        # A worker that died may have pushed once more than it was answered.
+        pushed, _ = rank_in_group(table["worker"][pushes[:, 0]], self._contract.workers)
+        answered = np.bincount(owner, minlength=self._contract.workers) - 1
+        done = pushed < answered[table["worker"][pushes[:, 0]]]
+        self._same_if_told("samples", int(table["samples"][pushes[done, 0]].sum()))
+        self._same_if_told("steps", int(table["clock"][reads].max(initial=0)))
+
+    def shards(self, shards: list[Shard]) -> None:
+        """Check what is counted of updates, drops, staleness, gaps, and of who was ahead."""
+        tables = [shard.table for shard in shards]
+        applied = [table.where(Kind.APPLY) for table in tables]
+        self.updates(max(len(shard.updates) for shard in shards))
+        self._same("dropped", sum(len(table.where(Kind.DROP)) for table in tables))
+        pushes = [at[table["worker"][at] >= 0] for table, at in zip(tables, applied, strict=True)]
+        tau, worker = (
+            np.concatenate([table[name][at] for table, at in zip(tables, pushes, strict=True)])
+            for name in ("tau", "worker")
+        )
+        gap = np.concatenate(
+            [table.real("gap")[at] for table, at in zip(tables, pushes, strict=True)]
+        )
+        shard = np.repeat(np.arange(len(shards)), [len(at) for at in pushes])
+        told = self._summary.get("staleness")
+        told = told if isinstance(told, dict) else {}
+        self._compare("staleness histogram", told.get("histogram"), np.bincount(tau).tolist())
+        for name, group, count in (
+            ("by_shard", shard, len(shards)),
+            ("by_worker", worker, self._contract.workers),
+        ):
+            if name in told:
+                due = _histograms(group, tau, count)
+                self._compare(f"staleness {name}", _told_histograms(told[name]), due)
+        if "gap" in told:
+            self._gaps(told["gap"], gap[~np.isnan(gap)])
+        spreads = [_spread(self._contract, it) for it in shards]
+        if None not in spreads:
+            self._same_if_told("clock_spread_max", max(it for it in spreads if it is not None))
+
+    def digests(self, header: Header, saved: str | None, updates: int) -> None:
+        """Check the digest of the parameters at the end.
+
+        Args:
+            header: of the run.
+            saved: SHA-256 of what lies beside the summary; None where that cannot be told.
+            updates: that were made; without any the parameters are the initial ones.
+        """
+        said = self._summary.get("parameters_sha256")
+        if not said or not header.numerics:
+            return
+        self._digest(str(said), "model.safetensors", saved)
+        if not updates:
+            self._digest(str(said), "the initial parameters", header.initial_sha256)
+
+    def _digest(self, said: str, what: str, due: str | None) -> None:
+        if not due:
+            return
+        self._findings.count(DIGESTS, 1)
+        if said != due:
+            text = f"{what} have SHA-256 {due[:16]}…, the summary says {said[:16]}…"
+            self._findings.missing(DIGESTS, text)
+
+    def _gaps(self, told: object, gap: Any) -> None:
+        told = told if isinstance(told, dict) else {}
+        self._compare("gap count", told.get("count"), len(gap))
+        for name, due in (
+            ("mean", float(gap.mean()) if len(gap) else 0.0),
+            ("max", float(gap.max(initial=0.0))),
+        ):
+            said = told.get(name)
+            near = isinstance(said, (int, float)) and abs(said - due) <= _ROUNDING * abs(due)
+            self._compare(f"gap {name}", due if near else said, due)
+
+    def _same(self, name: str, due: object) -> None:
+        self._compare(name, self._summary.get(name), due)
+
+    def _same_if_told(self, name: str, due: object, inside: str | None = None) -> None:
+        """Compare a figure that a summary need not have; ``inside`` names a part of it."""
+        if name not in self._summary:
+            return
+        said = self._summary[name]
+        if inside is not None:
+            said = said.get(inside) if isinstance(said, dict) else said
+        self._compare(name, said, due)
+
+    def _compare(self, name: str, said: object, due: object) -> None:
+        self._findings.count(SUMMARY, 1)
+        if said == due:
+            return
+        if isinstance(said, list) and isinstance(due, list) and len(said) == len(due):
+            at = next(i for i in range(len(due)) if said[i] != due[i])
+            name, said, due = f"{name} at {at}", said[at], due[at]
+        self._findings.missing(SUMMARY, f"{name}: the summary says {said}, the history {due}")
+
+
+def _spread(contract: Contract, shard: Shard) -> int | None:
+    """Return by how many steps a worker was ahead of the slowest at most; None if not known.
+
+    It is looked at after each push. In a round the slowest is at its version, and whoever has
+    pushed and waits is one ahead; with backups that depends on who asks again.
+    """
+    pushes = shard.pushes
+    if not contract.rounds:
+        reached = all_finished(shard)
+        slowest = np.searchsorted(reached, pushes.at, side="right") - 1
+        return int(np.max(pushes.clock + 1 - slowest, initial=0))
+    if contract.backup:
+        return None
+    completes = np.isin(pushes.message, shard.message[shard.updates])
+    return int(not completes.all())
 
 
 def _histograms(group: Ints, tau: Ints, count: int) -> list[dict[str, int]]:
@@ -63,13 +228,3 @@ def _told_histograms(rows: object) -> object:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         return rows
     return [row.get("histogram") for row in rows]
-
-
-def _same(name: str, said: object, found: object, findings: Findings) -> None:
-    findings.count(SUMMARY, 1)
-    if said == found:
-        return
-    if isinstance(said, list) and isinstance(found, list) and len(said) == len(found):
-        at = next(i for i in range(len(found)) if said[i] != found[i])
-        name, said, found = f"{name} at {at}", said[at], found[at]
-    findings.miss(SUMMARY, f"{name}: the summary says {said}, the history {found}")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from psrt.history.events import Kind
+from psrt.history.events import EVENT, Kind
 from psrt.history.reading import Events
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+#: Positions of events in a table: a row for each read, push or part of a sum.
+Grid = NDArray[np.int64]
 
 
 class Table:
@@ -21,7 +24,7 @@ class Table:
     def __init__(self, events: Events, name: str) -> None:
         #: The records themselves, in order.
         self.events = events
-        #: What a story calls this place.
+        #: What reports call this place.
         self.name = name
         self._columns: dict[str, Ints] = {}
         self._reals: dict[str, Floats] = {}
@@ -41,6 +44,11 @@ class Table:
             self._reals[name] = self.events[name].astype(np.float64)
         return self._reals[name]
 
+    def value(self, name: str, at: int) -> Any:
+        """Return a field of one event; the kind by its name."""
+        value = self.events[name][at].item()
+        return Kind(value).name if name == "kind" else value
+
     def where(self, *kinds: Kind) -> Ints:
         """Return the positions of the events of these kinds."""
         return np.flatnonzero(self.are(*kinds))
@@ -53,9 +61,33 @@ class Table:
         return found
 
 
+#: Names of the columns.
+COLUMNS = frozenset(EVENT.names or ())
+
+
 def joined(parts: Sequence[Events], name: str) -> Table:
     """Return one table of several."""
     return Table(np.concatenate(parts), name)
+
+
+def previous(values: NDArray[Any], first: Any) -> NDArray[Any]:
+    """Return the value before each, ``first`` before the first.
+
+    >>> previous(np.array([4, 5, 6]), 0)
+    array([0, 4, 5])
+    """
+    return np.concatenate([np.array([first], values.dtype), values])[:-1]
+
+
+def same_as_before(group: Ints) -> Bools:
+    """Tell for each element whether it belongs to the group of the one before.
+
+    >>> same_as_before(np.array([0, 0, 2]))
+    array([False,  True, False])
+    """
+    same = np.zeros(len(group), bool)
+    same[1:] = group[1:] == group[:-1]
+    return same
 
 
 def rank_in_group(group: Ints, groups: int) -> tuple[Ints, Ints]:
@@ -63,7 +95,7 @@ def rank_in_group(group: Ints, groups: int) -> tuple[Ints, Ints]:
 
     Args:
         group: (n,) group numbers, in ascending order.
-        groups: how many groups there are.
+        groups: the number of groups.
 
     >>> rank_in_group(np.array([0, 0, 2, 2, 2]), 3)
     (array([0, 1, 0, 1, 2]), array([0, 2, 2]))

@@ -69,7 +69,7 @@ def test_what_was_checked_is_told(recorded, ledger, config_of):
     assert outcome.events == 4 + 4 * 3 * 2 + 40 * 3 * 5 + 3
     assert first.startswith(f"ssp (staleness 1), 4 workers and 3 shards: {outcome.events} events")
     assert last == "ok: nothing contradicts the contract of its mode"
-    for name in ("progress", "read guarantee", "read my writes", "first in, first out"):
+    for name in ("progress", "bounded-staleness read", "read-your-writes", "per-worker FIFO"):
         assert outcome.checked[name] == 40 * 3  # steps, on every shard
         assert any(line.split("  ")[1].strip() == name for line in rules)
     assert set(outcome.checked) <= set(RULES)

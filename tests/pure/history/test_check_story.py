@@ -75,7 +75,7 @@ def test_what_never_happened_has_no_time(written):
     assert outcome.violation.event is None
     assert math.isinf(outcome.violation.time)
     assert outcome.lines()[2:] == [
-        "  shard 0, at version 2: never saved",
+        "  shard 0, at version 2: never written",
         "        0.015000 s  LEFT        shard 0  worker 1  clock 1",
     ]
 
@@ -85,7 +85,7 @@ def test_times_that_are_none_can_be_told_of(written):
     for number in (math.nan, math.inf):
         history.shards[0]["time"][3] = number
         outcome = check(history)
-        assert outcome.violation.rule == "fields"
+        assert outcome.violation.rule == "well-formed events"
         assert any(f"at time {number}" in line for line in outcome.lines())
         json.dumps(outcome.document(), allow_nan=False)
 

@@ -171,6 +171,17 @@ class FoldsBackwards(Policy):
                 decisions[i] = Apply(decision.pushes[::-1])
 
 
+class SumsTheLatestFirst(Policy):
+    """Forgets in which order those came that it has saved."""
+
+    def _fill(self, decisions):
+        super()._fill(decisions)
+        for i, decision in enumerate(decisions):
+            if isinstance(decision, Apply):
+                *saved, last = decision.pushes
+                decisions[i] = Apply((*sorted(saved, key=lambda push: -push.worker), last))
+
+
 class NobodyIsEmpty(Policy):
     """Makes an update out of a push without samples, in a mode in which it is none."""
 
@@ -315,39 +326,45 @@ class Mutant(NamedTuple):
 MUTANTS = [
     Mutant(GateTooWide, "ssp 1", "progress"),
     Mutant(GateTooWide, "ssp 0", "progress", shards=(1,)),
-    Mutant(GateTooNarrow, "ssp 1", "answers"),
+    Mutant(GateTooNarrow, "ssp 1", "prompt replies"),
     Mutant(GateAsksItsOwnClock, "ssp 1", "progress"),
     Mutant(GateAsksItsOwnClock, "ssp 1", "progress", shards=(1,)),
-    Mutant(GateAsksItsOwnClock, "sync", "turns"),
+    Mutant(GateAsksItsOwnClock, "sync", "request-reply alternation"),
     Mutant(GateAsksTheFastest, "ssp 1", "progress"),
-    Mutant(GateForgetsWhoLeft, "ssp 1", "answers", steps=UNEVEN, stuck=True),
-    Mutant(ServesFirst, "ssp 1", "read my writes|read guarantee"),
-    Mutant(ServesFirst, "async", "read my writes"),
-    Mutant(ServesFirst, "sync", "turns"),
-    Mutant(AnswersLater, "async", "answers", stuck=True),
-    Mutant(DeafToLeaves, "ssp 0", "answers", steps=UNEVEN, stuck=True, costs="slow links"),
+    Mutant(GateForgetsWhoLeft, "ssp 1", "prompt replies", steps=UNEVEN, stuck=True),
+    Mutant(ServesFirst, "ssp 1", "read-your-writes|bounded-staleness read"),
+    Mutant(ServesFirst, "async", "read-your-writes"),
+    Mutant(ServesFirst, "sync", "request-reply alternation"),
+    Mutant(AnswersLater, "async", "prompt replies", stuck=True),
+    Mutant(DeafToLeaves, "ssp 0", "prompt replies", steps=UNEVEN, stuck=True, costs="slow links"),
     Mutant(DeafToLeaves, "sync", "quorum", steps=UNEVEN, stuck=True, costs="slow links"),
     Mutant(DeafToLeaves, "softsync 1", "quorum|exactly once", steps=UNEVEN, stuck=True),
     Mutant(QuorumOneMore, "softsync 2", "quorum", steps=(6, 6, 6, 6)),
     Mutant(QuorumOneMore, "one backup", "quorum"),
     Mutant(QuorumOneLess, "softsync 1", "quorum"),
-    Mutant(QuorumOneLess, "sync", "quorum|rounds|turns"),
+    Mutant(QuorumOneLess, "sync", "quorum|rounds|request-reply alternation"),
     Mutant(QuorumCountsAWorkerTwice, "softsync 1", "quorum", steps=(6, 6, 6, 6)),
     Mutant(QuorumOfAllThatEverWere, "softsync 1", "quorum", steps=UNEVEN),
-    Mutant(LeavesOneOut, "softsync 1", "quorum|exactly once|kept gradients"),
-    Mutant(LeavesOneOut, "sync", "turns|quorum"),
+    Mutant(LeavesOneOut, "softsync 1", "quorum|exactly once|saved gradients"),
+    Mutant(LeavesOneOut, "sync", "request-reply alternation|quorum"),
     Mutant(VersionBumpedLate, "async", "reads"),
     Mutant(VersionBumpedLate, "softsync 1", "reads"),
-    Mutant(FoldsInOrderOfArrival, "sync", "rounds"),
-    Mutant(FoldsInOrderOfArrival, "one backup", "rounds", steps=(5, 5, 5, 5)),
-    Mutant(FoldsBackwards, "softsync 1", "kept gradients|first in, first out"),
+    Mutant(FoldsInOrderOfArrival, "sync", "summation order"),
+    Mutant(FoldsInOrderOfArrival, "one backup", "summation order", steps=(5, 5, 5, 5)),
+    Mutant(FoldsBackwards, "softsync 1", "saved gradients|summation order|per-worker FIFO"),
+    Mutant(SumsTheLatestFirst, "softsync 1", "summation order|per-worker FIFO", steps=(6, 6, 6, 6)),
     Mutant(NobodyIsEmpty, "async", "exactly once|quorum", empty=((0, 2), (1, 1))),
     Mutant(AppliesTwice, "async", "exactly once|quorum"),
-    Mutant(AppliesTwice, "sync", "turns"),
-    Mutant(LosesUpdates, "ssp 1", "exactly once|turns|reads"),
-    Mutant(LosesUpdates, "softsync 2", "exactly once|turns|reads|quorum", shards=(1,)),
-    Mutant(AppliesAtTheNextPush, "async", "read my writes|quorum"),
-    Mutant(AppliesAtTheNextPush, "ssp 1", "read my writes|read guarantee|quorum"),
+    Mutant(AppliesTwice, "sync", "request-reply alternation"),
+    Mutant(LosesUpdates, "ssp 1", "exactly once|request-reply alternation|reads"),
+    Mutant(
+        LosesUpdates,
+        "softsync 2",
+        "exactly once|request-reply alternation|reads|quorum",
+        shards=(1,),
+    ),
+    Mutant(AppliesAtTheNextPush, "async", "read-your-writes|quorum"),
+    Mutant(AppliesAtTheNextPush, "ssp 1", "read-your-writes|bounded-staleness read|quorum"),
     Mutant(DropsAGoodPush, "async", "exactly once"),
     Mutant(DropsAGoodPush, "ssp 1", "exactly once"),
     Mutant(LosesLatePushes, "one backup", "exactly once", steps=(5, 5, 5, 5)),
@@ -357,9 +374,9 @@ MUTANTS = [
     Mutant(ForgetsWhatIsPending, "softsync 1", "exactly once|quorum", steps=UNEVEN),
     Mutant(ForgetsWhatIsPending, "sync", "exactly once", steps=UNEVEN, stuck=True),
     Mutant(TrustsTheDead, "sync", "exactly once|quorum", crashes=((1, 0.003),)),
-    Mutant(KeepsNothing, "softsync 1", "kept gradients"),
+    Mutant(KeepsNothing, "softsync 1", "saved gradients"),
     Mutant(KeepsTwice, "softsync 1", "exactly once"),
-    Mutant(KeepsAll, "async", "kept gradients"),
+    Mutant(KeepsAll, "async", "saved gradients"),
     Mutant(TooStaleByOne, "async", "reads"),
 ]
 
@@ -528,8 +545,8 @@ def counts_empty_rounds(monkeypatch):
 @pytest.mark.parametrize(
     ("breaks", "mode", "rules", "steps"),
     [
-        (answers_with_the_version_before, "async", "turns", EVEN),
-        (answers_with_the_version_before, "ssp 1", "turns", EVEN),
+        (answers_with_the_version_before, "async", "request-reply alternation", EVEN),
+        (answers_with_the_version_before, "ssp 1", "request-reply alternation", EVEN),
         (tells_another_staleness, "sync", "reads", EVEN),
         (takes_all_at_the_full_rate, "async, inverse", "rates", EVEN),
         (takes_all_at_the_full_rate, "async, mean", "rates", EVEN),
@@ -537,14 +554,14 @@ def counts_empty_rounds(monkeypatch):
         (takes_all_at_the_full_rate, "ssp 1, exponential", "rates", EVEN),
         (forgets_the_oldest, "async, mean", "rates", EVEN),
         (forgets_the_oldest, "softsync 1, mean", "rates", EVEN),
-        (reads_a_mixture, "one backup", "turns|reads", (6, 6, 6, 6)),
+        (reads_a_mixture, "one backup", "request-reply alternation|reads", (6, 6, 6, 6)),
         (averages_one_step_later, "local-sgd", "averaging", EVEN),
         (averages_one_step_later, "local-sgd over servers", "averaging", EVEN),
         (forgets_the_epoch, "post-local", "averaging", EVEN),
         (forgets_the_epoch, "post-local over servers", "averaging", EVEN),
         (goes_without_a_last_average, "local-sgd", "averaging", (7, 5, 4)),
         (weighs_all_alike, "allreduce", "sums", UNEVEN),
-        (counts_empty_rounds, "allreduce", "sums|checkpoints", UNEVEN),
+        (counts_empty_rounds, "allreduce", "sums|final version", UNEVEN),
     ],
 )
 def test_a_broken_role_goes_red(

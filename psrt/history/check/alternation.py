@@ -1,0 +1,356 @@
+"""Whether events come in a valid order: all other rules of modes with servers rely on that.
+
+At a shard, versions increase by one, and each worker is received and answered by turns until it has
+left, at the clock and on the version that it was given. At a worker, reads of all shards and pushes
+to all shards alternate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from psrt.history.check.contract import Contract
+from psrt.history.check.findings import EventRef, Findings
+from psrt.history.check.rules import ALTERNATION, MEMBERSHIP, READS, VERSIONS
+from psrt.history.check.table import (
+    Bools,
+    Grid,
+    Ints,
+    Table,
+    find,
+    previous,
+    rank_in_group,
+    same_as_before,
+)
+from psrt.history.events import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedPushes:
+    """The pushes that a shard received, worker after worker; (pushes,) columns."""
+
+    #: Where in the shard's events each was received, and by which message that was.
+    at: Ints
+    message: Ints
+    worker: Ints
+    clock: Ints
+    #: That it was computed on.
+    version: Ints
+    samples: Ints
+    #: Staleness that it met: the shard's version then, minus that.
+    met: Ints
+    #: Position of the reply; the number of events where there is none.
+    reply: Ints
+    #: Position of the reply to its worker before; −1 for the first.
+    before: Ints
+    #: Whether it asks for a newer version only, as workers do that backups left behind.
+    asks: Bools
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard's events, and what follows from them."""
+
+    number: int
+    table: Table
+    #: By position: which message, counted from 0, it is part of.
+    message: Ints
+    #: By position: the newest version, this event's included.
+    version: Ints
+    pushes: ReceivedPushes
+    #: By worker: position of its LEFT; the number of events where there is none.
+    left: Ints
+    #: Positions of the first event of each update: that of version v is at index v − 1.
+    updates: Ints
+
+    def find_push(self, positions: Ints) -> Ints:
+        """Return which of ``pushes`` is the gradient of each of these events; −1 for none."""
+        pushes, table = self.pushes, self.table
+        real = np.flatnonzero(~pushes.asks)
+        # One number for each gradient. A worker's clocks ascend, so the keys of ``pushes`` do.
+        wide = int(table["clock"].max(initial=0)) + 2
+        keys = pushes.worker[real] * wide + pushes.clock[real]
+        at = find(keys, table["worker"][positions] * wide + table["clock"][positions])
+        return np.where(at >= 0, real[at] if len(real) else -1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The events of all workers, and what follows from them."""
+
+    table: Table
+    #: Worker after worker, each in its order; (reads, shards) and (pushes, shards).
+    reads: Grid
+    pushes: Grid
+    #: By worker: position of its LEAVE; the number of events where it has none.
+    leave: Ints
+
+
+def shard_of(
+    contract: Contract, number: int, table: Table, died: Bools, findings: Findings
+) -> Shard | None:
+    """Return a shard's events in its terms; None, with a finding, where their order is not valid.
+
+    Args:
+        contract: of the run.
+        number: of the shard.
+        table: its events, of which ``check_events`` has found nothing.
+        died: by worker, whether it never said that it leaves.
+        findings: takes what is wrong.
+    """
+    starts = table.are(Kind.RECEIVE, Kind.LEFT)
+    findings.on(table, np.zeros(min(1, len(table)), np.int64)).require(
+        ALTERNATION, starts[:1], "shard {shard} acts before any message came"
+    )
+    version = _versions(table, findings)
+    left = _departures(contract, number, table, findings)
+    pushes = _received(contract, table, version, died, findings)
+    if not findings.none:
+        return None
+    applied = table.where(Kind.APPLY)
+    updates = applied[np.diff(table["version"][applied], prepend=0) > 0]
+    shard = Shard(number, table, np.cumsum(starts) - 1, version, pushes, left, updates)
+    _check_clocks(contract, shard, findings)
+    return shard if findings.none else None
+
+
+def _versions(table: Table, findings: Findings) -> Ints:
+    """Check that each update makes the next version; return the newest one by position."""
+    applied = table.where(Kind.APPLY)
+    made, nothing = table["version"][applied], table["worker"][applied] < 0
+    before = previous(made, 0)
+    adjacent = np.diff(applied, prepend=-2) == 1
+    alone = nothing | previous(nothing, False)  # an update out of nothing is one event
+    same_update = (made == before) & adjacent & ~alone
+    findings.on(table, applied).require(
+        VERSIONS,
+        (made == before + 1) | same_update,
+        "shard {shard} made version {version} after version {before}, expected {due}",
+        before=before,
+        due=before + 1,
+        because=[previous(applied, -1)],
+    )
+    # Versions only grow, so the newest one at a position is the largest up to there.
+    newest = np.maximum.accumulate(np.where(table.are(Kind.APPLY), table["version"], 0))
+    replies = table.where(Kind.REPLY)
+    findings.on(table, replies).require_equal(
+        VERSIONS,
+        table["version"][replies],
+        newest[replies],
+        "shard {shard} answered worker {worker} with version {said} when its newest was {due}",
+        because=[np.append(applied, -1)[np.searchsorted(applied, replies) - 1]],
+    )
+    return newest
+
+
+def _departures(contract: Contract, number: int, table: Table, findings: Findings) -> Ints:
+    """Check that every worker leaves the shard; return where."""
+    left = np.full(contract.workers, len(table))
+    gone = table.where(Kind.LEFT)
+    left[table["worker"][gone][::-1]] = gone[::-1]  # the first one stays
+    findings.count(MEMBERSHIP, contract.workers)
+    staying = np.flatnonzero(left == len(table))
+    if len(staying):
+        last = (EventRef(table, len(table) - 1),) if len(table) else ()
+        findings.missing(MEMBERSHIP, f"worker {staying[0]} never left shard {number}", *last)
+    return left
+
+
+def _received(
+    contract: Contract, table: Table, version: Ints, died: Bools, findings: Findings
+) -> ReceivedPushes:
+    """Check that RECEIVE and REPLY alternate for each worker until LEFT; return the pushes."""
+    # Sorted by worker, stably: what a shard and one worker said to each other stands together.
+    dialogue = table.where(Kind.RECEIVE, Kind.REPLY, Kind.LEFT)
+    at = dialogue[np.argsort(table["worker"][dialogue], kind="stable")]
+    worker, kind = table["worker"][at], table["kind"][at]
+    follows = same_as_before(worker)
+    before = np.where(follows, previous(kind, 0), 0)
+    receive, reply, left = (kind == it for it in (Kind.RECEIVE, Kind.REPLY, Kind.LEFT))
+    after_left, unanswered = before == Kind.LEFT, before == Kind.RECEIVE
+    for wrong, text in (
+        (after_left, "shard {shard} has {kind} of worker {worker}, which had left it"),
+        (
+            receive & unanswered,
+            "shard {shard} received another push of worker {worker} before it had answered the "
+            "last one",
+        ),
+        (
+            reply & ~unanswered & ~after_left,
+            "shard {shard} answered worker {worker}, which had no push unanswered",
+        ),
+        (
+            left & unanswered & ~died[worker],
+            "worker {worker} left shard {shard} with its last push unanswered, and yet said that "
+            "it leaves",
+        ),
+    ):
+        findings.on(table, at).require(
+            ALTERNATION,
+            ~wrong,
+            text,
+            counts=wrong is after_left,
+            because=[np.where(follows, previous(at, -1), -1)],
+        )
+    found = np.flatnonzero(receive)
+    answered = np.append(reply & follows, False)[found + 1]
+    positions = at[found]
+    last_reply = np.where(before[found] == Kind.REPLY, previous(at, -1)[found], -1)
+    clock, samples = table["clock"][positions], table["samples"][positions]
+    given = np.where(last_reply < 0, 0, table["clock"][last_reply])
+    messages = np.cumsum(table.are(Kind.RECEIVE, Kind.LEFT)) - 1
+    return ReceivedPushes(
+        at=positions,
+        message=messages[positions],
+        worker=worker[found],
+        clock=clock,
+        version=table["version"][positions],
+        samples=samples,
+        met=version[positions] - table["version"][positions],
+        reply=np.where(answered, np.append(at, 0)[found + 1], len(table)),
+        before=last_reply,
+        asks=(clock > given) & (samples == 0) & (contract.backup > 0),
+    )
+
+
+def _check_clocks(contract: Contract, shard: Shard, findings: Findings) -> None:
+    """Check that a push is of the clock and the version that its worker was given last."""
+    pushes, table = shard.pushes, shard.table
+    first = pushes.before < 0
+    clock = np.where(first, 0, table["clock"][pushes.before])
+    version = np.where(first, 0, table["version"][pushes.before])
+    findings.on(table, pushes.at).require(
+        ALTERNATION,
+        ((pushes.clock == clock) | pushes.asks) & (pushes.version == version),
+        "shard {shard} received a push of worker {worker} for clock {clock} on version {version}, "
+        "expected clock {due_clock} on version {due_version}",
+        due_clock=clock,
+        due_version=version,
+        because=[pushes.before],
+    )
+    i = np.flatnonzero(pushes.reply < len(table))
+    at = pushes.reply[i]
+    given, met, least = table["clock"][at], shard.version[at], pushes.clock[i] + ~pushes.asks[i]
+    # In a round all go on with its version, also those that were overtaken.
+    due = met if contract.rounds else pushes.clock[i] + 1
+    findings.on(table, at).require(
+        ALTERNATION,
+        (given == due) & (given >= least),
+        "shard {shard} answered clock {pushed} of worker {worker} with clock {clock} at version "
+        "{met}, expected clock {due}",
+        pushed=pushes.clock[i],
+        met=met,
+        due=np.maximum(due, least),
+        because=[pushes.at[i]],
+    )
+
+
+def workers_of(contract: Contract, table: Table, leave: Ints, findings: Findings) -> Workers | None:
+    """Return what the workers of a mode with servers did; None where its order is not valid."""
+    reads = _grid(contract, table, Kind.READ, "read", findings)
+    pushes = _grid(contract, table, Kind.PUSH, "pushed", findings)
+    if reads is None or pushes is None or not findings.none:
+        return None
+    workers = Workers(table, reads, pushes, leave)
+    _check_alternation(workers, findings)
+    if not findings.none:
+        return None
+    _check_computed_on(workers, findings)
+    _check_clock_at_the_end(contract, workers, findings)
+    return workers
+
+
+def _grid(
+    contract: Contract, table: Table, kind: Kind, did: str, findings: Findings
+) -> Grid | None:
+    """Return the events of a kind by shard; None if they do not come shard by shard."""
+    shards, at = contract.shards, table.where(kind)
+    owner = table["worker"][at]
+    counts = np.bincount(owner, minlength=contract.workers)
+    if (counts % shards).any():
+        worker = int(np.flatnonzero(counts % shards)[0])
+        findings.on(table, at[owner == worker][-1:]).forbid(
+            READS, f"worker {worker} {did} {counts[worker]} shards, expected a multiple of {shards}"
+        )
+        return None
+    grid = at.reshape(-1, shards)
+    first = grid[:, :1]
+    holds = (grid == first + np.arange(shards)).all(1)
+    holds &= (table["shard"][grid] == np.arange(shards)).all(1)
+    for name in ("clock", "samples"):
+        holds &= (table[name][grid] == table[name][first]).all(1)
+    holds &= (table.real("progress")[grid] == table.real("progress")[first]).all(1)
+    findings.on(table, grid[:, 0]).require(
+        READS,
+        holds,
+        f"worker {{worker}} {did} clock {{clock}} not from shard to shard with one clock",
+        because=[grid[:, 1:]],
+    )
+    return grid
+
+
+def _check_alternation(workers: Workers, findings: Findings) -> None:
+    """Check that reads and pushes alternate, and that a read comes first and last."""
+    table, leaves = workers.table, workers.table.where(Kind.LEAVE)
+    at = np.sort(np.concatenate([workers.reads[:, 0], workers.pushes[:, 0], leaves]))
+    kind, follows = table["kind"][at], same_as_before(table["worker"][at])
+    before = np.where(follows, previous(kind, 0), 0)
+    read = (before == 0) | (before == Kind.PUSH)
+    push = before == Kind.READ
+    leave = (before == 0) | (before == Kind.READ)  # one without data never reads
+    holds = np.select([kind == Kind.READ, kind == Kind.PUSH], [read, push], leave)
+    findings.on(table, at).require(
+        READS,
+        holds,
+        "worker {worker} has {kind} of clock {clock} after {before}",
+        before=lambda i: Kind(int(before[i])).name if before[i] else "nothing",
+        because=[np.where(follows, previous(at, -1), -1)],
+    )
+
+
+def _check_computed_on(workers: Workers, findings: Findings) -> None:
+    """Check that a gradient is of the clock and the versions that were read just before."""
+    table, pushes = workers.table, workers.pushes
+    # Reads and pushes alternate, so the last read before a push in the table is its worker's own.
+    of = np.searchsorted(workers.reads[:, 0], pushes[:, 0]) - 1
+    read = workers.reads[of] if len(pushes) else pushes
+    rows = np.arange(len(pushes))
+    for name in ("clock", "version"):
+        said, was = table[name][pushes], table[name][read]
+        shard = (said != was).argmax(1)  # the first one that differs, if any does
+        findings.on(table, pushes[rows, shard]).require_equal(
+            READS,
+            said[rows, shard],
+            was[rows, shard],
+            f"worker {{worker}} pushed a gradient of {name} {{said}} to shard {{shard}}, but had "
+            f"read {name} {{due}}",
+            because=[read[rows, shard]],
+        )
+    rank, _ = rank_in_group(table["worker"][workers.reads[:, 0]], len(workers.leave))
+    first = workers.reads[rank == 0]
+    zero = np.ones(first.shape, bool)
+    for name in ("clock", "version", "tau"):
+        zero &= table[name][first] == 0
+    findings.on(table, first[:, 0]).require(
+        READS, np.all(zero, axis=1), "worker {worker} begins with what is not version 0 at clock 0"
+    )
+
+
+def _check_clock_at_the_end(contract: Contract, workers: Workers, findings: Findings) -> None:
+    """Check that a worker leaves with the clock that it was given last."""
+    table, reads = workers.table, workers.reads[:, 0]
+    clock = np.zeros(contract.workers, np.int64)
+    clock[table["worker"][reads]] = table["clock"][reads]  # the last one stays
+    gone = np.flatnonzero(workers.leave < len(table))
+    at = workers.leave[gone]
+    findings.on(table, at).require_equal(
+        MEMBERSHIP,
+        table["clock"][at],
+        clock[gone],
+        "worker {worker} leaves at clock {said}, expected {due}",
+    )

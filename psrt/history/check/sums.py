@@ -1,0 +1,318 @@
+"""Modes without servers: every worker in every sum, the same order, the same result; averages.
+
+Sources of local SGD: Stich, ICLR 2019 (1805.09767); post-local, Lin et al., ICLR 2020 (1808.07217).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psrt.history.check.contract import Contract
+from psrt.history.check.findings import Findings
+from psrt.history.check.rules import AVERAGING, CAUSALITY, MEMBERSHIP, SUMS
+from psrt.history.check.steps import check_local_steps, check_silence
+from psrt.history.check.table import (
+    Bools,
+    Floats,
+    Grid,
+    Ints,
+    Table,
+    previous,
+    rank_in_group,
+    same_as_before,
+)
+from psrt.history.events import PRESENT, Kind
+
+#: By how much a duration, which is a float32, may be off.
+_FLOAT32 = 1e-6
+
+
+def check_sums(contract: Contract, table: Table, leave: Ints, findings: Findings) -> Grid | None:
+    """Check the workers of a mode without servers.
+
+    Returns:
+        Positions of their parts, by worker and sum; none in serial runs, and None if the workers'
+        sums do not match.
+    """
+    check_local_steps(contract, table, leave, findings)
+    check_silence(table, leave, table.are(Kind.REDUCE, Kind.REDUCED), findings)
+    _check_clock_at_the_end(contract, table, leave, findings)
+    if contract.mode.single:
+        return np.zeros((1, 0), np.int64)
+    parts = table.where(Kind.REDUCE)
+    rounds = _rounds(contract, table, parts, findings)
+    if rounds is None or not findings.none:
+        return None
+    _check_parts(contract, table, rounds, leave, findings)
+    _check_results(contract, table, rounds, findings)
+    _check_causality(contract, table, rounds, findings)
+    trained = parts[table["flag"][parts] & PRESENT > 0]
+    if contract.mode.averages:
+        check_averaging(contract, table, trained, leave, findings)
+    else:
+        _check_step_by_step(table, table.where(Kind.STEP), trained, findings)
+    return rounds
+
+
+def count_updates(table: Table, rounds: Grid) -> int:
+    """Return the number of updates that the workers of a mode without servers made."""
+    if not rounds.size:
+        return int((table["samples"][table.where(Kind.STEP)] > 0).sum())
+    return int((table.real("weight")[rounds].sum(0) > 0).sum())
+
+
+def _check_clock_at_the_end(
+    contract: Contract, table: Table, leave: Ints, findings: Findings
+) -> None:
+    """Check that a worker leaves with the number of its sums, or of its steps."""
+    counted = table.are(Kind.STEP) & (np.arange(len(table)) < leave[table["worker"]])
+    if contract.mode.averages:
+        counted = table.are(Kind.REDUCE) & (table["flag"] > 0)
+    made = np.bincount(table["worker"][counted], minlength=contract.workers)
+    findings.on(table, leave).require_equal(
+        MEMBERSHIP,
+        table["clock"][leave],
+        made,
+        "worker {worker} leaves at clock {said}, expected {due}",
+    )
+
+
+def _rounds(contract: Contract, table: Table, parts: Ints, findings: Findings) -> Grid | None:
+    """Return each worker's part in each sum, by worker and round; None if they do not match.
+
+    A worker does nothing between its part and the end of the sum, so the two are neighbours.
+    """
+    ends, workers = table.where(Kind.REDUCED), contract.workers
+    findings.on(table, parts).require(
+        SUMS,
+        np.isin(parts + 1, ends, assume_unique=True),
+        "worker {worker} began a sum and has no end of it",
+    )
+    findings.on(table, ends).require(
+        SUMS,
+        np.isin(ends - 1, parts, assume_unique=True),
+        "worker {worker} ended a sum that it had not begun",
+    )
+    counts = np.bincount(table["worker"][parts], minlength=workers)
+    if counts.min() != counts.max():
+        few, many = int(counts.argmin()), int(counts.argmax())
+        extra = parts[table["worker"][parts] == many][counts[few] :]
+        findings.on(table, extra).forbid(
+            SUMS, f"worker {many} took part in {counts[many]} sums, worker {few} in {counts[few]}"
+        )
+        return None
+    return parts.reshape(workers, -1)
+
+
+def _check_parts(
+    contract: Contract, table: Table, rounds: Grid, leave: Ints, findings: Findings
+) -> None:
+    """Check what each worker brings, and that it is present until it leaves."""
+    at = rounds.ravel()
+    owner, samples, clock = table["worker"][at], table["samples"][at], table["clock"][at]
+    weight, trains = table.real("weight")[at], at < leave[owner]
+    findings.on(table, at).require(
+        SUMS,
+        (table["flag"][at] > 0) == trains,
+        "worker {worker} takes part as {what} it has left",
+        what=lambda i: "absent, before" if trains[i] else "present, after",
+        because=[leave[owner]],
+    )
+    full = contract.batch_size * contract.local_steps
+    due = (samples > 0) if contract.workers == 1 else samples / full
+    right = weight == np.asarray(due).astype(np.float32)
+    findings.on(table, at).require(
+        SUMS,
+        right & (trains | (samples == 0)),
+        f"worker {{worker}} brings weight {{weight:g}} for {{samples}} samples, of which {full} "
+        "weigh 1",
+    )
+    number = np.tile(np.arange(rounds.shape[1]), contract.workers)
+    expected = np.where(
+        trains, number if contract.mode.averages else clock, table["clock"][leave[owner]]
+    )
+    findings.on(table, at).require(
+        SUMS,
+        (clock == expected) & (table["clock"][at + 1] == clock),
+        "worker {worker} takes part in sum {number} with clock {clock}, expected {due}",
+        number=number,
+        due=expected,
+    )
+
+
+def _check_results(contract: Contract, table: Table, rounds: Grid, findings: Findings) -> None:
+    """Check that all take the same from each sum, and that all stop after the same one."""
+    ends, wide = rounds + 1, rounds.shape[1]
+    weight, total, rate = (
+        table.real(name)[of] for name, of in (("weight", rounds), ("weight", ends), ("rate", ends))
+    )
+    due = weight.sum(0)
+    same = np.abs(total - due) <= _FLOAT32 * contract.workers * due
+    same &= (total == total[0]) & ((total > 0) == (due > 0))
+    same &= (rate == rate[0]) & ((rate > 0) <= (due > 0))
+    training = (table["flag"][rounds] > 0).sum(0)
+    present: Bools = training > 0
+    same &= (table["flag"][ends] > 0) == present
+    number = np.tile(np.arange(wide), contract.workers)
+    findings.on(table, ends.ravel()).require(
+        SUMS,
+        same.ravel(),
+        "worker {worker} took weight {weight:g}, rate {rate:g} and {rest} training from sum "
+        "{number}, of weight {due:g} and {training} who train; worker 0 took {total:g} and "
+        "{first:g}",
+        rest=lambda i: "somebody" if table["flag"][ends.flat[i]] else "nobody",
+        number=number,
+        due=due[number],
+        training=training[number],
+        total=total[0, number],
+        first=rate[0, number],
+        because=[rounds[:8].T[number]],
+    )
+    updates = np.cumsum(due > 0)
+    before = previous(updates, 0)
+    right = (table["version"][rounds] == before) & (table["version"][ends] == updates)
+    findings.on(table, ends.ravel()).require(
+        SUMS,
+        right.ravel(),
+        "worker {worker} goes from version {start} to {version} in sum {number}, expected "
+        "{before} to {updates}",
+        start=table["version"][rounds].ravel(),
+        number=number,
+        before=before[number],
+        updates=updates[number],
+    )
+    # All stop together: in the first sum in which nobody trains any more.
+    last = np.arange(wide) == wide - 1 if contract.workers > 1 else np.zeros(wide, bool)
+    findings.on(table, rounds[0]).require(
+        SUMS,
+        present != last,
+        f"sum {{number}} of {wide} has {{who}} who trains; the last one only should have nobody",
+        number=number,
+        who=lambda i: "somebody" if present[i] else "nobody",
+    )
+
+
+def _check_causality(contract: Contract, table: Table, rounds: Grid, findings: Findings) -> None:
+    """Check that no worker takes a sum before all have brought their part.
+
+    A part is in a sum from where it is written down as ready. But where nobody brings anything,
+    only the weights are summed, which were sent before; and where sums overlap with computing, the
+    last bucket may be under way before that. In virtual time both are known to have begun after
+    the step itself has; by real clocks nothing can be said of them.
+    """
+    if not contract.one_clock:
+        return
+    times, seconds = table.real("time"), table.real("seconds")
+    ready, step = times[rounds], np.maximum(rounds - 1, 0)
+    before = contract.ahead | (table.real("weight")[rounds].sum(0) == 0)
+    if contract.simulated:
+        own = (table["kind"][step] == Kind.STEP) & (table["flag"][rounds] > 0)
+        own &= not contract.mode.averages
+        begun = times[step] - seconds[step] * (1 + _FLOAT32) - _FLOAT32
+        ready = np.where(own & before, begun, ready)
+    else:
+        ready = np.where(before, -np.inf, ready)
+    last = ready.argmax(0)
+    number = np.tile(np.arange(rounds.shape[1]), contract.workers)
+    findings.on(table, (rounds + 1).ravel()).require(
+        CAUSALITY,
+        (times[rounds + 1] >= ready.max(0)).ravel(),
+        "worker {worker} took sum {number} before worker {last} had brought its part",
+        number=number,
+        last=last[number],
+        because=[rounds[last, np.arange(len(last))][number]],
+    )
+
+
+def _check_step_by_step(table: Table, steps: Ints, trained: Ints, findings: Findings) -> None:
+    """Check that each step is shared at once, and nothing else is."""
+    findings.on(table, steps).require(
+        SUMS,
+        np.isin(steps + 1, trained, assume_unique=True),
+        "worker {worker} did not share its step {clock}",
+    )
+    step = np.maximum(trained - 1, 0)
+    holds = (table["kind"][step] == Kind.STEP) & (table["worker"][step] == table["worker"][trained])
+    for name in ("clock", "samples"):
+        holds &= table[name][step] == table[name][trained]
+    holds &= table.real("progress")[step] == table.real("progress")[trained]
+    findings.on(table, trained).require(
+        SUMS,
+        holds,
+        "worker {worker} shares clock {clock}, which is not the step that it has made",
+        because=[step],
+    )
+
+
+def check_averaging(
+    contract: Contract, table: Table, averages: Ints, leave: Ints, findings: Findings
+) -> None:
+    """Check every average against the steps before it.
+
+    Args:
+        contract: of the run.
+        table: events of all workers, worker after worker; steps are counted right.
+        averages: positions of the first event of each average, in ascending order.
+        leave: by worker, position of its LEAVE, the number of events where it died.
+        findings: takes what is wrong.
+    """
+    steps = table.where(Kind.STEP)
+    owner, progress = table["worker"][steps], table.real("progress")[steps]
+    last = np.append(owner[1:] != owner[:-1], True)[: len(owner)]
+    due = _due(contract, owner, progress) | last
+    mine = table["worker"][averages]
+    of = np.searchsorted(steps, averages) - 1  # the step before each, in the table
+    has_step = (of >= 0) & (owner[of] == mine) if len(steps) else np.zeros(len(averages), bool)
+    findings.on(table, averages).require(
+        AVERAGING, has_step, "worker {worker} averages before it has made a step"
+    )
+    made = np.bincount(of[has_step], minlength=len(steps))
+    died = last & (leave[owner] == len(table))
+    findings.on(table, steps).require(
+        AVERAGING,
+        (made == due) | (died & (made == 0)),
+        "worker {worker} averaged {made} times after step {clock} at epoch {progress:g}, expected "
+        f"{{due:d}}; the period is {contract.local_steps}, and 1 before epoch "
+        f"{contract.post_local_epoch:g}",
+        made=made,
+        due=due,
+    )
+    if findings.none:
+        _check_terms(table, steps, averages, of, findings)
+
+
+def _due(contract: Contract, owner: Ints, progress: Floats) -> Bools:
+    """Tell after which steps an average is due, but for what is left over at the end.
+
+    Progress never goes back, so the steps with a period of 1 come first; from there on it is every
+    H-th step.
+    """
+    rank, starts = rank_in_group(owner, int(owner.max(initial=-1)) + 1)
+    early = progress < contract.post_local_epoch
+    before = np.concatenate([[0], np.cumsum(early)])
+    stops = np.append(starts[1:], len(owner))
+    early_steps = (before[stops] - before[starts])[owner]
+    since = rank - early_steps + 1
+    due: Bools = early | ((since > 0) & (since % contract.local_steps == 0))
+    return due
+
+
+def _check_terms(table: Table, steps: Ints, averages: Ints, of: Ints, findings: Findings) -> None:
+    """Check that an average weighs a worker by its samples since the one before."""
+    # Samples up to a step, all workers together: the difference of two is what lies between.
+    counted = np.concatenate([[0], np.cumsum(table["samples"][steps])])
+    total = counted[of + 1]
+    again = same_as_before(table["worker"][averages])
+    begins = ~same_as_before(table["worker"][steps])
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(steps)), 0))  # its worker's
+    since = total - np.where(again, previous(total, 0), counted[first[of]])
+    said, was = table.real("progress")[averages], table.real("progress")[steps[of]]
+    findings.on(table, averages).require(
+        AVERAGING,
+        (table["samples"][averages] == since) & (said == was),
+        "worker {worker} averages as for {samples} samples at epoch {progress:g}, it has had "
+        "{since} since its last average and was at {was:g}",
+        since=since,
+        was=was,
+        because=[steps[of]],
+    )

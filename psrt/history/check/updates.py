@@ -1,0 +1,372 @@
+"""What became of each push: in which update it is, or why in none; what an update is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from psrt.history.check.alternation import Shard
+from psrt.history.check.contract import Contract
+from psrt.history.check.findings import Findings
+from psrt.history.check.rules import FIFO, GAPS, ONCE, ORDER, QUORUM, ROUND, SAVED, STALENESS
+from psrt.history.check.table import Bools, Ints, previous, repeats, same_as_before
+from psrt.history.events import LATE, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class PushOutcomes:
+    """Columns beside ``ReceivedPushes``; a position is the number of events where it never was."""
+
+    #: Whether it waits for an update, and whether it is too stale for one.
+    waits: Bools
+    late: Bools
+    #: Where it was applied, dropped, saved.
+    applied: Ints
+    dropped: Ints
+    saved: Ints
+
+
+def check_updates(contract: Contract, shard: Shard, findings: Findings) -> PushOutcomes:
+    """Check every push and every update of a shard."""
+    outcomes = _outcomes(contract, shard, findings)
+    _check_used_once(shard, outcomes, findings)
+    _check_drops(contract, shard, outcomes, findings)
+    _check_staleness(shard, findings)
+    _check_gaps(contract, shard, outcomes, findings)
+    _check_saved(contract, shard, outcomes, findings)
+    _check_order(contract, shard, outcomes, findings)
+    _check_quorum(contract, shard, outcomes, findings)
+    return outcomes
+
+
+def _outcomes(contract: Contract, shard: Shard, findings: Findings) -> PushOutcomes:
+    pushes = shard.pushes
+    late = np.zeros(len(pushes), bool) if contract.late is None else pushes.met > contract.late
+    late &= ~pushes.asks
+    waits = ~pushes.asks & ~late & (contract.rounds | (pushes.samples > 0))
+    applied = _uses(shard, Kind.APPLY, "applied", findings)
+    dropped = _uses(shard, Kind.DROP, "dropped", findings)
+    saved = _uses(shard, Kind.SAVE, "saved", findings)
+    return PushOutcomes(waits, late, applied, dropped, saved)
+
+
+def _uses(shard: Shard, kind: Kind, did: str, findings: Findings) -> Ints:
+    """Return where each push met an event of a kind, after checking that there is one at most."""
+    table, pushes = shard.table, shard.pushes
+    who = f"shard {{shard}} {did} the gradient of worker {{worker}} at clock {{clock}}"
+    at = table.where(kind)
+    at = at[table["worker"][at] >= 0]
+    of = shard.find_push(at)
+    came = (of >= 0) & (pushes.at[of] < at) if len(pushes) else np.zeros(len(at), bool)
+    findings.on(table, at).require(ONCE, came, f"{who}, which had not come")
+    at, of = at[came], of[came]
+    found = np.full(len(pushes), len(table))
+    found[of[::-1]] = at[::-1]  # the first one stays
+    findings.on(table, at).require(
+        ONCE, ~repeats(of), f"{who} again", because=[pushes.at[of], found[of]]
+    )
+    if kind != Kind.SAVE:
+        same = table["samples"][at] == pushes.samples[of]
+        same &= table.real("progress")[at] == table.real("progress")[pushes.at[of]]
+        findings.on(table, at).require(
+            ONCE, same, f"{who}, but with other samples or progress", because=[pushes.at[of]]
+        )
+    return found
+
+
+def _check_used_once(shard: Shard, outcomes: PushOutcomes, findings: Findings) -> None:
+    """Check that no gradient is lost, none is used in two ways, and what is none is not used."""
+    pushes, end = shard.pushes, len(shard.table)
+    applied, dropped = outcomes.applied < end, outcomes.dropped < end
+    empty = ~outcomes.waits & ~(outcomes.late & (pushes.samples > 0))
+    reasons = [outcomes.applied, outcomes.dropped, pushes.reply]
+    for wrong, text in (
+        (applied & dropped, "both applied and dropped clock {clock} of worker {worker}"),
+        (
+            empty & (applied != dropped),
+            "used clock {clock} of worker {worker}, which had no gradient",
+        ),
+        (
+            ~empty & ~applied & ~dropped,
+            "received clock {clock} of worker {worker} and neither applied nor dropped it",
+        ),
+    ):
+        findings.on(shard.table, pushes.at).require(
+            ONCE, ~wrong, f"shard {{shard}} {text}", because=reasons
+        )
+
+
+def _check_drops(
+    contract: Contract, shard: Shard, outcomes: PushOutcomes, findings: Findings
+) -> None:
+    """Check that a push is dropped there and then, for being late or for its worker's death."""
+    pushes, table, end = shard.pushes, shard.table, len(shard.table)
+    i = np.flatnonzero(outcomes.dropped < end)
+    at = outcomes.dropped[i]
+    flag, message, left = table["flag"][at], shard.message[at], shard.left[pushes.worker[i]]
+    gone = np.where(left < end, shard.message[np.minimum(left, end - 1)], -1)
+    lost = outcomes.waits[i] & (pushes.reply[i] == end) & (message == gone)
+    late = outcomes.late[i] & (message == pushes.message[i])
+    findings.on(table, at).require(
+        ONCE,
+        np.where(flag == LATE, late, lost),
+        "shard {shard} dropped clock {clock} of worker {worker} as {reason}, with staleness "
+        "{met}: its mode has no reason for that",
+        reason=lambda j: "late" if flag[j] == LATE else "lost",
+        met=pushes.met[i],
+        because=[pushes.at[i], left],
+    )
+    i = np.flatnonzero(outcomes.late)
+    at = outcomes.applied[i]
+    findings.on(table, np.minimum(at, end - 1)).require(
+        ONCE,
+        at == end,
+        f"shard {{shard}} applied clock {{clock}} of worker {{worker}} of staleness {{met}}, the "
+        f"most is {contract.late}",
+        met=pushes.met[i],
+        because=[pushes.at[i]],
+    )
+    # What was never saved lies where its worker, now dead, may have been writing.
+    i = np.flatnonzero(outcomes.waits & (outcomes.applied < end) & (outcomes.saved == end))
+    left = shard.left[pushes.worker[i]]
+    findings.on(table, outcomes.applied[i]).require(
+        ONCE,
+        outcomes.applied[i] < left,
+        "shard {shard} applied clock {clock} of worker {worker}, which had left before and whose "
+        "gradient was not saved",
+        because=[pushes.at[i], left],
+    )
+
+
+def _check_staleness(shard: Shard, findings: Findings) -> None:
+    """Check τ of what was applied or dropped."""
+    pushes, table = shard.pushes, shard.table
+    at = table.where(Kind.APPLY, Kind.DROP)
+    of = shard.find_push(at)
+    at, of = at[of >= 0], of[of >= 0]
+    read = pushes.version[of]
+    # An APPLY is part of the version that it makes, and met the one before.
+    met = shard.version[at] - (table["kind"][at] == Kind.APPLY)
+    findings.on(table, at).require_equal(
+        STALENESS,
+        table["tau"][at],
+        met - read,
+        "shard {shard} recorded staleness {said} for clock {clock} of worker {worker}, computed "
+        "on version {read}, which met version {met}: it is {due}",
+        read=read,
+        met=met,
+        because=[pushes.at[of]],
+    )
+    drops = np.flatnonzero(table["kind"][at] == Kind.DROP)
+    at, of = at[drops], of[drops]
+    findings.on(table, at).require_equal(
+        STALENESS,
+        table["version"][at],
+        pushes.version[of],
+        "shard {shard} recorded version {said} for a push that was computed on version {due}",
+        because=[pushes.at[of]],
+    )
+
+
+def _check_gaps(
+    contract: Contract, shard: Shard, outcomes: PushOutcomes, findings: Findings
+) -> None:
+    """Check how far parameters moved between a read and the use of its gradient.
+
+    A gradient is used when it is saved, else when it is applied. If the shard still had the
+    version then that had been read, its parameters cannot have moved.
+    """
+    pushes, table, end = shard.pushes, shard.table, len(shard.table)
+    i = np.flatnonzero(outcomes.applied < end)
+    at, saved = outcomes.applied[i], outcomes.saved[i]
+    gap = table.real("gap")[at]
+    met = np.where(saved < end, shard.version[np.minimum(saved, end - 1)], shard.version[at] - 1)
+    moved = met > pushes.version[i]
+    if not contract.mode.is_stale:
+        findings.on(table, at).require(
+            GAPS,
+            np.isnan(gap),
+            "shard {shard} measured a gap of {gap:g} of worker {worker} at clock {clock}, where "
+            "nothing moves between a read and its update",
+        )
+        return
+    findings.on(table, at).require(
+        GAPS,
+        np.isnan(gap) | moved | (gap == 0),
+        "shard {shard} measured a gap of {gap:g} of worker {worker} at clock {clock}, although "
+        "its version was still {met}, which had been read",
+        met=met,
+        because=[pushes.at[i]],
+    )
+
+
+def _check_saved(
+    contract: Contract, shard: Shard, outcomes: PushOutcomes, findings: Findings
+) -> None:
+    """Check that a gradient was saved if its worker could overwrite it before it was applied."""
+    pushes, table, end = shard.pushes, shard.table, len(shard.table)
+    # In all modes but softsync a worker never goes on so early; that is a rule of its own.
+    needs = outcomes.waits & (pushes.reply < outcomes.applied) & (pushes.reply < end)
+    needs &= not contract.reads_its_writes
+    saved = outcomes.saved < end
+    in_time = saved & (outcomes.saved < pushes.reply)
+    in_time &= shard.message[np.minimum(outcomes.saved, end - 1)] == pushes.message
+    findings.on(table, np.where(needs, pushes.reply, 0)).require(
+        SAVED,
+        ~needs | in_time,
+        "shard {shard} let worker {worker} go on, whose gradient of clock {of} was neither "
+        "applied nor saved",
+        of=pushes.clock,
+        because=[pushes.at, outcomes.saved, outcomes.applied],
+    )
+    findings.on(table, np.where(saved, outcomes.saved, 0)).require(
+        SAVED,
+        ~saved | needs,
+        "shard {shard} saved clock {clock} of worker {worker}, which did not go on before it was "
+        "applied",
+        because=[pushes.at, outcomes.applied, pushes.reply],
+    )
+    # A saved gradient is in a sum already, which is the first term of its update.
+    i = np.flatnonzero(outcomes.applied < end)
+    i = i[np.argsort(outcomes.applied[i], kind="stable")]
+    at = outcomes.applied[i]
+    same = same_as_before(table["version"][at])
+    findings.on(table, at).require(
+        SAVED,
+        ~(same & saved[i] & ~previous(saved[i], True)),
+        "shard {shard} summed the saved gradient of clock {clock} of worker {worker} after one "
+        "that was not saved",
+        because=[previous(at, -1)],
+    )
+
+
+def _check_order(
+    contract: Contract, shard: Shard, outcomes: PushOutcomes, findings: Findings
+) -> None:
+    """Check the order of a worker's gradients, and of all that are summed in an update."""
+    pushes, table = shard.pushes, shard.table
+    i = np.flatnonzero(outcomes.applied < len(table))
+    at = outcomes.applied[i]
+    # Pushes are sorted by worker and clock, so positions must ascend within a worker.
+    same = same_as_before(pushes.worker[i])
+    findings.on(table, at).require(
+        FIFO,
+        ~same | (np.diff(at, prepend=-1) > 0),
+        "shard {shard} applied clock {clock} of worker {worker} before its clock {before}",
+        before=previous(pushes.clock[i], -1),
+        because=[previous(at, -1)],
+    )
+    i = i[np.argsort(at, kind="stable")]
+    at = outcomes.applied[i]
+    same = same_as_before(table["version"][at])
+    before = previous(pushes.worker[i], -1)
+    if not contract.rounds:
+        findings.on(table, at).require(
+            ORDER,
+            ~same | (np.diff(pushes.at[i], prepend=-1) > 0),
+            "shard {shard} summed clock {clock} of worker {worker} after a gradient of worker "
+            "{before} that arrived later, expected the order of arrival",
+            before=before,
+            because=[previous(at, -1), pushes.at[i]],
+        )
+        return
+    findings.on(table, at).require_equal(
+        ROUND,
+        pushes.clock[i],
+        table["version"][at] - 1,
+        "shard {shard} made version {version} out of a gradient of round {said}, of worker "
+        "{worker}",
+        because=[pushes.at[i]],
+    )
+    findings.on(table, at).require(
+        ORDER,
+        ~same | (pushes.worker[i] > before),
+        "shard {shard} summed worker {worker} after worker {before} in round {clock}, expected "
+        "the order of workers",
+        before=before,
+        because=[previous(at, -1)],
+    )
+
+
+def _check_quorum(
+    contract: Contract, shard: Shard, outcomes: PushOutcomes, findings: Findings
+) -> None:
+    """Check that every update has enough gradients, and after every message that none is due."""
+    table = shard.table
+    # What there is after each event: running sums of what each event adds and takes away.
+    live = contract.workers - np.cumsum(table.are(Kind.LEFT))
+    pending = _pending(shard, outcomes)
+    stuck = _stuck(shard, outcomes)
+    _check_sizes(contract, shard, live, pending, stuck, findings)
+    ends = np.flatnonzero(np.diff(shard.message, append=len(table)) > 0)
+    need = np.where(live[ends] > 0, contract.quorum(live[ends]), 1)
+    findings.on(table, ends).require(
+        QUORUM,
+        pending[ends] < need,
+        "shard {shard} has {waits} gradients and {live} live workers, and makes no update; its "
+        "mode needs {need}",
+        waits=pending[ends],
+        live=live[ends],
+        need=need,
+    )
+    # Nobody can be expected to push any more where each has pushed and has no answer.
+    findings.on(table, ends).require(
+        QUORUM,
+        (stuck[ends] < live[ends]) | (live[ends] == 0),
+        "shard {shard} lets all of its {live} live workers wait",
+        live=live[ends],
+    )
+
+
+def _check_sizes(
+    contract: Contract, shard: Shard, live: Ints, pending: Ints, stuck: Ints, findings: Findings
+) -> None:
+    """Check of how many gradients each update is made."""
+    table, heads = shard.table, shard.updates
+    applied = np.cumsum(table.are(Kind.APPLY) & (table["worker"] >= 0))
+    before = np.maximum(heads - 1, 0)  # an update is never the first event
+    size = np.diff(np.append(applied[before], applied[-1:])) if len(heads) else heads
+    there, alive = pending[before], live[before]
+    findings.on(table, heads).require_equal(
+        QUORUM,
+        size,
+        there,
+        "shard {shard} made version {version} out of {said} gradients when {due} were there",
+    )
+    need = contract.quorum(alive)
+    # Those who are left have all come: fewer than a quorum will have to do.
+    nobody_comes = (alive == 0) & (size > 0)
+    if contract.rounds:
+        nobody_comes |= (alive > 0) & (stuck[before] == alive)
+    findings.on(table, heads).require(
+        QUORUM,
+        ((size >= need) & (size > 0)) | nobody_comes,
+        "shard {shard} made version {version} out of {size} gradients with {alive} live workers, "
+        "expected {need}",
+        size=size,
+        alive=alive,
+        need=need,
+    )
+
+
+def _pending(shard: Shard, outcomes: PushOutcomes) -> Ints:
+    """Return the number of gradients that wait for an update after each event."""
+    change = np.zeros(len(shard.table), np.int64)
+    change[shard.pushes.at[outcomes.waits]] = 1
+    change[shard.table.are(Kind.APPLY) & (shard.table["worker"] >= 0)] = -1
+    lost = outcomes.waits & (outcomes.dropped < len(shard.table))
+    change[outcomes.dropped[lost]] = -1
+    return np.cumsum(change)
+
+
+def _stuck(shard: Shard, outcomes: PushOutcomes) -> Ints:
+    """Return the number of live workers that wait for an answer that only others can set off."""
+    pushes, end = shard.pushes, len(shard.table)
+    change = np.zeros(end, np.int64)
+    # What an update must answer: a gradient that is due, or a wish for a version still to come.
+    bound = outcomes.waits | (pushes.asks & (pushes.clock > shard.version[pushes.at]))
+    change[pushes.at[bound]] = 1
+    over = np.minimum(pushes.reply, shard.left[pushes.worker])[bound]
+    change[over[over < end]] = -1
+    return np.cumsum(change)

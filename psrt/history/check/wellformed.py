@@ -1,0 +1,134 @@
+"""Whether each event by itself is possible. Every other rule relies on this one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psrt.history.check.contract import Contract
+from psrt.history.check.findings import EventRef, Findings, Reasons
+from psrt.history.check.rules import FIELDS
+from psrt.history.check.table import Bools, Ints, Table
+from psrt.history.events import LATE, LOST, PRESENT, Kind
+
+#: Kinds between a worker and a shard, and among the workers alone.
+_SERVED = (Kind.READ, Kind.PUSH)
+_UNSERVED = (Kind.REDUCE, Kind.REDUCED)
+#: Kinds whose ``clock``, and whose ``version``, counts something.
+_CLOCKED = (
+    *_SERVED,
+    *_UNSERVED,
+    Kind.STEP,
+    Kind.LEAVE,
+    *(Kind.RECEIVE, Kind.SAVE, Kind.DROP, Kind.REPLY, Kind.LEFT),
+)
+_VERSIONED = (
+    *_SERVED,
+    *_UNSERVED,
+    *(Kind.RECEIVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.FINAL),
+)
+
+
+def check_events(contract: Contract, tables: list[Table], findings: Findings) -> None:
+    """Check every event of these tables."""
+    most = sum(map(len, tables))
+    for table in tables:
+        findings.count(FIELDS, len(table))
+        _check_counts(table, most, findings)
+        _check_numbers(table, findings)
+        _check_flags(table, findings)
+        _check_places(contract, table, findings)
+
+
+def check_times(table: Table, owner: str | None, findings: Findings) -> None:
+    """Check that timestamps are numbers and never decrease.
+
+    Args:
+        table: events, of one clock where there is no ``owner``.
+        owner: the column that says by whose clock an event is; its events come together.
+        findings: takes what is wrong.
+    """
+    times = table.real("time")
+    wrong = np.flatnonzero(~np.isfinite(times))
+    if len(wrong):
+        ref = EventRef(table, int(wrong[0]))  # nan is neither before nor after anything
+        findings.missing(FIELDS, f"{table.value('kind', ref.at)} at time {ref.time}", ref)
+        return
+    back = np.zeros(len(times), bool)
+    back[1:] = times[1:] < times[:-1]
+    if owner is not None:
+        back[1:] &= table[owner][1:] == table[owner][:-1]
+    before = np.arange(-1, len(times) - 1)
+    _require(
+        findings,
+        table,
+        ~back,
+        "at {time:.6f} s, after one at {before:.6f} s",
+        because=[before],
+        before=times[before],
+    )
+
+
+def _check_counts(table: Table, most: int, findings: Findings) -> None:
+    """Check that what counts something is a count: it took at least an event each."""
+    applied = table.are(Kind.APPLY)
+    by_worker = applied & (table["worker"] >= 0)  # an update out of nothing has no clock
+    for name, low, when in (
+        ("clock", 0, table.are(*_CLOCKED) | by_worker),
+        ("version", np.where(applied, 1, 0), table.are(*_VERSIONED)),
+        ("tau", 0, table.are(Kind.APPLY, Kind.DROP)),
+    ):
+        holds = ~when | ((table[name] >= low) & (table[name] <= most))
+        _require(findings, table, holds, f"{name} {{{name}}} in a history of {most} events")
+
+
+def _check_numbers(table: Table, findings: Findings) -> None:
+    for name in ("progress", "rate", "weight", "seconds"):
+        column = table.real(name)
+        holds = np.isfinite(column) & (column >= 0)
+        _require(findings, table, holds, f"{name} {{{name}}}, expected a number from 0 on")
+    # nan says that the gap was not measured.
+    _require(findings, table, ~(table.real("gap") < 0), "gap {gap}, expected at least 0")
+    _require(findings, table, table["samples"] >= 0, "{samples} samples")
+
+
+def _check_flags(table: Table, findings: Findings) -> None:
+    flag = table["flag"]
+    holds = np.where(table.are(*_UNSERVED), flag <= PRESENT, flag == 0)
+    holds = np.where(table.are(Kind.DROP), (flag == LATE) | (flag == LOST), holds)
+    _require(findings, table, holds, "flag {flag}, which has no meaning there")
+
+
+def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
+    """Check that workers and shards are those of the run, and kinds those of its mode."""
+    shard, worker, clock = table["shard"], table["worker"], table["clock"]
+    applied = table.are(Kind.APPLY)
+    anybody = applied | table.are(Kind.FINAL)
+    holds = (worker < contract.workers) & ((worker >= 0) | anybody)
+    holds &= ~applied | ((worker < 0) == (clock < 0)) & (clock >= -1)
+    _require(findings, table, holds, "of worker {worker} at clock {clock}")
+    served = contract.shards > 0
+    needs_shard = table.are(*_SERVED) | (table.are(Kind.FINAL) & served)
+    holds = ~needs_shard | ((shard >= 0) & (shard < contract.shards))
+    _require(findings, table, holds, f"of shard {{shard}} of {contract.shards}")
+    strange = table.are(*(_UNSERVED if served else _SERVED))
+    if served and not contract.mode.averages:
+        strange |= table.are(Kind.STEP)
+    if contract.mode.single:
+        strange |= table.are(*_UNSERVED)
+    _require(findings, table, ~strange, f"which mode {contract.mode.name} does not have")
+
+
+def _require(
+    findings: Findings,
+    table: Table,
+    holds: Bools,
+    text: str,
+    *,
+    because: tuple[Reasons, ...] | list[Reasons] = (),
+    **values: Ints | object,
+) -> None:
+    """Ask of all events of a table, which are counted once for all that is asked."""
+    everywhere = np.arange(len(table))
+    findings.on(table, everywhere).require(
+        FIELDS, holds, f"{{kind}} {text}", because=because, counts=False, **values
+    )

@@ -1,0 +1,278 @@
+"""Rates, batches, ends, sums and summaries of runs on data: what is told must follow from the rest.
+
+Each way to go wrong leaves a history that contradicts itself nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import psrt
+from psrt.config import TrainConfig
+from psrt.history import Kind, read_history
+from psrt.history.check import Findings, check, contract_of
+from psrt.history.check.rules import table
+from psrt.history.check.run import check_run
+from psrt.history.check.summary import SummaryCheck
+from psrt.job.virtual import Scenario, run_in_virtual_time
+from psrt.optim import Schedule
+from psrt.optim.schedule import SCHEDULES
+from psrt.optim.staleness import Exponential, Inverse, Power
+from psrt.runtime.worker import Worker
+
+#: Modes by name: knobs beyond the usual, and whether there are servers.
+MODES = {
+    "serial": {"mode": "serial"},
+    "allreduce": {"mode": "allreduce"},
+    "allreduce, one bucket": {"mode": "allreduce", "overlap": False},
+    "local-sgd": {"mode": "local-sgd", "local_steps": 2},
+    "outer": {"mode": "local-sgd", "local_steps": 2, "outer_lr": 0.7, "outer_momentum": 0.9},
+    "outer over servers": {
+        "mode": "local-sgd", "local_steps": 2, "outer_lr": 0.7, "outer_momentum": 0.9,
+        "servers": 2,
+    },
+    "sync": {"mode": "sync", "servers": 2},
+    "backup": {"mode": "sync", "servers": 2, "backup": 1},
+    "async": {"mode": "async", "servers": 2},
+    "inverse": {"mode": "async", "servers": 1, "staleness_rate": "inverse"},
+    "ssp, exponential": {
+        "mode": "ssp", "servers": 1, "staleness": 2, "staleness_rate": "exponential",
+    },
+    "softsync, power": {
+        "mode": "softsync", "servers": 1, "softsync": 2, "staleness_rate": "power",
+    },
+    "gap-aware": {"mode": "async", "servers": 1, "staleness_rate": "gap-aware"},
+}  # fmt: skip
+#: What a schedule may look like over two and a half epochs.
+CURVES = {
+    "constant": {},
+    "warm-up": {"warmup_epochs": 1.0},
+    "step": {"schedule": "step", "decay_epochs": 0.5, "decay_factor": 0.5},
+    "cosine": {"schedule": "cosine", "warmup_epochs": 0.5},
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Record a run on data in virtual time, of batches of which the last is smaller."""
+
+    def made(name, folder="run", *, workers=3, costs=None, **more):
+        knobs = {"servers": 0, "epochs": 2.5, "batch_size": 4, "lr": 0.1, "hidden": ()}
+        knobs |= {"dataset": "synthetic:70x3x2"} | MODES[name] | more
+        out = tmp_path / folder
+        config = TrainConfig(record=True, out=str(out), overwrite=True, **knobs)
+        run_in_virtual_time(config, Scenario(1 if name == "serial" else workers))
+        return out
+
+    return made
+
+
+def violated(outcome, rule):
+    assert not outcome.ok, "nothing was found"
+    assert outcome.violation.rule == rule, "\n".join(outcome.lines())
+    return outcome.violation.text
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_sound_run_is_sound(run, name):
+    for curve, knobs in CURVES.items():
+        outcome = check_run(run(name, **knobs))
+        assert outcome.ok, (curve, *outcome.lines())
+        assert outcome.checked["batches"] > 0
+        assert outcome.checked["rates"] > 0
+        assert outcome.checked["digests"] == 1
+    assert {knobs.get("schedule", "constant") for knobs in CURVES.values()} == set(SCHEDULES)
+
+
+# --- rates --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("name", MODES)
+def test_another_rate_than_the_schedule_says(run, monkeypatch, name, curve):
+    rate = Schedule.rate
+    monkeypatch.setattr(Schedule, "rate", lambda self, progress: 1.01 * rate(self, progress))
+    assert "had rate" in violated(check_run(run(name, **CURVES[curve])), "rates")
+
+
+@pytest.mark.parametrize("name", ["serial", "allreduce", "local-sgd", "sync", "async", "gap-aware"])
+def test_a_warm_up_that_is_left_out(run, monkeypatch, name):
+    monkeypatch.setattr(Schedule, "rate", lambda self, progress: self.peak)
+    violated(check_run(run(name, warmup_epochs=1.0)), "rates")
+
+
+@pytest.mark.parametrize("name", ["inverse", "ssp, exponential", "softsync, power"])
+def test_staleness_that_nobody_heeds_while_a_schedule_moves_on(run, monkeypatch, name):
+    for kind in (Inverse, Power, Exponential):
+        monkeypatch.setattr(kind, "scale", lambda self, staleness: 1.0)
+    violated(check_run(run(name, **CURVES["cosine"])), "rates")
+
+
+@pytest.mark.parametrize("name", ["outer", "outer over servers"])
+def test_an_outer_rate_that_is_none(run, name):
+    out = run(name)
+    history = read_history(out)
+    for events in (*history.workers, *history.shards):
+        kind = Kind.APPLY if history.shards else Kind.REDUCED
+        events["rate"][(events["kind"] == kind) & (events["rate"] > 0)] = 1.0
+    assert "expected 0.7" in violated(check(history), "rates")
+
+
+# --- steps and batches --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_all_workers_leave_an_epoch_early(run, monkeypatch, name):
+    finished = Worker._finished
+    monkeypatch.setattr(Worker, "_finished", lambda self, at: finished(self, at + 1))
+    expected = 45 if name == "serial" else 15
+    assert f"expected {expected}" in violated(check_run(run(name)), "steps")
+
+
+@pytest.mark.parametrize("name", ["serial", "allreduce", "local-sgd", "sync", "backup", "async"])
+def test_workers_that_leave_before_the_number_of_steps(run, monkeypatch, name):
+    finished = Worker._finished
+    monkeypatch.setattr(Worker, "_finished", lambda self, at: finished(self, at) or self.clock >= 7)
+    assert "expected 9" in violated(check_run(run(name, epochs=None, steps=9)), "steps")
+
+
+@pytest.mark.parametrize("name", ["local-sgd", "sync", "async", "allreduce", "outer over servers"])
+def test_a_worker_that_never_brings_a_sample(run, monkeypatch, name):
+    step = Worker._step
+
+    async def idle(self, batch, progress):
+        await step(self, tuple(it[:0] for it in batch) if self._worker == 1 else batch, progress)
+
+    monkeypatch.setattr(Worker, "_step", idle)
+    assert "worker 1 has 0 samples" in violated(check_run(run(name)), "batches")
+
+
+@pytest.mark.parametrize("name", ["serial", "sync", "async", "softsync, power"])
+def test_a_hundred_times_the_samples(run, monkeypatch, name):
+    step = Worker._step
+
+    async def more(self, batch, progress):
+        self._samples_in = lambda batch: 100 * len(batch[0])
+        await step(self, batch, progress)
+
+    monkeypatch.setattr(Worker, "_step", more)
+    assert "has 400 samples" in violated(check_run(run(name)), "batches")
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_progress_that_stands_still(run, monkeypatch, name):
+    epoch = Worker._epoch
+
+    async def without_length(self, number, batches):
+        return await epoch(self, number, iter(batches))
+
+    monkeypatch.setattr(Worker, "_epoch", without_length)
+    violated(check_run(run(name, epochs=2)), "batches")
+
+
+@pytest.mark.parametrize("name", ["sync", "local-sgd", "async"])
+def test_without_a_plan_an_epoch_must_come_to_its_end(run, name):
+    """A problem may cut its data by itself; what it has counted is asked even so."""
+    history = read_history(run(name, epochs=2))
+    made = {item: getattr(history.header, item) for item in history.header.__slots__}
+    header = type(history.header)(**made | {"batches": None})
+    history = type(history)(header, history.workers, history.shards, history.finals)
+    assert check(history).ok
+    for events in (*history.workers, *history.shards):
+        steps = np.isin(events["kind"], (Kind.PUSH, Kind.STEP, Kind.RECEIVE, Kind.APPLY))
+        reduces = np.isin(events["kind"], (Kind.REDUCE, Kind.DROP))
+        for at in (steps, reduces):  # the last batch of the first epoch belongs to the second one
+            late = at & (events["progress"] > 0.8) & (events["progress"] < 1)
+            events["progress"][late] = 1.0
+    assert "the last one of an epoch that has more" in violated(check(history), "steps")
+
+
+# --- sums, gaps, order --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["allreduce", "allreduce, one bucket", "local-sgd", "outer"])
+def test_a_sum_that_is_over_before_all_have_come(run, name):
+    history = read_history(run(name))
+    parts = [np.flatnonzero(events["kind"] == Kind.REDUCE) for events in history.workers]
+    for number in range(len(parts[0])):
+        came = [
+            events["time"][at[number]] for events, at in zip(history.workers, parts, strict=True)
+        ]
+        first = int(np.argmin(came))
+        if max(came) - came[first] < 1e-5:
+            continue
+        history.workers[first]["time"][parts[first][number] + 1] = came[first]
+        last = int(np.argmax(came))
+        text = violated(check(history), "causality")
+        assert text == f"worker {first} took sum {number} before worker {last} had brought its part"
+        return
+    pytest.fail("all came at once")
+
+
+@pytest.mark.parametrize("name", ["sync", "async", "softsync, power"])
+def test_a_gap_where_nothing_has_moved(run, name):
+    history = read_history(run(name))
+    assert check(history).ok
+    (events,) = history.shards[:1]
+    fresh = np.flatnonzero((events["kind"] == Kind.APPLY) & (events["tau"] == 0))
+    events["gap"][fresh[0]] = 0.25
+    assert "measured a gap of 0.25" in violated(check(history), "gaps")
+
+
+# --- what lies beside the history ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_every_figure_of_a_summary_that_follows_from_the_events(run, name):
+    out = run(name)
+    path = out / "summary.json"
+    summary = json.loads(path.read_text())
+    figures = ["samples", "steps", "updates", "dropped", "parameters", "seed", "servers", "ranks"]
+    figures += ["skew_max"] + ["clock_spread_max"] * (name != "backup")
+    for figure in figures:
+        path.write_text(json.dumps(summary | {figure: summary[figure] + 1}))
+        assert f"{figure}: the summary says" in violated(check_run(out), "summary")
+    if "servers" in MODES[name] and "outer" not in name:
+        skew = summary["skew"]["histogram"]
+        wrong = {"histogram": skew | {"0": skew.get("0", 0) + 1}}
+        path.write_text(json.dumps(summary | {"skew": wrong}))
+        assert "skew: the summary says" in violated(check_run(out), "summary")
+        gap = summary["staleness"]["gap"]
+        for figure in ("count", "mean", "max"):
+            wrong = summary["staleness"] | {"gap": gap | {figure: gap[figure] * 1.5 + 1}}
+            path.write_text(json.dumps(summary | {"staleness": wrong}))
+            assert f"gap {figure}: the summary says" in violated(check_run(out), "summary")
+
+
+def test_a_model_that_is_not_that_of_the_run(run):
+    out, other = run("sync"), run("sync", "other", seed=1)
+    assert check_run(out).ok
+    model = out / "model.safetensors"
+    whole = bytearray(model.read_bytes())
+    whole[-1] ^= 1
+    model.write_bytes(whole)
+    assert "model.safetensors have SHA-256" in violated(check_run(out), "digests")
+    model.write_bytes((other / "model.safetensors").read_bytes())
+    violated(check_run(out), "digests")
+    model.unlink()
+    assert check_run(out).ok
+
+
+def test_parameters_that_moved_without_an_update(run):
+    out = run("sync")
+    header, summary = read_history(out).header, json.loads((out / "summary.json").read_text())
+    for digest, moved in ((header.initial_sha256, False), (summary["parameters_sha256"], True)):
+        findings = Findings()
+        told = summary | {"parameters_sha256": digest}
+        SummaryCheck(told, contract_of(header), header, findings).digests(header, None, 0)
+        assert (findings.first is not None) == moved
+
+
+def test_the_table_in_the_docs_is_that_of_the_rules():
+    """To make it anew: python -m psrt.history.check."""
+    page = Path(psrt.__file__).parents[1] / "docs" / "history.md"
+    assert table() in page.read_text(encoding="utf-8")

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         ConfigError: on every rank, for flags or ranks that will not do.
     """
-    given = _parser().parse(argv)
+    given = bench_parser().parse(argv)
     _check(given)
     needed, usual = RANKS[given.what]
     comm = world(needed, f"bench {given.what}", usual, f"-m psrt bench {given.what}")
@@ -121,7 +121,8 @@ def run(
     guard.close()
 
 
-def _parser() -> FlagParser:
+def bench_parser() -> FlagParser:
+    """Return the parser."""
     parser = FlagParser(
         prog="psrt bench",
         description="Candidates take turns in one run; figures are medians with quartiles.\n"

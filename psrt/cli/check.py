@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
-from typing import NoReturn
 
+from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
-from psrt.errors import ConfigError
 
 _DESCRIPTION = """\
 Check the history of a run, which --record writes, against the promises of its mode: when a worker
@@ -18,9 +16,12 @@ events that led to it. The exit status is 0 if all promises were kept, 1 if one 
 if there is no complete history."""
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; psrt check --help says more")
+def check_parser() -> FlagParser:
+    """Return the parser."""
+    parser = FlagParser(prog="psrt check", description=_DESCRIPTION)
+    parser.add_argument("run", metavar="RUN", help="folder of the run, given as --out")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:
@@ -30,15 +31,7 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: if there is no history, or it is damaged or of another run.
         SystemExit: after ``--help`` was printed.
     """
-    parser = _Parser(
-        prog="psrt check",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("run", metavar="RUN", help="folder of the run, given as --out")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    given = parser.parse_args(argv)
+    given = check_parser().parse(argv)
     from psrt.history.check.run import check_run  # numpy only now: --help needs none
 
     outcome = check_run(given.run)

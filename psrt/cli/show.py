@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psrt.cli.flags import RANK_WORDS, config_of, train_parser
+from psrt.cli.flags import RANK_WORDS, FlagParser, config_of, train_parser
 from psrt.cli.printing import say
 from psrt.config import TrainConfig, resolve, to_toml
 from psrt.config.knobs import Knob, read
 from psrt.config.modes import MODES, default_mode
 from psrt.config.values import WHOLE
+from psrt.units import plural
 
 _DESCRIPTION = """\
 Print the configuration of a run of `psrt train` with the same flags, every default filled in, as
@@ -20,6 +21,14 @@ _RANKS = Knob(
 )
 
 
+def show_parser() -> FlagParser:
+    """Return the parser: the flags of `psrt train`, and the number of ranks."""
+    parser = train_parser("psrt show", _DESCRIPTION)
+    parser.synonyms |= dict.fromkeys(RANK_WORDS, "ranks")
+    parser.add_argument("--ranks", metavar="N", help=_RANKS.help)
+    return parser
+
+
 def main(argv: Sequence[str]) -> int:
     """Print the resolved config and return the exit status.
 
@@ -27,16 +36,13 @@ def main(argv: Sequence[str]) -> int:
         ConfigError: if the flags will not do.
         SystemExit: after ``--help`` was printed.
     """
-    parser = train_parser("psrt show", _DESCRIPTION)
-    parser.synonyms |= dict.fromkeys(RANK_WORDS, "ranks")
-    parser.add_argument("--ranks", metavar="N", help=_RANKS.help)
-    namespace = parser.parse(argv)
+    namespace = show_parser().parse(argv)
     config = config_of(namespace)
     ranks = fewest_ranks(config) if config.replay is None else _recorded(config.replay)
     if hasattr(namespace, "ranks"):
         ranks = read("ranks", _RANKS, namespace.ranks)
     text = to_toml(resolve(config, ranks=ranks))
-    say(f"# on {ranks} rank{'s' if ranks > 1 else ''}\n{text.rstrip()}")
+    say(f"# on {plural(ranks, 'rank')}\n{text.rstrip()}")
     return 0
 
 

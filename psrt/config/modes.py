@@ -110,12 +110,12 @@ _SUMMED = ("allreduce", "machine_costs", "check_every")
 _ROWS = (
     Mode(
         name="serial",
-        doc="one process, without anybody to wait for",
+        doc="one process, with nobody to wait for",
         single=True,
     ),
     Mode(
         name="sync",
-        doc="an update is the mean over all samples of a round; with --backup the slowest are late",
+        doc="every update averages the gradients of all workers, who wait for one another",
         servers=Servers.ALWAYS,
         rounds=True,
         backup="backup",
@@ -124,13 +124,13 @@ _ROWS = (
     ),
     Mode(
         name="async",
-        doc="each gradient is an update as soon as it arrives; nobody waits",
+        doc="every gradient is applied as soon as it arrives; nobody waits",
         servers=Servers.ALWAYS,
         knobs=_STALE,
     ),
     Mode(
         name="ssp",
-        doc="as async, but a worker waits that is --staleness steps ahead of the slowest",
+        doc="as async, but no worker gets more than --staleness steps ahead of the slowest",
         servers=Servers.ALWAYS,
         lead="staleness",
         knobs=("staleness", *_STALE),
@@ -138,7 +138,7 @@ _ROWS = (
     ),
     Mode(
         name="softsync",
-        doc="an update averages workers/k gradients, whichever arrive first; nobody waits",
+        doc="every update averages workers/K gradients, in order of arrival; nobody waits",
         servers=Servers.ALWAYS,
         share="softsync",
         knobs=("softsync", *_STALE),
@@ -146,7 +146,7 @@ _ROWS = (
     ),
     Mode(
         name="local-sgd",
-        doc="workers take --local-steps steps of their own, then average their parameters",
+        doc="workers train alone for --local-steps steps, then average their parameters",
         servers=Servers.OPTIONAL,
         averages=True,
         rounds=True,
@@ -158,7 +158,7 @@ _ROWS = (
     ),
     Mode(
         name="allreduce",
-        doc="an all-reduce sums the gradients of all workers; there are no servers",
+        doc="as sync, but an all-reduce sums the gradients; there are no servers",
         knobs=("allreduce", "machine_costs", "overlap", "bucket_bytes", "check_every"),
         words="{}",
     ),

@@ -1,0 +1,118 @@
+"""Writes the pages of this folder that say what the code says: ``python docs/build.py [PAGE ...]``.
+
+Each page has a function below that returns its text; a test holds the files against them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from psrt.__main__ import COMMANDS
+from psrt.cli.bench import bench_parser
+from psrt.cli.check import check_parser
+from psrt.cli.explain_flags import compare_parser, schedule_parser, timeline_parser
+from psrt.cli.flags import FlagParser, train_parser
+from psrt.cli.show import show_parser
+from psrt.cli.simulate import simulate_parser
+from psrt.config import MODES
+
+_FOLDER = Path(__file__).parent
+
+
+def cli() -> str:
+    """The command line, from its parsers."""
+    lines = ["# The command line", "", "Made from the code by `python docs/build.py cli.md`.", ""]
+    lines += ["| command | what it does |", "|---|---|"]
+    lines += [f"| `psrt {name}` | {_cell(text)} |" for name, text in COMMANDS.items()]
+    lines += ["", "`psrt server` and `psrt worker` take the flags of `psrt train`."]
+    train = train_parser()
+    own = {name for action in train._actions for name in action.option_strings}
+    lines += _command(train)
+    lines += _command(
+        simulate_parser(), "Beside the flags of `psrt train`, but `--timeout-s`:", own
+    )
+    lines += _command(show_parser(), "Beside the flags of `psrt train`:", own)
+    lines += _command(check_parser())
+    lines += _command(bench_parser())
+    lines += _command(schedule_parser("NAME"), "NAME is an all-reduce or another collective.")
+    timelines = [timeline_parser(name) for name, mode in MODES.items() if not mode.single]
+    lines += _command(_joined(timelines), "MODE is any but serial, each with its own knobs.")
+    lines += _command(compare_parser())
+    return "\n".join(lines) + "\n"
+
+
+#: Name of a page → what returns its text.
+PAGES = {"cli.md": cli}
+
+
+def _command(
+    parser: FlagParser, note: str = "", known: set[str] | frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """Yield the section of one command, without the flags that are known from another."""
+    yield from ("", f"## {parser.prog}", "", "```text", parser.description or "", "```")
+    if note:
+        yield from ("", note)
+    # What has no heading of its own is one table: arguments, then flags.
+    plain, headed = parser._action_groups[:2], parser._action_groups[2:]
+    yield from _table([it for group in plain for it in group._group_actions], known)
+    for group in headed:
+        rows = list(_table(group._group_actions, known))
+        if rows:
+            yield from ("", f"### {group.title}")
+            if group.description:
+                yield from ("", "```text", group.description, "```")
+            yield from rows
+
+
+def _table(actions: list[argparse.Action], known: set[str] | frozenset[str]) -> Iterator[str]:
+    """Yield a table of the flags that are shown, nothing if none is."""
+    shown = [
+        action
+        for action in actions
+        if action.help != argparse.SUPPRESS
+        and not known & set(action.option_strings)
+        and not isinstance(action, argparse._HelpAction)
+    ]
+    if shown:
+        yield from ("", "| flag | meaning |", "|---|---|")
+        yield from (f"| {_flag(action)} | {_cell(action.help or '')} |" for action in shown)
+
+
+def _joined(parsers: list[FlagParser]) -> FlagParser:
+    """Return a parser with every flag that one of these shows."""
+    joined = FlagParser(prog="psrt explain MODE", description=parsers[0].description)
+    seen: set[str] = set()
+    for action in (action for parser in parsers for action in parser._actions):
+        if action.help != argparse.SUPPRESS and action.option_strings[-1] not in seen | {"--help"}:
+            seen.add(action.option_strings[-1])
+            joined._add_action(action)
+    return joined
+
+
+def _flag(action: argparse.Action) -> str:
+    """Return a flag with what follows it, as code."""
+    metavar = action.metavar if isinstance(action.metavar, str) else None
+    if not action.option_strings:
+        return f"`{_cell(metavar or '|'.join(action.choices or [action.dest]))}`"
+    value = metavar or ("{" + ",".join(action.choices) + "}" if action.choices else "")
+    if value == "" and action.nargs != 0:
+        value = action.dest.upper()
+    return f"`{_cell(' '.join(filter(None, (', '.join(action.option_strings), value))))}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("*:", "\\*:")
+
+
+def main(words: list[str]) -> int:
+    """Write the pages that are named, or all of them."""
+    for name in words or PAGES:
+        (_FOLDER / name).write_text(PAGES[name](), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

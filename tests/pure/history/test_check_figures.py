@@ -18,7 +18,7 @@ from psrt.history.check import Findings, check, contract_of
 from psrt.history.check.rules import table
 from psrt.history.check.run import check_run
 from psrt.history.check.summary import SummaryCheck
-from psrt.job.virtual import Scenario, run_in_virtual_time
+from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.optim import Schedule
 from psrt.optim.schedule import SCHEDULES
 from psrt.optim.staleness import Exponential, Inverse, Power

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from psrt.mpi.collectives.executor import Handle
     from psrt.mpi.collectives.plans.plan import Plan
-    from psrt.mpi.links.segments import Place
+    from psrt.mpi.links.segments import SegmentOffset
 
 AnyArray = npt.NDArray[Any]
 #: Element types that can be reduced.
@@ -55,7 +55,7 @@ class _Bound:
     """A call on one array, or on one place in the windows, compiled."""
 
     key: _Key
-    sheet: str
+    signature: str
     plan: Plan
     #: Makes the call and carries it out.
     run: Callable[[], None]
@@ -105,19 +105,21 @@ class Group:
             ConfigError: if there is no MPI library.
         """
         from psrt.mpi.start import world  # isort: skip  # starts MPI
-        from psrt.mpi.collectives.executor import Engine
+        from psrt.mpi.collectives.executor import CollectiveExecutor
 
-        self._engine = Engine(world() if comm is None else comm, timeout_s=timeout_s, host=host)
+        self._executor = CollectiveExecutor(
+            world() if comm is None else comm, timeout_s=timeout_s, host=host
+        )
         self._costs = costs or DEFAULT_COSTS
-        layout = self._engine.layout
+        layout = self._executor.layout
         #: This rank.
         self.rank = layout.rank
         #: Ranks in all.
         self.size = layout.size
         #: Number of ranks on each host.
         self.hosts = tuple(len(ranks) for ranks in layout.hosts)
-        self._engine.tickets.on_evict = self._evict
-        self._engine.on_broken = lambda: self._seen.clear()
+        self._executor.contexts.on_evict = self._evict
+        self._executor.on_broken = lambda: self._seen.clear()
         self._bound: dict[_Key, _Bound] = {}
         #: Array and call → what runs it, and what the array was then: its type, and its flags,
         #: which tell of other strides, too.
@@ -142,20 +144,20 @@ class Group:
             ConfigError: if there is no such array.
             ProtocolError: if the ranks do not ask for the same.
         """
-        sheet = f"empty({shape}, {dtype})"
+        signature = f"empty({shape}, {dtype})"
         if self._closed:
-            self._refuse(sheet, "the group is closed")
+            self._refuse(signature, "the group is closed")
         try:
             kind = np.dtype(dtype)
             lengths = [operator.index(n) for n in (shape if isinstance(shape, tuple) else (shape,))]
         except TypeError as error:
-            self._refuse(sheet, str(error))
+            self._refuse(signature, str(error))
         if kind.name not in DTYPES or not kind.isnative or min(lengths, default=0) < 0:
-            self._refuse(sheet, f"no array of {kind} and shape {shape} can be reduced")
+            self._refuse(signature, f"no array of {kind} and shape {shape} can be reduced")
         count = math.prod(lengths)
-        self._engine.meet(f"empty({tuple(lengths)}, {kind})")
-        region = self._engine.regions.make(count * kind.itemsize)
-        room = self._engine.regions.rooms(region)[self._engine.layout.local]
+        self._executor.meet(f"empty({tuple(lengths)}, {kind})")
+        segment = self._executor.segments.make(count * kind.itemsize)
+        room = self._executor.segments.buffers(segment)[self._executor.layout.local]
         return room.view(kind).reshape(shape)
 
     def allreduce(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> AnyArray:
@@ -355,12 +357,12 @@ class Group:
     @property
     def bytes_sent(self) -> int:
         """Bytes handed to other ranks so far, by MPI or through shared memory."""
-        return self._engine.bytes_sent
+        return self._executor.bytes_sent
 
     @property
     def bytes_received(self) -> int:
         """Bytes taken from other ranks so far."""
-        return self._engine.bytes_received
+        return self._executor.bytes_received
 
     def close(self) -> None:
         """Free what was made; collective. Arrays from ``empty`` must not be used afterwards.
@@ -372,13 +374,13 @@ class Group:
             return
         self._closed = True
         try:
-            if not self._engine.broken:
+            if not self._executor.broken:
                 self._let_finish(lambda key: True)
         finally:
-            if not self._engine.broken:  # or MPI may still be writing to what they hold
+            if not self._executor.broken:  # or MPI may still be writing to what they hold
                 for bound in list(self._bound.values()):
                     self._forget(bound)
-            self._engine.close()
+            self._executor.close()
 
     def __enter__(self) -> Group:
         return self
@@ -389,7 +391,7 @@ class Group:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None or self._engine.broken:
+        if error is None or self._executor.broken:
             self.close()
 
     def _begin(
@@ -408,8 +410,8 @@ class Group:
         # One that was started long ago with the same number must be through before its like.
         self._let_finish(lambda key: key == number)
         bound = self._find(call, buf, op, algorithm, root=root, number=number)
-        self._engine.call(bound.sheet)
-        handle = self._engine.start(bound.plan, result(buf))
+        self._executor.call(bound.signature)
+        handle = self._executor.start(bound.plan, result(buf))
         if not handle.done:
             self._under_way[number] = (buf, handle)
         return handle
@@ -429,7 +431,7 @@ class Group:
         number: int = 0,
     ) -> _Bound:
         """Return the compiled call on a buffer that nothing else is under way on."""
-        self._engine.check()
+        self._executor.check()
         if self._under_way:
             self._let_finish(lambda key: _overlap(self._under_way[key][0], buf))
             self._under_way = {k: v for k, v in self._under_way.items() if not v[1].done}
@@ -447,10 +449,10 @@ class Group:
     def _refusals(self) -> int:
         """Calls that this rank could not take part in.
 
-        It is part of every sheet: a rank that tries again what it has just refused must not meet
-        others who are still in the first attempt. If all have refused the same, all go on.
+        It is part of every signature: a rank that tries again what it has just refused must not
+        meet others who are still in the first attempt. If all have refused the same, all go on.
         """
-        return len(self._engine.calls.refused)
+        return len(self._executor.matcher.refused)
 
     def _let_finish(self, which: Callable[[int], bool]) -> None:
         """Wait for what is under way, if it is one of ``which``."""
@@ -458,9 +460,9 @@ class Group:
             _, handle = self._under_way.pop(key)
             handle.wait()
 
-    def _evict(self, sheet: str) -> None:
+    def _evict(self, signature: str) -> None:
         """Forget what was compiled for a call, once it is through."""
-        for bound in [bound for bound in self._bound.values() if bound.sheet == sheet]:
+        for bound in [bound for bound in self._bound.values() if bound.signature == signature]:
             self._forget(bound)
 
     def _forget(self, bound: _Bound) -> None:
@@ -469,7 +471,7 @@ class Group:
             self._seen.pop(seen, None)
         del self._bound[bound.key]
         self._let_finish(lambda number: self._under_way[number][1].plan is bound.plan)
-        self._engine.release(bound.plan)
+        self._executor.release(bound.plan)
 
     def _see(self, seen: _Seen, buf: AnyArray, bound: _Bound) -> None:
         """Remember an array as one that a compiled call is made with."""
@@ -516,7 +518,7 @@ class Group:
             words = [str(word) for word in (op, root) if word is not _ABSENT]
             self._refuse(f"{call}({', '.join([*words, algorithm])})", wrong)
         vector = _stored(buf)
-        place = self._engine.regions.locate(vector)
+        place = self._executor.segments.locate(vector)
         where: object = place or id(buf)
         number = 0 if place is not None else number
         form = vector.ctypes.data, buf.dtype, buf.shape, buf.flags.c_contiguous
@@ -533,14 +535,14 @@ class Group:
         return bound
 
     def _compile(
-        self, key: _Key, call: str, buf: AnyArray, vector: AnyArray, place: Place | None
+        self, key: _Key, call: str, buf: AnyArray, vector: AnyArray, place: SegmentOffset | None
     ) -> _Bound:
         """Compile a call on a buffer."""
         op, algorithm, root, number = key[-4:]
         name = ""
         if call in _ALL_REDUCES:
             name = self._pick(algorithm, vector.nbytes, vector.dtype, op).algorithm
-        where = "any array" if place is None else f"group.empty {place.region}+{place.offset}"
+        where = "any array" if place is None else f"group.empty {place.segment}+{place.offset}"
         words = [f"shape {buf.shape}", str(buf.dtype), where]
         words += [] if buf.flags.c_contiguous else ["columns first"]
         words += [op] if op is not _ABSENT else []
@@ -548,29 +550,29 @@ class Group:
         words += [name] if name else []
         words += [f"number {number}"] if call.endswith((_LATER, "start")) and place is None else []
         words += [f"after {self._refusals} refused calls"] if self._refusals else []
-        sheet = f"{call}({', '.join(words)})"
-        plan = self._plan(call, sheet, vector, place, op=op, name=name, root=root)
-        run, is_plain = self._engine.runner(sheet, plan), place is None
-        bound = _Bound(key, sheet, plan, run, is_plain, vector.nbytes, self._refusals)
+        signature = f"{call}({', '.join(words)})"
+        plan = self._plan(call, signature, vector, place, op=op, name=name, root=root)
+        run, is_plain = self._executor.runner(signature, plan), place is None
+        bound = _Bound(key, signature, plan, run, is_plain, vector.nbytes, self._refusals)
         self._bound[key] = bound
         return bound
 
     def _plan(
         self,
         call: str,
-        sheet: str,
+        signature: str,
         vector: AnyArray,
-        place: Place | None,
+        place: SegmentOffset | None,
         *,
         op: Any,
         name: str,
         root: Any,
     ) -> Plan:
-        compiler, op = self._engine.compiler, "sum" if op is _ABSENT else op
+        compiler, op = self._executor.compiler, "sum" if op is _ABSENT else op
         if name:
-            return compiler.all_reduce(sheet, vector, op, name, place)
+            return compiler.all_reduce(signature, vector, op, name, place)
         phase, root = call.removesuffix(_LATER).replace("_", "-"), 0 if root is _ABSENT else root
-        return compiler.phase(sheet, phase, vector, op=op, root=root, place=place)
+        return compiler.phase(signature, phase, vector, op=op, root=root, place=place)
 
     def _pick(self, algorithm: str, nbytes: int, kind: np.dtype[Any], op: str) -> Choice:
         key = (algorithm, nbytes, kind.name, op)
@@ -604,16 +606,16 @@ class Group:
             return f"MPI has no reduction for {buf.dtype}; take another algorithm"
         return ""
 
-    def _refuse(self, sheet: str, why: str) -> NoReturn:
+    def _refuse(self, signature: str, why: str) -> NoReturn:
         """Tell the other ranks that this one cannot make its call.
 
         Raises:
             ConfigError: always.
         """
         if not self._closed:
-            self._engine.calls.refuse(sheet, why)
+            self._executor.matcher.refuse(signature, why)
             self._seen.clear()
-        raise ConfigError(f"{sheet}: {why}")
+        raise ConfigError(f"{signature}: {why}")
 
 
 def _overlap(one: AnyArray, other: object) -> bool:

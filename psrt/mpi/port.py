@@ -18,7 +18,7 @@ from mpi4py import MPI
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.messages import Message, Report
 from psrt.mpi.busy import Busy
-from psrt.mpi.collectives.executor import Engine
+from psrt.mpi.collectives.executor import CollectiveExecutor
 from psrt.mpi.collectives.reductions import Reductions
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.links.pieces import pieces
@@ -74,7 +74,7 @@ class MpiPort:
         self._local = {rank: local for local, rank in enumerate(layout.mates)}
         self._lay_out_memory()
         #: Sums over the workers; in modes without servers only.
-        self._engine: Engine | None = None
+        self._executor: CollectiveExecutor | None = None
         self._reductions: Reductions | None = None
         if not wiring.servers:
             self._prepare_reductions(timeout_s, host, costs)
@@ -110,7 +110,7 @@ class MpiPort:
             self.versions = self._versions_of(rank)
 
     def _prepare_reductions(self, timeout_s: float, host: int | None, costs: MachineCosts) -> None:
-        engine = Engine(
+        executor = CollectiveExecutor(
             self._comm,
             timeout_s=timeout_s,
             host=host,
@@ -118,13 +118,13 @@ class MpiPort:
             busy_until=self._busy.until,
             knob=_KNOB,
         )
-        regions, local = engine.regions, engine.layout.local
+        segments, local = executor.segments, executor.layout.local
         n = self.wiring.n
         for name, size in (("gradient", n + EXTRA), ("theta", n)):
-            region = regions.make(4 * size)
-            setattr(self, name, regions.rooms(region)[local].view(np.float32))
-        self._engine = engine
-        self._reductions = Reductions(engine, costs, self.gradient, self.theta)
+            segment = segments.make(4 * size)
+            setattr(self, name, segments.buffers(segment)[local].view(np.float32))
+        self._executor = executor
+        self._reductions = Reductions(executor, costs, self.gradient, self.theta)
 
     def _gradient_of(self, worker_rank: int) -> Vector:
         numbers = self._memory.numbers(self._local[worker_rank])
@@ -183,7 +183,7 @@ class MpiPort:
         self._links[peer] = LocalLink(
             self._memory,
             local,
-            self._bell.cord(local),
+            self._bell.waker(local),
             regions=regions,
             landing=landing,
             sends=sends,
@@ -193,13 +193,13 @@ class MpiPort:
     @property
     def bytes_sent(self) -> int:
         """Bytes of messages, payloads and spans handed to this port so far."""
-        spans = 0 if self._engine is None else self._engine.bytes_sent
+        spans = 0 if self._executor is None else self._executor.bytes_sent
         return spans + sum(link.bytes_sent for link in self._links.values())
 
     @property
     def bytes_received(self) -> int:
         """Bytes of messages, payloads and spans received so far."""
-        spans = 0 if self._engine is None else self._engine.bytes_received
+        spans = 0 if self._executor is None else self._executor.bytes_received
         return spans + sum(link.bytes_received for link in self._links.values())
 
     def now(self) -> float:
@@ -373,11 +373,11 @@ class MpiPort:
         """Wait, without burning a core, until every rank is here."""
         request = self._control.Ibarrier()
 
-        def all_here() -> bool:
+        def is_complete() -> bool:
             self._idle()
             return bool(request.Test())
 
-        self._patience.wait(all_here, lambda: "the other ranks to finish")
+        self._patience.wait(is_complete, lambda: "the other ranks to finish")
 
     def close(self) -> None:
         """Free what was made; collective."""
@@ -389,9 +389,9 @@ class MpiPort:
         self._links.clear()
         self._payloads.clear()
         self._rotations = [[]]
-        if self._engine is not None and self._reductions is not None:
+        if self._executor is not None and self._reductions is not None:
             self._reductions.close()
-            self._engine.close()
+            self._executor.close()
         self.gradient = self.theta = np.zeros(0, np.float32)
         self.versions = []
         self._bell.close()

@@ -32,8 +32,8 @@ def open_port(comm):
     comm.Barrier()  # whoever gave up waits here for the rank that was late
     for port in ports:
         port._patience._timeout_s = 20.0
-        if port._engine is not None:
-            port._engine._patience._timeout_s = 20.0
+        if port._executor is not None:
+            port._executor._patience._timeout_s = 20.0
         port.close()
 
 

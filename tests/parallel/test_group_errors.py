@@ -16,8 +16,8 @@ SOON_S = 8.0
 @pytest.fixture(autouse=True)
 def tell_soon(monkeypatch):
     """Let ranks that wait tell each other sooner than usual what they call."""
-    monkeypatch.setattr("psrt.mpi.collectives.calls.TELL_AFTER_S", 0.03)
-    monkeypatch.setattr("psrt.mpi.collectives.calls._LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("psrt.mpi.collectives.matcher.TELL_AFTER_S", 0.03)
+    monkeypatch.setattr("psrt.mpi.collectives.matcher._LOOK_EVERY_S", 0.01)
 
 
 def error_of(action):
@@ -427,7 +427,7 @@ def test_what_is_interrupted_cannot_go_on(comm, open_group, monkeypatch):
         raise KeyboardInterrupt
 
     if odd:
-        monkeypatch.setattr("psrt.mpi.collectives.plans.direct.InPlace._fold", interrupt)
+        monkeypatch.setattr("psrt.mpi.collectives.plans.direct.Direct._fold", interrupt)
         with pytest.raises(KeyboardInterrupt):
             group.allreduce(window, "sum", "node")
         monkeypatch.undo()

@@ -344,20 +344,20 @@ def test_calls_that_go_well_send_no_sheets(comm, open_group):
             time.sleep(0.008)
         while not handle.test():
             pass
-    assert group._engine.calls._sent == 0
+    assert group._executor.matcher._sent == 0
 
 
 @pytest.mark.mpi(min_size=2)
 def test_sheets_that_nobody_has_read_do_not_hinder_the_end(comm, monkeypatch):
     """A rank that is always last tells of nothing and reads nothing, while the others tell it."""
-    monkeypatch.setattr("psrt.mpi.collectives.calls.TELL_AFTER_S", 0.0)
-    monkeypatch.setattr("psrt.mpi.collectives.calls._LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr("psrt.mpi.collectives.matcher.TELL_AFTER_S", 0.0)
+    monkeypatch.setattr("psrt.mpi.collectives.matcher._LOOK_EVERY_S", 0.001)
     with Group(comm, timeout_s=20) as group:
         for _ in range(3):
             if comm.rank == 0:
                 time.sleep(0.02)
             group.allreduce(np.ones(5, np.float32), "sum", "ring")
-        told = group._engine.calls._sent
+        told = group._executor.matcher._sent
     assert told or comm.rank == 0
 
 

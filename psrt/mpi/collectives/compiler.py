@@ -9,16 +9,16 @@ from mpi4py import MPI
 from psrt.collective import ALGORITHMS, OPS, PHASES
 from psrt.collective.registry import LIBRARY, PLUS
 from psrt.collective.spec import CollectiveSpec
-from psrt.mpi.collectives.contexts import BETWEEN, Tickets
-from psrt.mpi.collectives.plans.copy import Copied, Fetch
-from psrt.mpi.collectives.plans.direct import InPlace, Keep, Spread
-from psrt.mpi.collectives.plans.one_shot import FLAT_BYTES, Flat
-from psrt.mpi.collectives.plans.plan import Array, Plan, Ticket
-from psrt.mpi.collectives.plans.scheduled import Stepwise, Team
+from psrt.mpi.collectives.contexts import BETWEEN, ContextTable
+from psrt.mpi.collectives.plans.copy import Copied, Copy
+from psrt.mpi.collectives.plans.direct import Direct, Keep, Sink
+from psrt.mpi.collectives.plans.one_shot import ONE_SHOT_BYTES, OneShot
+from psrt.mpi.collectives.plans.plan import Array, CollectiveContext, Plan
+from psrt.mpi.collectives.plans.scheduled import Scheduled, Team
 from psrt.mpi.collectives.plans.staged import PIECE_BYTES, STAGES, Staged
-from psrt.mpi.collectives.plans.vendor import Access, Library
+from psrt.mpi.collectives.plans.vendor import Vendor, VendorAccess
 from psrt.mpi.hosts import Layout
-from psrt.mpi.links.segments import Place, Regions
+from psrt.mpi.links.segments import SegmentOffset, Segments
 from psrt.partition import Span, even_spans
 
 
@@ -28,10 +28,10 @@ class Compiler:
     def __init__(
         self,
         comm: MPI.Intracomm,
-        library: Access,
+        library: VendorAccess,
         layout: Layout,
-        regions: Regions,
-        tickets: Tickets,
+        segments: Segments,
+        contexts: ContextTable,
     ) -> None:
         """Set up.
 
@@ -39,66 +39,66 @@ class Compiler:
             comm: for the steps of schedules.
             library: how the library's own collectives are reached.
             layout: who is on which host.
-            regions: the windows.
-            tickets: what ranks derive from sheets.
+            segments: the windows.
+            contexts: what ranks derive from signatures.
         """
         self._comm = comm
         self._library = library
         self._layout = layout
-        self._regions = regions
-        self._tickets = tickets
+        self._segments = segments
+        self._contexts = contexts
 
     def all_reduce(
         self,
-        sheet: str,
+        signature: str,
         vector: Array,
         op: str,
         algorithm: str,
-        place: Place | None,
-        spread: Spread | None = None,
+        place: SegmentOffset | None,
+        sink: Sink | None = None,
     ) -> Plan:
         """Compile an all-reduce.
 
         Args:
-            sheet: of the call, the same on every rank.
+            signature: of the call, the same on every rank.
             vector: (n,), this rank's.
             op: a key of ``OPS``.
             algorithm: a key of ``ALGORITHMS``, ``node``, ``node+`` and such a key, or ``mpi``.
             place: of the vector, on every rank of every host; None: in no window.
-            spread: what becomes of results, in ``node`` algorithms.
+            sink: what becomes of results, in ``node`` algorithms.
 
         Raises:
             ConfigError: if there is no such all-reduce for these numbers.
         """
-        operation, ticket = OPS[op], self._tickets.of(sheet)
+        operation, context = OPS[op], self._contexts.of(signature)
         if algorithm == LIBRARY:
-            return Library(self._library, vector, operation, ticket.checksum)
+            return Vendor(self._library, vector, operation, context.checksum)
         if algorithm in ALGORITHMS:
             team, whole = self._team(vector, place), Span(0, vector.size)
-            return self._schedule(ticket, algorithm, team, vector, op, result=whole)
+            return self._schedule(context, algorithm, team, vector, op, result=whole)
         alone = len(self._layout.mates) == 1
-        if len(self._layout.hosts) == 1 and spread is None and not alone:
-            if vector.nbytes <= FLAT_BYTES:
-                return Flat(ticket, vector, operation)
+        if len(self._layout.hosts) == 1 and sink is None and not alone:
+            if vector.nbytes <= ONE_SHOT_BYTES:
+                return OneShot(context, vector, operation)
             if place is None:
-                return Staged(ticket, vector, self._rooms(sheet, vector), operation)
-        return self._in_place(sheet, vector, op, algorithm, place, spread)
+                return Staged(context, vector, self._rooms(signature, vector), operation)
+        return self._in_place(signature, vector, op, algorithm, place, sink)
 
     def _in_place(
         self,
-        sheet: str,
+        signature: str,
         vector: Array,
         op: str,
         algorithm: str,
-        place: Place | None,
-        spread: Spread | None,
+        place: SegmentOffset | None,
+        sink: Sink | None,
     ) -> Plan:
-        layout, ticket = self._layout, self._tickets.of(sheet)
+        layout, context = self._layout, self._contexts.of(signature)
         staged = place is None and max(map(len, layout.hosts)) > 1
         if place is None:
-            buffers = [vector] if not staged else self._whole_rooms(sheet, vector)
+            buffers = [vector] if not staged else self._whole_rooms(signature, vector)
         else:
-            buffers = self._regions.views(place, vector)
+            buffers = self._segments.views(place, vector)
         lane = layout.local
         between: Plan | None = None
         if len(layout.hosts) > 1 and lane < len(layout.lanes):
@@ -106,20 +106,20 @@ class Compiler:
             mine, ranks = span.of(buffers[0]), layout.lanes[lane]
             me = ranks.index(layout.rank)
             between = self._schedule(
-                self._tickets.of(sheet + BETWEEN),
+                self._contexts.of(signature + BETWEEN),
                 algorithm.removeprefix(PLUS),
                 Team(me, ranks, {me: (lane, mine)}),
                 mine,
                 op,
             )
         elif len(layout.hosts) > 1:
-            self._tickets.of(sheet + BETWEEN)  # as its mates: all count the same tickets
-        plan = InPlace(
-            ticket,
+            self._contexts.of(signature + BETWEEN)  # as its mates: all count the same contexts
+        plan = Direct(
+            context,
             buffers,
             OPS[op],
             size=layout.size,
-            spread=spread,
+            sink=sink,
             between=between,
             hosts=len(layout.hosts),
         )
@@ -127,7 +127,7 @@ class Compiler:
 
     def _schedule(
         self,
-        ticket: Ticket,
+        context: CollectiveContext,
         name: str,
         team: Team,
         vector: Array,
@@ -137,9 +137,9 @@ class Compiler:
     ) -> Plan:
         """Compile a schedule; ``result`` is what it finishes, None leaves that to the caller."""
         algorithm, size, n = ALGORITHMS[name], len(team.ranks), vector.size
-        return Stepwise(
+        return Scheduled(
             self._comm,
-            ticket,
+            context,
             team,
             {r: list(algorithm(r, size, n)) for r in {team.rank, *team.seen}},
             vector,
@@ -151,13 +151,13 @@ class Compiler:
 
     def phase(
         self,
-        sheet: str,
+        signature: str,
         name: str,
         vector: Array,
         *,
         op: str = "sum",
         root: int = 0,
-        place: Place | None,
+        place: SegmentOffset | None,
     ) -> Plan:
         """Compile a phase over all ranks.
 
@@ -166,7 +166,7 @@ class Compiler:
         what each rank is owed at the end says which copies or folds there are.
 
         Args:
-            sheet: of the call.
+            signature: of the call.
             name: a key of ``PHASES``.
             vector: (n,), this rank's.
             op: a key of ``OPS``.
@@ -174,17 +174,17 @@ class Compiler:
             place: as in ``all_reduce``.
         """
         phase, size, n = PHASES[name], self._layout.size, vector.size
-        spec, ticket = phase.spec(size, n, root), self._tickets.of(sheet)
+        spec, context = phase.spec(size, n, root), self._contexts.of(signature)
         if place is not None and len(self._layout.hosts) == 1:
-            buffers = self._regions.views(place, vector)
+            buffers = self._segments.views(place, vector)
             if spec.folds:
-                return self._fold_to_owners(ticket, buffers, op, spec)
-            return Fetch(ticket, buffers, spec)
+                return self._fold_to_owners(context, buffers, op, spec)
+            return Copy(context, buffers, spec)
         team = self._team(vector, place, in_order=True)
         folds = [each.span for each in spec.owed[self._layout.rank] if each.source is None]
-        return Stepwise(
+        return Scheduled(
             self._comm,
-            ticket,
+            context,
             team,
             {r: list(phase(r, size, n, root)) for r in {team.rank, *team.seen}},
             vector,
@@ -193,19 +193,19 @@ class Compiler:
         )
 
     def _fold_to_owners(
-        self, ticket: Ticket, buffers: Sequence[Array], op: str, spec: CollectiveSpec
+        self, context: CollectiveContext, buffers: Sequence[Array], op: str, spec: CollectiveSpec
     ) -> Plan:
         """Compile a fold among windows: each rank folds its slice to where it is owed.
 
         In a reduce-scatter that is its own buffer; in a reduction all ranks work for the root.
         """
-        mine = even_spans(buffers[0].size, len(buffers))[ticket.slot.local]
+        mine = even_spans(buffers[0].size, len(buffers))[context.slot.local]
         homes = [
             rank for rank, each in enumerate(spec.owed) for one in each if holds(one.span, mine)
         ]
-        return InPlace(ticket, buffers, OPS[op], size=len(buffers), spread=Keep(), home=homes[0])
+        return Direct(context, buffers, OPS[op], size=len(buffers), sink=Keep(), home=homes[0])
 
-    def _team(self, vector: Array, place: Place | None, *, in_order: bool = False) -> Team:
+    def _team(self, vector: Array, place: SegmentOffset | None, *, in_order: bool = False) -> Team:
         """Number the ranks for a schedule: host by host, so that neighbours are mostly mates."""
         layout = self._layout
         order = tuple(rank for host in layout.hosts for rank in host)
@@ -214,18 +214,18 @@ class Compiler:
         me = order.index(layout.rank)
         seen: dict[int, tuple[int, Array]] = {me: (layout.local, vector)}
         if place is not None:
-            for local, view in enumerate(self._regions.views(place, vector)):
+            for local, view in enumerate(self._segments.views(place, vector)):
                 seen[order.index(layout.mates[local])] = (local, view)
         return Team(me, order, seen)
 
-    def _rooms(self, sheet: str, vector: Array) -> Sequence[Array]:
+    def _rooms(self, signature: str, vector: Array) -> Sequence[Array]:
         """Return each mate's staging memory for a few pieces; collective the first time."""
         piece = min(vector.nbytes, PIECE_BYTES // vector.itemsize * vector.itemsize)
-        return self._tickets.stage(sheet, STAGES * piece, vector.dtype)
+        return self._contexts.stage(signature, STAGES * piece, vector.dtype)
 
-    def _whole_rooms(self, sheet: str, vector: Array) -> Sequence[Array]:
+    def _whole_rooms(self, signature: str, vector: Array) -> Sequence[Array]:
         """Return each mate's staging memory for all of a vector; collective the first time."""
-        return self._tickets.stage(sheet, vector.nbytes, vector.dtype)
+        return self._contexts.stage(signature, vector.nbytes, vector.dtype)
 
 
 def holds(whole: Span, part: Span) -> bool:

@@ -1,8 +1,8 @@
 """Carries collectives out: keeps the ranks' calls in step, waits, and finds out what is wrong.
 
-All ranks make the same calls in the same order. From its call's *sheet* (what is reduced, how, by
-which algorithm) every rank derives the same *ticket* without asking anybody: which slot of the
-shared memory, which checksum, which MPI tag (``tickets``). What differs between ranks, such as
+All ranks make the same calls in the same order. From its call's *signature* (what is reduced, how,
+by which algorithm) every rank derives the same *context* without asking anybody: which slot of the
+shared memory, which checksum, which MPI tag (``contexts``). What differs between ranks, such as
 where in its memory a rank's array is, is bound on each rank by itself (``compiler``).
 """
 
@@ -20,15 +20,15 @@ import numpy as np
 from mpi4py import MPI
 
 from psrt.errors import ProtocolError, PsrtError
-from psrt.mpi.collectives.calls import Calls
 from psrt.mpi.collectives.compiler import Compiler
-from psrt.mpi.collectives.contexts import Tickets
-from psrt.mpi.collectives.plans.one_shot import Flat
+from psrt.mpi.collectives.contexts import ContextTable
+from psrt.mpi.collectives.matcher import CallMatcher
+from psrt.mpi.collectives.plans.one_shot import OneShot
 from psrt.mpi.collectives.plans.plan import Array, Plan, name_ranks
-from psrt.mpi.collectives.plans.vendor import Access, Library
+from psrt.mpi.collectives.plans.vendor import Vendor, VendorAccess
 from psrt.mpi.collectives.slots import FLOATS, OtherCallError, Ready, clear_words
 from psrt.mpi.hosts import split_hosts
-from psrt.mpi.links.segments import Regions
+from psrt.mpi.links.segments import Segments
 from psrt.mpi.links.shared_memory import NodeMemory
 from psrt.mpi.links.wakeup import Bell
 from psrt.transport.backoff import Patience
@@ -41,14 +41,14 @@ _YIELDS, _BUSY_S = 400, math.inf
 #: The largest tag that any MPI allows, and as many as are enough to tell calls apart.
 _LEAST_TAGS, _MOST_TAGS = 32767, (1 << 24) - 1
 
-#: Engines that are open. Whatever waits in one of them moves on what is under way in all: ranks may
-#: wait for the works of two communicators in different orders.
-_open: list[Engine] = []
-#: Engines that have failed: MPI may still write to what was under way, so it must not be freed.
-_wrecks: list[Engine] = []
+#: Executors that are open. Whatever waits in one of them moves on what is under way in all: ranks
+#: may wait for the works of two communicators in different orders.
+_open: list[CollectiveExecutor] = []
+#: Executors that have failed: MPI may still write to what was under way, so it must not be freed.
+_wrecks: list[CollectiveExecutor] = []
 
 
-class Engine:
+class CollectiveExecutor:
     """One rank's collectives. Collective to make and to close."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Engine:
         self._memory.fence()
         self._node.Barrier()
         self._bell = Bell(self._node, self._memory)
-        self.calls = Calls(self._control)
+        self.matcher = CallMatcher(self._control)
         self._while_idle = while_idle
         self._crowded = self.layout.crowded
         self._patience = Patience(
@@ -92,33 +92,33 @@ class Engine:
             busy_until=busy_until,
             knob=knob,
         )
-        self.regions = Regions(self._node)
+        self.segments = Segments(self._node)
         tags = self._comm.Get_attr(MPI.TAG_UB)
-        cords = [self._bell.cord(r) for r in range(self._node.size)]
-        #: What ranks derive from sheets.
-        self.tickets = Tickets(
+        wakers = [self._bell.waker(r) for r in range(self._node.size)]
+        #: What ranks derive from signatures.
+        self.contexts = ContextTable(
             self._memory,
             self.layout,
-            cords,
-            self.regions,
+            wakers,
+            self.segments,
             tags=min(int(tags or _LEAST_TAGS), _MOST_TAGS),
             meet=self.meet,
         )
         #: Makes the plans.
         self.compiler = Compiler(
             self._comm,
-            Access(self._control, self._library, deque()),
+            VendorAccess(self._control, self._library, deque()),
             self.layout,
-            self.regions,
-            self.tickets,
+            self.segments,
+            self.contexts,
         )
         self._active: list[Handle] = []
-        #: Other engines with something under way, when this one last began to wait.
-        self._helped: list[Engine] = []
+        #: Other executors with something under way, when this one last began to wait.
+        self._helped: list[CollectiveExecutor] = []
         #: What was under way when something failed.
         self._left: list[Handle] = []
         #: Numbers that MPI reads and writes in the newest ``meet``.
-        self._meeting: tuple[Array, ...] = ()
+        self._barrier: tuple[Array, ...] = ()
         #: Why nothing works any more; empty while all is well.
         self.broken = ""
         #: Called when that begins to be so.
@@ -126,61 +126,61 @@ class Engine:
         self._sent = 0
         self._received = 0
         #: Plans that count their runs themselves.
-        self._flats: list[Flat] = []
+        self._one_shots: list[OneShot] = []
         _open.append(self)
 
-    def call(self, sheet: str) -> None:
+    def call(self, signature: str) -> None:
         """Begin a call; every collective begins with one.
 
         Raises:
             ProtocolError: if an earlier one has failed, or others are in another call.
         """
         self.check()
-        self.calls.begin(sheet)
+        self.matcher.begin(signature)
 
     def check(self) -> None:
         """Raise a ``ProtocolError`` if an earlier call has failed."""
         if self.broken:
             raise ProtocolError(f"the group is of no use any more: {self.broken}")
 
-    def runner(self, sheet: str, plan: Plan) -> Callable[[], None]:
+    def runner(self, signature: str, plan: Plan) -> Callable[[], None]:
         """Return what makes a call and carries its plan out."""
-        if isinstance(plan, Flat):
-            self._flats.append(plan)
-            return plan.quick(self.calls, sheet, self._wait_here)
-        return partial(self._call_and_run, sheet, plan)
+        if isinstance(plan, OneShot):
+            self._one_shots.append(plan)
+            return plan.quick(self.matcher, signature, self._wait_here)
+        return partial(self._call_and_run, signature, plan)
 
     def release(self, plan: Plan) -> None:
         """Free a plan that will not run again."""
-        if isinstance(plan, Flat) and plan in self._flats:
-            self._flats.remove(plan)
+        if isinstance(plan, OneShot) and plan in self._one_shots:
+            self._one_shots.remove(plan)
             self.count(plan, plan.runs)
         plan.free()
 
     @property
     def bytes_sent(self) -> int:
         """Bytes handed to other ranks so far."""
-        return self._sent + sum(plan.runs * plan.bytes_sent for plan in self._flats)
+        return self._sent + sum(plan.runs * plan.bytes_sent for plan in self._one_shots)
 
     @property
     def bytes_received(self) -> int:
         """Bytes taken from other ranks so far."""
-        return self._received + sum(plan.runs * plan.bytes_received for plan in self._flats)
+        return self._received + sum(plan.runs * plan.bytes_received for plan in self._one_shots)
 
     def count(self, plan: Plan, runs: int = 1) -> None:
         """Add up what the runs of a plan have moved."""
         self._sent += runs * plan.bytes_sent
         self._received += runs * plan.bytes_received
 
-    def _call_and_run(self, sheet: str, plan: Plan) -> None:
-        self.call(sheet)
+    def _call_and_run(self, signature: str, plan: Plan) -> None:
+        self.call(signature)
         self.run(plan)
 
     def _wait_here(self, plan: Plan) -> None:
-        """Wait until all mates have come to the meeting of a plan."""
-        assert isinstance(plan, Flat), "the others wait in their own runs"
+        """Wait until all mates have come to the barrier of a plan."""
+        assert isinstance(plan, OneShot), "the others wait in their own runs"
         try:
-            self._wait(plan.all_here, plan)
+            self._wait(plan.is_complete, plan)
         except BaseException as error:
             self._fail(error)
 
@@ -208,22 +208,22 @@ class Engine:
             self._fail(error)
         return handle
 
-    def meet(self, sheet: str) -> None:
+    def meet(self, signature: str) -> None:
         """Wait until all ranks make this call; then MPI's own blocking collectives are safe.
 
         Raises:
             ProtocolError, TransportError: as ``run``.
         """
-        self.call(sheet)
-        # With the call's number: the same sheet of another call is another meeting.
-        checksum = zlib.crc32(f"{self.calls.number} {sheet}".encode())
+        self.call(signature)
+        # With the call's number: the same signature of another call is another barrier.
+        checksum = zlib.crc32(f"{self.matcher.number} {signature}".encode())
         mine, most = np.array([checksum, -checksum], np.int64), np.empty(2, np.int64)
         request = self._control.Iallreduce(mine, most, MPI.MAX)
-        self._meeting = mine, most
+        self._barrier = mine, most
         try:
-            self._wait(request.Test, _Meet(sheet))
+            self._wait(request.Test, _Meet(signature))
             if most[0] != -most[1]:
-                raise OtherCallError(sheet)
+                raise OtherCallError(signature)
         except BaseException as error:
             self._fail(error)
 
@@ -245,7 +245,7 @@ class Engine:
                 other.help()
             if not handle.done:
                 self._while_idle()
-                self.calls.while_waiting()
+                self.matcher.while_waiting()
         except BaseException as error:
             self._fail(error)
 
@@ -253,14 +253,14 @@ class Engine:
         """Move on whatever is under way."""
         self._active = [handle for handle in self._active if not handle.advance()]
 
-    def _others(self) -> list[Engine]:
-        """Return the other engines of this process that have something under way."""
-        return [engine for engine in _open if engine._active and engine is not self]
+    def _others(self) -> list[CollectiveExecutor]:
+        """Return the other executors of this process that have something under way."""
+        return [executor for executor in _open if executor._active and executor is not self]
 
     def help(self, *, idle: bool = False) -> None:
-        """Move on what is under way while this rank waits for another engine's work.
+        """Move on what is under way while this rank waits for another executor's work.
 
-        What fails here spoils this engine and is raised by its own next call, not by the wait of
+        What fails here spoils this executor and is raised by its own next call, not by the wait of
         somebody else.
 
         Args:
@@ -269,7 +269,7 @@ class Engine:
         try:
             self.poll_active()
             if idle and self._active:
-                self.calls.while_waiting()
+                self.matcher.while_waiting()
         except PsrtError as error:
             with contextlib.suppress(PsrtError):
                 self._fail(error)
@@ -279,7 +279,7 @@ class Engine:
             for _ in range(_QUICK_POLLS):
                 if ready():
                     return
-        self.calls.wait_begins()
+        self.matcher.wait_begins()
         patience = self._patience
         # Nobody else begins anything while this rank waits, so they are looked up once.
         self._helped = others = self._others()
@@ -287,7 +287,7 @@ class Engine:
             plan.polls or bool(self._active) or bool(others) or not self._bell.works
         )
         # The library gets on only while it is called: a sleep would hold up everybody.
-        pause = patience.spin if isinstance(plan, Library) else patience.pause
+        pause = patience.spin if isinstance(plan, Vendor) else patience.pause
         patience.begin()
         while not ready():
             if self._active:
@@ -299,13 +299,13 @@ class Engine:
 
     def _whom(self, plan: Plan | _Meet) -> str:
         """Say who is waited for, and who may be the cause of it."""
-        text = f"{plan.whom()} in {self.calls.latest()}"
-        silent = self.calls.silent()
+        text = f"{plan.whom()} in {self.matcher.latest()}"
+        silent = self.matcher.silent()
         return f"{text}; no word of it from {name_ranks(silent)}" if silent else text
 
     def _idle(self) -> None:
         self._while_idle()
-        self.calls.while_waiting()
+        self.matcher.while_waiting()
         for other in self._helped:
             other.help(idle=True)
 
@@ -321,10 +321,10 @@ class Engine:
         self._left, self._active = self._active, []
         if isinstance(error, OtherCallError):
             try:
-                self.calls.disagree(lambda ready: self._wait(ready, _Meet("another call")))
+                self.matcher.disagree(lambda ready: self._wait(ready, _Meet("another call")))
             except PsrtError as better:
                 error = better
-        self.broken = str(error) or f"{type(error).__name__} in {self.calls.latest()}"
+        self.broken = str(error) or f"{type(error).__name__} in {self.matcher.latest()}"
         self.on_broken()
         raise error
 
@@ -333,8 +333,8 @@ class Engine:
         try:
             if not self.broken:
                 self.meet("close()")
-                self.calls.drain()
-                self.regions.free()
+                self.matcher.drain()
+                self.segments.free()
                 _open.remove(self)
         finally:
             self._bell.close()
@@ -348,8 +348,8 @@ class Engine:
 class Handle:
     """A collective under way."""
 
-    def __init__(self, engine: Engine, plan: Plan, result: Any) -> None:
-        self._engine = engine
+    def __init__(self, executor: CollectiveExecutor, plan: Plan, result: Any) -> None:
+        self._executor = executor
         self.plan = plan
         #: What the same call returns where it waits; of no use before the end.
         self.result = result
@@ -365,7 +365,7 @@ class Handle:
             ProtocolError: if the ranks turn out to be in different calls.
         """
         if not self.done:
-            self._engine.poll(self)
+            self._executor.poll(self)
         return self.done
 
     def wait(self) -> None:
@@ -376,7 +376,7 @@ class Handle:
             TransportError: at the deadline.
         """
         if not self.done:
-            self._engine.finish(self)
+            self._executor.finish(self)
 
     def advance(self) -> bool:
         """Move on as far as possible without waiting; tell whether it is done."""
@@ -385,7 +385,7 @@ class Handle:
                 self._ready = next(self._run)
             except StopIteration:
                 self.done = True
-                self._engine.count(self.plan)
+                self._executor.count(self.plan)
         return self.done
 
 
@@ -394,9 +394,9 @@ class _Meet:
 
     polls = True
 
-    def __init__(self, sheet: str) -> None:
-        self._sheet = sheet
+    def __init__(self, signature: str) -> None:
+        self._signature = signature
 
     def whom(self) -> str:
         """Name the call."""
-        return f"the other ranks ({self._sheet})"
+        return f"the other ranks ({self._signature})"

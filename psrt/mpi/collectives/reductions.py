@@ -10,8 +10,8 @@ from psrt.collective.analysis.machine import MachineCosts
 from psrt.collective.analysis.pick import pick
 from psrt.collective.registry import NODE, PLUS
 from psrt.errors import ConfigError
-from psrt.mpi.collectives.executor import Engine, Handle
-from psrt.mpi.collectives.plans.direct import Spread
+from psrt.mpi.collectives.executor import CollectiveExecutor, Handle
+from psrt.mpi.collectives.plans.direct import Sink
 from psrt.mpi.collectives.plans.plan import Array, Plan
 from psrt.mpi.collectives.slots import SLOTS
 from psrt.optim import BLOCK
@@ -19,7 +19,7 @@ from psrt.partition import Span, block_spans
 from psrt.transport.majority import outliers
 from psrt.transport.port import Reduction, Take, Vector
 
-#: The sheet of ``differing``.
+#: The signature of ``differing``.
 _COMPARISON = "comparison of numbers"
 
 #: From this size on the ranks of a host share one θ. A smaller one is mostly in each core's own
@@ -28,7 +28,7 @@ _COMPARISON = "comparison of numbers"
 ONE_THETA_BYTES = 1 << 22
 
 
-class Update(Spread):
+class Update(Sink):
     """Turns a block of sums into parameters, for every rank of the host."""
 
     def __init__(self, take: Take, thetas: Sequence[Vector], own: int, *, first: int) -> None:
@@ -51,7 +51,7 @@ class Update(Spread):
         self._own = thetas[own].view(np.uint8).data
         self._others = [t.view(np.uint8).data for r, t in enumerate(thetas) if r != own]
 
-    def give(self, span: Span, folded: Array) -> None:
+    def write(self, span: Span, folded: Array) -> None:
         """Update the block, and copy it to those who have a θ of their own."""
         at, end = span.start + self._first, span.stop + self._first
         self._take(Span(at, end), folded)
@@ -63,29 +63,31 @@ class Update(Spread):
 class Reductions:
     """Makes the reductions of one rank's port, and what goes with them."""
 
-    def __init__(self, engine: Engine, costs: MachineCosts, gradient: Vector, theta: Vector):
+    def __init__(
+        self, executor: CollectiveExecutor, costs: MachineCosts, gradient: Vector, theta: Vector
+    ):
         """Set up.
 
         Args:
-            engine: carries them out.
+            executor: carries them out.
             costs: of the machine, for ``auto``.
             gradient: in a window, at the same place on every rank.
             theta: likewise.
         """
-        self._engine = engine
+        self._executor = executor
         self._costs = costs
         self._gradient, self._theta = gradient, theta
         #: Whether θ is the same memory on all ranks of this host.
         self._one_theta = False
         self._made = 0
-        self._numbers = np.zeros(engine.layout.size, np.int64)
+        self._numbers = np.zeros(executor.layout.size, np.int64)
         # What is compiled here runs again and again, so nothing of it may be given away.
-        engine.tickets.on_evict = _refuse
-        self._gather = engine.compiler.phase(_COMPARISON, "all-gather", self._numbers, place=None)
+        executor.contexts.on_evict = _refuse
+        self._gather = executor.compiler.phase(_COMPARISON, "all-gather", self._numbers, place=None)
 
     def choice(self, algorithm: str, n: int) -> tuple[str, str]:
         """See ``Port.choice``."""
-        hosts = [len(ranks) for ranks in self._engine.layout.hosts]
+        hosts = [len(ranks) for ranks in self._executor.layout.hosts]
         choice = pick(algorithm, hosts, 4 * n, np.dtype(np.float32), self._costs)
         return choice.algorithm, choice.why
 
@@ -95,35 +97,35 @@ class Reductions:
         if large and _shards(algorithm) and not self._one_theta:
             thetas, _ = self._thetas()
             self._one_theta, self._theta = True, thetas[0]
-            self._engine.meet("one θ a host")
+            self._executor.meet("one θ a host")
         return self._theta
 
     def make(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
         """See ``Port.reduction``."""
-        engine, vector = self._engine, span.of(self._gradient)
-        place = engine.regions.locate(vector)
+        executor, vector = self._executor, span.of(self._gradient)
+        place = executor.segments.locate(vector)
         update: Update | None = None
         if take is not None and _shards(algorithm):
             update = Update(take, *self._thetas(), first=span.start)
-        sheet = f"reduction {self._made} of {span} by {algorithm}"
+        signature = f"reduction {self._made} of {span} by {algorithm}"
         self._made += 1
-        plan = engine.compiler.all_reduce(sheet, vector, "sum", algorithm, place, update)
+        plan = executor.compiler.all_reduce(signature, vector, "sum", algorithm, place, update)
         take = None if update is not None else take
-        return EngineReduction(engine, plan, sheet, update, take, span, vector)
+        return ExecutorReduction(executor, plan, signature, update, take, span, vector)
 
     def _thetas(self) -> tuple[list[Vector], int]:
         """Return the θ of each rank of this host, and which of them is this rank's."""
         if self._one_theta:
             return [self._theta], 0
-        at = self._engine.regions.locate(self._theta)
+        at = self._executor.segments.locate(self._theta)
         assert at is not None, "θ is in a window"
-        return self._engine.regions.views(at, self._theta), self._engine.layout.local
+        return self._executor.segments.views(at, self._theta), self._executor.layout.local
 
     def differing(self, number: int) -> list[int]:
         """See ``Port.differing``."""
-        self._numbers[self._engine.layout.rank] = number
-        self._engine.call(_COMPARISON)
-        self._engine.run(self._gather)
+        self._numbers[self._executor.layout.rank] = number
+        self._executor.call(_COMPARISON)
+        self._executor.run(self._gather)
         return outliers(self._numbers.tolist())
 
     def close(self) -> None:
@@ -131,7 +133,7 @@ class Reductions:
         self._gradient = self._theta = np.zeros(0, np.float32)
 
 
-def _refuse(sheet: str) -> None:
+def _refuse(signature: str) -> None:
     """Say that there is no room for another reduction."""
     raise ConfigError(
         f"too many buckets of gradient to be summed: there is room for {SLOTS} sums inside and "
@@ -144,22 +146,22 @@ def _shards(algorithm: str) -> bool:
     return algorithm == NODE or algorithm.startswith(PLUS)
 
 
-class EngineReduction(Reduction):
+class ExecutorReduction(Reduction):
     """One span's sum over MPI, again and again."""
 
     def __init__(
         self,
-        engine: Engine,
+        executor: CollectiveExecutor,
         plan: Plan,
-        sheet: str,
+        signature: str,
         update: Update | None,
         take: Take | None,
         span: Span,
         vector: Vector,
     ) -> None:
-        self._engine = engine
+        self._executor = executor
         self._plan = plan
-        self._sheet = sheet
+        self._signature = signature
         self._update = update
         self._take = take
         # Every rank holds all sums, so every rank takes all blocks.
@@ -169,10 +171,10 @@ class EngineReduction(Reduction):
 
     def begin(self) -> None:
         """Let the sum begin."""
-        self._engine.call(self._sheet)
+        self._executor.call(self._signature)
         if self._update is not None:
             self._update.asked = False
-        self._handle = self._engine.start(self._plan)
+        self._handle = self._executor.start(self._plan)
 
     def poll(self) -> bool:
         """Move on without waiting."""

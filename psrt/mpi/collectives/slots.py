@@ -6,7 +6,7 @@ memory of each rank of the host, all of the same number. A word has one writer; 
 =====  =================================================================================
 word   meaning
 =====  =================================================================================
-0      meetings come to so far, and the checksum of the call (``Meeting``)
+0      barriers come to so far, and the checksum of the call (``Barrier``)
 1      steps begun so far: what they send may be read (``Progress``)
 2      steps whose receipt has been read so far: what was sent may be overwritten
 3      the checksum of the call whose steps these are
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from psrt.errors import PsrtError
-from psrt.mpi.links.shared_memory import Cord, NodeMemory
+from psrt.mpi.links.shared_memory import NodeMemory, Waker
 
 #: Collectives that can be compiled at a time.
 SLOTS = 256
@@ -34,8 +34,8 @@ _WORDS = 8
 STAGE_BYTES = 3 * 8192
 #: float32 numbers that a rank's window must have for all slots.
 FLOATS = SLOTS * (_WORDS * 8 + STAGE_BYTES) // 4
-_MEETINGS, BEGUN, READ, _CALL = 0, 1, 2, 3
-#: The count is above so many bits of checksum: 2**40 meetings are enough for years.
+_BARRIERS, BEGUN, READ, _CALL = 0, 1, 2, 3
+#: The count is above so many bits of checksum: 2**40 barriers are enough for years.
 SHIFT = 24
 
 Ready: TypeAlias = Callable[[], bool]
@@ -54,11 +54,11 @@ def clear_words(memory: NodeMemory, local: int) -> None:
     memory.numbers(local)[: SLOTS * _WORDS * 8 // 4] = 0.0
 
 
-class Slot:
+class SyncSlot:
     """One collective's words and staging, in the memory of every rank of the host."""
 
     def __init__(
-        self, memory: NodeMemory, number: int, *, local: int, size: int, cords: list[Cord]
+        self, memory: NodeMemory, number: int, *, local: int, size: int, wakers: list[Waker]
     ) -> None:
         """Find the words.
 
@@ -67,55 +67,55 @@ class Slot:
             number: of the slot; below ``SLOTS``.
             local: this rank, on its host.
             size: ranks of the host.
-            cords: each rank's flag and what wakes it.
+            wakers: each rank's flag and what wakes it.
         """
-        rooms = [memory.numbers(r).view(np.uint8) for r in range(size)]
+        buffers = [memory.numbers(r).view(np.uint8) for r in range(size)]
         at = number * _WORDS * 8
         #: Local rank → its words.
-        self.words = [room[at : at + _WORDS * 8].data.cast("B").cast("Q") for room in rooms]
+        self.words = [room[at : at + _WORDS * 8].data.cast("B").cast("Q") for room in buffers]
         at = SLOTS * _WORDS * 8 + number * STAGE_BYTES
         #: Local rank → its staging room, ``STAGE_BYTES`` bytes.
-        self.stages: list[Bytes] = [room[at : at + STAGE_BYTES] for room in rooms]
+        self.stages: list[Bytes] = [room[at : at + STAGE_BYTES] for room in buffers]
         #: This slot's.
         self.number = number
         #: This rank, on its host.
         self.local = local
         self.fence = memory.fence_if_needed()
-        self.cords = cords
+        self.wakers = wakers
 
 
-class Meeting:
-    """The barrier of one collective: ``come``, then wait until ``all_here``."""
+class Barrier:
+    """The barrier of one collective: ``arrive``, then wait until ``is_complete``."""
 
-    def __init__(self, slot: Slot, checksum: int) -> None:
+    def __init__(self, slot: SyncSlot, checksum: int) -> None:
         """Set up; the count goes on where the slot's last user left it.
 
         Args:
             slot: of this collective.
             checksum: of the call, ``SHIFT`` bits; the same on every rank, or somebody errs.
         """
-        #: This rank's words, and those of the others; the first of each is of the meetings.
+        #: This rank's words, and those of the others; the first of each is of the barriers.
         self.own = slot.words[slot.local]
         self.others = [w for r, w in enumerate(slot.words) if r != slot.local]
         self._words = slot.words
         #: What wakes the others.
-        self.cords = [cord for r, cord in enumerate(slot.cords) if r != slot.local]
+        self.wakers = [waker for r, waker in enumerate(slot.wakers) if r != slot.local]
         #: What orders stores; None where they are seen in order.
         self.fence = slot.fence
-        #: What this rank published last: the count of its meetings, and the checksum.
-        self.word = (self.own[_MEETINGS] >> SHIFT << SHIFT) | checksum
+        #: What this rank published last: the count of its barriers, and the checksum.
+        self.word = (self.own[_BARRIERS] >> SHIFT << SHIFT) | checksum
 
-    def come(self) -> None:
+    def arrive(self) -> None:
         """Say that this rank is here, with all that it wrote before."""
         if self.fence is not None:
             self.fence()
         self.word += 1 << SHIFT
-        self.own[_MEETINGS] = self.word
-        for asleep, wake in self.cords:
+        self.own[_BARRIERS] = self.word
+        for asleep, wake in self.wakers:
             if asleep[0]:
                 wake()
 
-    def all_here(self) -> bool:
+    def is_complete(self) -> bool:
         """Tell whether all others have come, too.
 
         Raises:
@@ -123,8 +123,8 @@ class Meeting:
         """
         word = self.word
         for others in self.others:
-            theirs = others[_MEETINGS]
-            # One meeting ahead: it has seen this rank at this one, and agreed.
+            theirs = others[_BARRIERS]
+            # One barrier ahead: it has seen this rank at this one, and agreed.
             if theirs != word:
                 if theirs >> SHIFT == word >> SHIFT:
                     raise OtherCallError("the ranks of this host are in different calls")
@@ -136,15 +136,15 @@ class Meeting:
 
     def absent(self) -> list[int]:
         """Return the local ranks that have not come yet."""
-        return [r for r, words in enumerate(self._words) if words[_MEETINGS] < self.word]
+        return [r for r, words in enumerate(self._words) if words[_BARRIERS] < self.word]
 
 
 class Progress:
     """How far this rank is in the steps of one collective, for its peers to see."""
 
-    def __init__(self, slot: Slot, checksum: int) -> None:
+    def __init__(self, slot: SyncSlot, checksum: int) -> None:
         self._own = slot.words[slot.local]
-        self._cords = [cord for r, cord in enumerate(slot.cords) if r != slot.local]
+        self._wakers = [waker for r, waker in enumerate(slot.wakers) if r != slot.local]
         self._fence = slot.fence
         self._words = slot.words
         self._checksum = checksum
@@ -158,7 +158,7 @@ class Progress:
         if self._fence is not None:
             self._fence()
         self._own[word] = count
-        for asleep, wake in self._cords:
+        for asleep, wake in self._wakers:
             if asleep[0]:
                 wake()
 

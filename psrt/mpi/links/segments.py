@@ -13,16 +13,16 @@ from mpi4py import MPI
 _PAGE = 4096
 
 
-class Place(NamedTuple):
+class SegmentOffset(NamedTuple):
     """Where in a window an array is."""
 
-    #: Number of the region, counted by all ranks alike.
-    region: int
+    #: Number of the segment, counted by all ranks alike.
+    segment: int
     #: Bytes from its beginning.
     offset: int
 
 
-class Region:
+class Segment:
     """One buffer of each rank of a host, all of the same size. Collective to make and to free."""
 
     def __init__(self, node: MPI.Intracomm, nbytes: int) -> None:
@@ -35,40 +35,40 @@ class Region:
         pages = max(1, -(-nbytes // _PAGE))
         self._window = MPI.Win.Allocate_shared(pages * _PAGE, 1, comm=node)
         #: Local rank → its bytes.
-        self.rooms: list[npt.NDArray[np.uint8]] = [
+        self.buffers: list[npt.NDArray[np.uint8]] = [
             np.frombuffer(memoryview(self._window.Shared_query(r)[0]), np.uint8)[:nbytes]  # type: ignore[arg-type]
             for r in range(node.size)
         ]
-        self.rooms[node.rank][:] = 0
+        self.buffers[node.rank][:] = 0
         node.Barrier()
-        own = self.rooms[node.rank]
+        own = self.buffers[node.rank]
         #: Addresses of this rank's own bytes.
         self.start = address(own)
         self.stop = self.start + nbytes
 
     def free(self) -> None:
         """Free the window; views of it must not be used afterwards."""
-        self.rooms.clear()
+        self.buffers.clear()
         self._window.Free()
 
 
-class Regions:
+class Segments:
     """All windows of a group."""
 
     def __init__(self, node: MPI.Intracomm) -> None:
         self._node = node
-        self._regions: list[Region] = []
+        self._segments: list[Segment] = []
 
     def make(self, nbytes: int) -> int:
         """Allocate a buffer on every rank of the host; collective. Return its number."""
-        self._regions.append(Region(self._node, nbytes))
-        return len(self._regions) - 1
+        self._segments.append(Segment(self._node, nbytes))
+        return len(self._segments) - 1
 
-    def rooms(self, region: int) -> Sequence[npt.NDArray[np.uint8]]:
+    def buffers(self, segment: int) -> Sequence[npt.NDArray[np.uint8]]:
         """Return each local rank's bytes."""
-        return self._regions[region].rooms
+        return self._segments[segment].buffers
 
-    def locate(self, array: np.ndarray[Any, Any]) -> Place | None:
+    def locate(self, array: np.ndarray[Any, Any]) -> SegmentOffset | None:
         """Return where an array of this rank is, None if it is in no window.
 
         An array without elements is nowhere: at the seam of two windows it could be in both.
@@ -77,21 +77,21 @@ class Regions:
             return None
         start = address(array)
         stop = start + array.nbytes
-        for number, region in enumerate(self._regions):
-            if region.start <= start and stop <= region.stop:
-                return Place(number, start - region.start)
+        for number, segment in enumerate(self._segments):
+            if segment.start <= start and stop <= segment.stop:
+                return SegmentOffset(number, start - segment.start)
         return None
 
-    def views(self, place: Place, like: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    def views(self, place: SegmentOffset, like: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
         """Return, for each local rank, its flat array at a place, of the type and size of one."""
         end = place.offset + like.nbytes
-        return [room[place.offset : end].view(like.dtype) for room in self.rooms(place.region)]
+        return [room[place.offset : end].view(like.dtype) for room in self.buffers(place.segment)]
 
     def free(self) -> None:
         """Free all windows; collective."""
-        for region in self._regions:
-            region.free()
-        self._regions.clear()
+        for segment in self._segments:
+            segment.free()
+        self._segments.clear()
 
 
 def address(array: np.ndarray[Any, Any]) -> int:

@@ -31,7 +31,7 @@ from psrt.transport.frames import FRAME_BYTES, decode, encode
 from psrt.transport.port import NO_PAYLOAD, Vector
 
 #: A peer's flag, up while it sleeps, and what wakes it then.
-Cord: TypeAlias = tuple[memoryview, Callable[[], None]]
+Waker: TypeAlias = tuple[memoryview, Callable[[], None]]
 
 WORD = 8
 #: Words of a mailbox: three cache lines of 64 bytes.
@@ -113,7 +113,7 @@ class LocalLink:
         self,
         memory: NodeMemory,
         peer: int,
-        cord: Cord,
+        waker: Waker,
         *,
         regions: list[Vector],
         landing: Vector | None,
@@ -125,7 +125,7 @@ class LocalLink:
         Args:
             memory: of this host.
             peer: its rank on this host.
-            cord: its flag, and what wakes it.
+            waker: its flag, and what wakes it.
             regions: the peer's regions, as seen from here.
             landing: where a payload is copied to; None leaves it with the peer.
             sends: this rank's regions.
@@ -135,7 +135,7 @@ class LocalLink:
         self._out_bytes, self._out = out, out.cast("q")
         self._in_bytes, self._in = into, into.cast("q")
         self._fence = memory.fence_if_needed()
-        self._asleep, self._wake = cord
+        self._asleep, self._wake = waker
         self._rung = 0
         self._read = 0
         self._payload_bytes = regions[0].nbytes

@@ -28,7 +28,7 @@ from psrt.mpi.links.shared_memory import NodeMemory
 
 
 class Bell:
-    """One rank's bell, and the cords of its peers' on the same host. Collective to make."""
+    """One rank's bell, and the wakers of its peers' on the same host. Collective to make."""
 
     def __init__(self, comm: MPI.Comm, memory: NodeMemory) -> None:
         """Make this rank's pipe and open the peers'.
@@ -40,11 +40,11 @@ class Bell:
         self._flag = memory.flag(comm.rank)
         self._fence = memory.fence
         self._memory = memory
-        self._own, self._cords = _pipes(comm)
+        self._own, self._wakers = _pipes(comm)
 
     @property
     def works(self) -> bool:
-        """Whether a sleep ends early when a peer pulls the cord."""
+        """Whether a sleep ends early when a peer wakes it."""
         return self._own >= 0
 
     def raise_flag(self) -> None:
@@ -57,7 +57,7 @@ class Bell:
         self._flag[0] = 0
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep so long at the most; tell whether a peer pulled the cord."""
+        """Sleep so long at the most; tell whether a peer did."""
         if self._own < 0:
             time.sleep(seconds)
             return False
@@ -66,11 +66,11 @@ class Bell:
         os.read(self._own, 4096)
         return True
 
-    def cord(self, peer: int) -> tuple[memoryview, Callable[[], None]]:
+    def waker(self, peer: int) -> tuple[memoryview, Callable[[], None]]:
         """Return the flag of local rank ``peer``, and what wakes it if its flag is up."""
         if not self.works:
             return memoryview(bytes(8)).cast("q"), lambda: None
-        pipe = self._cords[peer]
+        pipe = self._wakers[peer]
 
         def pull() -> None:
             # Full: it has been pulled before. Broken: nobody is there to be woken.
@@ -81,10 +81,10 @@ class Bell:
 
     def close(self) -> None:
         """Close the pipes."""
-        for pipe in (self._own, *self._cords):
+        for pipe in (self._own, *self._wakers):
             if pipe >= 0:
                 os.close(pipe)
-        self._own, self._cords = -1, []
+        self._own, self._wakers = -1, []
 
 
 def _pipes(comm: MPI.Comm) -> tuple[int, list[int]]:
@@ -99,15 +99,15 @@ def _pipes(comm: MPI.Comm) -> tuple[int, list[int]]:
         own = os.open(folder / str(comm.rank), os.O_RDONLY | os.O_NONBLOCK)
     everyone = np.array([own >= 0], np.int64)
     comm.Allreduce(MPI.IN_PLACE, everyone, MPI.MIN)
-    cords: list[int] = []
+    wakers: list[int] = []
     if everyone[0]:
-        cords = [os.open(folder / str(r), os.O_WRONLY | os.O_NONBLOCK) for r in range(comm.size)]
+        wakers = [os.open(folder / str(r), os.O_WRONLY | os.O_NONBLOCK) for r in range(comm.size)]
     comm.Barrier()
     if comm.rank == 0:
         shutil.rmtree(folder, ignore_errors=True)
     if not everyone[0] and own >= 0:
         os.close(own)
-    return (own if everyone[0] else -1), cords
+    return (own if everyone[0] else -1), wakers
 
 
 def _folder() -> str:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from psrt.collective.spec import CollectiveSpec
-from psrt.mpi.collectives.plans.plan import Array, Plan, Run, Ticket
+from psrt.mpi.collectives.plans.plan import Array, CollectiveContext, Plan, Run
 
 
-class Fetch(Plan):
+class Copy(Plan):
     """Copies what a rank is owed from where the other ranks of the host have it.
 
     An all-gather, a broadcast, a scatter, a gather, an all-to-all: whatever ends with numbers of
@@ -19,16 +19,18 @@ class Fetch(Plan):
 
     polls = False
 
-    def __init__(self, ticket: Ticket, buffers: Sequence[Array], spec: CollectiveSpec) -> None:
+    def __init__(
+        self, context: CollectiveContext, buffers: Sequence[Array], spec: CollectiveSpec
+    ) -> None:
         """Compile.
 
         Args:
-            ticket: of the collective.
+            context: of the collective.
             buffers: (n,) each, of all ranks of this host, in shared memory.
             spec: what each rank ends with, and from whose buffer.
         """
-        self._ticket = ticket
-        me = ticket.slot.local
+        self._context = context
+        me = context.slot.local
         own = buffers[me]
         self._copies = [
             (each.span.of(own), each.span.of(buffers[each.source]))
@@ -46,19 +48,19 @@ class Fetch(Plan):
 
     def run(self) -> Run:
         """Carry it out."""
-        meeting = self._ticket.meeting
-        meeting.come()
-        if not meeting.all_here():
-            yield meeting.all_here
+        barrier = self._context.barrier
+        barrier.arrive()
+        if not barrier.is_complete():
+            yield barrier.is_complete
         for into, given in self._copies:
             np.copyto(into, given)
-        meeting.come()
-        if not meeting.all_here():
-            yield meeting.all_here
+        barrier.arrive()
+        if not barrier.is_complete():
+            yield barrier.is_complete
 
     def whom(self) -> str:
         """Name the ranks that have not come."""
-        return self._ticket.absent()
+        return self._context.absent()
 
     def free(self) -> None:
         """Let go of the peers' memory."""

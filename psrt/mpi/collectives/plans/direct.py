@@ -6,16 +6,16 @@
     fold     rank r: own slice of all L buffers, block by block, while a block is in the cache
     between  where there are several hosts: lane i of the host's sum goes through a schedule with
              lane i of the other hosts, all lanes at a time
-    spread   rank r: writes the slice back to all L buffers
+    sink   rank r: writes the slice back to all L buffers
     meet     every buffer is finished, and its owner may go on
 
 Nothing is copied through MPI inside the host. Rank r reads L slices and writes L slices of n/L, so
-2n elements pass each core whatever L is; without other hosts fold and spread are one pass, and a
+2n elements pass each core whatever L is; without other hosts fold and sink are one pass, and a
 block is read from memory once. One rank folds each element, always in the same order, and the rest
 copy it: the same bits on all ranks, and in every run.
 
 **Instead of the sum.** A trainer does not want the sums but what the optimizer makes of them. With
-a ``Spread`` of its own, rank r hands its slice of the sums to the optimizer while they are in the
+a ``Sink`` of its own, rank r hands its slice of the sums to the optimizer while they are in the
 cache: the sums are never written to memory, and each rank updates n/L parameters instead of n (Xu
 et al. 2020, arXiv:2004.13336).
 """
@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from psrt.collective.ops import Operation
-from psrt.mpi.collectives.plans.plan import Array, Plan, Run, Ticket
+from psrt.mpi.collectives.plans.plan import Array, CollectiveContext, Plan, Run
 from psrt.mpi.collectives.slots import Ready
 from psrt.partition import Span, block_spans, even_spans
 
@@ -36,20 +36,20 @@ from psrt.partition import Span, block_spans, even_spans
 BLOCK_BYTES = 256 * 1024
 
 
-class Spread(Protocol):
+class Sink(Protocol):
     """What becomes of a block of results at the rank that has folded it."""
 
-    #: Where the fold of a block goes before ``give``; None: to where this rank's own block is.
+    #: Where the fold of a block goes before ``write``; None: to where this rank's own block is.
     room: Array | None
     #: Tells whether blocks may be given already; None: always.
     gate: Ready | None
 
-    def give(self, span: Span, folded: Array) -> None:
+    def write(self, span: Span, folded: Array) -> None:
         """Hand a finished block to all ranks of the host."""
         ...
 
 
-class WriteBack(Spread):
+class WriteBack(Sink):
     """Writes results into every buffer of the host."""
 
     room = None
@@ -61,7 +61,7 @@ class WriteBack(Spread):
         self._own = own
         self._itemsize = itemsize
 
-    def give(self, span: Span, folded: Array) -> None:
+    def write(self, span: Span, folded: Array) -> None:
         """Copy the block from wherever it was folded to all buffers that lack it."""
         at, end = span.start * self._itemsize, span.stop * self._itemsize
         source = folded.view(np.uint8).data
@@ -70,13 +70,13 @@ class WriteBack(Spread):
                 target[at:end] = source
 
 
-class Keep(Spread):
+class Keep(Sink):
     """Leaves a result with the rank that has folded it: a reduce-scatter."""
 
     room = None
     gate = None
 
-    def give(self, span: Span, folded: Array) -> None:
+    def write(self, span: Span, folded: Array) -> None:
         """Do nothing."""
 
 
@@ -90,17 +90,17 @@ class _Block(NamedTuple):
     out: Array
 
 
-class InPlace(Plan):
+class Direct(Plan):
     """The plan of one rank."""
 
     def __init__(
         self,
-        ticket: Ticket,
+        context: CollectiveContext,
         buffers: Sequence[Array],
         operation: Operation,
         *,
         size: int,
-        spread: Spread | None = None,
+        sink: Sink | None = None,
         between: Plan | None = None,
         hosts: int = 1,
         home: int | None = None,
@@ -108,28 +108,28 @@ class InPlace(Plan):
         """Compile.
 
         Args:
-            ticket: of the collective.
+            context: of the collective.
             buffers: (n,) each, of all ranks of this host in local order, in shared memory.
             operation: what folds two values.
             size: ranks on all hosts.
-            spread: what becomes of results; None writes them into all buffers.
+            sink: what becomes of results; None writes them into all buffers.
             between: runs a schedule on this rank's lane of the first buffer; None if this rank
                 leads no lane.
             hosts: how many there are.
             home: local rank whose buffer this rank's slice is folded into; None: its own, or the
                 first one of each of several hosts.
         """
-        self._ticket = ticket
-        self._meeting = ticket.meeting
+        self._context = context
+        self._barrier = context.barrier
         self._operation = operation
         self._size = size
         self._between = between
         self._several_hosts = hosts > 1
-        local, ranks = ticket.slot.local, len(buffers)
+        local, ranks = context.slot.local, len(buffers)
         n, itemsize = buffers[0].size, buffers[0].itemsize
         # Between hosts the sums of this host stand in its first buffer.
         home = home if home is not None else 0 if self._several_hosts else local
-        self._spread = spread or WriteBack(buffers, home, itemsize)
+        self._sink = sink or WriteBack(buffers, home, itemsize)
         own = even_spans(n, ranks)[local]
         self._blocks = [
             self._block(Span(own.start + a, own.start + b), buffers, home)
@@ -144,17 +144,17 @@ class InPlace(Plan):
         # The block that is folded into comes first: it must not be overwritten before it counts.
         order = [home, *(r for r in range(len(buffers)) if r != home)]
         parts = tuple(span.of(buffers[r]) for r in order)
-        room = self._spread.room
+        room = self._sink.room
         direct = self._several_hosts or room is None
         return _Block(span, parts, parts[0] if direct else room[: span.size])  # type: ignore[index]
 
     def run(self) -> Run:
         """Carry it out."""
-        meeting = self._meeting
-        meeting.come()
-        if not meeting.all_here():
-            yield meeting.all_here
-        gate = self._spread.gate
+        barrier = self._barrier
+        barrier.arrive()
+        if not barrier.is_complete():
+            yield barrier.is_complete
+        gate = self._sink.gate
         if self._several_hosts:
             yield from self._run_between()
             if gate is not None and not gate():
@@ -164,26 +164,26 @@ class InPlace(Plan):
             if gate is not None and not gate():
                 yield gate
             self._fold(give=True)
-        meeting.come()
-        if not meeting.all_here():
-            yield meeting.all_here
+        barrier.arrive()
+        if not barrier.is_complete():
+            yield barrier.is_complete
 
     def _run_between(self) -> Run:
-        meeting = self._meeting
+        barrier = self._barrier
         self._fold(give=False)
-        meeting.come()
-        if not meeting.all_here():
-            yield meeting.all_here
+        barrier.arrive()
+        if not barrier.is_complete():
+            yield barrier.is_complete
         if self._between is not None:
             yield from self._between.run()
-        meeting.come()
-        if not meeting.all_here():
-            yield meeting.all_here
+        barrier.arrive()
+        if not barrier.is_complete():
+            yield barrier.is_complete
 
     def _give(self) -> None:
         """Hand out the sums of all hosts, which stand in the first buffer."""
-        finish, give = self._operation.finish, self._spread.give
-        room = self._spread.room
+        finish, give = self._operation.finish, self._sink.write
+        room = self._sink.room
         for span, _, out in self._blocks:
             folded = out
             if room is not None:  # others read this block of the first buffer, but nobody writes it
@@ -195,7 +195,7 @@ class InPlace(Plan):
     def _fold(self, *, give: bool) -> None:
         """Fold every block of this rank's slice, and hand it out at once if nobody else adds."""
         fold, finish = self._operation.ufunc, self._operation.finish
-        hand_out, size = self._spread.give, self._size
+        hand_out, size = self._sink.write, self._size
         for span, parts, out in self._blocks:
             if len(parts) == 1:
                 if out is not parts[0]:
@@ -210,9 +210,9 @@ class InPlace(Plan):
 
     def whom(self) -> str:
         """Name the ranks that have not come."""
-        if self._between is not None and not self._meeting.absent():
+        if self._between is not None and not self._barrier.absent():
             return self._between.whom()
-        return self._ticket.absent()
+        return self._context.absent()
 
     def free(self) -> None:
         """Let go of the peers' memory."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from psrt.mpi.collectives.slots import Meeting, Progress, Ready, Slot
+from psrt.mpi.collectives.slots import Barrier, Progress, Ready, SyncSlot
 
 #: A contiguous, flat array of any type.
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[Any]]
@@ -40,31 +40,31 @@ class Plan(Protocol):
 
 
 @dataclass(slots=True)
-class Ticket:
+class CollectiveContext:
     """What all ranks agree on about a collective: its place, its marks, how often it ran."""
 
     #: Words on this host.
-    slot: Slot
+    slot: SyncSlot
     #: Of the call, ``SHIFT`` bits.
     checksum: int
     #: Of its MPI messages.
     tag: int
     #: Local rank → rank.
     mates: tuple[int, ...]
-    #: Local rank → steps begun so far, in this slot, whatever ran in it: see ``stepwise``.
+    #: Local rank → steps begun so far, in this slot, whatever ran in it: see ``scheduled``.
     bases: dict[int, int]
     #: Stages used so far, modulo 3: see ``staged``.
     turn: int = 0
-    meeting: Meeting = field(init=False)
+    barrier: Barrier = field(init=False)
     progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
-        self.meeting = Meeting(self.slot, self.checksum)
+        self.barrier = Barrier(self.slot, self.checksum)
         self.progress = Progress(self.slot, self.checksum)
 
     def absent(self) -> str:
-        """Say which mates have not come to the meeting."""
-        ranks = [self.mates[r] for r in self.meeting.absent()]
+        """Say which mates have not come to the barrier."""
+        ranks = [self.mates[r] for r in self.barrier.absent()]
         return name_ranks(ranks)
 
 

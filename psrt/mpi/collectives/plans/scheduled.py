@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from psrt.collective.ops import Operation
 from psrt.collective.step import Step
-from psrt.mpi.collectives.plans.plan import Array, Fold, Plan, Run, Ticket, nobody
+from psrt.mpi.collectives.plans.plan import Array, CollectiveContext, Fold, Plan, Run, nobody
 from psrt.mpi.collectives.slots import BEGUN, READ, Ready
 from psrt.mpi.links.pieces import Persistent, persistent_receive, persistent_send
 from psrt.partition import Span
@@ -65,13 +65,13 @@ class _Move:
     peers: list[int] = field(default_factory=list)
 
 
-class Stepwise(Plan):
+class Scheduled(Plan):
     """The plan of one rank."""
 
     def __init__(
         self,
         comm: MPI.Intracomm,
-        ticket: Ticket,
+        context: CollectiveContext,
         team: Team,
         schedules: dict[int, Sequence[Step]],
         vector: Array,
@@ -85,7 +85,7 @@ class Stepwise(Plan):
 
         Args:
             comm: what the ranks of the team are of.
-            ticket: of the collective.
+            context: of the collective.
             team: who runs it.
             schedules: the steps of this rank and of the peers that it sees, by their numbers.
             vector: (n,), this rank's.
@@ -94,15 +94,15 @@ class Stepwise(Plan):
             workspace: elements that the schedule wants behind the vector.
             overlaps: whether a step may begin before the receipt of the last one is folded.
         """
-        self._ticket = ticket
-        self._progress = ticket.progress
+        self._context = context
+        self._progress = context.progress
         self._fold = operation.ufunc
         self._finish = operation.finish
         self._vector = vector
         self._result = None if result is None else result.of(vector)
         self._team = team
         self._workspace = np.empty(workspace, vector.dtype)
-        self._bases = ticket.bases
+        self._bases = context.bases
         self._scratch: list[Array] = []
         self._comm = comm
         steps = schedules[team.rank]
@@ -164,7 +164,7 @@ class Stepwise(Plan):
             move.reader, move.reader_number = self._team.seen[to][0], receipts[to][which]
             return
         data = step.send.of(self._vector).view(np.uint8)
-        move.send = persistent_send(self._comm, data, rank, self._ticket.tag)
+        move.send = persistent_send(self._comm, data, rank, self._context.tag)
 
     def _incoming(
         self,
@@ -190,7 +190,7 @@ class Stepwise(Plan):
         landing = room if apart or step.combine else move.mine
         move.given = landing
         data = landing.view(np.uint8)
-        move.receive = persistent_receive(self._comm, data, rank, self._ticket.tag)
+        move.receive = persistent_receive(self._comm, data, rank, self._context.tag)
 
     def _view(self, span: Span) -> Array:
         n = self._vector.size
@@ -234,7 +234,7 @@ class Stepwise(Plan):
     @property
     def _base(self) -> int:
         """Steps that this rank has begun in earlier runs."""
-        return self._bases[self._ticket.slot.local]
+        return self._bases[self._context.slot.local]
 
     def _take_in(self, move: _Move) -> Generator[Ready, None, Array | None]:
         """Wait for what arrives; return it if it is still to be brought to where it goes."""

@@ -3,7 +3,7 @@
 The array passes through staging memory, a piece at a time. Of each piece rank r keeps its own
 slice, the r-th, and *shows* the others on its stage; all meet; it *folds* what the others show of
 its own slice into it, and shows the result; all meet; it *copies* the other slices' results. So
-that one meeting per piece is enough, the next piece is shown before the meeting that ends the fold
+that one barrier per piece is enough, the next piece is shown before the barrier that ends the fold
 of this one:
 
 .. code-block:: text
@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 
 from psrt.collective.ops import Operation
-from psrt.mpi.collectives.plans.plan import Array, Plan, Run, Ticket
+from psrt.mpi.collectives.plans.plan import Array, CollectiveContext, Plan, Run
 from psrt.partition import Span, block_spans, even_spans
 
 #: Stages that take turns.
@@ -59,29 +59,29 @@ class Staged(Plan):
 
     def __init__(
         self,
-        ticket: Ticket,
+        context: CollectiveContext,
         vector: Array,
-        rooms: Sequence[Array],
+        buffers: Sequence[Array],
         operation: Operation,
     ) -> None:
         """Compile.
 
         Args:
-            ticket: of the collective.
+            context: of the collective.
             vector: (n,), this rank's, anywhere.
-            rooms: each local rank's staging memory: ``STAGES`` times the same number of
+            buffers: each local rank's staging memory: ``STAGES`` times the same number of
                 elements, of the vector's type.
             operation: what folds two values.
         """
-        self._ticket = ticket
+        self._context = context
         self._vector = vector
         self._fold_two = operation.ufunc
         self._finish = operation.finish
-        self._local, self._ranks = ticket.slot.local, len(rooms)
-        size = rooms[0].size // STAGES
+        self._local, self._ranks = context.slot.local, len(buffers)
+        size = buffers[0].size // STAGES
         self._spans = block_spans(vector.size, size)
         #: By turn and local rank.
-        self._stages = [[r[s * size : (s + 1) * size] for r in rooms] for s in range(STAGES)]
+        self._stages = [[r[s * size : (s + 1) * size] for r in buffers] for s in range(STAGES)]
         #: (turn, number of the piece) → the piece; made when first met.
         self._pieces: dict[tuple[int, int], _Piece] = {}
         moved = vector.nbytes * (self._ranks - 1) // self._ranks
@@ -89,24 +89,24 @@ class Staged(Plan):
 
     def run(self) -> Run:
         """Carry it out."""
-        meeting, ticket = self._ticket.meeting, self._ticket
-        first, count = ticket.turn, len(self._spans)
-        ticket.turn = (first + count) % STAGES
+        barrier, context = self._context.barrier, self._context
+        first, count = context.turn, len(self._spans)
+        context.turn = (first + count) % STAGES
         pieces = [self._piece((first + k) % STAGES, k) for k in range(count)]
         if pieces:
             _carry(pieces[0].show)
         for k, piece in enumerate(pieces):
-            meeting.come()
-            if not meeting.all_here():
-                yield meeting.all_here
+            barrier.arrive()
+            if not barrier.is_complete():
+                yield barrier.is_complete
             if k:
                 _carry(pieces[k - 1].copy)
             self._fold(piece)
             if k + 1 < count:
                 _carry(pieces[k + 1].show)
-        meeting.come()
-        if not meeting.all_here():
-            yield meeting.all_here
+        barrier.arrive()
+        if not barrier.is_complete():
+            yield barrier.is_complete
         if pieces:
             _carry(pieces[-1].copy)
 
@@ -139,7 +139,7 @@ class Staged(Plan):
 
     def whom(self) -> str:
         """Name the ranks that have not come."""
-        return self._ticket.absent()
+        return self._context.absent()
 
     def free(self) -> None:
         """Let go of the memory."""

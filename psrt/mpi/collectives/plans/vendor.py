@@ -27,7 +27,7 @@ from psrt.mpi.collectives.slots import OtherCallError
 from psrt.mpi.links.pieces import pieces
 
 
-class Access(NamedTuple):
+class VendorAccess(NamedTuple):
     """What the calls of one rank share."""
 
     #: For the checksums; all ranks use it in the order of their calls.
@@ -38,12 +38,14 @@ class Access(NamedTuple):
     line: deque[object]
 
 
-class Library(Plan):
+class Vendor(Plan):
     """The plan of one rank."""
 
     polls = True
 
-    def __init__(self, access: Access, vector: Array, operation: Operation, checksum: int) -> None:
+    def __init__(
+        self, access: VendorAccess, vector: Array, operation: Operation, checksum: int
+    ) -> None:
         """Set up.
 
         Args:

@@ -1,10 +1,10 @@
 """Which collective call every rank is in: so that ranks that call different things find out.
 
 Messages of collectives carry numbers and nothing else, so two ranks that call different things
-would wait for each other, or mix up their numbers. What a rank calls is written on a *sheet*, one
-line of text. Its checksum marks every doorbell and every MPI tag of the call, so the numbers of
-different calls never meet; and a rank that has waited for a while sends its sheet to all others
-and reads theirs. Calls that go well never send a sheet.
+would wait for each other, or mix up their numbers. What a rank calls is written down as the call's
+*signature*, one line of text. Its checksum marks every doorbell and every MPI tag of the call, so
+the numbers of different calls never meet; and a rank that has waited for a while sends its
+signature to all others and reads theirs. Calls that go well never send a signature.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ MEMORY = 256
 _NEWEST = 16
 _LONGEST = 1000
 _TAG = 9
-_SHEET, _REFUSAL = b"s", b"r"
+_SIGNATURE, _REFUSAL = b"s", b"r"
 
 
-class Calls:
-    """One rank's sheets, and what the others have told of theirs."""
+class CallMatcher:
+    """One rank's signatures, and what the others have told of theirs."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         """Set up.
 
         Args:
-            comm: all ranks of the group; for sheets only.
+            comm: all ranks of the group; for signatures only.
         """
         self._comm = comm
         #: Calls made so far, by this rank.
         self.number = 0
-        #: Sheets of this rank's newest calls: that of call k is at ``k % MEMORY``.
-        self.sheets = [""] * MEMORY
+        #: Signatures of this rank's newest calls: that of call k is at ``k % MEMORY``.
+        self.signatures = [""] * MEMORY
         #: Numbers of the calls that this rank refused.
         self.refused: set[int] = set()
         self._told = 0
@@ -59,16 +59,16 @@ class Calls:
         self._waiting_since = 0.0
         self._next_look = 0.0
 
-    def begin(self, sheet: str) -> int:
+    def begin(self, signature: str) -> int:
         """Note that this rank makes its next call; return the call's number."""
         self.number += 1
-        self.sheets[self.number % MEMORY] = sheet
+        self.signatures[self.number % MEMORY] = signature
         self._waiting_since = 0.0
         return self.number
 
     def latest(self) -> str:
-        """Return the number and sheet of this rank's newest call, as words."""
-        return f"call {self.number}, {self.sheets[self.number % MEMORY]}"
+        """Return the number and signature of this rank's newest call, as words."""
+        return f"call {self.number}, {self.signatures[self.number % MEMORY]}"
 
     def silent(self) -> list[int]:
         """Return the ranks that have had time to tell of this rank's newest call, and have not."""
@@ -98,9 +98,9 @@ class Calls:
             self._tell()
         self.look()
 
-    def refuse(self, sheet: str, why: str) -> None:
+    def refuse(self, signature: str, why: str) -> None:
         """Make a call that this rank cannot take part in: tell the others why."""
-        self.refused.add(self.begin(sheet))
+        self.refused.add(self.begin(signature))
         self._send(self.number, _REFUSAL, why)
         self._told = self.number
 
@@ -153,10 +153,10 @@ class Calls:
         wait(lambda: False)
 
     def _tell(self) -> None:
-        """Send the sheets of the calls that the others have not heard of."""
+        """Send the signatures of the calls that the others have not heard of."""
         for number in range(max(self._told, self.number - _NEWEST) + 1, self.number + 1):
             if number not in self.refused:
-                self._send(number, _SHEET, self.sheets[number % MEMORY])
+                self._send(number, _SIGNATURE, self.signatures[number % MEMORY])
         self._told = self.number
 
     def _send(self, number: int, kind: bytes, text: str) -> None:
@@ -171,14 +171,14 @@ class Calls:
         if number > self.number:
             self._early.append((source, number, kind, text))
             return
-        mine = self.sheets[number % MEMORY]
+        mine = self.signatures[number % MEMORY]
         refused = number in self.refused
         alike = refused if kind == _REFUSAL else text == _cut(mine).decode(errors="replace")
         if number <= self.number - MEMORY or alike:
             return
         self._tell()  # whoever waits for this rank is to know, too
         if not refused:
-            self._send(number, _SHEET, mine)  # which may be too long ago to be told otherwise
+            self._send(number, _SIGNATURE, mine)  # which may be too long ago to be told otherwise
         me = self._comm.rank
         if kind == _REFUSAL:
             raise ProtocolError(f"rank {source} cannot take part in call {number}: {text}")

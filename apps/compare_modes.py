@@ -3,11 +3,11 @@
     mpirun -n 4 python apps/compare_modes.py --out runs/compare
     python apps/compare_modes.py --simulate --workers 8 --out runs/compare
 
-Each mode runs from its file in apps/configs in each scenario of scenarios.py: for real on the ranks
-of mpirun, one run after the other, or in virtual time. Seeds are the outermost loop, so that
-whatever slows the machine down for a while does it to all modes; medians over the seeds are shown
-with their range, and where the median of one mode is in the range of another, that is a tie. Flags
-that are not listed here are those of `psrt train` and go to every run, as in: --hidden 32
+Each mode runs from its file in apps/configs in each scenario of studies/scenarios.py: for real on
+the ranks of mpirun, one run after the other, or in virtual time. Seeds are the outermost loop, so
+that whatever slows the machine down for a while does it to all modes; medians over the seeds are
+shown with their range, and where the median of one mode is in the range of another, that is a tie.
+Flags that are not listed here are those of `psrt train` and go to every run, as in: --hidden 32
 
 The time to an accuracy is taken when worker 0 finds it at the end of one of its epochs, so the last
 worker is the one that is late. The serial baseline is never late: it shows what the modes are for.
@@ -22,16 +22,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compare_runs import SERIAL, planned, run_over_mpi, run_simulated
-from scenarios import SCENARIOS, scenario
 from script import DEFAULT, names, number, ranks_of_job, run_script, say
-from standings import Row, medians
-from verdict import verdicts
+from studies import mode_plot
+from studies.compare_runs import SERIAL, planned, run_over_mpi, run_simulated
+from studies.scenarios import SCENARIOS, scenario
+from studies.standings import Row, medians
+from studies.verdict import verdicts
 
 from psrt.cli.flags import FlagParser
 from psrt.errors import ConfigError
 from psrt.launchers import again
-from psrt.report import mode_plot
 from psrt.report.strict_json import dumps
 from psrt.simulation.cost_flags import VirtualCosts
 from psrt.units import size_text
@@ -178,7 +178,7 @@ def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
         writer.writerows(rows)
     files = ["modes.json", "modes.csv"]
     try:
-        mode_plot.compare_modes(cells, options.out / "modes.png", target=options.target, note=note)
+        mode_plot.draw(cells, options.out / "modes.png", target=options.target, note=note)
         files.append("modes.png")
     except ConfigError as error:  # matplotlib is an extra
         say(f"no plot: {error}")

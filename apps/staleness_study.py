@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from script import ranks_of_job, run_script
-from studies import run, softsync, workers
+from studies import one_run, softsync, workers
 
 from psrt.cli.flags import FlagParser
 from psrt.errors import ConfigError
@@ -44,8 +44,8 @@ def main(argv: Sequence[str]) -> None:
     asked, _ = choice(add_help=False).parse_known_args(list(argv))
     flags = choice(prog="staleness_study.py", description=__doc__)
     if asked.run is not None:
-        run.add_flags(flags)
-        run.show(flags.parse(argv))
+        one_run.add_flags(flags)
+        one_run.show(flags.parse(argv))
     else:
         STUDIES[asked.study].add_flags(flags)
         STUDIES[asked.study].study(*flags.parse_known_args(list(argv)))

@@ -16,11 +16,10 @@ import psrt
 from psrt.cli.flags import FlagParser, parse_train
 from psrt.errors import ConfigError
 from psrt.job.scenario import Scenario, run_in_virtual_time
-from psrt.report import softsync_plot
-from psrt.report.softsync_study import Errors, lines_of, share_beyond, table
 from psrt.report.strict_json import dumps
 from psrt.simulation.cost_flags import DEFAULT_LINK, DEFAULT_SERVER_APPLY, VirtualCosts
-from studies import refuse
+from studies import refuse, softsync_plot
+from studies.softsync_lines import Errors, lines_of, share_beyond, table
 
 #: Workers, batches and momentum as in the paper. The learning rate is psrt's default for momentum,
 #: 0.05; of 0.001, 0.002, 0.005 and so on up to 0.1 it is the one that softsync(1) learns best with.
@@ -132,7 +131,7 @@ def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
         f"\n{note}: mean (and worst) test error [%] at each staleness rate\n{table(lines_of(rows))}"
     )
     try:
-        softsync_plot.softsync_study(rows, options.out / "softsync.png", note=note)
+        softsync_plot.draw(rows, options.out / "softsync.png", note=note)
     except ConfigError as error:  # matplotlib is an extra
         say(f"no plot: {error}")
     say(f"\nwritten to {options.out}")

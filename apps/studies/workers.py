@@ -24,9 +24,9 @@ import psrt
 from psrt.cli.flags import FlagParser, parse_train
 from psrt.errors import ConfigError
 from psrt.job.build import supervised_problem
-from psrt.report import Staleness, plots
+from psrt.report import Staleness
 from psrt.report.strict_json import dumps
-from studies import refuse
+from studies import refuse, workers_plot
 
 #: A learning rate that one worker learns well with and many do not, and epochs enough for what is
 #: left of it. Not relu: first steps that are too large leave dead units, whatever comes later.
@@ -107,7 +107,7 @@ def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
         mine = [row for row in rows if row["mode"] == mode]
         say(f"\n{mode}, {note}: mean (and lowest) accuracy [%]\n{table(mine)}")
         try:
-            plots.staleness_study(mine, options.out / f"workers-{mode}.png", note=f"{mode}, {note}")
+            workers_plot.draw(mine, options.out / f"workers-{mode}.png", note=f"{mode}, {note}")
         except ConfigError as error:  # matplotlib is an extra
             say(f"no plot: {error}")
     say(f"\nwritten to {options.out}")

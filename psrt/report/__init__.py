@@ -2,8 +2,8 @@
 
 Workers send ``Report`` messages; rank 0's ``Journal`` merges them into ``Record``s, which become
 lines of ``metrics.jsonl`` and of the console; the end of a run is a ``Summary``. Whoever compares
-or plots runs reads these files and never a live run, so ``psrt.report.plots``, the one module that
-needs matplotlib, is not imported here.
+or plots runs reads these files and never a live run, so ``psrt.report.figure``, which needs
+matplotlib, is not imported here.
 """
 
 from __future__ import annotations

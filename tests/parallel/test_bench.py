@@ -1,8 +1,7 @@
 """The benchmarks measure what they say, on a scale at which nothing can be read off them."""
 
-import importlib
-import pathlib
-
+import call
+import history
 import numpy as np
 import pytest
 
@@ -18,16 +17,7 @@ from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.errors import ProtocolError
 from psrt.mpi.agreement import together
 
-SCRIPTS = pathlib.Path(__file__).parents[2] / "apps/bench"
-
 SMALL = {"tiny": (12, 8, 4)}
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """Imports a script of the repository's own benchmarks."""
-    monkeypatch.syspath_prepend(SCRIPTS)
-    return importlib.import_module
 
 
 @pytest.mark.mpi(min_size=3)
@@ -79,8 +69,7 @@ def test_overhead_has_a_figure_for_each_mode_and_for_a_waiting_server(comm):
 
 
 @pytest.mark.mpi(min_size=3)
-def test_a_history_costs_a_share_of_a_step(comm, script):
-    history = script("history")
+def test_a_history_costs_a_share_of_a_step(comm):
     rows = history.measure(comm, rounds=1, turn_s=0.0, models=SMALL)
     assert [row["scheme"] for row in rows] == ([] if comm.rank else list(history._SCHEMES))
     assert all(row["recorded_over_plain"].readings == 1 for row in rows)
@@ -180,8 +169,7 @@ def test_the_fit_reads_what_the_ranks_at_hand_allow(comm, brief):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_call_is_timed_with_and_without_its_messages(comm, brief, script):
-    call = script("call")
+def test_a_call_is_timed_with_and_without_its_messages(comm, brief):
     rows = call.measure(comm, here(comm), rounds=2)
     assert [row["hosts"] for row in rows] == ([] if comm.rank else [1, 2])
     assert table(rows, call.COLUMNS).count("\n") == len(rows) + 1

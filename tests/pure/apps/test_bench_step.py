@@ -1,26 +1,18 @@
 """The step benchmark verifies what it measures, and says what it measured."""
 
-import importlib
 import json
-import pathlib
 
 import numpy as np
 import pytest
+import step as bench
 
 from psrt.bench.figures import table, to_json
 from psrt.errors import PsrtError
 
-SCRIPTS = pathlib.Path(__file__).parents[3] / "apps/bench"
 SIZES = (20, 30, 16, 10)
 
 
-@pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(SCRIPTS)
-    return importlib.import_module("step")
-
-
-def test_rows_and_table(bench):
+def test_rows_and_table():
     rows = bench.run(models=[SIZES], batch_size=8, rounds=3)
     (row,) = json.loads(to_json(rows))
     assert row["model"] == "20-30-16-10"
@@ -33,7 +25,7 @@ def test_rows_and_table(bench):
     assert line.startswith("20-30-16-10")
 
 
-def test_bare_products_are_those_of_a_step(bench):
+def test_bare_products_are_those_of_a_step():
     problem = bench.Problem.make(SIZES, 8, seed=0)
     made = []
     dot = np.dot
@@ -51,7 +43,7 @@ def test_bare_products_are_those_of_a_step(bench):
 
 
 @pytest.mark.parametrize("wrong", ["gradient", "update"])
-def test_a_wrong_result_is_no_result(bench, wrong, monkeypatch):
+def test_a_wrong_result_is_no_result(wrong, monkeypatch):
     if wrong == "gradient":
         right = bench.MLP.loss_and_grad
 
@@ -67,7 +59,7 @@ def test_a_wrong_result_is_no_result(bench, wrong, monkeypatch):
         bench.run(models=[SIZES], batch_size=8, rounds=1)
 
 
-def test_peak_growth_counts_what_is_held_for_a_moment(bench):
+def test_peak_growth_counts_what_is_held_for_a_moment():
     assert bench.peak_growth(lambda: np.zeros(50_000, np.uint8)) >= 50_000
     kept = {}
     assert bench.peak_growth(lambda: kept.setdefault("array", np.zeros(50_000, np.uint8))) < 1 << 20

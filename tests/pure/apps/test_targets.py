@@ -1,24 +1,15 @@
 """Targets of rows of our own making: which are reached, which not, and by which size."""
 
-import importlib
 import json
-import pathlib
 
 import pytest
+import targets as script
 
 from psrt.bench.figures import Summary, table, to_json
 from psrt.errors import ConfigError
 
-SCRIPTS = pathlib.Path(__file__).parents[3] / "apps/bench"
-
 K, M = 1 << 10, 1 << 20
 SIZES = [K << power for power in range(0, 17, 2)]
-
-
-@pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(SCRIPTS)
-    return importlib.import_module("targets")
 
 
 def row(
@@ -44,9 +35,8 @@ def good(ranks=2):
     return rows
 
 
-@pytest.fixture
-def verdict(script):
-    return lambda rows: {found["target"]: found for found in script.targets(rows)}
+def verdict(rows):
+    return {found["target"]: found for found in script.targets(rows)}
 
 
 def the(found, *words):
@@ -54,7 +44,7 @@ def the(found, *words):
     return one
 
 
-def test_all_reached(verdict):
+def test_all_reached():
     found = verdict(good())
     reached = [target["reached"] for target in found.values()]
     assert reached == [True, True, None, True, True, True, True, None]
@@ -74,7 +64,7 @@ def test_all_reached(verdict):
         (row("ring", "window", 4 * M, hosts=2, wire=1.16), ("between hosts", "nβ)")),
     ],
 )
-def test_one_bad_size_misses_one_target_and_is_named(verdict, changed, words):
+def test_one_bad_size_misses_one_target_and_is_named(changed, words):
     key = ("algorithm", "buffer", "bytes", "hosts", "pattern")
     rows = [r for r in good() if any(r[k] != changed[k] for k in key)]
     assert len(rows) == len(good()) - 1
@@ -93,11 +83,11 @@ def test_one_bad_size_misses_one_target_and_is_named(verdict, changed, words):
         row("tree", "window", M, library=0.1),
     ],
 )
-def test_what_nobody_aims_at_misses_nothing(script, fine):
+def test_what_nobody_aims_at_misses_nothing(fine):
     assert False not in [target["reached"] for target in script.targets([*good(), fine])]
 
 
-def test_the_mean_is_geometric_over_long_vectors_only(verdict):
+def test_the_mean_is_geometric_over_long_vectors_only():
     rows = [row("auto", "window", K, library=100.0)]
     rows += [row("auto", "window", n, library=x) for n, x in ((M, 2.7), (4 * M, 4.0))]
     mean = the(verdict(rows), "geometric")
@@ -105,19 +95,19 @@ def test_the_mean_is_geometric_over_long_vectors_only(verdict):
     assert mean["reached"] is False
 
 
-def test_each_number_of_ranks_has_its_own(script):
+def test_each_number_of_ranks_has_its_own():
     found = script.targets([*good(2), *good(4)])
     assert [target["ranks"] for target in found] == [2] * 8 + [4] * 8
 
 
-def test_nothing_is_said_of_what_was_not_measured(script):
+def test_nothing_is_said_of_what_was_not_measured():
     assert script.targets([]) == []
     assert [target["target"] for target in script.targets([row("auto", "window", K)])] == [
         "auto below 256 KiB: worst × MPI.Allreduce"
     ]
 
 
-def test_table(script):
+def test_table():
     rows = [r for r in good() if r["bytes"] != M] + [row("auto", "window", M, library=2.0)]
     lines = table(script.targets(rows), script.COLUMNS).splitlines()
     worst = next(line for line in lines if "worst × MPI" in line and "windows" in line)
@@ -126,7 +116,7 @@ def test_table(script):
     assert not share.rstrip().endswith(("yes", "NO"))
 
 
-def test_rows_come_from_what_the_benchmark_wrote(script, tmp_path, capsys):
+def test_rows_come_from_what_the_benchmark_wrote(tmp_path, capsys):
     path = tmp_path / "all.json"
     rows = [r | {"over_library": Summary(4.0, 4.0, 4.0, 9)} for r in good()]
     path.write_text(to_json({"machine": "", "all-reduce": rows}))

@@ -2,23 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import pathlib
-
 import pytest
-
-APPS = pathlib.Path(__file__).parents[3] / "apps"
-
-
-@pytest.fixture
-def standings(monkeypatch):
-    monkeypatch.syspath_prepend(APPS)
-    return importlib.import_module("standings")
-
-
-@pytest.fixture
-def verdict(standings):
-    return importlib.import_module("verdict")
+from studies import standings, verdict
 
 
 def runs(mode, *seconds, scenario="calm", **fields):
@@ -37,7 +22,7 @@ def runs(mode, *seconds, scenario="calm", **fields):
 
 
 class TestMedians:
-    def test_of_the_seeds(self, standings):
+    def test_of_the_seeds(self):
         rows = runs("sync", 3.0, 1.0, 2.0, staleness_mean=1.5)
         rows[0]["test_accuracy"] = 0.9
         [cell] = standings.medians(rows)
@@ -55,13 +40,13 @@ class TestMedians:
             ((1.0, None), None, (1.0, None), 1),
         ],
     )
-    def test_never_is_longer_than_any_time(self, standings, seconds, median, spread, reached):
+    def test_never_is_longer_than_any_time(self, seconds, median, spread, reached):
         [cell] = standings.medians(runs("sync", *seconds))
         assert cell["seconds_to_accuracy"] == median
         assert (cell["fastest"], cell["slowest"]) == spread
         assert cell["reached"] == reached
 
-    def test_modes_and_scenarios_are_apart(self, standings):
+    def test_modes_and_scenarios_are_apart(self):
         rows = runs("a", 1.0) + runs("b", 2.0) + runs("a", 5.0, scenario="tail")
         cells = standings.medians(rows)
         assert [(c["mode"], c["scenario"], c["seconds_to_accuracy"]) for c in cells] == [
@@ -72,7 +57,7 @@ class TestMedians:
         assert [c["standing"] for c in cells] == ["first", "behind", "first"]
 
 
-def standing(standings, *groups, **options):
+def standing(*groups, **options):
     rows = [row for group in groups for row in group]
     return [(c["standing"], c["ratio"]) for c in standings.medians(rows, **options)]
 
@@ -90,47 +75,45 @@ class TestStandings:
             ((1.5, None, None), "never"),
         ],
     )
-    def test_beside_the_best(self, standings, other, expected):
-        (first, one), (second, ratio) = standing(
-            standings, runs("best", 1.0, 1.5, 2.0), runs("other", *other)
-        )
+    def test_beside_the_best(self, other, expected):
+        (first, one), (second, ratio) = standing(runs("best", 1.0, 1.5, 2.0), runs("other", *other))
         assert (first, one) == ("first", 1.0)
         assert second == expected
         assert ratio == (None if expected == "never" else pytest.approx(other[1] / 1.5))
 
-    def test_near_is_within_a_tenth_but_apart(self, standings):
+    def test_near_is_within_a_tenth_but_apart(self):
         groups = [runs(str(seconds), seconds) for seconds in (1.0, 1.0, 1.1, 1.11)]
-        assert [word for word, _ in standing(standings, *groups)] == ["first", "near", "behind"]
+        assert [word for word, _ in standing(*groups)] == ["first", "near", "behind"]
 
-    def test_the_best_is_the_one_with_the_least_median(self, standings):
-        found = standing(standings, runs("a", 1.0, 5.0, 6.0), runs("b", 2.0, 2.0, 2.0))
+    def test_the_best_is_the_one_with_the_least_median(self):
+        found = standing(runs("a", 1.0, 5.0, 6.0), runs("b", 2.0, 2.0, 2.0))
         assert found == [("tied", 2.5), ("first", 1.0)]
 
-    def test_equal_times_are_a_tie(self, standings):
-        assert standing(standings, runs("a", 1.0), runs("b", 1.0)) == [("first", 1), ("tied", 1)]
+    def test_equal_times_are_a_tie(self):
+        assert standing(runs("a", 1.0), runs("b", 1.0)) == [("first", 1), ("tied", 1)]
 
-    def test_a_baseline_does_not_compete(self, standings):
-        found = standing(standings, runs("serial", 1.0), runs("a", 2.0), baseline="serial")
+    def test_a_baseline_does_not_compete(self):
+        found = standing(runs("serial", 1.0), runs("a", 2.0), baseline="serial")
         assert found == [("baseline", 0.5), ("first", 1.0)]
-        assert standing(standings, runs("serial", 1.0), baseline="serial") == [("baseline", None)]
+        assert standing(runs("serial", 1.0), baseline="serial") == [("baseline", None)]
 
-    def test_where_nobody_gets_there_nobody_is_first(self, standings):
-        assert standing(standings, runs("a", None), runs("b", None)) == [("never", None)] * 2
+    def test_where_nobody_gets_there_nobody_is_first(self):
+        assert standing(runs("a", None), runs("b", None)) == [("never", None)] * 2
 
 
 class TestRepeats:
-    def test_the_same_parameters_whoever_is_late(self, standings):
+    def test_the_same_parameters_whoever_is_late(self):
         rows = runs("sync", 1.0, 1.0) + runs("sync", 2.0, 2.0, scenario="tail")
         assert standings.repeats(rows) is True
         rows[-1]["parameters_sha256"] = "other"
         assert standings.repeats(rows) is False
 
-    def test_one_scenario_does_not_tell(self, standings):
+    def test_one_scenario_does_not_tell(self):
         assert standings.repeats(runs("sync", 1.0, 1.0)) is None
 
 
 @pytest.fixture
-def lines(standings, verdict):
+def lines():
     """What is said of these runs: by mode (and "" for the scenarios) lines without their indent."""
 
     def told(*groups, baseline=""):
@@ -216,7 +199,7 @@ class TestWords:
             "shows one process by itself, never late: never at the target"
         ]
 
-    def test_lines_are_no_longer_than_a_page(self, standings, verdict):
+    def test_lines_are_no_longer_than_a_page(self):
         rows = [
             row
             for scenario in ("calm", "delay", "tail", "pause", "slow")

@@ -6,9 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize(
-    "module", ["console", "metrics", "strict_json", "staleness", "softsync_study"]
-)
+@pytest.mark.parametrize("module", ["console", "metrics", "strict_json", "staleness"])
 def test_examples_in_docstrings(module):
     names = importlib.import_module(f"psrt.report.{module}")
     record = importlib.import_module("psrt.report").Record

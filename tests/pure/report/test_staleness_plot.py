@@ -6,7 +6,7 @@ import pytest
 from psrt.report import Counts, Staleness, Waiting
 
 pytest.importorskip("matplotlib")
-from psrt.report.staleness_plot import shares_by_age, staleness_of_run
+from studies import staleness_plot
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ def draw(figures, tmp_path):
     """Draws a run and returns its panels."""
 
     def panels(summary, records=()):
-        staleness_of_run(summary, records, tmp_path / "run.png", note="mine")
+        staleness_plot.draw(summary, records, tmp_path / "run.png", note="mine")
         assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
         return figures[-1].axes[:6]
 
@@ -43,12 +43,12 @@ def test_staleness_by_worker_and_by_shard(summary, draw):
 
 def test_many_ages_share_columns():
     rows = [Counts.of([(0, 1), (199, 3)]), Counts.of([])]
-    shares, width = shares_by_age(rows)
+    shares, width = staleness_plot.shares_by_age(rows)
     assert (shares.shape, width) == ((2, 50), 4)
     assert (shares[0, 0], shares[0, -1]) == (0.25, 0.75)
     assert shares[1].sum() == 0
-    assert shares_by_age([Counts.of([(63, 1)])])[1] == 1
-    assert shares_by_age([Counts.of([(64, 1)])])[1] == 2
+    assert staleness_plot.shares_by_age([Counts.of([(63, 1)])])[1] == 1
+    assert staleness_plot.shares_by_age([Counts.of([(64, 1)])])[1] == 2
 
 
 def test_skew_needs_two_shards(summary, draw):

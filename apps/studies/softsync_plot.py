@@ -1,7 +1,4 @@
-"""The study of softsync as a picture: how stale gradients were, and what became of the error.
-
-Not imported by the package, and matplotlib only when the plot is drawn: no rank ever pays for it.
-"""
+"""The study of softsync as a picture: how stale gradients were, and what became of the error."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from psrt.report.figure import save, titled
-from psrt.report.plots import COLOURS, DASHES, MARKERS
-from psrt.report.softsync_study import Line, Row, lines_of
+from studies.palette import COLOURS, DASHES, MARKERS
+from studies.softsync_lines import Line, Row, lines_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,14 +17,14 @@ if TYPE_CHECKING:
 _TICKS = (1, 2, 5, 10, 20, 50, 100)
 
 
-def softsync_study(rows: Sequence[Row], path: str | PathLike[str], *, note: str = "") -> None:
+def draw(rows: Sequence[Row], path: str | PathLike[str], *, note: str = "") -> None:
     """Draw a histogram of τ for each n, one above the other, beside the test error over epochs.
 
     Runs that differ in their seed alone are drawn as the mean of their errors. Those that diverged
     have none: the legend counts them.
 
     Args:
-        rows: one per run, see ``softsync_study.Row``; n and rates are drawn in the order in which
+        rows: one per run, see ``softsync_lines.Row``; n and rates are drawn in the order in which
             they first occur.
         path: the file to write; its ending chooses the format.
         note: a line below the title, for instance workers, optimizer and data.

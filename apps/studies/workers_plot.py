@@ -1,10 +1,4 @@
-"""Plots of finished runs, from plain rows to a file.
-
-Not imported by the package, and matplotlib only when a plot is drawn, so no rank ever pays for it.
-Figures are drawn by the Agg canvas without a window and without pyplot's global state. Colours are
-those of Okabe and Ito, "Color universal design", 2008, which the colour-blind tell apart; hatches,
-markers and dashes tell the same once more, for print.
-"""
+"""The study of workers as a picture: test accuracy against the number of workers."""
 
 from __future__ import annotations
 
@@ -14,19 +8,15 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from psrt.report.figure import save, titled
+from studies.palette import COLOURS, DASHES, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Row = Mapping[str, Any]
 
-#: Okabe and Ito's, but grey for their yellow, which is too faint for a line on white.
-COLOURS = ("black", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
-MARKERS = "osD^vP*X"
-DASHES = ("-", "--", "-.", ":")
 
-
-def staleness_study(rows: Sequence[Row], path: str | PathLike[str], *, note: str = "") -> None:
+def draw(rows: Sequence[Row], path: str | PathLike[str], *, note: str = "") -> None:
     """Draw test accuracy against the number of workers, one line per staleness rate.
 
     Rows that differ in their seed alone are drawn as their mean, with a bar from the worst to the

@@ -1,6 +1,5 @@
 import pytest
-
-from psrt.report.softsync_study import Errors, lines_of, share_beyond, table
+from studies.softsync_lines import Errors, lines_of, share_beyond, table
 
 
 def run(n, rate, error, histogram=(0, 1)):

@@ -8,9 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from scenarios import scenario
 from script import make_folder
-from standings import Row
 
 import psrt
 from psrt.cli.flags import parse_train
@@ -18,13 +16,15 @@ from psrt.errors import ConfigError
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.report import seconds_to_accuracy
 from psrt.simulation.cost_flags import VirtualCosts
+from studies.scenarios import scenario
+from studies.standings import Row
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from mpi4py import MPI
 
-CONFIGS = Path(__file__).parent / "configs"
+CONFIGS = Path(__file__).parents[1] / "configs"
 SERIAL = "serial"
 
 #: Every file of ``configs``, in the order of table and plot.

@@ -6,7 +6,7 @@ import pytest
 from psrt.errors import ConfigError
 
 pytest.importorskip("matplotlib")
-from psrt.report import plots
+from studies import workers_plot
 
 
 def study(rate, workers, accuracy):
@@ -19,7 +19,7 @@ def test_staleness_study(tmp_path, figures):
         study("constant", 2, 0.5), study("constant", 1, 0.75), study("constant", 2, 1.0),
         study("inverse", 1, 0.875), study("inverse", 2, math.nan), study("inverse", 2, None),
     ]  # fmt: skip
-    plots.staleness_study(rows, path, note="async")
+    workers_plot.draw(rows, path, note="async")
     assert path.read_bytes().startswith(b"\x89PNG")
     [axes] = figures[0].axes
     lines = {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
@@ -36,7 +36,7 @@ def test_staleness_study(tmp_path, figures):
 
 def test_every_rate_looks_different(tmp_path, figures):
     rows = [study(f"rate {i}", 1, 0.9) for i in range(8)]
-    plots.staleness_study(rows, tmp_path / "study.png")
+    workers_plot.draw(rows, tmp_path / "study.png")
     lines = [line for line in figures[0].axes[0].lines if line.get_label().startswith("rate")]
     assert len({line.get_color() for line in lines}) == 8
     assert len({line.get_marker() for line in lines}) == 8
@@ -44,16 +44,16 @@ def test_every_rate_looks_different(tmp_path, figures):
 
 
 def test_nothing_to_draw(tmp_path):
-    plots.staleness_study([study("constant", 1, None)], tmp_path / "study.png")
+    workers_plot.draw([study("constant", 1, None)], tmp_path / "study.png")
     assert (tmp_path / "study.png").exists()
 
 
 def test_no_folder(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot write .*study.png: No such file"):
-        plots.staleness_study([study("constant", 1, 0.5)], tmp_path / "none" / "study.png")
+        workers_plot.draw([study("constant", 1, 0.5)], tmp_path / "none" / "study.png")
 
 
 def test_no_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match="plots need matplotlib"):
-        plots.staleness_study([study("constant", 1, 0.5)], tmp_path / "study.png")
+        workers_plot.draw([study("constant", 1, 0.5)], tmp_path / "study.png")

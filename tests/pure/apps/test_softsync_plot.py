@@ -5,7 +5,7 @@ import pytest
 from psrt.errors import ConfigError
 
 pytest.importorskip("matplotlib")
-from psrt.report.softsync_plot import softsync_study
+from studies.softsync_plot import draw
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ ROWS = [
 
 def test_one_histogram_for_each_n(tmp_path, figures):
     path = tmp_path / "study.png"
-    softsync_study(ROWS, path, note="digits")
+    draw(ROWS, path, note="digits")
     assert path.read_bytes().startswith(b"\x89PNG")
     one, four, _ = panels(figures[0])
     for axes, n, shares in ((one, 1, [10, 80, 10]), (four, 4, [12.5, 75, 12.5])):
@@ -48,7 +48,7 @@ def test_one_histogram_for_each_n(tmp_path, figures):
 
 
 def test_a_curve_for_each_n_and_rate(tmp_path, figures):
-    softsync_study(ROWS, tmp_path / "study.png")
+    draw(ROWS, tmp_path / "study.png")
     errors = panels(figures[0])[-1]
     curves = {line.get_label(): line for line in errors.lines}
     assert list(curves) == [
@@ -69,26 +69,26 @@ def test_a_curve_for_each_n_and_rate(tmp_path, figures):
 
 def test_equal_curves_show_their_marks_in_turns(tmp_path, figures):
     rows = [run(n, "constant", [0.9] * 40, [0, 1]) for n in (1, 15, 30)]
-    softsync_study(rows, tmp_path / "study.png")
+    draw(rows, tmp_path / "study.png")
     places = [line.get_markevery() for line in panels(figures[0])[-1].lines]
     assert len({start for start, _ in places}) == 3
     assert all(start < every for start, every in places)
 
 
 def test_nothing_to_draw(tmp_path):
-    softsync_study([], tmp_path / "study.png")
-    softsync_study([run(1, "constant", [], None)], tmp_path / "study.png")
-    softsync_study([run(1, "constant", [0.0], [5])], tmp_path / "study.png")
+    draw([], tmp_path / "study.png")
+    draw([run(1, "constant", [], None)], tmp_path / "study.png")
+    draw([run(1, "constant", [0.0], [5])], tmp_path / "study.png")
     assert (tmp_path / "study.png").exists()
 
 
 def test_the_same_rows_make_the_same_picture(tmp_path):
     for name in ("a.png", "b.png"):
-        softsync_study(ROWS, tmp_path / name)
+        draw(ROWS, tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
 def test_no_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match="plots need matplotlib"):
-        softsync_study(ROWS, tmp_path / "study.png")
+        draw(ROWS, tmp_path / "study.png")

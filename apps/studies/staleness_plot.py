@@ -1,7 +1,4 @@
-"""A picture of one run: how stale, how far off, how far apart, and who waited for what.
-
-Not imported by the package, and matplotlib only when the plot is drawn: no rank ever pays for it.
-"""
+"""A picture of one run: how stale, how far off, how far apart, and who waited for what."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from psrt.report.figure import save, titled
-from psrt.report.plots import COLOURS
 from psrt.report.staleness import Counts, Waiting
 from psrt.report.summary import Summary
+from studies.palette import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +30,7 @@ _COLUMNS = 64
 _APART = 48
 
 
-def staleness_of_run(
+def draw(
     summary: Summary,
     records: Sequence[Mapping[str, float | None]],
     path: str | PathLike[str],

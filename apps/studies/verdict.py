@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from standings import BASELINE, BEHIND, FIRST, NEAR, TIED, Row, median_of, repeats
+from studies.standings import BASELINE, BEHIND, FIRST, NEAR, TIED, Row, median_of, repeats
 
 #: A loss of accuracy that is told: a hundredth, some four samples of the digits' test set.
 ACCURACY_LOSS = 0.01

@@ -13,7 +13,8 @@ from script import make_folder, say
 from psrt.cli.flags import FlagParser
 from psrt.errors import ConfigError
 from psrt.files import read_text
-from psrt.report import Summary, Waiting, read_metrics, staleness_plot
+from psrt.report import Summary, Waiting, read_metrics
+from studies import staleness_plot
 
 #: Of each line of ``metrics.jsonl``, numbers or null.
 SERIES = ("seconds", "gap_mean")
@@ -37,7 +38,7 @@ def show(options: Namespace) -> None:
     make_folder(out)
     note = f"{summary.mode}, {several(summary.workers, 'worker')}"
     note += f", {several(summary.servers, 'server')}: {options.run}"
-    staleness_plot.staleness_of_run(summary, records, out / "staleness.png", note=note)
+    staleness_plot.draw(summary, records, out / "staleness.png", note=note)
     say(f"\nwritten to {out / 'staleness.png'}")
 
 

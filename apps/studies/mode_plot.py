@@ -1,6 +1,6 @@
-"""The plot of `apps/compare_modes.py`: who is fast when workers are late, and what it costs.
+"""The plot of ``compare_modes.py``: who is fast when workers are late, and what it costs.
 
-Not imported by the package, and matplotlib only when a plot is drawn. Colours are those of Okabe
+Colours are those of Okabe
 and Ito, "Color universal design", 2008; the shapes of the marks tell the same once more.
 """
 
@@ -29,9 +29,7 @@ _STANDINGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def compare_modes(
-    rows: Sequence[Row], path: str | PathLike[str], *, target: float, note: str = ""
-) -> None:
+def draw(rows: Sequence[Row], path: str | PathLike[str], *, target: float, note: str = "") -> None:
     """Draw a line per mode: time to an accuracy in a panel per scenario, and what it costs.
 
     A mark is a median over seeds, its line goes from the fastest to the slowest of them. The last

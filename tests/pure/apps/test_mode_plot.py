@@ -7,7 +7,7 @@ import pytest
 from psrt.errors import ConfigError
 
 pytest.importorskip("matplotlib")
-from psrt.report import mode_plot
+from studies import mode_plot
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ def draw(figures, tmp_path):
 
     def drawn(*rows, **options):
         path = tmp_path / "modes.png"
-        mode_plot.compare_modes(rows, path, target=0.95, **options)
+        mode_plot.draw(rows, path, target=0.95, **options)
         assert path.read_bytes().startswith(b"\x89PNG")
         return figures[-1]
 
@@ -125,10 +125,10 @@ def test_nothing_to_draw(draw):
 
 def test_no_folder(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot write .*modes.png: No such file"):
-        mode_plot.compare_modes([cell("a")], tmp_path / "none" / "modes.png", target=0.95)
+        mode_plot.draw([cell("a")], tmp_path / "none" / "modes.png", target=0.95)
 
 
 def test_no_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match="plots need matplotlib"):
-        mode_plot.compare_modes([cell("a")], tmp_path / "modes.png", target=0.95)
+        mode_plot.draw([cell("a")], tmp_path / "modes.png", target=0.95)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from script import DEFAULT, names, number, ranks_of_job, run_script, say
+from script import DEFAULT, can_plot, names, number, ranks_of_job, run_script, say
 from studies import mode_plot
 from studies.compare_runs import SERIAL, planned, run_over_mpi, run_simulated
 from studies.scenarios import SCENARIOS, scenario
@@ -77,6 +77,7 @@ def main(argv: Sequence[str]) -> None:
     comm = ranks_of_job()
     ranks = 1 if comm is None else comm.size
     rows: list[Row] = []
+    plots = False
 
     def keep(row: Row) -> None:
         rows.append(row)
@@ -88,13 +89,17 @@ def main(argv: Sequence[str]) -> None:
         for name, default in SIMULATION.items():
             setattr(options, name, getattr(options, name) or default)
         costs = VirtualCosts(options.compute, options.link, options.server_apply)
-        run_simulated(planned(options, flags, ranks=1), options, costs, keep)
+        jobs = planned(options, flags, ranks=1)
+        plots = can_plot()
+        run_simulated(jobs, options, costs, keep)
     else:
         check_real(options, ranks)
         assert comm is not None, "there are several ranks"
-        run_over_mpi(planned(options, flags, ranks=ranks), options, comm, keep)
+        jobs = planned(options, flags, ranks=ranks)
+        plots = can_plot()
+        run_over_mpi(jobs, options, comm, keep)
     if rows:  # rank 0
-        show(rows, options, note_on(rows, options, ranks))
+        show(rows, options, note_on(rows, options, ranks), plots=plots)
 
 
 def parser() -> FlagParser:
@@ -163,8 +168,8 @@ def tables(cells: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
-    """Print tables and verdict, write all rows, and draw the plot."""
+def show(rows: Sequence[Row], options: Namespace, note: str, *, plots: bool) -> None:
+    """Print tables and verdict, write all rows, and draw the plot if that can be."""
     cells = medians(rows, baseline=SERIAL)
     words = verdicts(cells, rows)
     say("\n".join(["", note, tables(cells), "", "verdict", *words, ""]))
@@ -177,11 +182,9 @@ def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
         writer.writeheader()
         writer.writerows(rows)
     files = ["modes.json", "modes.csv"]
-    try:
+    if plots:
         mode_plot.draw(cells, options.out / "modes.png", target=options.target, note=note)
         files.append("modes.png")
-    except ConfigError as error:  # matplotlib is an extra
-        say(f"no plot: {error}")
     say(f"written to {options.out}: {', '.join(files)}")
 
 

@@ -14,6 +14,7 @@ from psrt.cli.printing import say as say
 from psrt.cli.process import run_command
 from psrt.errors import ConfigError
 from psrt.launchers import launched
+from psrt.report.figure import check_installed
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -60,6 +61,16 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot write to {path}: {error.strerror}") from error
+
+
+def can_plot() -> bool:
+    """Return whether plots can be drawn; if not, say so, before long work rather than after it."""
+    try:
+        check_installed()
+    except ConfigError as error:
+        say(f"no plot: {error}")
+        return False
+    return True
 
 
 def names(text: str) -> list[str]:

@@ -23,7 +23,9 @@ from psrt.bench.allreduce_rows import (
 )
 from psrt.bench.figures import Column, Row, table
 from psrt.cli.flags import FlagParser
-from psrt.errors import ConfigError, PsrtError
+from psrt.cli.printing import say
+from psrt.cli.process import run_command
+from psrt.errors import ConfigError
 from psrt.files import read_text
 from psrt.units import size_text
 
@@ -166,16 +168,12 @@ def read_rows(path: str) -> list[Row]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the targets; return 0, or the status of the error that was printed."""
+    """Print the targets."""
     parser = FlagParser(prog="targets.py", description=__doc__)
     parser.add_argument("figures", metavar="FILE", help="what --json wrote")
-    try:
-        print(table(targets(read_rows(parser.parse(argv).figures)), COLUMNS))
-    except PsrtError as error:
-        print(f"targets.py: error: {error}", file=sys.stderr)
-        return error.exit_status
+    say(table(targets(read_rows(parser.parse(argv).figures)), COLUMNS))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_command(lambda: main(sys.argv[1:]), "targets.py"))

@@ -14,6 +14,7 @@ from psrt.cli.flags import FlagParser
 from psrt.errors import ConfigError
 from psrt.files import read_text
 from psrt.report import Summary, Waiting, read_metrics
+from psrt.report.figure import check_installed
 from studies import staleness_plot
 
 #: Of each line of ``metrics.jsonl``, numbers or null.
@@ -31,6 +32,7 @@ def add_flags(flags: FlagParser) -> None:
 
 def show(options: Namespace) -> None:
     """Say the most important of it, and draw the rest."""
+    check_installed()
     summary = summary_of(options.run / "summary.json")
     records = [series(record) for record in read_metrics(options.run / "metrics.jsonl")]
     say(text(summary))

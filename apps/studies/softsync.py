@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from script import DEFAULT, make_folder, names, number, numbers, say
+from script import DEFAULT, can_plot, make_folder, names, number, numbers, say
 
 import psrt
 from psrt.cli.flags import FlagParser, parse_train
@@ -50,12 +50,13 @@ def study(options: Namespace, words: Sequence[str]) -> None:
     scenario = Scenario(options.workers, costs)
     jobs = list(configs(options, words))  # all made before the first is run
     make_folder(options.out)
+    plots = can_plot()
     rows = []
     for config in jobs:
         rows.append(row_of(config, scenario))
         where = f"softsync {config.softsync:3}  {config.staleness_rate:12} seed {config.seed}"
         say(f"{where}  error {Errors.of(rows[-1:])} %")
-    show(rows, options, settings(jobs[0], options))
+    show(rows, options, settings(jobs[0], options), plots=plots)
 
 
 def configs(options: Namespace, words: Sequence[str]) -> Iterator[psrt.TrainConfig]:
@@ -120,8 +121,8 @@ def settings(config: psrt.TrainConfig, options: Namespace) -> str:
     )
 
 
-def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
-    """Write all rows, then print the table and draw the plot."""
+def show(rows: Sequence[Row], options: Namespace, note: str, *, plots: bool) -> None:
+    """Write all rows, then print the table and draw the plot if that can be."""
     document = {
         "study": "softsync", "settings": note, "compute": options.compute, "link": options.link,
         "server_apply": options.server_apply, "runs": rows,
@@ -130,8 +131,6 @@ def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
     say(
         f"\n{note}: mean (and worst) test error [%] at each staleness rate\n{table(lines_of(rows))}"
     )
-    try:
+    if plots:
         softsync_plot.draw(rows, options.out / "softsync.png", note=note)
-    except ConfigError as error:  # matplotlib is an extra
-        say(f"no plot: {error}")
     say(f"\nwritten to {options.out}")

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from script import DEFAULT, make_folder, names, number, numbers, say
+from script import DEFAULT, can_plot, make_folder, names, number, numbers, say
 
 import psrt
 from psrt.cli.flags import FlagParser, parse_train
-from psrt.errors import ConfigError
 from psrt.job.build import supervised_problem
 from psrt.report import Staleness
 from psrt.report.strict_json import dumps
@@ -59,12 +58,13 @@ def study(options: Namespace, flags: Sequence[str]) -> None:
         )
     ]
     make_folder(options.out)
+    plots = can_plot()
     rows = []
     for workers, config in jobs:
         rows.append(row_of(config, workers))
         where = f"{config.mode:9} seed {config.seed}  {workers:3} workers"
         say(f"{where}  {config.staleness_rate:18} {cell(rows[-1:])}")
-    show(rows, options, f"{settings(jobs[0][1])}, {options.seeds} seeds")
+    show(rows, options, f"{settings(jobs[0][1])}, {options.seeds} seeds", plots=plots)
 
 
 def config_of(
@@ -99,17 +99,15 @@ def row_of(config: psrt.TrainConfig, workers: int) -> Row:
     return row
 
 
-def show(rows: Sequence[Row], options: Namespace, note: str) -> None:
-    """Write all rows, then print a table and draw a plot for each mode."""
+def show(rows: Sequence[Row], options: Namespace, note: str, *, plots: bool) -> None:
+    """Write all rows, then print a table and, if that can be, draw a plot for each mode."""
     document = dumps({"settings": note, "runs": rows}, indent=2)
     (options.out / "workers.json").write_text(document + "\n", encoding="utf-8")
     for mode in options.modes:
         mine = [row for row in rows if row["mode"] == mode]
         say(f"\n{mode}, {note}: mean (and lowest) accuracy [%]\n{table(mine)}")
-        try:
+        if plots:
             workers_plot.draw(mine, options.out / f"workers-{mode}.png", note=f"{mode}, {note}")
-        except ConfigError as error:  # matplotlib is an extra
-            say(f"no plot: {error}")
     say(f"\nwritten to {options.out}")
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
+from psrt.cli.process import run_command
 from psrt.config.knobs import dashed
-from psrt.errors import ConfigError, PsrtError
+from psrt.errors import ConfigError
 from psrt.files import check_writable
 from psrt.launchers import launched, start_line
 
@@ -61,16 +62,16 @@ def run_script(
     name = Path(sys.argv[0]).name
     parser = FlagParser(prog=name, description=about)
     _add_flags(parser)
-    try:
+
+    def command() -> int:
         given = parser.parse(sys.argv[1:])
         _check_rounds(given)
-        comm = world(ranks, name, ranks, sys.argv[0]) if ranks else None
-        run(given, comm, measure, (given.json,))
-    except PsrtError as error:
-        if not launched() or _rank() == 0:
-            print(f"{name}: error: {error}", file=sys.stderr, flush=True)
-        return error.exit_status
-    return 0
+        run(
+            given, world(ranks, name, ranks, sys.argv[0]) if ranks else None, measure, (given.json,)
+        )
+        return 0
+
+    return run_command(command, name)
 
 
 def world(needed: int, what: str, usual: int, command: str) -> MPI.Comm:
@@ -203,9 +204,3 @@ def _publish(report: Report, path: str | None) -> None:
         say(f"\n{title}\n{text}")
     if path is not None:
         write_json(path, {"machine": about, **{t: rows for t, (rows, _) in report.items()}})
-
-
-def _rank() -> int:
-    from psrt.mpi.start import world as all_ranks
-
-    return int(all_ranks().rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_MISSING = "plots need matplotlib: pip install 'psrt[plot]'"
+
+
+def check_installed() -> None:
+    """Find out before long work whether its plot could be drawn, without importing matplotlib.
+
+    Raises:
+        ConfigError: if matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError(_MISSING)
+
+
 def blank(width: float, height: float) -> Figure:
     """Return an empty figure, in inches.
 
@@ -22,7 +36,7 @@ def blank(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError('plots need matplotlib: pip install "psrt[plot]"') from error
+        raise ConfigError(_MISSING) from error
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -195,7 +195,7 @@ SIMULATED = [
     ("--modes sync,allreduce-mpi", "allreduce-mpi cannot be simulated, it takes the MPI library"),
     ("--target 95", "--target: must be from 0 to 1, got '95'"),
     ("--workers 0", "--workers: must be a whole number of at least 1, got '0'"),
-    ("--link 1", "link must be LATENCY_S:BYTES_PER_S, like 5e-5:1.25e9, with 0 to 1e6 seconds"),
+    ("--link 1", "link must be LATENCY_S:BYTES_PER_S, LATENCY_S from 0 to 1000000"),
     ("--modes sync --steps 10", "--inject 3:pause:20:0.3 begins at step 20, the run has 10"),
 ]
 

@@ -25,6 +25,10 @@ Run = Callable[[int], float]
 _TRIALS = ((1, math.inf), (10, 10e-3), (100, 200e-6))
 
 
+#: A budget gives that much for the sake of ``Candidate.least``.
+_STRETCH = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """Something to time."""
@@ -33,7 +37,8 @@ class Candidate:
     run: Run | None
     #: Seconds that all its turns together may take.
     budget_s: float = math.inf
-    #: Turns that it has in any case, as far as there are rounds.
+    #: Turns that it has in any case, as far as there are rounds and they take no more than
+    #: ``_STRETCH`` budgets.
     least: int = 3
 
 
@@ -124,14 +129,15 @@ def race(
         calls: make that many, whatever the pace.
         warmup: rounds before those that count, in which everyone has a turn.
     """
-    plans = {
-        key: (calls, rounds)
-        if calls
-        else plan(trial(candidate.run, track), candidate, rounds, pace)
-        for key, candidate in candidates.items()
-    }
     order = list(enumerate(candidates.items()))
     seconds = [[0.0] * len(order) for _ in range(rounds)]
+    plans = {}
+    for place, (key, candidate) in order:
+        if calls is not None:
+            plans[key] = calls, rounds
+            continue
+        about_s, seconds[0][place] = _tried(candidate.run, track)
+        plans[key] = plan(about_s, candidate, rounds, pace)
     for number in range(-warmup, rounds):
         for place, (key, candidate) in order if number % 2 == 0 else reversed(order):
             count, turns = plans[key]
@@ -139,6 +145,8 @@ def race(
                 taken = _turn(candidate.run, count, track) / count
                 if number >= 0:
                     seconds[number][place] = taken
+            elif number == 0 and turns:
+                seconds[0][place] = 0.0  # the trial does not count where there are turns
     flat = track.slowest([taken for row in seconds for taken in row])
     rows = [flat[i : i + len(order)] for i in range(0, len(flat), len(order))]
     return Readings(
@@ -160,16 +168,20 @@ def repeated(call: Callable[[], object]) -> Run:
 
 def trial(run: Run | None, track: Track = ONE_PROCESS) -> float:
     """Return about how many seconds a call takes, with whatever it waits for; collective."""
-    best = math.inf
+    return _tried(run, track)[0]
+
+
+def _tried(run: Run | None, track: Track) -> tuple[float, float]:
+    """Return about how many seconds a call takes on the wall, and how many count on this rank."""
+    best, counted = math.inf, 0.0
     for count, below_s in _TRIALS:
         if count == 1 or best < below_s:
             track.meet()
             start = perf_counter()
-            if run is not None:
-                run(count)
+            counted = 0.0 if run is None else run(count) / count
             (seconds,) = track.slowest([perf_counter() - start])
             best = min(best, seconds / count)
-    return best
+    return best, counted
 
 
 def calls_in_a_turn(seconds: float, pace: Pace) -> int:
@@ -184,6 +196,10 @@ def calls_in_a_turn(seconds: float, pace: Pace) -> int:
 def plan(seconds: float, candidate: Candidate, rounds: int, pace: Pace) -> tuple[int, int]:
     """Return how many calls make a turn, and in how many rounds a candidate has one.
 
+    None if a single call takes longer than its budget, stretched: then that of the trial is all
+    there is. With more ranks than cores a call of MPICH's own may take seconds where another takes
+    a millisecond.
+
     Args:
         seconds: about what a call takes.
         candidate: whose calls they are.
@@ -191,12 +207,13 @@ def plan(seconds: float, candidate: Candidate, rounds: int, pace: Pace) -> tuple
         pace: of its turns.
 
     >>> budget = Candidate(None, budget_s=0.3)
-    >>> [plan(s, budget, 9, Pace()) for s in (1e-5, 0.05, 0.3)]
-    [(400, 9), (1, 6), (1, 3)]
+    >>> [plan(s, budget, 9, Pace()) for s in (1e-5, 0.05, 0.3, 0.6, 5.0)]
+    [(400, 9), (1, 6), (1, 3), (1, 2), (1, 0)]
     """
     calls = calls_in_a_turn(seconds, pace)
-    affordable = min(candidate.budget_s / max(calls * seconds, 1e-9) + 1e-9, rounds)
-    return calls, min(max(int(affordable), candidate.least), rounds)
+    affordable = candidate.budget_s / max(calls * seconds, 1e-9) + 1e-9
+    turns = max(affordable, min(_STRETCH * affordable, candidate.least))
+    return calls, int(min(turns, rounds))
 
 
 def has_turn(number: int, turns: int, rounds: int) -> bool:

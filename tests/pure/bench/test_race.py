@@ -116,14 +116,34 @@ def test_as_many_turns_as_planned_and_never_far_apart(turns, rounds):
     assert max(gaps) - min(gaps) <= 1
 
 
-def test_a_plan_keeps_to_the_budget_but_for_the_least():
+def test_a_plan_keeps_to_the_budget_but_for_the_least_and_that_to_four_budgets():
     for seconds in (1e-7, 1e-5, 1e-3, 0.02, 0.3, 5.0):
         calls, turns = plan(seconds, Candidate(None, budget_s=0.5, least=2), 9, Pace())
-        assert 2 <= turns <= 9
+        assert (turns == 0) == (seconds > 4 * 0.5)
+        assert turns <= 9
         assert calls >= 1
         if turns > 2:
             assert calls * turns * seconds <= 0.5 + 1e-9
-    assert plan(5.0, Candidate(None, budget_s=0.5, least=4), 3, Pace()) == (1, 3)
+        if turns > 1:
+            assert calls * turns * seconds <= 4 * 0.5 + 1e-9
+    assert plan(0.5, Candidate(None, budget_s=0.5, least=4), 3, Pace()) == (1, 3)
+    assert plan(5.0, Candidate(None, budget_s=0.5, least=4), 3, Pace()) == (1, 0)
+
+
+def test_who_takes_far_longer_than_its_budget_is_called_once(spending):
+    candidate, calls = spending
+    candidates = {"slow": candidate("slow", 9.0, budget_s=1.0), "fast": candidate("fast", 0.1)}
+    found = race(candidates, 3)
+    assert calls.count("slow") == 1
+    assert found.of("slow") == [9.0]
+    assert found.ratio("slow", "fast").median == pytest.approx(90.0)
+
+
+def test_a_trial_is_no_reading_of_who_has_turns(spending):
+    candidate, calls = spending
+    found = race({"a": candidate("a", 1.0, budget_s=1.0, least=2)}, 9)
+    assert found.of("a") == [1.0, 1.0]
+    assert calls.count("a") == 1 + 2
     assert plan(1e-7, Candidate(None), 9, Pace(most=2000))[0] == 2000
     assert plan(0.0, Candidate(None, budget_s=math.inf), 9, Pace(most=7)) == (7, 9)
     assert plan(5.0, Candidate(None), 9, Pace(fewest=4)) == (4, 9)

@@ -1,8 +1,8 @@
-"""What a recorded run says of the time that things take, and virtual time in which they do again.
+"""Fit a cost model to a recorded run and replay it in simulation.
 
-``calibrate`` reads the durations of parts out of a history: computing, taking a message up,
-working gradients in, answers, sums. ``RecordedCosts`` hands them out again, so that ``psrt simulate
---like`` predicts. What it predicts, samples a second and staleness, is looked at nowhere.
+``calibrate`` measures the parts of every step in a history: computing, receiving a message,
+applying gradients, replies, sums. ``RecordedCosts`` replays these durations in virtual time, so
+that ``psrt simulate --like`` predicts samples a second and staleness, which are measured nowhere.
 """
 
 from __future__ import annotations

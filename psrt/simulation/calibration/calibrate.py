@@ -1,4 +1,4 @@
-"""From a history to what things took in it. Pure."""
+"""Measure the durations in a history. Pure."""
 
 from __future__ import annotations
 
@@ -8,39 +8,41 @@ import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.history import History, Kind
-from psrt.simulation.calibration.servers import Serving, Step
+from psrt.simulation.calibration.servers import ServerTimeline, Step
 from psrt.simulation.calibration.times import Calibration, Seconds
 from psrt.simulation.calibration.workers import by_clock, computing, rounds, steps_of
 
 
 def calibrate(history: History) -> Calibration:
-    """Measure the parts of a recorded run.
+    """Measure the parts of the steps of a recorded run.
 
-    All of them count, the slow first ones and those that the machine interrupted, too: they are
-    in what a run takes as well.
+    All of them count, also the slow first ones and those that the machine interrupted: the run
+    took that long because of them.
 
     Args:
         history: of a run over MPI, or in virtual time.
 
     Raises:
-        ConfigError: if nothing was computed, or messages went between hosts: each has a clock of
-            its own, and how long a message was under way is known by neither.
+        ConfigError: if nothing was computed, or messages went between hosts: each host has its own
+            clock, so neither end knows how long a message was on its way.
     """
     hosts = len(set(history.header.hosts))
     if history.header.servers and hosts > 1:
         raise ConfigError(
-            f"the workers and servers of the run were on {hosts} hosts, whose clocks differ; what "
-            "messages took can be told of one host only"
+            f"the workers and servers of the run were on {hosts} hosts, whose clocks differ; the "
+            "time of messages is known within one host only"
         )
     took, over = rounds(history)
     compute = tuple(computing(events, over) for events in history.workers)
     if all(np.isnan(seconds).all() for seconds in compute):
         raise ConfigError("no gradient was computed in the run")
     reads = _reads(history)
-    servers = [Serving(history, shard, reads) for shard in range(len(history.header.servers))]
+    servers = [
+        ServerTimeline(history, shard, reads) for shard in range(len(history.header.servers))
+    ]
     return Calibration(
         compute,
-        _answers(history, servers, reads),
+        _replies(history, servers, reads),
         tuple(server.times for server in servers),
         took,
     )
@@ -56,13 +58,13 @@ def _reads(history: History) -> dict[Step, float]:
     return reads
 
 
-def _answers(
-    history: History, servers: Sequence[Serving], reads: Mapping[Step, float]
+def _replies(
+    history: History, servers: Sequence[ServerTimeline], reads: Mapping[Step, float]
 ) -> tuple[Seconds, ...]:
     """Return how long after the last server's decision workers went on, by clock of the push."""
     found: list[dict[int, float]] = [{} for _ in history.workers]
     for (worker, clock), time in reads.items():
-        decided = [it.answered[worker, clock] for it in servers if (worker, clock) in it.answered]
+        decided = [it.replied[worker, clock] for it in servers if (worker, clock) in it.replied]
         if decided:
             found[worker][clock - 1] = time - max(decided)
     steps = (steps_of(events, Kind.PUSH) for events in history.workers)

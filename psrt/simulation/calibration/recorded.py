@@ -1,9 +1,9 @@
-"""Costs of virtual time that are the durations of a recorded run, one after the other.
+"""Costs of virtual time that replay the durations of a recorded run.
 
-Step c of worker i takes what it took in the run, in every part; when the recorded steps are used
-up they begin anew. So the order stays that the run had: what lasts for some steps still does, what
-kept several ranks from a shared core at the same time does so again, and who was done first
-leaves the machine to the others.
+Step c of worker i takes as long as it took in the run, in every part; after the last recorded step
+the first one follows again. So the order of the run is kept: what lasts for some steps still does,
+what keeps several ranks from a shared core at the same time does so again, and ranks that finish
+first leave the machine to the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from psrt.errors import ConfigError
 from psrt.messages import Leave, Message, Params, Push
 from psrt.simulation import Costs
 from psrt.simulation.calibration.times import Calibration
-from psrt.simulation.calibration.track import Attention, Track
+from psrt.simulation.calibration.track import Receipts, Track
 from psrt.transport import Wiring
 
 
@@ -27,37 +27,37 @@ class RecordedCosts:
         """Set up.
 
         Args:
-            times: of the recorded run. Worker and shard i take after those of that number, counted
-                in a circle where the run had fewer.
+            times: of the recorded run. Worker and shard i replay those of that number, modulo the
+                numbers of the run.
             wiring: of the job to come.
         """
         self._times, self._wiring = times, wiring
         workers = len(wiring.workers)
         self._compute = Track(times.compute, workers=workers)
-        self._answer = Track(times.answer, workers=workers)
+        self._reply = Track(times.reply, workers=workers)
         #: By shard of the job.
-        self._attention = [
-            Attention(times.shards[number % len(times.shards)], workers=workers)
+        self._receipts = [
+            Receipts(times.shards[number % len(times.shards)], workers=workers)
             for number in range(len(wiring.servers) if times.shards else 0)
         ]
-        #: By rank: gradients computed, and answers since the last one.
+        #: By rank: gradients computed, and replies since the last one.
         self._computed = [0] * wiring.size
-        self._answers = [0] * wiring.size
-        #: By shard and number of gradients, how many updates there were; and how many sums.
+        self._replies = [0] * wiring.size
+        #: By rank and number of gradients, the number of updates; and the number of sums.
         self._updates: dict[tuple[int, int], int] = {}
         self._sums = 0
 
     def costs(self) -> Costs:
-        """Return them as a world takes them.
+        """Return them as a simulator takes them.
 
         Raises:
-            ConfigError: if the job needs what was not in the run: servers, or sums.
+            ConfigError: if the job needs what the run had not: servers, or sums.
         """
         _check(self._times, self._wiring)
         served = bool(self._wiring.servers)
         return Costs(
             compute=self.compute,
-            latency=lambda rng: 0.0,  # it is a part of what taking up takes
+            latency=lambda rng: 0.0,  # it is part of wake_up and reply
             take=self.take if served else None,
             apply=self.apply if served else None,
             reduce=self.reduce if self._times.sums.size and not served else None,
@@ -67,57 +67,57 @@ class RecordedCosts:
         """Return how long a worker computes its next gradient."""
         step = self._computed[rank]
         self._computed[rank] += 1
-        self._answers[rank] = 0
+        self._replies[rank] = 0
         return self._compute.at(self._worker(rank), step)
 
     def take(self, rank: int, message: Message, waited: bool, rng: np.random.Generator) -> float:
-        """Return how long it takes to take up a message."""
+        """Return how long it takes a rank to receive a message."""
         if isinstance(message, Params):
-            self._answers[rank] += 1
-            if self._answers[rank] % len(self._wiring.servers):
-                return 0.0  # a worker goes on with the last one
-            return self._answer.at(self._worker(rank), message.clock - 1)
-        attention = self._attention[self._wiring.shard_of(rank) or 0]
+            self._replies[rank] += 1
+            if self._replies[rank] % len(self._wiring.servers):
+                return 0.0  # a worker goes on with the last of the replies
+            return self._reply.at(self._worker(rank), message.clock - 1)
+        receipts = self._receipts[self._wiring.shard_of(rank) or 0]
         if isinstance(message, Push) and not message.samples and message.version < message.clock:
             # A shard that backups left behind is asked again. The recorded times of this clock
             # belong to the push that follows.
-            return attention.usual(waited=waited)
+            return receipts.usual(idle=waited)
         # Who leaves says how many steps it has finished: one more than its last push did.
         step = message.clock - isinstance(message, Leave)
-        return attention.at(message.worker, max(0, step), waited=waited)
+        return receipts.at(message.worker, max(0, step), idle=waited)
 
     def apply(self, rank: int, nbytes: int, rng: np.random.Generator) -> float:
-        """Return how long a server works gradients in.
+        """Return how long a server takes to apply gradients.
 
-        An update of so many gradients that the run had none takes after one of the next number,
-        in proportion; so does a span of another length.
+        Where the run had no update of that many gradients, the nearest number's is scaled in
+        proportion, and so is an update of a span of another length.
         """
         shard = self._shard(rank)
         recorded = self._times.shards[shard]
-        if not recorded.worked:
+        if not recorded.update:
             return 0.0
         gradients = max(1, round(nbytes / (4 * self._size(rank))))
-        nearest = min(recorded.worked, key=lambda known: abs(math.log(known / gradients)))
-        seconds, key = recorded.worked[nearest], (rank, nearest)
+        nearest = min(recorded.update, key=lambda known: abs(math.log(known / gradients)))
+        seconds, key = recorded.update[nearest], (rank, nearest)
         update = self._updates[key] = self._updates.get(key, -1) + 1
         scale = gradients / nearest * self._size(rank) / recorded.size
         return scale * float(seconds[update % len(seconds)])
 
     def reduce(self, rng: np.random.Generator) -> float:
-        """Return how long the next sum takes after the last worker has come to it."""
+        """Return how long the next sum takes after the last worker's arrival."""
         sums = self._times.sums
         self._sums += 1
         return float(sums[(self._sums - 1) % len(sums)])
 
     def _worker(self, rank: int) -> int:
         worker = self._wiring.worker_of(rank)
-        assert worker is not None, "only workers compute and are answered"
+        assert worker is not None, "only workers compute and are replied to"
         return worker
 
     def _shard(self, rank: int) -> int:
-        """Return the recorded shard that a server takes after."""
+        """Return the recorded shard that a server replays."""
         shard = self._wiring.shard_of(rank)
-        assert shard is not None, "only servers serve"
+        assert shard is not None, "only servers apply gradients"
         return shard % len(self._times.shards)
 
     def _size(self, rank: int) -> int:
@@ -126,7 +126,7 @@ class RecordedCosts:
 
 
 def _check(times: Calibration, wiring: Wiring) -> None:
-    """Raise if a job needs what was not in the run."""
+    """Raise if a job needs what the run had not."""
     if wiring.servers and not times.shards:
         raise ConfigError("the run had no servers, so it cannot tell what they take")
     if not wiring.servers and len(wiring.workers) > 1 and not times.sums.size:

@@ -1,9 +1,10 @@
-"""What a server's events say, and what its workers sent: all by the clock of one host. Pure."""
+"""What a server did when, by its events and those of its workers, on one host's clock. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,17 +16,20 @@ from psrt.simulation.calibration.workers import by_clock, steps_of
 
 #: Worker and clock.
 Step = tuple[int, int]
-#: When a message was sent, by which worker, the worker's clock, and the version that it had of the
-#: shard; both are −1 for a worker's leaving, which is no step.
-_Sent = tuple[float, int, int, int]
 
 
-#: The message that came first of those that were there, and the one that was taken up.
-_Taken = tuple[_Sent, _Sent]
+class _Sent(NamedTuple):
+    """A message that a worker sent to a shard; a worker's leaving has clock and version −1."""
+
+    time: float
+    worker: int
+    clock: int
+    #: Of the shard, as the worker had it.
+    version: int
 
 
 class Mailbox:
-    """The messages to one shard, and which of them it has not taken up."""
+    """The messages to one shard, and which of them it has not received yet."""
 
     def __init__(self, history: History, shard: int) -> None:
         """Collect what the workers sent."""
@@ -33,11 +37,13 @@ class Mailbox:
         self._shard = shard
         self._of = [deque(messages) for messages in sent]
         self._all = deque(sorted(message for messages in sent for message in messages))
-        #: Taken up before what was sent earlier.
+        #: Received before what was sent earlier.
         self._early: set[_Sent] = set()
 
-    def take(self, worker: int, clock: int, version: int, samples: int) -> _Taken | None:
-        """Take up a worker's next message; return the one that came first, and that one.
+    def receive(
+        self, worker: int, clock: int, version: int, samples: int
+    ) -> tuple[_Sent, _Sent] | None:
+        """Receive a worker's next message; return the first one of all workers', and that one.
 
         With backups, shards may answer one push with different clocks, and a worker asks those
         that are behind again, with a push of no samples. That is no step of its own, and nobody
@@ -58,13 +64,13 @@ class Mailbox:
             if clock >= 0 and not samples:
                 return None
             raise ConfigError(
-                f"shard {self._shard} took a message of worker {worker} that it did not send"
+                f"shard {self._shard} received a message of worker {worker} that it did not send"
             )
-        first, taken = self._all[0], waiting.popleft()
-        self._early.add(taken)
+        first, received = self._all[0], waiting.popleft()
+        self._early.add(received)
         while self._all and self._all[0] in self._early:
             self._early.remove(self._all.popleft())
-        return first, taken
+        return first, received
 
 
 def _sent(events: Events, worker: int, shard: int) -> list[_Sent]:
@@ -73,14 +79,14 @@ def _sent(events: Events, worker: int, shard: int) -> list[_Sent]:
     these = events[((kinds == Kind.PUSH) & (events["shard"] == shard)) | (kinds == Kind.LEAVE)]
     leaves = these["kind"] == Kind.LEAVE
     steps = (np.where(leaves, -1, these[name]).tolist() for name in ("clock", "version"))
-    return list(zip(these["time"].tolist(), [worker] * len(these), *steps, strict=True))
+    return list(map(_Sent, these["time"].tolist(), [worker] * len(these), *steps))
 
 
-class Serving:
-    """One server's times, event by event."""
+class ServerTimeline:
+    """One server's durations, measured event by event."""
 
     def __init__(self, history: History, shard: int, reads: Mapping[Step, float]) -> None:
-        """Read all events of a shard.
+        """Measure all events of a shard.
 
         Args:
             history: of the run.
@@ -88,73 +94,75 @@ class Serving:
             reads: by worker and clock, when it went on with it.
 
         Raises:
-            ConfigError: if it took what nobody sent.
+            ConfigError: if it received what nobody sent.
         """
         workers = history.workers
         self._mailbox = Mailbox(history, shard)
-        #: Workers that left by themselves; word of a death is sent by nobody.
+        #: Workers that left by themselves; the notice of a death is sent by nobody.
         self._leavers = [bool((events["kind"] == Kind.LEAVE).any()) for events in workers]
-        self._woken: list[dict[int, float]] = [{} for _ in workers]
-        self._turned: list[dict[int, float]] = [{} for _ in workers]
-        self._worked: dict[int, list[float]] = {}
+        self._wake_up: list[dict[int, float]] = [{} for _ in workers]
+        self._turnaround: list[dict[int, float]] = [{} for _ in workers]
+        self._update: dict[int, list[float]] = {}
         #: When the last decision was made, and the version that there was then.
         self._decided, self._version = -np.inf, 0
         #: By worker and the clock that it went on with, when that was decided.
-        self.answered: dict[Step, float] = {}
+        self.replied: dict[Step, float] = {}
         events = history.shards[shard]
         self._gradients = _gradients(events)
         times = _corrected(events, reads)
         names = ("kind", "worker", "clock", "version", "samples")
         for time, *event in zip(times, *(events[name].tolist() for name in names), strict=True):
-            self._note(time, *event)
+            self._add(time, *event)
         start, stop = history.header.spans[shard]
         steps = [steps_of(events, Kind.PUSH) for events in workers]
         #: What was measured.
         self.times = ShardTimes(
-            tuple(map(by_clock, self._woken, steps)),
-            tuple(map(by_clock, self._turned, steps)),
-            {count: np.maximum(0.0, seconds) for count, seconds in self._worked.items()},
+            tuple(map(by_clock, self._wake_up, steps)),
+            tuple(map(by_clock, self._turnaround, steps)),
+            {count: np.maximum(0.0, seconds) for count, seconds in self._update.items()},
             stop - start,
         )
 
-    def _note(
+    def _add(
         self, time: float, kind: int, worker: int, clock: int, version: int, samples: int
     ) -> None:
-        """Take in one event."""
+        """Measure up to one event."""
         if kind == Kind.REPLY:
-            self.answered[worker, clock] = self._decided
+            self.replied[worker, clock] = self._decided
             return
         if kind == Kind.RECEIVE:
-            self._take(time, worker, clock, version, samples)
+            self._receive(time, worker, clock, version, samples)
         elif kind == Kind.LEFT and self._leavers[worker]:
-            self._take(time, worker, -1, -1, 0)
+            self._receive(time, worker, -1, -1, 0)
         elif kind == Kind.SAVE:
-            self._work(1, time)
+            self._apply(1, time)
         elif kind == Kind.APPLY and version > self._version:
             self._version = version
-            self._work(self._gradients[version], time)
+            self._apply(self._gradients[version], time)
         if kind != Kind.DROP:
             self._decided = time
 
-    def _take(self, time: float, *message: int) -> None:
-        """Take up a message, see ``Mailbox``: had the server waited for it?"""
-        found = self._mailbox.take(*message)
+    def _receive(self, time: float, *message: int) -> None:
+        """Receive a message, see ``Mailbox``: was the server idle when the first one was sent?"""
+        found = self._mailbox.receive(*message)
         if found is None:
             return
-        first, taken = found
-        waited = first[0] > self._decided
-        sent, worker, clock, _ = first if waited else taken
-        if clock >= 0:
-            seconds = self._woken if waited else self._turned
-            seconds[worker][clock] = time - (sent if waited else self._decided)
+        first, received = found
+        idle = first.time > self._decided
+        # An idle server is woken by the first message, whichever it then receives first.
+        sent = first if idle else received
+        if sent.clock >= 0:
+            seconds = self._wake_up if idle else self._turnaround
+            since = sent.time if idle else self._decided
+            seconds[sent.worker][sent.clock] = time - since
 
-    def _work(self, gradients: int, time: float) -> None:
+    def _apply(self, gradients: int, time: float) -> None:
         if gradients:
-            self._worked.setdefault(gradients, []).append(time - self._decided)
+            self._update.setdefault(gradients, []).append(time - self._decided)
 
 
 def _corrected(events: Events, reads: Mapping[Step, float]) -> list[float]:
-    """Return when each event happened, updates no later than the first answer to them was read.
+    """Return when each event happened, updates no later than the first reply to them was read.
 
     A large update is read while it is made, and who has read the last of it may take the core from
     a server that has yet to write down that it is done.
@@ -171,7 +179,7 @@ def _corrected(events: Events, reads: Mapping[Step, float]) -> list[float]:
 
 
 def _gradients(events: Events) -> dict[int, int]:
-    """Return how many gradients went into each version."""
+    """Return the number of gradients in each version."""
     applied = events[events["kind"] == Kind.APPLY]
     versions, which = np.unique(applied["version"], return_inverse=True)
     counts = np.bincount(which, weights=applied["samples"] > 0, minlength=len(versions))

@@ -1,21 +1,21 @@
-"""Calibration: the durations that were found in a history. Pure: arrays and their means.
+"""The durations measured in a history. Pure: arrays and their means.
 
-A step of a worker in a mode with servers falls into four parts, and all of its time is in one::
+A step of a worker in a mode with servers has four parts, which together take all of its time::
 
     worker     computes          waits                                       computes
                ├─────────────────┤                                           ├────────
-                compute          push  woken or turned       worked   answer
+                compute          push  wake_up or turnaround  update  reply
     server      …──────────────────────┼──────────────────────┼──────────────┼────────
-               waits, or has others    takes it up            has decided
+               waits, or is busy       receives it            has decided
 
-- *woken*: a server that waited takes a message up so long after it was sent. On one host this is
-  the kernel that wakes the server and finds it a core.
-- *turned*: a server that finds a message when it has decided about the one before takes it up so
-  long after that: it still sends answers then.
-- *worked*: from there to an update, by how many gradients went into it.
-- *answer*: from the decision to the moment at which the worker goes on with new parameters.
+- *wake_up*: from sending to receipt, when the server was idle. On one host this is how long the
+  kernel takes to wake the server and to find it a core.
+- *turnaround*: from the server's previous decision to receipt, when the message was already there.
+  The server still sends replies then.
+- *update*: from receipt to an update, by the number of gradients in it.
+- *reply*: from the decision to the moment when the worker goes on with new parameters.
 
-How long a push lies in the queue is no part of this: it is what the simulation is asked for.
+How long a push waits in the queue is none of these: that is what the simulation is asked for.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 class ShardTimes:
     """What was measured at one server."""
 
-    #: By worker, by clock of the push that came first where the server had waited: from its
-    #: sending to the taking up, of it or of another one that had come by then.
-    woken: tuple[Seconds, ...]
-    #: By worker, by clock of the push that was taken up where the server had not waited: from its
-    #: last decision to the taking up.
-    turned: tuple[Seconds, ...]
-    #: By number of gradients: from the taking up, or the update before, to an update.
-    worked: Mapping[int, Seconds]
+    #: By worker, by clock of the push that came first while the server was idle: from its sending
+    #: to the receipt, of that push or of another one that had come by then.
+    wake_up: tuple[Seconds, ...]
+    #: By worker, by clock of a push that was there before the server was idle: from the server's
+    #: previous decision to the receipt.
+    turnaround: tuple[Seconds, ...]
+    #: By number of gradients: from the receipt, or from the previous update, to the update.
+    update: Mapping[int, Seconds]
     #: Elements of the shard's span.
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What things took in a recorded run, in seconds, each in the order in which it happened."""
+    """The durations of a recorded run, in seconds, each kind in the order of the run."""
 
-    #: By worker, by clock: all that it did for a gradient between two waits, injected delays,
-    #: the picking of a batch and the evaluation at an epoch's end included.
+    #: By worker, by clock: everything that it did for a gradient between two waits, including
+    #: injected delays, picking a batch and evaluating at the end of an epoch.
     compute: tuple[Seconds, ...]
-    #: By worker, by clock of the push that is answered: from the last server's decision on.
-    answer: tuple[Seconds, ...]
+    #: By worker, by clock of the push: from the last server's decision on.
+    reply: tuple[Seconds, ...]
     #: By shard; empty where there were no servers.
     shards: tuple[ShardTimes, ...]
-    #: By round: from the last worker's coming to the first one's going on; empty where there were
-    #: no sums over all workers.
+    #: By round: from the arrival of the last worker until the first goes on; empty where there
+    #: were no sums over all workers.
     sums: Seconds
 
     def text(self) -> str:
@@ -65,10 +65,10 @@ class Calibration:
         parts = [f"a gradient {_ms(self.compute)}"]
         if self.shards:
             parts += [
-                f"a message to a waiting server {_ms(*(it.woken for it in self.shards))}",
-                f"to a busy one {_ms(*(it.turned for it in self.shards))}",
-                f"an update {_ms(*(it.worked.values() for it in self.shards))}",
-                f"an answer {_ms(self.answer)}",
+                f"a message to an idle server {_ms(*(it.wake_up for it in self.shards))}",
+                f"to a busy one {_ms(*(it.turnaround for it in self.shards))}",
+                f"an update {_ms(*(it.update.values() for it in self.shards))}",
+                f"a reply {_ms(self.reply)}",
             ]
         if self.sums.size:
             parts.append(f"a sum {_ms((self.sums,))}")
@@ -76,7 +76,7 @@ class Calibration:
 
 
 def mean(*groups: Iterable[Seconds]) -> float:
-    """Return the mean of all durations that there are, nan without any."""
+    """Return the mean of all durations that are known, nan without any."""
     known = [seconds[~np.isnan(seconds)] for group in groups for seconds in group]
     found = np.concatenate(known) if known else np.zeros(0)
     return float(found.mean()) if found.size else float("nan")

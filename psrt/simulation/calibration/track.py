@@ -1,4 +1,4 @@
-"""Track: the durations of recorded steps, handed out again step by step. Pure."""
+"""Recorded durations, replayed step by step. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 from psrt.simulation.calibration.times import Seconds, ShardTimes
 
-#: Durations that a server owes at most. A job that is like the run never owes so many.
-_OWED = 10_000
+#: Durations that a server defers at most. A job that is like the run never comes near it.
+_DEFERRED = 10_000
 
 
 class Track:
-    """One kind of durations, by worker and step, read in a circle.
+    """One kind of durations, by worker and step, replayed cyclically.
 
     >>> track = Track([np.array([0.5, np.nan, 1.5])], workers=2)
     >>> [track.at(0, step) for step in range(4)]
     [0.5, 1.0, 1.5, 0.5]
-    >>> track.at(1, 0)  # the second one that takes after the first is elsewhere in the circle
+    >>> track.at(1, 0)  # a second worker with these durations is elsewhere in the cycle
     1.0
     """
 
@@ -28,9 +28,9 @@ class Track:
         """Set up.
 
         Args:
-            recorded: by worker, by step; nan for the median of the worker's others.
-            workers: of the job to come. If there are more, they take after the same ones again,
-                but evenly spread over the recorded steps, so that they are not slow together.
+            recorded: by worker, by step; nan stands for the median of the worker's others.
+            workers: of the job to come. Where the run had fewer, several replay the same worker,
+                evenly spread over its steps, so that they are not slow at the same time.
         """
         given = list(recorded)
         known = [seconds[~np.isnan(seconds)] for seconds in given]
@@ -52,17 +52,18 @@ class Track:
         return seconds[(step + group * len(seconds) // self._groups) % len(seconds)]
 
 
-def _median(seconds: Seconds, otherwise: float) -> float:
-    return float(np.median(seconds)) if seconds.size else otherwise
+def _median(seconds: Seconds, default: float) -> float:
+    return float(np.median(seconds)) if seconds.size else default
 
 
-class Attention:
-    """What taking a message up takes one server.
+class Receipts:
+    """How long one server takes to receive a message.
 
-    A push may find a server waiting that was busy when that push came in the run, or the other way
-    round. What it took there is then owed, and paid by the next message that finds the server as
-    it was there: what keeps a rank from its core now and then, for a hundred times as long as
-    usual, happens as often as in the run. Where nothing is owed, it takes as long as usual.
+    A push may find the server idle that found it busy in the run, or the other way round. Then the
+    recorded duration belongs to the other case: it is deferred, and the next message of that case
+    without a duration of its own takes it. So what keeps a rank from its core now and then, for a
+    hundred times as long as usual, happens as often as in the run. Where nothing is deferred, a
+    message takes the median.
     """
 
     def __init__(self, times: ShardTimes, *, workers: int) -> None:
@@ -72,21 +73,22 @@ class Attention:
             times: of the recorded shard.
             workers: of the job to come.
         """
-        #: Where the server was busy, and where it had waited.
-        self._tracks = tuple(Track(it, workers=workers) for it in (times.turned, times.woken))
-        self._owed: tuple[deque[float], deque[float]] = deque(maxlen=_OWED), deque(maxlen=_OWED)
+        #: By whether the server was idle.
+        self._tracks = tuple(Track(it, workers=workers) for it in (times.turnaround, times.wake_up))
+        self._deferred: tuple[deque[float], deque[float]]
+        self._deferred = deque(maxlen=_DEFERRED), deque(maxlen=_DEFERRED)
 
-    def at(self, worker: int, step: int, *, waited: bool) -> float:
-        """Return how long it takes to take up the push of a worker's step."""
-        found = self._tracks[waited].find(worker, step)
+    def at(self, worker: int, step: int, *, idle: bool) -> float:
+        """Return how long it takes to receive the push of a worker's step."""
+        found = self._tracks[idle].find(worker, step)
         if not math.isnan(found):
             return found
-        other = self._tracks[not waited].find(worker, step)
+        other = self._tracks[not idle].find(worker, step)
         if not math.isnan(other):
-            self._owed[not waited].append(other)
-        owed = self._owed[waited]
-        return owed.popleft() if owed else self.usual(waited=waited)
+            self._deferred[not idle].append(other)
+        deferred = self._deferred[idle]
+        return deferred.popleft() if deferred else self.usual(idle=idle)
 
-    def usual(self, *, waited: bool) -> float:
-        """Return how long it takes to take up a message of no step of the recorded run."""
-        return self._tracks[waited].usual
+    def usual(self, *, idle: bool) -> float:
+        """Return the median, for a message that is no step of the recorded run."""
+        return self._tracks[idle].usual

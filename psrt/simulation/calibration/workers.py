@@ -1,8 +1,8 @@
-"""What a worker's events say: how long it computed, and when it went on. Pure.
+"""How long workers computed and summed, by their own events. Pure.
 
-Only differences between times of one worker count, whose clock does not matter; but where all
-workers share a clock, a sum is over when the first of them goes on, and what another one needs to
-notice that is time of its own.
+Only differences between times of one worker count, so its clock does not matter. Where all workers
+share a clock, a sum is over when the first of them goes on; what another one takes to notice that
+counts as its own computing.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ def rounds(history: History) -> tuple[Seconds, Seconds]:
     """Return how long each sum over all workers took, and when it was over.
 
     Returns:
-        (rounds,) each: from the coming of the last worker to the going on of the first, and the
-        time of that. Between hosts, whose clocks differ, a sum took as long as the worker waited
-        that waited least, and the time is nan.
+        (rounds,) each: from the last worker's arrival until the first goes on, and the time of
+        that. Between hosts, whose clocks differ, a sum took as long as the shortest of the waits
+        for it, and the time is nan.
     """
-    came, went = _table(history, Kind.REDUCE, "time"), _table(history, Kind.REDUCED, "time")
+    arrived, left = _table(history, Kind.REDUCE, "time"), _table(history, Kind.REDUCED, "time")
     if len(set(history.header.hosts)) > 1:
         took = _table(history, Kind.REDUCED, "seconds").min(axis=0)
         over = np.full(took.size, np.nan)
     else:
-        # Where a gradient is summed while it is computed, its last part may be on its way, and
-        # another worker go on, before its own worker has come to wait.
-        last = came.max(axis=0)
-        over = np.maximum(went.min(axis=0), last)
+        # A gradient that is summed while it is computed may be complete at another worker, which
+        # goes on, before its own worker arrives to wait for the sum.
+        last = arrived.max(axis=0)
+        over = np.maximum(left.min(axis=0), last)
         took = over - last
     # Where nobody brings anything, nothing is summed.
     brought = _table(history, Kind.REDUCED, "weight").max(axis=0) > 0
@@ -48,7 +48,7 @@ def _table(history: History, kind: Kind, field: str) -> _Table:
 
 
 def steps_of(events: Events, kind: Kind) -> int:
-    """Return how far a worker's clock came, in events of this kind."""
+    """Return the number of steps that a worker took, by its events of this kind."""
     return int(events["clock"][events["kind"] == kind].max(initial=-1)) + 1
 
 
@@ -57,12 +57,12 @@ def computing(events: Events, over: Seconds) -> Seconds:
 
     Args:
         events: of the worker.
-        over: by round, when its sum was over for all; nan where this worker's own word counts.
+        over: by round, when its sum was over for all; nan to go by this worker's own events.
     """
     found: dict[int, float] = {}
-    #: When the worker could go on, and the local step that has not been shared yet.
+    #: When the worker could go on; its last local step, if not shared yet; and the rounds done.
     since, local, reduced = np.nan, -1, 0
-    # To several shards the same gradient goes at the same time.
+    # The same gradient goes to all shards, at the same time.
     once = events[(events["kind"] != Kind.PUSH) | (events["shard"] == 0)]
     names = ("kind", "time", "clock", "samples", "seconds")
     for kind, time, clock, samples, seconds in zip(*(once[n].tolist() for n in names), strict=True):
@@ -71,7 +71,7 @@ def computing(events: Events, over: Seconds) -> Seconds:
                 found[clock] = seconds if np.isnan(since) else time - since
             local = clock if samples else -1
         elif kind in (Kind.PUSH, Kind.REDUCE):
-            if local >= 0:  # what it takes to get the parameters ready for their average
+            if local >= 0:  # getting the parameters ready to be averaged
                 found[local] += time - since
             elif samples and kind == Kind.PUSH:
                 found[clock] = time - since
@@ -85,9 +85,9 @@ def computing(events: Events, over: Seconds) -> Seconds:
 
 
 def by_clock(found: dict[int, float], steps: int) -> Seconds:
-    """Return an array of what is known of the clocks below ``steps``, nan for the others.
+    """Return an array by clock of at least ``steps`` elements, nan where nothing was found.
 
-    A worker that backups overtake may go on with a clock far beyond its last push.
+    It is longer where backups overtook a worker, which goes on with a clock beyond its last push.
 
     >>> by_clock({2: 0.5, 0: -1e-9}, 4)
     array([0. , nan, 0.5, nan])

@@ -20,8 +20,8 @@ from psrt.messages import Params, Push
 from psrt.partition import Span
 from psrt.simulation import VirtualWorld
 from psrt.simulation.calibration import Calibration, RecordedCosts, ShardTimes, calibrate
-from psrt.simulation.calibration.servers import Serving
-from psrt.simulation.calibration.track import Attention, Track
+from psrt.simulation.calibration.servers import ServerTimeline
+from psrt.simulation.calibration.track import Receipts, Track
 from psrt.simulation.calibration.workers import computing, rounds
 from psrt.transport import Wiring
 
@@ -109,15 +109,15 @@ def times_of(folder):
 def test_known_costs_come_back(tmp_path):
     record(tmp_path / "run", MODES["async, one worker"], "--compute", "normal:0.004:0.001")
     times = times_of(tmp_path / "run")
-    [compute], [answer], [shard] = times.compute, times.answer, times.shards
-    assert len(compute) == len(answer) == STEPS
+    [compute], [reply], [shard] = times.compute, times.reply, times.shards
+    assert len(compute) == len(reply) == STEPS
     assert compute.mean() == pytest.approx(0.004, rel=0.05)
     assert compute.std() == pytest.approx(0.001, rel=0.1)
-    np.testing.assert_allclose(answer, 2e-4, rtol=1e-6)
-    np.testing.assert_allclose(shard.woken[0], 2e-4, rtol=1e-6)  # with one worker it always waits
-    assert np.isnan(shard.turned[0]).all()
-    assert list(shard.worked) == [1]
-    np.testing.assert_allclose(shard.worked[1], 4 * 1000 / 8e6, rtol=1e-6)
+    np.testing.assert_allclose(reply, 2e-4, rtol=1e-6)
+    np.testing.assert_allclose(shard.wake_up[0], 2e-4, rtol=1e-6)  # with one worker it always waits
+    assert np.isnan(shard.turnaround[0]).all()
+    assert list(shard.update) == [1]
+    np.testing.assert_allclose(shard.update[1], 4 * 1000 / 8e6, rtol=1e-6)
 
 
 def test_every_worker_has_its_own_times(tmp_path):
@@ -132,26 +132,26 @@ def test_every_worker_has_its_own_times(tmp_path):
 def test_an_update_is_known_by_how_many_gradients_go_into_it(tmp_path):
     record(tmp_path / "run", MODES["softsync"])
     [shard] = times_of(tmp_path / "run").shards
-    assert set(shard.worked) == {1, 2}
-    assert len(shard.worked[1]) >= len(shard.worked[2]) - 1  # one is kept, then both are applied
-    for gradients, seconds in shard.worked.items():
+    assert set(shard.update) == {1, 2}
+    assert len(shard.update[1]) >= len(shard.update[2]) - 1  # one is kept, then both are applied
+    for gradients, seconds in shard.update.items():
         np.testing.assert_allclose(seconds, gradients * 5e-4, rtol=1e-6)
 
 
-def test_an_answer_takes_from_the_last_shards_decision_on(tmp_path):
+def test_a_reply_takes_from_the_last_shards_decision_on(tmp_path):
     record(tmp_path / "run", MODES["async, 2 shards"], "--parameters", 1201)  # 601 and 600
-    for answer in times_of(tmp_path / "run").answer:
-        np.testing.assert_allclose(answer, 2e-4, rtol=1e-6)
+    for reply in times_of(tmp_path / "run").reply:
+        np.testing.assert_allclose(reply, 2e-4, rtol=1e-6)
 
 
 def test_a_server_that_is_busy_has_not_waited(tmp_path):
     record(tmp_path / "run", MODES["saturated"])
     [shard] = times_of(tmp_path / "run").shards
-    woken = np.isfinite(np.concatenate(shard.woken)).sum()
-    turned = np.concatenate(shard.turned)
-    assert woken < 0.05 * np.isfinite(turned).sum()
-    assert np.nanmax(turned) <= 2e-4  # at most what a message takes that was sent before
-    assert np.nanmedian(turned) < 1e-9
+    wake_up = np.isfinite(np.concatenate(shard.wake_up)).sum()
+    turnaround = np.concatenate(shard.turnaround)
+    assert wake_up < 0.05 * np.isfinite(turnaround).sum()
+    assert np.nanmax(turnaround) <= 2e-4  # at most what a message takes that was sent before
+    assert np.nanmedian(turnaround) < 1e-9
 
 
 def test_a_sum_takes_what_it_takes_after_the_last_worker(tmp_path):
@@ -266,7 +266,7 @@ def test_a_server_that_took_more_than_was_sent_is_refused(tmp_path):
     record(tmp_path / "run", MODES["async"])
     history = read_history(tmp_path / "run")
     first, *others = history.workers
-    with pytest.raises(ConfigError, match="shard 0 took a message of worker 0 that it did not"):
+    with pytest.raises(ConfigError, match="shard 0 received a message of worker 0 that it did not"):
         calibrate(dataclasses.replace(history, workers=(first[:100], *others)))
 
 
@@ -299,8 +299,8 @@ def test_a_death_in_a_run_does_not_shift_what_others_sent(tmp_path):
     record(tmp_path / "run", MODES["async"], "--crash", "1:0.3")
     times = times_of(tmp_path / "run")
     assert len(times.compute[1]) < 0.5 * STEPS
-    woken = np.concatenate(times.shards[0].woken)
-    np.testing.assert_allclose(woken[np.isfinite(woken)], 2e-4, rtol=1e-6)
+    wake_up = np.concatenate(times.shards[0].wake_up)
+    np.testing.assert_allclose(wake_up[np.isfinite(wake_up)], 2e-4, rtol=1e-6)
 
 
 def test_a_track_is_read_in_a_circle():
@@ -317,13 +317,16 @@ def test_what_is_not_known_of_a_worker_is_its_own_median():
     assert track.at(2, 0) == pytest.approx(0.1)  # or everybody's, where nothing is known
 
 
-def test_what_is_owed_is_paid_once():
-    woken, turned = np.array([0.1, np.nan, np.nan, 0.3]), np.array([np.nan, 0.02, 0.04, np.nan])
-    attention = Attention(ShardTimes((woken,), (turned,), {}, 10), workers=1)
-    assert attention.at(0, 0, waited=True) == 0.1  # as it was
-    assert attention.at(0, 1, waited=True) == pytest.approx(0.2)  # nothing owed: the median
-    assert attention.at(0, 3, waited=False) == 0.02  # step 1's, which was not taken
-    assert attention.at(0, 2, waited=True) == 0.3  # step 3's
+def test_what_is_deferred_is_taken_once():
+    wake_up, turnaround = (
+        np.array([0.1, np.nan, np.nan, 0.3]),
+        np.array([np.nan, 0.02, 0.04, np.nan]),
+    )
+    receipts = Receipts(ShardTimes((wake_up,), (turnaround,), {}, 10), workers=1)
+    assert receipts.at(0, 0, idle=True) == 0.1  # as it was
+    assert receipts.at(0, 1, idle=True) == pytest.approx(0.2)  # nothing deferred: the median
+    assert receipts.at(0, 3, idle=False) == 0.02  # step 1's, which was not taken
+    assert receipts.at(0, 2, idle=True) == 0.3  # step 3's
 
 
 def test_a_server_takes_in_another_order_than_was_sent():
@@ -338,11 +341,11 @@ def test_a_server_takes_in_another_order_than_was_sent():
     pushes["kind"], pushes["worker"], pushes["time"] = Kind.PUSH, [0, 1], [1.0, 1.1]
     header = SimpleNamespace(spans=((0, 10),))
     history = History(header, (pushes[:1], pushes[1:]), (server,), pushes[:0])
-    found = Serving(history, 0, {}).times
-    np.testing.assert_allclose(found.woken[0], [0.5])  # by the one that came first
-    np.testing.assert_allclose(found.turned[0], [0.1])
-    assert np.isnan([*found.woken[1], *found.turned[1]]).all()
-    np.testing.assert_allclose(found.worked[1], [0.2, 0.3])
+    found = ServerTimeline(history, 0, {}).times
+    np.testing.assert_allclose(found.wake_up[0], [0.5])  # by the one that came first
+    np.testing.assert_allclose(found.turnaround[0], [0.1])
+    assert np.isnan([*found.wake_up[1], *found.turnaround[1]]).all()
+    np.testing.assert_allclose(found.update[1], [0.2, 0.3])
 
 
 def test_an_update_is_over_when_it_has_been_read():
@@ -357,10 +360,10 @@ def test_an_update_is_over_when_it_has_been_read():
     pushes["kind"], pushes["clock"], pushes["time"] = Kind.PUSH, [0, 1], [1.4, 2.2]
     pushes["version"] = [0, 1]
     header = SimpleNamespace(spans=((0, 10),))
-    found = Serving(History(header, (pushes,), (server,), pushes[:0]), 0, {(0, 1): 2.0})
-    assert found.answered == {(0, 1): 2.0}
-    np.testing.assert_allclose(found.times.worked[1], [0.5, 0.2])
-    np.testing.assert_allclose(found.times.woken[0], [0.1, 0.4])  # it was away from its core
+    found = ServerTimeline(History(header, (pushes,), (server,), pushes[:0]), 0, {(0, 1): 2.0})
+    assert found.replied == {(0, 1): 2.0}
+    np.testing.assert_allclose(found.times.update[1], [0.5, 0.2])
+    np.testing.assert_allclose(found.times.wake_up[0], [0.1, 0.4])  # it was away from its core
 
 
 def test_a_sum_is_not_over_before_the_last_worker_has_come():
@@ -415,12 +418,12 @@ def test_costs_are_those_of_the_step(tmp_path):
         assert costs.compute(3, rng) == times.compute[1][clock]
         for server in (0, 1):
             push, shard = Push(1, clock, 0, 32, 0.0, 0.0), times.shards[server]
-            for waited, seconds in ((True, shard.woken[1]), (False, shard.turned[1])):
+            for waited, seconds in ((True, shard.wake_up[1]), (False, shard.turnaround[1])):
                 if np.isfinite(seconds[clock]):
                     assert costs.take(server, push, waited, rng) == seconds[clock]
-        answers = [Params(server, 1, clock + 1, 0, 0.0, -1, -1.0) for server in (0, 1)]
-        assert costs.take(3, answers[1], True, rng) == 0.0  # it goes on with the last one
-        assert costs.take(3, answers[0], True, rng) == times.answer[1][clock]
+        replies = [Params(server, 1, clock + 1, 0, 0.0, -1, -1.0) for server in (0, 1)]
+        assert costs.take(3, replies[1], True, rng) == 0.0  # it goes on with the last one
+        assert costs.take(3, replies[0], True, rng) == times.reply[1][clock]
 
 
 def no_times(**given):
@@ -440,6 +443,6 @@ def test_gradients_that_the_run_did_not_work_in_at_once_are_in_proportion():
 def test_the_means_are_told_in_a_line(tmp_path):
     record(tmp_path / "run", MODES["async, one worker"], "--compute", "constant:0.004")
     assert times_of(tmp_path / "run").text() == (
-        "a gradient 4 ms, a message to a waiting server 0.2 ms, to a busy one unknown, "
-        "an update 0.5 ms, an answer 0.2 ms"
+        "a gradient 4 ms, a message to an idle server 0.2 ms, to a busy one unknown, "
+        "an update 0.5 ms, a reply 0.2 ms"
     )

@@ -78,7 +78,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 
 # --- installation -------------------------------------------------------------------------------
 
-.PHONY: help install train fuzz lint
+.PHONY: help install train fuzz lint docs
 .PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e
 .PHONY: bench bench-step bench-allreduce bench-call bench-targets bench-ps bench-train
 .PHONY: bench-history bench-simulate compare study calibrate plots clean distclean
@@ -184,6 +184,9 @@ lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+docs: $(VENV)/.has-psrt  ## make the pages of docs/ that say what the code says
+	$(PY) docs/build.py
 
 # --- benchmarks ---------------------------------------------------------------------------------
 

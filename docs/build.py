@@ -6,8 +6,11 @@ Each page has a function below that returns its text; a test holds the files aga
 from __future__ import annotations
 
 import argparse
+import importlib
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from inspect import cleandoc
 from pathlib import Path
 
 from psrt.__main__ import COMMANDS
@@ -17,9 +20,16 @@ from psrt.cli.explain_flags import compare_parser, schedule_parser, timeline_par
 from psrt.cli.flags import FlagParser, train_parser
 from psrt.cli.show import show_parser
 from psrt.cli.simulate import simulate_parser
+from psrt.collective import ALGORITHMS, PHASES, Schedule
 from psrt.config import MODES
 
 _FOLDER = Path(__file__).parent
+#: Stands for a module's docstring, or for a section per row of a registry.
+_PART = re.compile(r"(<!-- (psrt\.[\w.]+|[A-Z]+) -->\n).*?(<!-- / -->)", re.DOTALL)
+_ROWS: dict[str, Iterable[Schedule]] = {
+    "ALGORITHMS": ALGORITHMS.values(),
+    "PHASES": PHASES.values(),
+}
 
 
 def cli() -> str:
@@ -44,8 +54,49 @@ def cli() -> str:
     return "\n".join(lines) + "\n"
 
 
+def collectives() -> str:
+    """The page on collectives, whose derivations are the docstrings of the code.
+
+    Between ``<!-- psrt.some.module -->`` and ``<!-- / -->`` stands the docstring of that module.
+    So everything is derived in one place, beside the code that it is about.
+    """
+    page = (_FOLDER / "collectives.md").read_text(encoding="utf-8")
+    return _PART.sub(lambda part: f"{part[1]}{_part(part[2])}\n{part[3]}", page)
+
+
 #: Name of a page → what returns its text.
-PAGES = {"cli.md": cli}
+PAGES = {"cli.md": cli, "collectives.md": collectives}
+
+
+def _part(name: str) -> str:
+    if name not in _ROWS:
+        return _derivation(name)
+    rows = list(_ROWS[name])
+    table = ["| name | in short |", "|---|---|"]
+    table += [f"| `{row.name}` | {row.summary} |" for row in rows]
+    sections = [f"### {row.name}\n\n{_derivation(row.steps.__module__)}" for row in rows]
+    return "\n\n".join(["\n".join(table), *sections])
+
+
+def _derivation(module: str) -> str:
+    return as_markdown(importlib.import_module(module).__doc__ or "")
+
+
+def as_markdown(docstring: str) -> str:
+    """Return a docstring of this project as Markdown."""
+    text = cleandoc(docstring).replace("``", "`").replace(".. code-block:: text\n\n", "")
+    return "\n\n".join(map(_paragraph, text.split("\n\n")))
+
+
+def _paragraph(text: str) -> str:
+    if text.startswith("=="):  # a table
+        return f"```text\n{text}\n```"
+    if text.startswith("    "):  # a picture or a formula
+        return text
+    # Powers, which Markdown would take for bold type, but not those within backquotes.
+    pieces = text.split("`")
+    pieces[::2] = (re.sub(r"(?<=\w)\*\*(?=[\w⌊(])", r"\*\*", piece) for piece in pieces[::2])
+    return "`".join(pieces)
 
 
 def _command(

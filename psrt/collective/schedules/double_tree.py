@@ -27,6 +27,20 @@ That is the ring's bandwidth but for p/(p − 1), in O(lg p) rounds instead of 2
 vectors on many ranks, where a ring's 2(p − 1)α shows. In the model halving-doubling beats it for p
 a power of two; the trees keep their price for every p.
 
+One sometimes reads 2⌈lg p⌉ + 2k rounds. With k counted over the whole vector and not per half, 2k
+is the 4k above. But ⌈lg p⌉ rounds each way would need every edge to be served the moment its block
+is there; the colours, which keep a rank from being in two messages at once, cost up to as much
+again, and the fold comes on top. Counted from these steps:
+
+==  ==  ==  =================  =====  =====  ===========================================
+p   U   D   rounds with k = 1  k = 2  k = 8  4(k − 1) + U + D for k = 8, with U made even
+==  ==  ==  =================  =====  =====  ===========================================
+4   5   3   6                  11     35     37
+8   8   6   11                 16     40     42
+16  11  7   14                 21     45     47
+64  17  11  22                 31     55     57
+==  ==  ==  =================  =====  =====  ===========================================
+
 **How many blocks.** With c = U + D about 4⌈lg p⌉, (4k + c)(α + mβ) is least where
 k² = c·nβ/(8α) = ⌈lg p⌉·n/(2α/β).
 

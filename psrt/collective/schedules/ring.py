@@ -18,12 +18,10 @@ n that is 2n(p − 1)/p, on every rank alike, and each rank combines n(p − 1)/
 
     T = 2(p − 1)α + 2n(p − 1)/p·β + n(p − 1)/p·γ
 
-**Why nobody sends less.** Look at one element. Before the first rank can know its sum, p − 1
-messages must have brought the others' contributions together; only the last of these makes a rank
-complete, and each of the p − 1 remaining ranks needs at least one message after that one. So an
-element costs at least 2(p − 1) messages, n elements 2n(p − 1), and the busiest of p ranks sends at
-least the p-th part of it. The ring meets the bound for every p; what it pays is the number of
-hops, which grows with p, so it is for long vectors.
+**Why nobody sends less.** An element costs at least 2(p − 1) messages, n elements 2n(p − 1), and
+the busiest of p ranks sends at least the p-th part of it: ``analysis/cost.py`` derives it. The ring
+meets this bound for every p; what it pays is the number of hops, which grows with p, so it is for
+long vectors.
 
 **Same bits.** Each element is summed by the ranks that its chunk passes and copied by the rest.
 

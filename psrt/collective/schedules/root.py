@@ -14,7 +14,7 @@ wait:
 
     T = 2(p − 1)(α + nβ) + (p − 1)nγ
 
-All ranks together send 2n(p − 1), which is the least (``ring.py`` derives it), and the root half
+All ranks together send 2n(p − 1), which is the least (``cost.py`` derives it), and the root half
 of it, where the ring's busiest rank sends the p-th part. It is what a parameter server of one
 shard costs; with p shards, one on each rank, it would send what a ring sends.
 

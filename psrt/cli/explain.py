@@ -17,8 +17,10 @@ from psrt.cli.explain_flags import (
 )
 from psrt.cli.printing import say
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Algorithm
+from psrt.config.knobs import read_flag
 from psrt.config.modes import modes_with
 from psrt.config.suggest import did_you_mean
+from psrt.config.values import BYTES, WHOLE
 from psrt.errors import ConfigError
 from psrt.files import check_writable
 
@@ -103,7 +105,6 @@ def _told(what: str, given: argparse.Namespace) -> Telling:
     """Return the story that the flags ask for."""
     from psrt.explain.names import default_names
     from psrt.explain.telling import ITEMSIZE, MOST_RANKS, explain
-    from psrt.explain.units import read_bytes, read_count
     from psrt.explain.values import rank_of, read_example, read_order
 
     schedule = SCHEDULES[what]
@@ -115,8 +116,8 @@ def _told(what: str, given: argparse.Namespace) -> Telling:
         raise ConfigError(f"root: {what} has none to choose; {having} have")
     if given.values is None:
         example = None
-        size = read_count("ranks", given.ranks or "4", least=1, most=MOST_RANKS)
-        nbytes = read_bytes("bytes", given.bytes or "1M")
+        size = read_flag("ranks", WHOLE, given.ranks or "4", min=1, max=MOST_RANKS)
+        nbytes = read_flag("bytes", BYTES, given.bytes or "1M")
         if nbytes % ITEMSIZE:
             raise ConfigError(f"bytes must be whole float32, {ITEMSIZE} each, got {nbytes}")
         names, n = default_names(size), nbytes // ITEMSIZE
@@ -142,10 +143,10 @@ def _timeline(what: str, argv: list[str]) -> None:
     given = _checked(timeline_parser(what).parse(argv))
     config = config_of(what, given)
     from psrt.explain import timeline, timeline_document, timeline_svg, timeline_text
-    from psrt.explain.units import read_count, read_slow
 
-    workers = read_count("workers", given.workers, least=1, most=len(timeline_text.LETTERS))
-    slow = read_slow(slow_of(given, workers), workers)
+    most = len(timeline_text.LETTERS)
+    workers = read_flag("workers", WHOLE, given.workers, min=1, max=most)
+    slow = slow_of(given, workers)
     found = timeline.run(config, workers=workers, slow=slow)
     _publish(
         given,

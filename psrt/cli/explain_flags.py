@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from psrt.cli.flags import FlagParser
 from psrt.collective import OPS
-from psrt.config.knobs import Knob, dashed, knobs_of, read
+from psrt.config.knobs import Knob, dashed, knobs_of, read, read_by_worker, read_flag
 from psrt.config.modes import MODES
 from psrt.config.train import TrainConfig
-from psrt.errors import ConfigError
+from psrt.config.values import REAL, Number
 
 if TYPE_CHECKING:
     from psrt.collective.costs import Costs
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _SHOWN = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.drawn)
 #: Defaults of a timeline.
 _WORKERS, _STEPS, _SEED, _SLOW = "4", "8", "0", "1:3"
+_TIMES = Number("TIMES", 0.01, 1000)
 #: Local SGD averages every 8 steps: as many as show it twice.
 _LOCAL_STEPS = "16"
 #: Steps that a drawing has room for.
@@ -77,9 +78,14 @@ def compare_parser() -> FlagParser:
     return parser
 
 
-def slow_of(given: argparse.Namespace, workers: int) -> str:
-    """Return which workers are slow, as the flag says it or by default."""
-    return str(given.slow or (_SLOW if workers > 1 else "none"))
+def slow_of(given: argparse.Namespace, workers: int) -> dict[int, float]:
+    """Return by worker how many times longer its steps take, as the flag says it or by default.
+
+    Raises:
+        ConfigError: if the flag is nothing like that, or names a worker that is not there.
+    """
+    text = given.slow or (_SLOW if workers > 1 else "none")
+    return {} if text == "none" else read_by_worker("slow", _TIMES, [text], workers)
 
 
 def config_of(mode: str, given: argparse.Namespace) -> TrainConfig:
@@ -112,7 +118,7 @@ def costs_of(given: argparse.Namespace) -> Costs:
     machine = DEFAULT_COSTS if given.machine_costs is None else read_costs(given.machine_costs)
     costs: Costs = getattr(machine, given.link)
     chosen = {
-        name: _seconds(name, text)
+        name: read_flag(name, REAL, text, min=0, exclusive_max=1e9)
         for name in ("alpha", "beta", "gamma")
         if (text := getattr(given, name)) is not None
     }
@@ -141,13 +147,3 @@ def _add_costs(parser: FlagParser) -> None:
 def _add_outputs(parser: FlagParser) -> None:
     parser.add_argument("--json", action="store_true", help="print it for programs")
     parser.add_argument("--svg", metavar="FILE", help="draw it there, too")
-
-
-def _seconds(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e9:
-        raise ConfigError(f"{name} must be seconds such as 2.5e-5, got {text!r}")
-    return value

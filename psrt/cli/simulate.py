@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from psrt.cli.flags import RANK_WORDS, FlagParser, config_of, train_parser
 from psrt.cli.printing import say
 from psrt.config import TrainConfig
-from psrt.config.knobs import Knob, dashed, knobs_of, read
-from psrt.config.values import LARGEST, WHOLE, Number, read_numbers
+from psrt.config.knobs import Knob, dashed, knobs_of, read, read_by_worker
+from psrt.config.values import WHOLE, Number
 from psrt.errors import ConfigError
 from psrt.launchers import started_ranks
 
@@ -42,7 +42,7 @@ _PARAMETERS = Knob(
     WHOLE, _GROUP, "number of parameters, with --no-numerics", metavar="N", min=1, max=10**12,
     default_text="those of the model that the flags give",
 )  # fmt: skip
-_CRASH = (Number("WORKER", 0, LARGEST, whole=True), Number("SECONDS", 0.0, 1e9))
+_CRASH = Number("SECONDS", 0.0, 1e9)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -127,7 +127,7 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
     config = like.config if like else config_of(namespace)
     usual = str(like.workers) if like else _default_workers(config)
     workers = read("workers", _WORKERS, given.get("workers", usual))
-    crashes = _crashes(given.get("crash", ()), workers)
+    crashes = read_by_worker("crash", _CRASH, given.get("crash", ()), workers)
     numerics = given.get("numerics", like is None)
     parameters = given.get("parameters")
     if parameters is not None and numerics:
@@ -143,7 +143,7 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
     return config, Scenario(
         workers=workers,
         costs=VirtualCosts.like(given["like"], **costs) if like else VirtualCosts(**costs),
-        crashes=crashes,
+        crashes=tuple(crashes.items()),
         numerics=numerics,
         parameters=n if parameters is None else read("parameters", _PARAMETERS, parameters),
         samples=samples,
@@ -165,21 +165,3 @@ def _default_workers(config: TrainConfig) -> str:
     from psrt.job.recorded import recorded_ranks
 
     return str(recorded_ranks(config.replay)[0])
-
-
-def _crashes(texts: Sequence[str], workers: int) -> tuple[tuple[int, float], ...]:
-    """Return which workers die, and when: ``WORKER:SECONDS``, or several with commas between."""
-    crashes: dict[int, float] = {}
-    for text in ",".join(texts).split(",") if texts else ():
-        try:
-            worker, seconds = read_numbers(_CRASH, text)
-        except ValueError as error:
-            raise ConfigError(f"crash {error}, got {text!r}") from None
-        if worker >= workers:
-            raise ConfigError(
-                f"crash names worker {worker} that is not there, the last is {workers - 1}"
-            )
-        if worker in crashes:
-            raise ConfigError(f"crash names worker {worker} twice")
-        crashes[int(worker)] = seconds
-    return tuple(crashes.items())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from psrt.config.modes import MODES
 from psrt.config.suggest import did_you_mean
-from psrt.config.values import Kind
+from psrt.config.values import LARGEST, Kind, Number, read_numbers
 from psrt.errors import ConfigError
 
 
@@ -142,6 +142,47 @@ def read(name: str, knob: Knob, text: str) -> Any:
     except ValueError as error:
         raise ConfigError(f"{dashed(name)} {error}, got {text!r}") from None
     return accept(name, knob, value)
+
+
+def read_flag(name: str, kind: Kind, text: str, **bounds: float) -> Any:
+    """Return the value of a flag that is no knob of a run.
+
+    >>> from psrt.config.values import BYTES
+    >>> read_flag("bytes", BYTES, "1K", min=1)
+    1024
+
+    Raises:
+        ConfigError: as `accept`.
+    """
+    return read(name, Knob(kind, "", "", **bounds), text.strip())  # type: ignore[arg-type]
+
+
+def read_by_worker(
+    name: str, number: Number, texts: Sequence[str], workers: int
+) -> dict[int, float]:
+    """Return a number of some workers from ``WORKER:NUMBER``, or several with commas between.
+
+    >>> read_by_worker("crash", Number("SECONDS", 0, 10), ["1:0.5,0:2", "3:1"], 4)
+    {1: 0.5, 0: 2.0, 3: 1.0}
+
+    Raises:
+        ConfigError: if a text is nothing like that, or names a worker twice or that is not there.
+    """
+    numbers = (Number("WORKER", 0, LARGEST, whole=True), number)
+    found: dict[int, float] = {}
+    for text in ",".join(texts).split(",") if texts else ():
+        try:
+            who, value = read_numbers(numbers, text.strip())
+        except ValueError as error:
+            raise ConfigError(f"{name} {error}, got {text!r}") from None
+        if who >= workers:
+            raise ConfigError(
+                f"{name} names worker {who} that is not there, the last is {workers - 1}"
+            )
+        if who in found:
+            raise ConfigError(f"{name} names worker {who} twice")
+        found[int(who)] = value
+    return found
 
 
 def shown(value: Any) -> str:

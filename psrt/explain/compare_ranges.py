@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from psrt.config.knobs import read_flag
+from psrt.config.values import BYTES, WHOLE
 from psrt.errors import ConfigError
-from psrt.explain.units import read_bytes, read_count
 
 #: More ranks than this take long to compare: the double tree is laid out edge by edge.
 MOST_RANKS = 1 << 14
@@ -40,13 +41,12 @@ def read_sizes(text: str) -> list[int]:
 
 
 def _one_of_ranks(text: str) -> int:
-    return read_count("ranks", text, least=1, most=MOST_RANKS)
+    ranks: int = read_flag("ranks", WHOLE, text, min=1, max=MOST_RANKS)
+    return ranks
 
 
 def _one_of_bytes(text: str) -> int:
-    nbytes = read_bytes("bytes", text)
-    if nbytes == 0:
-        raise ConfigError("bytes must be at least 1, since nothing costs nothing")
+    nbytes: int = read_flag("bytes", BYTES, text, min=1)
     return nbytes
 
 
@@ -68,7 +68,7 @@ def _range(flag: str, part: str, one: Callable[[str], int], factor: int) -> list
     low = one(first)
     high = one(more[0]) if more else low
     if len(more) == 2:
-        factor = read_count(f"the factor of {flag}", more[1], least=2, most=1 << 20)
+        factor = read_flag(f"the factor of {flag}", WHOLE, more[1], min=2, max=1 << 20)
     if high < low:
         raise ConfigError(f"{flag} {part!r} end before they begin")
     values = []

@@ -155,8 +155,12 @@ def _like(namespace: argparse.Namespace) -> Like | None:
     if "like" not in namespace:
         return None
     from psrt.cli.like import read_like  # needs numpy
+    from psrt.job.recorded import unconfirmed
 
-    return read_like(namespace)
+    like = read_like(namespace)
+    if unsure := unconfirmed(namespace.like):
+        say(unsure)
+    return like
 
 
 def _default_workers(config: TrainConfig) -> str:

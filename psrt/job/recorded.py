@@ -88,6 +88,13 @@ def root_of(run: str | PathLike[str]) -> Path:
     return folder.parent if folder.resolve().name == FOLDER else folder
 
 
+def unconfirmed(run: str | PathLike[str]) -> str:
+    """Return what is said of a run whose history has no config beside it; nothing where it has."""
+    if (root_of(run) / CONFIG).exists():
+        return ""
+    return f"no {CONFIG} lies beside the history of {run}: the config in its header is taken"
+
+
 def refusal(run: str | PathLike[str], found: Sequence[str]) -> ConfigError:
     """Return what is said of a run that a replay would not be, by what differs."""
     return ConfigError(f"--replay {run} would not be that run: {'; '.join(found)}")

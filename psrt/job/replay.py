@@ -17,7 +17,7 @@ from psrt.history import Kind, read_history
 from psrt.history.differences import differences
 from psrt.history.replay import Script
 from psrt.job.provenance import history_header
-from psrt.job.recorded import recorded_header, refusal, root_of
+from psrt.job.recorded import recorded_header, refusal, root_of, unconfirmed
 from psrt.report import Summary, parameters_sha256
 from psrt.report.files import SUMMARY
 from psrt.runtime.problem import Problem
@@ -123,6 +123,10 @@ class Replay:
 
     def plan(self) -> str:
         """Return what is said before it begins."""
+        unsure = unconfirmed(self.run)
+        return f"{self._plan()}; {unsure}" if unsure else self._plan()
+
+    def _plan(self) -> str:
         if self.header.algorithm == "mpi":
             return (
                 f"replay of {self.run}: it summed by mpi, whose order is the library's own; the "

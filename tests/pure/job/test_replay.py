@@ -241,6 +241,18 @@ def test_an_edited_config_on_both_sides_comes_to_something_else(copy):
         replayed(copy)
 
 
+def test_a_run_without_its_config_says_so(copy, capsys):
+    lines = []
+    for told in (0, 1):
+        config = recorded_config(copy)
+        run_in_virtual_time(config, Scenario(workers=3, costs=NOW), say=lines.append)
+        parse_simulate(["--like", str(copy)])
+        text = f"no config.toml lies beside the history of {copy}: the config in its header"
+        assert sum(text in line for line in lines) == told
+        assert capsys.readouterr().out.count(text) == told
+        (copy / "config.toml").unlink(missing_ok=True)
+
+
 def swap_takes(events):
     """Swap the first two pushes of two workers that come one after the other at shard 0."""
     takes = np.flatnonzero((events["kind"] == Kind.RECEIVE) & (events["shard"] == 0))

@@ -40,7 +40,8 @@ def differences(now: Header, then: Header) -> list[str]:
             found.append(f"{here} {what} instead of {there}")
     if len(found) == known:
         found += _numbers(now, then)
-    if (then.algorithm or "").startswith("node+") and _mates(now) != _mates(then):
+    by_hosts = then.algorithm == "node" or (then.algorithm or "").startswith("node+")
+    if by_hosts and _mates(now) != _mates(then):
         found.append(f"ranks on other hosts, which {then.algorithm} sums by")
     return found
 
@@ -108,5 +109,7 @@ def _digests(here: str, there: str) -> str:
 
 
 def _mates(header: Header) -> list[int]:
-    """Return, for each rank, the first rank of its host."""
+    """Return, for each rank, the first rank that it shares memory with."""
+    if header.config.get("shared_memory") is False:
+        return list(range(len(header.hosts)))
     return [header.hosts.index(host) for host in header.hosts]

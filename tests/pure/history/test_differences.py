@@ -123,6 +123,9 @@ def test_sums_inside_hosts_ask_for_the_same_hosts():
     assert summed("node+ring", algorithm="node+ring", hosts=(0, 1, 1)) == [
         "ranks on other hosts, which node+ring sums by"
     ]
+    assert summed("node", algorithm="node", hosts=(0, 1, 1)) == [
+        "ranks on other hosts, which node sums by"
+    ]
     assert summed("ring", hosts=(0, 1, 1)) == []
 
 

@@ -67,9 +67,6 @@ class EventLog:
         self.events = 0
         try:
             self._file: BinaryIO | None = open(path, "xb")  # noqa: SIM115 - closed by close()
-        except OSError as error:
-            raise ConfigError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
-        try:
             self._write(_header(0))
             self._file.flush()  # whatever happens to the run, its file tells that it has begun
         except OSError as error:

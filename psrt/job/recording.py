@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
 from psrt.config import to_toml
-from psrt.errors import ConfigError, PsrtError
+from psrt.errors import ConfigError, OutputError, PsrtError
 from psrt.history import EventLog
 from psrt.history.folder import FOLDER, prepare, write_header
 from psrt.job.launcher import Launcher, Roles
@@ -42,6 +43,8 @@ class Recording:
         self.log: EventLog | None = None
         #: Takes the reports, at the first process.
         self.recorder: Recorder | None = None
+        #: Why the history could not be ended.
+        self._failed: OutputError | None = None
         config = setup.config
         try:
             with launcher.agree():
@@ -77,19 +80,23 @@ class Recording:
 
     def _undo(self) -> None:
         """Leave nothing that would be in the way of the next run."""
-        if self.log is not None:
-            self.log.abandon()
-        if self.recorder is not None:
-            self.recorder.close()
+        self._cut_off()
         if self.folder is not None:
             self.folder.discard()
 
     def begin(self, plan: ReducePlan | None) -> None:
         """Write down what the events are of; ``plan`` is how all workers sum."""
+        launcher = self._launcher
+        try:
+            with launcher.agree():
+                self._write_header(plan)
+        except PsrtError:
+            self._undo()
+            raise
+
+    def _write_header(self, plan: ReducePlan | None) -> None:
         launcher, setup = self._launcher, self._setup
-        with launcher.agree():
-            if self.log is None or self.folder is None:
-                return
+        if self.log is not None and self.folder is not None:
             header = history_header(
                 setup.config,
                 setup.wiring,
@@ -113,7 +120,24 @@ class Recording:
                 ShardChronicle(log, wiring.servers.index(rank)).saved(role.shard.version, now)
             elif not wiring.servers and rank == wiring.workers[0]:
                 WorkerChronicle(log, 0).saved(role.strategy.updates, now)
-        log.close()
+        try:
+            log.close()
+        except ConfigError as error:  # a full disk; the model may still fit
+            self._failed = OutputError(str(error))
+
+    @property
+    def failed(self) -> list[OutputError]:
+        """What could not be written in this process while the run went on."""
+        found = [self._failed, None if self.recorder is None else self.recorder.failed]
+        return [error for error in found if error is not None]
+
+    def _cut_off(self) -> None:
+        """Close the files of a run that has not come to its end."""
+        if self.log is not None:
+            with contextlib.suppress(PsrtError, OSError):  # of a full disk
+                self.log.abandon()
+        if self.recorder is not None:
+            self.recorder.close()
 
     def __enter__(self) -> Recording:
         return self
@@ -124,9 +148,9 @@ class Recording:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.log is not None and error is not None:
-            self.log.abandon()
-        if self.recorder is not None:
+        if error is not None:
+            self._cut_off()
+        elif self.recorder is not None:
             self.recorder.close()
 
 

@@ -149,6 +149,8 @@ class _Session:
             if counted is not None and theta is not None:
                 result = self._result(counted, theta, recording, plan)
                 self._publish(result, recording)
+            elif recording.failed:
+                raise recording.failed[0]
         return result
 
     def _result(
@@ -182,8 +184,7 @@ class _Session:
         Raises:
             OutputError: if one could not be written, after all the others.
         """
-        launcher, folder, recorder = self._launcher, recording.folder, recording.recorder
-        failed = [] if recorder is None or recorder.failed is None else [recorder.failed]
+        launcher, folder, failed = self._launcher, recording.folder, recording.failed
         if folder is not None:
             assert self._setup.problem is not None
             failed += keep(result, self._setup.problem, folder, launcher.files())

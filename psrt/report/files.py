@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from os import PathLike
@@ -152,8 +153,15 @@ class OutputFolder:
             yield part
             os.replace(part, self.path / name)
         except (OSError, SafetensorError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise OutputError(f"cannot write {self.path / name}: {reason}") from None
+            raise OutputError(f"cannot write {self.path / name}: {_reason(error)}") from None
         finally:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    """Return what the file system said; safetensors has it at the end of a sentence of its own."""
+    number = re.search(r"os error (\d+)", str(error))
+    if number is not None:
+        return os.strerror(int(number[1]))
+    return str(getattr(error, "strerror", None) or error)

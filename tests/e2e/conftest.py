@@ -69,23 +69,31 @@ class Launch:
             command += [":", "-n", ranks, sys.executable, "-m", "psrt", *words]
         return self.command(*self._mpirun, *command[1:])
 
-    def command(self, *words, cwd=None, timeout_s=TIMEOUT_S, **variables):
-        """Run a command to its end; one that takes too long is ended, ranks and all, and fails."""
+    def start(self, *words, ranks=0):
+        """Start this Python, on so many ranks if that is said, and do not wait for its end."""
+        launcher = [*self._mpirun, "-n", ranks] if ranks else []
+        return self._started([*launcher, sys.executable, *words])
+
+    def _started(self, words, *, cwd=None, variables=None):
         own = {
             key: value
             for key, value in os.environ.items()
             if not key.startswith(_FOREIGN) and key not in _CHOICES
         }
-        process = subprocess.Popen(
+        return subprocess.Popen(
             list(map(str, words)),
             cwd=cwd or self.folder,
-            env=own | _OURS | variables,
+            env=own | _OURS | (variables or {}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
         )
+
+    def command(self, *words, cwd=None, timeout_s=TIMEOUT_S, **variables):
+        """Run a command to its end; one that takes too long is ended, ranks and all, and fails."""
+        process = self._started(words, cwd=cwd, variables=variables)
         try:
             stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:

@@ -80,6 +80,8 @@ def test_a_rank_that_does_not_see_the_folder_is_named_on_every_rank(
         ConfigError, match=r"every rank can write to: rank 1 cannot write .*elsewhere"
     ):
         psrt.run(config, comm=comm)
+    comm.Barrier()
+    assert not (shared_folder / "run").exists()  # nothing is in the way of the next run
 
 
 @pytest.mark.mpi(min_size=2)

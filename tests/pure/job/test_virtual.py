@@ -12,8 +12,11 @@ import pytest
 from psrt.config import TrainConfig, read_toml
 from psrt.errors import ConfigError, DivergedError, TransportError
 from psrt.history import Kind, read_history
+from psrt.history.check.run import check_run
 from psrt.job.local import run
+from psrt.job.result import Run
 from psrt.job.scenario import Scenario, run_in_virtual_time
+from psrt.job.virtual import simulate
 from psrt.report import Summary, read_metrics
 from psrt.simulation.cost_flags import VirtualCosts
 
@@ -244,3 +247,21 @@ def test_the_model_of_the_flags_has_its_size_without_its_data():
     found = run_in_virtual_time(asked, Scenario(3, numerics=False)).summary
     assert found.parameters == 20 * 30 + 30 + 30 * 10 + 10
     assert np.isnan(found.train_loss)
+
+
+def test_a_simulation_of_the_library_gives_what_a_run_gives(tmp_path):
+    """One shape: summary, θ, records; and the files, where there is an ``--out``."""
+    config = TrainConfig(
+        mode="ssp", dataset="synthetic:40x4x2", hidden=(6,), epochs=1, batch_size=4,
+        out=str(tmp_path / "run"), record=True,
+    )  # fmt: skip
+    run = simulate(config, workers=3)
+    assert isinstance(run, Run)
+    assert run.summary.workers == 3
+    assert run.summary.parameters == run.theta.size
+    assert run.records[-1].epoch == 1
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {
+        "config.toml", "history", "metrics.jsonl", "model.safetensors", "summary.json",
+    }  # fmt: skip
+    assert check_run(tmp_path / "run").ok

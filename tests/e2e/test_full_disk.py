@@ -1,0 +1,121 @@
+"""A disk that is full: one line, status 1, and everything else is still written where it fits.
+
+A limit on the size of a file stands for the disk, so that this runs without root: what is larger
+cannot be written, what is smaller can.
+"""
+
+import json
+import sys
+
+import pytest
+
+#: Runs psrt with files of at most so many bytes.
+LIMITED = """
+import resource, signal, sys
+from psrt.__main__ import main
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+sys.exit(main(sys.argv[2:]))
+"""
+#: As psrt.run over MPI, with the limit from the first line that is said, when MPI has its files.
+AMONG_RANKS = """
+import resource, signal, sys
+import psrt
+
+def say(line):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+config = psrt.TrainConfig(mode="allreduce", steps=20, hidden=(256,), out="run")
+try:
+    psrt.run(config, say=say)
+except psrt.PsrtError as error:
+    if error.run is not None:
+        print(error, error.run.theta.size)
+    sys.exit(error.exit_status)
+"""
+LARGE = ["--hidden", "256", "--epochs", "1", "--out", "run"]
+MANY = ["--hidden", "4", "--log-every", "1", "--epochs", "4", "--out", "run"]
+
+
+def limited(launch, limit, *words):
+    return launch.python("-c", LIMITED, limit, *words)
+
+
+def told_once(done, *words, status=1):
+    assert done.status == status, done.stderr
+    assert len(done.errors) == len(done.stderr.splitlines()) == 1, done.stderr
+    for word in words:
+        assert word in done.errors[0]
+
+
+@pytest.mark.parametrize("command", ["train", "simulate"])
+def test_a_model_that_does_not_fit(launch, command):
+    done = limited(launch, 20_000, command, *LARGE)
+    told_once(done, "run/model.safetensors", "File too large")
+    there = {path.name for path in (launch.folder / "run").iterdir()}
+    assert {"config.toml", "metrics.jsonl", "summary.json"} <= there
+    assert not any(name.startswith("model") for name in there)
+    assert json.loads((launch.folder / "run/summary.json").read_text())["steps"] > 0
+    assert "accuracy" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["train", "simulate"])
+def test_metrics_that_do_not_fit(launch, command):
+    done = limited(launch, 8_000, command, *MANY)
+    told_once(done, "run/metrics.jsonl", "File too large")
+    assert done.stdout.count("training goes on without metrics") == 1
+    for name in ("model.safetensors", "summary.json"):
+        assert (launch.folder / "run" / name).stat().st_size > 0
+    assert (launch.folder / "run/metrics.jsonl").stat().st_size <= 8_000
+
+
+def test_a_history_that_does_not_fit(launch):
+    done = limited(launch, 8_000, "train", *MANY[:2], "--epochs", "4", "--out", "run", "--record")
+    told_once(done, "run/history/events.npy", "File too large", status=done.status)
+    again = limited(launch, 10**6, "train", *MANY, "--overwrite")
+    assert again.status == 0, again.stderr
+
+
+def test_nothing_fits(launch):
+    told_once(limited(launch, 10, "train", *LARGE), "run", status=2)
+
+
+def test_a_model_that_does_not_fit_is_not_lost_for_a_script(launch):
+    done = launch.ranks(2, "-c", AMONG_RANKS)
+    assert done.status == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "cannot write run/model.safetensors: File too large" in done.stdout
+    assert done.stdout.split()[-1] == str(64 * 256 + 256 + 256 * 10 + 10)
+    assert (launch.folder / "run/summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["explain", "ring", "--svg", "a.svg"],
+        ["explain", "ssp", "--svg", "a.svg"],
+        ["bench", "allreduce", "--json", "a.json"],
+    ],
+)
+def test_what_commands_write(launch, words):
+    told_once(limited(launch, 100, *words), status=2)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["train", "--epochs", "1", "--hidden", "4", "--out", "run"],
+        ["simulate", "--epochs", "1", "--hidden", "4"],
+        ["show"],
+        ["explain", "ring"],
+    ],
+)
+def test_stdout_that_is_full(launch, words):
+    done = launch.command("sh", "-c", '"$@" >/dev/full', "sh", sys.executable, "-m", "psrt", *words)
+    told_once(done, "cannot write to stdout: No space left on device")
+    if "--out" in words:
+        assert (launch.folder / "run/model.safetensors").exists()

@@ -69,7 +69,7 @@ def _compare(comm: MPI.Comm, *, pair: Layout, rounds: int) -> Readings[str]:
         buffer = group.empty(NBYTES // 4)
         call = partial(group.allreduce, buffer, "sum", "butterfly" if pair.apart else "auto")
         bare = _bare_exchange(comm) if pair.apart else _library(comm)
-        calls = {"call": call, "messages": bare}
+        calls: dict[str, Callable[[], object]] = {"call": call, "messages": bare}
         for make in calls.values():
             make()
         candidates = {name: Candidate(repeated(make)) for name, make in calls.items()}

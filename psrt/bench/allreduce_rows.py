@@ -155,9 +155,14 @@ def as_text(rows: Sequence[Row]) -> str:
     ]
     parts = []
     if small:
-        parts.append(f"small calls, two patterns\n{table(small, SMALL_COLUMNS)}\n\nall candidates")
+        parts.append(
+            f"small calls, in two patterns\n{table(small, SMALL_COLUMNS)}\n\nall candidates"
+        )
     parts.append(table([row for row in rows if not _waits(row)], COLUMNS))
-    parts.append("of limit: the share of copyto's speed; between hosts of 2(p − 1)/p exchanges")
+    parts += [
+        "µs: median [quartiles] of the turns; × MPI.Allreduce: in the same round and pattern",
+        "of limit: the share of copyto's speed; between hosts, of that of 2(p − 1)/p exchanges",
+    ]
     if any(row["pretended"] for row in rows):
         parts.append("hosts *: ranks of one host, treated as separate hosts with MPI between them")
     if any(row["hosts"] > 1 and row["bytes"] > LARGEST_BETWEEN for row in rows):
@@ -191,7 +196,12 @@ def _sent(row: Row) -> str:
 
 
 def _of_limit(row: Row) -> str:
-    """Return the share of the speed of a copy, or between hosts of 2(p − 1)/p·n on the wire."""
+    """Return the share of the speed of a copy, or between hosts of 2(p − 1)/p·n on the wire.
+
+    Neither is a limit of small calls, which take the time of messages and not of bytes.
+    """
+    if row["bytes"] <= SMALL:
+        return "-"
     if row["over_copy"] is not None:
         return f"{row['over_copy'].median:.0%}"
     return "-" if row["over_wire"] is None else f"{1 / row['over_wire'].median:.0%}"

@@ -4,7 +4,7 @@ Each constant is the slope or the intercept of a straight line through readings:
 
 ==================  ===========================================================================
 α and β             T = α + m·β of one exchange, in which a rank sends m bytes and receives m
-γ                   T = m·γ of folding m bytes into others
+γ                   T = m·γ of combining m bytes with others
 ``sync``, ``byte``  T = 2·⌈lg L⌉·sync + max(1, L/cores)·n·byte of a shared-memory all-reduce
 ==================  ===========================================================================
 
@@ -148,7 +148,7 @@ _CONSTANTS = (
     ("β inside a host (ns/byte)", "inside", 1, 1e9),
     ("α between hosts, per step (µs)", "between", 0, 1e6),
     ("β between hosts (ns/byte)", "between", 1, 1e9),
-    ("γ, folding (ns/byte)", "fold", 0, 1e9),
+    ("γ, combining (ns/byte)", "fold", 0, 1e9),
     ("sync, a round of a barrier (µs)", "node", 0, 1e6),
     ("byte, a rank's pass over the vector (ns/byte)", "node", 1, 1e9),
 )
@@ -163,8 +163,8 @@ def as_text(fitted: Fitted) -> str:
         off = ["not measured", ""] if fit is None else [f"{fit.typical:.0%}", f"{fit.worst:.0%}"]
         count = 0 if fit is None else fit.readings
         rows.append([what, f"{values[name][place] * scale:.4g}", *off, count])
-    rows.append(["mpi on a host", "by size", "", "", len(fitted.costs.library)])
-    return format_table(["constant", "value", "off by", "at most", "readings"], rows)
+    rows.append(["MPI.Allreduce on a host", "by size", "", "", len(fitted.costs.library)])
+    return format_table(["constant", "value", "typical error", "largest", "readings"], rows)
 
 
 def _values(costs: MachineCosts) -> dict[str, tuple[float, ...]]:

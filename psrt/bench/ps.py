@@ -32,6 +32,7 @@ from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
 from psrt.transport import Wiring, drive
 from psrt.transport.port import Vector
+from psrt.units import size_text
 
 #: Bytes of the vector that goes back and forth.
 SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20)
@@ -219,7 +220,7 @@ def _checked(trip: PsrtTrips | PlainTrips, comm: MPI.Comm, servers: int, wrong: 
 COLUMNS: tuple[Column, ...] = (
     ("servers", "servers"),
     ("workers", "workers"),
-    ("bytes", "bytes"),
+    ("bytes", lambda row: size_text(row["bytes"])),
     ("psrt µs", spread("psrt_s", 1e6, 1)),
     ("plain loop µs", spread("plain_s", 1e6, 1)),
     ("plain / psrt", spread("plain_over_psrt")),

@@ -16,8 +16,12 @@ def bench(launch, ranks, *flags):
 def test_tables_figures_and_costs(launch):
     done = bench(launch, 3, *TINY, "--hosts", "1,2", "--json", "all.json", "--fit", "costs.json")
     assert done.status == 0, done.stderr
-    titles = ("costs of this machine", "all-reduce", "small calls, two patterns", "all candidates")
-    for title in titles:
+    for title in (
+        "costs of this machine",
+        "all-reduce",
+        "small calls, in two patterns",
+        "all candidates",
+    ):
         assert done.stdout.count(f"\n{title}\n") == 1
     written = json.loads((launch.folder / "all.json").read_text())
     layouts = {(row["ranks"], row["hosts"], row["bytes"]) for row in written["all-reduce"]}

@@ -1,4 +1,4 @@
-"""``psrt simulate --like RUN``: the config of a recorded run, where flags do not say otherwise."""
+"""``psrt simulate --like RUN``: the config of a recorded run, unless flags override it."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from psrt.config.modes import MODES, Servers
 from psrt.errors import ConfigError
 from psrt.history import Header, History, Kind, read_history
 
-#: All-reduces whose sums are known to virtual time if it is told how long they take.
+#: All-reduces that virtual time can compute once it knows how long they take.
 _KNOWN = (AUTO, NODE, LIBRARY, *ALGORITHMS)
-#: Flags after which the model may be another one than the run's.
+#: Flags that may make the model another one than the run's.
 _MODEL = ("hidden", "dataset")
-#: Flags that change how many samples a step of all workers takes.
+#: Flags that change the number of samples in a step of all workers.
 _STEP = ("workers", "batch_size")
 
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """What a simulation like a recorded run is, as far as flags do not say otherwise."""
+    """A simulation that imitates a recorded run, as far as no flags override it."""
 
     #: Not resolved.
     config: TrainConfig
     #: Workers of the run.
     workers: int
-    #: n and samples of its data, without numerics; None is those of the config's model and data.
+    #: n and the samples of its data, without numerics; None: those of the config's model and data.
     parameters: int | None = None
     samples: int | None = None
 
 
 def read_like(namespace: argparse.Namespace) -> Like:
-    """Return what the run that ``--like`` names was like.
+    """Return the simulation that imitates the run of ``--like``.
 
     A run of ``psrt.run`` may have had a model and data that no flags describe. Neither is needed
-    where nothing is computed: the history says how long its epochs were.
+    where nothing is computed: the history tells how long its epochs were.
 
     Raises:
-        ConfigError: if it has no history, or for flags that will not do; one line.
+        ConfigError: if it has no history, or the flags are not possible; one line.
     """
     given = vars(namespace)
     history = read_history(given["like"])
@@ -58,7 +58,7 @@ def read_like(namespace: argparse.Namespace) -> Like:
         return Like(config, workers)
     samples = samples_of(history)
     if config.steps is not None and any(name in given for name in _STEP):
-        samples = None  # which may be less than a step of more
+        samples = None  # a step may need more than the run had
     elif samples is None and config.epochs is not None and "epochs" not in given:
         steps = max(int(events["clock"].max(initial=0)) for events in history.workers)
         config = replace(config, epochs=None, steps=max(1, steps))
@@ -66,7 +66,7 @@ def read_like(namespace: argparse.Namespace) -> Like:
 
 
 def samples_of(history: History) -> int | None:
-    """Return how many samples an epoch of a run had, None where none came to its end."""
+    """Return the number of samples in an epoch of a run, None where no epoch ended."""
     header = history.header
     total, over = 0, header.knob("epochs", 0) >= 1
     full = header.knob("batch_size", 0)
@@ -76,7 +76,7 @@ def samples_of(history: History) -> int | None:
         steps = events[(kinds == kind) & (events["shard"] <= 0)]
         first = steps["progress"] < 1.0
         total += int(steps["samples"][first].sum())
-        # What is left over at the end of an epoch makes a smaller batch.
+        # The last batch of an epoch may be smaller, so one that is ends an epoch.
         smaller = (steps["samples"] > 0) & (steps["samples"] < full)
         over = over or not first.all() or bool(smaller.any())
     return total if over and total else None
@@ -89,28 +89,28 @@ def _check_model(config: TrainConfig, header: Header) -> None:
     n = timing_problem(config, workers=len(header.workers)).n
     if n != header.n:
         raise ConfigError(
-            f"the run trained {header.n} parameters, which is not the model of its config with "
-            f"{n}: it can be simulated without numerics only"
+            f"the run trained {header.n} parameters, but the model of its config has {n}: it can "
+            "be simulated without numerics only"
         )
 
 
 def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
-    """Return the config of a simulation like a recorded run.
+    """Return the config of a simulation that imitates a recorded run.
 
-    Knobs of the run that have no meaning with what the flags say are left out: a run of another
-    mode has its own.
+    Knobs of the run that have no meaning beside the flags are left out, such as those of its mode
+    where a flag asks for another one.
 
     Args:
         header: of the recorded run.
         namespace: the flags, parsed.
 
     Raises:
-        ConfigError: one line for anything that will not do.
+        ConfigError: one line for anything that is not possible.
     """
     given = values_of(namespace)
     if "replay" in given:
         raise ConfigError("give --like or --replay, not both")
-    # What slowed the run down is in its times.
+    # Injected delays are left out: the recorded times include them.
     values = {
         name: header.config[name]
         for name, knob in knobs_of(TrainConfig).items()
@@ -121,12 +121,12 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
     if any(name in given for name in LENGTHS):
         values = {name: value for name, value in values.items() if name not in LENGTHS}
     if "optimizer" in given and given["optimizer"] != values.get("optimizer"):
-        values.pop("lr", None)  # a good one for another optimizer
+        values.pop("lr", None)  # chosen for another optimizer
     return TrainConfig(**_meaningful(values, given))
 
 
 def _meaningful(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is given, and of ``values`` what has a meaning beside it."""
+    """Return what is given, and those of ``values`` that have a meaning beside it."""
     kept = {**values, **given}
     mode = MODES[kept["mode"]]
     fixed = mode.servers is not Servers.OPTIONAL

@@ -1,7 +1,7 @@
-"""What computing, sending and updating take in virtual time, as flags say it. Pure of MPI.
+"""How long computing, sending and updating take in virtual time, as flags say it.
 
-``compute`` is a law of the time of one gradient, ``link`` the α-β model of each rank's own link,
-``server_apply`` how fast a server works gradients in. What cannot be is told in one line.
+``compute`` is the distribution of the time of one gradient, ``link`` the α-β model of each rank's
+link, ``server_apply`` how fast a server applies gradients. Impossible values are refused in a line.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from psrt.simulation.calibration import RecordedCosts, calibrate
 from psrt.simulation.distributions import LONGEST, read_compute
 from psrt.transport import Wiring
 
-#: One step in a thousandth of a second, give or take a tenth; workers that are equal to the bit
-#: would march in step, as no real ones do.
+#: A millisecond, give or take a tenth: workers that are equal to the bit would march in step, as no
+#: real ones do.
 DEFAULT_COMPUTE = "lognormal:0.001:0.1"
 #: Ethernet of 10 Gbit/s.
 DEFAULT_LINK = "5e-5:1.25e9"
-#: One core that reads gradients and parameters and writes parameters.
+#: One core, which reads gradients and parameters and writes parameters.
 DEFAULT_SERVER_APPLY = "2e9"
 
-#: Before the folder of a run that was made with --record: as it was there.
+#: Stands before the folder of a recorded run whose durations are replayed.
 LIKE = "like:"
-#: What ``Costs`` calls what each of the three says, and texts for: it takes no time.
+#: The fields of ``Costs`` that each of the three sets, and its text for: no time.
 _PARTS = {
     "compute": ("compute",),
-    "link": ("latency", "bandwidth", "take", "reduce"),
+    "link": ("latency", "bandwidth", "receive", "reduce"),
     "server_apply": ("apply",),
 }
 _FREE = {"compute": "constant:0", "link": "0:inf", "server_apply": "inf"}
@@ -40,17 +40,17 @@ _RATE = Number("BYTES_PER_S", 1.0, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class VirtualCosts:
-    """The three costs as they were given, or ``like:DIR`` as in a run; checked when they are made.
+    """The three costs as texts, or ``like:DIR`` for those of a recorded run; checked when made.
 
     Raises:
         ConfigError: one line that says what is possible.
     """
 
-    #: One of ``compute_laws.FORMS``.
+    #: One of ``distributions.FORMS``.
     compute: str = DEFAULT_COMPUTE
-    #: ``LATENCY_S:BYTES_PER_S`` of each rank's own link, each way; the bytes may be ``inf``.
+    #: ``LATENCY_S:BYTES_PER_S`` of each rank's link, each way; the latter may be ``inf``.
     link: str = DEFAULT_LINK
-    #: Bytes of gradient that a server works in per second; may be ``inf``.
+    #: Bytes of gradient that a server applies per second; may be ``inf``.
     server_apply: str = DEFAULT_SERVER_APPLY
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class VirtualCosts:
 
     @classmethod
     def like(cls, run: str, **given: str) -> VirtualCosts:
-        """Return those of a recorded run, but for what is given."""
+        """Return those of a recorded run, except for what is given."""
         return cls(**{**dict.fromkeys(_PARTS, LIKE + run), **given})
 
     def runs(self) -> list[tuple[str, str]]:
@@ -84,7 +84,7 @@ class VirtualCosts:
 
         Args:
             wiring: who is who.
-            say: is told in a line what things took in a recorded run.
+            say: takes a line with the means of a recorded run.
 
         Raises:
             ConfigError: if a run that is named cannot be read or does not say what the job needs.

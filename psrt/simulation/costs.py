@@ -1,30 +1,30 @@
-"""What things take in virtual time: computing, links, updates, sums. Pure: numbers and draws.
+"""How long things take in virtual time: computing, links, updates, sums. Pure: numbers and draws.
 
-**The model of a link.** Every rank has one link to a network that never gets in its own way. Each
+**The model of a link.** Every rank has one link to a network without bottlenecks of its own. Each
 direction of the link passes ``bandwidth`` bytes a second, one message after another:
 
-1. the message leaves when those that the sender handed over before it have left; its m bytes keep
-   the way out busy for m/B seconds;
+1. a message leaves when those that the sender handed over before it have left; its m bytes keep
+   the sending direction busy for m/B seconds;
 2. its first byte travels for ``latency``, and for m · ``per_byte`` more;
-3. it comes in when those whose first bytes were at the receiver before its own have come in; that
-   takes m/B seconds, in which the rest of it is still leaving (cut-through): so an idle link
-   counts once, not once an end.
+3. it is received when those whose first bytes arrived before its own are received; that takes m/B
+   seconds, during which the rest of it is still being sent (cut-through): so the m/B of an idle
+   link count once, not once at each end.
 
 Between two ranks no message overtakes another, as in MPI. With constant latency L, B bytes/s,
 ``per_byte`` 0 and all links idle:
 
 =====================================================  ====================================
-m bytes                                                are there after
+m bytes                                                arrive after
 =====================================================  ====================================
 in one message                                         L + m/B
 in each of W messages, sent at once to one rank        L + k·m/B the k-th, so L + W·m/B all
 in each of W messages, sent at once by one rank        the same
-in each of W messages, sent at once from rank to rank  the same
+in each of W messages, sent at once between two ranks  the same
 =====================================================  ====================================
 
 So servers saturate as real ones do: W workers that push m bytes each to one server cannot take
-a step in less than W·m/B. Messages are spans and frames as they are counted on the wire, also
-where two ranks are said to share memory.
+a step in less than W·m/B. A message has the bytes that it has on the wire, also where two ranks
+share memory.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ Draw = Callable[[np.random.Generator], float]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What things take in virtual time, in seconds. The defaults make every order possible.
+    """How long things take, in virtual seconds. With the defaults every order of events can occur.
 
-    What a draw returns must be finite and 0 or more; the world refuses anything else.
+    Every draw must return a finite number, 0 or more; the simulator refuses anything else.
 
     Raises:
         ConfigError: if a number is impossible.
@@ -56,23 +56,23 @@ class Costs:
     psrt.errors.ConfigError: a link's bandwidth must be more than 0 bytes/s, got 0.0
     """
 
-    #: One call of ``compute`` at a rank.
+    #: ``(rank, rng)``: one call of ``compute``.
     compute: Callable[[int, np.random.Generator], float] = lambda _, rng: rng.exponential(1e-3)
-    #: From the sending of a message to its arrival, but for its bytes.
+    #: From sending a message to its arrival, without the time of its bytes.
     latency: Draw = lambda rng: rng.exponential(1e-4)
-    #: Seconds per byte of message and payload that no message waits for.
+    #: Seconds per byte that delay a message itself, but none behind it.
     per_byte: float = 0.0
-    #: Bytes per second of each rank's own link, each direction by itself; see the module.
+    #: Bytes per second of each rank's link, in each direction; see the module.
     bandwidth: float = math.inf
-    #: ``(rank, bytes, rng)``: how long a server is busy with working in so many bytes of
-    #: gradient; None: updates take no time.
+    #: ``(rank, bytes, rng)``: how long a server applies that many bytes of gradient; None: updates
+    #: take no time.
     apply: Callable[[int, int, np.random.Generator], float] | None = None
-    #: ``(rank, message, waited, rng)``: how long a rank takes to take up a message that has come,
-    #: and whether it had waited for one; None: no time. With it ranks also look for messages as
-    #: those of one host do: at one peer after another, each time from the next one on.
-    take: Callable[[int, Message, bool, np.random.Generator], float] | None = None
-    #: If given, a sum over all workers is there so long after the last one has come to it,
-    #: whatever messages its schedule would send.
+    #: ``(rank, message, idle, rng)``: how long a rank takes to receive a message that has arrived,
+    #: and whether it was idle until then; None: no time, in order of arrival. Otherwise it also
+    #: looks for messages as ranks of one host do: at one peer after another, in turn.
+    receive: Callable[[int, Message, bool, np.random.Generator], float] | None = None
+    #: From the last worker's arrival at a sum over all workers to its result, whatever messages its
+    #: schedule would send; None: those messages are sent.
     reduce: Draw | None = None
 
     def __post_init__(self) -> None:

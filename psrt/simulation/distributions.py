@@ -1,4 +1,4 @@
-"""What the time of a gradient is drawn from, as ``--compute`` spells it. Pure of MPI."""
+"""The distributions of the time of a gradient, as ``--compute`` writes them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from psrt.history import Kind, read_history
 Compute = Callable[[int, np.random.Generator], float]
 Draw = Callable[[np.random.Generator], float]
 
-#: Longest time and largest factor that anybody may ask for.
+#: The longest time that may be asked for.
 LONGEST = 1e6
 
 
-class Law(NamedTuple):
-    """A distribution of times: how flags write it, and what is drawn."""
+class Distribution(NamedTuple):
+    """How flags write a distribution of seconds, and how to draw from it."""
 
     #: Its numbers, in order.
     numbers: tuple[Number, ...]
-    #: Makes of those numbers what draws seconds.
+    #: Returns, for those numbers, what draws seconds.
     make: Callable[..., Draw]
 
 
@@ -53,17 +53,17 @@ def _seconds(name: str) -> Number:
     return Number(name, 0.0, LONGEST)
 
 
-#: How ``compute`` may be distributed.
-LAWS = {
-    "constant": Law((_seconds("SECONDS"),), _constant),
-    "normal": Law((_seconds("MEAN"), _seconds("SD")), _normal),
+#: By name.
+DISTRIBUTIONS = {
+    "constant": Distribution((_seconds("SECONDS"),), _constant),
+    "normal": Distribution((_seconds("MEAN"), _seconds("SD")), _normal),
     # Larger sigmas and smaller shapes would draw what is no finite number.
-    "lognormal": Law((_seconds("MEDIAN"), Number("SIGMA", 0.0, 20.0)), _lognormal),
-    "pareto": Law((_seconds("SCALE"), Number("SHAPE", 0.1, LONGEST)), _pareto),
-    "exponential": Law((_seconds("MEAN"),), _exponential),
+    "lognormal": Distribution((_seconds("MEDIAN"), Number("SIGMA", 0.0, 20.0)), _lognormal),
+    "pareto": Distribution((_seconds("SCALE"), Number("SHAPE", 0.1, LONGEST)), _pareto),
+    "exponential": Distribution((_seconds("MEAN"),), _exponential),
 }
-#: What may be given, in words.
-FORMS = (*(f"{name}:{form(law.numbers)}" for name, law in LAWS.items()), "run:DIR")
+#: How ``compute`` may be written.
+FORMS = (*(f"{name}:{form(it.numbers)}" for name, it in DISTRIBUTIONS.items()), "run:DIR")
 
 
 def read_compute(text: str) -> Compute:
@@ -76,26 +76,26 @@ def read_compute(text: str) -> Compute:
     True
 
     Raises:
-        ConfigError: for a law that is none, or numbers that it cannot have.
+        ConfigError: for an unknown distribution, or numbers that it cannot have.
     """
     kind, _, rest = text.partition(":")
     if kind == "run":
         return resampled(rest)
-    if kind not in LAWS:
+    if kind not in DISTRIBUTIONS:
         raise ConfigError(f"compute must be one of {', '.join(FORMS)}, got {text!r}")
-    law = LAWS[kind]
+    distribution = DISTRIBUTIONS[kind]
     try:
-        draw = law.make(*read_numbers(law.numbers, rest, before=f"{kind}:"))
+        draw = distribution.make(*read_numbers(distribution.numbers, rest, before=f"{kind}:"))
     except ValueError as error:
         raise ConfigError(f"compute {error}, got {text!r}") from None
     return lambda worker, rng: draw(rng)
 
 
 def resampled(run: str) -> Compute:
-    """Return what draws from the times that the gradients of a recorded run took.
+    """Return what draws from the times of the gradients of a recorded run.
 
-    Worker i of the simulation draws from those of worker i of the run, with replacement, and
-    begins anew with worker 0 where the run had fewer. Injected delays are in them.
+    Worker i of the simulation draws from those of worker i of the run, modulo the run's workers,
+    with replacement. They include injected delays.
 
     Args:
         run: the folder of a run with a history.

@@ -41,7 +41,7 @@ class VirtualPort(CollectivePort):
             None if world.costs.apply is None else self._apply_seconds
         )
         #: How long it takes to receive a message that is here; None: no time.
-        self._take_s = world.costs.take
+        self._receive_s = world.costs.receive
         #: Messages received, if that takes time.
         self._turn = 0
         #: Gradient steps whose pushes this worker has sent.
@@ -146,16 +146,16 @@ class VirtualPort(CollectivePort):
 
     async def receive(self) -> Message:
         """Return the next message in order of arrival, its payload in place."""
-        inbox, take, waited = self._inbox, self._take_s, False
+        inbox, seconds, idle = self._inbox, self._receive_s, False
         while not inbox:
-            self.waiting = waited = True
+            self.waiting = idle = True
             await suspend()
-        if take is not None:
+        if seconds is not None:
             # Which message is next is settled before its cost is known, and again after it: what
             # arrives meanwhile may be from a peer whose turn comes first.
-            if not waited:
+            if not idle:
                 self._bring_forward()
-            await self.pause(take(self.rank, inbox[0][1], waited, self.world.rng))
+            await self.pause(seconds(self.rank, inbox[0][1], idle, self.world.rng))
             self._bring_forward()
             self._turn += 1
         channel, message, region, nbytes = inbox.popleft()

@@ -58,7 +58,7 @@ class RecordedCosts:
         return Costs(
             compute=self.compute,
             latency=lambda rng: 0.0,  # it is part of wake_up and reply
-            take=self.take if served else None,
+            receive=self.receive if served else None,
             apply=self.apply if served else None,
             reduce=self.reduce if self._times.sums.size and not served else None,
         )
@@ -70,7 +70,7 @@ class RecordedCosts:
         self._replies[rank] = 0
         return self._compute.at(self._worker(rank), step)
 
-    def take(self, rank: int, message: Message, waited: bool, rng: np.random.Generator) -> float:
+    def receive(self, rank: int, message: Message, idle: bool, rng: np.random.Generator) -> float:
         """Return how long it takes a rank to receive a message."""
         if isinstance(message, Params):
             self._replies[rank] += 1
@@ -81,10 +81,10 @@ class RecordedCosts:
         if isinstance(message, Push) and not message.samples and message.version < message.clock:
             # A shard that backups left behind is asked again. The recorded times of this clock
             # belong to the push that follows.
-            return receipts.usual(idle=waited)
+            return receipts.usual(idle=idle)
         # Who leaves says how many steps it has finished: one more than its last push did.
         step = message.clock - isinstance(message, Leave)
-        return receipts.at(message.worker, max(0, step), idle=waited)
+        return receipts.at(message.worker, max(0, step), idle=idle)
 
     def apply(self, rank: int, nbytes: int, rng: np.random.Generator) -> float:
         """Return how long a server takes to apply gradients.

@@ -244,7 +244,7 @@ def test_runs_of_an_epoch_and_less_are_as_long(tmp_path, length, samples):
         ("allreduce", ("--mode", "async"), "the run had no servers, so it cannot tell"),
         ("serial", ("--mode", "sync"), "the run had no servers, so it cannot tell"),
         ("async", ("--replay", "x"), "give --like or --replay, not both"),
-        ("async", ("--numerics",), "trained 1000 parameters, which is not the model of its config"),
+        ("async", ("--numerics",), "trained 1000 parameters, but the model of its config has"),
     ],
 )
 def test_what_a_run_cannot_tell_is_refused(tmp_path, mode, words, message):
@@ -394,7 +394,7 @@ def test_messages_that_wait_are_taken_up_in_turn(tmp_path, seed):
         events = np.load(path)
         return events["worker"][events["kind"] == Kind.RECEIVE].tolist()
 
-    in_turn = takes(take=lambda rank, message, waited, rng: 1e-4 * isinstance(message, Push))
+    in_turn = takes(receive=lambda rank, message, idle, rng: 1e-4 * isinstance(message, Push))
     assert in_turn[:12] == [0, 1, 2] * 4
     assert takes()[:12] != in_turn[:12]
 
@@ -418,12 +418,12 @@ def test_costs_are_those_of_the_step(tmp_path):
         assert costs.compute(3, rng) == times.compute[1][clock]
         for server in (0, 1):
             push, shard = Push(1, clock, 0, 32, 0.0, 0.0), times.shards[server]
-            for waited, seconds in ((True, shard.wake_up[1]), (False, shard.turnaround[1])):
+            for idle, seconds in ((True, shard.wake_up[1]), (False, shard.turnaround[1])):
                 if np.isfinite(seconds[clock]):
-                    assert costs.take(server, push, waited, rng) == seconds[clock]
+                    assert costs.receive(server, push, idle, rng) == seconds[clock]
         replies = [Params(server, 1, clock + 1, 0, 0.0, -1, -1.0) for server in (0, 1)]
-        assert costs.take(3, replies[1], True, rng) == 0.0  # it goes on with the last one
-        assert costs.take(3, replies[0], True, rng) == times.reply[1][clock]
+        assert costs.receive(3, replies[1], True, rng) == 0.0  # it goes on with the last one
+        assert costs.receive(3, replies[0], True, rng) == times.reply[1][clock]
 
 
 def no_times(**given):

@@ -17,7 +17,7 @@ from psrt.bench.whole_numbers import MOST_RANKS
 from psrt.collective.analysis.costs_file import read_costs
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.errors import ConfigError
-from psrt.explain.compare_ranges import read_ranks, read_sizes
+from psrt.explain.ranges import read_ranks, read_sizes
 from psrt.files import write_text
 from psrt.mpi.agreement import send_text, together
 from psrt.mpi.hosts import split_hosts

@@ -25,8 +25,8 @@ from psrt.errors import ConfigError
 from psrt.files import check_writable
 
 if TYPE_CHECKING:
+    from psrt.explain.explanation import Explanation
     from psrt.explain.svg import Canvas
-    from psrt.explain.telling import Telling
 
 #: Modes in which workers have somebody to wait for.
 TIMELINES = modes_with(lambda mode: not mode.single)
@@ -90,21 +90,20 @@ def _schedule(what: str, argv: list[str]) -> None:
     given = _checked(schedule_parser(what).parse(argv))
     if given.json and given.all:
         raise ConfigError("--json is always complete; leave --all out")
-    told = _told(what, given)
+    explanation = _explanation(what, given)
     from psrt.explain import document, drawing, text
 
     _publish(
         given,
-        document=lambda: document.as_document(told),
-        text=lambda: text.as_text(told, everything=given.all),
-        canvas=lambda: drawing.draw(told),
+        document=lambda: document.as_document(explanation),
+        text=lambda: text.as_text(explanation, everything=given.all),
+        canvas=lambda: drawing.draw(explanation),
     )
 
 
-def _told(what: str, given: argparse.Namespace) -> Telling:
-    """Return the story that the flags ask for."""
-    from psrt.explain.names import default_names
-    from psrt.explain.telling import ITEMSIZE, MOST_RANKS, explain
+def _explanation(what: str, given: argparse.Namespace) -> Explanation:
+    """Return the explanation that the flags ask for."""
+    from psrt.explain.explanation import ITEMSIZE, MOST_RANKS, default_names, explain
     from psrt.explain.values import rank_of, read_example, read_order
 
     schedule = SCHEDULES[what]
@@ -142,36 +141,35 @@ def _timeline(what: str, argv: list[str]) -> None:
     """Explain a mode."""
     given = _checked(timeline_parser(what).parse(argv))
     config = config_of(what, given)
-    from psrt.explain import timeline, timeline_document, timeline_svg, timeline_text
+    from psrt.explain import timeline, timeline_output
 
-    most = len(timeline_text.LETTERS)
+    most = len(timeline_output.LETTERS)
     workers = read_flag("workers", WHOLE, given.workers, min=1, max=most)
     slow = slow_of(given, workers)
     found = timeline.run(config, workers=workers, slow=slow)
     _publish(
         given,
-        document=lambda: timeline_document.as_document(found),
-        text=lambda: timeline_text.as_text(found),
-        canvas=lambda: timeline_svg.draw(found),
+        document=lambda: timeline_output.as_document(found),
+        text=lambda: timeline_output.as_text(found),
+        canvas=lambda: timeline_output.draw(found),
     )
 
 
 def _compare(what: str, argv: list[str]) -> None:
     """Explain which all-reduce is the fastest where."""
     given = compare_parser().parse(argv)
-    from psrt.explain import compare_text
-    from psrt.explain.compare import compare
-    from psrt.explain.compare_ranges import read_ranks, read_sizes
+    from psrt.explain import compare
+    from psrt.explain.ranges import read_ranks, read_sizes
     from psrt.report import figure
 
     if given.plot is not None:
         figure.check_path(given.plot)
-    found = compare(read_ranks(given.ranks), read_sizes(given.bytes), costs_of(given))
+    found = compare.compare(read_ranks(given.ranks), read_sizes(given.bytes), costs_of(given))
     if given.plot is not None:
         from psrt.explain import compare_plot
 
         compare_plot.plot(found, given.plot)
-    say(_json(compare_text.as_document(found)) if given.json else compare_text.as_text(found))
+    say(_json(compare.as_document(found)) if given.json else compare.as_text(found))
 
 
 def _checked(given: argparse.Namespace) -> argparse.Namespace:

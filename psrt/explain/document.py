@@ -29,61 +29,61 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from psrt.explain.names import members
-from psrt.explain.story import Holding, Hop
-from psrt.explain.telling import ITEMSIZE, Telling
+from psrt.explain.explanation import ITEMSIZE, Explanation
 from psrt.explain.totals import Totals
+from psrt.explain.trace import Holding, Hop
+from psrt.explain.words import members
 
 FORMAT = "psrt explain 1"
 
 
-def as_document(telling: Telling) -> dict[str, Any]:
+def as_document(explanation: Explanation) -> dict[str, Any]:
     """Return what ``json.dumps`` takes."""
-    story = telling.story
+    trace = explanation.trace
     return {
         "format": FORMAT,
-        "name": telling.schedule.name,
-        "kind": telling.schedule.kind,
-        "op": telling.op,
-        "ranks": list(telling.names),
-        "order": None if telling.order is None else list(telling.order),
-        "root": telling.root,
-        "elements": telling.n,
+        "name": explanation.schedule.name,
+        "kind": explanation.schedule.kind,
+        "op": explanation.op,
+        "ranks": list(explanation.names),
+        "order": None if explanation.order is None else list(explanation.order),
+        "root": explanation.root,
+        "elements": explanation.n,
         "itemsize": ITEMSIZE,
-        "workspace": story.task.workspace,
-        "chunks": [[*span] for span in story.cells.spans],
-        "start": [_all(telling, held) for held in story.start],
+        "workspace": trace.spec.workspace,
+        "chunks": [[*span] for span in trace.cells.spans],
+        "start": [_all(explanation, held) for held in trace.start],
         "rounds": [
-            {"round": number, "steps": [_step(telling, hop) for hop in hops]}
-            for number, hops in story.by_round()
+            {"round": number, "steps": [_step(explanation, hop) for hop in hops]}
+            for number, hops in trace.by_round()
         ],
         "result": [
-            {str(cell): _one(telling, held) for cell, held in telling.result(rank)}
-            for rank in range(telling.size)
+            {str(cell): _one(explanation, held) for cell, held in explanation.result(rank)}
+            for rank in range(explanation.size)
         ],
-        "totals": _totals(telling.totals),
+        "totals": _totals(explanation.totals),
     }
 
 
-def _step(telling: Telling, hop: Hop) -> dict[str, Any]:
+def _step(explanation: Explanation, hop: Hop) -> dict[str, Any]:
     return {
         "from": hop.source,
         "to": hop.target,
         "send": list(hop.send),
         "receive": list(hop.receive),
         "combine": hop.combine,
-        "carries": _all(telling, hop.carried),
-        "before": _all(telling, hop.before),
-        "after": _all(telling, hop.after),
+        "carries": _all(explanation, hop.carried),
+        "before": _all(explanation, hop.before),
+        "after": _all(explanation, hop.after),
     }
 
 
-def _all(telling: Telling, held: Sequence[Holding | None]) -> list[dict[str, Any] | None]:
-    return [None if one is None else _one(telling, one) for one in held]
+def _all(explanation: Explanation, held: Sequence[Holding | None]) -> list[dict[str, Any] | None]:
+    return [None if one is None else _one(explanation, one) for one in held]
 
 
-def _one(telling: Telling, held: Holding) -> dict[str, Any]:
-    values = list(held.numbers) if telling.numbered else None
+def _one(explanation: Explanation, held: Holding) -> dict[str, Any]:
+    values = list(held.numbers) if explanation.numbered else None
     return {"of": list(members(held.whose)), "values": values}
 
 

@@ -6,22 +6,137 @@ the colour, the more ranks' numbers are in it; green is complete.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from psrt.errors import ConfigError
-from psrt.explain.boxes import Boxes
-from psrt.explain.names import COMPLETE, ranges
-from psrt.explain.story import Holding, Holdings, Hop
+from psrt.explain.explanation import Explanation
 from psrt.explain.svg import Canvas, text_width
-from psrt.explain.telling import Telling
-from psrt.units import size_text, time_text
+from psrt.explain.trace import Holding, Holdings, Hop
+from psrt.explain.words import COMPLETE, cell_name, members, numbers, ranges
+from psrt.units import plural, size_text, time_text
+
+#: Boxes of a rank side by side; more go into further rows.
+_ABREAST = 16
+#: Boxes up to which they are wide enough to be written into.
+_WRITTEN = 8
+#: Complete sums; edges of boxes in which nothing happens.
+_GREEN, _GREY = "#BFE8D0", "#B8BEC6"
+#: Red, green, blue of one rank's numbers, and of a sum that is all but complete.
+_SHADES = ((0xF1, 0x9B), (0xF6, 0xC6), (0xFC, 0xEA))
+#: By source, where numbers are only moved about: Okabe and Ito's colours, light.
+_TINTS = ("#CFE4F5", "#FBE3B5", "#C8EBDD", "#F3D6E6", "#D9F0FA", "#F7D3BF", "#E2E2E2", "#FBF7BF")
+
+
+class Boxes:
+    """Size and look of the boxes, the same for all ranks at all times."""
+
+    def __init__(self, explanation: Explanation) -> None:
+        self._explanation = explanation
+        self._count = len(explanation.trace.cells.spans)
+        self._abreast = self._columns()
+        self._rows = max(1, -(-self._count // self._abreast))
+        self._writes = self._count <= _WRITTEN
+        labels = [self._label(held) for held in _ever(explanation)] if self._writes else []
+        # Bold letters are wider by a ninth.
+        widest = 1.12 * max((text_width(text, 11) for text in labels), default=0.0)
+        self._width = max(26.0, widest + 10) if self._writes else 10.0
+        self._height = 24.0 if self._writes else 13.0 if self._rows == 1 else 10.0
+        #: Of a strip, in pixels.
+        self.width = self._width * self._abreast
+        self.height = self._height * self._rows
+
+    def _columns(self) -> int:
+        """Return how many boxes stand side by side."""
+        size = self._explanation.size
+        if self._explanation.schedule.kind == "all-to-all" and self._count == size * size:
+            return size  # the vector is a table of blocks: rows are sent, columns are received
+        return min(max(self._count, 1), _ABREAST)
+
+    def paint(
+        self, canvas: Canvas, middle: float, y: float, held: Holdings, changed: Container[int]
+    ) -> None:
+        """Draw what a rank holds; boxes that have changed get a firm edge.
+
+        Args:
+            canvas: what to draw on.
+            middle: of the strip, from the left.
+            y: its upper edge.
+            held: by cell.
+            changed: cells.
+        """
+        left = middle - self.width / 2
+        canvas.rect(left, y, self.width, self.height, fill="white")
+        firm = [i for i, one in enumerate(held) if one is not None and i in changed]
+        for i in (*(i for i in range(len(held)) if i not in firm), *firm):  # firm edges on top
+            self._box(canvas, left, y, i, held[i], firm=i in firm)
+
+    def number(self, canvas: Canvas, middle: float, y: float) -> None:
+        """Write the chunks' numbers above a strip, where they stand in one row."""
+        cells = self._explanation.trace.cells
+        if self._rows > 1 or self._count == 1:
+            return
+        for i in range(self._count):
+            x = middle - self.width / 2 + self._width * (i + 0.5)
+            canvas.text(x, y - 6, cell_name(i, cells.in_vector), size=7, fill="#888888")
+
+    def fill(self, held: Holding | None) -> str:
+        """Return the colour of a box."""
+        if held is None:
+            return "white"
+        if not self._explanation.trace.folds:
+            return _TINTS[next(members(held.whose)) % len(_TINTS)]
+        size, count = self._explanation.size, held.whose.bit_count()
+        if count == size:
+            return _GREEN
+        share = (count - 1) / (size - 1)
+        return "#" + "".join(f"{round(a + share * (b - a)):02X}" for a, b in _SHADES)
+
+    def _box(
+        self, canvas: Canvas, left: float, y: float, i: int, held: Holding | None, *, firm: bool
+    ) -> None:
+        x = left + self._width * (i % self._abreast)
+        y += self._height * (i // self._abreast)
+        canvas.rect(
+            x, y, self._width, self._height, fill=self.fill(held),
+            stroke="#444444" if firm else _GREY, line=1.3 if firm else 0.7, dashed=held is None,
+        )  # fmt: skip
+        if self._writes and held is not None:
+            canvas.text(
+                x + self._width / 2, y + self._height / 2, self._label(held),
+                size=11, fill="#111111" if firm else "#777777", bold=firm,
+            )  # fmt: skip
+
+    def _label(self, held: Holding) -> str:
+        """Return what stands in a box: the numbers, or whose numbers are in the sum."""
+        explanation = self._explanation
+        if explanation.numbered:
+            text = numbers(held.numbers, most=4)
+            return text if len(text) <= 16 else f"{len(held.numbers)} numbers"
+        ranks = list(members(held.whose))
+        if explanation.trace.folds and len(ranks) == explanation.size > 1:
+            return COMPLETE
+        if len(ranks) > 3 and ranks[-1] - ranks[0] == len(ranks) - 1:
+            return f"{explanation.names[ranks[0]]}…{explanation.names[ranks[-1]]}"
+        joined = "".join(explanation.names[rank] for rank in ranks)
+        return joined if len(joined) <= 4 else f"{len(ranks)} of {explanation.size}"
+
+
+def _ever(explanation: Explanation) -> set[Holding]:
+    """Return everything that any rank ever holds."""
+    trace = explanation.trace
+    found = {held for rank in trace.start for held in rank if held is not None}
+    found |= {held for hop in trace.hops for held in hop.after if held is not None}
+    return found | {
+        held for rank in range(explanation.size) for _, held in explanation.result(rank)
+    }
+
 
 #: More columns than this are no drawing.
 MOST_RANKS = 32
 #: More boxes than this are no drawing either.
 _MOST_BOXES = 200_000
-#: Local steps of a rank in one round that are told; the rest is counted.
+#: Local steps of a rank in one round that are shown; the others are counted.
 _MOST_LOCAL = 8
 
 _MARGIN, _GUTTER, _GAP, _TOP, _LINE, _BOTTOM = 26.0, 74.0, 34.0, 132.0, 14.0, 54.0
@@ -29,18 +144,18 @@ _COMBINE, _COPY, _LOCAL = "#0072B2", "#00805E", "#8A5A00"
 _SOFT, _PALE = "#555555", "#E3E6EA"
 
 
-def draw(telling: Telling) -> Canvas:
+def draw(explanation: Explanation) -> Canvas:
     """Return the drawing.
 
     Raises:
         ConfigError: if there are too many ranks, rounds or chunks for one.
     """
-    if telling.size > MOST_RANKS:
-        raise ConfigError(f"svg draws at most {MOST_RANKS} ranks, got {telling.size}")
-    boxes = (telling.story.rounds + 2) * telling.size * len(telling.story.cells.spans)
+    if explanation.size > MOST_RANKS:
+        raise ConfigError(f"svg draws at most {MOST_RANKS} ranks, got {explanation.size}")
+    boxes = (explanation.trace.rounds + 2) * explanation.size * len(explanation.trace.cells.spans)
     if boxes > _MOST_BOXES:
         raise ConfigError(f"svg would have {boxes} boxes, give fewer ranks or fewer --bytes")
-    return _Drawing(telling).canvas
+    return _Drawing(explanation).canvas
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +171,21 @@ class _Row:
 class _Drawing:
     """Places everything, row by row from the top."""
 
-    def __init__(self, telling: Telling) -> None:
-        self._telling = telling
-        self._boxes = boxes = Boxes(telling)
-        name = max(text_width(name, 13) for name in telling.names)
+    def __init__(self, explanation: Explanation) -> None:
+        self._explanation = explanation
+        self._boxes = boxes = Boxes(explanation)
+        name = max(text_width(name, 13) for name in explanation.names)
         self._pitch = max(boxes.width, name + 12, 60.0) + _GAP
-        rows = _rows(telling)
+        rows = _rows(explanation)
         # Where a rank is owed less than it holds, a last row shows what counts.
-        cells = len(telling.story.cells.spans)
-        sifts = any(len(telling.story.owed(rank)) < cells for rank in range(telling.size))
+        cells = len(explanation.trace.cells.spans)
+        sifts = any(len(explanation.trace.owed(rank)) < cells for rank in range(explanation.size))
         height = _TOP + boxes.height + sum(row.height + boxes.height for row in rows) + _BOTTOM
         height += (30 + boxes.height) * sifts
-        title, facts = _title(telling), _facts(telling)
-        width = max(_GUTTER + self._pitch * telling.size, text_width(facts, 12))
+        title, facts = _title(explanation), _facts(explanation)
+        width = max(_GUTTER + self._pitch * explanation.size, text_width(facts, 12))
         self.canvas = Canvas(2 * _MARGIN + width, height, title)
-        self._state = [list(held) for held in telling.story.start]
+        self._state = [list(held) for held in explanation.trace.start]
         self._heading(title, facts, height - _BOTTOM - boxes.height)
         self._start()
         y = _TOP + boxes.height
@@ -83,7 +198,7 @@ class _Drawing:
 
     def _x(self, rank: int) -> float:
         """Return the middle of a rank's column; columns stand in the order of the ring."""
-        order = self._telling.order
+        order = self._explanation.order
         place = rank if order is None else order.index(rank)
         return _MARGIN + _GUTTER + self._pitch * (place + 0.5)
 
@@ -94,11 +209,11 @@ class _Drawing:
         """Write what it is, and draw the ranks with their lifelines."""
         self.canvas.text(_MARGIN, 30, title, size=18, anchor="start", bold=True)
         self._label(54, facts)
-        for rank, name in enumerate(self._telling.names):
+        for rank, name in enumerate(self._explanation.names):
             x = self._x(rank)
             self.canvas.line(x, _TOP - 23, x, bottom, stroke=_PALE, width=2)
             if len(name) <= 2:
-                fill = "#FFF2CC" if rank == self._telling.root else "#F2F4F7"
+                fill = "#FFF2CC" if rank == self._explanation.root else "#F2F4F7"
                 self.canvas.circle(x, 94, 15, fill=fill, stroke=_SOFT)
             self.canvas.text(x, 94, name, size=13, bold=True)
 
@@ -139,7 +254,7 @@ class _Drawing:
 
     def _what(self, hop: Hop) -> str:
         """Return which chunks travel, shortened to what fits between two columns."""
-        cells = self._telling.story.cells
+        cells = self._explanation.trace.cells
         if len(cells.spans) == 1:
             return ""
         text = ranges(hop.send, cells.in_vector)
@@ -147,7 +262,7 @@ class _Drawing:
 
     def _local(self, hops: Sequence[Hop], y: float) -> None:
         """Write what a rank does within its own memory, line by line."""
-        vector = self._telling.story.cells.in_vector
+        vector = self._explanation.trace.cells.in_vector
         lines = [
             f"{ranges(hop.receive, vector)} {'+=' if hop.combine else '='} "
             f"{ranges(hop.send, vector)}"
@@ -162,15 +277,15 @@ class _Drawing:
     def _result(self, y: float) -> None:
         """Draw what each rank was owed; the rest of what it has is of no use."""
         self._label(y + self._boxes.height / 2, "result")
-        for rank in range(self._telling.size):
-            found: Holdings = [None] * len(self._telling.story.cells.spans)
-            for cell, held in self._telling.result(rank):
+        for rank in range(self._explanation.size):
+            found: Holdings = [None] * len(self._explanation.trace.cells.spans)
+            for cell, held in self._explanation.result(rank):
                 found[cell] = held
             self._boxes.paint(self.canvas, self._x(rank), y, found, range(len(found)))
 
     def _legend(self, y: float) -> None:
-        story, x = self._telling.story, _MARGIN
-        messages = [hop for hop in story.hops if not hop.local]
+        trace, x = self._explanation.trace, _MARGIN
+        messages = [hop for hop in trace.hops if not hop.local]
         for colour, text, combine in (
             (_COMBINE, "is combined", True),
             (_COPY, "is copied", False),
@@ -178,11 +293,11 @@ class _Drawing:
             if any(hop.combine == combine for hop in messages):
                 self.canvas.arrow(x, y, x + 30, y, stroke=colour)
                 x = self._entry(x + 38, y, text)
-        if story.folds and self._telling.size > 1:
-            everyone = Holding((1 << self._telling.size) - 1)
+        if trace.folds and self._explanation.size > 1:
+            everyone = Holding((1 << self._explanation.size) - 1)
             for held, text in (
                 (Holding(1), "one rank's"),
-                (everyone, f"{COMPLETE}: the {self._telling.op} of all"),
+                (everyone, f"{COMPLETE}: the {self._explanation.op} of all"),
             ):
                 self.canvas.rect(x, y - 7, 14, 14, fill=self._boxes.fill(held), stroke="#B8BEC6")
                 x = self._entry(x + 22, y, text)
@@ -193,30 +308,30 @@ class _Drawing:
         return x + text_width(text, 11) + 18
 
 
-def _rows(telling: Telling) -> list[_Row]:
+def _rows(explanation: Explanation) -> list[_Row]:
     """Return what is drawn from top to bottom: messages by round, then what ranks do alone."""
-    band = 50.0 if telling.size <= 4 else 62.0 if telling.size <= 8 else 76.0
+    band = 50.0 if explanation.size <= 4 else 62.0 if explanation.size <= 8 else 76.0
     rows = []
-    for number, hops in telling.story.by_round():
+    for number, hops in explanation.trace.by_round():
         messages = tuple(hop for hop in hops if not hop.local)
         local = tuple(hop for hop in hops if hop.local)
         if messages:
             rows.append(_Row(f"round {number}", messages, band))
         if local:
-            most = max(sum(hop.target == rank for hop in local) for rank in range(telling.size))
+            most = max(sum(hop.target == rank for hop in local) for rank in range(explanation.size))
             rows.append(_Row("locally", local, _LINE * (min(most, _MOST_LOCAL) + 1)))
     return rows
 
 
-def _title(telling: Telling) -> str:
-    kind = telling.schedule.kind
-    of = "" if kind == telling.schedule.name else f" ({kind}, {telling.op})"
-    return f"{telling.schedule.name} of {telling.size} rank{'s' if telling.size > 1 else ''}{of}"
+def _title(explanation: Explanation) -> str:
+    kind = explanation.schedule.kind
+    of = "" if kind == explanation.schedule.name else f" ({kind}, {explanation.op})"
+    return f"{explanation.schedule.name} of {plural(explanation.size, 'rank')}{of}"
 
 
-def _facts(telling: Telling) -> str:
+def _facts(explanation: Explanation) -> str:
     """Return the line below the title."""
-    totals, price = telling.totals, telling.totals.price
+    totals, price = explanation.totals, explanation.totals.price
     facts = [
         f"{price.rounds} round{'' if price.rounds == 1 else 's'}",
         f"{price.messages} messages on {price.wires} wires",

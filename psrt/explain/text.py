@@ -1,93 +1,219 @@
-"""A collective as text: round by round who sends what to whom, and the sums beneath. Pure."""
+"""A collective as text: round by round who sends what to whom, the result, the sums. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from psrt.explain.ending import ending_text, totals_text
-from psrt.explain.names import COMPLETE, ranges, sizes
-from psrt.explain.phrases import hop_text
-from psrt.explain.story import Hop
-from psrt.explain.telling import ITEMSIZE, Telling
-from psrt.units import size_text
+from psrt.explain.explanation import ITEMSIZE, Explanation, overlaps
+from psrt.explain.trace import Holding, Hop
+from psrt.explain.words import COMPLETE, hop_text, numbers, place_text, ranges, sizes, symbol_text
+from psrt.units import size_text, time_text
 
 #: Lines of hops up to which all of them are printed.
 _ALL = 100
-#: Where there are more: rounds told at the beginning and at the end, and hops told of each.
+#: Where there are more: rounds shown at the beginning and at the end, and hops shown of each.
 _FIRST, _LAST, _HOPS = 3, 2, 6
 
 
-def as_text(telling: Telling, *, everything: bool = False) -> str:
+def as_text(explanation: Explanation, *, everything: bool = False) -> str:
     """Return the whole explanation.
 
     Args:
-        telling: what to print.
+        explanation: what to print.
         everything: whether to print every hop, however many they are.
     """
     parts = [
-        _heading(telling),
-        *_rounds(telling, everything),
-        ending_text(telling),
-        totals_text(telling),
+        _heading(explanation),
+        *_rounds(explanation, everything),
+        ending_text(explanation),
+        totals_text(explanation),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _heading(telling: Telling) -> str:
-    schedule, story = telling.schedule, telling.story
-    size, n = telling.size, telling.n
-    whose = " ".join(telling.names) if size <= 26 else f"{telling.names[0]} to {telling.names[-1]}"
+def _heading(explanation: Explanation) -> str:
+    schedule, trace = explanation.schedule, explanation.trace
+    size, n = explanation.size, explanation.n
+    whose = (
+        " ".join(explanation.names)
+        if size <= 26
+        else f"{explanation.names[0]} to {explanation.names[-1]}"
+    )
     kind = f", an {schedule.kind}" if schedule.kind != schedule.name else ""
     lines = [f"{schedule.name}{kind} of {size} rank{'s' if size > 1 else ''}: {whose}"]
     lines.append(f"  {schedule.summary}")
-    if telling.order is not None:
-        ring = [telling.names[rank] for rank in (*telling.order, telling.order[0])]
+    if explanation.order is not None:
+        ring = [explanation.names[rank] for rank in (*explanation.order, explanation.order[0])]
         lines.append(f"  ring: {' → '.join(ring)}")
-    if telling.root is not None:
-        lines.append(f"  root: {telling.names[telling.root]}")
-    cells = story.cells.spans[: story.cells.in_vector]
+    if explanation.root is not None:
+        lines.append(f"  root: {explanation.names[explanation.root]}")
+    cells = trace.cells.spans[: trace.cells.in_vector]
     amount = f"{n} number{'s' if n != 1 else ''}"
-    if not telling.numbered:
+    if not explanation.numbered:
         amount = f"{size_text(n * ITEMSIZE)} = {n} float32"
     cut = "in one piece"
     if len(cells) > 1:
         cut = f"chunks {ranges(range(len(cells)), len(cells))} of {sizes(cells)}"
     lines.append(f"  vector: {amount}{', ' + cut if cells else ''}")
-    if len(story.cells.spans) > len(cells):
-        room = size_text(story.task.workspace * ITEMSIZE)
+    if len(trace.cells.spans) > len(cells):
+        room = size_text(trace.spec.workspace * ITEMSIZE)
         lines.append(f"  workspace behind it, w0 and so on: {room}")
-    if story.folds and not telling.numbered and size > 1:
-        lines.append(f"  {COMPLETE} is the {telling.op} of all {size}")
+    if trace.folds and not explanation.numbered and size > 1:
+        lines.append(f"  {COMPLETE} is the {explanation.op} of all {size}")
     return "\n".join(lines)
 
 
-def _rounds(telling: Telling, everything: bool) -> Iterator[str]:
+def _rounds(explanation: Explanation, everything: bool) -> Iterator[str]:
     """Yield a paragraph per round, or as many as can be read."""
-    rounds = list(telling.story.by_round())
+    rounds = list(explanation.trace.by_round())
     if not rounds:
         yield "nothing to send"
-    if everything or len(telling.story.hops) <= _ALL:
-        yield from (_round(telling, label, hops, len(hops)) for label, hops in rounds)
+    if everything or len(explanation.trace.hops) <= _ALL:
+        yield from (_round(explanation, label, hops, len(hops)) for label, hops in rounds)
         return
     if len(rounds) <= _FIRST + _LAST + 1:
         most = max(_HOPS, _ALL // len(rounds))
-        yield from (_round(telling, label, hops, most) for label, hops in rounds)
+        yield from (_round(explanation, label, hops, most) for label, hops in rounds)
         return
     skipped = rounds[_FIRST:-_LAST]
-    yield from (_round(telling, label, hops, _HOPS) for label, hops in rounds[:_FIRST])
+    yield from (_round(explanation, label, hops, _HOPS) for label, hops in rounds[:_FIRST])
     yield (
         f"… rounds {skipped[0][0]} to {skipped[-1][0]} with "
         f"{sum(len(hops) for _, hops in skipped)} steps are left out; --all prints them"
     )
-    yield from (_round(telling, label, hops, _HOPS) for label, hops in rounds[-_LAST:])
+    yield from (_round(explanation, label, hops, _HOPS) for label, hops in rounds[-_LAST:])
 
 
-def _round(telling: Telling, label: int, hops: Sequence[Hop], most: int) -> str:
+def _round(explanation: Explanation, label: int, hops: Sequence[Hop], most: int) -> str:
     shown = hops if len(hops) <= most + 1 else hops[:most]
-    rows = [hop_text(telling, hop) for hop in shown]
+    rows = [hop_text(explanation, hop) for hop in shown]
     width = max(len(left) for left, _ in rows)
     lines = [f"round {label}" if label else "before the first round"]
     lines += [f"  {left:{width}}   {right}" for left, right in rows]
     if len(shown) < len(hops):
         lines.append(f"  … and {len(hops) - len(shown)} more; --all prints them")
     return "\n".join(lines)
+
+
+#: Ranks whose results are shown one by one.
+_MOST_RESULTS = 40
+#: Numbers and chunks of a rank's result that are shown.
+_MOST_NUMBERS, _MOST_CHUNKS = 64, 16
+
+
+def ending_text(explanation: Explanation) -> str:
+    """Return the partial results of each chunk, where they form a chain, and the result."""
+    if not explanation.n:
+        return ""
+    lines = _chains(explanation)
+    ends = [
+        (explanation.names[rank], _result(explanation, rank)) for rank in range(explanation.size)
+    ]
+    if explanation.op == "mean" and explanation.trace.folds:
+        lines.append(f"each sum is divided by the {explanation.size} ranks")
+    if len({text for _, text in ends}) == 1:
+        who = "all ranks end" if explanation.size > 1 else f"{ends[0][0]} ends"
+        lines.append(f"{who} with {ends[0][1]}")
+    else:
+        lines += [f"{name} ends with {text}" for name, text in ends if text][:_MOST_RESULTS]
+        if len(ends) > _MOST_RESULTS:
+            lines.append("… and so on; --json has all of them")
+    return "\n".join(lines)
+
+
+def totals_text(explanation: Explanation) -> str:
+    """Return the table of sums beside their bounds."""
+    totals, size = explanation.totals, explanation.size
+    price, least, costs = totals.price, totals.least, totals.costs
+    pairs = size * (size - 1)
+    each = f", {price.messages // size} a rank" if size > 1 and price.messages % size == 0 else ""
+    lines = [
+        f"wires     {price.wires} of the {pairs} from one rank to another",
+        f"messages  {price.messages}{each}",
+    ]
+    rows = [
+        ("", "this one", "least", "ratio", "in time", "at least"),
+        (
+            "rounds", str(price.rounds), str(least.rounds), _ratio(price.rounds, least.rounds),
+            time_text(totals.parts.latency), time_text(totals.bounds.latency),
+        ),
+        (
+            "bytes of the busiest rank", size_text(totals.moved), size_text(least.moved),
+            _ratio(totals.moved, least.moved),
+            time_text(totals.parts.bandwidth), time_text(totals.bounds.bandwidth),
+        ),
+        (
+            "bytes it combines", size_text(price.combined_max), size_text(least.combined),
+            _ratio(price.combined_max, least.combined),
+            time_text(totals.parts.combining), time_text(totals.bounds.combining),
+        ),
+        (
+            "time", time_text(price.seconds), time_text(totals.bounds.seconds),
+            _ratio(price.seconds, totals.bounds.seconds), "", "",
+        ),
+    ]  # fmt: skip
+    widths = [max(len(row[i]) for row in rows) for i in range(6)]
+    lines.append("")
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in range(1, 6))]
+        lines.append("   ".join(cells).rstrip())
+    lines.append(
+        f"at α = {time_text(costs.alpha)} a message, β = {_rate(costs.beta)} on the wire, "
+        f"γ = {_rate(costs.gamma)} combined"
+    )
+    if overlaps(explanation.schedule):
+        lines.append("what has come is combined while the next bytes are on their way")
+    return "\n".join(lines)
+
+
+def _result(explanation: Explanation, rank: int) -> str:
+    """Return what a rank was owed and has; nothing if it was owed nothing."""
+    found = explanation.result(rank)
+    if not found:
+        return ""
+    place = place_text(explanation, [cell for cell, _ in found])
+    held = [holding for _, holding in found]
+    if explanation.numbered:
+        flat = [value for holding in held for value in holding.numbers]
+        text = numbers(flat, most=_MOST_NUMBERS)
+        return text if len(flat) == explanation.n else f"{place}: {text}"
+    if len({holding.whose for holding in held}) == 1:
+        return f"{symbol_text(explanation, held[0], new=True)} in {place}"
+    vector = explanation.trace.cells.in_vector
+    texts = [
+        f"{ranges([cell], vector)}: {symbol_text(explanation, holding, new=False)}"
+        for cell, holding in found[:_MOST_CHUNKS]
+    ]
+    if len(found) > _MOST_CHUNKS:
+        texts.append(f"… {len(found)} in all")
+    return ", ".join(texts)
+
+
+def _chains(explanation: Explanation) -> list[str]:
+    """Return each chunk's partial results, if every chunk is added up along one path."""
+    if not explanation.numbered or not explanation.trace.folds or explanation.size == 1:
+        return []
+    chains: dict[int, list[Holding]] = {}
+    for hop in explanation.trace.hops:
+        if hop.local and hop.combine:
+            return []
+        for cell, came, after in zip(hop.receive, hop.carried, hop.after, strict=True):
+            if hop.combine and came is not None and after is not None:
+                chain = chains.setdefault(cell, [came])
+                if chain[-1] != came:
+                    return []
+                chain.append(after)
+    return [
+        f"chunk {cell}: {' → '.join(numbers(held.numbers) for held in chain)}"
+        for cell, chain in sorted(chains.items())
+    ]
+
+
+def _ratio(found: float, bound: float) -> str:
+    if bound:
+        return f"{found / bound:.2f}"
+    return "–" if found else "1.00"
+
+
+def _rate(seconds_per_byte: float) -> str:
+    return f"{seconds_per_byte * 1e9:.3g} ns/byte"

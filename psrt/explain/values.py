@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
-from psrt.explain.story import Number
+from psrt.explain.trace import Number
 from psrt.files import read_text
 
 

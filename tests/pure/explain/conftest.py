@@ -6,7 +6,7 @@ import pytest
 
 from psrt.collective import SCHEDULES
 from psrt.collective.costs import Costs
-from psrt.explain.telling import explain
+from psrt.explain.explanation import explain
 from psrt.explain.values import Example
 
 COSTS = Costs(alpha=1e-3, beta=1e-6, gamma=1e-7)
@@ -21,12 +21,12 @@ def example():
 
 
 @pytest.fixture
-def tell():
+def explained():
     """Explains a schedule by its name."""
 
-    def told(name, size=4, n=8, example=None, **more):
+    def shown(name, size=4, n=8, example=None, **more):
         if example is not None:
             size, n = len(example.names), example.n
         return explain(SCHEDULES[name], size=size, n=n, costs=COSTS, example=example, **more)
 
-    return told
+    return shown

@@ -1,4 +1,4 @@
-"""The JSON of an explanation: its keys stay, its numbers are those of the story."""
+"""The JSON of an explanation: its keys stay, its numbers are those of the trace."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from psrt.collective import SCHEDULES
 from psrt.explain.document import FORMAT, as_document
 
 
-def test_a_ring_of_two(tell):
-    document = as_document(tell("ring", 2, 4))
+def test_a_ring_of_two(explained):
+    document = as_document(explained("ring", 2, 4))
     totals = document.pop("totals")
     own = [{"of": [0], "values": None}], [{"of": [1], "values": None}]
     both = {"of": [0, 1], "values": None}
@@ -68,8 +68,8 @@ def test_a_ring_of_two(tell):
     }
 
 
-def test_the_worked_example(tell, example):
-    document = as_document(tell("ring", example=example, order=(0, 1, 3, 2)))
+def test_the_worked_example(explained, example):
+    document = as_document(explained("ring", example=example, order=(0, 1, 3, 2)))
     assert document["order"] == [0, 1, 3, 2]
     first = document["rounds"][0]["steps"][0]
     assert (first["from"], first["to"], first["send"]) == (0, 1, [0])
@@ -81,9 +81,9 @@ def test_the_worked_example(tell, example):
 
 
 @pytest.mark.parametrize("name", list(SCHEDULES))
-def test_every_schedule_has_one_and_nothing_is_left_out(tell, name):
-    told = tell(name, 12, 144)
-    document = json.loads(json.dumps(as_document(told)))
+def test_every_schedule_has_one_and_nothing_is_left_out(explained, name):
+    shown = explained(name, 12, 144)
+    document = json.loads(json.dumps(as_document(shown)))
     steps = [step for found in document["rounds"] for step in found["steps"]]
-    assert len(steps) == len(told.story.hops)
-    assert document["totals"]["rounds"] == told.story.rounds
+    assert len(steps) == len(shown.trace.hops)
+    assert document["totals"]["rounds"] == shown.trace.rounds

@@ -27,9 +27,9 @@ def texts(canvas):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 16])
 @pytest.mark.parametrize("name", list(SCHEDULES))
-def test_everything_is_inside_and_every_message_has_its_arrow(tell, name, size):
-    told = tell(name, size, size * 4)
-    canvas = draw(told)
+def test_everything_is_inside_and_every_message_has_its_arrow(explained, name, size):
+    shown = explained(name, size, size * 4)
+    canvas = draw(shown)
     root, found = shapes(canvas)
     width, height = float(root.get("width")), float(root.get("height"))
     for shape in found:
@@ -42,18 +42,18 @@ def test_everything_is_inside_and_every_message_has_its_arrow(tell, name, size):
             assert float(shape.get("y")) + float(shape.get("height")) <= height + 0.1
     heads = [shape for shape in found if shape.tag == f"{SVG}polygon"]
     in_legend = sum(text in ("is combined", "is copied") for text in texts(canvas))
-    assert len(heads) == told.totals.price.messages + in_legend
+    assert len(heads) == shown.totals.price.messages + in_legend
 
 
-def test_the_worked_example_shows_its_numbers(tell, example):
-    found = texts(draw(tell("ring", example=example, order=(0, 1, 3, 2))))
+def test_the_worked_example_shows_its_numbers(explained, example):
+    found = texts(draw(explained("ring", example=example, order=(0, 1, 3, 2))))
     assert [text for text in found if text in ("A", "B", "C", "D")] == ["A", "B", "C", "D"]
     for partial in (22, 34, 37, 20, 26, 12, 13, 36, 17, 31, 43):
         assert str(partial) in found
 
 
-def test_columns_stand_in_the_order_of_the_ring(tell, example):
-    canvas = draw(tell("ring", example=example, order=(0, 1, 3, 2)))
+def test_columns_stand_in_the_order_of_the_ring(explained, example):
+    canvas = draw(explained("ring", example=example, order=(0, 1, 3, 2)))
     x = {
         shape.text: float(shape.get("x")) for shape in shapes(canvas)[1]
         if shape.tag == f"{SVG}text" and shape.text in set("ABCD")
@@ -61,25 +61,25 @@ def test_columns_stand_in_the_order_of_the_ring(tell, example):
     assert sorted(x, key=x.__getitem__) == ["A", "B", "D", "C"]
 
 
-def test_a_workspace_and_what_ranks_do_alone(tell):
-    found = texts(draw(tell("naive", 2)))
+def test_a_workspace_and_what_ranks_do_alone(explained):
+    found = texts(draw(explained("naive", 2)))
     assert {"locally", "w0", "0 += w0"} <= set(found)
 
 
-def test_phases_end_with_what_counts(tell):
-    assert "result" in texts(draw(tell("reduce-scatter", 3)))
-    assert "result" not in texts(draw(tell("ring", 3)))
+def test_phases_end_with_what_counts(explained):
+    assert "result" in texts(draw(explained("reduce-scatter", 3)))
+    assert "result" not in texts(draw(explained("ring", 3)))
 
 
-def test_names_are_escaped(tell):
+def test_names_are_escaped(explained):
     example = Example(("<a>", "b&c"), ((1,), (2,)))
-    assert {"<a>", "b&c"} <= set(texts(draw(tell("tree", example=example))))
+    assert {"<a>", "b&c"} <= set(texts(draw(explained("tree", example=example))))
 
 
 @pytest.mark.parametrize("size", [33, 100])
-def test_too_many_ranks_for_a_drawing(tell, size):
+def test_too_many_ranks_for_a_drawing(explained, size):
     with pytest.raises(ConfigError, match=f"^svg draws at most 32 ranks, got {size}$"):
-        draw(tell("tree", size))
+        draw(explained("tree", size))
 
 
 def test_what_cannot_be_written(tmp_path):

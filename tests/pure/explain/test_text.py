@@ -65,13 +65,13 @@ time                         6.05 ms    2 ms    3.03
 at α = 1 ms a message, β = 1e+03 ns/byte on the wire, γ = 100 ns/byte combined"""
 
 
-def test_a_ring_of_four(tell):
+def test_a_ring_of_four(explained):
     summary = SCHEDULES["ring"].summary
-    assert as_text(tell("ring")) == RING.format(summary=summary)
+    assert as_text(explained("ring")) == RING.format(summary=summary)
 
 
-def test_the_worked_example_number_by_number(tell, example):
-    text = as_text(tell("ring", example=example, order=(0, 1, 3, 2)))
+def test_the_worked_example_number_by_number(explained, example):
+    text = as_text(explained("ring", example=example, order=(0, 1, 3, 2)))
     assert "  ring: A → B → D → C → A\n" in text
     assert "  A → B: chunk 0 (17)   B: 17 + 5 = 22\n" in text
     assert "  B → D: chunk 0 (22)   D: 22 + 12 = 34\n" in text
@@ -95,48 +95,50 @@ def test_the_worked_example_number_by_number(tell, example):
         ("prod", "17 × 5 = 85", "(3060, 6006, 460, 12096)"),
     ],
 )
-def test_operations(tell, example, op, line, end):
-    text = as_text(tell("ring", example=example, op=op))
+def test_operations(explained, example, op, line, end):
+    text = as_text(explained("ring", example=example, op=op))
     assert f"B: {line}\n" in text
     assert f"all ranks end with {end}\n" in text
     assert ("divided by the 4 ranks" in text) == (op == "mean")
 
 
-def test_several_numbers_to_a_chunk(tell):
+def test_several_numbers_to_a_chunk(explained):
     example = Example(("left", "right"), ((1, 2, 3), (10, 20, 30.5)))
-    text = as_text(tell("ring", example=example))
+    text = as_text(explained("ring", example=example))
     assert "left → right: chunk 0 (1, 2)" in text
     assert "right: (1, 2) + (10, 20) = (11, 22)" in text
     assert "all ranks end with (11, 22, 33.5)" in text
 
 
-def test_a_workspace_and_what_ranks_do_alone(tell):
-    text = as_text(tell("naive", 2))
+def test_a_workspace_and_what_ranks_do_alone(explained):
+    text = as_text(explained("naive", 2))
     assert "  A → B: vector into w0 (A)   B holds A in w0\n" in text
     assert "  A folds w0 into vector      A holds A+B = Σ in vector\n" in text
 
 
-def test_phases_tell_what_each_rank_ends_with(tell):
-    assert "A ends with A+B+C = Σ in chunk 0\nB ends with" in as_text(tell("reduce-scatter", 3))
-    assert "all ranks end with 0: A, 1: B, 2: C\n" in as_text(tell("all-gather", 3))
-    assert "\nB ends with A+B+C = Σ in the vector\n" not in as_text(tell("reduce", 3, root=1))
-    text = as_text(tell("reduce", 3, root=1))
+def test_phases_tell_what_each_rank_ends_with(explained):
+    assert "A ends with A+B+C = Σ in chunk 0\nB ends with" in as_text(
+        explained("reduce-scatter", 3)
+    )
+    assert "all ranks end with 0: A, 1: B, 2: C\n" in as_text(explained("all-gather", 3))
+    assert "\nB ends with A+B+C = Σ in the vector\n" not in as_text(explained("reduce", 3, root=1))
+    text = as_text(explained("reduce", 3, root=1))
     assert "  root: B\n" in text
     assert "\nB ends with A+B+C = Σ in vector\n" in text
     assert "A ends with" not in text
 
 
 @pytest.mark.parametrize("name", ["ring", "tree", "butterfly", "naive"])
-def test_one_rank_and_no_elements_have_nothing_to_send(tell, name):
-    assert "\nnothing to send\n" in as_text(tell(name, 1))
-    text = as_text(tell(name, 4, 0))
+def test_one_rank_and_no_elements_have_nothing_to_send(explained, name):
+    assert "\nnothing to send\n" in as_text(explained(name, 1))
+    text = as_text(explained(name, 4, 0))
     assert "\nnothing to send\n" in text
     assert "end with" not in text
 
 
-def test_what_is_left_out_is_said_and_can_be_had(tell):
-    told = tell("ring", 30, 30)
-    text, whole = as_text(told), as_text(told, everything=True)
+def test_what_is_left_out_is_said_and_can_be_had(explained):
+    shown = explained("ring", 30, 30)
+    text, whole = as_text(shown), as_text(shown, everything=True)
     assert len(text.splitlines()) < 80
     assert "… rounds 4 to 56 with 1590 steps are left out; --all prints them" in text
     assert "  … and 24 more; --all prints them" in text
@@ -144,8 +146,8 @@ def test_what_is_left_out_is_said_and_can_be_had(tell):
     assert "left out" not in whole
 
 
-def test_few_long_rounds_are_shortened_too(tell):
-    text = as_text(tell("butterfly", 128, 1))
+def test_few_long_rounds_are_shortened_too(explained):
+    text = as_text(explained("butterfly", 128, 1))
     assert len(text.splitlines()) < 140
     assert "more; --all prints them" in text
     assert "  0 → 1: vector (0)   1 holds 0+1\n" in text
@@ -153,15 +155,15 @@ def test_few_long_rounds_are_shortened_too(tell):
 
 @pytest.mark.parametrize("size", range(1, 10))
 @pytest.mark.parametrize("name", list(SCHEDULES))
-def test_everything_can_be_written(tell, name, size):
-    text = as_text(tell(name, size, 100))
+def test_everything_can_be_written(explained, name, size):
+    text = as_text(explained(name, size, 100))
     assert text.startswith(name)
     assert not re.search(r"[ \t]+$", text, re.MULTILINE)
     assert "None" not in text
 
 
-def test_long_results_are_shortened(tell):
-    assert "15: P, … 20 in all\n" in as_text(tell("all-gather", 20, 20))
+def test_long_results_are_shortened(explained):
+    assert "15: P, … 20 in all\n" in as_text(explained("all-gather", 20, 20))
     values = tuple(range(100))
-    text = as_text(tell("tree", example=Example(("A", "B"), (values, values))))
+    text = as_text(explained("tree", example=Example(("A", "B"), (values, values))))
     assert "124, 126, … 100 in all)\n" in text

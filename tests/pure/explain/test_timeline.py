@@ -1,4 +1,4 @@
-"""Timelines: what the real roles did, told without gaps, each wait blamed on the right worker."""
+"""Timelines: what the real roles did, shown without gaps, each wait blamed on the right worker."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
 from psrt.explain.timeline import Timeline, described, lesson, run
-from psrt.explain.timeline_document import FORMAT, as_document
-from psrt.explain.timeline_svg import draw
-from psrt.explain.timeline_text import as_text, row_of
+from psrt.explain.timeline_output import FORMAT, as_document, as_text, draw, row_of
 from psrt.explain.waiting import COMPUTE, MESSAGE, WAIT, Stretch
 
 MODES = {

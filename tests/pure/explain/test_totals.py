@@ -12,8 +12,8 @@ from psrt.explain.totals import least
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8, 16])
 @pytest.mark.parametrize("name", list(SCHEDULES))
-def test_no_schedule_undercuts_its_bounds(tell, name, size):
-    totals = tell(name, size, 16 * 7 * 9 * 16).totals
+def test_no_schedule_undercuts_its_bounds(explained, name, size):
+    totals = explained(name, size, 16 * 7 * 9 * 16).totals
     assert totals.price.rounds >= totals.least.rounds
     assert totals.moved >= totals.least.moved * (1 - 1e-12)
     assert totals.price.combined_max >= totals.least.combined * (1 - 1e-12)
@@ -25,23 +25,23 @@ def test_no_schedule_undercuts_its_bounds(tell, name, size):
     ("name", "size"),
     [("ring", 7), ("reduce-scatter", 7), ("all-gather", 7), ("all-to-all", 7), ("scatter", 8)],
 )
-def test_bounds_on_bytes_are_met(tell, name, size):
-    totals = tell(name, size, 16 * 7 * 7).totals
+def test_bounds_on_bytes_are_met(explained, name, size):
+    totals = explained(name, size, 16 * 7 * 7).totals
     assert totals.moved == pytest.approx(totals.least.moved)
 
 
 @pytest.mark.parametrize("name", ["butterfly", "halving-doubling", "broadcast", "reduce"])
-def test_bounds_on_rounds(tell, name):
-    totals = tell(name, 8).totals
+def test_bounds_on_rounds(explained, name):
+    totals = explained(name, 8).totals
     assert totals.price.rounds == totals.least.rounds * (2 if name == "halving-doubling" else 1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
 @pytest.mark.parametrize("n", [0, 10])
-def test_an_all_reduce_s_bounds_are_those_of_the_cost_model(tell, size, n):
+def test_an_all_reduce_s_bounds_are_those_of_the_cost_model(explained, size, n):
     costs = Costs(alpha=1e-3, beta=1e-6, gamma=1e-7)
     for name in ALGORITHMS:
-        found = tell(name, size, n).totals.bounds
+        found = explained(name, size, n).totals.bounds
         expected = lower_bounds(size, 4 * n, costs)
         assert found.latency == pytest.approx(expected.latency)
         assert found.bandwidth == pytest.approx(expected.bandwidth)

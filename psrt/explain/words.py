@@ -1,26 +1,18 @@
-"""What ranks, their sums and their chunks are called in print. Pure: numbers in, texts out."""
+"""What ranks, sums, chunks and steps are called in print. Pure: numbers in, texts out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from psrt.collective import OPS
+from psrt.explain.explanation import Explanation
+from psrt.explain.trace import Holding, Hop
 from psrt.partition import Span
 
 #: The fold of everybody's numbers, once it is complete.
 COMPLETE = "Σ"
 #: Ranks whose names are written out, in the sum that completes a chunk; more are just Σ.
 _SPELT = 8
-
-
-def default_names(size: int) -> tuple[str, ...]:
-    """Return A, B, C, … as long as the alphabet lasts, else 0, 1, 2, ….
-
-    >>> default_names(3), default_names(27)[-1]
-    (('A', 'B', 'C'), '26')
-    """
-    if size <= 26:
-        return tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:size])
-    return tuple(map(str, range(size)))
 
 
 def members(mask: int) -> Iterator[int]:
@@ -126,3 +118,79 @@ def sizes(cells: Sequence[Span]) -> str:
     if len(found) == 1:
         return f"{found[0]} element{'' if found[0] == 1 else 's'}"
     return f"{found[0]} {'or' if len(found) == 2 else 'to'} {found[-1]} elements"
+
+
+def hop_text(explanation: Explanation, hop: Hop) -> tuple[str, str]:
+    """Return what happens, and what the target has after it.
+
+    For instance ``A → B: chunk 0 (A)`` and ``B holds A+B``.
+    """
+    source, target = explanation.names[hop.source], explanation.names[hop.target]
+    place, into = place_text(explanation, hop.send), place_text(explanation, hop.receive)
+    if hop.local:
+        left = f"{source} {'folds' if hop.combine else 'copies'} {place} into {into}"
+    else:
+        if hop.send != hop.receive:
+            place += f" into {into}"
+        what = _bracketed(_contents(explanation, hop.send, hop.carried))
+        left = f"{source} → {target}: {place} {what}"
+    if explanation.numbered:
+        return left, f"{target}: {_sums(explanation, hop)}"
+    right = f"{target} holds {_contents(explanation, hop.receive, hop.after, new=hop.combine)}"
+    return left, right if hop.send == hop.receive else f"{right} in {into}"
+
+
+def place_text(explanation: Explanation, cells: Sequence[int]) -> str:
+    """Return what some cells are called: ``chunks 0–3``, ``vector``, or ``w1`` behind it."""
+    vector = explanation.trace.cells.in_vector
+    if cells[0] >= vector:
+        return ranges(cells, vector)
+    if vector == 1:
+        return "vector"
+    return f"chunk{'s' if len(cells) > 1 else ''} {ranges(cells, vector)}"
+
+
+def symbol_text(explanation: Explanation, holding: Holding | None, *, new: bool) -> str:
+    """Return whose numbers a holding is made of; ``new``: it has just been made."""
+    if holding is None:
+        return "–"
+    full = explanation.trace.folds and holding.whose == (1 << explanation.size) - 1
+    if not full or explanation.size == 1:
+        return sum_of(holding.whose, explanation.names)
+    return spelt(holding.whose, explanation.names) if new else COMPLETE
+
+
+def _contents(
+    explanation: Explanation,
+    cells: Sequence[int],
+    held: Sequence[Holding | None],
+    *,
+    new: bool = False,
+) -> str:
+    """Return what some cells hold: once, if it is the same sum in all of them."""
+    if explanation.numbered:
+        return " ".join(numbers(one.numbers) if one else "–" for one in held)
+    groups: dict[Holding | None, list[int]] = {}
+    for cell, one in zip(cells, held, strict=True):
+        groups.setdefault(one, []).append(cell)
+    texts = {one: symbol_text(explanation, one, new=new) for one in groups}
+    if len(groups) == 1:
+        return next(iter(texts.values()))
+    vector = explanation.trace.cells.in_vector
+    return ", ".join(f"{ranges(found, vector)}: {texts[one]}" for one, found in groups.items())
+
+
+def _sums(explanation: Explanation, hop: Hop) -> str:
+    """Return the arithmetic of a hop: ``17 + 5 = 22``, or what was copied."""
+    after = _contents(explanation, hop.receive, hop.after)
+    if not hop.combine:
+        return after
+    # What came stands first, as a person adds it up; the operations commute.
+    came, had = (_contents(explanation, hop.receive, held) for held in (hop.carried, hop.before))
+    if sign := OPS[explanation.op].sign:
+        return f"{came} {sign} {had} = {after}"
+    return f"{explanation.op} of {came} and {had} = {after}"
+
+
+def _bracketed(text: str) -> str:
+    return text if text.startswith("(") and text.endswith(")") else f"({text})"

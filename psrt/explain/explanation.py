@@ -1,4 +1,4 @@
-"""A story and all that was asked for with it: what texts, JSON and drawings are made of."""
+"""A trace and everything asked for with it: what texts, JSON and drawings are made of."""
 
 from __future__ import annotations
 
@@ -10,27 +10,37 @@ from itertools import islice
 from psrt.collective import OPS, Algorithm, Schedule, Step
 from psrt.collective.costs import Costs
 from psrt.errors import ConfigError
-from psrt.explain.names import default_names
-from psrt.explain.story import FOLDS, Holding, Number, Story, tell
 from psrt.explain.totals import Totals, total
+from psrt.explain.trace import FOLDS, Holding, Number, ScheduleTrace, trace_schedule
 from psrt.explain.values import Example
 
-#: Bytes of an element: all is told of float32.
+#: Bytes of an element: everything is shown for float32.
 ITEMSIZE = 4
-#: Most ranks that are told one by one; `psrt explain compare` prices more.
+#: Most ranks that are shown one by one; `psrt explain compare` prices more.
 MOST_RANKS = 256
-#: Most steps of all ranks together; so many take seconds to tell.
+#: Most steps of all ranks together; this many take seconds to draw.
 MOST_STEPS = 200_000
 #: Most numbers of an example; beyond, nobody can follow them.
 MOST_NUMBERS = 65_536
 
 
+def default_names(size: int) -> tuple[str, ...]:
+    """Return A, B, C, … as long as the alphabet lasts, else 0, 1, 2, ….
+
+    >>> default_names(3), default_names(27)[-1]
+    (('A', 'B', 'C'), '26')
+    """
+    if size <= 26:
+        return tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:size])
+    return tuple(map(str, range(size)))
+
+
 @dataclass(frozen=True, slots=True)
-class Telling:
+class Explanation:
     """One schedule, explained for some ranks."""
 
     schedule: Schedule
-    story: Story
+    trace: ScheduleTrace
     totals: Totals
     #: By rank.
     names: tuple[str, ...]
@@ -51,18 +61,18 @@ class Telling:
     @property
     def n(self) -> int:
         """Elements of the vector."""
-        return self.story.task.n
+        return self.trace.spec.n
 
     def result(self, rank: int) -> list[tuple[int, Holding]]:
         """Return the cells that ``rank`` ends with and was owed, means divided."""
         return [
             (cell, self._finished(holding))
-            for cell in self.story.owed(rank)
-            if (holding := self.story.end[rank][cell]) is not None
+            for cell in self.trace.owed(rank)
+            if (holding := self.trace.end[rank][cell]) is not None
         ]
 
     def _finished(self, holding: Holding) -> Holding:
-        if self.op != "mean" or not self.story.folds:
+        if self.op != "mean" or not self.trace.folds:
             return holding
         return Holding(holding.whose, tuple(_divided(x, self.size) for x in holding.numbers))
 
@@ -77,8 +87,8 @@ def explain(
     op: str = "sum",
     order: tuple[int, ...] | None = None,
     root: int = 0,
-) -> Telling:
-    """Tell what a schedule does.
+) -> Explanation:
+    """Explain what a schedule does.
 
     Args:
         schedule: a row of the registry.
@@ -91,11 +101,11 @@ def explain(
         root: the root where there is one.
 
     Raises:
-        ConfigError: for more ranks, steps or numbers than can be told one by one.
+        ConfigError: for more ranks, steps or numbers than can be shown one by one.
     """
     if size > MOST_RANKS:
         raise ConfigError(
-            f"explain tells of at most {MOST_RANKS} ranks, got {size}; "
+            f"explain shows at most {MOST_RANKS} ranks, got {size}; "
             "psrt explain compare prices more"
         )
     if example is not None and size * n > MOST_NUMBERS:
@@ -104,12 +114,12 @@ def explain(
     if OPS[op].integers and any(isinstance(x, float) for row in values or () for x in row):
         raise ConfigError(f"{op} is for integers, the example has other numbers")
     plan = _plan(schedule, size, n, root, order)
-    task = schedule.spec(size, n, root)
-    story = tell(plan, task, values, FOLDS[op], order)
+    spec = schedule.spec(size, n, root)
+    trace = trace_schedule(plan, spec, values, FOLDS[op], order)
     totals = total(schedule, plan, n=n, itemsize=ITEMSIZE, costs=costs, overlap=overlaps(schedule))
-    return Telling(
+    return Explanation(
         schedule=schedule,
-        story=story,
+        trace=trace,
         totals=totals,
         names=default_names(size) if example is None else example.names,
         op=op,
@@ -130,7 +140,7 @@ def _plan(
     """Return the steps of all ranks.
 
     Raises:
-        ConfigError: for more steps than can be told.
+        ConfigError: for more steps than can be shown.
     """
     steps: Callable[..., Iterator[Step]] = schedule
     if order is not None:

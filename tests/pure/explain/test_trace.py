@@ -1,4 +1,4 @@
-"""The story of a collective: every schedule for every p, the worked example, and broken plans."""
+"""The trace of a collective: every schedule for every p, the worked example, and broken plans."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Step
 from psrt.collective.spec import all_reduce
 from psrt.errors import ConfigError, ProtocolError
-from psrt.explain.story import FOLDS, Holding
-from psrt.explain.story import tell as tell_plan
+from psrt.explain.trace import FOLDS, Holding, trace_schedule
 from psrt.explain.values import Example
 from psrt.partition import Span
 
@@ -33,35 +32,35 @@ def folded(values, op):
 @pytest.mark.parametrize("n", [0, 1, 5, 36])
 @pytest.mark.parametrize("size", range(1, 10))
 @pytest.mark.parametrize("name", NAMES)
-def test_rounds_and_messages_are_those_of_the_price(tell, name, size, n):
-    told = tell(name, size, n)
-    messages = [hop for hop in told.story.hops if not hop.local]
-    assert told.story.rounds == told.totals.price.rounds
-    assert len(messages) == told.totals.price.messages
+def test_rounds_and_messages_are_those_of_the_price(explained, name, size, n):
+    shown = explained(name, size, n)
+    messages = [hop for hop in shown.trace.hops if not hop.local]
+    assert shown.trace.rounds == shown.totals.price.rounds
+    assert len(messages) == shown.totals.price.messages
 
 
 @pytest.mark.parametrize("op", FOLDS)
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_all_reduce_ends_with_the_fold_of_the_values(tell, name, size, op):
+def test_every_all_reduce_ends_with_the_fold_of_the_values(explained, name, size, op):
     values = numbers(size, 7)
-    told = tell(name, example=Example(tuple(map(str, range(size))), values), op=op)
+    shown = explained(name, example=Example(tuple(map(str, range(size))), values), op=op)
     expected = folded(values, op)
     if op == "mean":
         expected = tuple(value / size for value in expected)
     for rank in range(size):
-        flat = [x for _, held in told.result(rank) for x in held.numbers]
+        flat = [x for _, held in shown.result(rank) for x in held.numbers]
         assert flat == list(expected)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 9])
 @pytest.mark.parametrize("name", PHASES)
-def test_every_phase_ends_with_what_it_owes(tell, name, size):
+def test_every_phase_ends_with_what_it_owes(explained, name, size):
     values = numbers(size, 20)
-    told = tell(name, example=Example(tuple(map(str, range(size))), values))
+    shown = explained(name, example=Example(tuple(map(str, range(size))), values))
     total = folded(values, "sum")
-    for rank, debts in enumerate(told.story.task.owed):
-        flat = [x for _, held in told.result(rank) for x in held.numbers]
+    for rank, debts in enumerate(shown.trace.spec.owed):
+        flat = [x for _, held in shown.result(rank) for x in held.numbers]
         expected = [
             x
             for span, source in debts
@@ -72,38 +71,38 @@ def test_every_phase_ends_with_what_it_owes(tell, name, size):
 
 @pytest.mark.parametrize("root", range(5))
 @pytest.mark.parametrize("name", [name for name, phase in PHASES.items() if phase.rooted])
-def test_any_rank_can_be_the_root(tell, name, root):
-    assert tell(name, 5, root=root).root == root
+def test_any_rank_can_be_the_root(explained, name, root):
+    assert explained(name, 5, root=root).root == root
 
 
-def test_the_worked_example(tell, example):
-    told = tell("ring", example=example, order=(0, 1, 3, 2))
+def test_the_worked_example(explained, example):
+    shown = explained("ring", example=example, order=(0, 1, 3, 2))
     partial = {cell: [] for cell in range(4)}
-    for hop in told.story.hops:
+    for hop in shown.trace.hops:
         if hop.combine:
             for cell, held in zip(hop.receive, hop.after, strict=True):
                 partial[cell] += held.numbers
     assert partial == {0: [22, 34, 37], 1: [20, 26, 37], 2: [12, 13, 36], 3: [17, 31, 43]}
     for rank in range(4):
-        assert [held.numbers for _, held in told.result(rank)] == [(37,), (37,), (36,), (43,)]
+        assert [held.numbers for _, held in shown.result(rank)] == [(37,), (37,), (36,), (43,)]
 
 
-def test_ranks_of_a_round_are_told_in_the_order_of_the_ring(tell, example):
-    told = tell("ring", example=example, order=(0, 1, 3, 2))
-    first = [(hop.source, hop.target) for hop in told.story.hops if hop.round == 1]
+def test_ranks_of_a_round_are_told_in_the_order_of_the_ring(explained, example):
+    shown = explained("ring", example=example, order=(0, 1, 3, 2))
+    first = [(hop.source, hop.target) for hop in shown.trace.hops if hop.round == 1]
     assert first == [(0, 1), (1, 3), (3, 2), (2, 0)]
 
 
-def test_products_of_many_digits_go_on_in_float64(tell):
+def test_products_of_many_digits_go_on_in_float64(explained):
     values = ((10**17,), (10**17,), (2,))
-    told = tell("tree", example=Example(("A", "B", "C"), values), op="prod")
-    assert told.result(1)[0][1].numbers == (2e34,)
+    shown = explained("tree", example=Example(("A", "B", "C"), values), op="prod")
+    assert shown.result(1)[0][1].numbers == (2e34,)
 
 
-def test_bits_of_numbers_that_are_not_whole(tell):
+def test_bits_of_numbers_that_are_not_whole(explained):
     example = Example(("A", "B"), ((1,), (2.5,)))
     with pytest.raises(ConfigError, match="xor is for integers, the example has other numbers"):
-        tell("ring", example=example, op="xor")
+        explained("ring", example=example, op="xor")
 
 
 def test_cells_follow_what_lands_elsewhere():
@@ -122,10 +121,10 @@ def test_cells_follow_what_lands_elsewhere():
             Step.sending(0, Span(1, 4)),
         ],
     ]
-    story = tell_plan(plan, all_reduce(2, 4, workspace=4))
-    assert story.cells.spans == (Span(0, 1), Span(1, 4), Span(4, 5), Span(5, 8))
-    assert story.cells.in_vector == 2
-    assert [(hop.round, hop.local, len(hop.send)) for hop in story.hops] == [
+    trace = trace_schedule(plan, all_reduce(2, 4, workspace=4))
+    assert trace.cells.spans == (Span(0, 1), Span(1, 4), Span(4, 5), Span(5, 8))
+    assert trace.cells.in_vector == 2
+    assert [(hop.round, hop.local, len(hop.send)) for hop in trace.hops] == [
         (1, False, 2), (1, True, 2), (2, False, 1), (3, False, 1),
     ]  # fmt: skip
 
@@ -135,7 +134,7 @@ def broken(name, size, n, change):
     plan = SCHEDULES[name].plan(size, n)
     change(plan)
     with pytest.raises(ProtocolError) as caught:
-        tell_plan(plan, SCHEDULES[name].spec(size, n))
+        trace_schedule(plan, SCHEDULES[name].spec(size, n))
     return str(caught.value)
 
 
@@ -163,14 +162,14 @@ def test_a_contribution_that_would_count_twice_is_not_told():
     plan = [[Step(1, Span(0, 2), 1, Span(0, 2), True)] * 2] * 1
     plan.append([Step(0, Span(0, 2), 0, Span(0, 2), True)] * 2)
     with pytest.raises(ProtocolError, match="count twice"):
-        tell_plan(plan, ALGORITHMS["ring"].spec(2, 2))
+        trace_schedule(plan, ALGORITHMS["ring"].spec(2, 2))
 
 
 def test_what_is_undefined_is_not_combined():
     task = PHASES["broadcast"].spec(2, 2)
     plan = [[Step.sending(1, Span(0, 2))], [Step.receiving(0, Span(0, 2), combine=True)]]
     with pytest.raises(ProtocolError, match="undefined"):
-        tell_plan(plan, task)
+        trace_schedule(plan, task)
 
 
 def test_the_lower_rank_s_operand_comes_first():
@@ -179,5 +178,5 @@ def test_the_lower_rank_s_operand_comes_first():
 
     task = ALGORITHMS["ring"].spec(2, 1)
     plan = [[Step(1, Span(0, 1), 1, Span(0, 1), True)], [Step(0, Span(0, 1), 0, Span(0, 1), True)]]
-    story = tell_plan(plan, task, [[10], [3]], minus)
-    assert [rank[0] for rank in story.end] == [Holding(0b11, (7,))] * 2
+    trace = trace_schedule(plan, task, [[10], [3]], minus)
+    assert [rank[0] for rank in trace.end] == [Holding(0b11, (7,))] * 2

@@ -2,22 +2,97 @@
 
 The schedules of all ranks are run on *holdings*, which say whose numbers a piece of the vector is
 the sum of, and, where an example has numbers, what that sum is. Texts, drawings and JSON are made
-of the story that comes out; nothing else here runs a schedule. Pure: no buffers, no MPI.
+of the trace that comes out; nothing else here runs a schedule. Pure: no buffers, no MPI.
+
+A *cell* is a run of elements that no message ever takes apart, so all of them share one fate and
+one place in a drawing. A ring of p ranks has p cells, its chunks; a tree has one, the vector.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from psrt.collective.analysis.rendezvous import RankState, ScheduleError, run
 from psrt.collective.ops import OPS
 from psrt.collective.spec import CollectiveSpec
 from psrt.collective.step import Step
-from psrt.explain.cells import Cells
+from psrt.partition import Span
+
+
+class Cells:
+    """The cells of the vector and of the workspace behind it, in order."""
+
+    def __init__(
+        self,
+        plan: Sequence[Sequence[Step]],
+        n: int,
+        workspace: int = 0,
+        also: Iterable[Span] = (),
+    ) -> None:
+        """Cut where any message begins or ends.
+
+        Args:
+            plan: the steps of all ranks.
+            n: elements of the vector.
+            workspace: elements behind it.
+            also: spans whose ends shall be ends of cells, too.
+        """
+        bounds = {0, n, n + workspace}
+        for span in also:
+            bounds |= {*span}
+        for steps in plan:
+            for step in steps:
+                for span in (step.send, step.receive):
+                    if span.size:
+                        bounds |= {*span}
+        _close(bounds, set(_moves(plan)))
+        #: Each cell's elements.
+        self.spans = tuple(Span(a, b) for a, b in pairwise(sorted(bounds)))
+        #: How many of them are in the vector; the others are in the workspace.
+        self.in_vector = sum(span.start < n for span in self.spans)
+        self._index = {span.start: i for i, span in enumerate(self.spans)}
+        self._index[n + workspace] = len(self.spans)
+
+    def of(self, span: Span) -> range:
+        """Return the cells that make up ``span``, whose ends are ends of cells."""
+        return range(self._index[span.start], self._index[span.stop]) if span.size else range(0)
+
+
+def _moves(plan: Sequence[Sequence[Step]]) -> Iterator[tuple[Span, Span]]:
+    """Yield where from and where to, for all that lands elsewhere than it left from.
+
+    Messages of one pair of ranks keep their order, so the i-th that one sends is the i-th that
+    the other receives.
+    """
+    sent: dict[tuple[int, int], deque[Span]] = {}
+    for rank, steps in enumerate(plan):
+        for step in steps:
+            if step.send_to is not None and step.send.size:
+                sent.setdefault((rank, step.send_to), deque()).append(step.send)
+    for rank, steps in enumerate(plan):
+        for step in steps:
+            if step.receive_from is not None and step.receive.size:
+                queue = sent.get((step.receive_from, rank))
+                if queue and (source := queue.popleft()) != step.receive:
+                    yield source, step.receive
+
+
+def _close(bounds: set[int], moves: set[tuple[Span, Span]]) -> None:
+    """Add the bounds that others have on the far side of a move, until there are none to add."""
+    while moves:
+        before = len(bounds)
+        for one, other in moves:
+            for here, there in ((one, other), (other, one)):
+                shift = there.start - here.start
+                bounds |= {x + shift for x in tuple(bounds) if here.start < x < here.stop}
+        if len(bounds) == before:
+            return
+
 
 Number = int | float
 Fold = Callable[[Number, Number], Number]
@@ -31,7 +106,7 @@ class Holding(NamedTuple):
 
     #: Bit mask of the ranks whose numbers are folded here, each counted once.
     whose: int
-    #: The folded numbers, one per element; empty where the story is told without numbers.
+    #: The folded numbers, one per element; empty in a trace of symbols.
     numbers: tuple[Number, ...] = ()
 
 
@@ -68,10 +143,10 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class ScheduleTrace:
     """All that happens, in order."""
 
-    task: CollectiveSpec
+    spec: CollectiveSpec
     cells: Cells
     #: By round, and within a round by source, local steps last.
     hops: tuple[Hop, ...]
@@ -87,7 +162,7 @@ class Story:
     @property
     def folds(self) -> bool:
         """Whether the collective adds up, rather than only moving numbers about."""
-        return self.task.folds
+        return self.spec.folds
 
     def by_round(self) -> Iterator[tuple[int, tuple[Hop, ...]]]:
         """Yield each round's number and hops."""
@@ -96,48 +171,48 @@ class Story:
 
     def owed(self, rank: int) -> list[int]:
         """Return the cells that the collective owes a rank; what is in the others is of no use."""
-        return [i for owed in self.task.owed[rank] for i in self.cells.of(owed.span)]
+        return [i for owed in self.spec.owed[rank] for i in self.cells.of(owed.span)]
 
 
-def tell(
+def trace_schedule(
     plan: Sequence[Sequence[Step]],
-    task: CollectiveSpec,
+    spec: CollectiveSpec,
     values: Sequence[Sequence[Number]] | None = None,
     fold: Fold = operator.add,
     order: Sequence[int] | None = None,
-) -> Story:
+) -> ScheduleTrace:
     """Run the steps of all ranks and write down what happens.
 
     Args:
         plan: by rank, its steps.
-        task: what the ranks start with and must end with.
-        values: by rank, the n numbers of its vector; None tells the story without numbers.
+        spec: what the ranks start with and must end with.
+        values: by rank, the n numbers of its vector; None: a trace of symbols.
         fold: combines two of them, the lower rank's first.
-        order: in which the ranks of a round are told of; None: by number.
+        order: of the ranks within a round; None: by number.
 
     Raises:
-        ScheduleError: if the plan does not do the task.
+        ScheduleError: if the plan does not do what the spec says.
     """
-    bounds = [span for rank in task.has for span in rank]
-    bounds += [owed.span for rank in task.owed for owed in rank]
-    cells = Cells(plan, task.n, task.workspace, [span for span in bounds if span.size])
-    start = tuple(_start(task, cells, rank, values) for rank in range(task.size))
-    trace = _Trace(cells, start, fold)
-    run(plan, trace)
+    bounds = [span for rank in spec.has for span in rank]
+    bounds += [owed.span for rank in spec.owed for owed in rank]
+    cells = Cells(plan, spec.n, spec.workspace, [span for span in bounds if span.size])
+    start = tuple(_start(spec, cells, rank, values) for rank in range(spec.size))
+    memory = _TraceMemory(cells, start, fold)
+    run(plan, memory)
     # A rank receives at most once a round, so this order keeps every rank's own.
-    place = {rank: i for i, rank in enumerate(order or range(task.size))}
-    hops = sorted(trace.hops, key=lambda hop: (hop.round, hop.local, place[hop.source]))
-    story = Story(task, cells, tuple(hops), start, tuple(trace.state))
-    _check(story)
-    return story
+    place = {rank: i for i, rank in enumerate(order or range(spec.size))}
+    hops = sorted(memory.hops, key=lambda hop: (hop.round, hop.local, place[hop.source]))
+    trace = ScheduleTrace(spec, cells, tuple(hops), start, tuple(memory.state))
+    _check(trace)
+    return trace
 
 
 def _start(
-    task: CollectiveSpec, cells: Cells, rank: int, values: Sequence[Sequence[Number]] | None
+    spec: CollectiveSpec, cells: Cells, rank: int, values: Sequence[Sequence[Number]] | None
 ) -> Holdings:
     """Return what a rank's own numbers are in."""
     holdings: Holdings = [None] * len(cells.spans)
-    for span in task.has[rank]:
+    for span in spec.has[rank]:
         for i in cells.of(span):
             start, stop = cells.spans[i]
             numbers = () if values is None else tuple(values[rank][start:stop])
@@ -145,21 +220,21 @@ def _start(
     return holdings
 
 
-def _check(story: Story) -> None:
+def _check(trace: ScheduleTrace) -> None:
     """Raise if a rank ends with anything else than it is owed."""
-    everyone = (1 << story.task.size) - 1
-    for rank, debts in enumerate(story.task.owed):
+    everyone = (1 << trace.spec.size) - 1
+    for rank, debts in enumerate(trace.spec.owed):
         for span, source in debts:
             expected = everyone if source is None else 1 << source
-            for i in story.cells.of(span):
-                found = story.end[rank][i]
+            for i in trace.cells.of(span):
+                found = trace.end[rank][i]
                 if found is None or found.whose != expected:
-                    span = story.cells.spans[i]
+                    span = trace.cells.spans[i]
                     why = f"ends with {found} in {span}, expected the numbers of ranks"
                     raise ScheduleError(rank, f"{why} {expected:b}")
 
 
-class _Trace:
+class _TraceMemory:
     """What ranks hold, written down hop by hop. A ``Memory`` of the rendezvous."""
 
     def __init__(self, cells: Cells, start: Sequence[Holdings], fold: Fold) -> None:

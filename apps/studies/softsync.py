@@ -18,6 +18,7 @@ from psrt.errors import ConfigError
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.report.strict_json import dumps
 from psrt.simulation.cost_flags import DEFAULT_LINK, DEFAULT_SERVER_APPLY, VirtualCosts
+from psrt.units import plural
 from studies import refuse, softsync_plot
 from studies.softsync_lines import Errors, lines_of, share_beyond, table
 
@@ -113,11 +114,11 @@ def settings(config: psrt.TrainConfig, options: Namespace) -> str:
     """Return in words what all runs have in common."""
     length = f"{config.steps} steps" if config.steps else f"{config.epochs:g} epochs"
     momentum = "" if config.momentum is None else f" {config.momentum:g}"
-    servers = f"{config.servers} server{'s' if config.servers != 1 else ''}"
+    servers = plural(config.servers or 0, "server")
     return (
         f"{options.workers} workers, {servers}, {config.dataset}, batches of "
         f"{config.batch_size}, {config.optimizer}{momentum}, lr {config.lr:g}, {length}, "
-        f"{options.seeds} seed{'s' if options.seeds > 1 else ''}"
+        f"{plural(options.seeds, 'seed')}"
     )
 
 

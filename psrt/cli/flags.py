@@ -46,6 +46,8 @@ class FlagParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print before it ends the process."""
+        if "required" in message:
+            message += f"; {self.prog} --help says more"
         raise ConfigError(message.removeprefix("argument "))
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -65,12 +67,13 @@ class FlagParser(argparse.ArgumentParser):
         return namespace
 
     def _hint(self, flag: str) -> str:
-        """Return a guess at what an unknown flag was meant to be, in brackets."""
+        """Return a guess at what an unknown flag was meant to be, or where the flags are listed."""
         word = flag.lstrip("-").replace("_", "-").lower()
         if word in self.notes and word not in self.synonyms:
             return f" ({self.notes[word]})"
         known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
-        return did_you_mean(word, known, self.synonyms, prefix="--")
+        guess = did_you_mean(word, known, self.synonyms, prefix="--")
+        return guess or f"; {self.prog} --help lists those that there are"
 
 
 def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> FlagParser:

@@ -127,10 +127,11 @@ def _versions(table: Table, findings: Findings) -> Ints:
     adjacent = np.diff(applied, prepend=-2) == 1
     alone = nothing | previous(nothing, False)  # an update out of nothing is one event
     same_update = (made == before) & adjacent & ~alone
+    text = "shard {shard} made version {version} after version {before}, expected {due}"
     findings.on(table, applied).require(
         VERSIONS,
         (made == before + 1) | same_update,
-        "shard {shard} made version {version} after version {before}, expected {due}",
+        text,
         before=before,
         due=before + 1,
         because=[previous(applied, -1)],
@@ -138,11 +139,12 @@ def _versions(table: Table, findings: Findings) -> Ints:
     # Versions only grow, so the newest one at a position is the largest up to there.
     newest = np.maximum.accumulate(np.where(table.are(Kind.APPLY), table["version"], 0))
     replies = table.where(Kind.REPLY)
+    text = "shard {shard} answered worker {worker} with version {said} when its newest was {due}"
     findings.on(table, replies).require_equal(
         VERSIONS,
         table["version"][replies],
         newest[replies],
-        "shard {shard} answered worker {worker} with version {said} when its newest was {due}",
+        text,
         because=[np.append(applied, -1)[np.searchsorted(applied, replies) - 1]],
     )
     return newest
@@ -224,11 +226,14 @@ def _check_clocks(contract: Contract, shard: Shard, findings: Findings) -> None:
     first = pushes.before < 0
     clock = np.where(first, 0, table["clock"][pushes.before])
     version = np.where(first, 0, table["version"][pushes.before])
+    text = (
+        "shard {shard} received a push of worker {worker} for clock {clock} on version {version}, "
+        "expected clock {due_clock} on version {due_version}"
+    )
     findings.on(table, pushes.at).require(
         ALTERNATION,
         ((pushes.clock == clock) | pushes.asks) & (pushes.version == version),
-        "shard {shard} received a push of worker {worker} for clock {clock} on version {version}, "
-        "expected clock {due_clock} on version {due_version}",
+        text,
         due_clock=clock,
         due_version=version,
         because=[pushes.before],
@@ -238,11 +243,14 @@ def _check_clocks(contract: Contract, shard: Shard, findings: Findings) -> None:
     given, met, least = table["clock"][at], shard.version[at], pushes.clock[i] + ~pushes.asks[i]
     # In a round all go on with its version, also those that were overtaken.
     due = met if contract.rounds else pushes.clock[i] + 1
+    text = (
+        "shard {shard} answered clock {pushed} of worker {worker} with clock {clock} at version "
+        "{met}, expected clock {due}"
+    )
     findings.on(table, at).require(
         ALTERNATION,
         (given == due) & (given >= least),
-        "shard {shard} answered clock {pushed} of worker {worker} with clock {clock} at version "
-        "{met}, expected clock {due}",
+        text,
         pushed=pushes.clock[i],
         met=met,
         due=np.maximum(due, least),
@@ -285,12 +293,8 @@ def _grid(
     for name in ("clock", "samples"):
         holds &= (table[name][grid] == table[name][first]).all(1)
     holds &= (table.real("progress")[grid] == table.real("progress")[first]).all(1)
-    findings.on(table, grid[:, 0]).require(
-        READS,
-        holds,
-        f"worker {{worker}} {did} clock {{clock}} not from shard to shard with one clock",
-        because=[grid[:, 1:]],
-    )
+    text = f"worker {{worker}} {did} clock {{clock}} not from shard to shard with one clock"
+    findings.on(table, grid[:, 0]).require(READS, holds, text, because=[grid[:, 1:]])
     return grid
 
 
@@ -304,10 +308,11 @@ def _check_alternation(workers: Workers, findings: Findings) -> None:
     push = before == Kind.READ
     leave = (before == 0) | (before == Kind.READ)  # one without data never reads
     holds = np.select([kind == Kind.READ, kind == Kind.PUSH], [read, push], leave)
+    text = "worker {worker} has {kind} of clock {clock} after {before}"
     findings.on(table, at).require(
         READS,
         holds,
-        "worker {worker} has {kind} of clock {clock} after {before}",
+        text,
         before=lambda i: Kind(int(before[i])).name if before[i] else "nothing",
         because=[np.where(follows, previous(at, -1), -1)],
     )
@@ -323,13 +328,12 @@ def _check_computed_on(workers: Workers, findings: Findings) -> None:
     for name in ("clock", "version"):
         said, was = table[name][pushes], table[name][read]
         shard = (said != was).argmax(1)  # the first one that differs, if any does
-        findings.on(table, pushes[rows, shard]).require_equal(
-            READS,
-            said[rows, shard],
-            was[rows, shard],
+        text = (
             f"worker {{worker}} pushed a gradient of {name} {{said}} to shard {{shard}}, but had "
-            f"read {name} {{due}}",
-            because=[read[rows, shard]],
+            f"read {name} {{due}}"
+        )
+        findings.on(table, pushes[rows, shard]).require_equal(
+            READS, said[rows, shard], was[rows, shard], text, because=[read[rows, shard]]
         )
     rank, _ = rank_in_group(table["worker"][workers.reads[:, 0]], len(workers.leave))
     first = workers.reads[rank == 0]
@@ -348,9 +352,5 @@ def _check_clock_at_the_end(contract: Contract, workers: Workers, findings: Find
     clock[table["worker"][reads]] = table["clock"][reads]  # the last one stays
     gone = np.flatnonzero(workers.leave < len(table))
     at = workers.leave[gone]
-    findings.on(table, at).require_equal(
-        MEMBERSHIP,
-        table["clock"][at],
-        clock[gone],
-        "worker {worker} leaves at clock {said}, expected {due}",
-    )
+    text = "worker {worker} leaves at clock {said}, expected {due}"
+    findings.on(table, at).require_equal(MEMBERSHIP, table["clock"][at], clock[gone], text)

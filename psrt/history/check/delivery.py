@@ -36,42 +36,33 @@ def _check_pushes(
     # The last push of a worker that died may have died with it.
     died = workers.leave == len(mine)
     arrived = (rank < came[owner]) | (died[owner] & (rank == sent[owner] - 1))
-    findings.on(mine, pushed).require(
-        DELIVERY,
-        arrived,
-        "worker {worker} pushed clock {clock} to shard {shard}, which never received it",
-    )
-    findings.on(table, received).require(
-        DELIVERY,
-        place < sent[sender],
-        "shard {shard} received clock {clock} of worker {worker}, which pushed only {sent} times",
-        sent=sent[sender],
-    )
+    text = "worker {worker} pushed clock {clock} to shard {shard}, which never received it"
+    findings.on(mine, pushed).require(DELIVERY, arrived, text)
+    text = "shard {shard} received clock {clock} of worker {worker}, which pushed only {sent} times"
+    findings.on(table, received).require(DELIVERY, place < sent[sender], text, sent=sent[sender])
     if not findings.none:
         return
     of = pushed[starts[sender] + place]
     for name in ("clock", "version", "samples"):
-        findings.on(table, received).require_equal(
-            DELIVERY,
-            table[name][received],
-            mine[name][of],
+        text = (
             f"shard {{shard}} received from worker {{worker}} {name} {{said}}, which pushed {name} "
-            "{due}",
-            because=[(mine, of)],
+            "{due}"
         )
+        findings.on(table, received).require_equal(
+            DELIVERY, table[name][received], mine[name][of], text, because=[(mine, of)]
+        )
+    text = "shard {shard} received a push with progress {said:g}, its worker pushed {due:g}"
     findings.on(table, received).require_equal(
         DELIVERY,
         table.real("progress")[received],
         mine.real("progress")[of],
-        "shard {shard} received a push with progress {said:g}, its worker pushed {due:g}",
+        text,
         because=[(mine, of)],
     )
     if contract.simulated:
+        text = "shard {shard} received a push of worker {worker} before it was sent"
         findings.on(table, received).require(
-            DELIVERY,
-            _not_after(mine, of, table, received),
-            "shard {shard} received a push of worker {worker} before it was sent",
-            because=[(mine, of)],
+            DELIVERY, _not_after(mine, of, table, received), text, because=[(mine, of)]
         )
 
 
@@ -98,27 +89,25 @@ def _check_reads(
     )
     read, reply, push = read[known], reply[known], push[known]
     for name in ("clock", "version"):
-        findings.on(mine, read).require_equal(
-            READS,
-            mine[name][read],
-            table[name][reply],
+        text = (
             f"worker {{worker}} read of shard {{shard}} {name} {{said}}, which answered {name} "
-            "{due}",
-            because=[(table, reply)],
+            "{due}"
         )
+        findings.on(mine, read).require_equal(
+            READS, mine[name][read], table[name][reply], text, because=[(table, reply)]
+        )
+    text = "worker {worker} was told staleness {said} by shard {shard}, its push met {due}"
     findings.on(mine, read).require_equal(
         READS,
         mine["tau"][read],
         pushes.met[real[push]],
-        "worker {worker} was told staleness {said} by shard {shard}, its push met {due}",
+        text,
         because=[(table, pushes.at[real[push]]), (table, reply)],
     )
     if contract.simulated:
+        text = "worker {worker} read of shard {shard} before that had answered"
         findings.on(mine, read).require(
-            READS,
-            _not_after(table, reply, mine, read),
-            "worker {worker} read of shard {shard} before that had answered",
-            because=[(table, reply)],
+            READS, _not_after(table, reply, mine, read), text, because=[(table, reply)]
         )
 
 
@@ -130,12 +119,9 @@ def _check_leaving(contract: Contract, workers: Workers, shard: Shard, findings:
     holds = mine["clock"][said] == table["clock"][heard]
     if contract.simulated:
         holds &= _not_after(mine, said, table, heard)
+    text = "worker {worker} left shard {shard} at clock {clock}, not as it said: at {said}"
     findings.on(table, heard).require(
-        MEMBERSHIP,
-        holds,
-        "worker {worker} left shard {shard} at clock {clock}, not as it said: at {said}",
-        said=mine["clock"][said],
-        because=[(mine, said)],
+        MEMBERSHIP, holds, text, said=mine["clock"][said], because=[(mine, said)]
     )
 
 

@@ -42,17 +42,16 @@ def check_replies(
         _check_gate(contract.gate, shard, ~answered | (given >= due), replies, because)
     text = f"{who} only now, which it could before"
     replies.require(REPLIES, ~answered | (given <= due), text, of=of, because=because)
+    text = "shard {shard} never answered worker {worker} at clock {clock}"
     replies.require(
-        REPLIES,
-        answered | (left <= due),
-        "shard {shard} never answered worker {worker} at clock {clock}",
-        because=[release, shard.left[pushes.worker]],
+        REPLIES, answered | (left <= due), text, because=[release, shard.left[pushes.worker]]
     )
     if contract.reads_its_writes:
+        text = f"{who} with parameters that lack its own gradient"
         replies.require(
             OWN,
             ~(outcomes.waits & answered) | (outcomes.applied < pushes.reply),
-            f"{who} with parameters that lack its own gradient",
+            text,
             of=of,
             because=[pushes.at, outcomes.applied],
         )
@@ -63,11 +62,14 @@ def check_replies(
 def _check_gate(gate: int, shard: Shard, holds: Bools, replies: Asked, because: list[Ints]) -> None:
     """Check that nobody was let through the gate of SSP before the slowest had come near enough."""
     clock, at = shard.pushes.clock + 1, replies.at
+    text = (
+        "shard {shard} answered worker {worker} at clock {of} with clock {next}, although worker "
+        f"{{slow}} had finished {{steps}} steps: {{ahead}} ahead, the most is {gate}"
+    )
     replies.require(
         PROGRESS,
         holds,
-        "shard {shard} answered worker {worker} at clock {of} with clock {next}, although worker "
-        f"{{slow}} had finished {{steps}} steps: {{ahead}} ahead, the most is {gate}",
+        text,
         of=clock - 1,
         next=clock,
         slow=lambda i: _slowest(shard, int(at[i]))[0],
@@ -142,11 +144,14 @@ def _check_guarantee(gate: int, shard: Shard, outcomes: PushOutcomes, findings: 
     applied = np.maximum.accumulate(applied)
     replied = np.flatnonzero(pushes.reply < len(table))
     at, oldest = pushes.reply[replied], np.maximum(pushes.clock[replied] + 1 - gate, 0)
+    text = (
+        "shard {shard} answered worker {worker} with clock {next} before every gradient of clocks "
+        f"up to {{last}} was applied, with staleness {gate}"
+    )
     findings.on(table, at).require(
         GUARANTEE,
         applied[oldest] < at,
-        "shard {shard} answered worker {worker} with clock {next} before every gradient of clocks "
-        f"up to {{last}} was applied, with staleness {gate}",
+        text,
         next=pushes.clock[replied] + 1,
         last=oldest - 1,
         because=[pushes.at[replied], applied[oldest]],

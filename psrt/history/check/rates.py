@@ -129,13 +129,11 @@ def _check(
 ) -> None:
     rate = table.real("rate")[at]
     holds = (rate >= low * (1 - _ROUNDING) - _TINY) & (rate <= high * (1 + _ROUNDING) + _TINY)
-    findings.on(table, at).require(
-        RATES,
-        holds,
+    text = (
         f"the gradient of worker {{worker}} at clock {{clock}}{what} had rate {{rate:g}}, "
-        "expected {due:g}",
-        due=(low + high) / 2,
+        "expected {due:g}"
     )
+    findings.on(table, at).require(RATES, holds, text, due=(low + high) / 2)
 
 
 def _outer(header: Header) -> Schedule:

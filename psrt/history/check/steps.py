@@ -41,11 +41,9 @@ def check_departures(
     at = table.where(Kind.LEAVE)
     owner = table["worker"][at]
     leave[owner] = at
+    text = "worker {worker} leaves again"
     findings.on(table, at).require(
-        MEMBERSHIP,
-        ~same_as_before(owner),
-        "worker {worker} leaves again",
-        because=[previous(at, -1)],
+        MEMBERSHIP, ~same_as_before(owner), text, because=[previous(at, -1)]
     )
     staying = np.flatnonzero(leave == len(table))
     if contract.simulated and contract.shards:
@@ -71,11 +69,12 @@ def check_local_steps(contract: Contract, table: Table, leave: Ints, findings: F
     """Check the steps that workers count by themselves."""
     steps = table.where(Kind.STEP)
     clock, follows = table["clock"][steps], same_as_before(table["worker"][steps])
+    text = "worker {worker} made step {said}, expected step {due}"
     findings.on(table, steps).require_equal(
         STEPS,
         clock,
         np.where(follows, previous(clock, 0) + 1, 0),
-        "worker {worker} made step {said}, expected step {due}",
+        text,
         because=[np.where(follows, previous(steps, -1), -1)],
     )
     check_steps(contract, table, steps, leave, findings)
@@ -100,12 +99,9 @@ def check_steps(
     )
     follows = same_as_before(table["worker"][at])
     before = previous(progress, 0.0)
+    text = "worker {worker} goes back from epoch {before:g} to {progress:g}"
     findings.on(table, at).require(
-        STEPS,
-        ~follows | (progress >= before),
-        "worker {worker} goes back from epoch {before:g} to {progress:g}",
-        before=before,
-        because=[previous(at, -1)],
+        STEPS, ~follows | (progress >= before), text, before=before, because=[previous(at, -1)]
     )
     reached = _clocks_at_the_end(contract, table, at, leave)
     if contract.plan is None:
@@ -131,17 +127,13 @@ def _check_batches(contract: Contract, table: Table, at: Ints, findings: Finding
     assert plan is not None
     clock, progress = table["clock"][at], table.real("progress")[at]
     due = plan.progress(clock)
+    text = "worker {worker} makes step {clock} at epoch {progress:g}, expected {due:g}"
     findings.on(table, at).require(
-        BATCHES,
-        np.abs(progress - due) <= _HAIR * (1 + due),
-        "worker {worker} makes step {clock} at epoch {progress:g}, expected {due:g}",
-        due=due,
+        BATCHES, np.abs(progress - due) <= _HAIR * (1 + due), text, due=due
     )
+    text = "worker {worker} has {said} samples at step {clock}, expected {due}"
     findings.on(table, at).require_equal(
-        BATCHES,
-        table["samples"][at],
-        plan.batch(clock, table["worker"][at]),
-        "worker {worker} has {said} samples at step {clock}, expected {due}",
+        BATCHES, table["samples"][at], plan.batch(clock, table["worker"][at]), text
     )
 
 
@@ -151,12 +143,8 @@ def _check_end(
     """Check that no worker leaves before it has made all of its steps."""
     gone = np.flatnonzero(leave < len(table))
     due = contract.total_steps
-    findings.on(table, leave[gone]).require(
-        STEPS,
-        reached[gone] == due,
-        f"worker {{worker}} leaves after {{made}} steps, expected {due:g}",
-        made=reached[gone],
-    )
+    text = f"worker {{worker}} leaves after {{made}} steps, expected {due:g}"
+    findings.on(table, leave[gone]).require(STEPS, reached[gone] == due, text, made=reached[gone])
 
 
 def _check_whole_epochs(
@@ -181,9 +169,8 @@ def _check_whole_epochs(
     end: Floats = progress + share * (following - clock)
     whole = end >= np.minimum(epoch + 1, contract.epochs) - _HAIR * (1 + progress)
     done = last & ((following >= contract.steps) | (leave[owner] == len(table)))
-    findings.on(table, at).require(
-        STEPS,
-        ~ends | (share <= 0) | whole | done,
+    text = (
         "worker {worker} makes step {clock} at epoch {progress:g}, the last one of an epoch that "
-        "has more",
+        "has more"
     )
+    findings.on(table, at).require(STEPS, ~ends | (share <= 0) | whole | done, text)

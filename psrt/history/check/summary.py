@@ -42,11 +42,9 @@ def check_final(
     holds = np.diff(version, prepend=0) >= 0
     holds[-1] &= version[-1] == updates
     holds[-1] &= finals.real("time")[at[-1]] >= last.time
+    text = f"version {{version}} of {what} was written, expected {updates}, at the end"
     findings.on(finals, at).require(
-        FINAL,
-        holds,
-        f"version {{version}} of {what} was written, expected {updates}, at the end",
-        because=[(last.table, np.full(len(at), last.at))],
+        FINAL, holds, text, because=[(last.table, np.full(len(at), last.at))]
     )
 
 

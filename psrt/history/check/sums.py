@@ -69,12 +69,8 @@ def _check_clock_at_the_end(
     if contract.mode.averages:
         counted = table.are(Kind.REDUCE) & (table["flag"] > 0)
     made = np.bincount(table["worker"][counted], minlength=contract.workers)
-    findings.on(table, leave).require_equal(
-        MEMBERSHIP,
-        table["clock"][leave],
-        made,
-        "worker {worker} leaves at clock {said}, expected {due}",
-    )
+    text = "worker {worker} leaves at clock {said}, expected {due}"
+    findings.on(table, leave).require_equal(MEMBERSHIP, table["clock"][leave], made, text)
 
 
 def _rounds(contract: Contract, table: Table, parts: Ints, findings: Findings) -> Grid | None:
@@ -83,16 +79,10 @@ def _rounds(contract: Contract, table: Table, parts: Ints, findings: Findings) -
     A worker does nothing between its part and the end of the sum, so the two are neighbours.
     """
     ends, workers = table.where(Kind.REDUCED), contract.workers
-    findings.on(table, parts).require(
-        SUMS,
-        np.isin(parts + 1, ends, assume_unique=True),
-        "worker {worker} began a sum and has no end of it",
-    )
-    findings.on(table, ends).require(
-        SUMS,
-        np.isin(ends - 1, parts, assume_unique=True),
-        "worker {worker} ended a sum that it had not begun",
-    )
+    text = "worker {worker} began a sum and has no end of it"
+    findings.on(table, parts).require(SUMS, np.isin(parts + 1, ends, assume_unique=True), text)
+    text = "worker {worker} ended a sum that it had not begun"
+    findings.on(table, ends).require(SUMS, np.isin(ends - 1, parts, assume_unique=True), text)
     counts = np.bincount(table["worker"][parts], minlength=workers)
     if counts.min() != counts.max():
         few, many = int(counts.argmin()), int(counts.argmax())
@@ -111,30 +101,31 @@ def _check_parts(
     at = rounds.ravel()
     owner, samples, clock = table["worker"][at], table["samples"][at], table["clock"][at]
     weight, trains = table.real("weight")[at], at < leave[owner]
+    text = "worker {worker} takes part as {what} it has left"
     findings.on(table, at).require(
         SUMS,
         (table["flag"][at] > 0) == trains,
-        "worker {worker} takes part as {what} it has left",
+        text,
         what=lambda i: "absent, before" if trains[i] else "present, after",
         because=[leave[owner]],
     )
     full = contract.batch_size * contract.local_steps
     due = (samples > 0) if contract.workers == 1 else samples / full
     right = weight == np.asarray(due).astype(np.float32)
-    findings.on(table, at).require(
-        SUMS,
-        right & (trains | (samples == 0)),
+    text = (
         f"worker {{worker}} brings weight {{weight:g}} for {{samples}} samples, of which {full} "
-        "weigh 1",
+        "weigh 1"
     )
+    findings.on(table, at).require(SUMS, right & (trains | (samples == 0)), text)
     number = np.tile(np.arange(rounds.shape[1]), contract.workers)
     expected = np.where(
         trains, number if contract.mode.averages else clock, table["clock"][leave[owner]]
     )
+    text = "worker {worker} takes part in sum {number} with clock {clock}, expected {due}"
     findings.on(table, at).require(
         SUMS,
         (clock == expected) & (table["clock"][at + 1] == clock),
-        "worker {worker} takes part in sum {number} with clock {clock}, expected {due}",
+        text,
         number=number,
         due=expected,
     )
@@ -154,12 +145,15 @@ def _check_results(contract: Contract, table: Table, rounds: Grid, findings: Fin
     present: Bools = training > 0
     same &= (table["flag"][ends] > 0) == present
     number = np.tile(np.arange(wide), contract.workers)
+    text = (
+        "worker {worker} took weight {weight:g}, rate {rate:g} and {rest} training from sum "
+        "{number}, of weight {due:g} and {training} who train; worker 0 took {total:g} and "
+        "{first:g}"
+    )
     findings.on(table, ends.ravel()).require(
         SUMS,
         same.ravel(),
-        "worker {worker} took weight {weight:g}, rate {rate:g} and {rest} training from sum "
-        "{number}, of weight {due:g} and {training} who train; worker 0 took {total:g} and "
-        "{first:g}",
+        text,
         rest=lambda i: "somebody" if table["flag"][ends.flat[i]] else "nobody",
         number=number,
         due=due[number],
@@ -171,11 +165,14 @@ def _check_results(contract: Contract, table: Table, rounds: Grid, findings: Fin
     updates = np.cumsum(due > 0)
     before = previous(updates, 0)
     right = (table["version"][rounds] == before) & (table["version"][ends] == updates)
+    text = (
+        "worker {worker} goes from version {start} to {version} in sum {number}, expected "
+        "{before} to {updates}"
+    )
     findings.on(table, ends.ravel()).require(
         SUMS,
         right.ravel(),
-        "worker {worker} goes from version {start} to {version} in sum {number}, expected "
-        "{before} to {updates}",
+        text,
         start=table["version"][rounds].ravel(),
         number=number,
         before=before[number],
@@ -183,10 +180,11 @@ def _check_results(contract: Contract, table: Table, rounds: Grid, findings: Fin
     )
     # All stop together: in the first sum in which nobody trains any more.
     last = np.arange(wide) == wide - 1 if contract.workers > 1 else np.zeros(wide, bool)
+    text = f"sum {{number}} of {wide} has {{who}} who trains; the last one only should have nobody"
     findings.on(table, rounds[0]).require(
         SUMS,
         present != last,
-        f"sum {{number}} of {wide} has {{who}} who trains; the last one only should have nobody",
+        text,
         number=number,
         who=lambda i: "somebody" if present[i] else "nobody",
     )
@@ -214,10 +212,11 @@ def _check_causality(contract: Contract, table: Table, rounds: Grid, findings: F
         ready = np.where(before, -np.inf, ready)
     last = ready.argmax(0)
     number = np.tile(np.arange(rounds.shape[1]), contract.workers)
+    text = "worker {worker} took sum {number} before worker {last} had brought its part"
     findings.on(table, (rounds + 1).ravel()).require(
         CAUSALITY,
         (times[rounds + 1] >= ready.max(0)).ravel(),
-        "worker {worker} took sum {number} before worker {last} had brought its part",
+        text,
         number=number,
         last=last[number],
         because=[rounds[last, np.arange(len(last))][number]],
@@ -226,22 +225,15 @@ def _check_causality(contract: Contract, table: Table, rounds: Grid, findings: F
 
 def _check_step_by_step(table: Table, steps: Ints, trained: Ints, findings: Findings) -> None:
     """Check that each step is shared at once, and nothing else is."""
-    findings.on(table, steps).require(
-        SUMS,
-        np.isin(steps + 1, trained, assume_unique=True),
-        "worker {worker} did not share its step {clock}",
-    )
+    text = "worker {worker} did not share its step {clock}"
+    findings.on(table, steps).require(SUMS, np.isin(steps + 1, trained, assume_unique=True), text)
     step = np.maximum(trained - 1, 0)
     holds = (table["kind"][step] == Kind.STEP) & (table["worker"][step] == table["worker"][trained])
     for name in ("clock", "samples"):
         holds &= table[name][step] == table[name][trained]
     holds &= table.real("progress")[step] == table.real("progress")[trained]
-    findings.on(table, trained).require(
-        SUMS,
-        holds,
-        "worker {worker} shares clock {clock}, which is not the step that it has made",
-        because=[step],
-    )
+    text = "worker {worker} shares clock {clock}, which is not the step that it has made"
+    findings.on(table, trained).require(SUMS, holds, text, because=[step])
 
 
 def check_averaging(
@@ -268,14 +260,13 @@ def check_averaging(
     )
     made = np.bincount(of[has_step], minlength=len(steps))
     died = last & (leave[owner] == len(table))
-    findings.on(table, steps).require(
-        AVERAGING,
-        (made == due) | (died & (made == 0)),
+    text = (
         "worker {worker} averaged {made} times after step {clock} at epoch {progress:g}, expected "
         f"{{due:d}}; the period is {contract.local_steps}, and 1 before epoch "
-        f"{contract.post_local_epoch:g}",
-        made=made,
-        due=due,
+        f"{contract.post_local_epoch:g}"
+    )
+    findings.on(table, steps).require(
+        AVERAGING, (made == due) | (died & (made == 0)), text, made=made, due=due
     )
     if findings.none:
         _check_terms(table, steps, averages, of, findings)
@@ -307,11 +298,14 @@ def _check_terms(table: Table, steps: Ints, averages: Ints, of: Ints, findings: 
     first = np.maximum.accumulate(np.where(begins, np.arange(len(steps)), 0))  # its worker's
     since = total - np.where(again, previous(total, 0), counted[first[of]])
     said, was = table.real("progress")[averages], table.real("progress")[steps[of]]
+    text = (
+        "worker {worker} averages as for {samples} samples at epoch {progress:g}, it has had "
+        "{since} since its last average and was at {was:g}"
+    )
     findings.on(table, averages).require(
         AVERAGING,
         (table["samples"][averages] == since) & (said == was),
-        "worker {worker} averages as for {samples} samples at epoch {progress:g}, it has had "
-        "{since} since its last average and was at {was:g}",
+        text,
         since=since,
         was=was,
         because=[steps[of]],

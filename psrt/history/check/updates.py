@@ -108,34 +108,36 @@ def _check_drops(
     gone = np.where(left < end, shard.message[np.minimum(left, end - 1)], -1)
     lost = outcomes.waits[i] & (pushes.reply[i] == end) & (message == gone)
     late = outcomes.late[i] & (message == pushes.message[i])
+    text = (
+        "shard {shard} dropped clock {clock} of worker {worker} as {reason}, with staleness "
+        "{met}: its mode has no reason for that"
+    )
     findings.on(table, at).require(
         ONCE,
         np.where(flag == LATE, late, lost),
-        "shard {shard} dropped clock {clock} of worker {worker} as {reason}, with staleness "
-        "{met}: its mode has no reason for that",
+        text,
         reason=lambda j: "late" if flag[j] == LATE else "lost",
         met=pushes.met[i],
         because=[pushes.at[i], left],
     )
     i = np.flatnonzero(outcomes.late)
     at = outcomes.applied[i]
-    findings.on(table, np.minimum(at, end - 1)).require(
-        ONCE,
-        at == end,
+    text = (
         f"shard {{shard}} applied clock {{clock}} of worker {{worker}} of staleness {{met}}, the "
-        f"most is {contract.late}",
-        met=pushes.met[i],
-        because=[pushes.at[i]],
+        f"most is {contract.late}"
+    )
+    findings.on(table, np.minimum(at, end - 1)).require(
+        ONCE, at == end, text, met=pushes.met[i], because=[pushes.at[i]]
     )
     # What was never saved lies where its worker, now dead, may have been writing.
     i = np.flatnonzero(outcomes.waits & (outcomes.applied < end) & (outcomes.saved == end))
     left = shard.left[pushes.worker[i]]
-    findings.on(table, outcomes.applied[i]).require(
-        ONCE,
-        outcomes.applied[i] < left,
+    text = (
         "shard {shard} applied clock {clock} of worker {worker}, which had left before and whose "
-        "gradient was not saved",
-        because=[pushes.at[i], left],
+        "gradient was not saved"
+    )
+    findings.on(table, outcomes.applied[i]).require(
+        ONCE, outcomes.applied[i] < left, text, because=[pushes.at[i], left]
     )
 
 
@@ -148,24 +150,18 @@ def _check_staleness(shard: Shard, findings: Findings) -> None:
     read = pushes.version[of]
     # An APPLY is part of the version that it makes, and met the one before.
     met = shard.version[at] - (table["kind"][at] == Kind.APPLY)
-    findings.on(table, at).require_equal(
-        STALENESS,
-        table["tau"][at],
-        met - read,
+    text = (
         "shard {shard} recorded staleness {said} for clock {clock} of worker {worker}, computed "
-        "on version {read}, which met version {met}: it is {due}",
-        read=read,
-        met=met,
-        because=[pushes.at[of]],
+        "on version {read}, which met version {met}: it is {due}"
+    )
+    findings.on(table, at).require_equal(
+        STALENESS, table["tau"][at], met - read, text, read=read, met=met, because=[pushes.at[of]]
     )
     drops = np.flatnonzero(table["kind"][at] == Kind.DROP)
     at, of = at[drops], of[drops]
+    text = "shard {shard} recorded version {said} for a push that was computed on version {due}"
     findings.on(table, at).require_equal(
-        STALENESS,
-        table["version"][at],
-        pushes.version[of],
-        "shard {shard} recorded version {said} for a push that was computed on version {due}",
-        because=[pushes.at[of]],
+        STALENESS, table["version"][at], pushes.version[of], text, because=[pushes.at[of]]
     )
 
 
@@ -184,20 +180,18 @@ def _check_gaps(
     met = np.where(saved < end, shard.version[np.minimum(saved, end - 1)], shard.version[at] - 1)
     moved = met > pushes.version[i]
     if not contract.mode.is_stale:
-        findings.on(table, at).require(
-            GAPS,
-            np.isnan(gap),
+        text = (
             "shard {shard} measured a gap of {gap:g} of worker {worker} at clock {clock}, where "
-            "nothing moves between a read and its update",
+            "nothing moves between a read and its update"
         )
+        findings.on(table, at).require(GAPS, np.isnan(gap), text)
         return
-    findings.on(table, at).require(
-        GAPS,
-        np.isnan(gap) | moved | (gap == 0),
+    text = (
         "shard {shard} measured a gap of {gap:g} of worker {worker} at clock {clock}, although "
-        "its version was still {met}, which had been read",
-        met=met,
-        because=[pushes.at[i]],
+        "its version was still {met}, which had been read"
+    )
+    findings.on(table, at).require(
+        GAPS, np.isnan(gap) | moved | (gap == 0), text, met=met, because=[pushes.at[i]]
     )
 
 
@@ -212,32 +206,35 @@ def _check_saved(
     saved = outcomes.saved < end
     in_time = saved & (outcomes.saved < pushes.reply)
     in_time &= shard.message[np.minimum(outcomes.saved, end - 1)] == pushes.message
+    text = (
+        "shard {shard} let worker {worker} go on, whose gradient of clock {of} was neither "
+        "applied nor saved"
+    )
     findings.on(table, np.where(needs, pushes.reply, 0)).require(
         SAVED,
         ~needs | in_time,
-        "shard {shard} let worker {worker} go on, whose gradient of clock {of} was neither "
-        "applied nor saved",
+        text,
         of=pushes.clock,
         because=[pushes.at, outcomes.saved, outcomes.applied],
     )
-    findings.on(table, np.where(saved, outcomes.saved, 0)).require(
-        SAVED,
-        ~saved | needs,
+    text = (
         "shard {shard} saved clock {clock} of worker {worker}, which did not go on before it was "
-        "applied",
-        because=[pushes.at, outcomes.applied, pushes.reply],
+        "applied"
+    )
+    findings.on(table, np.where(saved, outcomes.saved, 0)).require(
+        SAVED, ~saved | needs, text, because=[pushes.at, outcomes.applied, pushes.reply]
     )
     # A saved gradient is in a sum already, which is the first term of its update.
     i = np.flatnonzero(outcomes.applied < end)
     i = i[np.argsort(outcomes.applied[i], kind="stable")]
     at = outcomes.applied[i]
     same = same_as_before(table["version"][at])
-    findings.on(table, at).require(
-        SAVED,
-        ~(same & saved[i] & ~previous(saved[i], True)),
+    text = (
         "shard {shard} summed the saved gradient of clock {clock} of worker {worker} after one "
-        "that was not saved",
-        because=[previous(at, -1)],
+        "that was not saved"
+    )
+    findings.on(table, at).require(
+        SAVED, ~(same & saved[i] & ~previous(saved[i], True)), text, because=[previous(at, -1)]
     )
 
 
@@ -250,10 +247,11 @@ def _check_order(
     at = outcomes.applied[i]
     # Pushes are sorted by worker and clock, so positions must ascend within a worker.
     same = same_as_before(pushes.worker[i])
+    text = "shard {shard} applied clock {clock} of worker {worker} before its clock {before}"
     findings.on(table, at).require(
         FIFO,
         ~same | (np.diff(at, prepend=-1) > 0),
-        "shard {shard} applied clock {clock} of worker {worker} before its clock {before}",
+        text,
         before=previous(pushes.clock[i], -1),
         because=[previous(at, -1)],
     )
@@ -262,30 +260,30 @@ def _check_order(
     same = same_as_before(table["version"][at])
     before = previous(pushes.worker[i], -1)
     if not contract.rounds:
+        text = (
+            "shard {shard} summed clock {clock} of worker {worker} after a gradient of worker "
+            "{before} that arrived later, expected the order of arrival"
+        )
         findings.on(table, at).require(
             ORDER,
             ~same | (np.diff(pushes.at[i], prepend=-1) > 0),
-            "shard {shard} summed clock {clock} of worker {worker} after a gradient of worker "
-            "{before} that arrived later, expected the order of arrival",
+            text,
             before=before,
             because=[previous(at, -1), pushes.at[i]],
         )
         return
+    text = (
+        "shard {shard} made version {version} out of a gradient of round {said}, of worker {worker}"
+    )
     findings.on(table, at).require_equal(
-        ROUND,
-        pushes.clock[i],
-        table["version"][at] - 1,
-        "shard {shard} made version {version} out of a gradient of round {said}, of worker "
-        "{worker}",
-        because=[pushes.at[i]],
+        ROUND, pushes.clock[i], table["version"][at] - 1, text, because=[pushes.at[i]]
+    )
+    text = (
+        "shard {shard} summed worker {worker} after worker {before} in round {clock}, expected "
+        "the order of workers"
     )
     findings.on(table, at).require(
-        ORDER,
-        ~same | (pushes.worker[i] > before),
-        "shard {shard} summed worker {worker} after worker {before} in round {clock}, expected "
-        "the order of workers",
-        before=before,
-        because=[previous(at, -1)],
+        ORDER, ~same | (pushes.worker[i] > before), text, before=before, because=[previous(at, -1)]
     )
 
 
@@ -301,21 +299,17 @@ def _check_quorum(
     _check_sizes(contract, shard, live, pending, stuck, findings)
     ends = np.flatnonzero(np.diff(shard.message, append=len(table)) > 0)
     need = np.where(live[ends] > 0, contract.quorum(live[ends]), 1)
-    findings.on(table, ends).require(
-        QUORUM,
-        pending[ends] < need,
+    text = (
         "shard {shard} has {waits} gradients and {live} live workers, and makes no update; its "
-        "mode needs {need}",
-        waits=pending[ends],
-        live=live[ends],
-        need=need,
+        "mode needs {need}"
+    )
+    findings.on(table, ends).require(
+        QUORUM, pending[ends] < need, text, waits=pending[ends], live=live[ends], need=need
     )
     # Nobody can be expected to push any more where each has pushed and has no answer.
+    text = "shard {shard} lets all of its {live} live workers wait"
     findings.on(table, ends).require(
-        QUORUM,
-        (stuck[ends] < live[ends]) | (live[ends] == 0),
-        "shard {shard} lets all of its {live} live workers wait",
-        live=live[ends],
+        QUORUM, (stuck[ends] < live[ends]) | (live[ends] == 0), text, live=live[ends]
     )
 
 
@@ -328,22 +322,21 @@ def _check_sizes(
     before = np.maximum(heads - 1, 0)  # an update is never the first event
     size = np.diff(np.append(applied[before], applied[-1:])) if len(heads) else heads
     there, alive = pending[before], live[before]
-    findings.on(table, heads).require_equal(
-        QUORUM,
-        size,
-        there,
-        "shard {shard} made version {version} out of {said} gradients when {due} were there",
-    )
+    text = "shard {shard} made version {version} out of {said} gradients when {due} were there"
+    findings.on(table, heads).require_equal(QUORUM, size, there, text)
     need = contract.quorum(alive)
     # Those who are left have all come: fewer than a quorum will have to do.
     nobody_comes = (alive == 0) & (size > 0)
     if contract.rounds:
         nobody_comes |= (alive > 0) & (stuck[before] == alive)
+    text = (
+        "shard {shard} made version {version} out of {size} gradients with {alive} live workers, "
+        "expected {need}"
+    )
     findings.on(table, heads).require(
         QUORUM,
         ((size >= need) & (size > 0)) | nobody_comes,
-        "shard {shard} made version {version} out of {size} gradients with {alive} live workers, "
-        "expected {need}",
+        text,
         size=size,
         alive=alive,
         need=need,

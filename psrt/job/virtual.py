@@ -33,6 +33,8 @@ from psrt.simulation import Costs, VirtualWorld
 from psrt.transport import Wiring
 from psrt.transport.port import Port, Vector
 
+#: A mistyped number is not to fill the memory before anything is said.
+_MOST_SERVERS = 1_000_000
 #: (worker, seconds) each: when it dies, without a word.
 Crashes = Sequence[tuple[int, float]]
 
@@ -144,6 +146,10 @@ class VirtualLauncher(Launcher):
         workers = self._workers
         if workers < 1:
             raise ConfigError(f"a job needs at least 1 worker, got {workers}")
+        if (config.servers or 0) > _MOST_SERVERS:
+            raise ConfigError(
+                f"--servers {config.servers}: at most {_MOST_SERVERS:,} are simulated"
+            )
         for worker, _ in self._crashes:
             if not 0 <= worker < workers:
                 raise ConfigError(

@@ -69,7 +69,11 @@ class OutputFolder:
             for name in FILES:
                 (self.path / name).unlink(missing_ok=True)
                 (self.path / (name + _PART)).unlink(missing_ok=True)
-            (self.path / CONFIG).write_text(config_toml, encoding="utf-8")
+            try:
+                (self.path / CONFIG).write_text(config_toml, encoding="utf-8")
+            except OSError:
+                self.discard()  # half a file would be in the way of the next run
+                raise
 
     @property
     def history(self) -> Path:

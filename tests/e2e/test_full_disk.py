@@ -81,6 +81,7 @@ def test_a_history_that_does_not_fit(launch):
 
 def test_nothing_fits(launch):
     told_once(limited(launch, 10, "train", *LARGE), "run", status=2)
+    assert not (launch.folder / "run").exists()
 
 
 def test_a_model_that_does_not_fit_is_not_lost_for_a_script(launch):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -265,3 +267,17 @@ def test_a_simulation_of_the_library_gives_what_a_run_gives(tmp_path):
         "config.toml", "history", "metrics.jsonl", "model.safetensors", "summary.json",
     }  # fmt: skip
     assert check_run(tmp_path / "run").ok
+
+
+def test_the_summary_is_the_last_file_to_appear(tmp_path, monkeypatch):
+    appeared = []
+    replace = os.replace
+
+    def noted(source, target):
+        appeared.append(Path(target).name)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", noted)
+    config = TrainConfig(mode="async", dataset="synthetic:40x4x2", epochs=1, batch_size=4)
+    run_in_virtual_time(dataclasses.replace(config, out=str(tmp_path)), Scenario(workers=2))
+    assert appeared == ["model.safetensors", "simulation.json", "summary.json"]

@@ -29,15 +29,19 @@ _MOST_STEPS = 200
 
 def schedule_parser(what: str) -> FlagParser:
     """Return the parser for an all-reduce or a phase."""
-    parser = FlagParser(prog=f"psrt explain {what}", description="Tell what it does, hop by hop.")
+    parser = FlagParser(prog=f"psrt explain {what}", description="Show what it does, hop by hop.")
     add = parser.add_argument
-    add("--ranks", metavar="N", help="how many take part (4)")
-    add("--bytes", metavar="BYTES", help="of each rank's vector of float32: 64K, 1M, 1G (1M)")
-    add("--values", metavar="FILE", help="CSV: a line per rank, its name, then its numbers")
-    add("--op", choices=tuple(OPS), default="sum", help="what is done to the numbers (sum)")
-    add("--order", metavar="A,B,...", help="the ranks in the order of the ring (as they come)")
-    add("--root", metavar="A", help="the root, where there is one (the first)")
-    add("--all", action="store_true", help="leave nothing out, however long it gets")
+    add("--ranks", metavar="N", help="number of ranks (4)")
+    add("--bytes", metavar="BYTES", help="size of each rank's float32 vector: 64K, 1M, 1G (1M)")
+    add(
+        "--values",
+        metavar="FILE",
+        help="worked example: CSV, a line per rank with its name and its numbers",
+    )
+    add("--op", choices=tuple(OPS), default="sum", help="operation that combines the numbers (sum)")
+    add("--order", metavar="A,B,...", help="order of the ranks around the ring (as listed)")
+    add("--root", metavar="A", help="root of a collective that has one (the first)")
+    add("--all", action="store_true", help="print every step, however many there are")
     _add_costs(parser)
     _add_outputs(parser)
     return parser
@@ -51,10 +55,14 @@ def timeline_parser(mode: str) -> FlagParser:
     )
     steps = _LOCAL_STEPS if MODES[mode].averages else _STEPS
     add = parser.add_argument
-    add("--workers", metavar="N", default=_WORKERS, help=f"how many ({_WORKERS})")
-    add("--steps", metavar="N", default=steps, help=f"of each of them ({steps})")
-    add("--slow", metavar="I:TIMES,...", help=f"workers that take longer; or none ({_SLOW})")
-    add("--seed", metavar="N", default=_SEED, help=f"of the delays ({_SEED})")
+    add("--workers", metavar="N", default=_WORKERS, help=f"number of workers ({_WORKERS})")
+    add("--steps", metavar="N", default=steps, help=f"steps of each worker ({steps})")
+    add(
+        "--slow",
+        metavar="I:TIMES,...",
+        help=f"slow workers, TIMES as slow as usual; or none ({_SLOW})",
+    )
+    add("--seed", metavar="N", default=_SEED, help=f"seed of the random delays ({_SEED})")
     for name, knob in knobs_of(TrainConfig).items():
         if name in _SHOWN:
             text = knob.help if _fits(knob, mode) else argparse.SUPPRESS
@@ -70,11 +78,21 @@ def compare_parser() -> FlagParser:
         description="Predict the time of every all-reduce, and where one overtakes the other.",
     )
     add = parser.add_argument
-    add("--ranks", metavar="FROM:TO", default="2:64", help="numbers of ranks, doubling (2:64)")
-    add("--bytes", metavar="FROM:TO", default="1K:1G", help="of the vector, by 4 times (1K:1G)")
+    add(
+        "--ranks",
+        metavar="FROM:TO",
+        default="2:64",
+        help="range of the number of ranks, doubling (2:64)",
+    )
+    add(
+        "--bytes",
+        metavar="FROM:TO",
+        default="1K:1G",
+        help="range of vector sizes, in steps of 4 times (1K:1G)",
+    )
     _add_costs(parser)
-    add("--json", action="store_true", help="print it for programs")
-    add("--plot", metavar="FILE", help="plot it there, too; needs matplotlib")
+    add("--json", action="store_true", help="print JSON")
+    add("--plot", metavar="FILE", help="also plot to this file; needs matplotlib")
     return parser
 
 
@@ -139,11 +157,11 @@ def _add_costs(parser: FlagParser) -> None:
         "--link", choices=("between", "inside"), default="between",
         help="whether messages go between hosts or inside one (between)",
     )  # fmt: skip
-    add("--alpha", metavar="SECONDS", help="α: of a message, whatever its length")
-    add("--beta", metavar="SECONDS", help="β: of a byte on the wire")
-    add("--gamma", metavar="SECONDS", help="γ: of a byte combined")
+    add("--alpha", metavar="SECONDS", help="α: seconds per message, whatever its length")
+    add("--beta", metavar="SECONDS", help="β: seconds per byte on the wire")
+    add("--gamma", metavar="SECONDS", help="γ: seconds per byte combined")
 
 
 def _add_outputs(parser: FlagParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print it for programs")
-    parser.add_argument("--svg", metavar="FILE", help="draw it there, too")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--svg", metavar="FILE", help="also draw to this file")

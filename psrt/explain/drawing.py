@@ -177,9 +177,11 @@ class _Drawing:
         name = max(text_width(name, 13) for name in explanation.names)
         self._pitch = max(boxes.width, name + 12, 60.0) + _GAP
         rows = _rows(explanation)
-        # Where a rank is owed less than it holds, a last row shows what counts.
+        # Where a rank is owed less than it holds, or what it holds is still to be divided, a last
+        # row shows the result.
         cells = len(explanation.trace.cells.spans)
         sifts = any(len(explanation.trace.owed(rank)) < cells for rank in range(explanation.size))
+        sifts |= explanation.numbered and explanation.divides
         height = _TOP + boxes.height + sum(row.height + boxes.height for row in rows) + _BOTTOM
         height += (30 + boxes.height) * sifts
         title, facts = _title(explanation), _facts(explanation)
@@ -297,7 +299,7 @@ class _Drawing:
             everyone = Holding((1 << self._explanation.size) - 1)
             for held, text in (
                 (Holding(1), "one rank's"),
-                (everyone, f"{COMPLETE}: the {self._explanation.op} of all"),
+                (everyone, f"{COMPLETE}: the {self._explanation.fold_name} of all"),
             ):
                 self.canvas.rect(x, y - 7, 14, 14, fill=self._boxes.fill(held), stroke="#B8BEC6")
                 x = self._entry(x + 22, y, text)

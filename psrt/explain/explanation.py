@@ -63,6 +63,16 @@ class Explanation:
         """Elements of the vector."""
         return self.trace.spec.n
 
+    @property
+    def divides(self) -> bool:
+        """Whether the fold of all is divided at the end."""
+        return OPS[self.op].divides and self.trace.folds
+
+    @property
+    def fold_name(self) -> str:
+        """What the fold of all is called before it is divided."""
+        return "sum" if self.divides else self.op
+
     def result(self, rank: int) -> list[tuple[int, Holding]]:
         """Return the cells that ``rank`` ends with and was owed, means divided."""
         return [
@@ -72,7 +82,7 @@ class Explanation:
         ]
 
     def _finished(self, holding: Holding) -> Holding:
-        if self.op != "mean" or not self.trace.folds:
+        if not self.divides:
             return holding
         return Holding(holding.whose, tuple(_divided(x, self.size) for x in holding.numbers))
 

@@ -59,7 +59,7 @@ def _heading(explanation: Explanation) -> str:
         room = size_text(trace.spec.workspace * ITEMSIZE)
         lines.append(f"  workspace behind it, w0 and so on: {room}")
     if trace.folds and not explanation.numbered and size > 1:
-        lines.append(f"  {COMPLETE} is the {explanation.op} of all {size}")
+        lines.append(f"  {COMPLETE} is the {explanation.fold_name} of all {size}")
     return "\n".join(lines)
 
 
@@ -109,7 +109,7 @@ def ending_text(explanation: Explanation) -> str:
     ends = [
         (explanation.names[rank], _result(explanation, rank)) for rank in range(explanation.size)
     ]
-    if explanation.op == "mean" and explanation.trace.folds:
+    if explanation.divides:
         lines.append(f"each sum is divided by the {explanation.size} ranks")
     if len({text for _, text in ends}) == 1:
         who = "all ranks end" if explanation.size > 1 else f"{ends[0][0]} ends"

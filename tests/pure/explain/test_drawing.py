@@ -52,6 +52,13 @@ def test_the_worked_example_shows_its_numbers(explained, example):
         assert str(partial) in found
 
 
+def test_a_mean_is_shown_divided(explained, example):
+    svg = draw(explained("ring", example=example, op="mean")).as_text()
+    assert svg.count(">9.25</text>") == 8  # 37 / 4, two chunks of it on each rank
+    assert ">result</text>" in svg
+    assert "Σ: the sum of all" in svg
+
+
 def test_columns_stand_in_the_order_of_the_ring(explained, example):
     canvas = draw(explained("ring", example=example, order=(0, 1, 3, 2)))
     x = {

@@ -114,7 +114,7 @@ class Scheme:
             return worker.seconds
         server = server_role(port, config, port.wiring.spans[shard].of(self.initial), log=log)
         drive(server.run())
-        pushes = sum(server.shard.histogram)
+        pushes = sum(server.shard.stats.histogram)
         if pushes != steps * len(port.wiring.workers):
             raise ProtocolError(f"a server applied {pushes} pushes, expected {steps} a worker")
         return 0.0

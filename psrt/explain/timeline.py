@@ -103,7 +103,7 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
 
     found = simulate(config, _Bowl(), workers=workers, seed=config.seed, world=World)
     world = worlds[0]
-    histograms = [server.shard.histogram for server in found.servers]
+    histograms = [server.shard.stats.histogram for server in found.servers]
     lines = stretches(world.logs, served=bool(found.servers))
     return Timeline(
         config=resolve(config, ranks=world.wiring.size),

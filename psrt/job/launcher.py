@@ -17,12 +17,12 @@ from psrt.history.folder import EVENTS
 from psrt.history.replay import Script
 from psrt.job.build import initial_parameters, supervised_problem
 from psrt.job.replay import Replay
-from psrt.job.result import Counted
 from psrt.messages import Report
 from psrt.report import Summary
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.runtime.worker import Worker
+from psrt.stats import Stats
 from psrt.transport.port import Port, Vector, Wiring
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ class Launcher(ABC):
         assert replay is not None
         return replay.extras, dict(enumerate(replay.scripts))
 
-    def gather(self, counted: Sequence[Counted]) -> Sequence[Counted] | None:
+    def gather(self, stats: Sequence[Stats]) -> Sequence[Stats] | None:
         """Return what all ranks counted, in their order, at the first process; collective."""
-        return counted
+        return stats
 
     # --- what is trained, and over what -----------------------------------------------------
 

@@ -14,7 +14,7 @@ from psrt.history.folder import rank_file
 from psrt.history.replay import COLUMNS, Script
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.replay import Replay
-from psrt.job.result import Counted, Run, Say
+from psrt.job.result import Run, Say
 from psrt.job.roles import ANY, SERVER, WORKER
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
@@ -23,6 +23,7 @@ from psrt.mpi.hosts import split_hosts
 from psrt.mpi.port import MpiPort
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
+from psrt.stats import Stats
 from psrt.transport import drive
 from psrt.transport.port import Port, Vector, Wiring
 
@@ -146,11 +147,11 @@ class MpiLauncher(Launcher):
                 mine[shard] = Script(shard, _receive(comm))
         return extras or None, mine
 
-    def gather(self, counted: Sequence[Counted]) -> Sequence[Counted] | None:
+    def gather(self, stats: Sequence[Stats]) -> Sequence[Stats] | None:
         """Bring what every rank counted to rank 0, once all have come to their end."""
         self._port.meet()
-        texts = gather_texts(self._comm, counted[0].to_text())
-        return list(map(Counted.from_text, texts)) if self.first else None
+        texts = gather_texts(self._comm, stats[0].to_text())
+        return list(map(Stats.from_text, texts)) if self.first else None
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Make the windows and connections of this rank."""

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, OutputError, ProtocolError
-from psrt.report import OutputFolder, Record, Summary, final_table, parameters_sha256
-from psrt.report.accounts import skew_of, staleness_of, waiting_of
-from psrt.runtime.account import Account, ShardAccount, WorkerAccount, from_text, to_text
+from psrt.report import (
+    Counts,
+    OutputFolder,
+    Record,
+    Staleness,
+    Summary,
+    Waiting,
+    final_table,
+    parameters_sha256,
+)
+from psrt.report.summary import FIELDS
 from psrt.runtime.problem import Problem
-from psrt.runtime.server import Server
 from psrt.runtime.strategies.base import ReducePlan
-from psrt.runtime.tally import Tally
-from psrt.runtime.worker import Worker
-from psrt.transport.port import AS_ASKED, Port, Vector
+from psrt.stats import Stats
+from psrt.transport.port import AS_ASKED, Vector
 
 #: Takes a line for the user.
 Say = Callable[[str], None]
@@ -49,36 +53,9 @@ class Run:
     records: tuple[Record, ...]
 
 
-class Counted(NamedTuple):
-    """What one rank counted, as it goes to the first process."""
-
-    tally: Tally
-    account: Account
-
-    @classmethod
-    def of(cls, port: Port, role: Server | Worker) -> Counted:
-        """Return what the role at a port counted."""
-        wiring, rank = port.wiring, port.rank
-        if isinstance(role, Server):
-            account: Account = ShardAccount.of(wiring.servers.index(rank), role.shard)
-            return cls(Tally.of_server(port, role), account)
-        account = WorkerAccount.of(wiring.workers.index(rank), role.meter, role.seconds)
-        return cls(Tally.of_worker(port, role), account)
-
-    def to_text(self) -> str:
-        """Return it as text."""
-        return json.dumps([list(map(int, self.tally)), to_text(self.account)])
-
-    @classmethod
-    def from_text(cls, text: str) -> Counted:
-        """Return what ``to_text`` wrote."""
-        tally, account = json.loads(text)
-        return cls(Tally(*tally), from_text(account))
-
-
 def summarize(
     config: TrainConfig,
-    counted: Sequence[Counted],
+    stats: Sequence[Stats],
     *,
     theta: Vector,
     figures: Mapping[str, float],
@@ -93,7 +70,7 @@ def summarize(
 
     Args:
         config: resolved.
-        counted: every rank's, in order.
+        stats: what every rank counted, in order.
         theta: (n,) the final parameters; empty where nothing was computed.
         figures: what the problem says of them.
         records: of the metrics.
@@ -108,46 +85,40 @@ def summarize(
         ProtocolError: if ranks without servers ended with different parameters.
     """
     servers = config.servers or 0
-    if not servers and len({rank.tally.fingerprint for rank in counted}) > 1:
+    if not servers and len({one.fingerprint for one in stats}) > 1:
         raise ProtocolError("the ranks' final parameters differ; they must be equal to the bit")
-    total = Tally.of_all(rank.tally for rank in counted)
-    accounts = [rank.account for rank in counted]
-    seconds = total.microseconds / 1e6
-    if not total.clock and not died:
+    total = Stats.merged(stats)
+    total.seconds = round(total.seconds, 6)
+    more = total.figures()
+    counted = {name: more.pop(name) for name in FIELDS if name in more}
+    if not total.steps and not died:
         raise ConfigError(
             "nothing was trained: batches() gave no worker any batch; expected at least one"
         )
     return Summary(
         mode=config.mode or "",
-        workers=len(counted) - servers,
+        workers=len(stats) - servers,
         servers=servers,
-        ranks=len(counted),
+        ranks=len(stats),
         hosts=hosts,
         mpi=library,
         seed=config.seed,
-        epochs=total.epochs,
-        steps=total.clock,
         allreduce=plan.algorithm if plan else None,
         allreduce_why=plan.why if plan else "",
         buckets=plan.buckets if plan else 0,
         overlap=plan.overlap if plan else False,
-        samples=total.samples,
-        seconds=seconds,
-        samples_per_second=total.samples / seconds if seconds else 0.0,
+        samples_per_second=total.samples / total.seconds if total.seconds else 0.0,
         train_loss=records[-1].loss if records else None,
         test_loss=figures.get("loss"),
         test_accuracy=figures.get("accuracy"),
         parameters=parameters,
         parameters_sha256=parameters_sha256(theta) if theta.size else "",
-        updates=total.updates,
-        dropped=total.dropped,
-        staleness=staleness_of(accounts),
-        skew_max=total.skew_max,
-        skew=skew_of(accounts),
-        waiting=waiting_of(accounts),
-        clock_spread_max=total.clock_spread_max,
-        bytes_sent=total.bytes_sent,
-        bytes_received=total.bytes_received,
+        staleness=Staleness.of_shards(stats),
+        skew_max=max(total.skew, default=0),
+        skew=Counts.of(total.skew.items()),
+        waiting=tuple(Waiting.of(one) for one in stats if one.worker >= 0),
+        **counted,
+        more=more,
     )
 
 

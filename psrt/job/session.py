@@ -23,13 +23,14 @@ from psrt.history.replay import Script, Sequencer
 from psrt.job.build import server_role, worker_role
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.recording import Recording
-from psrt.job.result import Counted, Run, Say, keep, say_plan, silent, summarize, table_of
+from psrt.job.result import Run, Say, keep, say_plan, silent, summarize, table_of
 from psrt.job.setup import Setup, set_up
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import checked_figures
 from psrt.runtime.server import Server
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
+from psrt.stats import Stats
 from psrt.transport.port import Port, Vector
 
 
@@ -86,7 +87,7 @@ class _Session:
             for sequencer in self._sequencers:
                 sequencer.finish()
             recording.end(roles)
-        result = self._conclude(ports, roles, recording, plan)
+        result = self._conclude(roles, recording, plan)
         launcher.close()
         self._judge(result)
         return result
@@ -134,20 +135,18 @@ class _Session:
 
     def _conclude(
         self,
-        ports: Mapping[int, Port],
         roles: Roles,
         recording: Recording,
         plan: ReducePlan | None,
     ) -> Run | None:
         """Bring what all ranks counted, and θ, to the first process, which makes the result."""
         launcher = self._launcher
-        mine = [Counted.of(ports[rank], roles[rank]) for rank in sorted(roles)]
-        counted = launcher.gather(mine)
+        stats = launcher.gather([roles[rank].stats for rank in sorted(roles)])
         theta = launcher.theta(roles)
         result: Run | None = None
         with launcher.concluding():
-            if counted is not None and theta is not None:
-                result = self._result(counted, theta, recording, plan)
+            if stats is not None and theta is not None:
+                result = self._result(stats, theta, recording, plan)
                 self._publish(result, recording)
             elif recording.failed:
                 raise recording.failed[0]
@@ -155,7 +154,7 @@ class _Session:
 
     def _result(
         self,
-        counted: Sequence[Counted],
+        stats: Sequence[Stats],
         theta: Vector,
         recording: Recording,
         plan: ReducePlan | None,
@@ -166,7 +165,7 @@ class _Session:
         assert recorder is not None
         summary = summarize(
             setup.config,
-            counted,
+            stats,
             theta=theta,
             figures=checked_figures(setup.problem.evaluate(theta)),
             records=recorder.records,

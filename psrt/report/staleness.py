@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from psrt.stats import Stats
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -49,12 +51,10 @@ class Gap:
     count: int
 
     @classmethod
-    def of(cls, parts: Iterable[Sequence[float]]) -> Gap:
-        """Join (count, sum, maximum) triples."""
-        rows = [tuple(part) for part in parts]
-        count = sum(int(row[0]) for row in rows)
-        mean = sum(row[1] for row in rows) / count if count else 0.0
-        return cls(mean, max((row[2] for row in rows), default=0.0), count)
+    def of(cls, gaps: tuple[int, float, float]) -> Gap:
+        """Return the statistics of what ``Stats.gaps`` keeps."""
+        count, whole, largest = gaps
+        return cls(whole / count if count else 0.0, largest, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,26 @@ class Staleness:
         return cls(mean, counts.size - 1, tuple(int(count) for count in counts))
 
     @classmethod
+    def of_shards(cls, ranks: Iterable[Stats]) -> Staleness:
+        """Join what the servers counted, in the order of the shards."""
+        shards = [stats for stats in ranks if stats.shard >= 0]
+        if not shards:
+            return cls.of(())
+        both = Stats.merged(shards)
+        total = cls.of(both.histogram)
+        return cls(
+            total.mean,
+            total.max,
+            total.histogram,
+            tuple(Counts.of(found.items()) for found in both.staleness),
+            tuple(
+                Counts.of(pair for found in shard.staleness for pair in found.items())
+                for shard in shards
+            ),
+            Gap.of(both.gaps),
+        )
+
+    @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Staleness:
         """Return what JSON made of it."""
         return cls(
@@ -123,6 +143,22 @@ class Waiting:
     for_reduce: float
     #: Seconds of ``for_workers`` by the worker whose push let the answer go.
     whom: dict[int, float]
+
+    @classmethod
+    def of(cls, stats: Stats) -> Waiting:
+        """Return a worker's, whose waiting may not be all of its time."""
+        waited = stats.waited
+        seconds = sum(waited.values())
+        return cls(
+            stats.worker,
+            seconds,
+            min(1.0, seconds / stats.seconds) if stats.seconds > 0 else 0.0,
+            waited["workers"],
+            waited["server"],
+            waited["messages"],
+            waited["reduce"],
+            dict(sorted(stats.waited_for.items())),
+        )
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Waiting:

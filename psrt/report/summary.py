@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.report.staleness import Counts, Staleness, Waiting
 from psrt.report.strict_json import dumps
+from psrt.stats import Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,13 @@ class Summary:
     bytes_sent: int
     #: Bytes that all ranks took from the transport.
     bytes_received: int
+    #: Figures of ``psrt.stats`` that have no field here: in the JSON text they are fields, too.
+    more: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the JSON text, one field a line, with a line feed at the end."""
-        return dumps(dataclasses.asdict(self), indent=2) + "\n"
+        values = dataclasses.asdict(self)
+        return dumps(values | values.pop("more"), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Summary:
@@ -97,14 +102,19 @@ class Summary:
                 "skew": Counts.from_values(values["skew"]),
                 "waiting": tuple(map(Waiting.from_values, values["waiting"])),
             }
-            known = {field.name: values[field.name] for field in dataclasses.fields(cls)} | nested
+            known = {name: values[name] for name in FIELDS} | nested
+            more = {name: values[name] for name in Stats().figures() if name in values}
         except json.JSONDecodeError as error:
             raise ConfigError(f"summary is not JSON: {error}") from error
         except KeyError as error:
             raise ConfigError(f"summary lacks {error}") from error
         except (TypeError, ValueError, AttributeError) as error:
             raise ConfigError("summary is not an object of fields") from error
-        return cls(**known)
+        return cls(**known, more={name: more[name] for name in more if name not in known})
+
+
+#: What every summary has.
+FIELDS = tuple(field.name for field in dataclasses.fields(Summary) if field.name != "more")
 
 
 def parameters_sha256(theta: np.ndarray) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 
 from psrt.transport.port import Vector
@@ -19,3 +20,9 @@ def checksum(vector: Vector) -> int:
     False
     """
     return (zlib.crc32(vector.data) << 31) ^ zlib.adler32(vector.data)
+
+
+def fingerprint(vector: Vector) -> int:
+    """Return 63 bits of the SHA-256 of the vector's bytes, for the one look at the end."""
+    digest = hashlib.sha256(vector.data).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

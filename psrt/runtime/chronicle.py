@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from psrt.history import EventLog, Kind
 from psrt.history.events import LATE, LOST, PRESENT
 from psrt.messages import Leave, Push
-from psrt.runtime.books import Books
+from psrt.runtime.shard import Note
 from psrt.sync import Serve
 
 # As plain numbers: looking up the member of an enumeration takes as long as writing the event.
@@ -51,13 +51,19 @@ class ShardChronicle:
         self._add(_SAVE, now, push.worker, push.clock, push.version, self._shard)
 
     def applied(
-        self, pushes: Sequence[Push], books: Books, lr: float, began: float, now: float
+        self,
+        pushes: Sequence[Push],
+        notes: Sequence[Note],
+        version: int,
+        lr: float,
+        began: float,
+        now: float,
     ) -> None:
-        """An update was made, after which ``books.version`` is that of its result."""
-        version, seconds = books.version, now - began
+        """An update was made, and ``version`` is that of its result."""
+        seconds = now - began
         if not pushes:
             self._add(_APPLY, now, -1, -1, version, self._shard, seconds=seconds)
-        for push, note in zip(pushes, books.notes, strict=True):
+        for push, note in zip(pushes, notes, strict=True):
             self._add(
                 _APPLY, now, push.worker, push.clock, version, self._shard, push.samples,
                 push.progress, version - 1 - push.version, lr * note.factor,

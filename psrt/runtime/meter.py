@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from psrt.messages import Report
 from psrt.runtime.strategies.base import Outcome, Waiting
+from psrt.stats import Stats
 from psrt.transport.port import Port
 
 
@@ -28,16 +29,10 @@ class Meter:
         self._bytes = (port.bytes_sent, port.bytes_received)
         #: Clock of the newest report.
         self.reported_step = 0
-        #: Samples over the whole run.
-        self.samples = 0
         #: Steps over the whole run; fewer than the clock says where backups overtook it.
         self.steps = 0
-        #: Reads by skew, the difference of the shards' versions in them.
-        self.skews: dict[int, int] = {}
-        #: Seconds of waiting, by cause as in ``Waiting``.
-        self.waited = dict.fromkeys(Waiting._fields[:4], 0.0)
-        #: Of those for other workers, by the worker that was waited for.
-        self.whom: dict[int, float] = {}
+        #: What was counted over the whole run.
+        self.stats = Stats(worker=worker, waited=dict.fromkeys(Waiting._fields[:4], 0.0))
         self._clear()
 
     def begin(self) -> None:
@@ -53,11 +48,6 @@ class Meter:
         self._gap_sum, self._gap_count = 0.0, 0
 
     @property
-    def skew_max(self) -> int:
-        """Largest skew of a read."""
-        return max(self.skews, default=0)
-
-    @property
     def seconds(self) -> float:
         """Time since the start."""
         return self._port.now() - self._start
@@ -68,14 +58,14 @@ class Meter:
         if samples:
             self._loss_sum += loss * samples
             self._samples += samples
-            self.samples += samples
+            self.stats.samples += samples
         if outcome.staleness_count:
             staleness = self._staleness
             staleness[0] += outcome.staleness_sum
             staleness[1] += outcome.staleness_count
             staleness[2] = max(staleness[2], outcome.staleness_max)
-            skew = outcome.skew
-            self.skews[skew] = self.skews.get(skew, 0) + 1
+            skew, skews = outcome.skew, self.stats.skew
+            skews[skew] = skews.get(skew, 0) + 1
             if skew > self._skew_max:
                 self._skew_max = skew
             if outcome.gap_count:
@@ -85,7 +75,8 @@ class Meter:
             self._wait(outcome.waiting)
 
     def _wait(self, waiting: Waiting) -> None:
-        waited = self.waited
+        stats = self.stats
+        waited = stats.waited
         workers, server, messages, reduce, whom = waiting
         waited["workers"] += workers
         waited["server"] += server
@@ -93,7 +84,7 @@ class Meter:
         waited["reduce"] += reduce
         self._waited += workers + server + messages + reduce
         if whom >= 0:
-            self.whom[whom] = self.whom.get(whom, 0.0) + workers
+            stats.waited_for[whom] = stats.waited_for.get(whom, 0.0) + workers
 
     def due(self, clock: int) -> bool:
         """Tell whether a logged step has been reached since the last report."""

@@ -10,6 +10,7 @@ from psrt.optim import BLOCK
 from psrt.runtime.chronicle import ShardChronicle
 from psrt.runtime.leases import Leases
 from psrt.runtime.shard import Shard
+from psrt.stats import Stats
 from psrt.sync import Apply, Decision, Keep, Policy, Serve
 from psrt.transport.port import Port
 
@@ -53,12 +54,18 @@ class Server:
         self._taken = [0.0] * len(self._ranks)
         #: Whose message is being handled.
         self._cause = -1
-        #: How far ahead of the slowest a worker was at most, in steps, when its push came in.
-        self.clock_spread_max = 0
         self._slowest = 0
         #: Whether a version takes long enough to make to be read meanwhile.
         self._streams = shard.theta.size > BLOCK
         port.whom = self._whom
+
+    @property
+    def stats(self) -> Stats:
+        """What this rank counted, once its role is over."""
+        port, stats = self._port, self.shard.stats
+        stats.shard, stats.updates = self._index, self.shard.version
+        stats.bytes_sent, stats.bytes_received = port.bytes_sent, port.bytes_received
+        return stats
 
     async def run(self) -> Shard:
         """Serve until every worker has left; return the shard as it then is."""
@@ -112,7 +119,7 @@ class Server:
         if not streams:
             shard.apply(pushes, buffer)
         if self._chronicle is not None:
-            self._chronicle.applied(pushes, shard, shard.lr, began, port.now())
+            self._chronicle.applied(pushes, shard.notes, shard.version, shard.lr, began, port.now())
         for serve in serves:
             if serve.worker in told:
                 self._note_read(serve, port.now())
@@ -134,16 +141,17 @@ class Server:
             self._chronicle.kept(push, self._port.now())
 
     def _drop(self, push: Push, cause: Message) -> None:
-        self.shard.drop()
+        self.shard.stats.dropped += 1
         if self._chronicle is not None:
             late = type(cause) is Push
             self._chronicle.dropped(push, self.shard.version, self._port.now(), late=late)
 
     def _note_spread(self, finished: int) -> None:
         """Count how far ahead of the slowest a worker is that has finished so many steps."""
-        if finished - self._slowest > self.clock_spread_max and self._policy.live:
+        stats = self.shard.stats
+        if finished - self._slowest > stats.clock_spread_max and self._policy.live:
             self._slowest = self._policy.slowest
-            self.clock_spread_max = max(self.clock_spread_max, finished - self._slowest)
+            stats.clock_spread_max = max(stats.clock_spread_max, finished - self._slowest)
 
     def _serve(self, serve: Serve) -> None:
         """Answer a worker with the newest version."""

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from psrt.messages import Push
 from psrt.optim import StalenessRate, clip_factor
-from psrt.runtime.books import Books, Note
 from psrt.runtime.gap import GapMeter
 from psrt.runtime.updater import Contribution, Updater
+from psrt.stats import Stats
 from psrt.transport.port import Vector
+
+
+class Note(NamedTuple):
+    """What became of one push in an update."""
+
+    #: r(τ), the scalar staleness factor.
+    factor: float
+    #: ‖θ_now − θ_read‖/√n; −1 where it was not measured.
+    gap: float
+
 
 _PLAIN = Note(1.0, -1.0)
 
 
-class Shard(Books):
-    """The numbers of a server. It computes what the policy decided, and counts.
+class Shard:
+    """The numbers of a server: it computes what the policy decided.
 
     A version is a buffer. An update may write over the newest version only if nobody reads it any
     more; otherwise the next version goes into a free buffer, so no reader sees a torn vector.
@@ -49,7 +60,14 @@ class Shard(Books):
             clip_norm: longest gradient of a worker, l2; None does not clip.
             gaps: whether parameters may have moved between read and update, which is then measured.
         """
-        super().__init__(workers)
+        #: Updates applied.
+        self.version = 0
+        #: What became of each push of the newest update, in the order of their summation.
+        self.notes: list[Note] = []
+        #: Gaps of pushes that have not been answered, by worker.
+        self.fresh_gaps: dict[int, float] = {}
+        #: What was counted.
+        self.stats = Stats(staleness=[{} for _ in range(workers)])
         self.buffers = buffers
         self._updater = updater
         self._payload = payload
@@ -115,6 +133,14 @@ class Shard(Books):
             self._combine(pushes, buffer, ready)
         self.count(pushes)
 
+    def count(self, pushes: Sequence[Push]) -> None:
+        """Count an update that these pushes made: the next version."""
+        version, by_worker = self.version, self.stats.staleness
+        for push in pushes:
+            found, staleness = by_worker[push.worker], version - push.version
+            found[staleness] = found.get(staleness, 0) + 1
+        self.version = version + 1
+
     def _combine(
         self, pushes: Sequence[Push], buffer: int, ready: Callable[[int], None] | None
     ) -> None:
@@ -176,7 +202,9 @@ class Shard(Books):
         if self._gap is not None:
             gap = self._gap.measure(push.worker, push.version, self.theta)
             if gap >= 0.0:
-                self.count_gap(push.worker, gap)
+                count, total, largest = self.stats.gaps
+                self.stats.gaps = count + 1, total + gap, max(largest, gap)
+                self.fresh_gaps[push.worker] = gap
         factor = 1.0 if self._rate is None else self._rate.scale(self.version - push.version)
         return Note(factor, gap)
 

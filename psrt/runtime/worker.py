@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from psrt.errors import DivergedError
+from psrt.runtime.checksum import fingerprint
 from psrt.runtime.delays import Delays
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem
@@ -22,6 +23,7 @@ from psrt.runtime.problem_rules import (
     sample_counter,
 )
 from psrt.runtime.strategies.base import Step, Strategy
+from psrt.stats import Stats
 from psrt.transport.port import EXTRA, Port
 
 
@@ -109,6 +111,16 @@ class Worker:
         self.seconds = self.meter.seconds
         await self._report(epoch_end=True, last=True)
         return self.meter
+
+    @property
+    def stats(self) -> Stats:
+        """What this rank counted, once its role is over."""
+        port, stats = self._port, self.meter.stats
+        stats.steps, stats.epochs, stats.seconds = self.clock, self.epoch, self.seconds
+        stats.bytes_sent, stats.bytes_received = port.bytes_sent, port.bytes_received
+        if not port.wiring.servers:
+            stats.updates, stats.fingerprint = self.strategy.updates, fingerprint(port.theta)
+        return stats
 
     def _finished(self, progress: float) -> bool:
         return progress >= self._length.epochs or self.clock >= self._length.steps

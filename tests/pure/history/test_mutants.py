@@ -10,9 +10,8 @@ import pytest
 from psrt.errors import TransportError
 from psrt.history.check import check
 from psrt.optim.staleness import Exponential, Inverse, MeanInverse, Power
-from psrt.runtime.books import Note
 from psrt.runtime.server import Server
-from psrt.runtime.shard import Shard
+from psrt.runtime.shard import Note, Shard
 from psrt.runtime.strategies.local_sgd import LocalSGD
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.rounds import Rounds

@@ -61,7 +61,12 @@ def test_it_reports_what_happened_since(port):
         0,
     )
     assert math.isnan(last.loss)
-    assert (meter.samples, meter.steps, meter.skew_max, meter.seconds) == (16, 2, 3, 2.5)
+    assert (meter.stats.samples, meter.steps, max(meter.stats.skew), meter.seconds) == (
+        16,
+        2,
+        3,
+        2.5,
+    )
     assert last.last
 
 
@@ -69,7 +74,7 @@ def test_an_empty_step_counts_as_a_step_only(port):
     meter = Meter(port, 0)
     meter.add(0.0, 0, Outcome(1))
     meter.report(0, 1, {})
-    assert (meter.steps, meter.samples, port.reports[0].samples) == (1, 0, 0)
+    assert (meter.steps, meter.stats.samples, port.reports[0].samples) == (1, 0, 0)
     assert math.isnan(port.reports[0].loss)
 
 

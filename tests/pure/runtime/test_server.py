@@ -85,7 +85,7 @@ def test_a_push_is_answered_with_the_version_it_made_and_the_staleness_it_met():
         (1, Params(0, 4, 3, 1)),
     ]
     assert server.shard.theta.tolist() == [-4.0, -4.0]
-    assert server.shard.histogram == [2, 1, 1]
+    assert server.shard.stats.histogram == [2, 1, 1]
 
 
 def test_an_answer_that_waits_at_the_gate_keeps_its_staleness():
@@ -122,7 +122,7 @@ def test_a_worker_that_pushes_has_read_whatever_the_port_says():
 
 def test_a_drop_is_counted_and_answered():
     server, port = serve("async", push(0, 0, 0), push(1, 0, 0), *LEAVES, late=0)
-    assert (server.shard.dropped, server.shard.version, len(port.sent)) == (1, 1, 2)
+    assert (server.shard.stats.dropped, server.shard.version, len(port.sent)) == (1, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_drop_is_counted_and_answered():
     ],
 )
 def test_how_far_the_first_was_ahead_of_the_last(mode, script, spread):
-    assert serve(mode, *script, *LEAVES)[0].clock_spread_max == spread
+    assert serve(mode, *script, *LEAVES)[0].shard.stats.clock_spread_max == spread
 
 
 def test_anything_but_a_push_or_a_leave_is_refused():

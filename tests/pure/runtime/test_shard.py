@@ -103,7 +103,7 @@ def test_rates_look_at_each_gradients_own_staleness():
         case.apply(push(0))
     case.shard.keep(push(1, version=0))  # 4 versions ago
     assert case.apply(push(1, version=0), push(2, version=2)) == pytest.approx((2 / 4 + 4 / 2) / 2)
-    assert case.shard.histogram == [1, 1, 2, 1, 1]
+    assert case.shard.stats.histogram == [1, 1, 2, 1, 1]
 
 
 def test_an_elementwise_rate_gets_what_the_worker_read():
@@ -154,11 +154,9 @@ def test_staleness_is_counted_without_a_limit():
     case.shard.version = 40
     for version in (40, 38, 40, 0):
         case.apply(push(0, version=version))
-    assert {i: n for i, n in enumerate(case.shard.histogram) if n} == {0: 1, 2: 1, 3: 1, 43: 1}
-
-
-def test_the_dropped_are_counted():
-    case = Case()
-    case.shard.drop()
-    case.shard.drop()
-    assert case.shard.dropped == 2
+    assert {i: n for i, n in enumerate(case.shard.stats.histogram) if n} == {
+        0: 1,
+        2: 1,
+        3: 1,
+        43: 1,
+    }

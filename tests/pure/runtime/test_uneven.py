@@ -208,7 +208,9 @@ def test_updates_are_made_of_the_gradients_they_are_decided_on(
             np.testing.assert_allclose(span, expected, rtol=1e-4, atol=1e-5)
             at += span.size
             used = [(p.worker, p.clock) for pushes in updates for p in pushes if p.samples]
-            assert len(used) == len(set(used)) == len(problem.gradients) - server.shard.dropped
+            assert (
+                len(used) == len(set(used)) == len(problem.gradients) - server.shard.stats.dropped
+            )
         if "backup" not in mode:
             check_counts(run, problem)
 
@@ -241,5 +243,5 @@ def listen(monkeypatch):
 def check_counts(run, problem):
     """Check that nobody's samples were left out or seen twice."""
     for worker, meter in enumerate(run.meters):
-        assert meter.samples == sum(map(len, problem.of(worker)))
+        assert meter.stats.samples == sum(map(len, problem.of(worker)))
         assert meter.steps == run.workers[worker].clock == len(problem.of(worker))

@@ -145,14 +145,14 @@ class TestSteps:
         worker, scheme, _ = work(problem, epochs=1)
         assert problem.seen == []
         assert [step.samples for step in scheme.steps] == [0] * 4
-        assert (worker.meter.samples, worker.meter.steps) == (0, 4)
+        assert (worker.meter.stats.samples, worker.meter.steps) == (0, 4)
 
     def test_batches_that_others_have_gone_past_are_left_out(self):
         problem = Batches()
         worker, scheme, _ = work(problem, scheme=Scheme({1: 4, 5: 7}), epochs=2)
         assert problem.seen == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 3)]
         assert [step.clock for step in scheme.steps] == [0, 1, 4, 5, 7]
-        assert (worker.clock, worker.meter.steps, worker.meter.samples) == (8, 5, 10)
+        assert (worker.clock, worker.meter.steps, worker.meter.stats.samples) == (8, 5, 10)
 
     def test_being_carried_to_the_end_ends(self):
         worker, scheme, _ = work(Batches(), scheme=Scheme({1: 8}), epochs=2)

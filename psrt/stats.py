@@ -1,0 +1,170 @@
+"""What is counted in a run: each figure declared once, with its unit and how it merges.
+
+A rank counts into its own ``Stats``. At the end they travel to rank 0 as text and merge there;
+``summary.json`` is made of the result, and a figure that no field of the summary knows is written
+under its own name. So a new counter is a line here and a line where it is counted. Pure.
+"""
+
+# ruff: noqa: RUF009 - the calls in the dataclass make its fields
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+#: Values of one figure on two ranks → what they come to together.
+Merge = Callable[[Any, Any], Any]
+
+#: Number → how often it occurred, or how much of it there was.
+Histogram = dict[int, int]
+
+
+def _largest(ours: Any, theirs: Any) -> Any:
+    return max(ours, theirs)
+
+
+def _total(ours: Any, theirs: Any) -> Any:
+    return ours + theirs
+
+
+def _by_key(ours: dict[Any, Any], theirs: dict[Any, Any]) -> dict[Any, Any]:
+    """Add up what is under the same key."""
+    merged = dict(ours)
+    for key, value in theirs.items():
+        merged[key] = merged.get(key, 0) + value
+    return merged
+
+
+def _each_by_key(ours: list[Histogram], theirs: list[Histogram]) -> list[Histogram]:
+    none: Histogram = {}
+    return [_by_key(a, b) for a, b in zip_longest(ours, theirs, fillvalue=none)]
+
+
+def _moments(
+    ours: tuple[int, float, float], theirs: tuple[int, float, float]
+) -> tuple[int, float, float]:
+    return ours[0] + theirs[0], ours[1] + theirs[1], max(ours[2], theirs[2])
+
+
+def _own(ours: Any, theirs: Any) -> Any:
+    """Keep what only one rank by itself has a meaning of."""
+    return ours
+
+
+def _figure(merge: Merge, start: Any, *, unit: str = "", is_figure: bool = True) -> Any:
+    metadata = {"merge": merge, "unit": unit, "is_figure": is_figure}
+    if callable(start):
+        return field(default_factory=start, metadata=metadata)
+    return field(default=start, metadata=metadata)
+
+
+def total(unit: str, start: float = 0) -> Any:
+    """Declare a number that adds up over ranks."""
+    return _figure(_total, start, unit=unit)
+
+
+def largest(unit: str, start: float = 0) -> Any:
+    """Declare a number of which the largest one of all ranks counts."""
+    return _figure(_largest, start, unit=unit)
+
+
+def parts(merge: Merge, start: Any, unit: str = "") -> Any:
+    """Declare what the summary has a form of its own for."""
+    return _figure(merge, start, unit=unit, is_figure=False)
+
+
+@dataclass(slots=True)
+class Stats:
+    """What one rank counted in a run, or all of them together."""
+
+    #: Number of the worker, −1 for a server.
+    worker: int = parts(_own, -1)
+    #: Number of the shard, −1 for a worker.
+    shard: int = parts(_own, -1)
+    #: Training samples.
+    samples: int = total("samples")
+    #: Gradient steps finished, by the worker's clock.
+    steps: int = largest("steps")
+    #: Epochs finished.
+    epochs: int = largest("epochs")
+    #: Time from a worker's first step to its last.
+    seconds: float = largest("seconds", 0.0)
+    #: Updates of a shard, or of the parameters that all ranks share.
+    updates: int = largest("updates")
+    #: Gradients that came but were not applied.
+    dropped: int = total("pushes")
+    #: Largest distance of two workers' clocks.
+    clock_spread_max: int = largest("steps")
+    #: Bytes handed to the transport.
+    bytes_sent: int = total("bytes")
+    #: Bytes taken from the transport.
+    bytes_received: int = total("bytes")
+    #: Reads by skew, the difference of the shards' versions in them.
+    skew: Histogram = parts(_by_key, dict, "reads")
+    #: By worker: applied pushes by staleness τ.
+    staleness: list[Histogram] = parts(_each_by_key, list, "pushes")
+    #: Gaps ‖θ_now − θ_read‖/√n that were measured: how many, their sum, the largest.
+    gaps: tuple[int, float, float] = parts(_moments, (0, 0.0, 0.0))
+    #: Time that a worker waited, by what for.
+    waited: dict[str, float] = parts(_by_key, dict, "seconds")
+    #: Time that a worker waited for other workers, by worker.
+    waited_for: dict[int, float] = parts(_by_key, dict, "seconds")
+    #: Of the parameters at the end where every rank has all of them; 0 elsewhere.
+    fingerprint: int = parts(_own, 0)
+
+    @property
+    def histogram(self) -> list[int]:
+        """How many applied pushes had staleness τ, at index τ, all workers together."""
+        counts: Histogram = {}
+        for found in self.staleness:
+            counts = _by_key(counts, found)
+        return [counts.get(tau, 0) for tau in range(1 + max(counts, default=-1))]
+
+    @classmethod
+    def merged(cls, stats: Iterable[Stats]) -> Stats:
+        """Return what all ranks counted, in the order of the ranks.
+
+        >>> both = Stats.merged([Stats(samples=2, steps=3), Stats(samples=5, steps=1)])
+        >>> both.samples, both.steps
+        (7, 3)
+        """
+        everything = cls()
+        for one in stats:
+            for figure in dataclasses.fields(cls):
+                ours, theirs = getattr(everything, figure.name), getattr(one, figure.name)
+                setattr(everything, figure.name, figure.metadata["merge"](ours, theirs))
+        return everything
+
+    def figures(self) -> dict[str, Any]:
+        """Return the plain numbers by name: those that the summary shows as they are."""
+        return {
+            figure.name: getattr(self, figure.name)
+            for figure in dataclasses.fields(self)
+            if figure.metadata["is_figure"]
+        }
+
+    def to_text(self) -> str:
+        """Return a line of JSON, which knows no numbers as keys."""
+        return json.dumps(
+            {figure.name: _plain(getattr(self, figure.name)) for figure in dataclasses.fields(self)}
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Stats:
+        """Return what ``to_text`` wrote."""
+        values = json.loads(text, object_hook=_rebuilt)
+        return cls(**(values | {"gaps": tuple(values["gaps"])}))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {"pairs": [[key, item] for key, item in value.items()]}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _rebuilt(found: dict[str, Any]) -> dict[Any, Any]:
+    return dict(found["pairs"]) if found.keys() == {"pairs"} else found

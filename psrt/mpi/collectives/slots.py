@@ -105,15 +105,32 @@ class Barrier:
         #: What this rank published last: the count of its barriers, and the checksum.
         self.word = (self.own[_BARRIERS] >> SHIFT << SHIFT) | checksum
 
-    def arrive(self) -> None:
-        """Say that this rank is here, with all that it wrote before."""
+    def arrive(self) -> bool:
+        """Say that this rank is here, with all that it wrote before; tell whether all others are.
+
+        Raises:
+            OtherCallError: as ``is_complete``.
+        """
+        # Release: whoever sees the count sees what was written before it. On x86 a store never
+        # overtakes an earlier one, so only the compiler could reorder them, and Python has none
+        # that does; elsewhere the fence holds it back.
         if self.fence is not None:
             self.fence()
-        self.word += 1 << SHIFT
-        self.own[_BARRIERS] = self.word
+        self.word = word = self.word + (1 << SHIFT)
+        self.own[_BARRIERS] = word
+        # The flag is read after the count is stored, and a sleeper raises its flag before it looks
+        # at the count once more. Even x86 lets this load overtake that store, so both may miss
+        # each other; the sleeper's own bound, a millisecond, ends that.
         for asleep, wake in self.wakers:
             if asleep[0]:
                 wake()
+        for others in self.others:
+            if others[_BARRIERS] != word:
+                return self.is_complete()  # somebody is late, ahead, or in another call
+        # Acquire: what the others wrote is read only after their counts.
+        if self.fence is not None:
+            self.fence()
+        return True
 
     def is_complete(self) -> bool:
         """Tell whether all others have come, too.
@@ -124,12 +141,16 @@ class Barrier:
         word = self.word
         for others in self.others:
             theirs = others[_BARRIERS]
-            # One barrier ahead: it has seen this rank at this one, and agreed.
             if theirs != word:
+                # The same count with another checksum: it has come for another call. The count is
+                # compared whole, with the checksum in the same 8 bytes, so it is never half old.
                 if theirs >> SHIFT == word >> SHIFT:
                     raise OtherCallError("the ranks of this host are in different calls")
+                # Greater is one barrier ahead, never two: it has seen this rank at this one, and
+                # agreed, and waits at the next.
                 if theirs < word:
                     return False
+        # Acquire: what the others wrote is read only after their counts.
         if self.fence is not None:
             self.fence()
         return True

@@ -49,13 +49,11 @@ class Copy(Plan):
     def run(self) -> Run:
         """Carry it out."""
         barrier = self._context.barrier
-        barrier.arrive()
-        if not barrier.is_complete():
+        if not barrier.arrive():
             yield barrier.is_complete
         for into, given in self._copies:
             np.copyto(into, given)
-        barrier.arrive()
-        if not barrier.is_complete():
+        if not barrier.arrive():
             yield barrier.is_complete
 
     def whom(self) -> str:

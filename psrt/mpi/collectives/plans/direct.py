@@ -121,7 +121,8 @@ class Direct(Plan):
         """
         self._context = context
         self._barrier = context.barrier
-        self._operation = operation
+        # Looked up once: an operation finds its functions anew each time it is asked.
+        self._fold_two, self._finish = operation.ufunc, operation.finish
         self._size = size
         self._between = between
         self._several_hosts = hosts > 1
@@ -151,8 +152,7 @@ class Direct(Plan):
     def run(self) -> Run:
         """Carry it out."""
         barrier = self._barrier
-        barrier.arrive()
-        if not barrier.is_complete():
+        if not barrier.arrive():
             yield barrier.is_complete
         gate = self._sink.gate
         if self._several_hosts:
@@ -164,25 +164,22 @@ class Direct(Plan):
             if gate is not None and not gate():
                 yield gate
             self._fold(give=True)
-        barrier.arrive()
-        if not barrier.is_complete():
+        if not barrier.arrive():
             yield barrier.is_complete
 
     def _run_between(self) -> Run:
         barrier = self._barrier
         self._fold(give=False)
-        barrier.arrive()
-        if not barrier.is_complete():
+        if not barrier.arrive():
             yield barrier.is_complete
         if self._between is not None:
             yield from self._between.run()
-        barrier.arrive()
-        if not barrier.is_complete():
+        if not barrier.arrive():
             yield barrier.is_complete
 
     def _give(self) -> None:
         """Hand out the sums of all hosts, which stand in the first buffer."""
-        finish, give = self._operation.finish, self._sink.write
+        finish, give = self._finish, self._sink.write
         room = self._sink.room
         for span, _, out in self._blocks:
             folded = out
@@ -194,7 +191,7 @@ class Direct(Plan):
 
     def _fold(self, *, give: bool) -> None:
         """Fold every block of this rank's slice, and hand it out at once if nobody else adds."""
-        fold, finish = self._operation.ufunc, self._operation.finish
+        fold, finish = self._fold_two, self._finish
         hand_out, size = self._sink.write, self._size
         for span, parts, out in self._blocks:
             if len(parts) == 1:

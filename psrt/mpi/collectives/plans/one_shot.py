@@ -61,8 +61,7 @@ class OneShot(Plan):
         """Carry it out."""
         barrier = self._barrier
         self._turns[((barrier.word >> SHIFT) + 1) % STAGES][0][:] = self._bytes
-        barrier.arrive()
-        if not barrier.is_complete():
+        if not barrier.arrive():
             yield barrier.is_complete
         self._fold_all()
 

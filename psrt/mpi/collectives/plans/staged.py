@@ -96,16 +96,14 @@ class Staged(Plan):
         if pieces:
             _carry(pieces[0].show)
         for k, piece in enumerate(pieces):
-            barrier.arrive()
-            if not barrier.is_complete():
+            if not barrier.arrive():
                 yield barrier.is_complete
             if k:
                 _carry(pieces[k - 1].copy)
             self._fold(piece)
             if k + 1 < count:
                 _carry(pieces[k + 1].show)
-        barrier.arrive()
-        if not barrier.is_complete():
+        if not barrier.arrive():
             yield barrier.is_complete
         if pieces:
             _carry(pieces[-1].copy)

@@ -87,6 +87,7 @@ def _select(rows: Sequence[Row], name: Name, fits: Callable[[int], bool]) -> lis
         for row in rows
         if Name(row["algorithm"], row["buffer"], row.get("pattern", BACK_TO_BACK)) == name
         and fits(row["bytes"])
+        and row["over_library"] is not None
     ]
 
 

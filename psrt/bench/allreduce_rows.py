@@ -163,6 +163,8 @@ def as_text(rows: Sequence[Row]) -> str:
         "µs: median [quartiles] of the turns; × MPI.Allreduce: in the same round and pattern",
         "of limit: the share of copyto's speed; between hosts, of that of 2(p − 1)/p exchanges",
     ]
+    if any(row["over_library"] is None and row["busbw"] is not None for row in rows):
+        parts.append("× MPI.Allreduce -: that took seconds at a smaller size, and was left out")
     if any(row["pretended"] for row in rows):
         parts.append("hosts *: ranks of one host, treated as separate hosts with MPI between them")
     if any(row["hosts"] > 1 and row["bytes"] > LARGEST_BETWEEN for row in rows):

@@ -147,8 +147,8 @@ def race(
                     seconds[number][place] = taken
             elif number == 0 and turns:
                 seconds[0][place] = 0.0  # the trial does not count where there are turns
-    flat = track.slowest([taken for row in seconds for taken in row])
-    rows = [flat[i : i + len(order)] for i in range(0, len(flat), len(order))]
+    flat = iter(track.slowest([taken for row in seconds for taken in row]))
+    rows = [[next(flat) for _ in row] for row in seconds]
     return Readings(
         [{key: s for key, s in zip(candidates, row, strict=True) if s > 0} for row in rows]
     )

@@ -152,6 +152,14 @@ def test_allreduce_refuses_a_wrong_sum_on_every_rank(comm, brief, monkeypatch):
 
 
 @pytest.mark.mpi(min_size=2)
+def test_allreduce_leaves_out_at_larger_sizes_what_takes_too_long(comm, brief, monkeypatch):
+    monkeypatch.setattr(allreduce, "_LONG_S", 0.0)
+    places = layouts(here(comm), (2,), (1,))
+    rows = allreduce.measure(comm, places, costs=DEFAULT_COSTS, sizes=(4096, 1024), rounds=1)
+    assert {row["bytes"] for row in rows} == (set() if comm.rank else {1024})
+
+
+@pytest.mark.mpi(min_size=2)
 def test_the_fit_reads_what_the_ranks_at_hand_allow(comm, brief):
     ranks = (2, 3)
     found = read_machine(

@@ -107,6 +107,12 @@ def test_small_calls_are_held_against_the_library_in_the_same_pattern():
     assert every.count("\nMPI.Allreduce ") == 1
 
 
+def test_without_the_library_there_are_no_ratios_and_it_is_said_why():
+    found = list(rows(HOST, {BEST: None, COPIED: None}, [{BEST: 1.0, COPIED: 0.5}]).values())
+    assert [row["over_library"] for row in found] == [None, None]
+    assert "was left out" in as_text(found)
+
+
 def test_who_takes_part():
     host, apart, pairs = (list(names(layout, N)) for layout in (HOST, APART, PAIRS))
     for field in (host, apart, pairs):

@@ -22,7 +22,7 @@ def test_a_thousand_workers_without_numerics(launch):
         "--record", "--out", "big",
     )  # fmt: skip
     assert (done.status, done.stderr) == (0, "")
-    assert "mode       ssp, 8 servers, 1000 workers" in done.stdout
+    assert "mode       ssp, 8 servers, 1,000 workers" in done.stdout
     assert "crashed       worker 9 at 0.02 s" in done.stdout
     simulation = json.loads((launch.folder / "big" / "simulation.json").read_text())
     assert simulation["crashed"] == [9]

@@ -1,7 +1,7 @@
 """A comparison as a picture: times over bytes, and a map of who wins. Needs matplotlib.
 
 Matplotlib is imported when a picture is drawn and not before. Colours are those of Okabe and Ito,
-which the colour-blind tell apart; what is a variant of another is dashed.
+which colour-blind readers can distinguish; what is a variant of another is dashed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _between(low: int, high: int) -> list[int]:
 
 
 def _spread(ranks: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of the ranks, the first and the last among them."""
+    """Return at most ``most`` of the ranks, the first and the last among them."""
     if len(ranks) <= most:
         return list(ranks)
     return [ranks[round(i * (len(ranks) - 1) / (most - 1))] for i in range(most)]
@@ -151,7 +151,7 @@ def _bytes_axis(axes: Axes, low: int, high: int) -> None:
 
 
 def _figure(*, panels: int) -> Figure:
-    """Return a figure with so many axes, at most two in a row."""
+    """Return a figure with ``panels`` axes, at most two in a row."""
     columns, rows = min(panels, 2), (panels + 1) // 2
     figure = blank(10 if columns == 1 else 12.5, 3.9 * rows + 1)
     grid = figure.add_gridspec(rows, columns)

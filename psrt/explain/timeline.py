@@ -49,7 +49,7 @@ class _Bowl:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What happened to whom."""
+    """What happened to each worker."""
 
     #: Resolved.
     config: TrainConfig

@@ -94,7 +94,7 @@ def _axis(seconds: float, width: int) -> str:
 
 
 def _whom(timeline: Timeline, worker: int) -> str:
-    """Return whom a worker waits for most, with its share."""
+    """Return the worker that this one waits for most, with its share."""
     shares = [(timeline.share(worker, WAIT, i), -i) for i in range(timeline.workers)]
     share, whom = max(shares)
     rest = timeline.share(worker, MESSAGE)

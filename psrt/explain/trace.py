@@ -221,7 +221,7 @@ def _start(
 
 
 def _check(trace: ScheduleTrace) -> None:
-    """Raise if a rank ends with anything else than it is owed."""
+    """Check that every rank ends with what it is owed."""
     everyone = (1 << trace.spec.size) - 1
     for rank, debts in enumerate(trace.spec.owed):
         for span, source in debts:

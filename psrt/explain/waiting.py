@@ -1,13 +1,13 @@
 """Who computes and who waits for whom, written down while the real roles run in virtual time.
 
-Nothing here knows what a mode is: `psrt.simulation` trains with the same coroutines that run on a
+Nothing here knows what a mode is: `psrt.job` trains with the same coroutines that run on a
 cluster, and the ports of a `RecordingWorld` write down what passes them.
 
 - A worker *computes* while its port lets computing time pass.
 - Between two of these it *waits*, in a mode with servers from its push until the last answer.
-  A server answers when the policy lets it, on receipt of a push; whose push that was, is whom the
-  worker waited for, from then on when it asked until then when that push was sent. The rest of
-  the time messages were on their way.
+  A server answers a push when the policy lets it. The worker waited for the sender of the push
+  that set the answer off, from its own request until that push was sent; the rest of the time
+  messages were on their way.
 - Without servers everybody waits in a sum for the last one to come to it, and then for messages.
 """
 
@@ -92,7 +92,7 @@ class RecordingPort(VirtualPort):
         return await super().compute(work, *args)
 
     async def pause(self, seconds: float) -> None:
-        """Write down that the step goes on for so long; a straggler's delay is part of it."""
+        """Extend the step by that time; a straggler's delay is part of it."""
         if self._log is not None and self._log.busy:
             self._log.busy[-1] = self._log.busy[-1][0], self.now() + seconds
         await super().pause(seconds)
@@ -155,7 +155,7 @@ def _line(logs: Sequence[Log], worker: int, served: bool) -> list[Stretch]:
 def _cause(
     logs: Sequence[Log], worker: int, step: int, resumed: float, served: bool
 ) -> tuple[int, float]:
-    """Return whom a worker waited for after a step, and when that one was heard from."""
+    """Return the worker that a worker waited for after a step, and until when."""
     if served:
         answers = [a for a in logs[worker].answers if logs[worker].busy[step][1] < a[0] <= resumed]
         return (answers[-1][1], answers[-1][2]) if answers else (worker, 0.0)

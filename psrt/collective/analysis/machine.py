@@ -48,7 +48,7 @@ class NodeCosts:
     byte_s: float
 
     def seconds(self, ranks: int, nbytes: float, cores: int) -> float:
-        """Return the time of a fold among ``ranks`` on a host with so many ``cores``.
+        """Return the time of a fold among ``ranks`` on a host with ``cores`` cores.
 
         One rank has nothing to fold and takes no time.
 

@@ -6,10 +6,10 @@ what bracketing*, as a fingerprint that is the same for a + b and b + a but not 
 a + (b + c). Two such values may be folded only if they are of the same element and share no rank;
 a place that nobody has written holds nothing, and may be neither sent nor folded.
 
-Places that no step tells apart need not be told apart here either. A rank's memory is cut once, at
-every end of a span in its own steps, and a slot between two cuts is defined as a whole or not at
-all. Inside a slot there may still be several *runs*, where what came was cut finer by its sender.
-So a proof costs by the step, and not by the element.
+Places that no step distinguishes need not be distinguished here either. A rank's memory is cut
+once, at every end of a span in its own steps, and a slot between two cuts is defined as a whole or
+not at all. Inside a slot there may still be several *runs*, where what came was cut finer by its
+sender. So a proof costs by the step, and not by the element.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@ r"""The binomial tree that reduce, broadcast, scatter and gather walk. Pure: num
 
 Ranks are renumbered so that the root is number 0: number = (rank − root) mod p. A number's parent
 is the number with its lowest set bit cleared, so the subtree of a number with k trailing zeros
-holds the 2**k numbers that follow it, as far as there are so many, and its children are the
+holds the 2**k numbers that follow it, or those that there are, and its children are the
 numbers that differ from it in one of those zeros. For p = 6:
 
 .. code-block:: text

@@ -21,8 +21,8 @@ from psrt.messages import Message
 from psrt.model import MLP
 from psrt.optim import Schedule, StalenessRate, make_optimizer, make_staleness_rate
 from psrt.partition import ShardPlan
-from psrt.runtime.chronicle import ShardChronicle, WorkerChronicle
 from psrt.runtime.delays import Delays
+from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.meter import Meter
 from psrt.runtime.no_numbers import NoNumbers
 from psrt.runtime.problem import Problem, Supervised, gradient_spans
@@ -177,9 +177,9 @@ def server_role(
         clip_norm=None if mode.averages else config.clip_norm,
         gaps=mode.is_stale and initial.size > 0,
     )
-    chronicle = None if log is None else ShardChronicle(log, port.wiring.shard_of(port.rank) or 0)
+    events = None if log is None else ShardEventRecorder(log, port.wiring.shard_of(port.rank) or 0)
     policy = _policy(config, workers)
-    return Server(port, shard, policy, chronicle=chronicle, receive=receive)
+    return Server(port, shard, policy, events=events, receive=receive)
 
 
 def worker_role(
@@ -212,7 +212,7 @@ def worker_role(
         port,
         problem,
         _strategy(
-            port, config, problem, None if log is None else WorkerChronicle(log, worker), extras
+            port, config, problem, None if log is None else WorkerEventRecorder(log, worker), extras
         ),
         Meter(port, worker, log_every=config.log_every),
         length=Length(
@@ -242,14 +242,14 @@ def _strategy(
     port: Port,
     config: TrainConfig,
     problem: Problem,
-    chronicle: WorkerChronicle | None,
+    events: WorkerEventRecorder | None,
     extras: str | None,
 ) -> Strategy:
     # Of the vectors that are there: none of them is, where nothing is computed.
     n, clip_norm = port.theta.size, config.clip_norm
     mode = config.scheme
     if mode.single:
-        return Serial(port, _updater(config, n), clip_norm=clip_norm, chronicle=chronicle)
+        return Serial(port, _updater(config, n), clip_norm=clip_norm, events=events)
     if mode.sums_gradients:
         return AllReduce(
             port,
@@ -261,13 +261,13 @@ def _strategy(
             bucket_bytes=config.bucket_bytes or 0,
             check_every=config.check_every or 0,
             extras=extras,
-            chronicle=chronicle,
+            events=events,
         )
     if mode.averages:
         local_steps = config.local_steps or 1
         averager: Averager
         if port.wiring.servers:
-            averager = ServerAverager(port, chronicle=chronicle)
+            averager = ServerAverager(port, events=events)
         else:
             full = config.batch_size * local_steps
             outer = _outer_updater(config, n)
@@ -280,13 +280,13 @@ def _strategy(
                 full=full,
                 check_every=config.check_every or 0,
                 extras=extras,
-                chronicle=chronicle,
+                events=events,
             )
         period = AveragingPeriod(local_steps, float(config.post_local_epoch or 0))
         return LocalSGD(
-            port, _updater(config, n), averager, period, clip_norm=clip_norm, chronicle=chronicle
+            port, _updater(config, n), averager, period, clip_norm=clip_norm, events=events
         )
-    return PushPull(port, clip_norm=clip_norm, chronicle=chronicle)
+    return PushPull(port, clip_norm=clip_norm, events=events)
 
 
 def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:

@@ -17,8 +17,8 @@ from psrt.job.provenance import history_header
 from psrt.job.result import Say
 from psrt.job.setup import Setup
 from psrt.report.files import OutputFolder
-from psrt.report.recorder import Recorder
-from psrt.runtime.chronicle import ShardChronicle, WorkerChronicle
+from psrt.report.metrics_writer import MetricsWriter
+from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.server import Server
 from psrt.runtime.strategies.base import ReducePlan
 
@@ -42,7 +42,7 @@ class Recording:
         #: Takes the events of this process; None keeps none.
         self.log: EventLog | None = None
         #: Takes the reports, at the first process.
-        self.recorder: Recorder | None = None
+        self.recorder: MetricsWriter | None = None
         #: Why the history could not be ended.
         self._failed: OutputError | None = None
         config = setup.config
@@ -55,7 +55,7 @@ class Recording:
                 if config.record:
                     self.log = self._opened(origin)
                 if launcher.first:
-                    self.recorder = Recorder(
+                    self.recorder = MetricsWriter(
                         len(setup.wiring.workers),
                         log_every=config.log_every,
                         folder=self.folder,
@@ -117,9 +117,9 @@ class Recording:
             return
         for rank, role in roles.items():
             if isinstance(role, Server):
-                ShardChronicle(log, wiring.servers.index(rank)).saved(role.shard.version, now)
+                ShardEventRecorder(log, wiring.servers.index(rank)).saved(role.shard.version, now)
             elif not wiring.servers and rank == wiring.workers[0]:
-                WorkerChronicle(log, 0).saved(role.strategy.updates, now)
+                WorkerEventRecorder(log, 0).saved(role.strategy.updates, now)
         try:
             log.close()
         except ConfigError as error:  # a full disk; the model may still fit

@@ -1,24 +1,24 @@
 """What a run leaves behind: records, lines on the console, files. Pure of MPI and of time.
 
-Workers send ``Report`` messages; rank 0's ``Journal`` merges them into ``Record``s, which become
-lines of ``metrics.jsonl`` and of the console; the end of a run is a ``Summary``. Whoever compares
-or plots runs reads these files and never a live run, so ``psrt.report.figure``, which needs
-matplotlib, is not imported here.
+Workers send ``Report`` messages; rank 0's ``MetricsAggregator`` merges them into ``Record``s, which
+become lines of ``metrics.jsonl`` and of the console; the end of a run is a ``Summary``. Whoever
+compares or plots runs reads these files and never a live run, so ``psrt.report.figure``, which
+needs matplotlib, is not imported here.
 """
 
 from __future__ import annotations
 
 from psrt.report.console import epoch_line, final_table
 from psrt.report.files import OutputFolder
-from psrt.report.journal import Journal, Record
 from psrt.report.metrics import MetricsFile, read_metrics, seconds_to_accuracy
+from psrt.report.metrics_aggregator import MetricsAggregator, Record
 from psrt.report.staleness import Counts, Gap, Staleness, Waiting
 from psrt.report.summary import Summary, parameters_sha256
 
 __all__ = [
     "Counts",
     "Gap",
-    "Journal",
+    "MetricsAggregator",
     "MetricsFile",
     "OutputFolder",
     "Record",

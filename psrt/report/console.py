@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
-from psrt.report.journal import Record
+from psrt.report.metrics_aggregator import Record
 from psrt.units import plural, size_text
 
 

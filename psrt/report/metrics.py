@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from psrt.errors import ConfigError
-from psrt.report.journal import Record
+from psrt.report.metrics_aggregator import Record
 from psrt.report.strict_json import dumps
 
 

@@ -24,13 +24,13 @@ class Leases:
     def __bool__(self) -> bool:
         return bool(self._of)
 
-    def lend(self, rank: int, buffer: int) -> None:
+    def acquire(self, rank: int, buffer: int) -> None:
         """Note that ``rank`` was sent this buffer."""
-        self.end(rank)
+        self.release(rank)
         self._of[rank] = buffer
         self._readers[buffer][rank] = None
 
-    def end(self, rank: int) -> None:
+    def release(self, rank: int) -> None:
         """Note that ``rank`` has read what it was sent."""
         buffer = self._of.pop(rank, None)
         if buffer is not None:
@@ -49,7 +49,7 @@ class Leases:
             rank = next(iter(readers))
             if self._in_flight(rank):
                 return False
-            self.end(rank)
+            self.release(rank)
         return True
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from psrt.messages import Report
-from psrt.runtime.strategies.base import Outcome, Waiting
+from psrt.runtime.strategies.base import StepResult, WaitBreakdown
 from psrt.stats import Stats
 from psrt.transport.port import Port
 
@@ -32,7 +32,7 @@ class Meter:
         #: Steps over the whole run; fewer than the clock says where backups overtook it.
         self.steps = 0
         #: What was counted over the whole run.
-        self.stats = Stats(worker=worker, waited=dict.fromkeys(Waiting._fields[:4], 0.0))
+        self.stats = Stats(worker=worker, waited=dict.fromkeys(WaitBreakdown._fields[:4], 0.0))
         self._clear()
 
     def begin(self) -> None:
@@ -52,7 +52,7 @@ class Meter:
         """Time since the start."""
         return self._port.now() - self._start
 
-    def add(self, loss: float, samples: int, outcome: Outcome) -> None:
+    def add(self, loss: float, samples: int, outcome: StepResult) -> None:
         """Count one step."""
         self.steps += 1
         if samples:
@@ -74,7 +74,7 @@ class Meter:
         if outcome.waiting is not None:
             self._wait(outcome.waiting)
 
-    def _wait(self, waiting: Waiting) -> None:
+    def _wait(self, waiting: WaitBreakdown) -> None:
         stats = self.stats
         waited = stats.waited
         workers, server, messages, reduce, whom = waiting

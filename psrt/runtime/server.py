@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Message, Params, Push
 from psrt.optim import BLOCK
-from psrt.runtime.chronicle import ShardChronicle
+from psrt.runtime.event_recorder import ShardEventRecorder
 from psrt.runtime.leases import Leases
 from psrt.runtime.shard import Shard
 from psrt.stats import Stats
@@ -28,7 +28,7 @@ class Server:
         shard: Shard,
         policy: Policy,
         *,
-        chronicle: ShardChronicle | None = None,
+        events: ShardEventRecorder | None = None,
         receive: Callable[[], Awaitable[Message]] | None = None,
     ) -> None:
         """Set up.
@@ -37,14 +37,14 @@ class Server:
             port: this rank's end of the transport.
             shard: the numbers.
             policy: decides.
-            chronicle: takes what happens; None keeps no history.
+            events: takes what happens; None keeps no history.
             receive: gives the next message; None asks the port. A replay has an order of its own.
         """
         self._port = port
         #: The numbers.
         self.shard = shard
         self._policy = policy
-        self._chronicle = chronicle
+        self._events = events
         self._receive = receive or port.receive
         self._index = port.wiring.shard_of(port.rank) or 0
         self._ranks = port.wiring.workers
@@ -95,7 +95,7 @@ class Server:
         now = self._port.now()
         if type(message) is Push:
             self._cause = worker = message.worker
-            self._leases.end(self._ranks[worker])  # it has read what it was sent
+            self._leases.release(self._ranks[worker])  # it has read what it was sent
             self._met[worker] = self._policy.staleness(message)
             self._taken[worker] = now
         elif type(message) is Leave:
@@ -103,8 +103,8 @@ class Server:
             self.shard.forget(message.worker)
         else:
             raise ProtocolError(f"server {self._index} was sent {message}, expected a push")
-        if self._chronicle is not None:
-            self._chronicle.taken(message, now)
+        if self._events is not None:
+            self._events.taken(message, now)
 
     async def _apply(self, decisions: Sequence[Decision], pushes: Sequence[Push]) -> bool:
         """Make the next version; return whether those who wait for it were answered, too."""
@@ -112,14 +112,14 @@ class Server:
         if port.apply_s is not None:
             await self._work(sum(1 for push in pushes if push.samples))
         buffer = await self._free_buffer() if self._leases else shard.newest
-        began = 0.0 if self._chronicle is None else port.now()
+        began = 0.0 if self._events is None else port.now()
         streams = self._streams and any(push.samples for push in pushes)
         serves = [d for d in decisions if type(d) is Serve] if streams else []
         told = self._apply_and_announce(pushes, serves, buffer) if streams else set()
         if not streams:
             shard.apply(pushes, buffer)
-        if self._chronicle is not None:
-            self._chronicle.applied(pushes, shard.notes, shard.version, shard.lr, began, port.now())
+        if self._events is not None:
+            self._events.applied(pushes, shard.notes, shard.version, shard.lr, began, port.now())
         for serve in serves:
             if serve.worker in told:
                 self._note_read(serve, port.now())
@@ -137,14 +137,14 @@ class Server:
         if self._port.apply_s is not None:
             await self._work(1)
         self.shard.keep(push)
-        if self._chronicle is not None:
-            self._chronicle.kept(push, self._port.now())
+        if self._events is not None:
+            self._events.kept(push, self._port.now())
 
     def _drop(self, push: Push, cause: Message) -> None:
         self.shard.stats.dropped += 1
-        if self._chronicle is not None:
+        if self._events is not None:
             late = type(cause) is Push
-            self._chronicle.dropped(push, self.shard.version, self._port.now(), late=late)
+            self._events.dropped(push, self.shard.version, self._port.now(), late=late)
 
     def _note_spread(self, finished: int) -> None:
         """Count how far ahead of the slowest a worker is that has finished so many steps."""
@@ -159,12 +159,12 @@ class Server:
         now = self._port.now()
         self._note_read(serve, now)
         self._port.send(rank, self._answer(serve, shard.version, now), shard.newest)
-        self._leases.lend(rank, shard.newest)
+        self._leases.acquire(rank, shard.newest)
 
     def _note_read(self, serve: Serve, now: float) -> None:
         self.shard.read_by(serve.worker)
-        if self._chronicle is not None:
-            self._chronicle.served(serve, self.shard.version, now)
+        if self._events is not None:
+            self._events.served(serve, self.shard.version, now)
 
     def _answer(self, serve: Serve, version: int, now: float) -> Params:
         """Return the message that takes ``version`` to a worker now."""
@@ -196,7 +196,7 @@ class Server:
             advance = self._port.announce(rank, answer, buffer)
             if advance is not None:
                 announced[serve.worker] = advance
-                self._leases.lend(rank, buffer)
+                self._leases.acquire(rank, buffer)
         advances = list(announced.values())
 
         def ready(elements: int) -> None:

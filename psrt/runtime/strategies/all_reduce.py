@@ -8,10 +8,17 @@ import numpy as np
 
 from psrt.errors import ProtocolError
 from psrt.partition import Span
-from psrt.runtime.chronicle import WorkerChronicle
-from psrt.runtime.strategies.base import Outcome, ReducePlan, Step, Strategy, Waiting, clip_weight
+from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.strategies.base import (
+    ReducePlan,
+    Step,
+    StepResult,
+    Strategy,
+    WaitBreakdown,
+    clip_weight,
+)
 from psrt.runtime.strategies.buckets import buckets_of
-from psrt.runtime.strategies.rounds import Rounds
+from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
 from psrt.transport.port import EXTRA, Port
 
@@ -35,7 +42,7 @@ class AllReduce(Strategy):
         bucket_bytes: int = 0,
         check_every: int = 0,
         extras: str | None = None,
-        chronicle: WorkerChronicle | None = None,
+        events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up; collective.
 
@@ -51,13 +58,13 @@ class AllReduce(Strategy):
             bucket_bytes: what is summed at once is at least so long.
             check_every: updates between two checks that θ is the same everywhere; 0 for none.
             extras: the all-reduce of the extras; None is what ``algorithm`` comes to for them.
-            chronicle: takes what happens; None keeps no history.
+            events: takes what happens; None keeps no history.
         """
         assert not (spans and clip_norm is not None), "a norm needs the whole gradient"
         n = port.wiring.n
         whole = (Span(0, n),)
         buckets = buckets_of(spans or whole, bucket_bytes)
-        self._rounds = Rounds(
+        self._reducer = Reducer(
             port,
             updater,
             algorithm=algorithm,
@@ -66,7 +73,7 @@ class AllReduce(Strategy):
             one_theta=True,
             check_every=check_every,
             extras=extras,
-            chronicle=chronicle,
+            events=events,
         )
         self._gradient = port.gradient[:-EXTRA]
         self._parts = [bucket.span.of(self._gradient) for bucket in buckets]
@@ -79,19 +86,19 @@ class AllReduce(Strategy):
         self._clip_norm = clip_norm
         self._weight = 0.0
         self._port = port
-        self._chronicle = chronicle
+        self._events = events
         self._since = 0.0
         self.updates = 0
         self.ready = self._ready if len(buckets) > 1 else None
-        rounds, overlaps = self._rounds, self.ready is not None
-        self.plan = ReducePlan(rounds.chosen, rounds.why, len(buckets), overlaps, rounds.extras)
+        reducer, overlaps = self._reducer, self.ready is not None
+        self.plan = ReducePlan(reducer.chosen, reducer.why, len(buckets), overlaps, reducer.extras)
         port.whom = lambda: "its neighbours in an all-reduce"
 
     def begin(self, step: Step) -> None:
         """Tell the others what this rank is about to bring."""
         self._spans_ready = self._parts_ready = 0
-        self._weight = self._rounds.weight(step.samples)
-        self._rounds.start(self._weight, step)
+        self._weight = self._reducer.weight(step.samples)
+        self._reducer.start(self._weight, step)
         self._since = self._port.now()
 
     def _ready(self, i: int) -> None:
@@ -104,28 +111,28 @@ class AllReduce(Strategy):
         self._spans_ready += 1
         if self._fills[i]:
             self._weigh(self._weight)
-            self._rounds.begin()
-        self._rounds.poll()
+            self._reducer.begin()
+        self._reducer.poll()
 
-    async def step(self, step: Step) -> Outcome:
+    async def step(self, step: Step) -> StepResult:
         """Average the gradients over all samples of the step and take the optimizer's step."""
-        if self._chronicle is not None:
+        if self._events is not None:
             now = self._port.now()
-            self._chronicle.stepped(
+            self._events.stepped(
                 now, step.clock, step.samples, step.progress, 0.0, now - self._since
             )
         if step.samples and self._parts_ready < len(self._parts):
             scale = self._weight * clip_weight(self._gradient, self._clip_norm)
             while self._parts_ready < len(self._parts):
                 self._weigh(scale)
-        await self._rounds.finish(empty=not step.samples)
-        self.updates = self._rounds.updates
-        return Outcome(step.clock + 1, waiting=Waiting(reduce=self._rounds.waited))
+        await self._reducer.finish(empty=not step.samples)
+        self.updates = self._reducer.updates
+        return StepResult(step.clock + 1, waiting=WaitBreakdown(reduce=self._reducer.waited))
 
     async def leave(self, clock: int) -> None:
         """Take part with weight zero until nobody is training any more."""
-        await self._rounds.attend(clock)
-        self.updates = self._rounds.updates
+        await self._reducer.join(clock)
+        self.updates = self._reducer.updates
 
     def _weigh(self, scale: float) -> None:
         """Multiply the next bucket, which is final, with its weight."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from psrt.optim import clip_factor, l2_norm
-from psrt.runtime.chronicle import WorkerChronicle
+from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.updater import Contribution, Updater
 from psrt.transport.port import EXTRA, Port, Vector
 
@@ -22,7 +22,7 @@ class Step(NamedTuple):
     progress: float
 
 
-class Waiting(NamedTuple):
+class WaitBreakdown(NamedTuple):
     """How long a step waited and for what, in seconds. Of several answers the last one tells."""
 
     #: For other workers: a gate or a quorum held the answer back.
@@ -37,7 +37,7 @@ class Waiting(NamedTuple):
     whom: int = -1
 
 
-class Outcome(NamedTuple):
+class StepResult(NamedTuple):
     """What a step led to."""
 
     #: Gradient steps finished; the worker goes on from here.
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
     #: Largest minus smallest version over the shards of the read that followed.
     skew: int = 0
     #: Where the waiting went; None where nothing was waited for.
-    waiting: Waiting | None = None
+    waiting: WaitBreakdown | None = None
     #: Sum and count of the gaps ‖θ_now − θ_read‖/√n that were measured of earlier pushes.
     gap_sum: float = 0.0
     gap_count: int = 0
@@ -90,7 +90,7 @@ class Strategy(Protocol):
         """Be told of a step before its gradient is computed; most have no use for it."""
         return
 
-    async def step(self, step: Step) -> Outcome:
+    async def step(self, step: Step) -> StepResult:
         """Share a gradient, and wait for the parameters to go on with."""
         ...
 
@@ -108,10 +108,10 @@ class Serial(Strategy):
         updater: Updater,
         *,
         clip_norm: float | None = None,
-        chronicle: WorkerChronicle | None = None,
+        events: WorkerEventRecorder | None = None,
     ) -> None:
         self._port = port
-        self._chronicle = chronicle
+        self._events = events
         self._since = 0.0
         self._theta = port.theta
         self._gradient = port.gradient[:-EXTRA]
@@ -123,7 +123,7 @@ class Serial(Strategy):
         """Note when the step begins."""
         self._since = self._port.now()
 
-    async def step(self, step: Step) -> Outcome:
+    async def step(self, step: Step) -> StepResult:
         """Take an optimizer step."""
         now = self._port.now()
         if step.samples:
@@ -131,17 +131,17 @@ class Serial(Strategy):
             weight = clip_weight(self._gradient, self._clip_norm)
             term = Contribution(self._gradient, weight)
             self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
-        if self._chronicle is not None:
+        if self._events is not None:
             rate = self._updater.lr if step.samples else 0.0
-            self._chronicle.stepped(
+            self._events.stepped(
                 now, step.clock, step.samples, step.progress, rate, now - self._since
             )
-        return Outcome(step.clock + 1)
+        return StepResult(step.clock + 1)
 
     async def leave(self, clock: int) -> None:
         """Tell the history; nobody else is there."""
-        if self._chronicle is not None:
-            self._chronicle.left(self._port.now(), clock)
+        if self._events is not None:
+            self._events.left(self._port.now(), clock)
 
 
 def clip_weight(gradient: Vector, clip_norm: float | None) -> float:

@@ -7,10 +7,17 @@ from typing import Protocol
 import numpy as np
 
 from psrt.partition import Span
-from psrt.runtime.chronicle import WorkerChronicle
-from psrt.runtime.strategies.base import Outcome, ReducePlan, Step, Strategy, Waiting, clip_weight
+from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.strategies.base import (
+    ReducePlan,
+    Step,
+    StepResult,
+    Strategy,
+    WaitBreakdown,
+    clip_weight,
+)
 from psrt.runtime.strategies.push_pull import PushPull
-from psrt.runtime.strategies.rounds import Rounds
+from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Contribution, Updater
 from psrt.sync import AveragingPeriod
 from psrt.transport.port import EXTRA, Port
@@ -26,7 +33,7 @@ class Averager(Protocol):
         """Be told that round ``step.clock`` begins with local steps."""
         return
 
-    async def average(self, step: Step) -> Outcome:
+    async def average(self, step: Step) -> StepResult:
         """Average once: round ``step.clock``, of ``step.samples`` since the round before."""
         ...
 
@@ -38,8 +45,8 @@ class Averager(Protocol):
 class ServerAverager(Averager):
     """Averages over servers: a push carries parameters, an update is their mean."""
 
-    def __init__(self, port: Port, *, chronicle: WorkerChronicle | None = None) -> None:
-        self._push_pull = PushPull(port, chronicle=chronicle)
+    def __init__(self, port: Port, *, events: WorkerEventRecorder | None = None) -> None:
+        self._push_pull = PushPull(port, events=events)
         self._theta = port.theta
         self._buffer = port.gradient[:-EXTRA]
 
@@ -47,7 +54,7 @@ class ServerAverager(Averager):
         """Tell of the first read."""
         self._push_pull.begin(step)
 
-    async def average(self, step: Step) -> Outcome:
+    async def average(self, step: Step) -> StepResult:
         """Push θ and pull the mean."""
         np.copyto(self._buffer, self._theta)
         return await self._push_pull.step(step)
@@ -71,7 +78,7 @@ class ReduceAverager(Averager):
         full: int,
         check_every: int = 0,
         extras: str | None = None,
-        chronicle: WorkerChronicle | None = None,
+        events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up; collective.
 
@@ -83,10 +90,10 @@ class ReduceAverager(Averager):
             full: samples of all local steps with full batches.
             check_every: averages between two checks that θ is the same everywhere; 0 for none.
             extras: the all-reduce of the extras; None is what ``algorithm`` comes to for them.
-            chronicle: takes what happens; None keeps no history.
+            events: takes what happens; None keeps no history.
         """
         n = port.wiring.n
-        self._rounds = Rounds(
+        self._reducer = Reducer(
             port,
             outer,
             algorithm=algorithm,
@@ -96,26 +103,26 @@ class ReduceAverager(Averager):
             base=port.theta.copy() if steps else None,
             check_every=check_every,
             extras=extras,
-            chronicle=chronicle,
+            events=events,
         )
         self._theta = port.theta
         self._buffer = port.gradient[:-EXTRA]
-        rounds = self._rounds
-        self.plan = ReducePlan(rounds.chosen, rounds.why, 1, False, rounds.extras)
+        reducer = self._reducer
+        self.plan = ReducePlan(reducer.chosen, reducer.why, 1, False, reducer.extras)
         port.whom = lambda: "its neighbours in an all-reduce"
 
-    async def average(self, step: Step) -> Outcome:
+    async def average(self, step: Step) -> StepResult:
         """Sum the weighted θ_i and step to their mean."""
-        weight = self._rounds.weight(step.samples)
-        self._rounds.start(weight, step)
+        weight = self._reducer.weight(step.samples)
+        self._reducer.start(weight, step)
         np.multiply(self._theta, np.float32(weight), out=self._buffer)
-        await self._rounds.finish()
-        return Outcome(step.clock + 1, waiting=Waiting(reduce=self._rounds.waited))
+        await self._reducer.finish()
+        return StepResult(step.clock + 1, waiting=WaitBreakdown(reduce=self._reducer.waited))
 
     async def leave(self, clock: int) -> int:
         """Take part with weight zero until nobody is training any more."""
-        await self._rounds.attend(clock)
-        return self._rounds.updates
+        await self._reducer.join(clock)
+        return self._reducer.updates
 
 
 class LocalSGD(Strategy):
@@ -133,10 +140,10 @@ class LocalSGD(Strategy):
         period: AveragingPeriod,
         *,
         clip_norm: float | None = None,
-        chronicle: WorkerChronicle | None = None,
+        events: WorkerEventRecorder | None = None,
     ) -> None:
         self._port = port
-        self._chronicle = chronicle
+        self._events = events
         self._since = 0.0
         self._theta = port.theta
         self._gradient = port.gradient[:-EXTRA]
@@ -158,21 +165,21 @@ class LocalSGD(Strategy):
         if not self._steps:
             self._averager.begin(Step(self.updates, 0, step.progress))
 
-    async def step(self, step: Step) -> Outcome:
+    async def step(self, step: Step) -> StepResult:
         """Take a local step, and average if it is time."""
         now = self._port.now()
         if step.samples:
             term = Contribution(self._gradient, clip_weight(self._gradient, self._clip_norm))
             self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
-        if self._chronicle is not None:
+        if self._events is not None:
             rate = self._updater.lr if step.samples else 0.0
-            self._chronicle.stepped(
+            self._events.stepped(
                 now, step.clock, step.samples, step.progress, rate, now - self._since
             )
         self._steps += 1
         self._samples += step.samples
         self._progress = step.progress
-        outcome = Outcome(step.clock + 1)
+        outcome = StepResult(step.clock + 1)
         if self._period.due(steps=self._steps, progress=step.progress):
             outcome = (await self._average())._replace(clock=step.clock + 1)
         return outcome
@@ -183,7 +190,7 @@ class LocalSGD(Strategy):
             await self._average()
         self.updates = await self._averager.leave(self.updates)
 
-    async def _average(self) -> Outcome:
+    async def _average(self) -> StepResult:
         outcome = await self._averager.average(Step(self.updates, self._samples, self._progress))
         self.updates += 1
         self._steps = self._samples = 0

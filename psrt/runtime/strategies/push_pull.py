@@ -5,8 +5,8 @@ from __future__ import annotations
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Params, Push
 from psrt.optim import l2_norm
-from psrt.runtime.chronicle import WorkerChronicle
-from psrt.runtime.strategies.base import Outcome, Step, Strategy, Waiting
+from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.strategies.base import Step, StepResult, Strategy, WaitBreakdown
 from psrt.transport.port import EXTRA, GRADIENT, NO_PAYLOAD, Port
 
 
@@ -18,7 +18,7 @@ class PushPull(Strategy):
         port: Port,
         *,
         clip_norm: float | None = None,
-        chronicle: WorkerChronicle | None = None,
+        events: WorkerEventRecorder | None = None,
     ) -> None:
         wiring = port.wiring
         self._port = port
@@ -26,7 +26,7 @@ class PushPull(Strategy):
         self._servers = wiring.servers
         self._gradient = port.gradient[:-EXTRA]
         self._clips = clip_norm is not None
-        self._chronicle = chronicle
+        self._events = events
         #: When the parameters were there that are computed with; None before the first step.
         self._since: float | None = None
         #: Version of each shard that ``theta`` holds.
@@ -39,11 +39,11 @@ class PushPull(Strategy):
         """Note that the first parameters are there."""
         if self._since is None:
             self._since = self._port.now()
-            if self._chronicle is not None:
+            if self._events is not None:
                 none = [0] * len(self.versions)
-                self._chronicle.read(self._since, step.clock, self.versions, none, 0.0)
+                self._events.read(self._since, step.clock, self.versions, none, 0.0)
 
-    async def step(self, step: Step) -> Outcome:
+    async def step(self, step: Step) -> StepResult:
         """Push to every shard, then take every shard's answer, in order of arrival."""
         port, worker, versions = self._port, self._worker, self.versions
         clock, samples, progress = step
@@ -54,8 +54,8 @@ class PushPull(Strategy):
         since = pushed if self._since is None else self._since
         for shard, rank in enumerate(self._servers):
             push = Push(worker, clock, versions[shard], samples, progress, norm)
-            if self._chronicle is not None:
-                self._chronicle.pushed(push, shard, pushed, pushed - since)
+            if self._events is not None:
+                self._events.pushed(push, shard, pushed, pushed - since)
             port.send(rank, push, region)
         if len(versions) == 1:
             last = await self._reply()
@@ -66,31 +66,33 @@ class PushPull(Strategy):
             clocks = {reply.shard: reply.clock for reply in replies}
             reached = await self._level(clocks, progress)
         self._since = now = port.now()
-        if self._chronicle is not None:
+        if self._events is not None:
             if len(replies) > 1:
                 replies.sort(key=_shard)
             taus = [reply.staleness for reply in replies]
-            self._chronicle.read(now, reached, versions, taus, now - pushed)
+            self._events.read(now, reached, versions, taus, now - pushed)
         return self._outcome(reached, replies, _waiting(last, now - pushed))
 
-    def _outcome(self, clock: int, replies: list[Params], waiting: Waiting) -> Outcome:
+    def _outcome(self, clock: int, replies: list[Params], waiting: WaitBreakdown) -> StepResult:
         """Return what the answers to one push say."""
         versions = self.versions
         if len(replies) == 1:
             (reply,) = replies
             tau, gap = reply.staleness, reply.gap
             if gap < 0.0:
-                return Outcome(clock, tau, 1, tau, 0, waiting)
-            return Outcome(clock, tau, 1, tau, 0, waiting, gap, 1)
+                return StepResult(clock, tau, 1, tau, 0, waiting)
+            return StepResult(clock, tau, 1, tau, 0, waiting, gap, 1)
         taus = [reply.staleness for reply in replies]
         gaps = [reply.gap for reply in replies if reply.gap >= 0.0]
         skew = max(versions) - min(versions)
-        return Outcome(clock, sum(taus), len(taus), max(taus), skew, waiting, sum(gaps), len(gaps))
+        return StepResult(
+            clock, sum(taus), len(taus), max(taus), skew, waiting, sum(gaps), len(gaps)
+        )
 
     async def leave(self, clock: int) -> None:
         """Tell every shard."""
-        if self._chronicle is not None:
-            self._chronicle.left(self._port.now(), clock)
+        if self._events is not None:
+            self._events.left(self._port.now(), clock)
         for rank in self._servers:
             self._port.send(rank, Leave(self._worker, clock))
 
@@ -123,13 +125,13 @@ class PushPull(Strategy):
         return f"a server (rank {ranks}) to answer worker {self._worker}'s clock {self._clock}"
 
 
-def _waiting(last: Params, seconds: float) -> Waiting:
+def _waiting(last: Params, seconds: float) -> WaitBreakdown:
     """Tell what a wait for answers was for, by the last one of them."""
     held = min(last.held, seconds)
     rest = seconds - held
     if last.awaited < 0:
-        return Waiting(server=held, messages=rest)
-    return Waiting(workers=held, messages=rest, whom=last.awaited)
+        return WaitBreakdown(server=held, messages=rest)
+    return WaitBreakdown(workers=held, messages=rest, whom=last.awaited)
 
 
 def _shard(reply: Params) -> int:

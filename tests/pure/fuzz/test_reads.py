@@ -19,7 +19,7 @@ from psrt.history.check import check
 from psrt.history.folder import EVENTS, write_header
 from psrt.job.provenance import history_header
 from psrt.job.virtual import simulate
-from psrt.runtime.chronicle import ShardChronicle, WorkerChronicle
+from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 
 ROUNDS = ("sync", "sync with backups")
 LOCAL = ("local-sgd", "local-sgd over servers")
@@ -76,9 +76,9 @@ def check_job(draw, ledger, folder, modes=MODES):
             log=log,
         )
         for shard, server in enumerate(run.servers):
-            ShardChronicle(log, shard).saved(server.shard.version, run.seconds)
+            ShardEventRecorder(log, shard).saved(server.shard.version, run.seconds)
         if not run.servers:
-            WorkerChronicle(log, 0).saved(run.workers[0].strategy.updates, run.seconds)
+            WorkerEventRecorder(log, 0).saved(run.workers[0].strategy.updates, run.seconds)
     dead = {worker for worker, _ in crashes}
     if mode not in LOCAL:
         for read in books.reads:

@@ -14,7 +14,7 @@ from psrt.runtime.server import Server
 from psrt.runtime.shard import Note, Shard
 from psrt.runtime.strategies.local_sgd import LocalSGD
 from psrt.runtime.strategies.push_pull import PushPull
-from psrt.runtime.strategies.rounds import Rounds
+from psrt.runtime.strategies.reducer import Reducer
 from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, Serve, policy_for
 
 pytestmark = pytest.mark.slow
@@ -186,7 +186,7 @@ class NobodyIsEmpty(Policy):
 
     def _decide(self, push):
         decisions = super()._decide(push)
-        if not push.samples and not self._rounds:
+        if not push.samples and not self._reducer:
             self.version += 1
             decisions.insert(0, Apply((push,)))
         return decisions
@@ -394,7 +394,7 @@ def mutated(monkeypatch, mutant):
         if next(turns) not in mutant.shards:
             return sound
         options: dict[str, Any] = {"quorum": sound._quorum, "gate": sound._gate}
-        broken = mutant.policy(workers, late=sound._late, rounds=sound._rounds, **options)
+        broken = mutant.policy(workers, late=sound._late, rounds=sound._reducer, **options)
         broken._alone = False
         return broken
 
@@ -526,11 +526,11 @@ def goes_without_a_last_average(monkeypatch):
 
 
 def weighs_all_alike(monkeypatch):
-    monkeypatch.setattr(Rounds, "weight", lambda self, samples: 1.0)
+    monkeypatch.setattr(Reducer, "weight", lambda self, samples: 1.0)
 
 
 def counts_empty_rounds(monkeypatch):
-    finish = Rounds.finish
+    finish = Reducer.finish
 
     async def counted(self, *, empty=False):
         before = self.updates
@@ -538,7 +538,7 @@ def counts_empty_rounds(monkeypatch):
         self.updates = before + 1
         return training
 
-    monkeypatch.setattr(Rounds, "finish", counted)
+    monkeypatch.setattr(Reducer, "finish", counted)
 
 
 @pytest.mark.parametrize(
@@ -568,7 +568,7 @@ def test_a_broken_role_goes_red(
 ):
     breaks(monkeypatch)
     # What a run itself would refuse at its end; it is the checker that has to find it here.
-    monkeypatch.setattr("psrt.runtime.tally.fingerprint", lambda theta: 0)
+    monkeypatch.setattr("psrt.runtime.worker.fingerprint", lambda theta: 0)
     servers = max(modes[mode][2])
     runs = (
         run(recorded, config_of(mode, servers), ledger, steps, seed, empty=[(0, 1)])

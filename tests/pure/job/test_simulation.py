@@ -243,7 +243,7 @@ def test_the_mpi_librarys_own_allreduce_needs_mpi():
 
 
 class TestBackups:
-    """Rounds of the first W − b, on every shard; nobody computes with parts of two rounds."""
+    """Reducer of the first W − b, on every shard; nobody computes with parts of two rounds."""
 
     @pytest.mark.parametrize("shards", [1, 2, 3])
     @pytest.mark.parametrize("backup", [1, 2])

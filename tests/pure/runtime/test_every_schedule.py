@@ -1,6 +1,6 @@
 """The modes without servers under every order of events, for every schedule and small jobs.
 
-The roles are the real ones, ``AllReduce`` and ``LocalSGD`` over ``Rounds``: workers with as many
+The roles are the real ones, ``AllReduce`` and ``LocalSGD`` over ``Reducer``: workers with as many
 steps as one likes, some of them without samples, each held against plain float64 after each step.
 """
 
@@ -19,7 +19,7 @@ from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.averaging import PlainAverage
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.local_sgd import LocalSGD, ReduceAverager
-from psrt.runtime.strategies.rounds import Rounds
+from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
 from psrt.sync import AveragingPeriod
 
@@ -196,31 +196,31 @@ ROLES = {
 def broken_end(monkeypatch, summing):
     """A worker that is done does not stay for the others."""
 
-    async def attend(self, clock):
+    async def join(self, clock):
         return
 
-    monkeypatch.setattr(Rounds, "attend", attend)
+    monkeypatch.setattr(Reducer, "join", join)
 
 
 def broken_presence(monkeypatch, summing):
     """A worker that is done says that it trains; so none ever stops."""
-    start = Rounds.start
-    monkeypatch.setattr(Rounds, "start", lambda *given, present=True: start(*given))
+    start = Reducer.start
+    monkeypatch.setattr(Reducer, "start", lambda *given, present=True: start(*given))
 
 
 def broken_absence(monkeypatch, summing):
     """A worker with no samples says that it does not train."""
-    start = Rounds.start
+    start = Reducer.start
 
     def wrong(self, weight, step, *, present=True):
         start(self, weight, step, present=present and step.clock == 0)
 
-    monkeypatch.setattr(Rounds, "start", wrong)
+    monkeypatch.setattr(Reducer, "start", wrong)
 
 
 def broken_weight(monkeypatch, summing):
     """The mean is over the workers, not over their samples."""
-    monkeypatch.setattr(Rounds, "weight", lambda self, samples: float(samples > 0))
+    monkeypatch.setattr(Reducer, "weight", lambda self, samples: float(samples > 0))
 
 
 def broken_wait(monkeypatch, summing):

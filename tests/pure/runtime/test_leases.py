@@ -22,7 +22,7 @@ def leases(reading):
 
 def test_the_newest_is_free_while_nobody_reads_it(leases, reading):
     assert not leases
-    leases.lend(4, 1)
+    leases.acquire(4, 1)
     assert leases.free(0) == 0
     assert leases.free(1) == 1  # it has read it by now
     assert not leases
@@ -30,12 +30,12 @@ def test_the_newest_is_free_while_nobody_reads_it(leases, reading):
 
 def test_another_is_taken_while_it_is_read(leases, reading):
     reading |= {4, 5}
-    leases.lend(4, 0)
-    leases.lend(5, 1)
+    leases.acquire(4, 0)
+    leases.acquire(5, 1)
     assert leases.free(0) == 2
     assert str(leases) == "[4, 5]"
     reading.add(6)
-    leases.lend(6, 2)
+    leases.acquire(6, 2)
     assert leases.free(0) is None
     reading.remove(5)
     assert leases.free(0) == 1
@@ -43,11 +43,11 @@ def test_another_is_taken_while_it_is_read(leases, reading):
 
 def test_who_is_sent_another_has_read_the_last(leases, reading):
     reading |= {4}
-    leases.lend(4, 0)
-    leases.lend(4, 2)
+    leases.acquire(4, 0)
+    leases.acquire(4, 2)
     assert leases.free(0) == 0
-    leases.end(4)
-    leases.end(4)
+    leases.release(4)
+    leases.release(4)
     assert leases.free(2) == 2
 
 
@@ -56,7 +56,7 @@ def test_it_never_gives_what_is_read(moves):
     reading, held = set(), {}
     leases = Leases(3, lambda rank: rank in reading)
     for rank, buffer, reads in moves:
-        leases.lend(rank, buffer)
+        leases.acquire(rank, buffer)
         held[rank] = buffer
         (reading.add if reads else reading.discard)(rank)
         free = leases.free(buffer)
@@ -67,5 +67,5 @@ def test_it_never_gives_what_is_read(moves):
 
 def test_buffers_of_no_length_count_too():
     leases = Leases(len([np.empty(0)] * 3), lambda rank: True)
-    leases.lend(0, 0)
+    leases.acquire(0, 0)
     assert leases.free(0) == 1

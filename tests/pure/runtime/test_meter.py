@@ -7,7 +7,7 @@ import math
 import pytest
 
 from psrt.runtime.meter import Meter
-from psrt.runtime.strategies.base import Outcome
+from psrt.runtime.strategies.base import StepResult
 
 
 class Port:
@@ -40,8 +40,8 @@ def test_its_clock_starts_when_training_does(port):
 def test_it_reports_what_happened_since(port):
     meter = Meter(port, 3)
     port.bytes_sent, port.bytes_received, port.time = 150, 25, 7.5
-    meter.add(2.0, 4, Outcome(1, staleness_sum=5, staleness_count=2, staleness_max=4, skew=1))
-    meter.add(1.0, 12, Outcome(2, staleness_sum=1, staleness_count=2, staleness_max=1, skew=3))
+    meter.add(2.0, 4, StepResult(1, staleness_sum=5, staleness_count=2, staleness_max=4, skew=1))
+    meter.add(1.0, 12, StepResult(2, staleness_sum=1, staleness_count=2, staleness_max=1, skew=3))
     meter.report(1, 2, {"loss": 0.5}, epoch_end=True)
     [report] = port.reports
     assert (report.worker, report.epoch, report.step) == (3, 1, 2)
@@ -72,7 +72,7 @@ def test_it_reports_what_happened_since(port):
 
 def test_an_empty_step_counts_as_a_step_only(port):
     meter = Meter(port, 0)
-    meter.add(0.0, 0, Outcome(1))
+    meter.add(0.0, 0, StepResult(1))
     meter.report(0, 1, {})
     assert (meter.steps, meter.stats.samples, port.reports[0].samples) == (1, 0, 0)
     assert math.isnan(port.reports[0].loss)

@@ -4,7 +4,7 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.job.virtual import simulate
-from psrt.report import Journal
+from psrt.report import MetricsAggregator
 from psrt.simulation import Costs
 
 CONFIG = TrainConfig(
@@ -18,9 +18,9 @@ def test_epochs_that_a_worker_was_carried_over_are_not_reported_by_it(slow):
         return rng.exponential(0.2 if rank == slow else 0.001)
 
     run = simulate(CONFIG, workers=3, seed=1, costs=Costs(compute=compute))
-    journal = Journal(3)
-    records = [record for report in run.reports for record in journal.add(report)]
+    aggregator = MetricsAggregator(3)
+    records = [record for report in run.reports for record in aggregator.add(report)]
     assert [record.step for record in records] == list(range(4, 49, 4))
     assert [worker.clock for worker in run.workers] == [48, 48, 48]
     assert run.meters[slow - 1].steps < 10
-    assert journal.finished
+    assert aggregator.finished

@@ -10,7 +10,7 @@ import pytest
 from psrt.errors import DivergedError
 from psrt.runtime.delays import Delays
 from psrt.runtime.meter import Meter
-from psrt.runtime.strategies.base import Outcome
+from psrt.runtime.strategies.base import StepResult
 from psrt.runtime.worker import Length, Worker
 from psrt.transport import SoloPort, Wiring, drive
 
@@ -58,7 +58,7 @@ class Scheme:
     async def step(self, step):
         assert self.begun[-1] == step
         self.steps.append(step)
-        return Outcome(self.jumps.get(step.clock, step.clock + 1), 1, 1, 1, 0)
+        return StepResult(self.jumps.get(step.clock, step.clock + 1), 1, 1, 1, 0)
 
     async def leave(self, clock):
         self.left = clock

@@ -8,7 +8,7 @@ import pytest
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Params, Push
 from psrt.partition import even_spans
-from psrt.runtime.strategies.base import Outcome, Step, Waiting
+from psrt.runtime.strategies.base import Step, StepResult, WaitBreakdown
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.transport import NO_PAYLOAD, Wiring, drive
 from psrt.transport.port import GRADIENT
@@ -51,21 +51,24 @@ def step(port, *, clock=0, samples=8, strategy=None, **knobs):
 def test_one_shard():
     port = Scripted(1, [answer(0, 7, clock=1, staleness=4), answer(0, 9, clock=2, staleness=1)])
     strategy, outcome = step(port)
-    assert outcome[:5] == Outcome(1, 4, 1, 4, 0)[:5]
+    assert outcome[:5] == StepResult(1, 4, 1, 4, 0)[:5]
     assert port.sent == [(0, Push(1, 0, 0, 8, 0.25, 0.0), GRADIENT)]
     _, outcome = step(port, clock=1, strategy=strategy)
-    assert outcome[:5] == Outcome(2, 1, 1, 1, 0)[:5]
+    assert outcome[:5] == StepResult(2, 1, 1, 1, 0)[:5]
     assert port.sent[1][1] == Push(1, 1, 7, 8, 0.25, 0.0)
 
 
 def test_a_wait_is_told_by_the_last_answer():
     """A second passes with every answer; of the held part the last one says whom it was for."""
     first, last = answer(1, 1)._replace(held=0.9), answer(0, 1)._replace(held=1.5)
-    for awaited, expected in ((-1, Waiting(0.0, 1.5, 0.5)), (2, Waiting(1.5, 0.0, 0.5, whom=2))):
+    for awaited, expected in (
+        (-1, WaitBreakdown(0.0, 1.5, 0.5)),
+        (2, WaitBreakdown(1.5, 0.0, 0.5, whom=2)),
+    ):
         _, outcome = step(Scripted(2, [first, last._replace(awaited=awaited)]))
         assert outcome.waiting == expected
     _, outcome = step(Scripted(1, [answer(0, 1)._replace(held=9.0)]))
-    assert outcome.waiting == Waiting(server=1.0)  # no longer than this worker waited
+    assert outcome.waiting == WaitBreakdown(server=1.0)  # no longer than this worker waited
 
 
 def test_gaps_are_handed_on_where_they_were_measured():
@@ -79,7 +82,7 @@ def test_gaps_are_handed_on_where_they_were_measured():
 def test_every_shard_has_a_version_of_its_own():
     port = Scripted(3, [answer(2, 5, staleness=1), answer(0, 3, staleness=6), answer(1, 9)])
     strategy, outcome = step(port)
-    assert outcome[:5] == Outcome(1, 7, 3, 6, skew=6)[:5]
+    assert outcome[:5] == StepResult(1, 7, 3, 6, skew=6)[:5]
     port.sent.clear()
     port.answers = [answer(i, 10, clock=2) for i in range(3)]
     step(port, clock=1, strategy=strategy)
@@ -111,7 +114,9 @@ def test_a_shard_that_is_behind_is_read_again_until_all_are_at_one_clock():
     script += [answer(1, 5, clock=5)]
     port = Scripted(3, script)
     strategy, outcome = step(port)
-    assert outcome[:5] == Outcome(5, 3, 3, 3, skew=0)[:5]  # τ is that of the push with the gradient
+    assert (
+        outcome[:5] == StepResult(5, 3, 3, 3, skew=0)[:5]
+    )  # τ is that of the push with the gradient
     again = [(to, push.clock, push.version, push.samples, r) for to, push, r in port.sent[3:]]
     assert again == [
         (1, 3, 1, 0, NO_PAYLOAD),

@@ -1,4 +1,4 @@
-"""Rounds of weighted sums: who is there, how much they weigh, and what is made of the sums."""
+"""Reducer of weighted sums: who is there, how much they weigh, and what is made of the sums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from psrt.collective import ALGORITHMS
 from psrt.optim import Schedule, make_optimizer
 from psrt.partition import Span
 from psrt.runtime.strategies.base import Step
-from psrt.runtime.strategies.rounds import Rounds
+from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
 from psrt.simulation import VirtualWorld
 from psrt.transport import SoloPort, Wiring, drive
@@ -35,9 +35,9 @@ class Noting(Updater):
         super().block(span, theta, gradient, out)
 
 
-def rounds_of(port, updater=None, **knobs):
+def reducer_of(port, updater=None, **knobs):
     defaults = {"algorithm": "ring", "full": 8, "buckets": [Span(0, port.wiring.n)]}
-    return Rounds(port, updater or Noting(port.wiring.n), **defaults | knobs)
+    return Reducer(port, updater or Noting(port.wiring.n), **defaults | knobs)
 
 
 def together(size, role, n=N, seed=0):
@@ -56,16 +56,16 @@ def test_the_mean_is_over_those_with_samples_and_the_progress_over_those_present
 
     async def role(port):
         updater = Noting()
-        rounds = rounds_of(port, updater, algorithm=algorithm, buckets=[Span(3, N), Span(0, 3)])
+        reducer = reducer_of(port, updater, algorithm=algorithm, buckets=[Span(3, N), Span(0, 3)])
         port.gradient[:] = np.nan
-        weight = rounds.weight(4 * port.rank)
-        rounds.start(weight, Step(0, 1, 2.0 + port.rank))
+        weight = reducer.weight(4 * port.rank)
+        reducer.start(weight, Step(0, 1, 2.0 + port.rank))
         if port.rank:
             port.gradient[:N] = weight * np.float32(port.rank)
-        assert await rounds.finish(empty=not port.rank)
-        await rounds.attend(1)
+        assert await reducer.finish(empty=not port.rank)
+        await reducer.join(1)
         assert updater.blocks == [[Span(3, N), Span(0, 3)]]
-        assert rounds.updates == 1
+        assert reducer.updates == 1
         return port.theta.tolist(), updater.begun
 
     ranks = range(size)
@@ -80,12 +80,12 @@ def test_the_mean_is_over_those_with_samples_and_the_progress_over_those_present
 def test_those_who_attend_step_along_but_have_no_progress(size):
     async def role(port):
         updater = Noting()
-        rounds = rounds_of(port, updater)
+        reducer = reducer_of(port, updater)
         if port.rank == 1:
-            rounds.start(rounds.weight(8), Step(0, 1, 0.25))
+            reducer.start(reducer.weight(8), Step(0, 1, 0.25))
             port.gradient[:N] = 3.0
-            await rounds.finish()
-        await rounds.attend(1)
+            await reducer.finish()
+        await reducer.join(1)
         return port.theta.tolist(), updater.begun
 
     assert together(size, role) == [([-3.0] * N, [0.25])] * size
@@ -95,19 +95,19 @@ def test_when_nobody_is_there_it_is_over():
     async def role(port):
         updater = Noting()
         port.gradient[:] = 7
-        rounds = rounds_of(port, updater)
-        await rounds.attend(1)
-        return updater.begun, rounds.updates, port.theta.tolist()
+        reducer = reducer_of(port, updater)
+        await reducer.join(1)
+        return updater.begun, reducer.updates, port.theta.tolist()
 
     assert together(3, role) == [([], 0, [0.0] * N)] * 3
 
 
 def test_a_round_without_samples_sums_nothing_but_goes_on():
     async def role(port):
-        rounds = rounds_of(port)
-        rounds.start(0.0, Step(0, 1, 0.0))
-        training = await rounds.finish(empty=True)
-        return training, rounds.updates, port.bytes_sent
+        reducer = reducer_of(port)
+        reducer.start(0.0, Step(0, 1, 0.0))
+        training = await reducer.finish(empty=True)
+        return training, reducer.updates, port.bytes_sent
 
     extras_only = 4 * 4  # a ring of two: 3 floats are cut in 2 and 1, each chunk goes twice
     for training, updates, sent in together(2, role):
@@ -154,57 +154,57 @@ class PreparedPort(SoloPort):
 def test_nothing_is_taken_before_the_extras_are_known(waits):
     """Sums of a bucket may be there long before: nobody looks at them."""
     port, updater = PreparedPort(N), Noting()
-    rounds = rounds_of(port, updater, buckets=[Span(3, N), Span(0, 3)])
+    reducer = reducer_of(port, updater, buckets=[Span(3, N), Span(0, 3)])
     head, first, second = port.reductions
-    rounds.start(1.0, Step(0, 1, 0.0))
+    reducer.start(1.0, Step(0, 1, 0.0))
     port.gradient[:N] = 1.0
-    rounds.begin()
-    rounds.poll()
+    reducer.begin()
+    reducer.poll()
     assert (head.begun, first.begun, second.begun) == (True, True, False)
     assert updater.begun == port.theta.nonzero()[0].tolist() == []
     if waits:
-        drive(rounds.finish())
+        drive(reducer.finish())
     else:
         head.over = True
-        rounds.poll()
+        reducer.poll()
         assert port.theta.tolist() == [0, 0, 0, -1, -1]
-        drive(rounds.finish())
+        drive(reducer.finish())
     assert port.theta.tolist() == [-1.0] * N
 
 
 def test_alone_nothing_is_rounded_and_all_there_is_weighs_1():
     port, updater = SoloPort(N), Noting()
-    rounds = rounds_of(port, updater)
-    assert (rounds.weight(3), rounds.weight(8), rounds.weight(0)) == (1.0, 1.0, 0.0)
+    reducer = reducer_of(port, updater)
+    assert (reducer.weight(3), reducer.weight(8), reducer.weight(0)) == (1.0, 1.0, 0.0)
     port.gradient[:N] = 1.5
-    rounds.start(1.0, Step(0, 1, 0.1))
-    rounds.begin()
-    rounds.poll()
+    reducer.start(1.0, Step(0, 1, 0.1))
+    reducer.begin()
+    reducer.poll()
     assert port.theta.tolist() == [-1.5] * N  # as soon as somebody looks
-    assert drive(rounds.finish())
+    assert drive(reducer.finish())
     assert updater.begun == [0.1]  # not as a float32
-    drive(rounds.attend(1))
-    assert rounds.updates == 1
+    drive(reducer.join(1))
+    assert reducer.updates == 1
 
 
 def test_what_is_stepped_from_may_be_elsewhere_and_follows():
     port = SoloPort(N)
     base = np.full(N, 10, np.float32)
-    rounds = rounds_of(port, base=base)
+    reducer = reducer_of(port, base=base)
     for _ in range(2):
         port.theta[:] = np.nan  # went its own way since the last round
-        rounds.start(1.0, Step(0, 1, 0.0))
+        reducer.start(1.0, Step(0, 1, 0.0))
         port.gradient[:N] = 1.0
-        drive(rounds.finish())
+        drive(reducer.finish())
     assert port.theta.tolist() == base.tolist() == [8.0] * N
 
 
 def test_blocks_are_no_longer_than_an_optimizer_takes():
     n = 150_000
     port, updater = SoloPort(n), Noting(n)
-    rounds = rounds_of(port, updater, buckets=[Span(100, n), Span(0, 100)])
-    rounds.start(1.0, Step(0, 1, 0.0))
-    drive(rounds.finish())
+    reducer = reducer_of(port, updater, buckets=[Span(100, n), Span(0, 100)])
+    reducer.start(1.0, Step(0, 1, 0.0))
+    drive(reducer.finish())
     (blocks,) = updater.blocks
     assert max(span.size for span in blocks) == 65536
     assert sorted(i for span in blocks for i in span) == sorted(
@@ -216,4 +216,4 @@ def test_servers_have_no_part_in_it():
     port = SoloPort(N)
     port.wiring = Wiring(N, workers=(0,), servers=(1,))
     with pytest.raises(AssertionError, match="among all ranks"):
-        rounds_of(port)
+        reducer_of(port)

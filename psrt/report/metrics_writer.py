@@ -9,10 +9,10 @@ from psrt.errors import OutputError
 from psrt.messages import Report
 from psrt.report.console import epoch_line
 from psrt.report.files import OutputFolder
-from psrt.report.journal import Journal, Record
+from psrt.report.metrics_aggregator import MetricsAggregator, Record
 
 
-class Recorder:
+class MetricsWriter:
     """Takes every worker's reports; keeps, writes and prints the records that they make."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Recorder:
             folder: prepared; None writes nothing.
             say: takes a line for the user.
         """
-        self._journal = Journal(workers, log_every=log_every or 0)
+        self._aggregator = MetricsAggregator(workers, log_every=log_every or 0)
         self._metrics = folder.metrics() if folder is not None else None
         self._say = say
         #: Why the metrics could not be written to their end; None while they can.
@@ -42,15 +42,15 @@ class Recorder:
     @property
     def finished(self) -> bool:
         """Whether every worker has sent its last report."""
-        return self._journal.finished
+        return self._aggregator.finished
 
     def add(self, report: Report) -> None:
         """Take one report."""
-        self._keep(self._journal.add(report))
+        self._keep(self._aggregator.add(report))
 
     def gone(self, worker: int) -> None:
         """Wait no longer for a worker that died."""
-        self._keep(self._journal.gone(worker))
+        self._keep(self._aggregator.gone(worker))
 
     def _keep(self, records: Iterable[Record]) -> None:
         """Keep, write and print records."""

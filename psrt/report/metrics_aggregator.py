@@ -1,4 +1,4 @@
-"""The journal: many workers' reports become one series of records. Pure: no files, no clock."""
+"""The aggregator: many workers' reports become one series of records. Pure: no files, no clock."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Record:
     waiting_share: float | None = None
 
 
-class Journal:
+class MetricsAggregator:
     """Merges the reports of ``workers`` into records, in step order.
 
     A step is logged if it is a multiple of ``log_every`` or ends an epoch. Its record is

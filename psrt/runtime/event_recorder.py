@@ -31,7 +31,7 @@ _FINAL = int(Kind.FINAL)
 _NAN = math.nan
 
 
-class ShardChronicle:
+class ShardEventRecorder:
     """What happens at one server, in its order."""
 
     def __init__(self, log: EventLog, shard: int) -> None:
@@ -86,7 +86,7 @@ class ShardChronicle:
         self._add(_FINAL, now, -1, -1, version, self._shard)
 
 
-class WorkerChronicle:
+class WorkerEventRecorder:
     """What one worker does, in its order."""
 
     def __init__(self, log: EventLog, worker: int) -> None:

@@ -25,13 +25,13 @@ import numpy as np
 from psrt.errors import ProtocolError
 from psrt.partition import Span
 from psrt.runtime.checksum import checksum
-from psrt.runtime.chronicle import WorkerChronicle
+from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.updater import Updater
 from psrt.transport.port import EXTRA, PRESENT, PROGRESS, WEIGHT, Port, Reduction, Vector
 
 
-class Rounds:
+class Reducer:
     """One worker's part in round after round."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Rounds:
         one_theta: bool = False,
         check_every: int = 0,
         extras: str | None = None,
-        chronicle: WorkerChronicle | None = None,
+        events: WorkerEventRecorder | None = None,
     ) -> None:
         """Make the plans; collective.
 
@@ -62,7 +62,7 @@ class Rounds:
                 may share it.
             check_every: rounds between two checks that θ is the same everywhere; 0 for none.
             extras: the all-reduce of the extras; None is what ``algorithm`` comes to for them.
-            chronicle: takes what happens; None keeps no history.
+            events: takes what happens; None keeps no history.
         """
         assert not port.wiring.servers, "an all-reduce is among all ranks"
         n = port.wiring.n
@@ -70,7 +70,7 @@ class Rounds:
         self._updater = updater
         self._full = full
         self._check_every = check_every
-        self._chronicle = chronicle
+        self._events = events
         self._alone = len(port.wiring.workers) == 1
         self._vector, self._extras = port.gradient[:-EXTRA], port.gradient[-EXTRA:]
         self._head: Reduction | None = None
@@ -156,9 +156,9 @@ class Rounds:
             ProtocolError: on every worker, if θ was compared and is not the same everywhere.
         """
         began = self._port.now()
-        if self._chronicle is not None:
+        if self._events is not None:
             (clock, samples, progress), weight, present = self._brought
-            self._chronicle.reduces(
+            self._events.reduces(
                 began, clock, self.updates, samples, progress, weight, present=present
             )
         if self._total is None:
@@ -180,21 +180,21 @@ class Rounds:
         training = self._present > 0
         now = self._port.now()
         self.waited = now - began
-        if self._chronicle is not None:
+        if self._events is not None:
             clock, rate = self._brought[0].clock, self._updater.lr if self._total else 0.0
-            self._chronicle.reduced(
+            self._events.reduced(
                 now, clock, self.updates, self._total or 0.0, rate, self.waited, present=training
             )
         return training
 
-    async def attend(self, clock: int) -> None:
+    async def join(self, clock: int) -> None:
         """Take part with nothing, until no worker is training any more.
 
         Args:
             clock: of this worker, who is not any more.
         """
-        if self._chronicle is not None:
-            self._chronicle.left(self._port.now(), clock)
+        if self._events is not None:
+            self._events.left(self._port.now(), clock)
         training = not self._alone
         while training:
             self.start(0.0, Step(clock, 0, 0.0), present=False)

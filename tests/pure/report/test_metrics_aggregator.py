@@ -6,53 +6,53 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.errors import ProtocolError
-from psrt.report import Journal
+from psrt.report import MetricsAggregator
 
 
-def feed(journal, reports):
-    return [record for report in reports for record in journal.add(report)]
+def feed(aggregator, reports):
+    return [record for report in reports for record in aggregator.add(report)]
 
 
 def test_a_record_waits_for_the_last_worker(make_report):
-    journal = Journal(2, log_every=5)
-    assert journal.add(make_report(0, 5)) == []
-    [record] = journal.add(make_report(1, 5))
+    aggregator = MetricsAggregator(2, log_every=5)
+    assert aggregator.add(make_report(0, 5)) == []
+    [record] = aggregator.add(make_report(1, 5))
     assert record.step == 5
     assert record.samples == 16
 
 
 def test_loss_is_weighted_by_samples(make_report):
-    journal = Journal(2, log_every=5)
-    journal.add(make_report(0, 5, loss=1.0, samples=30))
-    [record] = journal.add(make_report(1, 5, loss=5.0, samples=10))
+    aggregator = MetricsAggregator(2, log_every=5)
+    aggregator.add(make_report(0, 5, loss=1.0, samples=30))
+    [record] = aggregator.add(make_report(1, 5, loss=5.0, samples=10))
     assert record.loss == 2.0
 
 
 def test_a_worker_without_samples_has_no_say_in_the_loss(make_report):
-    journal = Journal(2, log_every=5)
-    journal.add(make_report(0, 5, loss=math.nan, samples=0))
-    [record] = journal.add(make_report(1, 5, loss=3.0))
+    aggregator = MetricsAggregator(2, log_every=5)
+    aggregator.add(make_report(0, 5, loss=math.nan, samples=0))
+    [record] = aggregator.add(make_report(1, 5, loss=3.0))
     assert record.loss == 3.0
-    journal.add(make_report(0, 10, loss=math.nan, samples=0))
-    [record] = journal.add(make_report(1, 10, loss=math.nan, samples=0))
+    aggregator.add(make_report(0, 10, loss=math.nan, samples=0))
+    [record] = aggregator.add(make_report(1, 10, loss=math.nan, samples=0))
     assert math.isnan(record.loss)
 
 
 def test_a_diverged_worker_shows_in_the_loss(make_report):
-    journal = Journal(2, log_every=5)
-    journal.add(make_report(0, 5, loss=math.inf))
-    [record] = journal.add(make_report(1, 5, loss=3.0))
+    aggregator = MetricsAggregator(2, log_every=5)
+    aggregator.add(make_report(0, 5, loss=math.inf))
+    [record] = aggregator.add(make_report(1, 5, loss=3.0))
     assert record.loss == math.inf
 
 
 def test_totals_and_rates(make_report):
-    journal = Journal(2, log_every=5)
-    feed(journal, [
+    aggregator = MetricsAggregator(2, log_every=5)
+    feed(aggregator, [
         make_report(0, 5, samples=10, seconds=1.0, bytes_sent=100, bytes_received=1),
         make_report(1, 5, samples=10, seconds=2.0, bytes_sent=100, bytes_received=1),
         make_report(0, 10, samples=30, seconds=6.0, bytes_sent=10, bytes_received=2),
     ])  # fmt: skip
-    [record] = journal.add(make_report(1, 10, samples=10, seconds=4.0, bytes_received=2))
+    [record] = aggregator.add(make_report(1, 10, samples=10, seconds=4.0, bytes_received=2))
     assert record.seconds == 6.0
     assert record.samples == 60
     assert record.samples_per_second == 40 / (6.0 - 2.0)
@@ -60,187 +60,189 @@ def test_totals_and_rates(make_report):
 
 
 def test_no_rate_without_time(make_report):
-    journal = Journal(1, log_every=1)
-    [record] = journal.add(make_report(0, 1, seconds=0.0))
+    aggregator = MetricsAggregator(1, log_every=1)
+    [record] = aggregator.add(make_report(0, 1, seconds=0.0))
     assert record.samples_per_second is None
 
 
 def test_staleness_of_the_interval(make_report):
-    journal = Journal(2, log_every=5)
-    journal.add(make_report(0, 5, staleness_sum=10, staleness_count=4, staleness_max=7))
-    [record] = journal.add(make_report(1, 5, staleness_sum=2, staleness_count=2, staleness_max=1))
+    aggregator = MetricsAggregator(2, log_every=5)
+    aggregator.add(make_report(0, 5, staleness_sum=10, staleness_count=4, staleness_max=7))
+    [record] = aggregator.add(
+        make_report(1, 5, staleness_sum=2, staleness_count=2, staleness_max=1)
+    )
     assert record.staleness_mean == 2.0
     assert record.staleness_max == 7
-    feed(journal, [make_report(0, 10)])
-    [record] = journal.add(make_report(1, 10))
+    feed(aggregator, [make_report(0, 10)])
+    [record] = aggregator.add(make_report(1, 10))
     assert record.staleness_mean is None
     assert record.staleness_max is None
 
 
 def test_evaluation_by_one_worker(make_report):
-    journal = Journal(2, log_every=5)
-    journal.add(make_report(0, 5, test_loss=0.5, test_accuracy=0.75, epoch=1, epoch_end=True))
-    [record] = journal.add(make_report(1, 5, epoch=1, epoch_end=True))
+    aggregator = MetricsAggregator(2, log_every=5)
+    aggregator.add(make_report(0, 5, test_loss=0.5, test_accuracy=0.75, epoch=1, epoch_end=True))
+    [record] = aggregator.add(make_report(1, 5, epoch=1, epoch_end=True))
     assert (record.test_loss, record.accuracy) == (0.5, 0.75)
     assert (record.epoch, record.epoch_end) == (1, True)
-    journal.add(make_report(0, 10, epoch=1))
-    [record] = journal.add(make_report(1, 10, epoch=1))
+    aggregator.add(make_report(0, 10, epoch=1))
+    [record] = aggregator.add(make_report(1, 10, epoch=1))
     assert (record.test_loss, record.accuracy, record.epoch_end) == (None, None, False)
 
 
 def test_the_time_of_an_evaluation_does_not_wait_for_a_straggler(make_report):
-    journal = Journal(2)
-    journal.add(make_report(0, 5, seconds=1.0, test_accuracy=0.75, epoch_end=True))
-    [record] = journal.add(make_report(1, 5, seconds=9.0, epoch_end=True))
+    aggregator = MetricsAggregator(2)
+    aggregator.add(make_report(0, 5, seconds=1.0, test_accuracy=0.75, epoch_end=True))
+    [record] = aggregator.add(make_report(1, 5, seconds=9.0, epoch_end=True))
     assert (record.seconds, record.evaluated_seconds) == (9.0, 1.0)
-    journal.add(make_report(0, 10, seconds=2.0, epoch_end=True))
-    [record] = journal.add(make_report(1, 10, seconds=10.0, epoch_end=True))
+    aggregator.add(make_report(0, 10, seconds=2.0, epoch_end=True))
+    [record] = aggregator.add(make_report(1, 10, seconds=10.0, epoch_end=True))
     assert record.evaluated_seconds is None
 
 
 def test_the_epoch_ends_where_one_reports_between_the_steps(make_report):
-    journal = Journal(2)
-    feed(journal, [make_report(0, 3), make_report(0, 5, epoch_end=True)])
-    [record] = journal.add(make_report(1, 5, epoch_end=True))
+    aggregator = MetricsAggregator(2)
+    feed(aggregator, [make_report(0, 3), make_report(0, 5, epoch_end=True)])
+    [record] = aggregator.add(make_report(1, 5, epoch_end=True))
     assert (record.step, record.samples, record.epoch_end) == (5, 24, True)
 
 
 def test_regression_has_a_test_loss_and_no_accuracy(make_report):
-    [record] = Journal(1).add(make_report(0, 5, test_loss=0.5, epoch_end=True))
+    [record] = MetricsAggregator(1).add(make_report(0, 5, test_loss=0.5, epoch_end=True))
     assert (record.test_loss, record.accuracy) == (0.5, None)
 
 
 def test_a_slow_worker_completes_several_records_at_once(make_report):
-    journal = Journal(2, log_every=5)
-    assert feed(journal, [make_report(0, step) for step in (5, 10, 15)]) == []
-    [record] = journal.add(make_report(1, 5))
+    aggregator = MetricsAggregator(2, log_every=5)
+    assert feed(aggregator, [make_report(0, step) for step in (5, 10, 15)]) == []
+    [record] = aggregator.add(make_report(1, 5))
     assert record.step == 5
-    records = journal.add(make_report(1, 15))  # over 10
+    records = aggregator.add(make_report(1, 15))  # over 10
     assert [(r.step, r.samples) for r in records] == [(10, 24), (15, 40)]
 
 
 def test_a_worker_that_leaves_is_not_waited_for(make_report):
-    journal = Journal(2, log_every=5)
-    journal.add(make_report(0, 5))
-    [record] = journal.add(make_report(1, 3, last=True))
+    aggregator = MetricsAggregator(2, log_every=5)
+    aggregator.add(make_report(0, 5))
+    [record] = aggregator.add(make_report(1, 3, last=True))
     assert (record.step, record.samples) == (5, 16)
-    [record] = journal.add(make_report(0, 10))
+    [record] = aggregator.add(make_report(0, 10))
     assert (record.step, record.samples) == (10, 24)
-    assert not journal.finished
-    [record] = journal.add(make_report(0, 15, last=True))
+    assert not aggregator.finished
+    [record] = aggregator.add(make_report(0, 15, last=True))
     assert record.step == 15
-    assert journal.finished
+    assert aggregator.finished
 
 
 def test_what_comes_between_logged_steps_counts_for_the_next(make_report):
-    journal = Journal(1, log_every=5)
-    assert journal.add(make_report(0, 4)) == []
-    [record] = journal.add(make_report(0, 10))
+    aggregator = MetricsAggregator(1, log_every=5)
+    assert aggregator.add(make_report(0, 4)) == []
+    [record] = aggregator.add(make_report(0, 10))
     assert (record.step, record.samples) == (10, 16)
 
 
 def test_the_rest_makes_one_record_at_the_end(make_report):
-    journal = Journal(2, log_every=5)
-    feed(journal, [make_report(w, 5) for w in (0, 1)])
-    assert journal.add(make_report(0, 7, last=True)) == []
-    [record] = journal.add(make_report(1, 8, last=True))
+    aggregator = MetricsAggregator(2, log_every=5)
+    feed(aggregator, [make_report(w, 5) for w in (0, 1)])
+    assert aggregator.add(make_report(0, 7, last=True)) == []
+    [record] = aggregator.add(make_report(1, 8, last=True))
     assert (record.step, record.samples) == (8, 32)
 
 
 def test_the_last_report_may_repeat_the_step_before(make_report):
-    journal = Journal(1, log_every=5)
-    journal.add(make_report(0, 5))
-    assert journal.add(make_report(0, 5, samples=0, loss=math.nan, last=True)) == []
-    assert journal.finished
+    aggregator = MetricsAggregator(1, log_every=5)
+    aggregator.add(make_report(0, 5))
+    assert aggregator.add(make_report(0, 5, samples=0, loss=math.nan, last=True)) == []
+    assert aggregator.finished
 
 
 def test_a_late_evaluation_is_not_lost(make_report):
-    journal = Journal(1, log_every=5)
-    journal.add(make_report(0, 5))
-    [record] = journal.add(make_report(0, 5, samples=0, test_loss=0.5, last=True))
+    aggregator = MetricsAggregator(1, log_every=5)
+    aggregator.add(make_report(0, 5))
+    [record] = aggregator.add(make_report(0, 5, samples=0, test_loss=0.5, last=True))
     assert (record.step, record.test_loss) == (5, 0.5)
 
 
 def test_epochs_only(make_report):
-    journal = Journal(1)
-    assert journal.add(make_report(0, 5)) == []
-    [record] = journal.add(make_report(0, 9, epoch_end=True, epoch=1))
+    aggregator = MetricsAggregator(1)
+    assert aggregator.add(make_report(0, 5)) == []
+    [record] = aggregator.add(make_report(0, 9, epoch_end=True, epoch=1))
     assert (record.step, record.samples) == (9, 16)
 
 
 @pytest.mark.parametrize("worker", [-1, 2])
 def test_unknown_worker(make_report, worker):
     with pytest.raises(ProtocolError, match=f"worker {worker} reported, expected 0 to 1"):
-        Journal(2).add(make_report(worker, 1))
+        MetricsAggregator(2).add(make_report(worker, 1))
 
 
 @pytest.mark.parametrize("step", [4, 5])
 def test_steps_grow(make_report, step):
-    journal = Journal(1)
-    journal.add(make_report(0, 5))
+    aggregator = MetricsAggregator(1)
+    aggregator.add(make_report(0, 5))
     with pytest.raises(ProtocolError, match=f"worker 0 reported step {step}, expected more"):
-        journal.add(make_report(0, step))
+        aggregator.add(make_report(0, step))
 
 
 def test_nothing_follows_the_last_report(make_report):
-    journal = Journal(1)
-    journal.add(make_report(0, 5, last=True))
+    aggregator = MetricsAggregator(1)
+    aggregator.add(make_report(0, 5, last=True))
     with pytest.raises(ProtocolError, match="worker 0 reported step 6 after its last"):
-        journal.add(make_report(0, 6))
+        aggregator.add(make_report(0, 6))
 
 
 class TestAWorkerThatDied:
     def test_what_the_others_have_said_is_told_at_once(self, make_report):
-        journal = Journal(3, log_every=5)
-        feed(journal, [make_report(worker, step) for worker in (0, 2) for step in (5, 10)])
-        assert [record.step for record in journal.gone(1)] == [5, 10]
-        assert [record.step for record in journal.add(make_report(0, 15))] == []
-        assert [record.step for record in journal.add(make_report(2, 15))] == [15]
+        aggregator = MetricsAggregator(3, log_every=5)
+        feed(aggregator, [make_report(worker, step) for worker in (0, 2) for step in (5, 10)])
+        assert [record.step for record in aggregator.gone(1)] == [5, 10]
+        assert [record.step for record in aggregator.add(make_report(0, 15))] == []
+        assert [record.step for record in aggregator.add(make_report(2, 15))] == [15]
 
     def test_what_it_had_said_itself_counts(self, make_report):
-        journal = Journal(2, log_every=5)
-        feed(journal, [make_report(1, 5, samples=3), make_report(0, 5, samples=4)])
-        journal.add(make_report(1, 10, samples=3))
-        assert journal.gone(1) == []
-        assert not journal.finished
-        [record] = journal.add(make_report(0, 10, samples=4, last=True))
+        aggregator = MetricsAggregator(2, log_every=5)
+        feed(aggregator, [make_report(1, 5, samples=3), make_report(0, 5, samples=4)])
+        aggregator.add(make_report(1, 10, samples=3))
+        assert aggregator.gone(1) == []
+        assert not aggregator.finished
+        [record] = aggregator.add(make_report(0, 10, samples=4, last=True))
         assert record.samples == 14
-        assert journal.finished
+        assert aggregator.finished
 
     def test_the_last_to_be_waited_for_ends_the_journal(self, make_report):
-        journal = Journal(2, log_every=5)
-        journal.add(make_report(0, 7, last=True))
-        [record] = journal.gone(1)
+        aggregator = MetricsAggregator(2, log_every=5)
+        aggregator.add(make_report(0, 7, last=True))
+        [record] = aggregator.gone(1)
         assert (record.step, record.samples) == (7, 8)
-        assert journal.finished
+        assert aggregator.finished
 
     def test_one_that_had_left_changes_nothing(self, make_report):
-        journal = Journal(2, log_every=5)
-        journal.add(make_report(1, 5, last=True))
-        assert journal.gone(1) == []
-        assert [record.step for record in journal.add(make_report(0, 5))] == [5]
+        aggregator = MetricsAggregator(2, log_every=5)
+        aggregator.add(make_report(1, 5, last=True))
+        assert aggregator.gone(1) == []
+        assert [record.step for record in aggregator.add(make_report(0, 5))] == [5]
 
     def test_nobody_is_left(self):
-        journal = Journal(1)
-        assert journal.gone(0) == []
-        assert journal.finished
+        aggregator = MetricsAggregator(1)
+        assert aggregator.gone(0) == []
+        assert aggregator.finished
 
     def test_it_reports_no_more(self, make_report):
-        journal = Journal(1)
-        journal.gone(0)
+        aggregator = MetricsAggregator(1)
+        aggregator.gone(0)
         with pytest.raises(ProtocolError, match="after its last report"):
-            journal.add(make_report(0, 5))
+            aggregator.add(make_report(0, 5))
 
 
 def test_a_record_is_there_as_soon_as_the_slowest_has_come_to_it(make_report):
     rng = random.Random(5)
-    journal, reached = Journal(7, log_every=1), [0] * 7
+    aggregator, reached = MetricsAggregator(7, log_every=1), [0] * 7
     due: set[int] = set()
     for _ in range(500):
         worker = rng.randrange(7)
         reached[worker] += rng.randint(1, 3)
         due.add(reached[worker])
-        records = journal.add(make_report(worker, reached[worker]))
+        records = aggregator.add(make_report(worker, reached[worker]))
         complete = sorted(step for step in due if step <= min(reached))
         assert [record.step for record in records] == complete
         due.difference_update(complete)
@@ -282,13 +284,13 @@ def test_the_order_of_arrival_does_not_matter(make_report, case, log_every):
     workers, one, other = case
 
     def records(turns):
-        journal = Journal(len(workers), log_every=log_every)
+        aggregator = MetricsAggregator(len(workers), log_every=log_every)
         queues = [iter(reports) for reports in workers]
         got = []
         for turn in turns:
             worker, step, fields = next(queues[turn])
-            got += journal.add(make_report(worker, step, **fields))
-        assert journal.finished
+            got += aggregator.add(make_report(worker, step, **fields))
+        assert aggregator.finished
         return got
 
     got = records(one)

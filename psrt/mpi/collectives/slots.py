@@ -176,6 +176,8 @@ class Progress:
 
     def say(self, word: int, count: int) -> None:
         """Publish a counter: ``BEGUN`` or ``READ``."""
+        # Release. For BEGUN: what is sent lies in the window before a peer sees the step begun.
+        # For READ: the copy out of the peer's window is over before the peer may write there.
         if self._fence is not None:
             self._fence()
         self._own[word] = count
@@ -192,6 +194,8 @@ class Progress:
         words = self._words[local]
         if words[word] < count:
             return False
+        # Acquire: what the peer sent is read after its counter, and so is the checksum below, which
+        # it wrote before its first step (``enter``).
         if self._fence is not None:
             self._fence()
         if word == BEGUN and words[_CALL] != self._checksum:

@@ -158,6 +158,8 @@ class LocalLink:
 
     def unread(self) -> bool:
         """Tell whether the last message has not been read, so that the next must wait."""
+        # The reader counts after its last look at frame and payload, so equal counts mean that
+        # both may be overwritten. Each count has one writer; no lock is needed for either.
         return self._out[_READ] != self._rung
 
     def in_flight(self) -> bool:
@@ -166,6 +168,7 @@ class LocalLink:
 
     def send(self, message: Message, region: int) -> None:
         """Write a message and ring; the last one must have been read."""
+        # Before the doorbell: whoever sees the ring finds the whole payload ready.
         self._out[_READY] = self._payload_bytes
         self._lent = True
         self._ring(message, region)
@@ -176,6 +179,7 @@ class LocalLink:
         Returns:
             what is to be called with the number of elements that are ready, until all are.
         """
+        # Before the doorbell, or the reader could take the bytes of the last payload for ready.
         self._out[_READY] = 0
         self._lent = True
         self._ring(message, region)
@@ -195,6 +199,7 @@ class LocalLink:
 
         def advance(elements: int) -> None:
             nonlocal done
+            # The peer looks at its landing only after the ring, whose fence covers these copies.
             landing[done : elements * 4] = given[done : elements * 4]
             done = elements * 4
             if done == len(landing):
@@ -203,9 +208,12 @@ class LocalLink:
         return advance
 
     def _advance(self, elements: int) -> None:
+        # Release: the elements must be seen no later than the count that says they are there.
         if self._fence is not None:
             self._fence()
         self._out[_READY] = elements * 4
+        # A reader that raises its flag just now looks at the count once more before it sleeps, and
+        # its sleep is bounded should both miss each other: see ``wakeup``.
         if self._asleep[0]:
             self._wake()
 
@@ -213,6 +221,8 @@ class LocalLink:
         words = self._out
         encode(message, self._out_bytes, _FRAME_OFFSET)
         words[_REGION] = region
+        # Release: frame, region and what is ready of the payload come before the doorbell, which
+        # is the one store that the reader waits for. x86 keeps stores in order by itself.
         if self._fence is not None:
             self._fence()
         self._rung += 1
@@ -226,6 +236,7 @@ class LocalLink:
         words = self._in
         if words[_RUNG] == self._read:
             return None
+        # Acquire: nothing of the message is read before the doorbell was seen.
         if self._fence is not None:
             self._fence()
         region = words[_REGION]
@@ -233,9 +244,12 @@ class LocalLink:
             self.bytes_received += FRAME_BYTES
         else:
             if region != _PUT and self._landing is not None and not self._land(region):
-                return None
+                return None  # more of it is to come; the doorbell stays unanswered until then
             self.bytes_received += self._nbytes
         message = decode(self._in_bytes, _FRAME_OFFSET)
+        # The frame is decoded and the payload copied before the writer may overwrite them. A reader
+        # that uses the payload where it lies answers it before the writer sends another: the
+        # protocol alternates, so this count need not wait for its last look.
         if self._fence is not None:
             self._fence()
         self._read += 1
@@ -245,6 +259,8 @@ class LocalLink:
     def _land(self, region: int) -> bool:
         """Copy what is ready of the payload; tell whether that was the last of it."""
         assert self._landing is not None
+        # Acquire: the count first, then the bytes that it speaks of. It only grows while this
+        # payload is under way, so an old one is merely too small.
         ready, landed = self._in[_READY], self._landed
         if self._fence is not None:
             self._fence()

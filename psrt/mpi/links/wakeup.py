@@ -50,6 +50,8 @@ class Bell:
     def raise_flag(self) -> None:
         """Say that this rank is about to sleep."""
         self._flag[0] = 1
+        # A full fence, on x86 too: the flag must be out before the sleeper's last look, or a peer
+        # could store its count and miss the flag while this rank misses the count.
         self._fence()
 
     def lower_flag(self) -> None:
@@ -63,6 +65,7 @@ class Bell:
             return False
         if not select.select([self._own], [], [], seconds)[0]:
             return False
+        # All that was written so far, by however many: one look at the counts answers them all.
         os.read(self._own, 4096)
         return True
 
@@ -94,6 +97,7 @@ def _pipes(comm: MPI.Comm) -> tuple[int, list[int]]:
     """
     folder = Path(send_text(comm, _folder() if comm.rank == 0 else ""))
     own = -1
+    # The reading end comes first and does not block: a writer can be opened only where a reader is.
     with contextlib.suppress(OSError):
         os.mkfifo(folder / str(comm.rank), 0o600)
         own = os.open(folder / str(comm.rank), os.O_RDONLY | os.O_NONBLOCK)
@@ -102,6 +106,7 @@ def _pipes(comm: MPI.Comm) -> tuple[int, list[int]]:
     wakers: list[int] = []
     if everyone[0]:
         wakers = [os.open(folder / str(r), os.O_WRONLY | os.O_NONBLOCK) for r in range(comm.size)]
+    # Open descriptors outlive the names, so the folder goes once everybody has opened.
     comm.Barrier()
     if comm.rank == 0:
         shutil.rmtree(folder, ignore_errors=True)

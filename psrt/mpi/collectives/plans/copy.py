@@ -51,6 +51,8 @@ class Copy(Plan):
         barrier = self._context.barrier
         if not barrier.arrive():
             yield barrier.is_complete
+        # No rank is owed what another one reads from it meanwhile: what is copied from a buffer is
+        # its owner's own numbers, which nobody overwrites before the second barrier.
         for into, given in self._copies:
             np.copyto(into, given)
         if not barrier.arrive():

@@ -155,6 +155,8 @@ class Direct(Plan):
         if not barrier.arrive():
             yield barrier.is_complete
         gate = self._sink.gate
+        # From here on every buffer of the host is complete, and only its folder writes to a slice:
+        # rank r alone, to slice r of all buffers. So no lock is needed until the last barrier.
         if self._several_hosts:
             yield from self._run_between()
             if gate is not None and not gate():
@@ -164,16 +166,20 @@ class Direct(Plan):
             if gate is not None and not gate():
                 yield gate
             self._fold(give=True)
+        # Nobody returns, and lets its caller write, while another one still reads or writes here.
         if not barrier.arrive():
             yield barrier.is_complete
 
     def _run_between(self) -> Run:
         barrier = self._barrier
+        # Folded into the first buffer of the host, slice by slice; a rail is the fold of several
+        # ranks, so it may leave only after a barrier.
         self._fold(give=False)
         if not barrier.arrive():
             yield barrier.is_complete
         if self._between is not None:
             yield from self._between.run()
+        # The rails are led by some ranks only; the others hand out what these have brought.
         if not barrier.arrive():
             yield barrier.is_complete
 

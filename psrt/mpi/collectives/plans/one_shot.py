@@ -48,6 +48,7 @@ class OneShot(Plan):
         self._bytes = vector.view(np.uint8).data
         #: By turn: this rank's stage as bytes, and the stages of all as numbers.
         self._turns = []
+        # Two stages would do; three are there, since the slot's room is cut as for ``staged``.
         for turn in range(STAGES):
             at = turn * ONE_SHOT_BYTES
             stages = [stage[at : at + vector.nbytes] for stage in slot.stages]
@@ -60,6 +61,7 @@ class OneShot(Plan):
     def run(self) -> Run:
         """Carry it out."""
         barrier = self._barrier
+        # The stage of the barrier that comes next, as ``quick`` counts them.
         self._turns[((barrier.word >> SHIFT) + 1) % STAGES][0][:] = self._bytes
         if not barrier.arrive():
             yield barrier.is_complete
@@ -95,8 +97,11 @@ class OneShot(Plan):
             calls.number = number = calls.number + 1
             signatures[number % MEMORY] = signature
             barrier.word = word = barrier.word + one
+            # The stages take turns by the count of barriers, which is the same on all ranks. A slow
+            # peer may still fold stage k while this rank writes k + 1; by k + 2 they have met.
             stage, first, second, _ = turns[(word >> SHIFT) % STAGES]
             stage[everything] = source
+            # Release: the numbers, then the count that shows them.
             if fence is not None:
                 fence()
             own[0] = word
@@ -104,6 +109,7 @@ class OneShot(Plan):
                 wake()
             if theirs[0] != word:
                 wait(self)
+            # Acquire: their numbers after their count.
             if fence is not None:
                 fence()
             if by_position:
@@ -124,6 +130,8 @@ class OneShot(Plan):
             for asleep, wake in wakers:
                 if asleep[0]:
                     wake()
+            # One that is late, one that is a barrier ahead and one in another call all end up in
+            # ``wait``, which tells them apart; its own look covers all, so one call is enough.
             for theirs in others:
                 if theirs[0] != word:
                     wait(self)

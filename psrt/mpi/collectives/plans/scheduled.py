@@ -217,14 +217,19 @@ class Scheduled(Plan):
             self._at = move
             if move.shown:
                 self._progress.say(BEGUN, self._base + move.number)
+            # By MPI: receive and send are both posted before either is waited for, so no two ranks
+            # wait for each other's receive.
             if not move.early:
                 _start(move)
             late = yield from self._take_in(move)
             yield from self._let_go(move)
             if i + 1 < len(moves) and moves[i + 1].early:
                 _start(moves[i + 1])
+            # Only now has the peer read what was sent, so what arrived may take its place.
             if late is not None:
                 _combine(self._fold, move, late)
+        # Counters go on from run to run and from call to call in this slot; every rank adds the
+        # same lengths, so each knows where its peers' counters will be.
         for peer, length in self._lengths.items():
             self._bases[peer] += length
         self._at = None

@@ -90,14 +90,19 @@ class Staged(Plan):
     def run(self) -> Run:
         """Carry it out."""
         barrier, context = self._context.barrier, self._context
+        # Kept in the context, not in the plan: other arrays with the same signature use the same
+        # stages, and what a slow rank of their call still reads must not be this call's first.
         first, count = context.turn, len(self._spans)
         context.turn = (first + count) % STAGES
         pieces = [self._piece((first + k) % STAGES, k) for k in range(count)]
+        # Nobody reads this stage any more: its last readers came to a barrier since (see the top).
         if pieces:
             _carry(pieces[0].show)
         for k, piece in enumerate(pieces):
             if not barrier.arrive():
                 yield barrier.is_complete
+            # All have shown piece k and folded k - 1, so the results of k - 1 lie on the stages; to
+            # copy them first frees the turn that piece k + 2 will take.
             if k:
                 _carry(pieces[k - 1].copy)
             self._fold(piece)
@@ -105,6 +110,7 @@ class Staged(Plan):
                 _carry(pieces[k + 1].show)
         if not barrier.arrive():
             yield barrier.is_complete
+        # No barrier follows: the next run shows on another stage, and meets before it comes back.
         if pieces:
             _carry(pieces[-1].copy)
 

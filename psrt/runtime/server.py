@@ -77,6 +77,8 @@ class Server:
             for decision in decisions:
                 kind = type(decision)
                 if kind is Apply:
+                    # A version that is streamed was announced to those who wait for it before it
+                    # was made, so their Serve decisions are done already.
                     if await self._apply(decisions, decision.pushes):  # type: ignore[union-attr]
                         break  # only answers come after an update
                 elif kind is Serve:
@@ -87,6 +89,7 @@ class Server:
                     self._drop(decision.push, message)  # type: ignore[union-attr]
             if type(message) is Push:
                 self._note_spread(policy.clock[message.worker])
+        # The windows go with this rank, and somebody may still read the last answer in them.
         await self._drain()
         return self.shard
 
@@ -96,6 +99,9 @@ class Server:
         if type(message) is Push:
             self._cause = worker = message.worker
             self._leases.release(self._ranks[worker])  # it has read what it was sent
+            # Asked before the policy handles the push: it may apply it at once, which raises the
+            # version. While a push waits no update passes it by, so this τ is also the one it has
+            # when it is applied.
             self._met[worker] = self._policy.staleness(message)
             self._taken[worker] = now
         elif type(message) is Leave:
@@ -111,6 +117,8 @@ class Server:
         port, shard = self._port, self.shard
         if port.apply_s is not None:
             await self._work(sum(1 for push in pushes if push.samples))
+        # In place if nobody reads the newest version: the same memory traffic as out of place, but
+        # one buffer less in the cache. Otherwise a reader would see a torn vector.
         buffer = await self._free_buffer() if self._leases else shard.newest
         began = 0.0 if self._events is None else port.now()
         streams = self._streams and any(push.samples for push in pushes)
@@ -121,6 +129,8 @@ class Server:
         if self._events is not None:
             self._events.applied(pushes, shard.notes, shard.version, shard.lr, began, port.now())
         for serve in serves:
+            # Those who were told have their answer and read while it was made; it is noted only
+            # now, for the version was not there before. The others are on another host.
             if serve.worker in told:
                 self._note_read(serve, port.now())
             else:
@@ -157,6 +167,8 @@ class Server:
         """Answer a worker with the newest version."""
         shard, rank = self.shard, self._ranks[serve.worker]
         now = self._port.now()
+        # Before the send: a worker on this host may have read, computed and pushed again before the
+        # next line runs, and its push must find what it read.
         self._note_read(serve, now)
         self._port.send(rank, self._answer(serve, shard.version, now), shard.newest)
         self._leases.acquire(rank, shard.newest)
@@ -175,7 +187,9 @@ class Server:
             serve.clock,
             self._met[worker],
             now - self._taken[worker],
-            -1 if worker == self._cause else self._cause,
+            -1
+            if worker == self._cause
+            else self._cause,  # its own push let it go: no wait for others
             self.shard.fresh_gaps.pop(worker, -1.0),
         )
 
@@ -192,6 +206,8 @@ class Server:
         now = self._port.now()
         for serve in serves:
             rank = self._ranks[serve.worker]
+            # The version that is about to be: whoever takes it up may not look at an element before
+            # ``advance`` has said that it is there.
             answer = self._answer(serve, shard.version + 1, now)
             advance = self._port.announce(rank, answer, buffer)
             if advance is not None:
@@ -209,6 +225,8 @@ class Server:
     async def _free_buffer(self) -> int:
         """Return a buffer that nobody reads: the newest version's own if possible."""
         leases, newest = self._leases, self.shard.newest
+        # There are three: the newest, one that slow readers still hold, one to write. With readers
+        # on all of them there is nothing to do but wait for the slowest; more would only hide that.
         free = leases.free(newest)
         if free is None:
             await self._port.until(

@@ -103,7 +103,9 @@ class Shard:
         if self._kept is None:
             self._kept = np.empty(self.theta.size, np.float32)
         if not self._kept_notes:
-            self._kept.fill(0.0)
+            self._kept.fill(0.0)  # now and not after the update, which may still read it
+        # No update passes a waiting push by, so the rate and θ are those of its application, too:
+        # what is added up here is what the update would have added up.
         note = self._note(push)
         term = self._term(push, note.factor * self._clipping(push))
         self._updater.accumulate(self._kept, term, self.theta)
@@ -124,6 +126,8 @@ class Shard:
                 blocks.
         """
         if self._plain and len(pushes) == 1 and not self._kept_notes and pushes[0].samples:
+            # The usual push of async: no sum, no copy, the optimizer reads the gradient where it
+            # lies.
             push = pushes[0]
             self.notes = [_PLAIN if self._gap is None else self._note(push)]
             old, new = self.buffers[self.newest], self.buffers[buffer]
@@ -161,6 +165,8 @@ class Shard:
 
     def read_by(self, worker: int) -> None:
         """Note that this worker is sent the newest version."""
+        # Copied at the answer, not at the push: by then the buffer of that version is another
+        # one's.
         if self._gap is not None:
             self._gap.read_by(worker, self.version, self.theta)
         if self._reads is not None:
@@ -169,6 +175,8 @@ class Shard:
     def _by_sample_terms(self, pushes: Sequence[Push]) -> list[Contribution]:
         """Return Σ m_i G_i / Σ m_i as terms; nothing where there are no samples at all."""
         self.notes = [_PLAIN] * len(pushes)
+        # The divisor is what was really there, so uneven last batches and workers without data
+        # change nothing; all pushes of a round are of its version, so no rate has anything to say.
         total = sum(push.samples for push in pushes)
         return [
             self._term(push, push.samples / total * self._clipping(push))
@@ -180,6 +188,8 @@ class Shard:
         """Return (1/quorum) Σ r(τ_l) G_l as terms, the kept ones summed already."""
         share = 1.0 / len(pushes)
         kept, self._kept_notes = self._kept_notes, []  # the next keep starts the sum again
+        # Those that were kept come first: a push waits in the order of arrival, and is kept if the
+        # next one did not complete the quorum.
         fresh = pushes[len(kept) :]
         notes = [self._note(push) for push in fresh]
         terms = [
@@ -198,6 +208,7 @@ class Shard:
 
     def _note(self, push: Push) -> Note:
         """Weigh a push that is about to be used; once for each, for a rate may remember it."""
+        # The gap is of parameters right before the update, and of one push at a time: see GapMeter.
         gap = -1.0
         if self._gap is not None:
             gap = self._gap.measure(push.worker, push.version, self.theta)

@@ -77,6 +77,7 @@ class Updater:
             progress: where training stands, in epochs.
             ready: called with the number of elements that are there, as they come to be.
         """
+        # Adding nothing to nothing and multiplying with 1 would give the same bits, one pass later.
         if len(terms) == 1 and terms[0].weight == 1.0 and self._rate is None:
             self.step(theta, terms[0].vector, out, progress, ready)
             return
@@ -85,6 +86,8 @@ class Updater:
         optimizer.begin(lr)
         old, new = self._blocks(theta), self._blocks(out)
         blocks = [(term, self._blocks(term.vector)) for term in terms]
+        # Block by block through sum, rate, optimizer: each finds its operands in the cache. Nothing
+        # may depend on how many blocks of this update were done before (see ``GapAware.observe``).
         for i, span in enumerate(self._spans):
             total = self._weighted_sum(i, span, old[i], blocks)
             before = self._before[: span.size]
@@ -130,6 +133,7 @@ class Updater:
     ) -> None:
         """Do what ``apply`` does with one term of weight 1."""
         optimizer = self.optimizer
+        # ``begin`` once an update, whatever the number of blocks: Adam's bias is of updates.
         self.lr = lr = self._schedule.rate(progress)
         optimizer.begin(lr)
         if len(self._spans) == 1:
@@ -151,8 +155,12 @@ class Updater:
         self, i: int, span: Span, old: Vector, blocks: list[tuple[Contribution, list[Vector]]]
     ) -> Vector:
         (first, given), *rest = blocks
+        # One multiplication for all where they weigh alike, as full batches do. The order of
+        # summation is that of the terms in both ways, and so the same on every shard.
         if rest and self._rate is None and all(term.weight == first.weight for term, _ in rest):
             return self._sum_times(first.weight, [vectors[i] for _, vectors in blocks])
+        # ``total`` may be the gradient itself, which is only read: sums go into ``_sum``, never into
+        # the memory of the first term, which is its worker's.
         total = self._weighted(i, span, old, first, given, self._sum)
         for term, vectors in rest:
             weighted = self._weighted(i, span, old, term, vectors, self._term)
@@ -182,14 +190,17 @@ class Updater:
         if self._rate is not None and term.read is not None:
             self._rate.block(span, block, old, term.read[span.start : span.stop], room)
             block = room
+        # To the bit the same as multiplying, and the gradient is read once, by the optimizer.
         if term.weight == 1.0:
             return block
         return np.multiply(block, np.float32(term.weight), out=room)
 
     def _blocks(self, vector: Vector) -> list[Vector]:
+        # The entry holds its vector alive, so an id cannot come to mean another one.
         known = self._views.get(id(vector))
         if known is not None:
             return known[1]
+        # A bound, for callers that make a new view at every call.
         if len(self._views) >= 256:
             self._views.clear()
         views = [span.of(vector) for span in self._spans]

@@ -24,7 +24,7 @@ from psrt.runtime.problem_rules import (
 )
 from psrt.runtime.strategies.base import Step, Strategy
 from psrt.stats import Stats
-from psrt.transport.port import EXTRA, Port
+from psrt.transport.port import Port, gradient_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Worker:
         self._delays = delays
         self._is_timed = delays is not None and delays.asks_for_computed
         self._rng = rng or np.random.default_rng(0)
-        self._gradient = port.gradient[:-EXTRA]
+        self._gradient = gradient_of(port)
         #: What ``loss_and_grad`` is given beyond the usual.
         self._hook = () if strategy.ready is None else (strategy.ready,)
         #: Whether no gradient was computed yet.

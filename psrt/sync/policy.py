@@ -135,6 +135,8 @@ class Policy:
 
     def _push(self, push: Push) -> list[Decision]:
         worker, version = push.worker, self.version
+        # One test for all that is not the plain next push of a worker. The exact look costs more
+        # than the decision itself and is needed about never.
         if (
             push.clock != self.clock.get(worker)
             or not 0 <= push.version <= version
@@ -153,17 +155,29 @@ class Policy:
     def _decide(self, push: Push) -> list[Decision]:
         worker = push.worker
         decisions: list[Decision] = []
+        # The clock counts arrivals, not updates: under softsync a gradient may wait for its quorum
+        # while its worker is already free to go on. For SSP's progress rule that is the clock to
+        # use, and the read guarantee holds all the same: there quorum is 1, so what has arrived is
+        # applied before anybody is answered.
         self.clock[worker] = push.clock + 1
+        # Waiting before it is asked whether it must: ``_serve`` is the only place that answers.
         self.waiting[worker] = None
         if self.catches_up(push):
+            # It has finished no step, so the clock must not move past the one it asks for. But this
+            # shard may be further than that by now, and then the worker goes on with the newest
+            # round: an older version is not to be had any more.
             self.clock[worker] = max(push.clock, self.version)
             self._fill(decisions)
         elif self.version - push.version > self._late:
             if push.samples:
                 decisions.append(Drop(push))
             if self._rounds:
+                # Too late for its round: it goes on with the one that is open, or it would stay
+                # behind by a round for ever and each of its gradients would be dropped.
                 self.clock[worker] = self.version
         elif push.samples or self._rounds:
+            # In rounds an empty push counts to the quorum: those who have run out of data for this
+            # step would otherwise be waited for by all the others.
             self.pending.append(push)
             self._fill(decisions)
         self._serve(decisions)
@@ -179,11 +193,15 @@ class Policy:
         decisions: list[Decision] = []
         del self.clock[worker]
         if worker in self.waiting:
-            # It died with a push unanswered; the gradient was never kept and may be torn.
+            # It died with a push unanswered; the gradient was never kept and may be torn: it lies
+            # in the dead worker's memory. One that was answered is either applied or kept, in the
+            # server's own, so it stays in ``pending``.
             del self.waiting[worker]
             lost = [push for push in self.pending if push.worker == worker]
             self.pending = [push for push in self.pending if push.worker != worker]
             decisions.extend(map(Drop, lost))
+        # Both may be due now, and in this order: fewer live workers make a smaller quorum, and the
+        # slowest may have been the one who left. Without this the last steps of a run would hang.
         self._fill(decisions)
         self._serve(decisions)
         return decisions
@@ -223,6 +241,8 @@ class Policy:
     def _fill(self, decisions: list[Decision]) -> None:
         """Make an update if the pending pushes are enough for those who are left."""
         pending = self.pending
+        # More than one update only where a death or a leave completes a round, after which another
+        # shard's rounds that everybody is past follow at once, empty.
         while self._complete():
             if self._rounds and len(pending) > 1:
                 pending.sort(key=_worker)  # one order of summation, whatever order they came in
@@ -230,6 +250,9 @@ class Policy:
             pending.clear()
             self.version += 1
             if self._rounds:
+                # Those whom the round did not wait for are carried along. Then no live clock is
+                # below the version, so ``slowest`` ≥ version is an invariant of rounds, and a gate
+                # counted from the version is as good as one counted from the slowest.
                 for worker, clock in self.clock.items():
                     if clock < self.version:
                         self.clock[worker] = self.version
@@ -238,7 +261,7 @@ class Policy:
         """Tell whether an update is due."""
         live, pending = len(self.clock), len(self.pending)
         if not live:
-            return pending > 0
+            return pending > 0  # what was kept of those who left is not thrown away
         if pending and pending >= self._quorum(live):
             return True
         # Everybody pushed or is past this round, which another shard has finished with a push of
@@ -253,6 +276,9 @@ class Policy:
         clock = self.clock
         bound = self._gate
         if bound < math.inf:
+            # A worker may start clock c only if min c_j ≥ c − s, that is c ≤ min c_j + s. The gate
+            # is here, where the parameters are: asked apart from the data, the answer could be
+            # older than what it promises, and the read guarantee would not follow.
             bound += self.version if self._rounds else self.slowest
         # Those who waited before were not let through by this bound; the newest comes last.
         asked = [next(reversed(waiting))] if bound == self._bound else list(waiting)

@@ -31,10 +31,9 @@ NO_PAYLOAD = -1
 GRADIENT = 0
 #: Buffers for versions of a server's span: the newest, one in flight, one to write next.
 VERSIONS = 3
-#: Elements behind a worker's gradient for what is summed along with it: ``WEIGHT``, ``PRESENT``
-#: and ``PROGRESS`` elements behind the n-th.
+#: Elements behind a worker's gradient for the control values that are summed along with it; what
+#: they are is known to ``runtime.strategies.reducer`` alone.
 EXTRA = 3
-WEIGHT, PRESENT, PROGRESS = 0, 1, 2
 #: Why an all-reduce was taken that was named.
 AS_ASKED = "as asked"
 
@@ -289,3 +288,8 @@ class Port(Protocol):
     def report(self, report: Report) -> None:
         """Send ``report`` to rank 0, apart from the traffic of the training; never waits."""
         ...
+
+
+def gradient_of(port: Port) -> Vector:
+    """Return a worker's gradient (n,), without the control values behind it."""
+    return port.gradient[:-EXTRA]

@@ -20,7 +20,7 @@ from psrt.runtime.strategies.base import (
 from psrt.runtime.strategies.buckets import buckets_of
 from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
-from psrt.transport.port import EXTRA, Port
+from psrt.transport.port import Port, gradient_of
 
 
 class AllReduce(Strategy):
@@ -75,7 +75,7 @@ class AllReduce(Strategy):
             extras=extras,
             events=events,
         )
-        self._gradient = port.gradient[:-EXTRA]
+        self._gradient = gradient_of(port)
         self._parts = [bucket.span.of(self._gradient) for bucket in buckets]
         #: By span, whether a bucket is full with it.
         self._fills = [False] * len(spans or whole)

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from psrt.optim import clip_factor, l2_norm
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.updater import Contribution, Updater
-from psrt.transport.port import EXTRA, Port, Vector
+from psrt.transport.port import Port, Vector, gradient_of
 
 
 class Step(NamedTuple):
@@ -114,7 +114,7 @@ class Serial(Strategy):
         self._events = events
         self._since = 0.0
         self._theta = port.theta
-        self._gradient = port.gradient[:-EXTRA]
+        self._gradient = gradient_of(port)
         self._updater = updater
         self._clip_norm = clip_norm
         self.updates = 0

@@ -20,7 +20,7 @@ from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Contribution, Updater
 from psrt.sync import AveragingPeriod
-from psrt.transport.port import EXTRA, Port
+from psrt.transport.port import Port, gradient_of
 
 
 class Averager(Protocol):
@@ -48,7 +48,7 @@ class ServerAverager(Averager):
     def __init__(self, port: Port, *, events: WorkerEventRecorder | None = None) -> None:
         self._push_pull = PushPull(port, events=events)
         self._theta = port.theta
-        self._buffer = port.gradient[:-EXTRA]
+        self._buffer = gradient_of(port)
 
     def begin(self, step: Step) -> None:
         """Tell of the first read."""
@@ -106,7 +106,7 @@ class ReduceAverager(Averager):
             events=events,
         )
         self._theta = port.theta
-        self._buffer = port.gradient[:-EXTRA]
+        self._buffer = gradient_of(port)
         reducer = self._reducer
         self.plan = ReducePlan(reducer.chosen, reducer.why, 1, False, reducer.extras)
         port.whom = lambda: "its neighbours in an all-reduce"
@@ -146,7 +146,7 @@ class LocalSGD(Strategy):
         self._events = events
         self._since = 0.0
         self._theta = port.theta
-        self._gradient = port.gradient[:-EXTRA]
+        self._gradient = gradient_of(port)
         self._updater = updater
         self._averager = averager
         self.plan = averager.plan

@@ -7,7 +7,7 @@ from psrt.messages import Leave, Params, Push
 from psrt.optim import l2_norm
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import Step, StepResult, Strategy, WaitBreakdown
-from psrt.transport.port import EXTRA, GRADIENT, NO_PAYLOAD, Port
+from psrt.transport.port import GRADIENT, NO_PAYLOAD, Port, gradient_of
 
 
 class PushPull(Strategy):
@@ -24,7 +24,7 @@ class PushPull(Strategy):
         self._port = port
         self._worker = wiring.worker_of(port.rank) or 0
         self._servers = wiring.servers
-        self._gradient = port.gradient[:-EXTRA]
+        self._gradient = gradient_of(port)
         self._clips = clip_norm is not None
         self._events = events
         #: When the parameters were there that are computed with; None before the first step.

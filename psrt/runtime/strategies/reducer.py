@@ -31,7 +31,10 @@ from psrt.runtime.checksum import checksum
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.updater import Updater
-from psrt.transport.port import EXTRA, PRESENT, PROGRESS, WEIGHT, Port, Reduction, Vector
+from psrt.transport.port import EXTRA, Port, Reduction, Vector, gradient_of
+
+#: Where each control value lies behind the gradient.
+_WEIGHT, _PRESENT, _PROGRESS = range(EXTRA)
 
 
 class Reducer:
@@ -75,7 +78,7 @@ class Reducer:
         self._check_every = check_every
         self._events = events
         self._alone = len(port.wiring.workers) == 1
-        self._vector, self._extras = port.gradient[:-EXTRA], port.gradient[-EXTRA:]
+        self._vector, self._extras = gradient_of(port), port.gradient[-EXTRA:]
         self._head: Reduction | None = None
         #: What the all-reduce of the extras came to.
         self.extras = port.choice(extras or algorithm, EXTRA)[0]
@@ -125,7 +128,7 @@ class Reducer:
             self._learn(weight, float(present), progress)
             return
         extras = self._extras
-        extras[WEIGHT], extras[PRESENT], extras[PROGRESS] = weight, present, progress
+        extras[_WEIGHT], extras[_PRESENT], extras[_PROGRESS] = weight, present, progress
         self._head.begin()
 
     def begin(self) -> None:
@@ -205,7 +208,7 @@ class Reducer:
 
     def _learn_sums(self) -> None:
         extras = self._extras.tolist()
-        self._learn(extras[WEIGHT], extras[PRESENT], extras[PROGRESS])
+        self._learn(extras[_WEIGHT], extras[_PRESENT], extras[_PROGRESS])
 
     def _learn(self, total: float, present: float, progress: float) -> None:
         """Take in the sums of the extras: now updates can be taken."""

@@ -159,8 +159,8 @@ class Updater:
         # summation is that of the terms in both ways, and so the same on every shard.
         if rest and self._rate is None and all(term.weight == first.weight for term, _ in rest):
             return self._sum_times(first.weight, [vectors[i] for _, vectors in blocks])
-        # ``total`` may be the gradient itself, which is only read: sums go into ``_sum``, never into
-        # the memory of the first term, which is its worker's.
+        # ``total`` may be the gradient itself, which is only read: sums go into ``_sum``, never
+        # into the memory of the first term, which is its worker's.
         total = self._weighted(i, span, old, first, given, self._sum)
         for term, vectors in rest:
             weighted = self._weighted(i, span, old, term, vectors, self._term)

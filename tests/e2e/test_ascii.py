@@ -23,7 +23,6 @@ COMMANDS = {
     "explain compare": ["explain", "compare", "--ranks", "2:64"],
     "explain compare, json": ["explain", "compare", "--ranks", "2:64", "--json"],
     "bench, help": ["bench", "--help"],
-    "bench step": ["bench", "step", "--rounds", "1"],
 }
 REFUSED = {
     "a name": ["train", "--dataset", "größe–µ"],

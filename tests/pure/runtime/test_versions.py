@@ -95,7 +95,7 @@ def test_a_server_that_overwrites_what_is_being_read_is_found_out(
     elif mutant == "any other buffer":
         monkeypatch.setattr(Leases, "free", lambda self, newest: (newest + 1) % VERSIONS)
     else:
-        monkeypatch.setattr(Leases, "lend", lambda self, rank, buffer: None)
+        monkeypatch.setattr(Leases, "acquire", lambda self, rank, buffer: None)
     books = ledger([12] * WORKERS, SHARDS)
     asked = TrainConfig(servers=SHARDS, lr=1.0, epochs=1, mode="async")
     _, log = record(asked, books, workers=WORKERS, world=slow_answers)

@@ -126,7 +126,9 @@ class Barrier:
                 wake()
         for others in self.others:
             if others[_BARRIERS] != word:
-                return self.is_complete()  # somebody is late, ahead, or in another call
+                # Late, ahead, or in another call. A store takes about a look or two from core to
+                # core, and to wait at length costs more than to look again.
+                return self.is_complete() or self.is_complete() or self.is_complete()
         # Acquire: what the others wrote is read only after their counts.
         if self.fence is not None:
             self.fence()

@@ -91,6 +91,7 @@ class OneShot(Plan):
         fold, finish, ranks = self._fold, self._finish, self._ranks
         (asleep, wake), theirs = wakers[0], others[0]
         # The quicker way to name a ufunc's output; numpy deprecates it for these two.
+        looks = range(8)
         by_position = fold not in (np.minimum, np.maximum)
 
         def call_two() -> None:
@@ -107,7 +108,12 @@ class OneShot(Plan):
             own[0] = word
             if asleep[0]:
                 wake()
-            if theirs[0] != word:
+            # A store takes about as long to get from core to core as a look or two; whoever is not
+            # there after some is waited for at length, which alone costs more than these.
+            for _ in looks:
+                if theirs[0] == word:
+                    break
+            else:
                 wait(self)
             # Acquire: their numbers after their count.
             if fence is not None:

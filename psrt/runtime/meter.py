@@ -33,6 +33,8 @@ class Meter:
         self.steps = 0
         #: What was counted over the whole run.
         self.stats = Stats(worker=worker, waited=dict.fromkeys(WaitBreakdown._fields[:4], 0.0))
+        # Looked up once: these are counted into at every step.
+        self._skews, self._waits = self.stats.skew, self.stats.waited
         self._clear()
 
     def begin(self) -> None:
@@ -41,7 +43,8 @@ class Meter:
 
     def _clear(self) -> None:
         self._loss_sum = 0.0
-        self._samples = 0
+        #: All samples up to the newest report.
+        self._reported_samples = self.stats.samples
         self._staleness = [0, 0, 0]
         self._waited = 0.0
         self._skew_max = 0
@@ -57,14 +60,13 @@ class Meter:
         self.steps += 1
         if samples:
             self._loss_sum += loss * samples
-            self._samples += samples
             self.stats.samples += samples
         if outcome.staleness_count:
             staleness = self._staleness
             staleness[0] += outcome.staleness_sum
             staleness[1] += outcome.staleness_count
             staleness[2] = max(staleness[2], outcome.staleness_max)
-            skew, skews = outcome.skew, self.stats.skew
+            skew, skews = outcome.skew, self._skews
             skews[skew] = skews.get(skew, 0) + 1
             if skew > self._skew_max:
                 self._skew_max = skew
@@ -75,8 +77,7 @@ class Meter:
             self._wait(outcome.waiting)
 
     def _wait(self, waiting: WaitBreakdown) -> None:
-        stats = self.stats
-        waited = stats.waited
+        waited = self._waits
         workers, server, messages, reduce, whom = waiting
         waited["workers"] += workers
         waited["server"] += server
@@ -84,7 +85,8 @@ class Meter:
         waited["reduce"] += reduce
         self._waited += workers + server + messages + reduce
         if whom >= 0:
-            stats.waited_for[whom] = stats.waited_for.get(whom, 0.0) + workers
+            waited_for = self.stats.waited_for
+            waited_for[whom] = waited_for.get(whom, 0.0) + workers
 
     def due(self, clock: int) -> bool:
         """Tell whether a logged step has been reached since the last report."""
@@ -110,12 +112,13 @@ class Meter:
             last: whether the worker is done.
         """
         sent, received = self._port.bytes_sent, self._port.bytes_received
+        samples = self.stats.samples - self._reported_samples
         report = Report(
             self._worker,
             epoch,
             clock,
-            self._loss_sum / self._samples if self._samples else math.nan,
-            self._samples,
+            self._loss_sum / samples if samples else math.nan,
+            samples,
             self._staleness[0],
             self._staleness[1],
             self._staleness[2],

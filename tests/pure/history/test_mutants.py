@@ -186,7 +186,7 @@ class NobodyIsEmpty(Policy):
 
     def _decide(self, push):
         decisions = super()._decide(push)
-        if not push.samples and not self._reducer:
+        if not push.samples and not self._rounds:
             self.version += 1
             decisions.insert(0, Apply((push,)))
         return decisions
@@ -394,7 +394,7 @@ def mutated(monkeypatch, mutant):
         if next(turns) not in mutant.shards:
             return sound
         options: dict[str, Any] = {"quorum": sound._quorum, "gate": sound._gate}
-        broken = mutant.policy(workers, late=sound._late, rounds=sound._reducer, **options)
+        broken = mutant.policy(workers, late=sound._late, rounds=sound._rounds, **options)
         broken._alone = False
         return broken
 

@@ -6,6 +6,7 @@ import pytest
 from psrt.collective import ALGORITHMS, OPS, PHASES, ring_steps
 from psrt.errors import ConfigError
 from psrt.partition import even_spans
+from support.numbers import expected, perform, simulate
 
 LENGTHS = [0, 1, 2, 3, 5, 7, 16, 17, 1000]  # empty, fewer than ranks, ragged, usual
 
@@ -14,7 +15,7 @@ every_size = pytest.mark.parametrize("size", range(1, 18))
 
 
 @every_size
-def test_every_rank_ends_with_what_it_is_owed(perform, expected, subject, size):
+def test_every_rank_ends_with_what_it_is_owed(subject, size):
     for n in LENGTHS:
         rng = np.random.default_rng([size, n])
         numbers = list(rng.integers(-99, 99, (size, n)).astype(np.float32))
@@ -27,7 +28,7 @@ def test_every_rank_ends_with_what_it_is_owed(perform, expected, subject, size):
 
 @every_algorithm
 @every_size
-def test_every_contribution_counts_exactly_once(perform, name, size):
+def test_every_contribution_counts_exactly_once(name, size):
     """Marks, not sums, so that no two errors can cancel out."""
     algorithm = ALGORITHMS[name]
     for n in (1, 7, 16):
@@ -46,7 +47,7 @@ def awkward(size, n, dtype=np.float32):
 
 
 @every_size
-def test_all_ranks_hold_the_same_bits(perform, subject, size):
+def test_all_ranks_hold_the_same_bits(subject, size):
     for n in LENGTHS:
         task = subject.spec(size, n)
         got = perform(task, subject.plan(size, n), awkward(size, n)).buffers
@@ -58,7 +59,7 @@ def test_all_ranks_hold_the_same_bits(perform, subject, size):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_the_order_of_addition_shows(perform, dtype):
+def test_the_order_of_addition_shows(dtype):
     """Or the test of the bits would say nothing."""
     results = {
         perform(a.spec(8, 50), a.plan(8, 50), awkward(8, 50, np.float32)).buffers[0].tobytes()
@@ -69,7 +70,7 @@ def test_the_order_of_addition_shows(perform, dtype):
 
 @every_algorithm
 @pytest.mark.parametrize("fold", [np.minimum, np.maximum])
-def test_the_lower_ranks_operand_comes_first(perform, name, fold):
+def test_the_lower_ranks_operand_comes_first(name, fold):
     """So even the sign of a zero, which min and max take from either side, is the same."""
     algorithm = ALGORITHMS[name]
     for size in range(1, 10):
@@ -81,7 +82,7 @@ def test_the_lower_ranks_operand_comes_first(perform, name, fold):
 
 
 @pytest.mark.parametrize("name", ["naive", "root"])
-def test_folds_in_rank_order(perform, name):
+def test_folds_in_rank_order(name):
     algorithm, numbers = ALGORITHMS[name], awkward(9, 20)
     in_order = numbers[0]
     for other in numbers[1:]:
@@ -93,7 +94,7 @@ def test_folds_in_rank_order(perform, name):
 @every_algorithm
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64"])
-def test_every_operation_on_every_type(perform, name, op, dtype):
+def test_every_operation_on_every_type(name, op, dtype):
     algorithm, operation = ALGORITHMS[name], OPS[op]
     if not operation.takes(dtype):
         return
@@ -117,7 +118,7 @@ def test_every_operation_on_every_type(perform, name, op, dtype):
 ROWS = {"A": [17, 11, 1, 9], "B": [5, 13, 23, 14], "C": [3, 6, 10, 8], "D": [12, 7, 2, 12]}
 
 
-def test_the_worked_example_number_by_number(simulate):
+def test_the_worked_example_number_by_number():
     """Ring order A, B, D, C: each chunk's sums on its way, then the result everywhere."""
     order = (0, 1, 3, 2)
     buffers = [np.array(row) for row in ROWS.values()]
@@ -137,7 +138,7 @@ def test_the_worked_example_number_by_number(simulate):
 
 
 @every_size
-def test_a_ring_in_any_order(simulate, size):
+def test_a_ring_in_any_order(size):
     rng = np.random.default_rng(size)
     for n in LENGTHS:
         order = rng.permutation(size).tolist()
@@ -191,7 +192,7 @@ def test_roots(phase):
 
 
 @pytest.mark.parametrize("phase", PHASES.values(), ids=PHASES)
-def test_every_root(perform, expected, phase):
+def test_every_root(phase):
     for size in (1, 2, 5, 6, 8):
         for root in range(size) if phase.rooted else [0]:
             numbers = list(np.random.default_rng(root).integers(-99, 99, (size, 13)))

@@ -13,6 +13,7 @@ from psrt.collective.schedules.segmented_ring import SEGMENT
 from psrt.collective.spec import all_reduce
 from psrt.errors import ConfigError
 from psrt.partition import Span
+from support.numbers import perform
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_large_ones_are_proved(name, size):
     assert len(proof.sent) == size
 
 
-def test_proof_and_simulation_agree(perform, subject):
+def test_proof_and_simulation_agree(subject):
     """Two programs that know nothing of each other count the same."""
     for size in (1, 2, 3, 6, 7, 8, 13):
         for n in (1, 16, 50):

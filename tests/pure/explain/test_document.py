@@ -8,9 +8,10 @@ import pytest
 
 from psrt.collective import SCHEDULES
 from psrt.explain.document import FORMAT, as_document
+from support.explanations import EXAMPLE, explained
 
 
-def test_a_ring_of_two(explained):
+def test_a_ring_of_two():
     document = as_document(explained("ring", 2, 4))
     totals = document.pop("totals")
     own = [{"of": [0], "values": None}], [{"of": [1], "values": None}]
@@ -68,8 +69,8 @@ def test_a_ring_of_two(explained):
     }
 
 
-def test_the_worked_example(explained, example):
-    document = as_document(explained("ring", example=example, order=(0, 1, 3, 2)))
+def test_the_worked_example():
+    document = as_document(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2)))
     assert document["order"] == [0, 1, 3, 2]
     first = document["rounds"][0]["steps"][0]
     assert (first["from"], first["to"], first["send"]) == (0, 1, [0])
@@ -81,7 +82,7 @@ def test_the_worked_example(explained, example):
 
 
 @pytest.mark.parametrize("name", list(SCHEDULES))
-def test_every_schedule_has_one_and_nothing_is_left_out(explained, name):
+def test_every_schedule_has_one_and_nothing_is_left_out(name):
     shown = explained(name, 12, 144)
     document = json.loads(json.dumps(as_document(shown)))
     steps = [step for found in document["rounds"] for step in found["steps"]]

@@ -12,6 +12,7 @@ from psrt.errors import ConfigError
 from psrt.explain.drawing import draw
 from psrt.explain.svg import Canvas
 from psrt.explain.values import Example
+from support.explanations import EXAMPLE, explained
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -27,7 +28,7 @@ def texts(canvas):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 16])
 @pytest.mark.parametrize("name", list(SCHEDULES))
-def test_everything_is_inside_and_every_message_has_its_arrow(explained, name, size):
+def test_everything_is_inside_and_every_message_has_its_arrow(name, size):
     shown = explained(name, size, size * 4)
     canvas = draw(shown)
     root, found = shapes(canvas)
@@ -45,22 +46,22 @@ def test_everything_is_inside_and_every_message_has_its_arrow(explained, name, s
     assert len(heads) == shown.totals.price.messages + in_legend
 
 
-def test_the_worked_example_shows_its_numbers(explained, example):
-    found = texts(draw(explained("ring", example=example, order=(0, 1, 3, 2))))
+def test_the_worked_example_shows_its_numbers():
+    found = texts(draw(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2))))
     assert [text for text in found if text in ("A", "B", "C", "D")] == ["A", "B", "C", "D"]
     for partial in (22, 34, 37, 20, 26, 12, 13, 36, 17, 31, 43):
         assert str(partial) in found
 
 
-def test_a_mean_is_shown_divided(explained, example):
-    svg = draw(explained("ring", example=example, op="mean")).as_text()
+def test_a_mean_is_shown_divided():
+    svg = draw(explained("ring", example=EXAMPLE, op="mean")).as_text()
     assert svg.count(">9.25</text>") == 8  # 37 / 4, two chunks of it on each rank
     assert ">result</text>" in svg
     assert "Σ: the sum of all" in svg
 
 
-def test_columns_stand_in_the_order_of_the_ring(explained, example):
-    canvas = draw(explained("ring", example=example, order=(0, 1, 3, 2)))
+def test_columns_stand_in_the_order_of_the_ring():
+    canvas = draw(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2)))
     x = {
         shape.text: float(shape.get("x")) for shape in shapes(canvas)[1]
         if shape.tag == f"{SVG}text" and shape.text in set("ABCD")
@@ -68,23 +69,23 @@ def test_columns_stand_in_the_order_of_the_ring(explained, example):
     assert sorted(x, key=x.__getitem__) == ["A", "B", "D", "C"]
 
 
-def test_a_workspace_and_what_ranks_do_alone(explained):
+def test_a_workspace_and_what_ranks_do_alone():
     found = texts(draw(explained("naive", 2)))
     assert {"locally", "w0", "0 += w0"} <= set(found)
 
 
-def test_phases_end_with_what_counts(explained):
+def test_phases_end_with_what_counts():
     assert "result" in texts(draw(explained("reduce-scatter", 3)))
     assert "result" not in texts(draw(explained("ring", 3)))
 
 
-def test_names_are_escaped(explained):
+def test_names_are_escaped():
     example = Example(("<a>", "b&c"), ((1,), (2,)))
     assert {"<a>", "b&c"} <= set(texts(draw(explained("tree", example=example))))
 
 
 @pytest.mark.parametrize("size", [33, 100])
-def test_too_many_ranks_for_a_drawing(explained, size):
+def test_too_many_ranks_for_a_drawing(size):
     with pytest.raises(ConfigError, match=f"^svg draws at most 32 ranks, got {size}$"):
         draw(explained("tree", size))
 

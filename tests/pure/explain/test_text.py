@@ -9,6 +9,7 @@ import pytest
 from psrt.collective import SCHEDULES
 from psrt.explain.text import as_text
 from psrt.explain.values import Example
+from support.explanations import EXAMPLE, explained
 
 RING = """\
 ring, an all-reduce of 4 ranks: A B C D
@@ -65,13 +66,13 @@ time                         6.05 ms    2 ms    3.03
 at α = 1 ms a message, β = 1e+03 ns/byte on the wire, γ = 100 ns/byte combined"""
 
 
-def test_a_ring_of_four(explained):
+def test_a_ring_of_four():
     summary = SCHEDULES["ring"].summary
     assert as_text(explained("ring")) == RING.format(summary=summary)
 
 
-def test_the_worked_example_number_by_number(explained, example):
-    text = as_text(explained("ring", example=example, order=(0, 1, 3, 2)))
+def test_the_worked_example_number_by_number():
+    text = as_text(explained("ring", example=EXAMPLE, order=(0, 1, 3, 2)))
     assert "  ring: A → B → D → C → A\n" in text
     assert "  A → B: chunk 0 (17)   B: 17 + 5 = 22\n" in text
     assert "  B → D: chunk 0 (22)   D: 22 + 12 = 34\n" in text
@@ -95,14 +96,14 @@ def test_the_worked_example_number_by_number(explained, example):
         ("prod", "17 × 5 = 85", "(3060, 6006, 460, 12096)"),
     ],
 )
-def test_operations(explained, example, op, line, end):
-    text = as_text(explained("ring", example=example, op=op))
+def test_operations(op, line, end):
+    text = as_text(explained("ring", example=EXAMPLE, op=op))
     assert f"B: {line}\n" in text
     assert f"all ranks end with {end}\n" in text
     assert ("divided by the 4 ranks" in text) == (op == "mean")
 
 
-def test_several_numbers_to_a_chunk(explained):
+def test_several_numbers_to_a_chunk():
     example = Example(("left", "right"), ((1, 2, 3), (10, 20, 30.5)))
     text = as_text(explained("ring", example=example))
     assert "left → right: chunk 0 (1, 2)" in text
@@ -110,13 +111,13 @@ def test_several_numbers_to_a_chunk(explained):
     assert "all ranks end with (11, 22, 33.5)" in text
 
 
-def test_a_workspace_and_what_ranks_do_alone(explained):
+def test_a_workspace_and_what_ranks_do_alone():
     text = as_text(explained("naive", 2))
     assert "  A → B: vector into w0 (A)   B holds A in w0\n" in text
     assert "  A folds w0 into vector      A holds A+B = Σ in vector\n" in text
 
 
-def test_phases_tell_what_each_rank_ends_with(explained):
+def test_phases_tell_what_each_rank_ends_with():
     assert "A ends with A+B+C = Σ in chunk 0\nB ends with" in as_text(
         explained("reduce-scatter", 3)
     )
@@ -129,14 +130,14 @@ def test_phases_tell_what_each_rank_ends_with(explained):
 
 
 @pytest.mark.parametrize("name", ["ring", "tree", "butterfly", "naive"])
-def test_one_rank_and_no_elements_have_nothing_to_send(explained, name):
+def test_one_rank_and_no_elements_have_nothing_to_send(name):
     assert "\nnothing to send\n" in as_text(explained(name, 1))
     text = as_text(explained(name, 4, 0))
     assert "\nnothing to send\n" in text
     assert "end with" not in text
 
 
-def test_what_is_left_out_is_said_and_can_be_had(explained):
+def test_what_is_left_out_is_said_and_can_be_had():
     shown = explained("ring", 30, 30)
     text, whole = as_text(shown), as_text(shown, everything=True)
     assert len(text.splitlines()) < 80
@@ -146,7 +147,7 @@ def test_what_is_left_out_is_said_and_can_be_had(explained):
     assert "left out" not in whole
 
 
-def test_few_long_rounds_are_shortened_too(explained):
+def test_few_long_rounds_are_shortened_too():
     text = as_text(explained("butterfly", 128, 1))
     assert len(text.splitlines()) < 140
     assert "more; --all prints them" in text
@@ -155,14 +156,14 @@ def test_few_long_rounds_are_shortened_too(explained):
 
 @pytest.mark.parametrize("size", range(1, 10))
 @pytest.mark.parametrize("name", list(SCHEDULES))
-def test_everything_can_be_written(explained, name, size):
+def test_everything_can_be_written(name, size):
     text = as_text(explained(name, size, 100))
     assert text.startswith(name)
     assert not re.search(r"[ \t]+$", text, re.MULTILINE)
     assert "None" not in text
 
 
-def test_long_results_are_shortened(explained):
+def test_long_results_are_shortened():
     assert "15: P, … 20 in all\n" in as_text(explained("all-gather", 20, 20))
     values = tuple(range(100))
     text = as_text(explained("tree", example=Example(("A", "B"), (values, values))))

@@ -13,6 +13,7 @@ from psrt.errors import ConfigError, ProtocolError
 from psrt.explain.trace import FOLDS, Holding, trace_schedule
 from psrt.explain.values import Example
 from psrt.partition import Span
+from support.explanations import EXAMPLE, explained
 
 NAMES = list(SCHEDULES)
 
@@ -32,7 +33,7 @@ def folded(values, op):
 @pytest.mark.parametrize("n", [0, 1, 5, 36])
 @pytest.mark.parametrize("size", range(1, 10))
 @pytest.mark.parametrize("name", NAMES)
-def test_rounds_and_messages_are_those_of_the_price(explained, name, size, n):
+def test_rounds_and_messages_are_those_of_the_price(name, size, n):
     shown = explained(name, size, n)
     messages = [hop for hop in shown.trace.hops if not hop.local]
     assert shown.trace.rounds == shown.totals.price.rounds
@@ -42,7 +43,7 @@ def test_rounds_and_messages_are_those_of_the_price(explained, name, size, n):
 @pytest.mark.parametrize("op", FOLDS)
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_all_reduce_ends_with_the_fold_of_the_values(explained, name, size, op):
+def test_every_all_reduce_ends_with_the_fold_of_the_values(name, size, op):
     values = numbers(size, 7)
     shown = explained(name, example=Example(tuple(map(str, range(size))), values), op=op)
     expected = folded(values, op)
@@ -55,7 +56,7 @@ def test_every_all_reduce_ends_with_the_fold_of_the_values(explained, name, size
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 9])
 @pytest.mark.parametrize("name", PHASES)
-def test_every_phase_ends_with_what_it_owes(explained, name, size):
+def test_every_phase_ends_with_what_it_owes(name, size):
     values = numbers(size, 20)
     shown = explained(name, example=Example(tuple(map(str, range(size))), values))
     total = folded(values, "sum")
@@ -71,12 +72,12 @@ def test_every_phase_ends_with_what_it_owes(explained, name, size):
 
 @pytest.mark.parametrize("root", range(5))
 @pytest.mark.parametrize("name", [name for name, phase in PHASES.items() if phase.rooted])
-def test_any_rank_can_be_the_root(explained, name, root):
+def test_any_rank_can_be_the_root(name, root):
     assert explained(name, 5, root=root).root == root
 
 
-def test_the_worked_example(explained, example):
-    shown = explained("ring", example=example, order=(0, 1, 3, 2))
+def test_the_worked_example():
+    shown = explained("ring", example=EXAMPLE, order=(0, 1, 3, 2))
     partial = {cell: [] for cell in range(4)}
     for hop in shown.trace.hops:
         if hop.combine:
@@ -87,19 +88,19 @@ def test_the_worked_example(explained, example):
         assert [held.numbers for _, held in shown.result(rank)] == [(37,), (37,), (36,), (43,)]
 
 
-def test_ranks_of_a_round_are_told_in_the_order_of_the_ring(explained, example):
-    shown = explained("ring", example=example, order=(0, 1, 3, 2))
+def test_ranks_of_a_round_are_told_in_the_order_of_the_ring():
+    shown = explained("ring", example=EXAMPLE, order=(0, 1, 3, 2))
     first = [(hop.source, hop.target) for hop in shown.trace.hops if hop.round == 1]
     assert first == [(0, 1), (1, 3), (3, 2), (2, 0)]
 
 
-def test_products_of_many_digits_go_on_in_float64(explained):
+def test_products_of_many_digits_go_on_in_float64():
     values = ((10**17,), (10**17,), (2,))
     shown = explained("tree", example=Example(("A", "B", "C"), values), op="prod")
     assert shown.result(1)[0][1].numbers == (2e34,)
 
 
-def test_bits_of_numbers_that_are_not_whole(explained):
+def test_bits_of_numbers_that_are_not_whole():
     example = Example(("A", "B"), ((1,), (2.5,)))
     with pytest.raises(ConfigError, match="xor is for integers, the example has other numbers"):
         explained("ring", example=example, op="xor")

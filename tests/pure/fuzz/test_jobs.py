@@ -13,6 +13,7 @@ from psrt.history import Kind, read_history
 from psrt.history.check.run import check_run
 from psrt.history.folder import EVENTS
 from psrt.job.scenario import run_in_virtual_time
+from support.fuzz import Draw, told
 
 
 def run(job, out, *, costs=None, config=None):
@@ -21,7 +22,7 @@ def run(job, out, *, costs=None, config=None):
     return run_in_virtual_time(config, scenario).summary
 
 
-def test_a_job_keeps_its_contract_and_says_what_it_did(job, told, tmp_path):
+def test_a_job_keeps_its_contract_and_says_what_it_did(job, tmp_path):
     with told(job.seed):
         summary = run(job, tmp_path / "run")
         outcome = check_run(tmp_path / "run")
@@ -29,7 +30,7 @@ def test_a_job_keeps_its_contract_and_says_what_it_did(job, told, tmp_path):
         check_summary(summary, read_history(tmp_path / "run"), job)
 
 
-def test_a_job_can_be_had_again(job, told, tmp_path):
+def test_a_job_can_be_had_again(job, tmp_path):
     if job.seed % 2:
         return  # the other half of them is enough
     with told(job.seed):
@@ -44,12 +45,12 @@ def test_a_job_can_be_had_again(job, told, tmp_path):
             assert replayed.staleness == first.staleness
 
 
-def test_a_death_that_nobody_can_make_up_for_ends_the_job(job, told, draws, tmp_path):
+def test_a_death_that_nobody_can_make_up_for_ends_the_job(job, tmp_path):
     """Without servers all wait for all: whoever is left says who has died."""
     if job.served or job.scenario.workers == 1:
         return
     with told(job.seed):
-        crash = draws(job.seed).crashes(job.scenario.workers)[:1]
+        crash = Draw(job.seed).crashes(job.scenario.workers)[:1]
         scenario = dataclasses.replace(job.scenario, crashes=crash)
         said = ""
         try:
@@ -66,9 +67,9 @@ def unfinished(history, dead):
     return not all(end["kind"] == Kind.REDUCED and not end["flag"] for end in ends)
 
 
-def test_a_broken_policy_is_seen_by_its_history(draws, broken, tmp_path):
+def test_a_broken_policy_is_seen_by_its_history(broken, tmp_path):
     for seed in range(400):
-        job = draws(seed).job()
+        job = Draw(seed).job()
         if job.knobs["mode"] != broken:
             continue
         try:

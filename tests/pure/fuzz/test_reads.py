@@ -20,19 +20,21 @@ from psrt.history.folder import EVENTS, write_header
 from psrt.job.provenance import history_header
 from psrt.job.virtual import simulate
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
+from support.fuzz import Draw, told
+from support.recording import Ledger
 
 ROUNDS = ("sync", "sync with backups")
 LOCAL = ("local-sgd", "local-sgd over servers")
 MODES = (*ROUNDS, "async", "drop", "ssp", "softsync", "allreduce", *LOCAL)
 
 
-def books_of(draw, ledger, workers, shards):
+def books_of(draw, workers, shards):
     steps = [draw.whole(0, 8) for _ in range(workers)]
     steps[draw.whole(0, workers - 1)] += 1
     pairs = [(worker, clock) for worker in range(workers) for clock in range(steps[worker])]
     empty = [pair for pair in pairs if draw.maybe(0.15)]
     weights = {pair: draw.whole(1, 5) for pair in pairs}
-    return ledger(steps, shards, empty=empty, weights=weights)
+    return Ledger(steps, shards, empty=empty, weights=weights)
 
 
 def config_of(draw, mode, workers):
@@ -58,12 +60,12 @@ def config_of(draw, mode, workers):
     )
 
 
-def check_job(draw, ledger, folder, modes=MODES):
+def check_job(draw, folder, modes=MODES):
     """Draw a job, run it, and check all that it read, and its history."""
     workers = draw.whole(1, 8)
     mode = draw.one([mode for mode in modes if workers > 1 or mode != "sync with backups"])
     config = config_of(draw, mode, workers)
-    books = books_of(draw, ledger, workers, config.servers or 1)
+    books = books_of(draw, workers, config.servers or 1)
     crashes = draw.crashes(workers) if config.servers and draw.maybe(0.4) else ()
     with EventLog(folder / EVENTS) as log:
         run = simulate(
@@ -104,18 +106,18 @@ def check_history(config, run, books, folder):
     assert outcome.ok, "\n".join(outcome.lines())
 
 
-def test_what_is_read_is_what_the_mode_promises(draw, told, ledger, tmp_path):
+def test_what_is_read_is_what_the_mode_promises(draw, tmp_path):
     with told(draw.seed):
-        check_job(draw, ledger, tmp_path)
+        check_job(draw, tmp_path)
 
 
-def test_a_broken_policy_is_seen_by_what_is_read(monkeypatch, draws, broken, ledger, tmp_path):
+def test_a_broken_policy_is_seen_by_what_is_read(monkeypatch, broken, tmp_path):
     monkeypatch.setitem(globals(), "check_history", lambda *_: None)
     modes = ROUNDS if broken == "sync" else (broken,)
     for seed in range(400):
         (tmp_path / str(seed)).mkdir()
         try:
-            check_job(draws(seed), ledger, tmp_path / str(seed), modes)
+            check_job(Draw(seed), tmp_path / str(seed), modes)
         except (AssertionError, PsrtError):
             return
     pytest.fail("nothing was seen")

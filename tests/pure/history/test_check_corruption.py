@@ -18,6 +18,8 @@ from psrt.errors import ConfigError
 from psrt.history import EVENT, Kind
 from psrt.history.check import check
 from psrt.history.reading import assemble
+from support.histories import MODES, config_of, recorded
+from support.recording import Ledger
 
 pytestmark = pytest.mark.slow
 
@@ -42,14 +44,14 @@ REALS = [math.nan, math.inf, -math.inf, -1.0, 0.0, 0.5, 1.0, 3.0, 1e30]
 
 
 @pytest.fixture(scope="module")
-def good(recorded, ledger, config_of, modes):
+def good():
     """Make a small history of a mode, all events in one array."""
 
     @functools.cache
     def made(name):
-        servers = max(modes[name][2])
+        servers = max(MODES[name][2])
         steps = (5,) if name == "serial" else (4, 2, 5)
-        books = ledger(steps, max(servers, 1), empty=[(0, 2)])
+        books = Ledger(steps, max(servers, 1), empty=[(0, 2)])
         config = config_of(name, servers, epochs=1)
         history = recorded(config, books, workers=len(steps), seed=3).history
         return history.header, np.concatenate([*history.workers, *history.shards, history.finals])
@@ -157,7 +159,7 @@ def test_any_beginning_of_a_run_is_not_a_run(good, mode):
         assert not outcome_of(header, events[:length])
 
 
-def test_another_mode_is_found_out(good, modes):
+def test_another_mode_is_found_out(good):
     """A history that is held against the contract of a mode that promises more."""
     for name, changes in (
         ("async", {"mode": "ssp", "staleness": 0}),

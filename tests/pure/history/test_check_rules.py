@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psrt.history.check import check
+from support.histories import written
 
 SSP_1 = """
     READ w0 c0 v0
@@ -338,14 +339,14 @@ def changed(text, *changes):
     return "\n".join(lines[i] if other is None else other for i, other in instead.items())
 
 
-def checked(written, name, *changes):
+def checked(name, *changes):
     text, mode, knobs = GOOD[name]
     return check(written(changed(text, *changes), mode, **knobs))
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_as_it_is_it_is_kept(written, name):
-    outcome = checked(written, name)
+def test_as_it_is_it_is_kept(name):
+    outcome = checked(name)
     assert outcome.ok, "\n".join(outcome.lines())
 
 
@@ -577,8 +578,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "rule", "text", "changes"), BAD)
-def test_with_something_changed_it_is_broken(written, name, rule, text, changes):
-    outcome = checked(written, name, *changes)
+def test_with_something_changed_it_is_broken(name, rule, text, changes):
+    outcome = checked(name, *changes)
     assert not outcome.ok
     told = "\n".join(outcome.lines())
     assert outcome.violation.rule == rule, told

@@ -7,6 +7,8 @@ import random
 import pytest
 
 from psrt.history.check import RULES, check
+from support.histories import MODES, config_of, recorded
+from support.recording import Ledger
 
 EVEN, UNEVEN = (5, 5, 5, 5), (4, 2, 7, 1)
 GAPS = [(0, 2), (0, 3), (1, 0), (2, 4), (3, 0)]  # batches without samples
@@ -16,32 +18,31 @@ def told(outcome):
     return "\n".join(outcome.lines())
 
 
-def run(recorded, config, ledger, steps, *, empty=(), weights=None, **more):
-    books = ledger(steps, max(config.servers, 1), empty=empty, weights=weights)
+def run(config, steps, *, empty=(), weights=None, **more):
+    books = Ledger(steps, max(config.servers, 1), empty=empty, weights=weights)
     return recorded(config, books, workers=len(steps), **more)
 
 
-def test_every_mode_keeps_its_contract(recorded, ledger, config_of, modes, mode, costs):
-    for servers in modes[mode][2]:
+def test_every_mode_keeps_its_contract(mode, costs):
+    for servers in MODES[mode][2]:
         for steps, empty in ((EVEN, ()), (UNEVEN, GAPS)):
             steps = steps[2:3] if mode == "serial" else steps
             empty = [gap for gap in empty if gap[0] < len(steps)]
             for seed in range(2):
                 history, _ = run(
-                    recorded, config_of(mode, servers), ledger, steps, empty=empty, costs=costs,
-                    seed=seed,
-                )  # fmt: skip
+                    config_of(mode, servers), steps, empty=empty, costs=costs, seed=seed
+                )
                 outcome = check(history)
                 assert outcome.ok, told(outcome)
                 assert outcome.events == history.events
 
 
 @pytest.mark.parametrize("seed", range(80))
-def test_any_run_keeps_its_contract(recorded, ledger, config_of, modes, seed):
+def test_any_run_keeps_its_contract(seed):
     """Any mode, any number of workers, steps and servers, batches of any size, and deaths."""
     rng = random.Random(seed)
-    name = rng.choice([*modes])
-    knobs, servers = modes[name][1], rng.choice(modes[name][2])
+    name = rng.choice([*MODES])
+    knobs, servers = MODES[name][1], rng.choice(MODES[name][2])
     fewest = max(1 + knobs.get("backup", 0), knobs.get("softsync", 1))
     workers = 1 if name == "serial" else rng.randint(fewest, 5)
     steps = [rng.randint(1, 7) for _ in range(workers)]
@@ -51,17 +52,20 @@ def test_any_run_keeps_its_contract(recorded, ledger, config_of, modes, seed):
         dead = rng.sample(range(workers), rng.randint(1, workers - 1))
         crashes = [(worker, rng.random() * 0.01) for worker in dead]
     history, _ = run(
-        recorded, config_of(name, servers, batch_size=4), ledger, steps, seed=seed,
+        config_of(name, servers, batch_size=4),
+        steps,
+        seed=seed,
         empty=[batch for batch in batches if rng.random() < 0.1],
         weights={batch: rng.randint(1, 4) for batch in batches},
-        costs=rng.choice(["exponential", "slow links", "now and then stuck"]), crashes=crashes,
-    )  # fmt: skip
+        costs=rng.choice(["exponential", "slow links", "now and then stuck"]),
+        crashes=crashes,
+    )
     outcome = check(history)
     assert outcome.ok, told(outcome)
 
 
-def test_what_was_checked_is_told(recorded, ledger, config_of):
-    history, _ = run(recorded, config_of("ssp 1", 3), ledger, EVEN)
+def test_what_was_checked_is_told():
+    history, _ = run(config_of("ssp 1", 3), EVEN)
     outcome = check(history)
     first, *rules, last = outcome.lines()
     # By worker a LEAVE; by worker and shard READ at first, and a LEFT; by step and shard
@@ -76,6 +80,6 @@ def test_what_was_checked_is_told(recorded, ledger, config_of):
     assert outcome.document()["ok"] is True
 
 
-def test_the_time_is_that_of_the_events(recorded, ledger, config_of):
-    history, found = run(recorded, config_of("async", 1), ledger, EVEN)
+def test_the_time_is_that_of_the_events():
+    history, found = run(config_of("async", 1), EVEN)
     assert check(history).seconds == pytest.approx(found.seconds, abs=1e-9)

@@ -6,6 +6,7 @@ import json
 import math
 
 from psrt.history.check import RULES, check
+from support.histories import written
 
 GATE = """
     READ w0 c0 v0
@@ -28,7 +29,7 @@ GATE = """
 """
 
 
-def test_a_worker_that_passed_the_gate(written):
+def test_a_worker_that_passed_the_gate():
     outcome = check(written(GATE, "ssp", workers=2, staleness=0))
     assert outcome.lines() == [
         "ssp (staleness 0), 2 workers and 1 shard: 17 events in 0.016 s",
@@ -45,7 +46,7 @@ def test_a_worker_that_passed_the_gate(written):
     ]
 
 
-def test_the_same_for_programs(written):
+def test_the_same_for_programs():
     document = check(written(GATE, "ssp", workers=2, staleness=0)).document()
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert (document["ok"], document["mode"], document["events"]) == (False, "ssp", 17)
@@ -62,7 +63,7 @@ def test_the_same_for_programs(written):
     }  # fmt: skip
 
 
-def test_the_first_of_several_is_told(written):
+def test_the_first_of_several_is_told():
     text = GATE.replace("REPLY w0 c1 v1", "REPLY w0 c1 v1 m0").replace("v2 t1", "v2 t0", 1)
     both = check(written(text, "ssp", workers=2, staleness=0)).violation
     assert (both.rule, both.time) == ("progress", 0.006)
@@ -70,7 +71,7 @@ def test_the_first_of_several_is_told(written):
     assert (wide.rule, wide.time) == ("staleness", 0.009)
 
 
-def test_what_never_happened_has_no_time(written):
+def test_what_never_happened_has_no_time():
     outcome = check(written(GATE.replace("FINAL v2", ""), "async", workers=2))
     assert outcome.violation.event is None
     assert math.isinf(outcome.violation.time)
@@ -80,7 +81,7 @@ def test_what_never_happened_has_no_time(written):
     ]
 
 
-def test_times_that_are_none_can_be_told_of(written):
+def test_times_that_are_none_can_be_told_of():
     history = written(GATE, "async", workers=2)
     for number in (math.nan, math.inf):
         history.shards[0]["time"][3] = number
@@ -90,7 +91,7 @@ def test_times_that_are_none_can_be_told_of(written):
         json.dumps(outcome.document(), allow_nan=False)
 
 
-def test_a_death_is_no_offence_but_in_a_real_run(written):
+def test_a_death_is_no_offence_but_in_a_real_run():
     text = GATE.replace("LEAVE w1 c1\n", "\n")
     assert check(written(text, "async", workers=2)).ok
     assert check(written(text, "async", workers=2), crashed=[1]).ok
@@ -102,7 +103,7 @@ def test_a_death_is_no_offence_but_in_a_real_run(written):
         assert "worker 1 never said that it leaves" in outcome.violation.text
 
 
-def test_a_summary_that_tells_otherwise(written):
+def test_a_summary_that_tells_otherwise():
     history = written(GATE, "async", workers=2)
     by_worker = [{"histogram": {"0": 1}}, {"histogram": {"1": 1}}]
     good = {"histogram": [1, 1], "by_worker": by_worker}

@@ -16,6 +16,8 @@ from psrt.runtime.strategies.local_sgd import LocalSGD
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.reducer import Reducer
 from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, Serve, policy_for
+from support.histories import MODES, config_of, recorded
+from support.recording import Ledger
 
 pytestmark = pytest.mark.slow
 
@@ -380,8 +382,8 @@ MUTANTS = [
 ]
 
 
-def run(recorded, config, ledger, steps, seed, **more):
-    books = ledger(steps, max(config.servers, 1), empty=more.pop("empty", ()))
+def run(config, steps, seed, **more):
+    books = Ledger(steps, max(config.servers, 1), empty=more.pop("empty", ()))
     return recorded(config, books, workers=len(steps), seed=seed, **more).history
 
 
@@ -433,14 +435,18 @@ def found(runs, rules, *, stuck=False):
 @pytest.mark.parametrize(
     "mutant", MUTANTS, ids=[f"{m.policy.__name__}-{m.mode}-{len(m.shards)}" for m in MUTANTS]
 )
-def test_a_broken_policy_goes_red(monkeypatch, recorded, ledger, config_of, mutant):
+def test_a_broken_policy_goes_red(monkeypatch, mutant):
     def runs():
         for seed in range(12):
             try:
                 yield run(
-                    recorded, config_of(mutant.mode, 2, epochs=1), ledger, mutant.steps, seed,
-                    crashes=mutant.crashes, empty=mutant.empty, costs=mutant.costs,
-                )  # fmt: skip
+                    config_of(mutant.mode, 2, epochs=1),
+                    mutant.steps,
+                    seed,
+                    crashes=mutant.crashes,
+                    empty=mutant.empty,
+                    costs=mutant.costs,
+                )
             except TransportError:  # a deadlock
                 yield None
 
@@ -449,13 +455,11 @@ def test_a_broken_policy_goes_red(monkeypatch, recorded, ledger, config_of, muta
 
 
 @pytest.mark.parametrize("mutant", {m.mode: m for m in MUTANTS}.values(), ids=lambda m: m.mode)
-def test_a_sound_policy_in_the_same_place_stays_green(
-    monkeypatch, recorded, ledger, config_of, mutant
-):
+def test_a_sound_policy_in_the_same_place_stays_green(monkeypatch, mutant):
     mutated(monkeypatch, mutant._replace(policy=Policy))
     for seed in range(4):
         config = config_of(mutant.mode, 2, epochs=1)
-        assert check(run(recorded, config, ledger, mutant.steps, seed)).ok
+        assert check(run(config, mutant.steps, seed)).ok
 
 
 # --- servers, workers and collectives -----------------------------------------------------------
@@ -563,15 +567,10 @@ def counts_empty_rounds(monkeypatch):
         (counts_empty_rounds, "allreduce", "sums|final version", UNEVEN),
     ],
 )
-def test_a_broken_role_goes_red(
-    monkeypatch, recorded, ledger, config_of, modes, breaks, mode, rules, steps
-):
+def test_a_broken_role_goes_red(monkeypatch, breaks, mode, rules, steps):
     breaks(monkeypatch)
     # What a run itself would refuse at its end; it is the checker that has to find it here.
     monkeypatch.setattr("psrt.runtime.worker.fingerprint", lambda theta: 0)
-    servers = max(modes[mode][2])
-    runs = (
-        run(recorded, config_of(mode, servers), ledger, steps, seed, empty=[(0, 1)])
-        for seed in range(6)
-    )
+    servers = max(MODES[mode][2])
+    runs = (run(config_of(mode, servers), steps, seed, empty=[(0, 1)]) for seed in range(6))
     found(runs, rules)

@@ -22,6 +22,7 @@ from psrt.runtime.strategies.push_pull import PushPull
 from psrt.simulation import Costs, VirtualWorld
 from psrt.sync import Keep, Policy, policy_for
 from psrt.transport import EXTRA
+from support.recording import Ledger, record
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +73,7 @@ def bits(run):
 
 
 @pytest.mark.parametrize("name", [*SERVED, *SERVERLESS])
-def test_the_same_seed_is_the_same_run(record, costs, name):
+def test_the_same_seed_is_the_same_run(costs, name):
     """No deadlock, and neither repetition nor where the payload lies makes a difference."""
     for seed, servers in ((0, 1), (1, 2), (2, 3)):
         asked = config(name, servers, optimizer="momentum")
@@ -101,7 +102,7 @@ def test_stragglers_and_jitter_stop_nobody(name):
 
 
 @pytest.mark.parametrize("name", REPRODUCIBLE)
-def test_where_all_wait_for_all_the_order_of_events_does_not_show(record, costs, name):
+def test_where_all_wait_for_all_the_order_of_events_does_not_show(costs, name):
     results = {
         bits(record(config(name, servers, **more), workers=4, seed=servers, costs=costs).run)
         for servers in ((1, 2, 3, 5) if name in SERVED else (0, 1, 2))
@@ -116,7 +117,7 @@ def test_another_seed_is_another_interleaving(name):
 
 
 @pytest.mark.parametrize("name", [*SERVED, *SERVERLESS])
-def test_what_is_sent_is_received_and_counted(record, name):
+def test_what_is_sent_is_received_and_counted(name):
     run, log = record(config(name), workers=3, seed=5)
     sent = sum(report.bytes_sent for report in run.reports)
     received = sum(report.bytes_received for report in run.reports)
@@ -247,9 +248,9 @@ class TestBackups:
 
     @pytest.mark.parametrize("shards", [1, 2, 3])
     @pytest.mark.parametrize("backup", [1, 2])
-    def test_a_round_is_the_mean_of_the_first(self, record, ledger, costs, backup, shards):
+    def test_a_round_is_the_mean_of_the_first(self, costs, backup, shards):
         for seed in range(8):
-            books = ledger([8] * 4, shards)
+            books = Ledger([8] * 4, shards)
             asked = TrainConfig(mode="sync", backup=backup, servers=shards, lr=1.0, epochs=1)
             run, log = record(asked, books, workers=4, seed=seed, costs=costs)
             for read in books.reads:
@@ -268,21 +269,21 @@ class TestBackups:
             )
             assert dropped == pushed - sum(sum(s.shard.stats.histogram) for s in run.servers)
 
-    def test_a_worker_that_does_not_read_again_is_found_out(self, monkeypatch, record, ledger):
+    def test_a_worker_that_does_not_read_again_is_found_out(self, monkeypatch):
         async def as_they_are(self, clocks, progress):
             return max(clocks.values())
 
         monkeypatch.setattr(PushPull, "_level", as_they_are)
         asked = TrainConfig(mode="sync", backup=1, servers=2, lr=1.0, epochs=1)
         with pytest.raises(ProtocolError, match="expected version"):
-            for_seeds(record, asked, ledger, range(20))
+            for_seeds(asked, range(20))
 
-    def test_reading_again_is_needed_at_times(self, record, ledger):
+    def test_reading_again_is_needed_at_times(self):
         """Else the tests above would show nothing."""
         asked = TrainConfig(mode="sync", backup=1, servers=2, lr=1.0, epochs=1)
         again = [
             entry.message
-            for recording in for_seeds(record, asked, ledger, range(10))
+            for recording in for_seeds(asked, range(10))
             for entry in recording.log
             if isinstance(getattr(entry, "message", None), Push)
             and entry.message.clock > entry.message.version
@@ -291,8 +292,8 @@ class TestBackups:
         assert all(push.samples == 0 for push in again)
 
 
-def for_seeds(record, asked, ledger, seeds):
-    return [record(asked, ledger([8] * 4, 2), workers=4, seed=seed) for seed in seeds]
+def for_seeds(asked, seeds):
+    return [record(asked, Ledger([8] * 4, 2), workers=4, seed=seed) for seed in seeds]
 
 
 def check_rounds(contents, clock, quorum, *, live=True):
@@ -312,9 +313,9 @@ class TestSoftsync:
 
     @pytest.mark.parametrize("shared_memory", [True, False])
     @pytest.mark.parametrize(("k", "quorum"), [(1, 5), (2, 2), (5, 1)])
-    def test_every_gradient_is_in_one_mean(self, record, ledger, costs, k, quorum, shared_memory):
+    def test_every_gradient_is_in_one_mean(self, costs, k, quorum, shared_memory):
         for seed in range(5):
-            books, run = self.train(record, ledger, k, seed, costs, shared_memory)
+            books, run = self.train(k, seed, costs, shared_memory)
             contents = run.theta.reshape(books.shape)
             shares = 1 / contents
             np.testing.assert_allclose(shares, shares.round(), rtol=1e-6)
@@ -325,7 +326,7 @@ class TestSoftsync:
                 np.testing.assert_allclose(shard.sum(), server.shard.version, rtol=1e-6)
                 assert sum(server.shard.stats.histogram) == 5 * 8
 
-    def test_a_gradient_that_is_not_kept_is_missed(self, monkeypatch, record, ledger):
+    def test_a_gradient_that_is_not_kept_is_missed(self, monkeypatch):
         class KeepsNothing(Policy):
             def handle(self, event):
                 return [d for d in super().handle(event) if not isinstance(d, Keep)]
@@ -335,11 +336,11 @@ class TestSoftsync:
             return KeepsNothing(workers, quorum=sound._quorum)
 
         monkeypatch.setattr("psrt.job.build.policy_for", made)
-        books, run = self.train(record, ledger, 1, 0, "exponential", True)
+        books, run = self.train(1, 0, "exponential", True)
         assert (run.theta.reshape(books.shape) == 0).any()
 
-    def train(self, record, ledger, k, seed, costs, shared_memory):
-        books = ledger([8] * 5, 2)
+    def train(self, k, seed, costs, shared_memory):
+        books = Ledger([8] * 5, 2)
         asked = TrainConfig(
             mode="softsync", softsync=k, servers=2, lr=1.0, epochs=1, shared_memory=shared_memory
         )
@@ -347,13 +348,13 @@ class TestSoftsync:
 
 
 @pytest.mark.parametrize("k", range(1, 9))
-def test_softsync_staleness_is_what_the_others_apply(ledger, record, k):
+def test_softsync_staleness_is_what_the_others_apply(k):
     """Between a worker's read and its push come those of the others, a quorum an update.
 
     Zhang et al. 2016 say that is about k, and hardly ever above 2k: so it is where k divides W.
     """
     workers, quorum = 8, 8 // k
-    books = ledger([60] * workers, 1)
+    books = Ledger([60] * workers, 1)
     asked = TrainConfig(mode="softsync", softsync=k, servers=1, lr=1.0, epochs=1)
     [server] = record(asked, books, workers=workers, seed=k, costs="all alike").run.servers
     histogram = np.array(server.shard.stats.histogram)
@@ -362,7 +363,7 @@ def test_softsync_staleness_is_what_the_others_apply(ledger, record, k):
     assert histogram[2 * (workers // quorum) + 1 :].sum() <= 0.01 * histogram.sum()
 
 
-def test_reports_come_from_every_worker_and_end(record):
+def test_reports_come_from_every_worker_and_end():
     run, _ = record(config("async"), workers=3, seed=1)
     by_worker = {
         worker: list(reports)

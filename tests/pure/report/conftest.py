@@ -1,30 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Any
 
 import numpy as np
 import pytest
 
-from psrt.messages import Report
 from psrt.report import Counts, Gap, Record, Staleness, Summary, Waiting
-
-
-@pytest.fixture(scope="session")
-def make_report():
-    def make(worker: int, step: int, **fields: Any) -> Report:
-        defaults = {
-            "epoch": 0, "loss": 1.0, "samples": 8,
-            "staleness_sum": 0, "staleness_count": 0, "staleness_max": 0,
-            "bytes_sent": 0, "bytes_received": 0, "seconds": float(step),
-            "waited": 0.0, "skew_max": 0, "gap_sum": 0.0, "gap_count": 0,
-            "test_loss": math.nan, "test_accuracy": math.nan,
-            "epoch_end": False, "last": False,
-        }  # fmt: skip
-        return Report(worker=worker, step=step, **(defaults | fields))
-
-    return make
 
 
 @pytest.fixture

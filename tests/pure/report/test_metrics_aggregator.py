@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 from psrt.errors import ProtocolError
 from psrt.report import MetricsAggregator
+from support.reports import make_report
 
 
 def feed(aggregator, reports):
     return [record for report in reports for record in aggregator.add(report)]
 
 
-def test_a_record_waits_for_the_last_worker(make_report):
+def test_a_record_waits_for_the_last_worker():
     aggregator = MetricsAggregator(2, log_every=5)
     assert aggregator.add(make_report(0, 5)) == []
     [record] = aggregator.add(make_report(1, 5))
@@ -21,14 +22,14 @@ def test_a_record_waits_for_the_last_worker(make_report):
     assert record.samples == 16
 
 
-def test_loss_is_weighted_by_samples(make_report):
+def test_loss_is_weighted_by_samples():
     aggregator = MetricsAggregator(2, log_every=5)
     aggregator.add(make_report(0, 5, loss=1.0, samples=30))
     [record] = aggregator.add(make_report(1, 5, loss=5.0, samples=10))
     assert record.loss == 2.0
 
 
-def test_a_worker_without_samples_has_no_say_in_the_loss(make_report):
+def test_a_worker_without_samples_has_no_say_in_the_loss():
     aggregator = MetricsAggregator(2, log_every=5)
     aggregator.add(make_report(0, 5, loss=math.nan, samples=0))
     [record] = aggregator.add(make_report(1, 5, loss=3.0))
@@ -38,14 +39,14 @@ def test_a_worker_without_samples_has_no_say_in_the_loss(make_report):
     assert math.isnan(record.loss)
 
 
-def test_a_diverged_worker_shows_in_the_loss(make_report):
+def test_a_diverged_worker_shows_in_the_loss():
     aggregator = MetricsAggregator(2, log_every=5)
     aggregator.add(make_report(0, 5, loss=math.inf))
     [record] = aggregator.add(make_report(1, 5, loss=3.0))
     assert record.loss == math.inf
 
 
-def test_totals_and_rates(make_report):
+def test_totals_and_rates():
     aggregator = MetricsAggregator(2, log_every=5)
     feed(aggregator, [
         make_report(0, 5, samples=10, seconds=1.0, bytes_sent=100, bytes_received=1),
@@ -59,13 +60,13 @@ def test_totals_and_rates(make_report):
     assert (record.bytes_sent, record.bytes_received) == (210, 6)
 
 
-def test_no_rate_without_time(make_report):
+def test_no_rate_without_time():
     aggregator = MetricsAggregator(1, log_every=1)
     [record] = aggregator.add(make_report(0, 1, seconds=0.0))
     assert record.samples_per_second is None
 
 
-def test_staleness_of_the_interval(make_report):
+def test_staleness_of_the_interval():
     aggregator = MetricsAggregator(2, log_every=5)
     aggregator.add(make_report(0, 5, staleness_sum=10, staleness_count=4, staleness_max=7))
     [record] = aggregator.add(
@@ -79,7 +80,7 @@ def test_staleness_of_the_interval(make_report):
     assert record.staleness_max is None
 
 
-def test_evaluation_by_one_worker(make_report):
+def test_evaluation_by_one_worker():
     aggregator = MetricsAggregator(2, log_every=5)
     aggregator.add(make_report(0, 5, test_loss=0.5, test_accuracy=0.75, epoch=1, epoch_end=True))
     [record] = aggregator.add(make_report(1, 5, epoch=1, epoch_end=True))
@@ -90,7 +91,7 @@ def test_evaluation_by_one_worker(make_report):
     assert (record.test_loss, record.accuracy, record.epoch_end) == (None, None, False)
 
 
-def test_the_time_of_an_evaluation_does_not_wait_for_a_straggler(make_report):
+def test_the_time_of_an_evaluation_does_not_wait_for_a_straggler():
     aggregator = MetricsAggregator(2)
     aggregator.add(make_report(0, 5, seconds=1.0, test_accuracy=0.75, epoch_end=True))
     [record] = aggregator.add(make_report(1, 5, seconds=9.0, epoch_end=True))
@@ -100,19 +101,19 @@ def test_the_time_of_an_evaluation_does_not_wait_for_a_straggler(make_report):
     assert record.evaluated_seconds is None
 
 
-def test_the_epoch_ends_where_one_reports_between_the_steps(make_report):
+def test_the_epoch_ends_where_one_reports_between_the_steps():
     aggregator = MetricsAggregator(2)
     feed(aggregator, [make_report(0, 3), make_report(0, 5, epoch_end=True)])
     [record] = aggregator.add(make_report(1, 5, epoch_end=True))
     assert (record.step, record.samples, record.epoch_end) == (5, 24, True)
 
 
-def test_regression_has_a_test_loss_and_no_accuracy(make_report):
+def test_regression_has_a_test_loss_and_no_accuracy():
     [record] = MetricsAggregator(1).add(make_report(0, 5, test_loss=0.5, epoch_end=True))
     assert (record.test_loss, record.accuracy) == (0.5, None)
 
 
-def test_a_slow_worker_completes_several_records_at_once(make_report):
+def test_a_slow_worker_completes_several_records_at_once():
     aggregator = MetricsAggregator(2, log_every=5)
     assert feed(aggregator, [make_report(0, step) for step in (5, 10, 15)]) == []
     [record] = aggregator.add(make_report(1, 5))
@@ -121,7 +122,7 @@ def test_a_slow_worker_completes_several_records_at_once(make_report):
     assert [(r.step, r.samples) for r in records] == [(10, 24), (15, 40)]
 
 
-def test_a_worker_that_leaves_is_not_waited_for(make_report):
+def test_a_worker_that_leaves_is_not_waited_for():
     aggregator = MetricsAggregator(2, log_every=5)
     aggregator.add(make_report(0, 5))
     [record] = aggregator.add(make_report(1, 3, last=True))
@@ -134,14 +135,14 @@ def test_a_worker_that_leaves_is_not_waited_for(make_report):
     assert aggregator.finished
 
 
-def test_what_comes_between_logged_steps_counts_for_the_next(make_report):
+def test_what_comes_between_logged_steps_counts_for_the_next():
     aggregator = MetricsAggregator(1, log_every=5)
     assert aggregator.add(make_report(0, 4)) == []
     [record] = aggregator.add(make_report(0, 10))
     assert (record.step, record.samples) == (10, 16)
 
 
-def test_the_rest_makes_one_record_at_the_end(make_report):
+def test_the_rest_makes_one_record_at_the_end():
     aggregator = MetricsAggregator(2, log_every=5)
     feed(aggregator, [make_report(w, 5) for w in (0, 1)])
     assert aggregator.add(make_report(0, 7, last=True)) == []
@@ -149,21 +150,21 @@ def test_the_rest_makes_one_record_at_the_end(make_report):
     assert (record.step, record.samples) == (8, 32)
 
 
-def test_the_last_report_may_repeat_the_step_before(make_report):
+def test_the_last_report_may_repeat_the_step_before():
     aggregator = MetricsAggregator(1, log_every=5)
     aggregator.add(make_report(0, 5))
     assert aggregator.add(make_report(0, 5, samples=0, loss=math.nan, last=True)) == []
     assert aggregator.finished
 
 
-def test_a_late_evaluation_is_not_lost(make_report):
+def test_a_late_evaluation_is_not_lost():
     aggregator = MetricsAggregator(1, log_every=5)
     aggregator.add(make_report(0, 5))
     [record] = aggregator.add(make_report(0, 5, samples=0, test_loss=0.5, last=True))
     assert (record.step, record.test_loss) == (5, 0.5)
 
 
-def test_epochs_only(make_report):
+def test_epochs_only():
     aggregator = MetricsAggregator(1)
     assert aggregator.add(make_report(0, 5)) == []
     [record] = aggregator.add(make_report(0, 9, epoch_end=True, epoch=1))
@@ -171,20 +172,20 @@ def test_epochs_only(make_report):
 
 
 @pytest.mark.parametrize("worker", [-1, 2])
-def test_unknown_worker(make_report, worker):
+def test_unknown_worker(worker):
     with pytest.raises(ProtocolError, match=f"worker {worker} reported, expected 0 to 1"):
         MetricsAggregator(2).add(make_report(worker, 1))
 
 
 @pytest.mark.parametrize("step", [4, 5])
-def test_steps_grow(make_report, step):
+def test_steps_grow(step):
     aggregator = MetricsAggregator(1)
     aggregator.add(make_report(0, 5))
     with pytest.raises(ProtocolError, match=f"worker 0 reported step {step}, expected more"):
         aggregator.add(make_report(0, step))
 
 
-def test_nothing_follows_the_last_report(make_report):
+def test_nothing_follows_the_last_report():
     aggregator = MetricsAggregator(1)
     aggregator.add(make_report(0, 5, last=True))
     with pytest.raises(ProtocolError, match="worker 0 reported step 6 after its last"):
@@ -192,14 +193,14 @@ def test_nothing_follows_the_last_report(make_report):
 
 
 class TestAWorkerThatDied:
-    def test_what_the_others_have_said_is_told_at_once(self, make_report):
+    def test_what_the_others_have_said_is_told_at_once(self):
         aggregator = MetricsAggregator(3, log_every=5)
         feed(aggregator, [make_report(worker, step) for worker in (0, 2) for step in (5, 10)])
         assert [record.step for record in aggregator.gone(1)] == [5, 10]
         assert [record.step for record in aggregator.add(make_report(0, 15))] == []
         assert [record.step for record in aggregator.add(make_report(2, 15))] == [15]
 
-    def test_what_it_had_said_itself_counts(self, make_report):
+    def test_what_it_had_said_itself_counts(self):
         aggregator = MetricsAggregator(2, log_every=5)
         feed(aggregator, [make_report(1, 5, samples=3), make_report(0, 5, samples=4)])
         aggregator.add(make_report(1, 10, samples=3))
@@ -209,14 +210,14 @@ class TestAWorkerThatDied:
         assert record.samples == 14
         assert aggregator.finished
 
-    def test_the_last_to_be_waited_for_ends_the_journal(self, make_report):
+    def test_the_last_to_be_waited_for_ends_the_journal(self):
         aggregator = MetricsAggregator(2, log_every=5)
         aggregator.add(make_report(0, 7, last=True))
         [record] = aggregator.gone(1)
         assert (record.step, record.samples) == (7, 8)
         assert aggregator.finished
 
-    def test_one_that_had_left_changes_nothing(self, make_report):
+    def test_one_that_had_left_changes_nothing(self):
         aggregator = MetricsAggregator(2, log_every=5)
         aggregator.add(make_report(1, 5, last=True))
         assert aggregator.gone(1) == []
@@ -227,14 +228,14 @@ class TestAWorkerThatDied:
         assert aggregator.gone(0) == []
         assert aggregator.finished
 
-    def test_it_reports_no_more(self, make_report):
+    def test_it_reports_no_more(self):
         aggregator = MetricsAggregator(1)
         aggregator.gone(0)
         with pytest.raises(ProtocolError, match="after its last report"):
             aggregator.add(make_report(0, 5))
 
 
-def test_a_record_is_there_as_soon_as_the_slowest_has_come_to_it(make_report):
+def test_a_record_is_there_as_soon_as_the_slowest_has_come_to_it():
     rng = random.Random(5)
     aggregator, reached = MetricsAggregator(7, log_every=1), [0] * 7
     due: set[int] = set()
@@ -280,7 +281,7 @@ def runs_in_two_orders(draw):
 
 @settings(max_examples=200, deadline=None)
 @given(case=runs_in_two_orders(), log_every=st.integers(0, 5))
-def test_the_order_of_arrival_does_not_matter(make_report, case, log_every):
+def test_the_order_of_arrival_does_not_matter(case, log_every):
     workers, one, other = case
 
     def records(turns):

@@ -22,6 +22,7 @@ from psrt.runtime.strategies.local_sgd import LocalSGD, ReduceAverager
 from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
 from psrt.sync import AveragingPeriod
+from support.ranks import Ranks
 
 pytestmark = pytest.mark.slow
 
@@ -140,10 +141,10 @@ def shortened(script, size):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_all_reduce_with_every_worker_leaving_at_every_point(ranks, explored, algorithm, size):
+def test_all_reduce_with_every_worker_leaving_at_every_point(explored, algorithm, size):
     states = 0
     for samples in shortened(SCRIPT, size):
-        found = ranks(all_reduce(algorithm, samples), size, N).explore()
+        found = Ranks(all_reduce(algorithm, samples), size, N).explore()
         explored("ranks, without servers", f"allreduce, {algorithm}", str(size), found)
         states += found[0]
     assert states >= LEAST[size]  # else the exploration itself has come to miss some
@@ -154,18 +155,16 @@ LONG_SCRIPT = ((2, 1), (), (1,), (0, 1))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_all_reduce_of_four(ranks, explored, algorithm):
-    found = ranks(all_reduce(algorithm, LONG_SCRIPT), 4, N).explore()
+def test_all_reduce_of_four(explored, algorithm):
+    found = Ranks(all_reduce(algorithm, LONG_SCRIPT), 4, N).explore()
     explored("ranks, without servers", f"allreduce, {algorithm}", "4", found)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("samples", [[(2, 1), (1,)], [(1, 0), (2, 2)], [(2,), (1,), ()]])
-def test_all_reduce_in_buckets_whose_sums_overlap_the_computing(
-    ranks, explored, algorithm, samples
-):
+def test_all_reduce_in_buckets_whose_sums_overlap_the_computing(explored, algorithm, samples):
     spans = [Span(1, N), Span(0, 1)]
-    found = ranks(all_reduce(algorithm, samples, spans), len(samples), N).explore()
+    found = Ranks(all_reduce(algorithm, samples, spans), len(samples), N).explore()
     explored("ranks, without servers", "allreduce in buckets", str(len(samples)), found)
 
 
@@ -178,11 +177,11 @@ PERIODS = {
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("period", PERIODS)
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_local_sgd_with_workers_that_leave(ranks, explored, algorithm, period, size):
+def test_local_sgd_with_workers_that_leave(explored, algorithm, period, size):
     for lengths in itertools.product((0, 3, 4), repeat=size):
         samples = [(2, 0, 1, 2)[:length] for length in lengths]
         if any(lengths):
-            found = ranks(local_sgd(algorithm, samples, PERIODS[period]), size, N).explore()
+            found = Ranks(local_sgd(algorithm, samples, PERIODS[period]), size, N).explore()
             explored("ranks, without servers", period, str(size), found)
 
 
@@ -257,8 +256,8 @@ BREAKS = [
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("break_it", BREAKS)
-def test_what_is_broken_is_found_out(ranks, monkeypatch, break_it, role):
-    ranks(ROLES[role](), 2, N).explore()
-    break_it(monkeypatch, ranks.Summing)
+def test_what_is_broken_is_found_out(monkeypatch, break_it, role):
+    Ranks(ROLES[role](), 2, N).explore()
+    break_it(monkeypatch, Ranks.Summing)
     with pytest.raises((AssertionError, ZeroDivisionError)):
-        ranks(ROLES[role](), 2, N).explore()
+        Ranks(ROLES[role](), 2, N).explore()

@@ -18,6 +18,7 @@ from psrt.messages import Leave, Push
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.sync import Apply, Policy, Serve, policy_for
+from support.recording import Ledger, record
 
 pytestmark = pytest.mark.slow
 
@@ -83,9 +84,9 @@ GAPS = [(0, 2), (0, 3), (1, 0), (2, 4), (3, 0)]  # batches without samples
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
 @pytest.mark.parametrize("staleness", [0, 1, 3])
-def test_every_run_keeps_the_rules(record, ledger, costs, shards, staleness):
+def test_every_run_keeps_the_rules(costs, shards, staleness):
     for seed in range(6):
-        for books in (ledger(EVEN, shards), ledger(UNEVEN, shards, empty=GAPS)):
+        for books in (Ledger(EVEN, shards), Ledger(UNEVEN, shards, empty=GAPS)):
             for shared_memory in (True, False):
                 asked = config(staleness, shards, shared_memory=shared_memory)
                 run, log = record(asked, books, workers=len(books.steps), seed=seed, costs=costs)
@@ -95,24 +96,24 @@ def test_every_run_keeps_the_rules(record, ledger, costs, shards, staleness):
                 books.log.clear()
 
 
-def test_who_may_be_ahead_is_ahead(record, ledger):
+def test_who_may_be_ahead_is_ahead():
     """The gate is used to the full: else the rules would hold for too narrow a one."""
     ahead = set()
     for seed in range(8):
-        books = ledger(EVEN, 1)
+        books = Ledger(EVEN, 1)
         record(config(2, 1), books, workers=3, seed=seed)
         for read in books.reads:
             ahead.add(read.clock - read.contents.sum(axis=2).min())
     assert max(ahead) == 2
 
 
-def test_ssp_0_reads_what_sync_reads(record, ledger, costs):
+def test_ssp_0_reads_what_sync_reads(costs):
     for mode in ("ssp", "sync"):
         for steps, empty in ((EVEN, ()), (UNEVEN, GAPS)):
             asked = TrainConfig(mode=mode, servers=2, lr=1.0, epochs=1, optimizer="sgd")
             if mode == "ssp":
                 asked = config(0, 2)
-            books = ledger(steps, 2, empty=empty)
+            books = Ledger(steps, 2, empty=empty)
             record(asked, books, workers=len(steps), seed=3, costs=costs)
             for read in books.reads:
                 for worker in range(len(steps)):
@@ -183,9 +184,9 @@ def mutated(monkeypatch, mutant, shards=(0, 1)):
     monkeypatch.setattr("psrt.job.build.policy_for", policy)
 
 
-def run_and_check(record, ledger, *, steps=EVEN, staleness=1, seeds=12):
+def run_and_check(*, steps=EVEN, staleness=1, seeds=12):
     for seed in range(seeds):
-        books = ledger(steps, 2)
+        books = Ledger(steps, 2)
         run, log = record(config(staleness, 2), books, workers=len(steps), seed=seed)
         check(log, books, staleness)
         check_end(run.theta, books)
@@ -203,19 +204,19 @@ def run_and_check(record, ledger, *, steps=EVEN, staleness=1, seeds=12):
         (AppliesLater, (0, 1), "read guarantee|read my writes"),
     ],
 )
-def test_a_broken_policy_is_found_out(monkeypatch, record, ledger, mutant, shards, rules):
+def test_a_broken_policy_is_found_out(monkeypatch, mutant, shards, rules):
     mutated(monkeypatch, mutant, shards)
     with pytest.raises(BrokenRuleError, match=rules):
-        run_and_check(record, ledger)
+        run_and_check()
 
 
-def test_a_policy_deaf_to_leaves_is_found_out(monkeypatch, record, ledger):
+def test_a_policy_deaf_to_leaves_is_found_out(monkeypatch):
     mutated(monkeypatch, DeafToLeaves)
     with pytest.raises(TransportError, match="deadlock"):
-        run_and_check(record, ledger, steps=(7, 2, 5, 1), staleness=0, seeds=40)
+        run_and_check(steps=(7, 2, 5, 1), staleness=0, seeds=40)
 
 
-def test_a_shard_that_makes_an_update_twice_is_found_out(monkeypatch, record, ledger):
+def test_a_shard_that_makes_an_update_twice_is_found_out(monkeypatch):
     apply = Shard.apply
 
     def twice(self, pushes, buffer):
@@ -226,10 +227,10 @@ def test_a_shard_that_makes_an_update_twice_is_found_out(monkeypatch, record, le
 
     monkeypatch.setattr(Shard, "apply", twice)
     with pytest.raises(BrokenRuleError, match="exactly once"):
-        run_and_check(record, ledger)
+        run_and_check()
 
 
-def test_a_shard_that_applies_another_workers_gradient_is_found_out(monkeypatch, record, ledger):
+def test_a_shard_that_applies_another_workers_gradient_is_found_out(monkeypatch):
     init = Shard.__init__
 
     def mistaken(self, *arguments, payload, **options):
@@ -237,10 +238,10 @@ def test_a_shard_that_applies_another_workers_gradient_is_found_out(monkeypatch,
 
     monkeypatch.setattr(Shard, "__init__", mistaken)
     with pytest.raises(BrokenRuleError):
-        run_and_check(record, ledger)
+        run_and_check()
 
 
-def test_a_server_that_answers_with_an_old_version_is_found_out(monkeypatch, record, ledger):
+def test_a_server_that_answers_with_an_old_version_is_found_out(monkeypatch):
     serve = Server._serve
 
     def stale(self, decision):
@@ -250,4 +251,4 @@ def test_a_server_that_answers_with_an_old_version_is_found_out(monkeypatch, rec
 
     monkeypatch.setattr(Server, "_serve", stale)
     with pytest.raises(BrokenRuleError):
-        run_and_check(record, ledger)
+        run_and_check()

@@ -13,6 +13,7 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.sync import Apply, policy_for
+from support.recording import record
 
 LR, MU = 0.2, 0.5
 #: Sizes of the batches by worker and epoch, from the third epoch on the same again.
@@ -134,7 +135,7 @@ LENGTHS = [{"epochs": 2}, {"epochs": 5}, {"steps": 1}, {"steps": 7}, {"steps": 1
         *({"mode": "allreduce", "allreduce": name} for name in ("ring", "tree", "butterfly")),
     ],
 )
-def test_a_step_divides_by_the_samples_that_were_there(record, costs, mode, length):
+def test_a_step_divides_by_the_samples_that_were_there(costs, mode, length):
     problem = Points()
     run, _ = record(config(**(mode | length)), problem, workers=WORKERS, costs=costs)
     np.testing.assert_allclose(run.theta, expect_steps(problem), rtol=1e-4, atol=1e-5)
@@ -143,7 +144,7 @@ def test_a_step_divides_by_the_samples_that_were_there(record, costs, mode, leng
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "butterfly"])
 @pytest.mark.parametrize("schedule", ["step", "cosine"])
-def test_workers_at_different_points_take_one_rate(record, schedule, algorithm):
+def test_workers_at_different_points_take_one_rate(schedule, algorithm):
     """The rate at their mean progress, whether servers or ranks take the step."""
     more = {"schedule": schedule, "warmup_epochs": 0.5, "epochs": 4}
     servers, _ = record(config(mode="sync", **more), Points(), workers=WORKERS)
@@ -164,7 +165,7 @@ def test_workers_at_different_points_take_one_rate(record, schedule, algorithm):
         *({"allreduce": name} for name in ("ring", "tree", "butterfly")),
     ],
 )
-def test_an_average_divides_by_the_samples_since_the_last(record, over, outer, local_steps, length):
+def test_an_average_divides_by_the_samples_since_the_last(over, outer, local_steps, length):
     problem = Points()
     asked = config(mode="local-sgd", local_steps=local_steps, **(over | outer | length))
     run, _ = record(asked, problem, workers=WORKERS, seed=local_steps)
@@ -189,9 +190,7 @@ def test_an_average_divides_by_the_samples_since_the_last(record, over, outer, l
         {"mode": "async", "staleness_rate": "drop", "staleness_limit": 1},
     ],
 )
-def test_updates_are_made_of_the_gradients_they_are_decided_on(
-    monkeypatch, record, costs, mode, length
-):
+def test_updates_are_made_of_the_gradients_they_are_decided_on(monkeypatch, costs, mode, length):
     for seed, servers in ((0, 1), (1, 2), (2, 1)):
         shards = listen(monkeypatch)
         problem = Points()

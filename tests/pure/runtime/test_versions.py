@@ -16,15 +16,16 @@ from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
 from psrt.transport import Wiring
 from psrt.transport.port import VERSIONS
+from support.recording import Ledger, RecordingWorld, record
 
 WORKERS, SHARDS = 7, 2
 
 
 @pytest.fixture
-def slow_answers(recording_world):
+def slow_answers():
     """A world in which answers lie about for a long time, and which notes when servers wait."""
 
-    class SlowAnswers(recording_world):
+    class SlowAnswers(RecordingWorld):
         waits = 0
         most_leased = 0
 
@@ -71,11 +72,9 @@ def check_reads(log):
 
 @pytest.mark.parametrize("shared_memory", [True, False])
 @pytest.mark.parametrize("mode", [{"mode": "async"}, {"mode": "ssp", "staleness": 3}])
-def test_slow_readers_read_the_version_they_were_answered_with(
-    record, ledger, slow_answers, mode, shared_memory
-):
+def test_slow_readers_read_the_version_they_were_answered_with(slow_answers, mode, shared_memory):
     for seed in range(4):
-        books = ledger([12] * WORKERS, SHARDS)
+        books = Ledger([12] * WORKERS, SHARDS)
         asked = TrainConfig(
             servers=SHARDS, lr=1.0, epochs=1, optimizer="sgd", shared_memory=shared_memory, **mode
         )
@@ -88,7 +87,7 @@ def test_slow_readers_read_the_version_they_were_answered_with(
 
 @pytest.mark.parametrize("mutant", ["always in place", "any other buffer", "leases end too early"])
 def test_a_server_that_overwrites_what_is_being_read_is_found_out(
-    monkeypatch, record, ledger, slow_answers, mutant
+    monkeypatch, slow_answers, mutant
 ):
     if mutant == "always in place":
         monkeypatch.setattr(Leases, "free", lambda self, newest: newest)
@@ -96,7 +95,7 @@ def test_a_server_that_overwrites_what_is_being_read_is_found_out(
         monkeypatch.setattr(Leases, "free", lambda self, newest: (newest + 1) % VERSIONS)
     else:
         monkeypatch.setattr(Leases, "acquire", lambda self, rank, buffer: None)
-    books = ledger([12] * WORKERS, SHARDS)
+    books = Ledger([12] * WORKERS, SHARDS)
     asked = TrainConfig(servers=SHARDS, lr=1.0, epochs=1, mode="async")
     _, log = record(asked, books, workers=WORKERS, world=slow_answers)
     with pytest.raises(AssertionError):

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from support.crowd import Mode, crowd_of
+
 MODES = [
     ("sync", {}),
     ("sync", {"backup": 1}),
@@ -47,10 +49,10 @@ WEIGHTS = {"arrive": 12, "push": 6, "leave": 1, "die": 0.2}
     seed=st.randoms(use_true_random=False),
 )
 def test_any_order_of_events_keeps_the_rules(
-    crowd, mode, name, knobs, data, workers, shards, steps, mortal, seed
+    name, knobs, data, workers, shards, steps, mortal, seed
 ):
     """The first events are hypothesis's choice, the many that follow its generator's."""
-    those = crowd(mode(name, **knobs), workers, shards)
+    those = crowd_of(Mode(name, **knobs), workers, shards)
     happened = 0
     while can := moves(those, steps, mortal):
         if happened < 25:

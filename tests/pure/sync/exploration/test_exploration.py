@@ -12,6 +12,8 @@ import functools
 import pytest
 
 from psrt.sync import AveragingPeriod
+from support.crowd import BrokenRuleError, Mode, crowd_of
+from support.exploration import Likeness, explore
 
 pytestmark = pytest.mark.slow
 
@@ -62,23 +64,16 @@ STATES = {
 }
 
 
-@pytest.fixture
-def made(crowd, mode):
-    """Make the crowd of a row of ``MODES``."""
-
-    def make(row, workers, shards):
-        name, knobs = MODES[row]
-        period = {key: knobs[key] for key in knobs if key == "period"}
-        numbers = {key: knobs[key] for key in knobs if key != "period"}
-        return crowd(mode(name, **numbers), workers, shards, **period)
-
-    return make
+def made(row, workers, shards):
+    """Return the crowd of a row of ``MODES``."""
+    name, knobs = MODES[row]
+    period = {key: knobs[key] for key in knobs if key == "period"}
+    numbers = {key: knobs[key] for key in knobs if key != "period"}
+    return crowd_of(Mode(name, **numbers), workers, shards, **period)
 
 
 @pytest.mark.parametrize(("row", "workers", "shards"), CROWDS)
-def test_no_order_of_arrivals_leaves_and_deaths_breaks_a_rule(
-    made, explore, explored, row, workers, shards
-):
+def test_no_order_of_arrivals_leaves_and_deaths_breaks_a_rule(explored, row, workers, shards):
     found = explore(made(row, workers, shards))
     explored("workers x shards", row, f"{workers}x{shards}", found)
     assert found.states >= STATES.get((row, workers, shards), 6)
@@ -91,13 +86,11 @@ ENOUGH = 3_000
 
 
 @pytest.mark.parametrize(("row", "workers", "shards"), [c for c in CROWDS if c.values[1:] in EXACT])
-def test_states_that_are_alike_lead_to_states_that_are_alike(
-    made, explore, explored, likeness, row, workers, shards
-):
+def test_states_that_are_alike_lead_to_states_that_are_alike(explored, row, workers, shards):
     """Nothing is left out of a state here, no number shifted, no worker renamed."""
     limit = EXACT[workers, shards]
     first = made(row, workers, shards)
-    like = likeness(first.mode)
+    like = Likeness(first.mode)
     follow: dict[tuple[int, ...], frozenset[tuple[int, ...]]] = {}
 
     def compare(state, after):
@@ -135,16 +128,14 @@ def shard_in_full(shard):
     ("workers", "backup", "shards", "states"),
     [(2, 1, 3, 20_000), (4, 1, 1, 800), (4, 2, 1, 800)],
 )
-def test_backups_among_more_shards_or_workers(
-    crowd, mode, explore, workers, backup, shards, states
-):
+def test_backups_among_more_shards_or_workers(workers, backup, shards, states):
     """It is with these that shards differ in what they think is over."""
-    assert explore(crowd(mode("sync", backup=backup), workers, shards)).states > states
+    assert explore(crowd_of(Mode("sync", backup=backup), workers, shards)).states > states
 
 
-def test_the_exploration_itself_finds_a_crowd_that_is_stuck(crowd, mode, explore, broken_rule):
+def test_the_exploration_itself_finds_a_crowd_that_is_stuck():
     """A death would set those free who wait for the dead, and must not hide that they wait."""
-    first = crowd(mode("sync"), 3, 1)
+    first = crowd_of(Mode("sync"), 3, 1)
 
     class Mute(type(first)):
         def arrive(self, worker, shard):
@@ -152,12 +143,12 @@ def test_the_exploration_itself_finds_a_crowd_that_is_stuck(crowd, mode, explore
             self.idle -= {2}  # its answers get lost
 
     first.__class__ = Mute
-    with pytest.raises(broken_rule, match="deadlock"):
+    with pytest.raises(BrokenRuleError, match="deadlock"):
         explore(first)
 
 
-def test_a_worker_that_computes_with_a_mixture_is_found_out(crowd, mode, explore, broken_rule):
-    mixing = crowd(mode("sync", backup=1), 3, 2)
+def test_a_worker_that_computes_with_a_mixture_is_found_out():
+    mixing = crowd_of(Mode("sync", backup=1), 3, 2)
 
     class Mixing(type(mixing)):
         def go_on(self, worker):
@@ -165,14 +156,14 @@ def test_a_worker_that_computes_with_a_mixture_is_found_out(crowd, mode, explore
             super().go_on(worker)
 
     mixing.__class__ = Mixing
-    with pytest.raises(broken_rule, match="mixed read"):
+    with pytest.raises(BrokenRuleError, match="mixed read"):
         explore(mixing)
 
 
-def test_a_likeness_that_sees_too_little_is_found_out(made, explore, likeness):
+def test_a_likeness_that_sees_too_little_is_found_out():
     """Here it does not look at how far ahead of the slowest a worker is."""
     first = made("ssp(1)", 2, 1)
-    like = likeness(first.mode)
+    like = Likeness(first.mode)
     like.since = functools.partial(min, 1)
     follow: dict[tuple[int, ...], frozenset[tuple[int, ...]]] = {}
     differ = []

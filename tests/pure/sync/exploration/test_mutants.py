@@ -9,6 +9,8 @@ import pytest
 from psrt.errors import ProtocolError
 from psrt.messages import Push
 from psrt.sync import Apply, Drop, Keep, Policy, Serve
+from support.crowd import BrokenRuleError, Mode, crowd_of
+from support.exploration import explore
 
 pytestmark = pytest.mark.slow
 
@@ -301,7 +303,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("mutant", "name", "knobs"), MUTANTS)
-def test_a_broken_policy_is_found_out(crowd, mode, explore, broken_rule, mutant, name, knobs):
+def test_a_broken_policy_is_found_out(mutant, name, knobs):
     def broken(mode, workers):
         policy = mode.policy(workers)
         made = mutant(
@@ -314,12 +316,12 @@ def test_a_broken_policy_is_found_out(crowd, mode, explore, broken_rule, mutant,
         made._alone = False
         return made
 
-    with pytest.raises((broken_rule, ProtocolError)):
-        explore(crowd(mode(name, **knobs), 3, 2, make=broken))
+    with pytest.raises((BrokenRuleError, ProtocolError)):
+        explore(crowd_of(Mode(name, **knobs), 3, 2, make=broken))
 
 
 @pytest.mark.parametrize(("name", "knobs"), {repr(row[1:]): row[1:] for row in MUTANTS}.values())
-def test_the_policy_itself_is_whole(crowd, mode, explore, name, knobs):
+def test_the_policy_itself_is_whole(name, knobs):
     """Without its shortest way, as the mutants are."""
 
     def long_way(mode, workers):
@@ -327,4 +329,4 @@ def test_the_policy_itself_is_whole(crowd, mode, explore, name, knobs):
         policy._alone = False
         return policy
 
-    explore(crowd(mode(name, **knobs), 3, 1, make=long_way))
+    explore(crowd_of(Mode(name, **knobs), 3, 1, make=long_way))

@@ -12,8 +12,6 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
-
 from psrt.messages import Leave, Push
 from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, policy_for
 
@@ -364,19 +362,6 @@ class Averaging(Crowd):
         return self.local[worker]
 
 
-@pytest.fixture(scope="session")
-def crowd() -> Callable[..., Crowd]:
-    def make(mode: Mode, *args: Any, **kwargs: Any) -> Crowd:
-        return (Averaging if "period" in kwargs else Crowd)(mode, *args, **kwargs)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def mode() -> Callable[..., Mode]:
-    return Mode
-
-
-@pytest.fixture(scope="session")
-def broken_rule() -> type[BrokenRuleError]:
-    return BrokenRuleError
+def crowd_of(mode: Mode, workers: int, shards: int, **options: Any) -> Crowd:
+    """Return workers around shards; those of a ``period`` push only where that says so."""
+    return (Averaging if "period" in options else Crowd)(mode, workers, shards, **options)

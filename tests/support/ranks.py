@@ -18,7 +18,6 @@ from collections import defaultdict, deque
 from typing import NamedTuple
 
 import numpy as np
-import pytest
 
 from psrt.collective import ALGORITHMS
 from psrt.transport import EXTRA, Wiring
@@ -328,8 +327,3 @@ def check_chain(rank, channels, dead):
             return
         assert chain.count(chain[-1]) == 1, f"deadlock: {chain} with {dead} dead"
     raise AssertionError(f"rank {chain[-2]} waits for {chain[-1]}, which is at its end")
-
-
-@pytest.fixture(scope="session")
-def ranks():
-    return Ranks

@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import pytest
-
 from psrt.messages import Push
 
 #: Instead of a clock: nobody is there.
@@ -164,13 +162,3 @@ def explore(
                 known.add(found)
                 todo.append(next_state)
     return Explored(len(known), transitions, ends)
-
-
-@pytest.fixture(scope="session")
-def likeness() -> type[Likeness]:
-    return Likeness
-
-
-@pytest.fixture(scope="session", name="explore")
-def explore_fixture() -> Callable[..., Explored]:
-    return explore

@@ -1,0 +1,179 @@
+"""Histories of small runs in virtual time, and histories written as text.
+
+A written history is a text with an event a line: its kind, then fields by their first letter, as in
+``RECEIVE w1 c0 v0 m1``. Time goes on by a millisecond a line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from psrt.config import TrainConfig, resolve
+from psrt.history import EVENT, EventLog, Header, History, Kind
+from psrt.history.reading import assemble
+from psrt.job.provenance import history_header
+from psrt.job.virtual import SimulatedRun, simulate
+from support.recording import COSTS as ALL_COSTS
+
+#: What computing and sending may take.
+COSTS = {name: costs for name, costs in ALL_COSTS.items() if name != "the last rank is slow"}
+
+#: A row of the mode table each: mode, its knobs, and the numbers of servers that it may have.
+MODES = {
+    "sync": ("sync", {}, (1, 2, 3)),
+    "one backup": ("sync", {"backup": 1}, (1, 2, 3)),
+    "two backups": ("sync", {"backup": 2}, (1, 2)),
+    "async": ("async", {}, (1, 2)),
+    "async, drops": ("async", {"staleness_rate": "drop", "staleness_limit": 1}, (1, 2)),
+    "async, inverse": ("async", {"staleness_rate": "inverse"}, (1,)),
+    "async, mean": ("async", {"staleness_rate": "mean-inverse"}, (1,)),
+    "softsync 1, mean": ("softsync", {"softsync": 1, "staleness_rate": "mean-inverse"}, (2,)),
+    "ssp 1, exponential": ("ssp", {"staleness": 1, "staleness_rate": "exponential"}, (1,)),
+    "ssp 0": ("ssp", {"staleness": 0}, (1, 2)),
+    "ssp 1": ("ssp", {"staleness": 1}, (1, 3)),
+    "ssp 2, drops": (
+        "ssp", {"staleness": 2, "staleness_rate": "drop", "staleness_limit": 1}, (2,),
+    ),
+    "softsync 1": ("softsync", {"softsync": 1}, (1, 2)),
+    "softsync 2": ("softsync", {"softsync": 2, "staleness_rate": "power"}, (1, 2)),
+    "softsync 2, drops": (
+        "softsync", {"softsync": 2, "staleness_rate": "drop", "staleness_limit": 1}, (2,),
+    ),
+    "local-sgd over servers": ("local-sgd", {"local_steps": 2}, (1, 2)),
+    "post-local over servers": ("local-sgd", {"local_steps": 3, "post_local_epoch": 1}, (2,)),
+    "local-sgd": ("local-sgd", {"local_steps": 3}, (0,)),
+    "post-local": ("local-sgd", {"local_steps": 3, "post_local_epoch": 1}, (0,)),
+    "outer": ("local-sgd", {"local_steps": 2, "outer_lr": 0.7}, (0,)),
+    "allreduce": ("allreduce", {}, (0,)),
+    "serial": ("serial", {}, (0,)),
+}  # fmt: skip
+
+
+class Kept(EventLog):
+    """A log in memory."""
+
+    def __init__(self) -> None:
+        self.origin = 0.0
+        self.rows: list[tuple[Any, ...]] = []
+
+    def add(
+        self, kind, time, worker, clock, version, shard=-1, samples=0, progress=0.0, tau=0,
+        rate=0.0, gap=math.nan, weight=0.0, seconds=0.0, flag=0,
+    ):  # fmt: skip
+        self.rows.append(
+            (kind, flag, shard, worker, clock, version, progress, time, tau, samples, rate, gap,
+             weight, seconds)
+        )  # fmt: skip
+
+    @property
+    def events(self) -> np.ndarray:
+        return np.array(self.rows, EVENT)
+
+
+class Recorded(NamedTuple):
+    history: History
+    run: SimulatedRun
+
+
+def recorded(
+    config: TrainConfig,
+    problem: Any,
+    *,
+    workers: int,
+    seed: int = 0,
+    costs: str = "exponential",
+    crashes: Sequence[tuple[int, float]] = (),
+) -> Recorded:
+    """Train in virtual time and return the history, with what was saved at the end."""
+    log = Kept()
+    run = simulate(
+        config, problem, workers=workers, seed=seed, costs=COSTS[costs], log=log, crashes=crashes
+    )
+    for shard, server in enumerate(run.servers):
+        log.add(Kind.FINAL, run.seconds, -1, -1, server.shard.version, shard)
+    if not run.servers:
+        log.add(Kind.FINAL, run.seconds, 0, -1, run.workers[0].strategy.updates)
+    wiring = run.world.wiring
+    header = history_header(
+        resolve(config, ranks=wiring.size), wiring, initial=np.zeros(wiring.n, np.float32),
+        problem=None, files=(), simulated=True,
+    )  # fmt: skip
+    return Recorded(assemble(header, [log.events]), run)
+
+
+def config_of(name: str, servers: int, **more: Any) -> TrainConfig:
+    """Return the config of a row of ``MODES``."""
+    mode, knobs, _ = MODES[name]
+    knobs = {"optimizer": "sgd", "lr": 0.5, "epochs": 2, "batch_size": 1} | knobs | more
+    return TrainConfig(mode=mode, servers=servers, **knobs)
+
+
+def written(
+    text: str,
+    mode: str,
+    *,
+    workers: int,
+    servers: int = 1,
+    simulated: bool = True,
+    defaults: Mapping[str, Any] | None = None,
+    **knobs: Any,
+) -> History:
+    """Return the history that a text tells of; no knob is checked, so that any can be tried."""
+    config = resolve(
+        TrainConfig(mode=mode, servers=servers, lr=0.1, batch_size=1, **knobs),
+        ranks=workers + servers,
+    )
+    return assemble(header_of(config, workers, servers, simulated=simulated), [events_of(text)])
+
+
+def header_of(config: Any, workers: int, servers: int, **more: Any) -> Header:
+    """Return a header of so many ranks, the servers first."""
+    from dataclasses import asdict
+
+    spans = tuple((shard, shard + 1) for shard in range(servers))
+    return Header(
+        config=asdict(config),
+        n=max(servers, 1),
+        workers=tuple(range(servers, servers + workers)),
+        servers=tuple(range(servers)),
+        spans=spans,
+        initial_sha256="",
+        data_sha256="",
+        code_sha256="",
+        psrt="0",
+        numpy="0",
+        files=(),
+        **more,
+    )
+
+
+_FIELDS = {
+    "w": "worker", "c": "clock", "v": "version", "s": "shard", "m": "samples", "t": "tau",
+    "r": "rate", "f": "flag", "p": "progress", "x": "weight", "g": "gap", "d": "seconds",
+    "@": "time",
+}  # fmt: skip
+
+
+def events_of(text: str) -> np.ndarray:
+    """Return the events that a text tells of."""
+    lines = [line.split("#")[0].split() for line in text.splitlines()]
+    lines = [words for words in lines if words]
+    events = np.zeros(len(lines), EVENT)
+    for i, (kind, *fields) in enumerate(lines):
+        event = events[i : i + 1]
+        event["kind"], event["gap"], event["time"] = Kind[kind], math.nan, i / 1000
+        if kind in ("STEP", "REDUCE", "REDUCED", "LEAVE"):
+            event["shard"] = -1
+        if kind in ("PUSH", "RECEIVE", "APPLY", "STEP", "DROP", "REDUCE"):
+            event["samples"] = 1
+        if kind in ("APPLY", "STEP", "REDUCED"):
+            event["rate"] = 0.1
+        if kind == "FINAL":
+            event["worker"], event["clock"] = -1, -1
+        for field in fields:
+            event[_FIELDS[field[0]]] = float(field[1:]) if "." in field else int(field[1:])
+    return events

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from psrt.messages import Leave, Push
 from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, policy_for
@@ -19,6 +19,9 @@ from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, policy_for
 Move = tuple[str, tuple[Any, ...]]
 #: Worker, clock and version of each.
 Answers = tuple[tuple[int, int, int], ...]
+
+
+T = TypeVar("T")
 
 
 class BrokenRuleError(AssertionError):
@@ -34,7 +37,7 @@ def put(numbers: tuple[int, ...], place: int, number: int) -> tuple[int, ...]:
     return (*numbers[:place], number, *numbers[place + 1 :])
 
 
-def copied(thing: Any) -> Any:
+def copied(thing: T) -> T:
     """Return a copy that shares nothing that changes: containers are one deep."""
     other = object.__new__(type(thing))
     there = vars(other)
@@ -161,7 +164,8 @@ class Shard:
 
     def on_serve(self, worker: int, clock: int) -> None:
         push = self.owed.pop(worker, None)
-        demand(push is not None, f"worker {worker} is owed no answer")
+        if push is None:
+            raise BrokenRuleError(f"worker {worker} is owed no answer")
         if self.mode.rounds:
             demand(clock == self.version >= push.clock, f"{push} answered with clock {clock}")
             demand(clock > push.version, f"{push} answered with what it had")

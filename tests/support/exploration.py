@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from psrt.messages import Push
+from support.crowd import Crowd, Mode, Shard
 
 #: Instead of a clock: nobody is there.
 GONE = -9
@@ -21,27 +22,27 @@ class Likeness:
     are finitely many states although nobody ever has to stop training.
     """
 
-    def __init__(self, mode: Any):
+    def __init__(self, mode: Mode):
         self.rounds, self.gated = mode.rounds, mode.gate < math.inf
         self.oldest = math.inf if mode.rounds else mode.late + 1
         self.ids: dict[Any, int] = {}
         self.names: list[Any] = []
 
-    def __call__(self, crowd: Any) -> tuple[int, ...]:
+    def __call__(self, crowd: Crowd) -> tuple[int, ...]:
         base = self.base(crowd)
         workers = sorted([self.worker(crowd, w, base) for w in range(len(crowd.clock))])
         if base is not None and self.rounds:
             workers += [shard.version - base for shard in crowd.shards]
         return tuple(workers)
 
-    def pick(self, crowd: Any) -> int:
+    def pick(self, crowd: Crowd) -> int:
         """Return an idle worker, the same of crowds that are alike."""
         if len(crowd.idle) == 1:
             return min(crowd.idle)
         base = self.base(crowd)
         return min(crowd.idle, key=lambda w: self.names[self.worker(crowd, w, base)])
 
-    def base(self, crowd: Any) -> int | None:
+    def base(self, crowd: Crowd) -> int | None:
         if self.rounds:
             return min([shard.version for shard in crowd.shards])
         if self.gated:
@@ -53,7 +54,7 @@ class Likeness:
         """Return what matters of a clock or version; in rounds, all that is past is alike."""
         return max(number - base, -1) if self.rounds else number - base
 
-    def age(self, version: int, base: int, shard: Any) -> int:
+    def age(self, version: int, base: int, shard: Shard) -> int:
         """Return what matters of a version that was read."""
         if self.rounds:
             return max(version - base, -1)
@@ -67,7 +68,7 @@ class Likeness:
             self.names.append(thing)
         return found
 
-    def worker(self, crowd: Any, worker: int, base: int | None) -> int:
+    def worker(self, crowd: Crowd, worker: int, base: int | None) -> int:
         """Return what one worker, its messages and the shards' records of it come down to."""
         gone, idle = worker in crowd.gone, worker in crowd.idle
         clock, answers, read = crowd.clock[worker], crowd.answers[worker], crowd.read[worker]
@@ -93,8 +94,9 @@ class Likeness:
                 seen.append(GONE if waits else self.since(answers[index], base))
         return self.number(tuple(seen))
 
-    def at_shard(self, shard: Any, worker: int, base: int) -> int:
-        policy, pending = shard.policy, ()
+    def at_shard(self, shard: Shard, worker: int, base: int) -> int:
+        policy = shard.policy
+        pending: tuple[tuple[int, ...], ...] = ()
         clock = policy.clock.get(worker)
         if policy.pending:
             pending = tuple(
@@ -115,14 +117,14 @@ class Explored(NamedTuple):
 
 
 def explore(
-    crowd: Any,
+    crowd: Crowd,
     *,
     deaths: bool = True,
     limit: float = math.inf,
     likeness: Likeness | None = None,
-    key: Callable[[Any], Any] | None = None,
+    key: Callable[[Crowd], Any] | None = None,
     most: float = math.inf,
-    seen: Callable[[Any, list[Any]], None] = lambda *_: None,
+    seen: Callable[[Crowd, list[Crowd]], None] = lambda *_: None,
 ) -> Explored:
     """Visit every state that any order of events leads to; each checks the rules on the way.
 

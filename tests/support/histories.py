@@ -23,7 +23,7 @@ from support.recording import COSTS as ALL_COSTS
 COSTS = {name: costs for name, costs in ALL_COSTS.items() if name != "the last rank is slow"}
 
 #: A row of the mode table each: mode, its knobs, and the numbers of servers that it may have.
-MODES = {
+MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "sync": ("sync", {}, (1, 2, 3)),
     "one backup": ("sync", {"backup": 1}, (1, 2, 3)),
     "two backups": ("sync", {"backup": 2}, (1, 2)),
@@ -61,16 +61,16 @@ class Kept(EventLog):
         self.rows: list[tuple[Any, ...]] = []
 
     def add(
-        self, kind, time, worker, clock, version, shard=-1, samples=0, progress=0.0, tau=0,
-        rate=0.0, gap=math.nan, weight=0.0, seconds=0.0, flag=0,
-    ):  # fmt: skip
+        self, kind: int, time: float, worker: int, clock: int, version: int, shard: int = -1,
+        samples: int = 0, progress: float = 0.0, tau: int = 0, rate: float = 0.0,
+        gap: float = math.nan, weight: float = 0.0, seconds: float = 0.0, flag: int = 0,
+    ) -> None:  # fmt: skip
         self.rows.append(
             (kind, flag, shard, worker, clock, version, progress, time, tau, samples, rate, gap,
              weight, seconds)
         )  # fmt: skip
 
-    @property
-    def events(self) -> np.ndarray:
+    def kept(self) -> np.ndarray:
         return np.array(self.rows, EVENT)
 
 
@@ -102,13 +102,15 @@ def recorded(
         resolve(config, ranks=wiring.size), wiring, initial=np.zeros(wiring.n, np.float32),
         problem=None, files=(), simulated=True,
     )  # fmt: skip
-    return Recorded(assemble(header, [log.events]), run)
+    return Recorded(assemble(header, [log.kept()]), run)
 
 
 def config_of(name: str, servers: int, **more: Any) -> TrainConfig:
     """Return the config of a row of ``MODES``."""
-    mode, knobs, _ = MODES[name]
-    knobs = {"optimizer": "sgd", "lr": 0.5, "epochs": 2, "batch_size": 1} | knobs | more
+    mode, own, _ = MODES[name]
+    knobs: dict[str, Any] = (
+        {"optimizer": "sgd", "lr": 0.5, "epochs": 2, "batch_size": 1} | own | more
+    )
     return TrainConfig(mode=mode, servers=servers, **knobs)
 
 

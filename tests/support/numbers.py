@@ -23,6 +23,8 @@ from psrt.collective.spec import CollectiveSpec, all_reduce
 from psrt.partition import Span
 
 Schedules = list[list[Step]]
+#: Combines two operands, the lower rank's first.
+Fold = Callable[[Any, Any], Any]
 
 
 class RefutedError(AssertionError):
@@ -48,7 +50,7 @@ class Simulation:
         self,
         schedules: Schedules,
         buffers: Sequence[np.ndarray],
-        fold: Callable = np.add,
+        fold: Fold = np.add,
         *,
         workspace: int = 0,
         rng: np.random.Generator | None = None,
@@ -103,7 +105,7 @@ class Simulation:
     def match(self, sender: int) -> bool:
         """Hand over what ``sender`` has posted, if its peer is ready for it."""
         step = self.step(sender)
-        if step is None or "send" not in self.halves[sender]:
+        if step is None or step.send_to is None or "send" not in self.halves[sender]:
             return False
         receiver = step.send_to
         other = self.step(receiver)
@@ -140,6 +142,7 @@ class Simulation:
         if not step.combine:
             mine[...] = came
             return
+        assert step.receive_from is not None
         # The lower rank's operand first; within one rank, what was there.
         mine[...] = self.fold(came, mine) if step.receive_from < rank else self.fold(mine, came)
         self.combined[rank] += step.receive.size
@@ -199,7 +202,7 @@ def subjects() -> dict[str, Subject]:
     return table
 
 
-def _rooted(how: Callable, size: int, n: int):
+def _rooted(how: Callable[..., Any], size: int, n: int) -> Any:
     return how(size, n, root=size - 1)
 
 
@@ -207,7 +210,7 @@ SUBJECTS = subjects()
 
 
 def simulate(
-    schedules: Schedules, buffers: Sequence[np.ndarray], fold: Callable = np.add, **more: Any
+    schedules: Schedules, buffers: Sequence[np.ndarray], fold: Fold = np.add, **more: Any
 ) -> Outcome:
     """Run ``schedules[rank]`` on ``buffers[rank]``."""
     return Simulation(schedules, buffers, fold, **more).run()
@@ -217,7 +220,7 @@ def perform(
     task: CollectiveSpec,
     plan: Schedules,
     numbers: Sequence[np.ndarray],
-    fold: Callable = np.add,
+    fold: Fold = np.add,
     rng: np.random.Generator | None = None,
 ) -> Outcome:
     """Simulate ``plan`` on ``numbers[rank]``, as far as ``task`` says that a rank has them."""

@@ -15,12 +15,20 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict, deque
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from psrt.collective import ALGORITHMS
+from psrt.collective import ALGORITHMS, Step
+from psrt.partition import Span
 from psrt.transport import EXTRA, Wiring
+
+#: Sender, receiver, and which of the sums.
+Channel = tuple[int, int, int]
+#: What came: the numbers of a span, or None where it was not there.
+Answers = tuple[bytes | None, ...]
+Take = Callable[[Span, np.ndarray], None]
 
 #: Spans that a rank may look for before it must have come to its end.
 LONGEST = 150
@@ -37,17 +45,19 @@ class TooLongError(AssertionError):
 class Awaited:
     """What a role awaits: the next span of a channel."""
 
-    def __init__(self, channel):
+    def __init__(self, channel: Channel):
         self.channel = channel
 
-    def __await__(self):
+    def __await__(self) -> Generator[Channel, bytes, bytes]:
         return (yield self.channel)
 
 
 class Summing:
     """One rank's part in the sums of a span, by a schedule; see ``port.Reduction``."""
 
-    def __init__(self, port, span, algorithm, take, key):
+    def __init__(
+        self, port: ModelPort, span: Span, algorithm: str, take: Take | None, key: int
+    ) -> None:
         self.port, self.span, self.take, self.key = port, span, take, key
         row = ALGORITHMS[algorithm]
         self.steps = [
@@ -56,12 +66,12 @@ class Summing:
         self.values = np.zeros(span.size + row.workspace(port.size, span.size), np.float32)
         self.at, self.sent, self.over = 0, False, True
 
-    def begin(self):
+    def begin(self) -> None:
         assert self.over
         self.values[: self.span.size] = self.span.of(self.port.gradient)
         self.at, self.sent, self.over = 0, False, False
 
-    def poll(self):
+    def poll(self) -> bool:
         while (channel := self.wants()) is not None:
             given = self.port.look(channel)
             if given is None:
@@ -69,11 +79,11 @@ class Summing:
             self.fold(given)
         return True
 
-    async def finish(self):
+    async def finish(self) -> None:
         while (channel := self.wants()) is not None:
             self.fold(await Awaited(channel))
 
-    def wants(self):
+    def wants(self) -> Channel | None:
         """Send what can be sent; return the channel that comes next, None at the end."""
         while self.at < len(self.steps):
             step = self.steps[self.at]
@@ -92,20 +102,21 @@ class Summing:
             self.hand_over()
         return None
 
-    def fold(self, given):
+    def fold(self, given: bytes) -> None:
         step = self.steps[self.at]
+        assert step.receive_from is not None
         numbers = np.frombuffer(given, np.float32)
         self.combine(step, numbers, given_first=step.receive_from < self.port.rank)
         self.at, self.sent = self.at + 1, False
 
-    def combine(self, step, given, *, given_first):
+    def combine(self, step: Step, given: np.ndarray, *, given_first: bool) -> None:
         mine = step.receive.of(self.values)
         if not step.combine:
             mine[:] = given
         else:
             mine[:] = given + mine if given_first else mine + given
 
-    def hand_over(self):
+    def hand_over(self) -> None:
         sums = self.values[: self.span.size]
         if self.take is None:
             self.span.of(self.port.gradient)[:] = sums
@@ -116,52 +127,52 @@ class Summing:
 class ModelPort:
     """A port whose messages are what it is told, and which only writes down what it is given."""
 
-    def __init__(self, n, rank, size, answers):
+    def __init__(self, n: int, rank: int, size: int, answers: Answers) -> None:
         self.rank, self.size = rank, size
         self.wiring = Wiring(n, workers=tuple(range(size)))
         self.gradient = np.zeros(n + EXTRA, np.float32)
         self.theta = np.zeros(n, np.float32)
         self.whom = lambda: ""
-        self.sums = []
+        self.sums: list[Summing] = []
         #: What each look and wait came to, in order: a span, or None where it was not there.
         self.answers = answers
         self.answered = 0
-        self.asked = None
-        self.sent = []
-        self.taken = defaultdict(int)
+        self.asked: Channel | None = None
+        self.sent: list[tuple[Channel, bytes]] = []
+        self.taken: defaultdict[Channel | None, int] = defaultdict(int)
         #: Where the role stands, as far as it does not show elsewhere.
         self.place = ()
 
-    def now(self):
+    def now(self) -> float:
         return 0.0
 
-    def choice(self, algorithm, n):
+    def choice(self, algorithm: str, n: int) -> tuple[str, str]:
         return algorithm, "as asked"
 
-    def share_theta(self, algorithm):
+    def share_theta(self, algorithm: str) -> None:
         pass
 
-    def reduction(self, span, algorithm, take):
+    def reduction(self, span: Span, algorithm: str, take: Take | None) -> Summing:
         self.sums.append(Summing(self, span, algorithm, take, len(self.sums)))
         return self.sums[-1]
 
-    def send(self, to, key, numbers):
+    def send(self, to: int, key: int, numbers: np.ndarray) -> None:
         self.sent.append(((self.rank, to, key), numbers.tobytes()))
 
-    def look(self, channel):
+    def look(self, channel: Channel) -> bytes | None:
         """Say whether the next span of a channel is there, and return it."""
         self.asked = channel
         if self.answered == len(self.answers):
             raise NotDecidedError
         return self.answer()
 
-    def answer(self):
+    def answer(self) -> bytes | None:
         given = self.answers[self.answered]
         self.answered += 1
         self.taken[self.asked] += given is not None
         return given
 
-    def state(self):
+    def state(self) -> tuple[Any, ...]:
         """Return all that what follows can depend on."""
         sums = tuple((s.at, s.sent, s.over, s.values.tobytes()) for s in self.sums)
         counts = tuple(sorted(self.taken.items()))
@@ -169,7 +180,7 @@ class ModelPort:
         return self.place, self.asked, counts, len(self.sent), sums, memory
 
 
-def run(role, port):
+def run(role: Role, port: ModelPort) -> str:
     """Run a role until it asks what nobody has answered; return how it then stands."""
     answers = port.answers
     coroutine = role(port)
@@ -186,15 +197,19 @@ def run(role, port):
     return "waits"
 
 
+#: Makes what a rank does out of its port.
+Role = Callable[[ModelPort], Coroutine[Channel, Any, None]]
+
+
 class Node(NamedTuple):
     """One rank, as far as it can come without asking anything."""
 
     how: str
     #: What it looks or waits for, and how much it has taken from there.
-    channel: tuple[int, int, int] | None
+    channel: Channel | None
     taken: int
     #: Spans that it has sent, by channel.
-    sent: dict[tuple[int, int, int], int]
+    sent: dict[Channel, int]
     #: What it comes to where the span is there, or not; nodes by number.
     then: dict[bool, int]
 
@@ -205,19 +220,19 @@ class Ranks:
     #: What carries a schedule out.
     Summing = Summing
 
-    def __init__(self, role, size, n):
+    def __init__(self, role: Role, size: int, n: int) -> None:
         """Follow each rank as far as it goes; ``role`` makes a coroutine out of a port."""
         self.role, self.size, self.n = role, size, n
-        self.nodes = [[] for _ in range(size)]
-        self.known = [{} for _ in range(size)]
+        self.nodes: list[list[Node]] = [[] for _ in range(size)]
+        self.known: list[dict[Any, int]] = [{} for _ in range(size)]
         #: What goes through each channel, which must not depend on who is slow.
-        self.spans = defaultdict(list)
+        self.spans: defaultdict[Channel, list[bytes]] = defaultdict(list)
         #: Those that wait to be followed: rank, node, answers so far.
         self.open = deque((rank, self.node(rank, ())) for rank in range(size))
-        self.answers = [{0: ()} for _ in range(size)]
+        self.answers: list[dict[int, Answers]] = [{0: ()} for _ in range(size)]
         self.follow()
 
-    def node(self, rank, answers):
+    def node(self, rank: int, answers: Answers) -> int:
         if len(answers) > LONGEST:
             raise TooLongError(f"rank {rank} does not come to its end")
         port = ModelPort(self.n, rank, self.size, answers)
@@ -232,15 +247,15 @@ class Ranks:
         number = self.known[rank].get(state)
         if number is None:
             number = self.known[rank][state] = len(self.nodes[rank])
-            sent = defaultdict(int)
+            sent: defaultdict[Channel, int] = defaultdict(int)
             for channel, _ in port.sent:
                 sent[channel] += 1
-            channel = None if how == "is at its end" else port.asked
-            taken = port.taken[channel] if channel else 0
-            self.nodes[rank].append(Node(how, channel, taken, dict(sent), {}))
+            asked = None if how == "is at its end" else port.asked
+            taken = port.taken[asked] if asked else 0
+            self.nodes[rank].append(Node(how, asked, taken, dict(sent), {}))
         return number
 
-    def follow(self):
+    def follow(self) -> None:
         """Follow every node; where the span that it asks for is not known yet, later."""
         in_vain = 0
         while self.open and in_vain <= len(self.open):
@@ -257,14 +272,14 @@ class Ranks:
                 in_vain += 1
                 self.open.append((rank, number))
 
-    def go(self, rank, number, there, answers):
+    def go(self, rank: int, number: int, there: bool, answers: Answers) -> None:
         found = self.node(rank, answers)
         self.nodes[rank][number].then[there] = found
         if found not in self.answers[rank]:
             self.answers[rank][found] = answers
             self.open.append((rank, found))
 
-    def explore(self):
+    def explore(self) -> tuple[int, int, int]:
         """Visit every combination that can be; return how many states, transitions and ends.
 
         An end is a state with those who are dead, none or any, in which no other can go on.
@@ -290,13 +305,13 @@ class Ranks:
         assert complete == 1, "all come to the same end, whoever was slow"
         return len(known), transitions, ends
 
-    def is_there(self, node, nodes):
+    def is_there(self, node: Node, nodes: Sequence[Node]) -> bool:
         """Tell whether what a node asks for has been sent."""
         if node.channel is None:
             return False
         return nodes[node.channel[0]].sent.get(node.channel, 0) > node.taken
 
-    def check_waiting(self, nodes, there):
+    def check_waiting(self, nodes: Sequence[Node], there: Sequence[bool]) -> int:
         """Check that all who cannot go on wait for the dead, whoever is; return in how many cases.
 
         What the dead have sent and what is not there yet is lost.
@@ -308,8 +323,9 @@ class Ranks:
                 stuck = {
                     rank
                     for rank in ranks.difference(at_their_end, dead)
-                    if nodes[rank].how == "waits"
-                    and (nodes[rank].channel[0] in dead or not there[rank])
+                    if (channel := nodes[rank].channel) is not None
+                    and nodes[rank].how == "waits"
+                    and (channel[0] in dead or not there[rank])
                 }
                 if stuck.union(at_their_end, dead) == ranks:
                     ends += 1
@@ -318,7 +334,7 @@ class Ranks:
         return ends
 
 
-def check_chain(rank, channels, dead):
+def check_chain(rank: int, channels: Sequence[Channel | None], dead: Sequence[int]) -> None:
     """Check that a rank that cannot go on waits for one of the dead, through whomever."""
     chain = [rank]
     while (channel := channels[chain[-1]]) is not None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).parents[1] / "parallel" / "conftest.py"
+TESTS = Path(__file__).parents[1]
+PYTHONPATH = f"{TESTS.parent}:{TESTS}"
 HEAD = "import time\nimport pytest\n\n\n"
 
 
@@ -18,11 +19,12 @@ def run_tests(launch):
     """Run a test module on two ranks, which wait 3 s for each other."""
 
     def run(text):
-        shutil.copy(CONFTEST, launch.folder)
+        shutil.copy(TESTS / "parallel" / "conftest.py", launch.folder)
         (launch.folder / "test_it.py").write_text(HEAD + text)
         return launch.ranks(
             2,
             *["-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--with-mpi", "."],
+            PYTHONPATH=PYTHONPATH,
             PSRT_TEST_PATIENCE_S="3",
         )
 
@@ -92,8 +94,8 @@ def test_a_module_that_one_rank_cannot_import_ends_the_run(run_tests):
 
 
 def test_they_are_left_out_where_there_are_no_ranks(launch):
-    shutil.copy(CONFTEST, launch.folder)
+    shutil.copy(TESTS / "parallel" / "conftest.py", launch.folder)
     (launch.folder / "test_it.py").write_text("raise SystemExit('was imported')\n")
-    done = launch.python("-m", "pytest", "-q", "-p", "no:cacheprovider", ".")
+    done = launch.python("-m", "pytest", "-q", "-p", "no:cacheprovider", ".", PYTHONPATH=PYTHONPATH)
     assert "no tests ran" in done.stdout
     assert "was imported" not in done.stdout + done.stderr

@@ -1,9 +1,4 @@
-"""Every rank runs every test, in step: what fails on one rank fails on all, none is left waiting.
-
-After each phase of a test the ranks tell each other how it went. A rank that nobody answers says
-so and ends the job: it cannot hang. Rank 0 alone writes the usual report, with what the other
-ranks have to say in it.
-"""
+"""Every rank runs every test, in step (see ``support.agreement``); rank 0 alone writes a report."""
 
 import contextlib
 import hashlib
@@ -11,18 +6,12 @@ import os
 import shutil
 import sys
 import tempfile
-import time
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-#: Longest that a rank waits for the others after a phase of a test, in seconds.
-PATIENCE_S = float(os.environ.get("PSRT_TEST_PATIENCE_S", "60"))
-_PASSED, _SKIPPED, _FAILED = range(3)
-_OUTCOMES = {"passed": _PASSED, "skipped": _SKIPPED, "failed": _FAILED}
-_AGREED_STATUS = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+from support.agreement import Ranks
 
 #: From here on ranks are many for a small machine, and tests leave out what fewer ranks show.
 MANY = 5
@@ -42,7 +31,7 @@ def pytest_configure(config):
         return
     from psrt.mpi.start import world
 
-    ranks = _Ranks(world().Dup())
+    ranks = Ranks(world().Dup())
     config.pluginmanager.register(ranks, "ranks")
     if ranks.comm.rank:
         # The reporter, which is made after this, writes to what is stdout now.
@@ -61,78 +50,6 @@ def pytest_ignore_collect(collection_path, config):
     """Leave these modules, which start MPI, alone where there are no ranks."""
     alone = not config.getoption("--with-mpi")
     return True if alone and collection_path.name.startswith("test_") else None
-
-
-class _Ranks:
-    """The plugin that keeps the ranks in step."""
-
-    def __init__(self, comm):
-        self.comm = comm
-        self.broken = []
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, item, call):
-        report = yield
-        self._agree(report)
-        return report
-
-    def pytest_collectreport(self, report):
-        if report.failed:
-            self.broken.append(str(report.longrepr))
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session, exitstatus):
-        """End the job if this rank stops for a reason that the others do not know."""
-        if exitstatus in _AGREED_STATUS:
-            return
-        if self.comm.rank:
-            time.sleep(1.0)  # if rank 0 has the same reason its report says it better
-        self._abort(f"pytest ended with status {exitstatus:d}", *self.broken)
-
-    def _agree(self, report):
-        """Make the outcome of this phase the same on every rank."""
-        where = f"{report.nodeid} ({report.when})"
-        mine = np.array([_OUTCOMES[report.outcome], zlib.crc32(where.encode())], np.int64)
-        all_of_them = np.empty((self.comm.size, 2), np.int64)
-        text = str(report.longrepr) if report.failed else ""
-        self._wait(self.comm.Iallgather(mine, all_of_them), where, text)
-        outcomes, places = all_of_them.T
-        if (places != places[0]).any():
-            self._abort(f"the ranks are at different tests; this one at {where}", text)
-        if (outcomes == outcomes[0]).all() and outcomes[0] != _FAILED:
-            return
-        if not text:
-            text = f"{report.outcome} here" if (outcomes != _FAILED).all() else ""
-        texts = self._texts(text, where)
-        report.outcome = "failed"
-        report.longrepr = "\n".join(
-            f"[rank {rank}] {line}" for rank, told in texts for line in told.splitlines()
-        )
-
-    def _texts(self, text, where):
-        """Return what each rank has to say, those with nothing left out."""
-        data = np.frombuffer(text.encode(), np.uint8)
-        sizes = np.empty(self.comm.size, np.int64)
-        self._wait(self.comm.Iallgather(np.array([data.size], np.int64), sizes), where, text)
-        whole = np.empty(sizes.sum(), np.uint8)
-        self._wait(self.comm.Iallgatherv(data, [whole, sizes]), where, text)
-        parts = np.split(whole, np.cumsum(sizes)[:-1])
-        return [(rank, bytes(part).decode()) for rank, part in enumerate(parts) if part.size]
-
-    def _wait(self, request, where, text):
-        deadline = time.monotonic() + PATIENCE_S
-        pause = 1e-5
-        while not request.Test():
-            if time.monotonic() > deadline:
-                self._abort(f"no answer from other ranks within {PATIENCE_S:g} s at {where}", text)
-            time.sleep(pause)
-            pause = min(2 * pause, 1e-3)
-
-    def _abort(self, *lines):
-        rank = self.comm.rank
-        for line in "\n".join(filter(None, lines)).splitlines():
-            print(f"[rank {rank}] {line}", file=sys.__stderr__, flush=True)
-        self.comm.Abort(1)
 
 
 @pytest.fixture

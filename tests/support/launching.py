@@ -1,0 +1,117 @@
+"""Starts commands as a user does, with and without mpirun, and hands back what came."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: Longest that a launch may take, in seconds.
+TIMEOUT_S = 120
+#: What launchers and make set for their own children, by how the names begin; and what the
+#: Makefile takes from the environment.
+_FOREIGN = ("OMPI_COMM_", "PMIX_", "PMI_", "MPI_LOCAL", "SLURM_", "MAKE", "MFLAGS")
+_CHOICES = ("MPI", "PYTHON")
+_OURS = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PYTHONPATH": str(ROOT),
+}
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came out of a command."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def errors(self) -> list[str]:
+        """The lines in which psrt tells an error."""
+        return [line for line in self.stderr.splitlines() if "psrt: error:" in line]
+
+
+class Launch:
+    """Starts commands in a folder."""
+
+    def __init__(self, folder: Path, mpirun: Sequence[str]) -> None:
+        self.folder = folder
+        self._mpirun = mpirun
+
+    def python(self, *words: Any, **more: Any) -> Done:
+        """Run this Python, without mpirun."""
+        return self.command(sys.executable, *words, **more)
+
+    def psrt(self, *words: Any) -> Done:
+        """Run psrt, without mpirun."""
+        return self.python("-m", "psrt", *words)
+
+    def ranks(self, ranks: int, *words: Any, **more: Any) -> Done:
+        """Run this Python on so many ranks."""
+        return self.command(*self._mpirun, "-n", ranks, sys.executable, *words, **more)
+
+    def train(self, ranks: int, *flags: Any) -> Done:
+        """Run ``psrt train`` on so many ranks."""
+        return self.ranks(ranks, "-m", "psrt", "train", *flags)
+
+    def mpmd(self, *parts: tuple[int, Sequence[Any]]) -> Done:
+        """Run psrt with other words on some ranks than on others: pairs of ranks and words."""
+        command: list[Any] = []
+        for ranks, words in parts:
+            command += [":", "-n", ranks, sys.executable, "-m", "psrt", *words]
+        return self.command(*self._mpirun, *command[1:])
+
+    def start(self, *words: Any, ranks: int = 0) -> subprocess.Popen[str]:
+        """Start this Python, on so many ranks if that is said, and do not wait for its end."""
+        launcher = [*self._mpirun, "-n", ranks] if ranks else []
+        return self._started([*launcher, sys.executable, *words])
+
+    def _started(
+        self,
+        words: Sequence[Any],
+        *,
+        cwd: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[str]:
+        own = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(_FOREIGN) and key not in _CHOICES
+        }
+        return subprocess.Popen(
+            list(map(str, words)),
+            cwd=cwd or self.folder,
+            env={**own, **_OURS, **(variables or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+
+    def command(
+        self, *words: Any, cwd: Path | None = None, timeout_s: float = TIMEOUT_S, **variables: str
+    ) -> Done:
+        """Run a command to its end; one that takes too long is ended, ranks and all, and fails."""
+        process = self._started(words, cwd=cwd, variables=variables)
+        try:
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # mpirun then ends its ranks
+            try:
+                stdout, stderr = process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                stdout, stderr = process.communicate()
+            pytest.fail(f"took longer than {timeout_s} s: {words}\n{stdout}\n{stderr}")
+        return Done(process.returncode, stdout, stderr)

@@ -114,12 +114,12 @@ def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job
 
 def run_all(jobs: Iterable[Job], comm: MPI.Comm, options: Namespace) -> list[Row]:
     """Run and simulate the jobs; return a row for each at rank 0, none elsewhere."""
-    from psrt.mpi.agreement import AbortGuard, together
+    from psrt.mpi.agreement import AbortGuard, raise_on_all
 
     rows: list[Row] = []
     guard = AbortGuard(comm)  # one rank's failure ends all of them
     with guard.watch():
-        with together(comm):
+        with raise_on_all(comm):
             if comm.rank == 0:
                 make_folder(options.out)
         fewer = comm.Split(int(comm.rank == comm.size - 1))

@@ -7,8 +7,8 @@ and none of them needs MPI before a job on several ranks begins:
 - ``run``: trains, on all ranks of an MPI job or alone; gives a ``Run`` with its ``Summary`` and
   its ``Record`` list;
 - ``Problem``: what a model and data of your own have to offer;
-- ``Group``: all-reduce and its like on numpy arrays, without a trainer;
-- ``simulate``: the same in virtual time, at the given ``Costs``; gives a ``SimulatedRun``;
+- ``Communicator``: all-reduce and its like on numpy arrays, without a trainer;
+- ``simulate``: the same in virtual time, at ``SimulationCosts``; gives a ``SimulatedRun``;
 - ``recorded_config``: the config that repeats a recorded run, over MPI or in virtual time;
 - ``PsrtError`` and its children: what all of them raise.
 """
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from psrt.job.recorded import recorded_config
     from psrt.job.result import Run
     from psrt.job.virtual import SimulatedRun, simulate
-    from psrt.mpi.group import Group
+    from psrt.mpi.communicator import Communicator
     from psrt.report import Record, Summary
     from psrt.runtime.problem import Problem
-    from psrt.simulation import Costs
+    from psrt.simulation import SimulationCosts
 
 # Open MPI reads these when it starts, so they are set before anything here can import mpi4py; in a
 # program that imports mpi4py first they come too late, and do no harm.
@@ -48,10 +48,9 @@ os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 
 __all__ = [
+    "Communicator",
     "ConfigError",
-    "Costs",
     "DivergedError",
-    "Group",
     "Problem",
     "ProtocolError",
     "PsrtError",
@@ -59,6 +58,7 @@ __all__ = [
     "ReplayError",
     "Run",
     "SimulatedRun",
+    "SimulationCosts",
     "Summary",
     "TrainConfig",
     "TransportError",
@@ -85,14 +85,14 @@ _HOME = {
         ),
         "psrt.errors",
     ),
-    "Group": "psrt.mpi.group",
+    "Communicator": "psrt.mpi.communicator",
     "recorded_config": "psrt.job.recorded",
     "run": "psrt.job.local",
     "Run": "psrt.job.result",
     **dict.fromkeys(("Record", "Summary"), "psrt.report"),
     "Problem": "psrt.runtime.problem",
     **dict.fromkeys(("SimulatedRun", "simulate"), "psrt.job.virtual"),
-    "Costs": "psrt.simulation",
+    "SimulationCosts": "psrt.simulation",
 }
 
 

@@ -27,7 +27,7 @@ from psrt.bench.race import Candidate, Readings, race, repeated
 from psrt.bench.ranks import RankTrack, run_on
 from psrt.cli.bench import Report, run_script
 from psrt.cli.bench_allreduce import hosts_present
-from psrt.mpi.group import Group
+from psrt.mpi.communicator import Communicator
 
 NBYTES = 1024
 #: Microseconds of a call beyond its messages that psrt wants to stay below.
@@ -65,9 +65,10 @@ def measure(
 
 
 def _compare(comm: MPI.Comm, *, pair: Layout, rounds: int) -> Readings[str]:
-    with Group(comm, host=pair.host_of(pair.ranks[comm.rank])) as group:
-        buffer = group.empty(NBYTES // 4)
-        call = partial(group.allreduce, buffer, "sum", "butterfly" if pair.apart else "auto")
+    with Communicator(comm, host=pair.host_of(pair.ranks[comm.rank])) as communicator:
+        buffer = communicator.empty(NBYTES // 4)
+        algorithm = "butterfly" if pair.apart else "auto"
+        call = partial(communicator.all_reduce, buffer, "sum", algorithm)
         bare = _bare_exchange(comm) if pair.apart else _library(comm)
         calls: dict[str, Callable[[], object]] = {"call": call, "messages": bare}
         for make in calls.values():

@@ -21,7 +21,7 @@ from psrt.history import read_history
 from psrt.history.check import check
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.job.virtual import simulate
-from psrt.simulation import Costs
+from psrt.simulation import SimulationCosts
 from psrt.simulation.cost_flags import VirtualCosts
 
 #: Name → config and workers of a simulation without numerics.
@@ -84,7 +84,7 @@ class _Simulation:
             self._config,
             workers=self._workers,
             seed=self._seed,
-            costs=Costs(latency=lambda _: 5e-5, bandwidth=1.25e9),
+            costs=SimulationCosts(latency=lambda _: 5e-5, bandwidth=1.25e9),
             numerics=False,
             parameters=_PARAMETERS,
         )
@@ -111,7 +111,7 @@ class _Check:
 
 def _memory() -> float:
     """Return the largest resident size of a whole large simulation, in GB."""
-    words = ("-m", "psrt", "simulate", *_LARGE, "--no-numerics", "--parameters", str(_PARAMETERS))
+    words = ("-m", "psrt", "simulate", *_LARGE, "--timing-only", "--parameters", str(_PARAMETERS))
     child = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)

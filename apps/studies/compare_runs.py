@@ -102,11 +102,11 @@ def run_simulated(jobs: Iterable[Job], options: Namespace, costs: VirtualCosts, 
 
 def run_over_mpi(jobs: Iterable[Job], options: Namespace, comm: MPI.Comm, keep: Keep) -> None:
     """Run the jobs on the ranks of ``comm``; rank 0 keeps what comes out."""
-    from psrt.mpi.agreement import AbortGuard, together
+    from psrt.mpi.agreement import AbortGuard, raise_on_all
 
     guard = AbortGuard(comm)  # one rank's failure ends all of them
     with guard.watch():
-        with together(comm):
+        with raise_on_all(comm):
             if comm.rank == 0:
                 make_folder(options.out)
         for job in jobs:

@@ -67,8 +67,8 @@ def numbers_of(summary: Summary) -> Iterator[Any]:
     for counts in (*staleness.by_worker, *staleness.by_shard, summary.skew):
         yield from (counts.mean, counts.max)
     for waited in summary.waiting:
-        yield from (getattr(waited, name) for name in Waiting.__slots__ if name != "whom")
-        yield from waited.whom.values()
+        yield from (getattr(waited, name) for name in Waiting.__slots__ if name != "waiting_for")
+        yield from waited.waiting_for.values()
 
 
 def wholes_of(summary: Summary) -> Iterator[Any]:
@@ -140,7 +140,7 @@ def reason(waited: Waiting) -> str:
     words = max(causes, key=lambda it: causes[it])
     if causes[words] <= 0:
         return "nothing"
-    if waited.whom and words == staleness_plot.CAUSES[0][1]:
-        most = max(waited.whom, key=lambda worker: waited.whom[worker])
+    if waited.waiting_for and words == staleness_plot.CAUSES[0][1]:
+        most = max(waited.waiting_for, key=lambda worker: waited.waiting_for[worker])
         return f"{words}, worker {most} above all"
     return words

@@ -51,13 +51,13 @@ def draw(
         ConfigError: if matplotlib is not installed or the file cannot be written.
     """
     figure = titled(width=13.0, height=7.6, title="Staleness and waiting", note=note)
-    (by_worker, by_shard, skew), (gap, causes, whom) = figure.subplots(2, 3)
+    (by_worker, by_shard, skew), (gap, causes, waiting_for) = figure.subplots(2, 3)
     _ages(by_worker, summary.staleness.by_worker, "worker")
     _ages(by_shard, summary.staleness.by_shard, "shard")
     _skew(skew, summary.skew, summary.servers)
     _gap(gap, records)
     _causes(causes, summary.waiting)
-    _whom(whom, summary.waiting)
+    _waiting_for(waiting_for, summary.waiting)
     save(figure, path)
 
 
@@ -153,13 +153,13 @@ def _causes(axes: Axes, workers: Sequence[Waiting]) -> None:
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
 
 
-def _whom(axes: Axes, workers: Sequence[Waiting]) -> None:
+def _waiting_for(axes: Axes, workers: Sequence[Waiting]) -> None:
     """Draw for each worker how long others waited for it."""
     axes.set_title("waiting for a worker", fontsize=10)
     blamed = {waited.worker: 0.0 for waited in workers}
     for waited in workers:
-        for whom, seconds in waited.whom.items():
-            blamed[whom] = blamed.get(whom, 0.0) + seconds
+        for waiting_for, seconds in waited.waiting_for.items():
+            blamed[waiting_for] = blamed.get(waiting_for, 0.0) + seconds
     if not any(blamed.values()):
         _nothing(axes, "nobody waited for another worker")
         return

@@ -31,7 +31,7 @@ from studies import refuse, workers_plot
 #: left of it. Not relu: first steps that are too large leave dead units, whatever comes later.
 DEFAULTS = ("--lr", "0.2", "--batch-size", "16", "--epochs", "25", "--activation", "tanh")
 RATES = "constant,inverse,mean-inverse,delay-compensated,gap-aware"
-COSTS = psrt.Costs(
+COSTS = psrt.SimulationCosts(
     compute=lambda rank, rng: rng.uniform(0.8e-3, 1.2e-3), latency=lambda rng: rng.exponential(1e-4)
 )
 

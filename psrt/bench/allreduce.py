@@ -45,8 +45,8 @@ from psrt.bench.ranks import RankTrack, after_a_barrier, run_on
 from psrt.bench.whole_numbers import Array, WholeNumbers, fill, first_difference
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.errors import ProtocolError
-from psrt.mpi.agreement import together
-from psrt.mpi.group import Group
+from psrt.mpi.agreement import raise_on_all
+from psrt.mpi.communicator import Communicator
 
 _K, _M = 1 << 10, 1 << 20
 SIZES = tuple(_K << power for power in range(0, 17, 2))
@@ -122,8 +122,10 @@ def _race(
 ) -> Outcome:
     """Verify and time all candidates of one size on one layout; collective."""
     only_key = len(layout.hosts) > 1 and nbytes > LARGEST_BETWEEN
-    with Group(comm, costs=costs, host=layout.host_of(layout.ranks[comm.rank])) as group:
-        buffers = _Buffers(comm, group, nbytes // 4)
+    with Communicator(
+        comm, machine_costs=costs, host=layout.host_of(layout.ranks[comm.rank])
+    ) as communicator:
+        buffers = _Buffers(comm, communicator, nbytes // 4)
         calls = {
             name: buffers.call(name)
             for name in names(layout, nbytes)
@@ -133,8 +135,8 @@ def _race(
         buffers.clear()
         candidates = {name: _candidate(comm, name, call.make) for name, call in calls.items()}
         found = race(candidates, rounds, track=RankTrack(comm))
-        chosen = group.choice(nbytes).algorithm
-        # The plans hold views of the window, which goes with the group.
+        chosen = communicator.choice(nbytes).algorithm
+        # The plans hold views of the window, which goes with the communicator.
         del buffers, calls, candidates
     return Outcome(layout, nbytes, sent, chosen, found)
 
@@ -155,17 +157,17 @@ class _Call:
     result: Array
     #: A tile of what must be there then.
     wanted: Array
-    #: Whether the group counts its bytes.
+    #: Whether the communicator counts its bytes.
     counted: bool
 
 
 class _Buffers:
     """The vectors of one size, and the calls on them."""
 
-    def __init__(self, comm: MPI.Comm, group: Group, n: int) -> None:
+    def __init__(self, comm: MPI.Comm, communicator: Communicator, n: int) -> None:
         self._comm = comm
-        self._group = group
-        self._window = group.empty(n)
+        self._communicator = communicator
+        self._window = communicator.empty(n)
         self._plain = np.empty(n, np.float32)
         numbers = WholeNumbers(comm.size)
         self._mine, self._total = numbers.of(comm.rank), numbers.total()
@@ -186,7 +188,7 @@ class _Buffers:
             exchange = partial(self._comm.Sendrecv, window, after, 0, plain, before, 0)
             return _Call(exchange, window, plain, self._last, counted=False)
         array = window if name.buffer == WINDOW else plain
-        call = partial(self._group.allreduce, array, "sum", name.algorithm)
+        call = partial(self._communicator.all_reduce, array, "sum", name.algorithm)
         # What the library sends of what it was handed is its own affair.
         return _Call(
             call,
@@ -212,14 +214,14 @@ class _Buffers:
             if name.algorithm == LIBRARY or name.pattern == AFTER_BARRIER:
                 continue  # not psrt's to verify; the same call as back to back
             fill(call.given, self._mine)
-            before = self._group.bytes_sent
+            before = self._communicator.bytes_sent
             call.make()
-            mine[place] = self._group.bytes_sent - before
+            mine[place] = self._communicator.bytes_sent - before
             try:
                 check(name, call.result, call.wanted, self._comm.rank)
             except ProtocolError as error:  # the others go on to the next call
                 wrong.append(error)
-        with together(self._comm):
+        with raise_on_all(self._comm):
             if wrong:
                 raise wrong[0]
         sent = np.empty((self._comm.size, len(calls)), np.int64)

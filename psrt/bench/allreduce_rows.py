@@ -4,9 +4,9 @@
 algorithm          what it is
 =================  ============================================================================
 ``MPI.Allreduce``  the library's, blocking and in place on a plain array: the yardstick
-``auto``           what ``Group`` picks by the machine's costs
-``node``, NAME …   the algorithms of ``Group`` by their names
-``mpi``            the library's again, as ``Group`` calls it, with its check of who calls what
+``auto``           what ``Communicator`` picks by the machine's costs
+``node``, NAME …   the algorithms of ``Communicator`` by their names
+``mpi``            the library's again, called by ``Communicator`` with its check of signatures
 ``copyto``         every rank copies the vector once, all at a time: no sum can be had for less
 ``exchange``       every rank sends the vector to the next one while it receives from the last
 =================  ============================================================================

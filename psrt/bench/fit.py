@@ -29,7 +29,7 @@ import numpy as np
 
 from psrt.bench.figures import format_table
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,11 @@ def fit_machine(readings: Readings, cores: int) -> Fitted:
     links = {}
     for name, guess in (("inside", default.inside), ("between", default.between)):
         exchanges = getattr(readings, name)
-        links[name] = Costs(guess.alpha, guess.beta, gamma)
+        links[name] = LinkCosts(guess.alpha, guess.beta, gamma)
         if exchanges:
             fits[name] = solve([(1, m) for m in exchanges], list(exchanges.values()))
             alpha, beta = fits[name].values
-            links[name] = Costs(alpha, beta, gamma)
+            links[name] = LinkCosts(alpha, beta, gamma)
     node = default.node
     if readings.node:
         rows = [_node_row(ranks, nbytes, cores) for ranks, nbytes in readings.node]

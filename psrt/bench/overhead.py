@@ -16,7 +16,7 @@ from psrt.bench.train import MODELS, FixedBatch, Scheme
 from psrt.messages import Leave
 from psrt.mpi.port import MpiPort
 from psrt.partition import even_spans
-from psrt.transport import Wiring, drive
+from psrt.transport import RoleMap, drive
 from psrt.transport.port import Vector
 
 #: Two batches of one sample, which nobody looks at.
@@ -95,7 +95,7 @@ def _beside_a_server(comm: MPI.Comm, *, rounds: int, turn_s: float) -> Summary |
     """
     problem = FixedBatch(MODELS["784-512-512-10"])
     n, track = problem.model.n, RankTrack(comm)
-    port = MpiPort(comm, Wiring(n, workers=(1, 2), servers=(0,), spans=even_spans(n, 1)))
+    port = MpiPort(comm, RoleMap(n, workers=(1, 2), servers=(0,), spans=even_spans(n, 1)))
     theta, gradient = problem.initial(), np.empty(n, np.float32)
     compute = repeated(lambda: problem.loss_and_grad(theta, problem.batch, gradient))
     steps = calls_in_a_turn(trial(compute, track), Pace(turn_s, fewest=4))
@@ -103,7 +103,7 @@ def _beside_a_server(comm: MPI.Comm, *, rounds: int, turn_s: float) -> Summary |
     def waits(count: int) -> float:
         """Let the server wait in ``receive`` until both workers are through."""
         if comm.rank == 0:
-            for _ in port.wiring.workers:
+            for _ in port.role_map.workers:
                 drive(port.receive())
             return 0.0
         seconds = compute(count)

@@ -17,7 +17,7 @@ from psrt.bench.fit import Readings
 from psrt.bench.layouts import Layout, layout
 from psrt.bench.race import Candidate, Key, race, repeated
 from psrt.bench.ranks import RankTrack, run_on
-from psrt.mpi.group import Group
+from psrt.mpi.communicator import Communicator
 
 #: Bytes each way of an exchange, and those that are folded.
 EXCHANGES = (64, 1 << 10, 16 << 10, 256 << 10, 2 << 20, 8 << 20)
@@ -78,9 +78,9 @@ def _exchanges(
     comm: MPI.Comm, *, placed: Layout, sizes: Sequence[int], rounds: int
 ) -> dict[int, float]:
     """Return the seconds of an exchange, by its bytes each way."""
-    with Group(comm, host=placed.host_of(placed.ranks[comm.rank])) as group:
-        buffer = group.empty(2 * max(sizes) // 4)
-        calls = {m: partial(group.all_gather, buffer[: 2 * m // 4]) for m in sizes}
+    with Communicator(comm, host=placed.host_of(placed.ranks[comm.rank])) as communicator:
+        buffer = communicator.empty(2 * max(sizes) // 4)
+        calls = {m: partial(communicator.all_gather, buffer[: 2 * m // 4]) for m in sizes}
         return _medians(comm, calls, rounds)
 
 
@@ -95,15 +95,15 @@ def _all_reduces(
     comm: MPI.Comm, *, sizes: Sequence[int], rounds: int
 ) -> dict[tuple[str, int], float]:
     """Return the seconds of psrt's all-reduce on a host and of the library's."""
-    with Group(comm, host=0) as group:
-        window = group.empty(max(sizes) // 4)
+    with Communicator(comm, host=0) as communicator:
+        window = communicator.empty(max(sizes) // 4)
         plain = np.zeros(max(sizes) // 4, np.float32)
         calls: dict[tuple[str, int], Callable[[], object]] = {}
         for nbytes in sizes:
             n = nbytes // 4
-            calls["node", nbytes] = partial(group.allreduce, window[:n], "sum", "node")
+            calls["node", nbytes] = partial(communicator.all_reduce, window[:n], "sum", "node")
             # As ``auto`` would call it: with the check of who calls what.
-            calls["library", nbytes] = partial(group.allreduce, plain[:n], "sum", "mpi")
+            calls["library", nbytes] = partial(communicator.all_reduce, plain[:n], "sum", "mpi")
         return _medians(comm, calls, rounds)
 
 

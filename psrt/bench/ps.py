@@ -20,7 +20,7 @@ from psrt.bench.figures import Column, spread
 from psrt.bench.race import Candidate, Pace, Run, race
 from psrt.bench.ranks import RankTrack, run_on
 from psrt.errors import ProtocolError
-from psrt.mpi.agreement import together
+from psrt.mpi.agreement import raise_on_all
 from psrt.mpi.port import MpiPort
 from psrt.optim import Schedule, make_optimizer
 from psrt.partition import even_spans
@@ -30,7 +30,7 @@ from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
-from psrt.transport import Wiring, drive
+from psrt.transport import RoleMap, drive
 from psrt.transport.port import Vector
 from psrt.units import size_text
 
@@ -49,34 +49,34 @@ class PsrtTrips:
     """Round trips over psrt's own roles: async, SGD, one shard per server."""
 
     def __init__(self, comm: MPI.Comm, servers: int, n: int) -> None:
-        self._wiring = Wiring(
+        self._role_map = RoleMap(
             n,
             workers=tuple(range(servers, comm.size)),
             servers=tuple(range(servers)),
             spans=even_spans(n, servers),
         )
-        self._port = MpiPort(comm, self._wiring)
+        self._port = MpiPort(comm, self._role_map)
         self._port.gradient[:] = _GRADIENT
 
     def run(self, trips: int) -> Vector:
         """Make that many round trips with every worker; return this rank's final numbers."""
-        port, wiring = self._port, self._wiring
-        shard = wiring.shard_of(port.rank)
+        port, role_map = self._port, self._role_map
+        shard = role_map.shard_of(port.rank)
         if shard is None:
             port.theta[:] = 0.0
             drive(self._work(trips))
             return port.theta
-        size = wiring.spans[shard].size
+        size = role_map.spans[shard].size
         updater = Updater(size, make_optimizer("sgd", size), Schedule("constant", _LR, epochs=1))
         numbers = Shard(
             port.versions,
             np.zeros(size, np.float32),
             updater,
             payload=port.payload,
-            workers=len(wiring.workers),
+            workers=len(role_map.workers),
             by_samples=False,
         )
-        drive(Server(port, numbers, policy_for("async", len(wiring.workers))).run())
+        drive(Server(port, numbers, policy_for("async", len(role_map.workers))).run())
         return numbers.theta
 
     async def _work(self, trips: int) -> None:
@@ -185,7 +185,7 @@ def _compare(comm: MPI.Comm, *, servers: int, n: int, rounds: int, turn_s: float
     found = race(candidates, rounds, track=RankTrack(comm), pace=pace)
     for trip in trips.values():
         trip.close()
-    with together(comm):
+    with raise_on_all(comm):
         if wrong:
             raise ProtocolError(wrong[0])
     return {

@@ -10,8 +10,8 @@ import numpy as np
 from mpi4py import MPI
 
 from psrt.errors import PsrtError
-from psrt.mpi.agreement import together
-from psrt.transport.backoff import Patience
+from psrt.mpi.agreement import raise_on_all
+from psrt.transport.backoff import Backoff
 
 Result = TypeVar("Result")
 #: Nobody waits longer for the others.
@@ -50,8 +50,8 @@ def wait(request: MPI.Request, *, yields: int = 50) -> None:
         request: of something that all ranks take part in.
         yields: polls that give the core away before the wait goes to sleep between them.
     """
-    patience = Patience(crowded=True, timeout_s=_TIMEOUT_S, yields=yields)
-    patience.wait(request.Test, lambda: "the other ranks")
+    backoff = Backoff(oversubscribed=True, timeout_s=_TIMEOUT_S, yields=yields)
+    backoff.wait(request.Test, lambda: "the other ranks")
 
 
 def run_on(
@@ -79,7 +79,7 @@ def run_on(
             raise
         error = failure
     wait(comm.Ibarrier())
-    with together(comm):
+    with raise_on_all(comm):
         if error is not None:
             raise error
     if part is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
-from psrt.mpi.agreement import send_text
+from psrt.mpi.agreement import bcast_text
 
 
 class TorchDDP:
@@ -23,7 +23,7 @@ class TorchDDP:
         torch.set_num_threads(1)
         self._comm = comm
         path = tempfile.mktemp(prefix="psrt-gloo-") if comm.rank == 0 else ""
-        self._path = send_text(comm, path)
+        self._path = bcast_text(comm, path)
         torch.distributed.init_process_group(
             "gloo", init_method=f"file://{self._path}", rank=comm.rank, world_size=comm.size
         )

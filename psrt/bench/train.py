@@ -20,7 +20,7 @@ from psrt.bench.ranks import RankTrack, part_of
 from psrt.config import TrainConfig, resolve
 from psrt.errors import ProtocolError
 from psrt.history import EventLog
-from psrt.job.build import server_role, wiring_for, worker_role
+from psrt.job.build import role_map_for, server_role, worker_role
 from psrt.model import MLP
 from psrt.mpi.port import MpiPort
 from psrt.partition import Span
@@ -88,10 +88,10 @@ class Scheme:
         self._size = comm.size
         self.initial = problem.initial()
         servers = self._config(1).servers or 0
-        wiring = wiring_for(
+        role_map = role_map_for(
             self.initial.size, tuple(range(servers)), tuple(range(servers, comm.size))
         )
-        self.port = SoloPort(wiring.n) if comm.size == 1 else MpiPort(comm, wiring)
+        self.port = SoloPort(role_map.n) if comm.size == 1 else MpiPort(comm, role_map)
 
     def _config(self, steps: int) -> TrainConfig:
         config = TrainConfig(steps=steps, lr=_LR, batch_size=BATCH, **self._knobs)
@@ -104,7 +104,7 @@ class Scheme:
             The seconds that a worker took, 0 at a server.
         """
         port, config = self.port, self._config(steps)
-        shard = port.wiring.shard_of(port.rank)
+        shard = port.role_map.shard_of(port.rank)
         if shard is None:
             np.copyto(port.theta, self.initial)
             worker = worker_role(port, config, self._problem, log=log)
@@ -112,10 +112,10 @@ class Scheme:
             if worker.clock != steps:
                 raise ProtocolError(f"a worker took {worker.clock} steps, expected {steps}")
             return worker.seconds
-        server = server_role(port, config, port.wiring.spans[shard].of(self.initial), log=log)
+        server = server_role(port, config, port.role_map.spans[shard].of(self.initial), log=log)
         drive(server.run())
         pushes = sum(server.shard.stats.histogram)
-        if pushes != steps * len(port.wiring.workers):
+        if pushes != steps * len(port.role_map.workers):
             raise ProtocolError(f"a server applied {pushes} pushes, expected {steps} a worker")
         return 0.0
 

@@ -108,15 +108,15 @@ def run(
             check_writable(path)
         _publish(measure(given, None), given.json)
         return
-    from psrt.mpi.agreement import AbortGuard, together
+    from psrt.mpi.agreement import AbortGuard, raise_on_all
 
     guard = AbortGuard(comm)  # one rank's failure ends all of them
     with guard.watch():
-        with together(comm):
+        with raise_on_all(comm):
             for path in paths if comm.rank == 0 else ():
                 check_writable(path)
         report = measure(given, comm)
-        with together(comm):
+        with raise_on_all(comm):
             if comm.rank == 0:
                 _publish(report, given.json)
     guard.close()

@@ -19,7 +19,7 @@ from psrt.collective.analysis.machine import MachineCosts
 from psrt.errors import ConfigError
 from psrt.explain.ranges import read_ranks, read_sizes
 from psrt.files import write_text
-from psrt.mpi.agreement import send_text, together
+from psrt.mpi.agreement import bcast_text, raise_on_all
 from psrt.mpi.hosts import split_hosts
 
 
@@ -117,9 +117,9 @@ def _costs(
         if comm.rank == 0:
             fitted = fit.fit_machine(readings, cores=len(os.sched_getaffinity(0)))
             text = fitted.costs.to_json()
-    with together(comm):
+    with raise_on_all(comm):
         if comm.rank == 0 and given.machine_costs is not None:
             text = read_costs(given.machine_costs).to_json()
         if comm.rank == 0 and given.fit is not None:
             write_text(given.fit, text)
-    return fitted, MachineCosts.from_json(send_text(comm, text))
+    return fitted, MachineCosts.from_json(bcast_text(comm, text))

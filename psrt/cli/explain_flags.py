@@ -14,7 +14,7 @@ from psrt.config.train import TrainConfig
 from psrt.config.values import REAL, Number
 
 if TYPE_CHECKING:
-    from psrt.collective.costs import Costs
+    from psrt.collective.costs import LinkCosts
 
 #: Knobs of a mode that show in a timeline.
 _SHOWN = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.drawn)
@@ -124,7 +124,7 @@ def config_of(mode: str, given: argparse.Namespace) -> TrainConfig:
     return TrainConfig(mode=mode, **values)
 
 
-def costs_of(given: argparse.Namespace) -> Costs:
+def costs_of(given: argparse.Namespace) -> LinkCosts:
     """Return the α, β and γ that the flags ask for.
 
     Raises:
@@ -134,7 +134,7 @@ def costs_of(given: argparse.Namespace) -> Costs:
     from psrt.collective.analysis.machine import DEFAULT_COSTS
 
     machine = DEFAULT_COSTS if given.machine_costs is None else read_costs(given.machine_costs)
-    costs: Costs = getattr(machine, given.link)
+    costs: LinkCosts = getattr(machine, given.link)
     chosen = {
         name: read_flag(name, REAL, text, min=0, exclusive_max=1e9)
         for name in ("alpha", "beta", "gamma")

@@ -51,7 +51,7 @@ def read_like(namespace: argparse.Namespace) -> Like:
     history = read_history(given["like"])
     header, config = history.header, config_like(history.header, namespace)
     workers = len(header.workers)
-    if given.get("numerics"):
+    if not given.get("timing_only", True):
         _check_model(config, header)
         return Like(config, workers)
     if any(name in given for name in _MODEL):
@@ -90,7 +90,7 @@ def _check_model(config: TrainConfig, header: Header) -> None:
     if n != header.n:
         raise ConfigError(
             f"the run trained {header.n} parameters, but the model of its config has {n}: it can "
-            "be simulated without numerics only"
+            "only be simulated with --timing-only"
         )
 
 

@@ -24,10 +24,10 @@ under mpirun, while the flags below say how long computing and sending take. The
 train` mean the same here. The same --seed gives the same files, bit for bit.
 
   psrt simulate --mode ssp --staleness 3 --workers 16 --servers 2 --inject 1:slow:4
-  psrt simulate --mode async --workers 1000 --servers 8 --no-numerics --parameters 10000000 \\
+  psrt simulate --mode async --workers 1000 --servers 8 --timing-only --parameters 10000000 \\
     --steps 50 --compute lognormal:0.1:0.3 --link 5e-5:1.25e9
 
-By default a model is trained, so the result is accuracy over virtual time. With --no-numerics the
+By default a model is trained, so the result is accuracy over virtual time. With --timing-only the
 result is time and staleness only; thousands of workers are cheap, and with --steps no data is
 read."""
 
@@ -39,7 +39,7 @@ _WORKERS = Knob(
     max=1_000_000, fallback=4,
 )  # fmt: skip
 _PARAMETERS = Knob(
-    WHOLE, _GROUP, "number of parameters, with --no-numerics", metavar="N", min=1, max=10**12,
+    WHOLE, _GROUP, "number of parameters, with --timing-only", metavar="N", min=1, max=10**12,
     default_text="those of the model that the flags give",
 )  # fmt: skip
 _CRASH = Number("SECONDS", 0.0, 1e9)
@@ -78,7 +78,7 @@ def simulate_parser() -> FlagParser:
     add(
         "--like", metavar="RUN",
         help="imitate a run that was made with --record: its config, its workers, and how long "
-        "computing, messages, updates and sums took; other flags override; implies --no-numerics",
+        "computing, messages, updates and sums took; other flags override; implies --timing-only",
     )  # fmt: skip
     add(
         "--compute", metavar="LAW",
@@ -100,9 +100,8 @@ def simulate_parser() -> FlagParser:
         help="let a worker die at this time; may be given again",
     )  # fmt: skip
     add(
-        "--numerics", action=argparse.BooleanOptionalAction,
-        help="train a model; --no-numerics: only count time and staleness (default: yes, "
-        "but no with --like)",
+        "--timing-only", action=argparse.BooleanOptionalAction,
+        help="count time and staleness, and compute nothing (default: no, but yes with --like)",
     )  # fmt: skip
     add(
         "--parameters", metavar="N",
@@ -128,12 +127,12 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
     usual = str(like.workers) if like else _default_workers(config)
     workers = read("workers", _WORKERS, given.get("workers", usual))
     crashes = read_by_worker("crash", _CRASH, given.get("crash", ()), workers)
-    numerics = given.get("numerics", like is None)
+    numerics = not given.get("timing_only", like is not None)
     parameters = given.get("parameters")
     if parameters is not None and numerics:
         raise ConfigError(
-            f"--parameters {parameters} has no meaning with numerics, where the model has as many "
-            "as it has; it belongs to --no-numerics"
+            f"--parameters {parameters} has no meaning where a model is trained, which has as "
+            "many as it has; it belongs to --timing-only"
         )
     from psrt.job.scenario import Scenario
     from psrt.simulation.cost_flags import VirtualCosts

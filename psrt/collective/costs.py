@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class LinkCosts:
     """What the machine takes, in seconds."""
 
     #: α, per message.
@@ -40,7 +40,7 @@ class Costs:
 
 #: ``(p, nbytes, costs, itemsize)`` → the seconds of an all-reduce, in closed form; p ≥ 2,
 #: nbytes > 0. Elements of ``itemsize`` bytes matter where a schedule cuts by their number.
-ClosedForm: TypeAlias = Callable[[int, float, Costs, int], float]
+ClosedForm: TypeAlias = Callable[[int, float, LinkCosts, int], float]
 
 
 def lg_floor(p: int) -> int:

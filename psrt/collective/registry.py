@@ -40,14 +40,14 @@ ALGORITHMS: dict[str, Algorithm] = {
             butterfly_steps,
             "recursive doubling; fewest rounds; short vectors",
             closed_form=butterfly_seconds,
-            crowded=True,
+            shares_link=True,
         ),
         Algorithm(
             "halving-doubling",
             halving_doubling_steps,
             "sends the least in few rounds where p is a power of two; else folds to one first",
             closed_form=halving_doubling_seconds,
-            crowded=True,
+            shares_link=True,
         ),
         Algorithm(
             "ring",
@@ -82,14 +82,14 @@ ALGORITHMS: dict[str, Algorithm] = {
             binary_block_steps,
             "the same in blocks of powers of two; medium and long vectors, even p",
             closed_form=binary_blocks_seconds,
-            crowded=True,
+            shares_link=True,
         ),
         Algorithm(
             "naive",
             naive_steps,
             "all send all to all and fold in rank order; the yardstick",
             closed_form=naive_seconds,
-            crowded=True,
+            shares_link=True,
             workspace=naive_workspace,
         ),
         Algorithm(

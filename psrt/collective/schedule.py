@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from psrt.collective import spec
-from psrt.collective.costs import ClosedForm, Costs
+from psrt.collective.costs import ClosedForm, LinkCosts
 from psrt.collective.spec import CollectiveSpec
 from psrt.collective.step import Step
 from psrt.errors import ConfigError
@@ -96,7 +96,7 @@ class Algorithm(Schedule):
     bounded: bool = field(default=False, kw_only=True)
     #: Whether all ranks of a host talk to other hosts at once, and so share the host's wire; in a
     #: ring and in the trees about one of them does, as the ranks of a host follow each other.
-    crowded: bool = field(default=False, kw_only=True)
+    shares_link: bool = field(default=False, kw_only=True)
     #: Whether it is written so that an executor may fold one step's receipt while the next one's
     #: bytes travel.
     overlaps: bool = field(default=False, kw_only=True)
@@ -115,7 +115,7 @@ class Algorithm(Schedule):
         self._check(size, root)
         return spec.all_reduce(size, n, workspace=self.workspace(size, n))
 
-    def seconds(self, size: int, nbytes: float, costs: Costs, *, itemsize: int = 4) -> float:
+    def seconds(self, size: int, nbytes: float, costs: LinkCosts, *, itemsize: int = 4) -> float:
         """Return what it takes, in closed form.
 
         Args:
@@ -125,7 +125,7 @@ class Algorithm(Schedule):
             itemsize: bytes of an element, which the number of segments and blocks depends on.
 
         >>> from psrt.collective.registry import ALGORITHMS
-        >>> ALGORITHMS["ring"].seconds(4, 1000, Costs(alpha=1.0, beta=0.01, gamma=0.002))
+        >>> ALGORITHMS["ring"].seconds(4, 1000, LinkCosts(alpha=1.0, beta=0.01, gamma=0.002))
         22.5
         """
         if size == 1 or nbytes == 0:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from psrt.collective.analysis.choose import fastest
 from psrt.collective.analysis.cost import lower_bounds
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.collective.registry import ALGORITHMS
 from psrt.explain.explanation import ITEMSIZE
 from psrt.units import size_text, time_text
@@ -68,7 +68,7 @@ class Comparison:
 
     ranks: tuple[int, ...]
     sizes: tuple[int, ...]
-    costs: Costs
+    costs: LinkCosts
     #: In the order of ``ranks``, then of ``sizes``.
     rows: tuple[Row, ...]
 
@@ -93,7 +93,7 @@ class Comparison:
         return found
 
 
-def compare(ranks: Sequence[int], sizes: Sequence[int], costs: Costs) -> Comparison:
+def compare(ranks: Sequence[int], sizes: Sequence[int], costs: LinkCosts) -> Comparison:
     """Predict all times.
 
     Args:
@@ -101,7 +101,7 @@ def compare(ranks: Sequence[int], sizes: Sequence[int], costs: Costs) -> Compari
         sizes: bytes of the vector, ≥ 1, rising; at least one of each.
         costs: of a message.
 
-    >>> found = compare([16], [1 << 10, 1 << 30], Costs(alpha=25e-6, beta=1e-9, gamma=1e-10))
+    >>> found = compare([16], [1 << 10, 1 << 30], LinkCosts(alpha=25e-6, beta=1e-9, gamma=1e-10))
     >>> [row.best for row in found.rows]
     ['butterfly', 'halving-doubling']
     """
@@ -113,14 +113,14 @@ def compare(ranks: Sequence[int], sizes: Sequence[int], costs: Costs) -> Compari
     return Comparison(tuple(ranks), tuple(sizes), costs, rows)
 
 
-def _times(ranks: int, nbytes: int, costs: Costs) -> dict[str, float]:
+def _times(ranks: int, nbytes: int, costs: LinkCosts) -> dict[str, float]:
     return {
         name: row.seconds(ranks, nbytes, costs, itemsize=ITEMSIZE)
         for name, row in ALGORITHMS.items()
     }
 
 
-def _winners(ranks: int, low: int, high: int, costs: Costs) -> Iterator[tuple[str, int]]:
+def _winners(ranks: int, low: int, high: int, costs: LinkCosts) -> Iterator[tuple[str, int]]:
     """Yield who wins from ``low`` on, and until where, up to ``high``."""
     first, last = (fastest(_times(ranks, nbytes, costs)) for nbytes in (low, high))
     if first == last:

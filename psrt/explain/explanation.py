@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 
 from psrt.collective import OPS, Algorithm, Schedule, Step
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
 from psrt.explain.totals import Totals, total
 from psrt.explain.trace import FOLDS, Holding, Number, ScheduleTrace, trace_schedule
@@ -92,7 +92,7 @@ def explain(
     *,
     size: int,
     n: int,
-    costs: Costs,
+    costs: LinkCosts,
     example: Example | None = None,
     op: str = "sum",
     order: tuple[int, ...] | None = None,

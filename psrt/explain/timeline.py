@@ -12,8 +12,8 @@ import numpy as np
 from psrt.config import TrainConfig, resolve
 from psrt.explain.waiting import COMPUTE, WAIT, RecordingWorld, Stretch, stretches
 from psrt.job.virtual import simulate
-from psrt.simulation import Costs
-from psrt.transport import Wiring
+from psrt.simulation import SimulationCosts
+from psrt.transport import RoleMap
 from psrt.transport.port import Vector
 from psrt.units import plural
 
@@ -67,14 +67,14 @@ class Timeline:
         """Number of workers."""
         return len(self.lines)
 
-    def share(self, worker: int, what: str, whom: int | None = None) -> float:
+    def share(self, worker: int, what: str, waiting_for: int | None = None) -> float:
         """Return the share of a worker's own time that it spent so, in [0, 1]."""
         line = self.lines[worker]
         whole = sum(stretch.seconds for stretch in line)
         spent = sum(
             stretch.seconds
             for stretch in line
-            if stretch.what == what and whom in (None, stretch.whom)
+            if stretch.what == what and waiting_for in (None, stretch.waiting_for)
         )
         return spent / whole if whole else 0.0
 
@@ -96,9 +96,9 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
     class World(RecordingWorld):
         """Keeps itself, because ``simulate`` hands out results only."""
 
-        def __init__(self, wiring: Wiring, **rest: Any) -> None:
-            rest["costs"] = _costs(wiring, factors)
-            super().__init__(wiring, **rest)
+        def __init__(self, role_map: RoleMap, **rest: Any) -> None:
+            rest["costs"] = _costs(role_map, factors)
+            super().__init__(role_map, **rest)
             worlds.append(self)
 
     found = simulate(config, _Bowl(), workers=workers, seed=config.seed, world=World)
@@ -106,7 +106,7 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
     histograms = [server.shard.stats.histogram for server in found.servers]
     lines = stretches(world.logs, served=bool(found.servers))
     return Timeline(
-        config=resolve(config, ranks=world.wiring.size),
+        config=resolve(config, ranks=world.role_map.size),
         slow=factors,
         lines=tuple(map(tuple, lines)),
         seconds=max(log.done for log in world.logs),
@@ -117,17 +117,17 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
 def lesson(timeline: Timeline) -> str:
     """Return the one line to remember."""
     waits = [
-        (timeline.share(worker, WAIT, whom), worker, whom)
+        (timeline.share(worker, WAIT, waiting_for), worker, waiting_for)
         for worker in range(timeline.workers)
-        for whom in range(timeline.workers)
-        if whom != worker
+        for waiting_for in range(timeline.workers)
+        if waiting_for != worker
     ]
-    share, worker, whom = max(waits, default=(0.0, 0, 0))
+    share, worker, waiting_for = max(waits, default=(0.0, 0, 0))
     busy = sum(timeline.share(i, COMPUTE) for i in range(timeline.workers)) / timeline.workers
     if share < 0.005:
         text = "no worker waited for another"
     else:
-        text = f"worker {worker} waited {share:.0%} of its time for worker {whom}"
+        text = f"worker {worker} waited {share:.0%} of its time for worker {waiting_for}"
     text += f"; on average a worker computed {busy:.0%} of its time"
     if timeline.staleness is not None:
         mean, most = timeline.staleness
@@ -138,15 +138,17 @@ def lesson(timeline: Timeline) -> str:
     return text
 
 
-def _costs(wiring: Wiring, factors: tuple[float, ...]) -> Costs:
+def _costs(role_map: RoleMap, factors: tuple[float, ...]) -> SimulationCosts:
     """Return what things take: steps by worker, messages little, bytes nothing."""
 
     def step(rank: int, rng: np.random.Generator) -> float:
-        worker = wiring.worker_of(rank)
+        worker = role_map.worker_of(rank)
         factor = 1.0 if worker is None else factors[worker]
         return factor * float(rng.uniform(1 - _SPREAD, 1 + _SPREAD))
 
-    return Costs(compute=step, latency=lambda rng: _LATENCY * float(rng.uniform(0.8, 1.2)))
+    return SimulationCosts(
+        compute=step, latency=lambda rng: _LATENCY * float(rng.uniform(0.8, 1.2))
+    )
 
 
 def _staleness(histograms: Sequence[Sequence[int]]) -> tuple[float, int] | None:

@@ -8,7 +8,8 @@ mode, steps    the mode, and steps per worker; ``workers`` and ``servers`` count
 slow           by worker, how many times longer than usual its steps take
 seconds        when the last worker was done; a usual step takes 1
 lines          by worker, what it did: ``{"start", "stop", "what"}`` with ``step`` (from 0 on)
-               where it computes and ``whom`` (a worker) where it waits; ``message`` has neither
+               where it computes and ``waiting_for`` (a worker) where it waits; ``message`` has
+               neither
 shares         by worker, ``compute``, ``wait`` and ``message`` as shares of its time
 staleness      ``{"mean", "max"}`` in versions; null where there is none
 lesson         one line for people
@@ -48,7 +49,7 @@ def as_text(timeline: Timeline, *, width: int = 76) -> str:
     axis = f"{'steps':{label}}  {_axis(timeline.seconds, width)}"
     shares = [
         f"{f'worker {i}':{label}}  {timeline.share(i, COMPUTE):4.0%} computing   "
-        f"{timeline.share(i, WAIT):4.0%} waiting{_whom(timeline, i)}"
+        f"{timeline.share(i, WAIT):4.0%} waiting{_waiting_for(timeline, i)}"
         for i in range(timeline.workers)
     ]
     parts = [" · ".join(described(timeline)), *rows, axis, "", _LEGEND, "", *shares, ""]
@@ -72,7 +73,7 @@ def row_of(line: tuple[Stretch, ...], seconds: float, width: int) -> str:
             ends = after is not None and after.what == COMPUTE
             text += _COMPUTES * (length - 1) + (_STEP_ENDS if ends else _COMPUTES)
         elif stretch.what == WAIT:
-            text += LETTERS[stretch.whom].center(length, _WAITS)
+            text += LETTERS[stretch.waiting_for].center(length, _WAITS)
         else:
             text += _TRAVELS * length
     return text
@@ -93,12 +94,12 @@ def _axis(seconds: float, width: int) -> str:
     return text
 
 
-def _whom(timeline: Timeline, worker: int) -> str:
+def _waiting_for(timeline: Timeline, worker: int) -> str:
     """Return the worker that this one waits for most, with its share."""
     shares = [(timeline.share(worker, WAIT, i), -i) for i in range(timeline.workers)]
-    share, whom = max(shares)
+    share, waiting_for = max(shares)
     rest = timeline.share(worker, MESSAGE)
-    texts = [f"{share:.0%} for worker {-whom}"] if share >= 0.005 else []
+    texts = [f"{share:.0%} for worker {-waiting_for}"] if share >= 0.005 else []
     texts += [f"messages {rest:.0%}"] if rest >= 0.005 else []
     return f"   ({', '.join(texts)})" if texts else ""
 
@@ -144,11 +145,13 @@ def _draw_stretch(
     if stretch.what == COMPUTE:
         canvas.rect(x, y, end - x, _BAR, fill=_colour(worker), stroke="white", line=1.2, radius=2)
         if end - x >= 18:
-            canvas.text((x + end) / 2, middle, str(stretch.whom + 1), size=10, fill="white")
+            canvas.text((x + end) / 2, middle, str(stretch.waiting_for + 1), size=10, fill="white")
     elif stretch.what == WAIT:
-        canvas.rect(x, middle - 4, end - x, 8, fill=_colour(stretch.whom) + "55")
+        canvas.rect(x, middle - 4, end - x, 8, fill=_colour(stretch.waiting_for) + "55")
         if end - x >= 22:
-            canvas.tag((x + end) / 2, middle, str(stretch.whom), fill=_colour(stretch.whom))
+            canvas.tag(
+                (x + end) / 2, middle, str(stretch.waiting_for), fill=_colour(stretch.waiting_for)
+            )
     else:
         canvas.line(x, middle, end, middle, stroke="#888888", width=1.5)
 
@@ -214,7 +217,7 @@ def _stretch_document(stretch: Stretch) -> dict[str, Any]:
         "what": stretch.what,
     }
     if stretch.what == COMPUTE:
-        found["step"] = stretch.whom
+        found["step"] = stretch.waiting_for
     elif stretch.what == WAIT:
-        found["whom"] = stretch.whom
+        found["waiting_for"] = stretch.waiting_for
     return found

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 
 from psrt.collective import Schedule, Step
 from psrt.collective.analysis.cost import Bounds, Price, price
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Totals:
 
     price: Price
     least: Least
-    costs: Costs
+    costs: LinkCosts
     #: Seconds on messages, bytes and combinations: the price of each at no cost of the others.
     parts: Bounds
     bounds: Bounds
@@ -91,7 +91,7 @@ def total(
     *,
     n: int,
     itemsize: int,
-    costs: Costs,
+    costs: LinkCosts,
     overlap: bool,
 ) -> Totals:
     """Price a plan.
@@ -106,7 +106,7 @@ def total(
     """
 
     def alone(beta: float, gamma: float) -> float:
-        return price(plan, itemsize, Costs(0.0, beta, gamma), overlap=overlap).seconds
+        return price(plan, itemsize, LinkCosts(0.0, beta, gamma), overlap=overlap).seconds
 
     bound = least(schedule, len(plan), n * itemsize)
     priced = price(plan, itemsize, costs, overlap=overlap)

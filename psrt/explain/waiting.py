@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from psrt.messages import Message, Params, Report
-from psrt.simulation import VirtualWorld
+from psrt.simulation import Simulator
 from psrt.simulation.port import VirtualPort
-from psrt.transport import Wiring
+from psrt.transport import RoleMap
 from psrt.transport.port import NO_PAYLOAD
 
 T = TypeVar("T")
@@ -35,10 +35,10 @@ class Stretch:
 
     start: float
     stop: float
-    #: ``COMPUTE``, ``WAIT`` for ``whom``, or ``MESSAGE``: waiting for nobody but the network.
+    #: ``COMPUTE``, ``WAIT`` for ``waiting_for``, or ``MESSAGE``: waiting for the network alone.
     what: str
     #: The worker that is waited for; of ``COMPUTE`` the step, from 0 on; of ``MESSAGE`` itself.
-    whom: int
+    waiting_for: int
 
     @property
     def seconds(self) -> float:
@@ -58,19 +58,19 @@ class Log:
     done: float = 0.0
 
 
-class RecordingWorld(VirtualWorld):
+class RecordingWorld(Simulator):
     """A virtual world that writes down who does what when."""
 
-    def __init__(self, wiring: Wiring, **rest: Any) -> None:
-        super().__init__(wiring, **rest)
+    def __init__(self, role_map: RoleMap, **rest: Any) -> None:
+        super().__init__(role_map, **rest)
         #: By worker number.
-        self.logs = [Log() for _ in wiring.workers]
+        self.logs = [Log() for _ in role_map.workers]
         #: When the messages were sent that a server has not handled yet, by worker and server.
         self.sent: dict[tuple[int, int], deque[float]] = {}
         #: Whose message set off the answers that a worker has not had yet, and when that was
         #: sent, by rank of the server and of the worker.
         self.causes: dict[tuple[int, int], deque[tuple[int, float]]] = {}
-        self.ports = [RecordingPort(self, rank) for rank in range(wiring.size)]
+        self.ports = [RecordingPort(self, rank) for rank in range(role_map.size)]
 
 
 class RecordingPort(VirtualPort):
@@ -79,7 +79,7 @@ class RecordingPort(VirtualPort):
     def __init__(self, world: RecordingWorld, rank: int) -> None:
         super().__init__(world, rank)
         self._records = world
-        worker = self.wiring.worker_of(rank)
+        worker = self.role_map.worker_of(rank)
         #: None at a server.
         self._log = None if worker is None else world.logs[worker]
         #: Server: whose message is being handled, and when it was sent.
@@ -109,12 +109,12 @@ class RecordingPort(VirtualPort):
         """Write down what came."""
         message = await super().receive()
         if isinstance(message, Params):
-            server = self.wiring.servers[message.shard]
+            server = self.role_map.servers[message.shard]
             cause = self._records.causes[server, self.rank].popleft()
             if self._log is not None:
                 self._log.answers.append((self.now(), *cause))
         else:
-            sender = self.wiring.workers[message.worker]
+            sender = self.role_map.workers[message.worker]
             self._cause = message.worker, self._records.sent[sender, self.rank].popleft()
         return message
 
@@ -142,10 +142,10 @@ def _line(logs: Sequence[Log], worker: int, served: bool) -> list[Stretch]:
     for step, ((start, stop), resumed) in enumerate(zip(log.busy, starts, strict=True)):
         line.append(Stretch(start, stop, COMPUTE, step))
         if resumed > stop:
-            whom, until = _cause(logs, worker, step, resumed, served)
+            waiting_for, until = _cause(logs, worker, step, resumed, served)
             until = min(max(until, stop), resumed)
-            if whom != worker and until > stop:
-                line.append(Stretch(stop, until, WAIT, whom))
+            if waiting_for != worker and until > stop:
+                line.append(Stretch(stop, until, WAIT, waiting_for))
                 stop = until
             if resumed > stop:
                 line.append(Stretch(stop, resumed, MESSAGE, worker))

@@ -121,7 +121,7 @@ class Sequencer:
                 f"recorded run worker {expected[0]} {_told(expected)}"
             )
 
-    def whom(self) -> str:
+    def waiting_for(self) -> str:
         """Say which message is waited for."""
         if self._at == len(self._script):
             return "the last answers to be read"

@@ -24,7 +24,6 @@ from psrt.partition import ShardPlan
 from psrt.runtime.delays import Delays
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.meter import Meter
-from psrt.runtime.no_numbers import NoNumbers
 from psrt.runtime.problem import Problem, Supervised, gradient_spans
 from psrt.runtime.problem_rules import check_methods
 from psrt.runtime.server import Server
@@ -34,10 +33,11 @@ from psrt.runtime.strategies.averaging import OuterStep, PlainAverage
 from psrt.runtime.strategies.base import Serial, Strategy
 from psrt.runtime.strategies.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
 from psrt.runtime.strategies.push_pull import PushPull
+from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.updater import Updater
 from psrt.runtime.worker import Length, Worker
 from psrt.sync import AveragingPeriod, Policy, policy_for
-from psrt.transport.port import Port, Vector, Wiring
+from psrt.transport.port import Port, RoleMap, Vector
 
 
 def supervised_problem(config: TrainConfig, *, workers: int) -> Supervised:
@@ -70,7 +70,7 @@ def timing_problem(
     workers: int,
     parameters: int | None = None,
     samples: int | None = None,
-) -> NoNumbers:
+) -> TimingOnlyProblem:
     """Return what stands for the config's problem where nothing is computed.
 
     Where ``config.steps`` says how long the run is, all of them are one epoch and the data is not
@@ -89,17 +89,17 @@ def timing_problem(
     size, steps = config.batch_size, config.steps
     if parameters is not None and samples is not None:
         check_data(config, samples=samples, parameters=parameters, workers=workers)
-        return NoNumbers(parameters, batch_size=size, samples=samples)
+        return TimingOnlyProblem(parameters, batch_size=size, samples=samples)
     if parameters is not None and by_steps:
-        return NoNumbers(parameters, batch_size=size, steps=steps)
+        return TimingOnlyProblem(parameters, batch_size=size, steps=steps)
     samples, features, outputs = dataset_size(config.dataset, seed=config.seed)
     model = MLP([features, *config.hidden, outputs], batch_size=1)
     n = model.n if parameters is None else parameters
     spans = model.gradient_spans() if parameters is None else ()
     if by_steps:
-        return NoNumbers(n, batch_size=size, steps=steps, spans=spans)
+        return TimingOnlyProblem(n, batch_size=size, steps=steps, spans=spans)
     check_data(config, samples=samples, parameters=n, workers=workers)
-    return NoNumbers(n, batch_size=size, samples=samples, spans=spans)
+    return TimingOnlyProblem(n, batch_size=size, samples=samples, spans=spans)
 
 
 def initial_parameters(problem: Problem) -> Vector:
@@ -134,14 +134,14 @@ def machine_costs(config: TrainConfig) -> MachineCosts:
         raise ConfigError(f"--machine-costs {error}") from None
 
 
-def wiring_for(n: int, servers: tuple[int, ...], workers: tuple[int, ...]) -> Wiring:
+def role_map_for(n: int, servers: tuple[int, ...], workers: tuple[int, ...]) -> RoleMap:
     """Cut n parameters into as many even shards as there are servers.
 
     Raises:
         ConfigError: if a shard would own nothing.
     """
     spans = ShardPlan.even(n, len(servers)).spans if servers else ()
-    return Wiring(n, workers=workers, servers=servers, spans=spans)
+    return RoleMap(n, workers=workers, servers=servers, spans=spans)
 
 
 def server_role(
@@ -161,7 +161,7 @@ def server_role(
         log: takes what happens, for the history; None keeps none.
         receive: gives the next message, where that is not the port's affair.
     """
-    workers = len(port.wiring.workers)
+    workers = len(port.role_map.workers)
     mode = config.scheme
     rate = None if mode.averages else _rate(config, initial.size)
     shard = Shard(
@@ -177,7 +177,9 @@ def server_role(
         clip_norm=None if mode.averages else config.clip_norm,
         gaps=mode.is_stale and initial.size > 0,
     )
-    events = None if log is None else ShardEventRecorder(log, port.wiring.shard_of(port.rank) or 0)
+    events = (
+        None if log is None else ShardEventRecorder(log, port.role_map.shard_of(port.rank) or 0)
+    )
     policy = _policy(config, workers)
     return Server(port, shard, policy, events=events, receive=receive)
 
@@ -206,7 +208,7 @@ def worker_role(
         ConfigError: if the port cannot sum as the config says, or the problem cuts its gradient
             in a way that cannot be.
     """
-    worker = port.wiring.worker_of(port.rank)
+    worker = port.role_map.worker_of(port.rank)
     assert worker is not None, "a worker's role is made at a worker's rank"
     return Worker(
         port,
@@ -257,7 +259,7 @@ def _strategy(
             algorithm=config.allreduce or "auto",
             batch_size=config.batch_size,
             clip_norm=clip_norm,
-            spans=gradient_spans(problem, port.wiring.n) if config.overlap else (),
+            spans=gradient_spans(problem, port.role_map.n) if config.overlap else (),
             bucket_bytes=config.bucket_bytes or 0,
             check_every=config.check_every or 0,
             extras=extras,
@@ -266,7 +268,7 @@ def _strategy(
     if mode.averages:
         local_steps = config.local_steps or 1
         averager: Averager
-        if port.wiring.servers:
+        if port.role_map.servers:
             averager = ServerAverager(port, events=events)
         else:
             full = config.batch_size * local_steps

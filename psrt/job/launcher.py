@@ -23,7 +23,7 @@ from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.runtime.worker import Worker
 from psrt.stats import Stats
-from psrt.transport.port import Port, Vector, Wiring
+from psrt.transport.port import Port, RoleMap, Vector
 
 if TYPE_CHECKING:
     from psrt.job.setup import Setup
@@ -90,13 +90,13 @@ class Launcher(ABC):
         return initial
 
     def hand_out(
-        self, replay: Replay | None, wiring: Wiring
+        self, replay: Replay | None, role_map: RoleMap
     ) -> tuple[str | None, Mapping[int, Script]]:
         """Return what the roles of this process have to repeat; collective.
 
         Args:
             replay: at the first process.
-            wiring: who is who.
+            role_map: who is who.
 
         Returns:
             The all-reduce of the control values where ``auto`` chose it, and scripts by shard.

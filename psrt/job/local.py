@@ -67,7 +67,7 @@ class LocalLauncher(Launcher):
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Return the one port, which nobody else is at."""
-        self._port = SoloPort(setup.wiring.n)
+        self._port = SoloPort(setup.role_map.n)
         return {0: self._port}
 
     def run(self, roles: Roles, finished: Callable[[], bool]) -> None:

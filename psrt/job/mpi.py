@@ -18,14 +18,14 @@ from psrt.job.result import Run, Say
 from psrt.job.roles import ANY, SERVER, WORKER
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
-from psrt.mpi.agreement import AbortGuard, gather_texts, send_text, together
+from psrt.mpi.agreement import AbortGuard, bcast_text, gather_texts, raise_on_all
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.port import MpiPort
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.stats import Stats
 from psrt.transport import drive
-from psrt.transport.port import Port, Vector, Wiring
+from psrt.transport.port import Port, RoleMap, Vector
 
 _STARTED_AS = {None: ANY, "server": SERVER, "worker": WORKER}
 _TAG_SCRIPT = 5
@@ -103,7 +103,7 @@ class MpiLauncher(Launcher):
 
     def agree(self) -> AbstractContextManager[None]:
         """Let all ranks leave a block the same way."""
-        return together(self._comm)
+        return raise_on_all(self._comm)
 
     @contextmanager
     def concluding(self) -> Iterator[None]:
@@ -119,23 +119,23 @@ class MpiLauncher(Launcher):
 
     def share(self, text: str) -> str:
         """Return the text of rank 0."""
-        return send_text(self._comm, text)
+        return bcast_text(self._comm, text)
 
     def spread(self, port: Port, initial: Vector) -> Vector:
         """Broadcast the initial parameters, at a worker to where it computes with them."""
         if not self.first:
-            is_worker = port.wiring.worker_of(port.rank) is not None
-            initial = port.theta if is_worker else np.empty(port.wiring.n, np.float32)
+            is_worker = port.role_map.worker_of(port.rank) is not None
+            initial = port.theta if is_worker else np.empty(port.role_map.n, np.float32)
         self._comm.Bcast(initial)
         return initial
 
     def hand_out(
-        self, replay: Replay | None, wiring: Wiring
+        self, replay: Replay | None, role_map: RoleMap
     ) -> tuple[str | None, Mapping[int, Script]]:
         """Send each server its script; the run's folder need not be there on any rank but 0."""
         comm, mine = self._comm, {}
-        extras = send_text(comm, "" if replay is None else replay.extras or "")
-        for shard, rank in enumerate(wiring.servers):
+        extras = bcast_text(comm, "" if replay is None else replay.extras or "")
+        for shard, rank in enumerate(role_map.servers):
             if comm.rank == 0:
                 assert replay is not None
                 script = replay.scripts[shard]
@@ -158,7 +158,7 @@ class MpiLauncher(Launcher):
         config, rank = setup.config, self._comm.rank
         self._port = MpiPort(
             self._comm,
-            setup.wiring,
+            setup.role_map,
             timeout_s=config.timeout_s,
             host=None if config.shared_memory else rank,
             costs=setup.machine,
@@ -188,13 +188,13 @@ class MpiLauncher(Launcher):
 
     def theta(self, roles: Roles) -> Vector | None:
         """Bring the servers' spans, or worker 0's vector, to rank 0."""
-        port, wiring = self._port, self._port.wiring
-        if not wiring.servers:
+        port, role_map = self._port, self._port.role_map
+        if not role_map.servers:
             return port.theta if self.first else None
-        whole = np.empty(wiring.n, np.float32) if self.first else None
+        whole = np.empty(role_map.n, np.float32) if self.first else None
         role = roles[port.rank]
         mine = role.shard.theta if isinstance(role, Server) else None
-        for rank, span in zip(wiring.servers, wiring.spans, strict=True):
+        for rank, span in zip(role_map.servers, role_map.spans, strict=True):
             if port.rank in (0, rank):
                 port.fetch(rank, mine, span.of(whole) if whole is not None else None)
         return whole

@@ -14,7 +14,7 @@ from psrt.history import Header
 from psrt.report import parameters_sha256
 from psrt.runtime.problem import Problem
 from psrt.runtime.strategies.base import ReducePlan
-from psrt.transport.port import Vector, Wiring
+from psrt.transport.port import RoleMap, Vector
 from psrt.version import __version__
 
 #: Packages and modules of psrt that do not touch a run's numbers.
@@ -49,7 +49,7 @@ def batch_plan(problem: Problem | None, workers: int) -> tuple[int, int] | None:
 
 def history_header(
     config: TrainConfig,
-    wiring: Wiring,
+    role_map: RoleMap,
     *,
     initial: Vector,
     problem: Problem | None,
@@ -63,7 +63,7 @@ def history_header(
 
     Args:
         config: resolved.
-        wiring: who is who.
+        role_map: who is who.
         initial: (n,) the parameters that training starts from.
         problem: what is trained; may tell a digest of its data by ``fingerprint() -> str``, and how
             psrt cuts it by ``batch_plan``.
@@ -75,10 +75,10 @@ def history_header(
     """
     return Header(
         config=dataclasses.asdict(config),
-        n=wiring.n,
-        workers=wiring.workers,
-        servers=wiring.servers,
-        spans=tuple((span.start, span.stop) for span in wiring.spans),
+        n=role_map.n,
+        workers=role_map.workers,
+        servers=role_map.servers,
+        spans=tuple((span.start, span.stop) for span in role_map.spans),
         initial_sha256=parameters_sha256(np.asarray(initial, np.float32)),
         data_sha256=data_sha256(problem),
         code_sha256=code_sha256(),
@@ -87,7 +87,7 @@ def history_header(
         files=files,
         algorithm=None if plan is None else plan.algorithm,
         extras=None if plan is None else plan.extras,
-        batches=batch_plan(problem, len(wiring.workers)),
+        batches=batch_plan(problem, len(role_map.workers)),
         hosts=hosts,
         simulated=simulated,
         numerics=numerics,

@@ -56,7 +56,7 @@ class Recording:
                     self.log = self._opened(origin)
                 if launcher.first:
                     self.recorder = MetricsWriter(
-                        len(setup.wiring.workers),
+                        len(setup.role_map.workers),
                         log_every=config.log_every,
                         folder=self.folder,
                         say=say,
@@ -73,7 +73,7 @@ class Recording:
         except ConfigError as error:
             if not launcher.several:
                 raise
-            rank = launcher.here(self._setup.wiring.size)[0]
+            rank = launcher.here(self._setup.role_map.size)[0]
             raise ConfigError(
                 f"--record needs an --out that every rank can write to: rank {rank} {error}"
             ) from None
@@ -99,10 +99,10 @@ class Recording:
         if self.log is not None and self.folder is not None:
             header = history_header(
                 setup.config,
-                setup.wiring,
+                setup.role_map,
                 initial=np.asarray(setup.initial),
                 problem=setup.problem,
-                files=launcher.log_files(setup.wiring.size),
+                files=launcher.log_files(setup.role_map.size),
                 plan=plan,
                 hosts=setup.hosts,
                 simulated=launcher.simulated,
@@ -112,13 +112,13 @@ class Recording:
 
     def end(self, roles: Roles) -> None:
         """End the history with the versions that are kept."""
-        log, wiring, now = self.log, self._setup.wiring, self._launcher.now()
+        log, role_map, now = self.log, self._setup.role_map, self._launcher.now()
         if log is None:
             return
         for rank, role in roles.items():
             if isinstance(role, Server):
-                ShardEventRecorder(log, wiring.servers.index(rank)).saved(role.shard.version, now)
-            elif not wiring.servers and rank == wiring.workers[0]:
+                ShardEventRecorder(log, role_map.servers.index(rank)).saved(role.shard.version, now)
+            elif not role_map.servers and rank == role_map.workers[0]:
                 WorkerEventRecorder(log, 0).saved(role.strategy.updates, now)
         try:
             log.close()

@@ -21,7 +21,7 @@ from psrt.job.recorded import recorded_header, refusal, root_of, unconfirmed
 from psrt.report import Summary, parameters_sha256
 from psrt.report.files import SUMMARY
 from psrt.runtime.problem import Problem
-from psrt.transport.port import Vector, Wiring
+from psrt.transport.port import RoleMap, Vector
 
 
 class Replay:
@@ -97,7 +97,7 @@ class Replay:
     def check(
         self,
         config: TrainConfig,
-        wiring: Wiring,
+        role_map: RoleMap,
         *,
         initial: Vector,
         problem: Problem | None,
@@ -107,7 +107,7 @@ class Replay:
 
         Args:
             config: resolved and ``pinned``.
-            wiring: who is who.
+            role_map: who is who.
             initial: (n,) the parameters that training starts from.
             problem: what is trained.
             hosts: number of the host of each rank.
@@ -116,7 +116,7 @@ class Replay:
             ConfigError: one line with all that differs.
         """
         now = history_header(
-            config, wiring, initial=initial, problem=problem, files=(), hosts=hosts
+            config, role_map, initial=initial, problem=problem, files=(), hosts=hosts
         )
         if found := differences(now, self.header):
             raise refusal(self.run, found)

@@ -70,7 +70,7 @@ class _ScenarioLauncher(VirtualLauncher):
         super().__init__(
             scenario.workers,
             seed=seed,
-            costs=lambda wiring: scenario.costs.at(wiring, say=say),
+            costs=lambda role_map: scenario.costs.at(role_map, say=say),
             numerics=scenario.numerics,
             parameters=scenario.parameters,
             samples=scenario.samples,
@@ -119,14 +119,16 @@ class _ScenarioLauncher(VirtualLauncher):
             server_apply=scenario.costs.server_apply,
             crash=scenario.crashes,
             numerics=scenario.numerics,
-            parameters=world.wiring.n,
+            parameters=world.role_map.n,
             seed=config.seed,
             events=world.events,
             seconds=world.time,
             crashed=tuple(
-                worker for worker, rank in enumerate(world.wiring.workers) if rank in world.crashed
+                worker
+                for worker, rank in enumerate(world.role_map.workers)
+                if rank in world.crashed
             ),
-            servers=tuple(map(self._load, world.wiring.servers)),
+            servers=tuple(map(self._load, world.role_map.servers)),
         )
 
     def _load(self, rank: int) -> Load:

@@ -94,37 +94,37 @@ class _Session:
 
     def _check_sums(self, ports: Mapping[int, Port]) -> None:
         """Find out before anything is written whether the workers can sum as the config says."""
-        wiring, algorithm = self._setup.wiring, self._setup.config.allreduce
+        role_map, algorithm = self._setup.role_map, self._setup.config.allreduce
         with self._launcher.agree():
             if algorithm is not None:
                 rank = next(iter(ports))
-                ports[rank].choice(algorithm, wiring.n)
+                ports[rank].choice(algorithm, role_map.n)
 
     def _roles(self, ports: Mapping[int, Port], log: EventLog | None) -> Roles:
         """Spread the initial parameters and make the roles of this process."""
         launcher, setup = self._launcher, self._setup
-        config, wiring = setup.config, setup.wiring
+        config, role_map = setup.config, setup.role_map
         extras: str | None = None
         scripts: Mapping[int, Script] = {}
         if config.replay is not None:
-            extras, scripts = launcher.hand_out(setup.replay, wiring)
+            extras, scripts = launcher.hand_out(setup.replay, role_map)
         roles: dict[int, Server | Worker] = {}
         for rank, port in ports.items():
             initial = launcher.spread(port, setup.initial)
-            shard = wiring.shard_of(rank)
+            shard = role_map.shard_of(rank)
             if shard is None:
                 np.copyto(port.theta, initial)
                 assert setup.problem is not None
                 roles[rank] = worker_role(port, config, setup.problem, log=log, extras=extras)
                 continue
-            mine, receive, replayed = wiring.spans[shard].of(initial), None, None
+            mine, receive, replayed = role_map.spans[shard].of(initial), None, None
             if shard in scripts:
                 replayed = Sequencer(port.receive, scripts[shard])
                 self._sequencers.append(replayed)
                 receive = replayed.receive
             roles[rank] = server_role(port, config, mine, log=log, receive=receive)
             if replayed is not None:
-                port.whom = replayed.whom
+                port.waiting_for = replayed.waiting_for
         return roles
 
     def _announce(self, plan: ReducePlan | None) -> None:
@@ -170,7 +170,7 @@ class _Session:
             figures=checked_figures(setup.problem.evaluate(theta)),
             records=recorder.records,
             plan=plan,
-            parameters=setup.wiring.n,
+            parameters=setup.role_map.n,
             hosts=len(set(setup.hosts)),
             library=launcher.library,
             died=launcher.died,

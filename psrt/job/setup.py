@@ -12,13 +12,13 @@ from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig, from_toml, to_toml
 from psrt.errors import ConfigError
 from psrt.files import keep_apart
-from psrt.job.build import machine_costs, wiring_for
+from psrt.job.build import machine_costs, role_map_for
 from psrt.job.launcher import Launcher
 from psrt.job.replay import Replay
 from psrt.job.roles import resolved, who_is_who
 from psrt.launchers import start_line
 from psrt.runtime.problem import Problem, gradient_spans
-from psrt.transport.port import Vector, Wiring
+from psrt.transport.port import RoleMap, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Setup:
     #: (n,) the parameters to start from, at the first process; empty where nothing is computed.
     initial: Vector
     #: Who is who.
-    wiring: Wiring
+    role_map: RoleMap
     #: Number of the host of each rank.
     hosts: tuple[int, ...]
     #: What ``auto`` picks an all-reduce by; the file is read at the first process only.
@@ -74,14 +74,14 @@ def set_up(
             shared = json.dumps([n, machine_costs(config).to_json()])
     n, costs = json.loads(launcher.share(shared))
     with launcher.agree():
-        wiring = wiring_for(n, servers, workers)
+        role_map = role_map_for(n, servers, workers)
         if config.overlap and problem is not None:
             gradient_spans(problem, n)
         if replay is not None:
-            replay.check(config, wiring, initial=initial, problem=problem, hosts=hosts)
+            replay.check(config, role_map, initial=initial, problem=problem, hosts=hosts)
     if config.replay is not None:
         config = launcher.fit(config)
-    return Setup(config, problem, initial, wiring, hosts, MachineCosts.from_json(costs), replay)
+    return Setup(config, problem, initial, role_map, hosts, MachineCosts.from_json(costs), replay)
 
 
 def _same_config(

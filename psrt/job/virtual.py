@@ -25,12 +25,12 @@ from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.messages import Report
 from psrt.runtime.meter import Meter
-from psrt.runtime.no_numbers import NoNumbers
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
+from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.worker import Worker
-from psrt.simulation import Costs, VirtualWorld
-from psrt.transport import Wiring
+from psrt.simulation import SimulationCosts, Simulator
+from psrt.transport import RoleMap
 from psrt.transport.port import Port, Vector
 
 #: A mistyped number is not to fill the memory before anything is said.
@@ -54,7 +54,7 @@ class SimulatedRun(Run):
     #: Scheduler events.
     events: int
     #: Where it happened: ports by rank, and how busy each server was.
-    world: VirtualWorld
+    world: Simulator
     #: In order of arrival at rank 0.
     reports: list[Report]
 
@@ -65,8 +65,8 @@ def simulate(
     *,
     workers: int,
     seed: int = 0,
-    costs: Costs | Callable[[Wiring], Costs] | None = None,
-    world: type[VirtualWorld] = VirtualWorld,
+    costs: SimulationCosts | Callable[[RoleMap], SimulationCosts] | None = None,
+    world: type[Simulator] = Simulator,
     numerics: bool = True,
     parameters: int | None = None,
     crashes: Crashes = (),
@@ -82,7 +82,7 @@ def simulate(
         seed: of the delays: the order of events. The training's own seed is the config's.
         costs: what computing and sending take, or what tells it of a wiring.
         world: makes the scheduler; a test may bring its own.
-        numerics: whether to compute; if not, ``problem`` is a ``NoNumbers``, or None.
+        numerics: whether to compute; if not, ``problem`` is a ``TimingOnlyProblem``, or None.
         parameters: n, only without numerics; None is that of the config's model.
         crashes: (worker, seconds) each: when it dies, without a word.
         log: takes the events of all ranks instead of a file of the run; the caller closes it.
@@ -112,8 +112,8 @@ class VirtualLauncher(Launcher):
         workers: int,
         *,
         seed: int,
-        costs: Costs | Callable[[Wiring], Costs] | None = None,
-        world: type[VirtualWorld] = VirtualWorld,
+        costs: SimulationCosts | Callable[[RoleMap], SimulationCosts] | None = None,
+        world: type[Simulator] = Simulator,
         numerics: bool = True,
         parameters: int | None = None,
         samples: int | None = None,
@@ -157,7 +157,7 @@ class VirtualLauncher(Launcher):
                 )
         if config.replay is not None and not self.numerics:
             raise ConfigError(
-                "--no-numerics has no meaning with --replay, which is about the numbers"
+                "--timing-only has no meaning with --replay, which is about the numbers"
             )
         if config.replay is not None and self._crashes:
             raise ConfigError("--crash has no meaning with --replay: nobody died in that run")
@@ -181,7 +181,7 @@ class VirtualLauncher(Launcher):
         """Return the initial parameters, empty where nothing is computed, and n."""
         if self.numerics:
             return super().start_of(problem)
-        assert isinstance(problem, NoNumbers), "there are no numbers to compute with"
+        assert isinstance(problem, TimingOnlyProblem), "there are no numbers to compute with"
         return problem.initial(), problem.n
 
     def fit(self, config: TrainConfig) -> TrainConfig:
@@ -194,20 +194,20 @@ class VirtualLauncher(Launcher):
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Make the scheduler, and with it a port for every rank."""
-        config, wiring, costs = setup.config, setup.wiring, self._costs
+        config, role_map, costs = setup.config, setup.role_map, self._costs
         self.world = world = self._make_world(
-            wiring,
+            role_map,
             seed=self._seed,
-            costs=costs(wiring) if callable(costs) else costs,
+            costs=costs(role_map) if callable(costs) else costs,
             shared_memory=config.shared_memory,
             machine=setup.machine,
             **({} if self.numerics else {"numerics": False}),
         )
-        return {rank: world.ports[rank] for rank in (*wiring.servers, *wiring.workers)}
+        return {rank: world.ports[rank] for rank in (*role_map.servers, *role_map.workers)}
 
     def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         """Run all roles in turn, as the costs and the seed order them."""
-        world, workers = self.world, self.world.wiring.workers
+        world, workers = self.world, self.world.role_map.workers
         self._roles = roles
         world.on_report, world.on_crash = self._hear, self._lose
         for worker, seconds in self._crashes:
@@ -225,7 +225,7 @@ class VirtualLauncher(Launcher):
         self.on_report(report if self.numerics else report._replace(loss=math.nan))
 
     def _lose(self, rank: int) -> None:
-        worker = self.world.wiring.worker_of(rank)
+        worker = self.world.role_map.worker_of(rank)
         if worker is not None:
             self.on_crash(worker)
 
@@ -235,16 +235,16 @@ class VirtualLauncher(Launcher):
 
     def theta(self, roles: Roles) -> Vector:
         """Return the servers' spans together, or the first worker's parameters."""
-        wiring = self.world.wiring
+        role_map = self.world.role_map
         servers = [role.shard.theta for role in roles.values() if isinstance(role, Server)]
-        return np.concatenate(servers) if servers else self.world.ports[wiring.workers[0]].theta
+        return np.concatenate(servers) if servers else self.world.ports[role_map.workers[0]].theta
 
     def result(self, run: Run) -> SimulatedRun:
         """Return a run that this process has just made, with its parts."""
-        wiring, roles = self.world.wiring, self._roles
+        role_map, roles = self.world.role_map, self._roles
         servers = [role for role in roles.values() if isinstance(role, Server)]
         by_rank = {rank: role for rank, role in roles.items() if isinstance(role, Worker)}
-        workers = [by_rank[rank] for rank in wiring.workers]
+        workers = [by_rank[rank] for rank in role_map.workers]
         return SimulatedRun(
             run.summary,
             run.theta,

@@ -52,7 +52,7 @@ _KINDS = {
 
 
 @contextlib.contextmanager
-def together(comm: MPI.Comm) -> Iterator[None]:
+def raise_on_all(comm: MPI.Comm) -> Iterator[None]:
     """Let all ranks leave this block the same way; collective.
 
     If the block raises a ``PsrtError`` on any rank, every rank raises that of the lowest such
@@ -69,10 +69,10 @@ def together(comm: MPI.Comm) -> Iterator[None]:
         return
     if comm.rank == failed[0]:
         assert mine is not None
-        send_text(comm, f"{_kind(mine).__name__}\n{mine}", int(failed[0]))
+        bcast_text(comm, f"{_kind(mine).__name__}\n{mine}", int(failed[0]))
         mine.agreed = True
         raise mine
-    kind, text = send_text(comm, "", int(failed[0])).split("\n", 1)
+    kind, text = bcast_text(comm, "", int(failed[0])).split("\n", 1)
     theirs = _KINDS[kind](text)
     theirs.agreed = True
     raise theirs
@@ -83,7 +83,7 @@ def _kind(error: PsrtError) -> type[PsrtError]:
     return next(kind for kind in type(error).__mro__ if kind in _KINDS.values())
 
 
-def send_text(comm: MPI.Comm, text: str, root: int = 0) -> str:
+def bcast_text(comm: MPI.Comm, text: str, root: int = 0) -> str:
     """Broadcast ``text`` of rank ``root``; collective."""
     data = bytearray(text.encode())
     length = np.array([len(data)], np.int64)
@@ -115,8 +115,8 @@ def same_everywhere(comm: MPI.Comm, text: str, what: str) -> None:
     Raises:
         ConfigError: on every rank, if they were not; ``what`` says of what.
     """
-    theirs = send_text(comm, text)
-    with together(comm):
+    theirs = bcast_text(comm, text)
+    with raise_on_all(comm):
         if text != theirs:
             raise ConfigError(f"rank {comm.rank} was started with other {what} than rank 0")
 

@@ -19,7 +19,7 @@ class Layout:
     hosts: tuple[tuple[int, ...], ...]
     #: Whether this rank's machine has more ranks than cores for them. Those that only count as
     #: being on another host share its cores all the same.
-    crowded: bool = False
+    oversubscribed: bool = False
 
     @property
     def size(self) -> int:
@@ -32,18 +32,18 @@ class Layout:
         return next(i for i, ranks in enumerate(self.hosts) if self.rank in ranks)
 
     @property
-    def mates(self) -> tuple[int, ...]:
+    def local_ranks(self) -> tuple[int, ...]:
         """Ranks of this rank's host, itself included; a rank's place here is its local rank."""
         return self.hosts[self.host]
 
     @property
-    def local(self) -> int:
-        """This rank's place among its mates."""
-        return self.mates.index(self.rank)
+    def local_rank(self) -> int:
+        """This rank's place among its node-local ranks."""
+        return self.local_ranks.index(self.rank)
 
     @property
-    def lanes(self) -> tuple[tuple[int, ...], ...]:
-        """Ranks that talk to each other between hosts: lane i is the i-th rank of every host.
+    def rails(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks that talk to each other between hosts: rail i is the i-th rank of every host.
 
         There are as many as the smallest host has ranks.
         """
@@ -63,7 +63,7 @@ def split_hosts(comm: MPI.Comm, host: int | None = None) -> tuple[MPI.Intracomm,
     """
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     assert isinstance(node, MPI.Intracomm), "shared memory is among the ranks of one host"
-    crowded = node.size > len(os.sched_getaffinity(0))
+    oversubscribed = node.size > len(os.sched_getaffinity(0))
     if host is not None:
         whole, part = node, node.Split(host)
         assert isinstance(part, MPI.Intracomm), "a part of an intracommunicator is one"
@@ -74,4 +74,4 @@ def split_hosts(comm: MPI.Comm, host: int | None = None) -> tuple[MPI.Intracomm,
     first = np.empty(comm.size, np.int64)
     comm.Allgather(lowest, first)
     hosts = tuple(tuple(np.flatnonzero(first == h).tolist()) for h in sorted(set(first.tolist())))
-    return node, Layout(comm.rank, hosts, crowded)
+    return node, Layout(comm.rank, hosts, oversubscribed)

@@ -2,7 +2,7 @@
 
 Ranks of one host talk through shared memory (``node``), others through MPI (``remote``); which
 of the two is decided for each pair. Nothing here blocks inside MPI: every wait is our own
-(``patience``), so a waiting rank leaves its core to those that compute, and has a deadline.
+(``backoff``), so a waiting rank leaves its core to those that compute, and has a deadline.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from psrt.mpi.hosts import split_hosts
 from psrt.mpi.links.pieces import pieces
 from psrt.mpi.links.remote import RemoteLink
 from psrt.mpi.links.shared_memory import LocalLink, NodeMemory
-from psrt.mpi.links.wakeup import Bell
+from psrt.mpi.links.wakeup import Wakeup
 from psrt.mpi.reports import Reports
 from psrt.partition import Span
-from psrt.transport.backoff import Patience
-from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Reduction, Take, Vector, Wiring
+from psrt.transport.backoff import Backoff
+from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Reduction, RoleMap, Take, Vector
 
 T = TypeVar("T")
 _TAG_FETCH = 4
@@ -45,7 +45,7 @@ class MpiPort:
     def __init__(
         self,
         comm: MPI.Comm,
-        wiring: Wiring,
+        role_map: RoleMap,
         *,
         timeout_s: float = 60.0,
         host: int | None = None,
@@ -54,35 +54,35 @@ class MpiPort:
         """Allocate the shared memory and make the links.
 
         Args:
-            comm: all ranks of ``wiring``; duplicated.
-            wiring: who is who; the same on every rank.
+            comm: all ranks of ``role_map``; duplicated.
+            role_map: who is who; the same on every rank.
             timeout_s: the deadline of every wait.
             host: ranks that give the same number count as being on one host if they really are;
                 None leaves it to MPI. A number of its own for each rank turns shared memory off.
             costs: of the machine, for ``auto``; the same on every rank.
         """
         self.rank = comm.rank
-        self.wiring = wiring
+        self.role_map = role_map
         #: Says whom this rank waits for; a role replaces it.
-        self.whom: Callable[[], str] = lambda: "a message"
+        self.waiting_for: Callable[[], str] = lambda: "a message"
         self._comm = comm.Dup()
         self._control = comm.Dup()
         self._reports = Reports(self._control)
         self._busy = Busy(self._control, timeout_s)
         self._node, layout = split_hosts(self._comm, host)
         #: Rank in the job → rank on this host.
-        self._local = {rank: local for local, rank in enumerate(layout.mates)}
+        self._local = {rank: local for local, rank in enumerate(layout.local_ranks)}
         self._lay_out_memory()
         #: Sums over the workers; in modes without servers only.
         self._executor: CollectiveExecutor | None = None
         self._reductions: Reductions | None = None
-        if not wiring.servers:
+        if not role_map.servers:
             self._prepare_reductions(timeout_s, host, costs)
-        self._crowded = layout.crowded
-        self._patience = Patience(
-            crowded=self._crowded,
+        self._oversubscribed = layout.oversubscribed
+        self._backoff = Backoff(
+            oversubscribed=self._oversubscribed,
             timeout_s=timeout_s,
-            bell=self._bell if self._bell.works else None,
+            wakeup=self._wakeup if self._wakeup.works else None,
             while_idle=self._idle,
             busy_until=self._busy.until,
             knob=_KNOB,
@@ -90,14 +90,14 @@ class MpiPort:
         self._make_links()
 
     def _lay_out_memory(self) -> None:
-        wiring, rank = self.wiring, self.rank
-        shard = wiring.shard_of(rank)
-        floats = 2 * wiring.n + EXTRA if shard is None else VERSIONS * wiring.spans[shard].size
-        if not wiring.servers:
+        role_map, rank = self.role_map, self.rank
+        shard = role_map.shard_of(rank)
+        floats = 2 * role_map.n + EXTRA if shard is None else VERSIONS * role_map.spans[shard].size
+        if not role_map.servers:
             floats = 0  # they lie in windows of their own
         self._memory = NodeMemory(self._node, floats)
-        self._bell = Bell(self._node, self._memory)
-        if not wiring.servers:
+        self._wakeup = Wakeup(self._node, self._memory)
+        if not role_map.servers:
             self.gradient = self.theta = np.zeros(0, np.float32)
             self.versions: list[Vector] = []
         elif shard is None:
@@ -118,8 +118,8 @@ class MpiPort:
             busy_until=self._busy.until,
             knob=_KNOB,
         )
-        segments, local = executor.segments, executor.layout.local
-        n = self.wiring.n
+        segments, local = executor.segments, executor.layout.local_rank
+        n = self.role_map.n
         for name, size in (("gradient", n + EXTRA), ("theta", n)):
             segment = segments.make(4 * size)
             setattr(self, name, segments.buffers(segment)[local].view(np.float32))
@@ -128,31 +128,31 @@ class MpiPort:
 
     def _gradient_of(self, worker_rank: int) -> Vector:
         numbers = self._memory.numbers(self._local[worker_rank])
-        return numbers[: self.wiring.n + EXTRA]
+        return numbers[: self.role_map.n + EXTRA]
 
     def _theta_of(self, worker_rank: int) -> Vector:
         numbers = self._memory.numbers(self._local[worker_rank])
-        return numbers[self.wiring.n + EXTRA : 2 * self.wiring.n + EXTRA]
+        return numbers[self.role_map.n + EXTRA : 2 * self.role_map.n + EXTRA]
 
     def _versions_of(self, server_rank: int) -> list[Vector]:
         numbers = self._memory.numbers(self._local[server_rank])
-        shard = self.wiring.servers.index(server_rank)
-        size = self.wiring.spans[shard].size
+        shard = self.role_map.servers.index(server_rank)
+        size = self.role_map.spans[shard].size
         return [numbers[i * size : (i + 1) * size] for i in range(VERSIONS)]
 
     def _make_links(self) -> None:
-        wiring = self.wiring
+        role_map = self.role_map
         #: Rank of the peer → link.
         self._links: dict[int, LocalLink | RemoteLink] = {}
         #: Worker number → where its gradient span is found, at a server.
         self._payloads: list[Vector] = []
-        shard = wiring.shard_of(self.rank)
+        shard = role_map.shard_of(self.rank)
         if shard is None:
-            for server, span in zip(wiring.servers, wiring.spans, strict=True):
+            for server, span in zip(role_map.servers, role_map.spans, strict=True):
                 self._link(server, sends=[span.of(self.gradient)], landing=span.of(self.theta))
         else:
-            span = wiring.spans[shard]
-            for worker in wiring.workers:
+            span = role_map.spans[shard]
+            for worker in role_map.workers:
                 landing = None if worker in self._local else np.zeros(span.size, np.float32)
                 self._link(worker, sends=self.versions, landing=landing)
                 self._payloads.append(self._links[worker].payload)
@@ -165,7 +165,7 @@ class MpiPort:
         #: Remote links whose frame has come while the payload may not have.
         self._half: list[RemoteLink] = []
         # What comes by MPI rings no bell.
-        self._patience.must_poll = len(self._local) < self._comm.size
+        self._backoff.must_poll = len(self._local) < self._comm.size
 
     def _link(self, peer: int, *, sends: list[Vector], landing: Vector | None) -> None:
         local = self._local.get(peer)
@@ -175,7 +175,7 @@ class MpiPort:
             return
         peer_landing = None
         if landing is None:
-            span = self.wiring.spans[self.wiring.servers.index(self.rank)]
+            span = self.role_map.spans[self.role_map.servers.index(self.rank)]
             regions = [span.of(self._gradient_of(peer))]
             peer_landing = span.of(self._theta_of(peer))
         else:
@@ -183,7 +183,7 @@ class MpiPort:
         self._links[peer] = LocalLink(
             self._memory,
             local,
-            self._bell.waker(local),
+            self._wakeup.waker(local),
             regions=regions,
             landing=landing,
             sends=sends,
@@ -252,13 +252,13 @@ class MpiPort:
         if isinstance(link, RemoteLink):
             return None
         self._wait_until_read(to, link)
-        if self._crowded:
+        if self._oversubscribed:
             return link.put(message, region)
         return link.announce(message, region)
 
     def _wait_until_read(self, to: int, link: LocalLink | RemoteLink) -> None:
         if link.unread():
-            self._patience.wait(
+            self._backoff.wait(
                 lambda: not link.unread(), lambda: f"rank {to} to read the last message"
             )
 
@@ -269,21 +269,21 @@ class MpiPort:
     async def receive(self) -> Message:
         """Return the next message in order of arrival, its payload in place."""
         links = self._rotations[self._turn]
-        patience = self._patience
-        patience.begin()
+        backoff = self._backoff
+        backoff.begin()
         while True:
             for link in links:
                 message = link.poll()
                 if message is not None:
                     self._turn = (self._turn + 1) % len(links)
-                    patience.end()
+                    backoff.end()
                     return message
             if self._remote:
                 message = self._poll_remote()
                 if message is not None:
-                    patience.end()
+                    backoff.end()
                     return message
-            patience.pause(self.whom)
+            backoff.pause(self.waiting_for)
 
     def _poll_remote(self) -> Message | None:
         for index in MPI.Request.Testsome(self._frame_requests) or ():
@@ -297,9 +297,9 @@ class MpiPort:
                 return message
         return None
 
-    async def until(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
+    async def until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
         """Wait until ``done()``."""
-        self._patience.wait(done, whom)
+        self._backoff.wait(done, waiting_for)
 
     def choice(self, algorithm: str, n: int) -> tuple[str, str]:
         """Return the all-reduce that ``algorithm`` comes to for n elements, and why."""
@@ -338,9 +338,9 @@ class MpiPort:
         """Rank 0: take reports until ``complete``; others: until theirs have been taken."""
         if self.rank == 0:
             self._reports.take()
-            self._patience.wait(complete, lambda: "the workers' last reports")
+            self._backoff.wait(complete, lambda: "the workers' last reports")
         else:
-            self._patience.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
+            self._backoff.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
 
     def gather(self, mine: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
         """Bring a row of whole numbers from every rank to rank 0; collective.
@@ -377,11 +377,11 @@ class MpiPort:
             self._idle()
             return bool(request.Test())
 
-        self._patience.wait(is_complete, lambda: "the other ranks to finish")
+        self._backoff.wait(is_complete, lambda: "the other ranks to finish")
 
     def close(self) -> None:
         """Free what was made; collective."""
-        self._patience.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
+        self._backoff.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
         self.meet()  # at rank 0, which takes them meanwhile
         self._busy.close()
         for link in self._remote:
@@ -394,7 +394,7 @@ class MpiPort:
             self._executor.close()
         self.gradient = self.theta = np.zeros(0, np.float32)
         self.versions = []
-        self._bell.close()
+        self._wakeup.close()
         self._memory.close()
         for comm in (self._node, self._control, self._comm):
             comm.Free()

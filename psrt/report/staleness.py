@@ -142,7 +142,7 @@ class Waiting:
     #: In sums over all workers.
     for_reduce: float
     #: Seconds of ``for_workers`` by the worker whose push let the answer go.
-    whom: dict[int, float]
+    waiting_for: dict[int, float]
 
     @classmethod
     def of(cls, stats: Stats) -> Waiting:
@@ -164,5 +164,5 @@ class Waiting:
     def from_values(cls, values: Mapping[str, Any]) -> Waiting:
         """Return what JSON made of it."""
         found = {name: values[name] for name in cls.__slots__}
-        found["whom"] = {int(worker): float(s) for worker, s in values["whom"].items()}
+        found["waiting_for"] = {int(worker): float(s) for worker, s in values["waiting_for"].items()}
         return cls(**found)

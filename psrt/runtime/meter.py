@@ -78,15 +78,15 @@ class Meter:
 
     def _wait(self, waiting: WaitBreakdown) -> None:
         waited = self._waits
-        workers, server, messages, reduce, whom = waiting
+        workers, server, messages, reduce, waiting_for = waiting
         waited["workers"] += workers
         waited["server"] += server
         waited["messages"] += messages
         waited["reduce"] += reduce
         self._waited += workers + server + messages + reduce
-        if whom >= 0:
+        if waiting_for >= 0:
             waited_for = self.stats.waited_for
-            waited_for[whom] = waited_for.get(whom, 0.0) + workers
+            waited_for[waiting_for] = waited_for.get(waiting_for, 0.0) + workers
 
     def due(self, clock: int) -> bool:
         """Tell whether a logged step has been reached since the last report."""

@@ -46,8 +46,8 @@ class Server:
         self._policy = policy
         self._events = events
         self._receive = receive or port.receive
-        self._index = port.wiring.shard_of(port.rank) or 0
-        self._ranks = port.wiring.workers
+        self._index = port.role_map.shard_of(port.rank) or 0
+        self._ranks = port.role_map.workers
         self._leases = Leases(len(shard.buffers), port.in_flight)
         #: τ of each worker's last push when it came in, and when it was taken up.
         self._met = [0] * len(self._ranks)
@@ -57,7 +57,7 @@ class Server:
         self._slowest = 0
         #: Whether a version takes long enough to make to be read meanwhile.
         self._streams = shard.theta.size > BLOCK
-        port.whom = self._whom
+        port.waiting_for = self._waiting_for
 
     @property
     def stats(self) -> Stats:
@@ -141,7 +141,7 @@ class Server:
         """Let the time pass that working so many gradients in takes in virtual time."""
         port = self._port
         if gradients and port.apply_s is not None:
-            await port.pause(port.apply_s(4 * port.wiring.spans[self._index].size * gradients))
+            await port.pause(port.apply_s(4 * port.role_map.spans[self._index].size * gradients))
 
     async def _keep(self, push: Push) -> None:
         if self._port.apply_s is not None:
@@ -244,7 +244,7 @@ class Server:
             lambda: not any(map(in_flight, ranks)), lambda: "the last answers to be read"
         )
 
-    def _whom(self) -> str:
+    def _waiting_for(self) -> str:
         policy = self._policy
         busy = [
             f"{worker} (rank {self._ranks[worker]}, clock {clock})"

@@ -62,7 +62,7 @@ class Worker:
             delays: what slows this worker down; None costs nothing.
             rng: draws the delays.
         """
-        worker = port.wiring.worker_of(port.rank)
+        worker = port.role_map.worker_of(port.rank)
         assert worker is not None, "a worker's role runs at a worker's rank"
         self._port = port
         self._problem = problem
@@ -72,7 +72,7 @@ class Worker:
         #: Counts and reports.
         self.meter = meter
         self._worker = worker
-        self._workers = len(port.wiring.workers)
+        self._workers = len(port.role_map.workers)
         self._length = length
         self._delays = delays
         self._is_timed = delays is not None and delays.asks_for_computed
@@ -118,7 +118,7 @@ class Worker:
         port, stats = self._port, self.meter.stats
         stats.steps, stats.epochs, stats.seconds = self.clock, self.epoch, self.seconds
         stats.bytes_sent, stats.bytes_received = port.bytes_sent, port.bytes_received
-        if not port.wiring.servers:
+        if not port.role_map.servers:
             stats.updates, stats.fingerprint = self.strategy.updates, fingerprint(port.theta)
         return stats
 

@@ -1,6 +1,6 @@
 """Everything of virtual time: a seeded scheduler, ports, links with costs, calibration."""
 
-from psrt.simulation.costs import Costs
-from psrt.simulation.simulator import VirtualWorld
+from psrt.simulation.costs import SimulationCosts
+from psrt.simulation.simulator import Simulator
 
-__all__ = ["Costs", "VirtualWorld"]
+__all__ = ["SimulationCosts", "Simulator"]

@@ -17,10 +17,10 @@ from psrt.partition import Span
 from psrt.simulation.network import Channel
 from psrt.simulation.sums import RendezvousSum, ScheduleSum
 from psrt.transport.majority import outliers
-from psrt.transport.port import AS_ASKED, EXTRA, Reduction, Take, Vector, Wiring
+from psrt.transport.port import AS_ASKED, EXTRA, Reduction, RoleMap, Take, Vector
 
 if TYPE_CHECKING:
-    from psrt.simulation.simulator import VirtualWorld
+    from psrt.simulation.simulator import Simulator
 
 
 @coroutine
@@ -32,18 +32,18 @@ def suspend() -> Generator[None, None, None]:
 class CollectivePort:
     """What a port in virtual time has for collective operations; see ``Port``."""
 
-    def __init__(self, world: VirtualWorld, rank: int) -> None:
+    def __init__(self, world: Simulator, rank: int) -> None:
         """Set up without spans."""
         self.world = world
         self.rank = rank
-        self.wiring: Wiring = world.wiring
+        self.role_map: RoleMap = world.role_map
         #: A worker's number, −1 at a server.
-        self.worker = -1 if (worker := self.wiring.worker_of(rank)) is None else worker
+        self.worker = -1 if (worker := self.role_map.worker_of(rank)) is None else worker
         self.bytes_sent = 0
         self.bytes_received = 0
         #: (n + EXTRA,) at a worker; without numerics the extras alone; empty at a server.
         self.gradient: Vector = np.zeros(
-            0 if self.worker < 0 else EXTRA + (self.wiring.n if world.numerics else 0), np.float32
+            0 if self.worker < 0 else EXTRA + (self.role_map.n if world.numerics else 0), np.float32
         )
         #: Whether the role waits for something to arrive.
         self.waiting = False
@@ -108,7 +108,7 @@ class CollectivePort:
         there is no ``node+NAME``; ``mpi`` is the library's own secret, so it runs only where its
         time was measured.
         """
-        workers, timed = len(self.wiring.workers), self.world.costs.reduce is not None
+        workers, timed = len(self.role_map.workers), self.world.costs.reduce is not None
         if algorithm == AUTO:
             hosts = [workers] if timed else [1] * workers
             best = choose(hosts, 4 * n, 4, self.world.machine)
@@ -132,14 +132,14 @@ class CollectivePort:
         """Return a span of the gradient; without numerics there are the extras alone."""
         if self.world.numerics:
             return span.of(self.gradient)
-        return self.gradient[:] if span.start >= self.wiring.n else None
+        return self.gradient[:] if span.start >= self.role_map.n else None
 
     def share_theta(self, algorithm: str) -> None:
         """Do nothing: every worker has its own memory."""
 
     async def differing(self, number: int) -> list[int]:
         """Meet where all workers compare their numbers; see ``Port``."""
-        world, nbytes = self.world, 8 * (len(self.wiring.workers) - 1)
+        world, nbytes = self.world, 8 * (len(self.role_map.workers) - 1)
         found: list[list[int]] = []
 
         def on_result(wrong: list[int]) -> None:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from psrt.config.values import Number, read_numbers
 from psrt.errors import ConfigError
 from psrt.history import read_history
-from psrt.simulation import Costs
+from psrt.simulation import SimulationCosts
 from psrt.simulation.calibration import RecordedCosts, calibrate
 from psrt.simulation.distributions import LONGEST, read_compute
-from psrt.transport import Wiring
+from psrt.transport import RoleMap
 
 #: A millisecond, give or take a tenth: workers that are equal to the bit would march in step, as no
 #: real ones do.
@@ -28,7 +28,7 @@ DEFAULT_SERVER_APPLY = "2e9"
 
 #: Stands before the folder of a recorded run whose durations are replayed.
 LIKE = "like:"
-#: The fields of ``Costs`` that each of the three sets, and its text for: no time.
+#: The fields of ``SimulationCosts`` that each of the three sets, and its text for: no time.
 _PARTS = {
     "compute": ("compute",),
     "link": ("latency", "bandwidth", "receive", "reduce"),
@@ -79,11 +79,13 @@ class VirtualCosts:
                 found.append(("--like" if kind + colon == LIKE else f"--{name}", run))
         return found
 
-    def at(self, wiring: Wiring, *, say: Callable[[str], None] = lambda line: None) -> Costs:
+    def at(
+        self, role_map: RoleMap, *, say: Callable[[str], None] = lambda line: None
+    ) -> SimulationCosts:
         """Return the costs of a job of this wiring.
 
         Args:
-            wiring: who is who.
+            role_map: who is who.
             say: takes a line with the means of a recorded run.
 
         Raises:
@@ -91,18 +93,18 @@ class VirtualCosts:
         """
         texts = {name: getattr(self, name) for name in _PARTS}
         named = {name: text[len(LIKE) :] for name, text in texts.items() if text.startswith(LIKE)}
-        costs = replace(self, **{name: _FREE[name] for name in named})._given(wiring)
+        costs = replace(self, **{name: _FREE[name] for name in named})._given(role_map)
         for run in dict.fromkeys(named.values()):
             parts = [name for name, whose in named.items() if whose == run]
-            costs = _recorded(run, parts, costs, wiring, say)
+            costs = _recorded(run, parts, costs, role_map, say)
         return costs
 
-    def _given(self, wiring: Wiring) -> Costs:
+    def _given(self, role_map: RoleMap) -> SimulationCosts:
         draw = read_compute(self.compute)
         latency, bandwidth = read_link(self.link)
         rate = read_rate("server-apply", self.server_apply)
-        number = {rank: worker for worker, rank in enumerate(wiring.workers)}
-        return Costs(
+        number = {rank: worker for worker, rank in enumerate(role_map.workers)}
+        return SimulationCosts(
             compute=lambda rank, rng: draw(number[rank], rng),
             latency=lambda rng: latency,
             bandwidth=bandwidth,
@@ -111,8 +113,12 @@ class VirtualCosts:
 
 
 def _recorded(
-    run: str, parts: Sequence[str], costs: Costs, wiring: Wiring, say: Callable[[str], None]
-) -> Costs:
+    run: str,
+    parts: Sequence[str],
+    costs: SimulationCosts,
+    role_map: RoleMap,
+    say: Callable[[str], None],
+) -> SimulationCosts:
     """Return ``costs`` with some parts, keys of ``_PARTS``, as they were in a recorded run.
 
     Raises:
@@ -121,7 +127,7 @@ def _recorded(
     history = read_history(run)
     try:
         times = calibrate(history)
-        recorded = RecordedCosts(times, wiring)
+        recorded = RecordedCosts(times, role_map)
         if parts == ["compute"]:
             return replace(costs, compute=recorded.compute)
         there = recorded.costs()

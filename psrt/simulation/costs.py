@@ -43,7 +43,7 @@ Draw = Callable[[np.random.Generator], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class SimulationCosts:
     """How long things take, in virtual seconds. With the defaults every order of events can occur.
 
     Every draw must return a finite number, 0 or more; the simulator refuses anything else.
@@ -51,7 +51,7 @@ class Costs:
     Raises:
         ConfigError: if a number is impossible.
 
-    >>> Costs(bandwidth=0.0)
+    >>> SimulationCosts(bandwidth=0.0)
     Traceback (most recent call last):
     psrt.errors.ConfigError: a link's bandwidth must be more than 0 bytes/s, got 0.0
     """

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.simulation.costs import Costs
+from psrt.simulation.costs import SimulationCosts
 from psrt.simulation.event_queue import Action, EventQueue, refuse
 
 
@@ -29,7 +29,7 @@ class Network:
     """One link for each rank, which sends and receives one message after another."""
 
     def __init__(
-        self, queue: EventQueue, costs: Costs, rng: np.random.Generator, *, ranks: int
+        self, queue: EventQueue, costs: SimulationCosts, rng: np.random.Generator, *, ranks: int
     ) -> None:
         """Set up idle links.
 

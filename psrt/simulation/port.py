@@ -20,7 +20,7 @@ from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import NO_PAYLOAD, VERSIONS, Vector
 
 if TYPE_CHECKING:
-    from psrt.simulation.simulator import VirtualWorld
+    from psrt.simulation.simulator import Simulator
 
 T = TypeVar("T")
 
@@ -29,13 +29,13 @@ Mail = tuple[Channel, Message, int, int]
 
 
 class VirtualPort(CollectivePort):
-    """One rank's port in a ``VirtualWorld``."""
+    """One rank's port in a ``Simulator``."""
 
-    def __init__(self, world: VirtualWorld, rank: int) -> None:
+    def __init__(self, world: Simulator, rank: int) -> None:
         super().__init__(world, rank)
-        wiring, shard = self.wiring, self.wiring.shard_of(rank)
+        role_map, shard = self.role_map, self.role_map.shard_of(rank)
         #: Says whom this rank waits for; a role replaces it.
-        self.whom: Callable[[], str] = lambda: "a message"
+        self.waiting_for: Callable[[], str] = lambda: "a message"
         #: See ``Port``.
         self.apply_s: Callable[[int], float] | None = (
             None if world.costs.apply is None else self._apply_seconds
@@ -47,8 +47,8 @@ class VirtualPort(CollectivePort):
         #: Gradient steps whose pushes this worker has sent.
         self.pushed = 0
         #: The span of this server; empty at a worker.
-        self._span = Span(0, 0) if shard is None else wiring.spans[shard]
-        n, size = (wiring.n, self._span.size) if world.numerics else (0, 0)
+        self._span = Span(0, 0) if shard is None else role_map.spans[shard]
+        n, size = (role_map.n, self._span.size) if world.numerics else (0, 0)
         self.theta: Vector = np.zeros(n if shard is None else 0, np.float32)
         self.versions: list[Vector] = [
             np.zeros(size, np.float32) for _ in range(0 if shard is None else VERSIONS)
@@ -65,7 +65,7 @@ class VirtualPort(CollectivePort):
         """Return where the gradient span of ``worker`` is found."""
         if not self.world.numerics:
             return self.gradient
-        rank = self.wiring.workers[worker]
+        rank = self.role_map.workers[worker]
         if self.world.shared_memory:
             return self._span.of(self.world.ports[rank].gradient)
         if rank not in self._copies:
@@ -162,7 +162,7 @@ class VirtualPort(CollectivePort):
         if nbytes:  # else it is the notice of a death, which nobody sent
             world = self.world
             if type(message) is Params and world.numerics:
-                span = self.wiring.spans[message.shard]
+                span = self.role_map.spans[message.shard]
                 np.copyto(span.of(self.theta), world.ports[channel.source].versions[region])
             channel.unread -= 1
             if not channel.unread:
@@ -172,26 +172,26 @@ class VirtualPort(CollectivePort):
 
     def _bring_forward(self) -> None:
         """Put the message of the peer whose turn it is first, else that of the next one."""
-        inbox, wiring = self._inbox, self.wiring
+        inbox, role_map = self._inbox, self.role_map
         if len(inbox) > 1:
-            peers = wiring.workers if self.worker < 0 else wiring.servers
+            peers = role_map.workers if self.worker < 0 else role_map.servers
             order = [(peers.index(mail[0].source) - self._turn) % len(peers) for mail in inbox]
             first = order.index(min(order))
             mail = inbox[first]
             del inbox[first]
             inbox.appendleft(mail)
 
-    async def until(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
+    async def until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
         """Let time pass until ``done()``.
 
         That is asked again whenever a peer has read all that it was sent, and before a deadlock
         is reported.
         """
         if not done():
-            self.whom, before = whom, self.whom
+            self.waiting_for, before = waiting_for, self.waiting_for
             self.world.watch(self.rank, done)
             await suspend()
-            self.whom = before
+            self.waiting_for = before
 
     def report(self, report: Report) -> None:
         """Hand ``report`` to the world."""

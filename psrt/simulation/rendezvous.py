@@ -4,7 +4,7 @@ Sums without messages are of this kind, as on one host, where everybody leaves n
 others can see; so is comparing numbers. How long it takes from the last arrival on:
 
 =====================  ============================================================================
-with ``Costs.reduce``  what that draws, once a round, for all parts of a gradient that are summed
+with ``costs.reduce``  what that draws, once a round, for all parts of a gradient that are summed
                        apart; what is summed along with a gradient (the extras), and comparing
                        numbers, is included in it
 without                two barriers of a latency each, and the bytes that a rank moves at the speed
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from psrt.simulation.simulator import VirtualWorld
+    from psrt.simulation.simulator import Simulator
 
 #: Makes the result of what the workers brought, in their order.
 Fold = Callable[[Sequence[Any]], Any]
@@ -29,7 +29,7 @@ OnResult = Callable[[Any], None]
 class Rendezvous:
     """Where all workers meet, round after round; each attends every round, in order."""
 
-    def __init__(self, world: VirtualWorld, fold: Fold, seconds: Callable[[int], float]) -> None:
+    def __init__(self, world: Simulator, fold: Fold, seconds: Callable[[int], float]) -> None:
         """Set up.
 
         Args:
@@ -38,7 +38,7 @@ class Rendezvous:
             seconds: from then until the result of the i-th round is there.
         """
         self._world = world
-        self._workers = len(world.wiring.workers)
+        self._workers = len(world.role_map.workers)
         self._fold = fold
         self._seconds = seconds
         #: Rounds that are complete.
@@ -70,10 +70,10 @@ class Rendezvous:
 class RendezvousTable:
     """Every rendezvous of one world, by key."""
 
-    def __init__(self, world: VirtualWorld) -> None:
+    def __init__(self, world: Simulator) -> None:
         self._world = world
         self._known: dict[object, Rendezvous] = {}
-        #: What ``Costs.reduce`` drew, by round.
+        #: What ``costs.reduce`` drew, by round.
         self._drawn: list[float] = []
 
     def at(self, key: object, fold: Fold, nbytes: float, *, along: bool) -> Rendezvous:
@@ -95,7 +95,7 @@ class RendezvousTable:
         world = self._world
         costs, rng = world.costs, world.rng
         if costs.reduce is None:
-            if len(world.wiring.workers) == 1:
+            if len(world.role_map.workers) == 1:
                 return 0.0
             moved = nbytes * (costs.per_byte + 1.0 / costs.bandwidth)
             return costs.latency(rng) + costs.latency(rng) + moved

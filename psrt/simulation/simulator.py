@@ -15,26 +15,26 @@ import numpy as np
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.errors import ConfigError
 from psrt.messages import Leave, Report
-from psrt.simulation.costs import Costs
+from psrt.simulation.costs import SimulationCosts
 from psrt.simulation.network import Network
 from psrt.simulation.port import VirtualPort
 from psrt.simulation.rendezvous import RendezvousTable
 from psrt.simulation.scheduler import Scheduler
-from psrt.transport.port import NO_PAYLOAD, Wiring
+from psrt.transport.port import NO_PAYLOAD, RoleMap
 
 #: Ranks that a report of a deadlock names; thousands would bury the first.
 _NAMED = 8
 
 
-class VirtualWorld(Scheduler):
+class Simulator(Scheduler):
     """All ranks of a job, and the scheduler of their roles."""
 
     def __init__(
         self,
-        wiring: Wiring,
+        role_map: RoleMap,
         *,
         seed: int,
-        costs: Costs | None = None,
+        costs: SimulationCosts | None = None,
         shared_memory: bool = True,
         machine: MachineCosts = DEFAULT_COSTS,
         numerics: bool = True,
@@ -42,7 +42,7 @@ class VirtualWorld(Scheduler):
         """Make a port for every rank.
 
         Args:
-            wiring: who is who.
+            role_map: who is who.
             seed: decides every delay and every tie.
             costs: what things take.
             shared_memory: whether a server reads gradients where the workers have them; if not
@@ -52,14 +52,14 @@ class VirtualWorld(Scheduler):
                 are as long as they would be.
         """
         super().__init__(seed)
-        self.wiring = wiring
-        self.costs = costs or Costs()
+        self.role_map = role_map
+        self.costs = costs or SimulationCosts()
         self.rng = np.random.default_rng(seed)
         self.shared_memory = shared_memory
         self.machine = machine
         self.numerics = numerics
         #: By rank of a server, the seconds that it spent applying gradients.
-        self.busy = dict.fromkeys(wiring.servers, 0.0)
+        self.busy = dict.fromkeys(role_map.servers, 0.0)
         #: By rank, when its role crashed.
         self.crashed: dict[int, float] = {}
         #: Called with the rank of a role that has crashed.
@@ -69,8 +69,8 @@ class VirtualWorld(Scheduler):
         #: Where all workers meet: sums without messages.
         self.rendezvous = RendezvousTable(self)
         #: Carries messages.
-        self.network = Network(self, self.costs, self.rng, ranks=wiring.size)
-        self.ports = [VirtualPort(self, rank) for rank in range(wiring.size)]
+        self.network = Network(self, self.costs, self.rng, ranks=role_map.size)
+        self.ports = [VirtualPort(self, rank) for rank in range(role_map.size)]
 
     def wake(self, rank: int) -> None:
         """Resume a role that waits for something to arrive."""
@@ -82,13 +82,15 @@ class VirtualWorld(Scheduler):
     def deadlock(self, waiting: Sequence[int]) -> str:
         """Return who waits for what, and who has crashed."""
         parts = [f"{self._name(rank)} crashed at {at:g} s" for rank, at in self.crashed.items()]
-        parts += [f"rank {rank} waits for {self.ports[rank].whom()}" for rank in waiting[:_NAMED]]
+        parts += [
+            f"rank {rank} waits for {self.ports[rank].waiting_for()}" for rank in waiting[:_NAMED]
+        ]
         if len(waiting) > _NAMED:
             parts.append(f"{len(waiting) - _NAMED} other ranks wait, too")
         return f"deadlock at {self.time:.6f} s of virtual time: {'; '.join(parts)}"
 
     def _name(self, rank: int) -> str:
-        worker, shard = self.wiring.worker_of(rank), self.wiring.shard_of(rank)
+        worker, shard = self.role_map.worker_of(rank), self.role_map.shard_of(rank)
         return (
             f"server {shard} (rank {rank})" if worker is None else f"worker {worker} (rank {rank})"
         )
@@ -108,8 +110,8 @@ class VirtualWorld(Scheduler):
         Raises:
             ConfigError: if there is no such rank, or that is no time.
         """
-        if not 0 <= rank < self.wiring.size:
-            raise ConfigError(f"rank {rank} cannot crash, the last is {self.wiring.size - 1}")
+        if not 0 <= rank < self.role_map.size:
+            raise ConfigError(f"rank {rank} cannot crash, the last is {self.role_map.size - 1}")
         if not (self.time <= seconds < math.inf and 0.0 <= notice_s < math.inf):
             raise ConfigError(
                 f"rank {rank} cannot crash at {seconds} s and be missed after {notice_s} s, "
@@ -125,14 +127,14 @@ class VirtualWorld(Scheduler):
         self.on_crash(rank)
         for port in self.ports:
             port.forget(rank)
-        if self.wiring.worker_of(rank) is not None:
+        if self.role_map.worker_of(rank) is not None:
             self.after(notice_s, self._give_notice, rank)
 
     def _give_notice(self, rank: int) -> None:
         """Tell the servers of a worker's death."""
-        port, worker = self.ports[rank], self.wiring.worker_of(rank)
+        port, worker = self.ports[rank], self.role_map.worker_of(rank)
         assert worker is not None, "only workers are missed"
-        for server in self.wiring.servers:
+        for server in self.role_map.servers:
             leave, channel = Leave(worker, port.pushed), port.channel(server)
             deliver = self.ports[server].deliver
             self.network.follow(channel, deliver, (channel, leave, NO_PAYLOAD, 0))

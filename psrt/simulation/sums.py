@@ -1,6 +1,6 @@
 """Sums over all workers of a virtual world: by a schedule's messages, or at a rendezvous.
 
-A schedule sends messages through the network unless ``Costs.reduce`` says how long its sums take.
+A schedule sends messages through the network unless ``costs.reduce`` says how long its sums take.
 Then it is summed at a rendezvous, like ``node`` and ``mpi``; bits and bytes are those of a real run
 all the same.
 """
@@ -89,7 +89,7 @@ class ScheduleSum(Sum):
     ) -> None:
         """Set up; ``key`` marks the reduction, the same on all workers and no other's."""
         super().__init__(port, span, take)
-        size, numerics = len(port.wiring.workers), self._mine is not None
+        size, numerics = len(port.role_map.workers), self._mine is not None
         self._run = ScheduleRun(
             port, algorithm, span.size, rank=port.rank, size=size, key=key, numerics=numerics
         )
@@ -112,7 +112,7 @@ class RendezvousSum(Sum):
     ) -> None:
         """Set up; ``key`` marks the reduction, the same on all workers and no other's."""
         super().__init__(port, span, take)
-        ranks, whole = len(port.wiring.workers), take is None
+        ranks, whole = len(port.role_map.workers), take is None
         self._moves = _moved_bytes(algorithm, port.worker, ranks, span.size, whole=whole)
         fold = _nothing if self._mine is None else _fold(algorithm, whole=whole)
         moved = 4 * span.size * (ranks - 1) / ranks

@@ -1,7 +1,7 @@
 """How a rank waits: fast when traffic is dense, without burning a core when it is not.
 
 MPI's blocking calls spin, and a rank that spins takes its core from a worker that shares it. So
-every wait of psrt is a loop of fruitless polls around ``Patience.pause``: first spin, then yield
+every wait of psrt is a loop of fruitless polls around ``Backoff.pause``: first spin, then yield
 the core, then sleep until a peer rings; and at the deadline give up and say who was waited for.
 """
 
@@ -51,15 +51,15 @@ class Sleeper(Protocol):
         """Sleep so long at the most; tell whether something ended it before."""
 
 
-class Patience:
+class Backoff:
     """The state of one wait. One object serves all waits of a rank, one after another."""
 
     def __init__(
         self,
         *,
-        crowded: bool,
+        oversubscribed: bool,
         timeout_s: float,
-        bell: Sleeper | None = None,
+        wakeup: Sleeper | None = None,
         busy_s: float = BUSY_S,
         yields: int = YIELDS,
         while_idle: Callable[[], None] = lambda: None,
@@ -69,9 +69,9 @@ class Patience:
         """Set up.
 
         Args:
-            crowded: whether the host has more ranks than cores; then nobody spins.
+            oversubscribed: whether the host has more ranks than cores; then nobody spins.
             timeout_s: the deadline of a wait.
-            bell: ends a sleep when there is something to see; None: only time does.
+            wakeup: ends a sleep when there is something to see; None: only time does.
             busy_s: a yield that takes so long is not worth repeating: see ``BUSY_S``.
             yields: before the first sleep, with more ranks than cores.
             while_idle: called now and then during a long wait.
@@ -79,16 +79,16 @@ class Patience:
                 to be busy and not late; the deadline is ``timeout_s`` after that.
             knob: where the user sets the deadline, for the error.
         """
-        self._spins = 0 if crowded else SPINS
-        self._yields = yields if crowded else YIELDS_WITH_A_CORE
+        self._spins = 0 if oversubscribed else SPINS
+        self._yields = yields if oversubscribed else YIELDS_WITH_A_CORE
         self._timeout_s = timeout_s
         self._busy_s = busy_s
-        self._bell = bell
+        self._wakeup = wakeup
         self._while_idle = while_idle
         self._busy_until = busy_until
         self._knob = knob
         #: Whether some of what is waited for rings no bell.
-        self.must_poll = bell is None
+        self.must_poll = wakeup is None
         self._polls = 0
         self._since = 0.0
         self._flag_is_up = False
@@ -106,20 +106,20 @@ class Patience:
 
     def end(self) -> None:
         """End a wait that came to something."""
-        if self._flag_is_up and self._bell is not None:
-            self._bell.lower_flag()
+        if self._flag_is_up and self._wakeup is not None:
+            self._wakeup.lower_flag()
             self._flag_is_up = False
 
-    def pause(self, whom: Callable[[], str]) -> None:
+    def pause(self, waiting_for: Callable[[], str]) -> None:
         """Let some time pass after a fruitless poll.
 
         Args:
-            whom: says who is waited for, and for what; called at the deadline only.
+            waiting_for: says who is waited for, and for what; called at the deadline only.
 
         Raises:
             TransportError: at the deadline.
         """
-        now = self._poll(whom)
+        now = self._poll(waiting_for)
         if now is None:
             return
         if self._polls <= self._awake:
@@ -127,14 +127,14 @@ class Patience:
             if time.monotonic() - now > self._busy_s:
                 self._awake, self._hasty = 0, WAITS_WITHOUT_YIELDS
             return
-        if self._bell is not None and not self._flag_is_up:
-            self._bell.raise_flag()
+        if self._wakeup is not None and not self._flag_is_up:
+            self._wakeup.raise_flag()
             self._flag_is_up = True
             return  # for one more look, now that whoever comes will ring
         self._while_idle()
         self._sleep(now - self._since)
 
-    def wait(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
+    def wait(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
         """Wait until ``done()``.
 
         Raises:
@@ -142,20 +142,20 @@ class Patience:
         """
         self.begin()
         while not done():
-            self.pause(whom)
+            self.pause(waiting_for)
         self.end()
 
-    def spin(self, whom: Callable[[], str]) -> None:
+    def spin(self, waiting_for: Callable[[], str]) -> None:
         """Let as little time pass as can be, for what moves on only while it is polled.
 
         Raises:
             TransportError: at the deadline.
         """
-        if self._poll(whom) is not None:
+        if self._poll(waiting_for) is not None:
             self._while_idle()
             os.sched_yield()
 
-    def _poll(self, whom: Callable[[], str]) -> float | None:
+    def _poll(self, waiting_for: Callable[[], str]) -> float | None:
         """Count a fruitless poll; return the time when it is late enough not to spin any more."""
         self._polls += 1
         if self._polls <= self._spins:
@@ -169,7 +169,8 @@ class Patience:
                 return now
             self.end()
             raise TransportError(
-                f"no answer within {self._timeout_s:g} s ({self._knob}): waiting for {whom()}"
+                f"no answer within {self._timeout_s:g} s ({self._knob}): "
+                f"waiting for {waiting_for()}"
             )
         return now
 
@@ -180,9 +181,9 @@ class Patience:
             seconds = min(longest, max(SHORTEST_S, waited * SHARE))
         else:
             seconds = min(BELL_LONGEST_S, max(BELL_SHORTEST_S, waited * SHARE))
-        if self._bell is None:
+        if self._wakeup is None:
             time.sleep(seconds)
             return
-        if self._bell.sleep(seconds):
+        if self._wakeup.sleep(seconds):
             self._polls = 0  # something comes, and more may follow at once
         self.end()

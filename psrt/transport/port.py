@@ -39,7 +39,7 @@ AS_ASKED = "as asked"
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
+class RoleMap:
     """Which rank owns which span and which ranks compute gradients.
 
     Servers and workers are listed in the order of shard and worker number.
@@ -115,10 +115,10 @@ class Reduction(Protocol):
 class Port(Protocol):
     """One rank's end of the transport."""
 
-    #: This rank, in ``[0, wiring.size)``.
+    #: This rank, in ``[0, role_map.size)``.
     rank: int
     #: Who is who.
-    wiring: Wiring
+    role_map: RoleMap
     #: Worker: (n + EXTRA,) float32, gradient and extras; lies where peers can read it. A virtual
     #: port without numerics has the extras alone, and empty ``theta`` and ``versions``.
     gradient: Vector
@@ -127,7 +127,7 @@ class Port(Protocol):
     #: Server: ``VERSIONS`` × (span,) float32, the regions of ``Params``.
     versions: list[Vector]
     #: Says whom this rank waits for in ``receive``; set by the role, asked at the deadline.
-    whom: Callable[[], str]
+    waiting_for: Callable[[], str]
     #: Server: virtual seconds that working so many bytes of gradient in takes; None where time
     #: passes by itself, or where it takes none.
     apply_s: Callable[[int], float] | None
@@ -202,12 +202,12 @@ class Port(Protocol):
         """
         ...
 
-    async def until(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
+    async def until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
         """Wait until ``done()``, while messages and payloads move on.
 
         Args:
             done: asked again and again; has no side effect that matters.
-            whom: says who is waited for.
+            waiting_for: says who is waited for.
 
         Raises:
             TransportError: if that takes longer than the deadline.

@@ -12,7 +12,7 @@ from psrt.errors import ProtocolError
 from psrt.messages import Message, Report
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
-from psrt.transport.port import AS_ASKED, EXTRA, NO_PAYLOAD, Reduction, Take, Vector, Wiring
+from psrt.transport.port import AS_ASKED, EXTRA, NO_PAYLOAD, Reduction, RoleMap, Take, Vector
 
 T = TypeVar("T")
 
@@ -40,10 +40,10 @@ class SoloPort:
     def __init__(self, n: int) -> None:
         """Allocate (n,) parameters and (n + EXTRA,) gradient."""
         self.rank = 0
-        self.wiring = Wiring(n, workers=(0,))
+        self.role_map = RoleMap(n, workers=(0,))
         self.bytes_sent = 0
         self.bytes_received = 0
-        self.whom: Callable[[], str] = lambda: "nobody"
+        self.waiting_for: Callable[[], str] = lambda: "nobody"
         #: Takes the reports.
         self.on_report: Callable[[Report], None] = lambda _: None
         self.gradient: Vector = np.zeros(n + EXTRA, np.float32)
@@ -66,7 +66,7 @@ class SoloPort:
         """Sleep."""
         time.sleep(seconds)
 
-    async def until(self, done: Callable[[], bool], whom: Callable[[], str]) -> None:
+    async def until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
         """Refuse to wait: nothing can change."""
         if not done():
             _nobody()

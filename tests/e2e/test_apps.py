@@ -324,11 +324,11 @@ def test_study_of_workers(tmp_path):
         for workers in (1, 6)
         for seed in (0, 1)
     }
-    alone, together = ([r for r in rows if r["workers"] == count] for count in (1, 6))
+    alone, raise_on_all = ([r for r in rows if r["workers"] == count] for count in (1, 6))
     assert all(row["staleness_mean"] == 0 for row in alone)
     # An update takes one gradient in async, two in softsync.
     expected = {"async": 5, "softsync": 2.5}
-    for row in together:
+    for row in raise_on_all:
         assert row["staleness_mean"] == pytest.approx(expected[row["mode"]], rel=0.1)
     assert out.count("mean staleness") == 2
     for mode in ("async", "softsync"):

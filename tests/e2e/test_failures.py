@@ -86,7 +86,9 @@ def test_an_mpi_that_cannot_be_loaded_is_one_line(launch, ranks):
 
 
 def test_a_program_of_one_s_own_that_finds_no_mpi(launch):
-    done = launch.python("-c", "import psrt; psrt.Group()", MPI4PY_LIBMPI="/nowhere/libmpi.so")
+    done = launch.python(
+        "-c", "import psrt; psrt.Communicator()", MPI4PY_LIBMPI="/nowhere/libmpi.so"
+    )
     assert "ConfigError: no MPI library can be loaded" in done.stderr
 
 
@@ -94,10 +96,10 @@ def test_a_program_of_one_s_own_has_a_clean_stderr(launch):
     """Also where nobody has told Open MPI what it lacks: importing psrt does."""
     (launch.folder / "own.py").write_text(
         "import psrt\n"
-        "with psrt.Group() as group:\n"
-        "    buffer = group.empty(9)\n"
+        "with psrt.Communicator() as communicator:\n"
+        "    buffer = communicator.empty(9)\n"
         "    buffer += 1\n"
-        "    assert (group.allreduce(buffer) == group.size).all()\n"
+        "    assert (communicator.all_reduce(buffer) == communicator.size).all()\n"
     )
     done = launch.ranks(3, "own.py", OMPI_MCA_mca_base_param_files="none")
     assert (done.status, done.stdout, done.stderr) == (0, "", "")

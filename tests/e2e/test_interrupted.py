@@ -57,7 +57,7 @@ def test_it_ends_at_once_and_keeps_what_there_is(launch, command, number):
 
 
 def test_a_bench_ends_at_once(launch):
-    flags = "--mode async --workers 5000 --no-numerics --parameters 1000 --steps 100000"
+    flags = "--mode async --workers 5000 --timing-only --parameters 1000 --steps 100000"
     process = launch.start("-m", "psrt", "simulate", *flags.split())
     time.sleep(3)
     process.send_signal(signal.SIGINT)

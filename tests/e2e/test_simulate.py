@@ -17,7 +17,7 @@ def files_of(folder):
 def test_a_thousand_workers_without_numerics(launch):
     done = launch.psrt(
         "simulate", "--mode", "ssp", "--staleness", "3", "--workers", 1000, "--servers", 8,
-        "--no-numerics", "--parameters", 100_000, "--steps", 5, "--compute", "lognormal:0.01:0.5",
+        "--timing-only", "--parameters", 100_000, "--steps", 5, "--compute", "lognormal:0.01:0.5",
         "--link", "5e-5:1e9", "--inject", "7:slow:3", "--crash", "9:0.02",
         "--record", "--out", "big",
     )  # fmt: skip
@@ -65,7 +65,7 @@ def test_an_error_is_one_line(launch, flags, status, message):
 
 def test_a_reader_that_has_seen_enough_does_not_stop_the_run(launch):
     shell = (
-        f"{sys.executable} -m psrt simulate --workers 3 --no-numerics --parameters 9 "
+        f"{sys.executable} -m psrt simulate --workers 3 --timing-only --parameters 9 "
         "--steps 2000 --log-every 1 --out run | head -n 1; exit ${PIPESTATUS[0]}"
     )
     done = launch.command("bash", "-c", shell)

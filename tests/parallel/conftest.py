@@ -69,10 +69,10 @@ def shared_folder(comm):
 
     Not pytest's ``tmp_path``: its clean-up stumbles over what other ranks clean up.
     """
-    from psrt.mpi.agreement import send_text
+    from psrt.mpi.agreement import bcast_text
 
     name = tempfile.mkdtemp() if comm.rank == 0 else ""
-    path = Path(send_text(comm, name))
+    path = Path(bcast_text(comm, name))
     yield path
     if comm.rank == 0:
         shutil.rmtree(path)
@@ -101,21 +101,21 @@ def enough_on_few(comm):
 
 
 @pytest.fixture
-def open_group(comm):
-    """Return what makes a group; it is closed afterwards, by itself where it is broken."""
+def open_communicator(comm):
+    """Return what makes a communicator; it is closed afterwards, by itself where it is broken."""
     from psrt.errors import PsrtError
-    from psrt.mpi.group import Group
+    from psrt.mpi.communicator import Communicator
 
     groups = []
 
     def made(**options):
-        groups.append(Group(comm, **({"timeout_s": 20.0} | options)))
+        groups.append(Communicator(comm, **({"timeout_s": 20.0} | options)))
         return groups[-1]
 
     yield made
-    for group in groups:
+    for communicator in groups:
         with contextlib.suppress(PsrtError):
-            group.close()
+            communicator.close()
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from psrt.errors import ConfigError, DivergedError, PsrtError
-from psrt.mpi.agreement import send_text, together, wait_until_read
+from psrt.mpi.agreement import bcast_text, raise_on_all, wait_until_read
 
 pytestmark = pytest.mark.mpi
 
 
 def raise_at(comm, errors):
     """Raise the error of this rank, if it has one, together with all others."""
-    with together(comm):
+    with raise_on_all(comm):
         if comm.rank in errors:
             raise errors[comm.rank]
 
@@ -50,7 +50,7 @@ def test_an_error_of_several_lines_stays_whole(comm):
 @pytest.mark.parametrize("text", ["", "x", "Σ θ_i ÷ W", "line\n" * 10_000])
 def test_text_of_any_rank_reaches_all(comm, text):
     for root in range(comm.size):
-        assert send_text(comm, text if comm.rank == root else "other", root) == text
+        assert bcast_text(comm, text if comm.rank == root else "other", root) == text
 
 
 def test_last_words_are_waited_for(monkeypatch):

@@ -15,7 +15,7 @@ from psrt.bench.race import Candidate, race
 from psrt.bench.ranks import RankTrack, after_a_barrier, run_on
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.errors import ProtocolError
-from psrt.mpi.agreement import together
+from psrt.mpi.agreement import raise_on_all
 
 SMALL = {"tiny": (12, 8, 4)}
 
@@ -190,7 +190,7 @@ def test_those_who_work_have_their_order_and_those_who_sleep_hear_of_errors(comm
     assert place == ((order.index(comm.rank), 2) if comm.rank in order else None)
 
     def fail(part):
-        with together(part):
+        with raise_on_all(part):
             if part.rank:
                 raise ProtocolError(f"rank {part.rank} of {part.size}")
 

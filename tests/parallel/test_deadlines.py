@@ -8,7 +8,7 @@ from psrt.errors import TransportError
 from psrt.messages import Push, Report
 from psrt.mpi.port import MpiPort
 from psrt.partition import ShardPlan, Span
-from psrt.transport import Wiring, drive
+from psrt.transport import RoleMap, drive
 
 pytestmark = pytest.mark.mpi(min_size=2)
 TIMEOUT_S = 0.1
@@ -24,23 +24,23 @@ def open_port(comm):
 
     def made(servers=0, host=None, timeout_s=TIMEOUT_S):
         spans = ShardPlan.even(8, servers).spans if servers else ()
-        wiring = Wiring(8, tuple(range(servers, comm.size)), tuple(range(servers)), spans)
-        ports.append(MpiPort(comm, wiring, timeout_s=timeout_s, host=host))
+        role_map = RoleMap(8, tuple(range(servers, comm.size)), tuple(range(servers)), spans)
+        ports.append(MpiPort(comm, role_map, timeout_s=timeout_s, host=host))
         return ports[-1]
 
     yield made
     comm.Barrier()  # whoever gave up waits here for the rank that was late
     for port in ports:
-        port._patience._timeout_s = 20.0
+        port._backoff._timeout_s = 20.0
         if port._executor is not None:
-            port._executor._patience._timeout_s = 20.0
+            port._executor._backoff._timeout_s = 20.0
         port.close()
 
 
 def test_a_receive_names_what_the_role_waits_for(comm, open_port, host):
     port = open_port(servers=1, host=host)
     if comm.rank == 0:
-        port.whom = lambda: "worker 0 at clock 7"
+        port.waiting_for = lambda: "worker 0 at clock 7"
         start = time.monotonic()
         with pytest.raises(TransportError, match=r"no answer within 0.1 s.*worker 0 at clock 7"):
             drive(port.receive())

@@ -18,13 +18,13 @@ def test_lanes_join_the_hosts_as_far_as_the_smallest_goes():
 
 def test_a_rank_s_place_is_among_its_mates():
     layout = Layout(5, ((0, 3, 4), (1,), (2, 5)))
-    assert (layout.size, layout.host, layout.mates, layout.local) == (6, 2, (2, 5), 1)
+    assert (layout.size, layout.host, layout.local_ranks, layout.local) == (6, 2, (2, 5), 1)
 
 
 def test_all_ranks_find_the_same_hosts(comm, host):
     node, layout = split_hosts(comm, host)
     assert layout.rank == comm.rank
-    assert (node.size, node.rank) == (len(layout.mates), layout.local)
+    assert (node.size, node.rank) == (len(layout.local_ranks), layout.local)
     mine = np.array([layout.hosts[i][0] for i in range(len(layout.hosts)) for _ in range(1)])
     lowest = mine.copy()
     comm.Allreduce(MPI.IN_PLACE, lowest, MPI.MAX)

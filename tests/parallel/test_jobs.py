@@ -7,7 +7,7 @@ import psrt
 from psrt import TrainConfig
 from psrt.config import resolve
 from psrt.config.names import ALLREDUCE_NAMES
-from psrt.job.build import server_role, supervised_problem, wiring_for, worker_role
+from psrt.job.build import role_map_for, server_role, supervised_problem, worker_role
 from psrt.job.mpi import run_over_mpi
 from psrt.job.roles import assign_roles
 from psrt.mpi.port import MpiPort
@@ -200,12 +200,12 @@ def test_hosts_do_not_change_the_result(comm, host, flags):
     problem = supervised_problem(config, workers=comm.size)
     initial = problem.initial()
     servers, workers = assign_roles([0] * comm.size, config.servers or 0)
-    port = MpiPort(comm, wiring_for(initial.size, servers, workers), timeout_s=20, host=host)
+    port = MpiPort(comm, role_map_for(initial.size, servers, workers), timeout_s=20, host=host)
     reports = []
     port.on_report = reports.append
     whole = np.empty_like(initial)
     if comm.rank in servers:
-        span = port.wiring.spans[servers.index(comm.rank)]
+        span = port.role_map.spans[servers.index(comm.rank)]
         role = server_role(port, config, span.of(initial))
         drive(role.run())
         mine = role.shard.theta
@@ -215,7 +215,7 @@ def test_hosts_do_not_change_the_result(comm, host, flags):
         drive(role.run())
         mine = port.theta
     port.finish_reports(lambda: sum(report.last for report in reports) == len(workers))
-    owners = zip(servers, port.wiring.spans, strict=True) if servers else [(0, slice(None))]
+    owners = zip(servers, port.role_map.spans, strict=True) if servers else [(0, slice(None))]
     for rank, span in owners:
         if comm.rank in (0, rank):
             part = whole[span] if isinstance(span, slice) else span.of(whole)
@@ -235,8 +235,8 @@ def test_every_all_reduce_trains_alike_on_every_layout(comm, host, same_bits):
         cut = [{"overlap": False}, {"bucket_bytes": 1}, {"bucket_bytes": 4000}, {}][i % 4]
         config = resolve(config_of(base | {"allreduce": name} | cut), ranks=comm.size)
         problem = supervised_problem(config, workers=comm.size)
-        wiring = wiring_for(expected.size, (), tuple(range(comm.size)))
-        port = MpiPort(comm, wiring, timeout_s=20, host=host)
+        role_map = role_map_for(expected.size, (), tuple(range(comm.size)))
+        port = MpiPort(comm, role_map, timeout_s=20, host=host)
         port.theta[:] = problem.initial()
         drive(worker_role(port, config, problem).run())
         theta = port.theta.copy()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig, resolve
-from psrt.job.build import server_role, wiring_for, worker_role
+from psrt.job.build import role_map_for, server_role, worker_role
 from psrt.mpi.port import MpiPort
 from psrt.transport import drive
 
@@ -29,18 +29,18 @@ class Ones:
         return {}
 
 
-def traced_bytes_of_a_run(comm, config, wiring, host):
+def traced_bytes_of_a_run(comm, config, role_map, host):
     """Return what making a port and a role and running it held at most, and the port's arrays."""
     comm.Barrier()
     tracemalloc.start()
-    port = MpiPort(comm, wiring, host=host)
-    shard = wiring.shard_of(port.rank)
+    port = MpiPort(comm, role_map, host=host)
+    shard = role_map.shard_of(port.rank)
     if shard is None:
         role = worker_role(port, config, Ones())
         held = port.theta.nbytes + port.gradient.nbytes
     else:
         start = np.zeros(1, np.float32)
-        span = wiring.spans[shard]
+        span = role_map.spans[shard]
         role = server_role(port, config, np.broadcast_to(start, span.size))
         held = sum(version.nbytes for version in port.versions)
     drive(role.run())
@@ -55,10 +55,10 @@ def traced_bytes_of_a_run(comm, config, wiring, host):
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_nobody_holds_more_than_is_promised(comm, mode, apart):
     config = resolve(TrainConfig(mode=mode, epochs=1), ranks=comm.size)
-    wiring = wiring_for(N, (0,), tuple(range(1, comm.size)))
+    role_map = role_map_for(N, (0,), tuple(range(1, comm.size)))
     host = comm.rank if apart else None
-    peak, held = traced_bytes_of_a_run(comm, config, wiring, host)
-    workers = len(wiring.workers)
+    peak, held = traced_bytes_of_a_run(comm, config, role_map, host)
+    workers = len(role_map.workers)
     if comm.rank == 0:
         assert held == 3 * 4 * N
         assert peak < SMALL + 4 * N * workers * apart + 2**20

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig, resolve
-from psrt.job.build import wiring_for, worker_role
+from psrt.job.build import role_map_for, worker_role
 from psrt.model import MLP
 from psrt.mpi.port import MpiPort
 from psrt.transport import SoloPort, drive
@@ -81,15 +81,15 @@ def test_buckets_that_overlap_lead_where_one_worker_gets_alone(
         pytest.skip("the mean of equal numbers is exact for powers of two")
     problem = SameForAll(np.random.default_rng(comm.rank))
     alone = trained(SoloPort(problem.model.n), problem, 1, mode="serial", optimizer=optimizer)
-    wiring = wiring_for(problem.model.n, (), tuple(range(comm.size)))
-    port = MpiPort(comm, wiring, timeout_s=20, host=host)
+    role_map = role_map_for(problem.model.n, (), tuple(range(comm.size)))
+    port = MpiPort(comm, role_map, timeout_s=20, host=host)
     knobs = {"mode": "allreduce", "allreduce": algorithm, "optimizer": optimizer, "check_every": 5}
     for bucket_bytes in (1, 50_000):
-        together = trained(port, problem, comm.size, bucket_bytes=bucket_bytes, **knobs)
+        raise_on_all = trained(port, problem, comm.size, bucket_bytes=bucket_bytes, **knobs)
         comm.Barrier()  # ranks may share θ, which the next job begins anew
-        np.testing.assert_array_equal(together, alone)
-    together = trained(port, problem, comm.size, overlap=False, **knobs)
-    np.testing.assert_array_equal(together, alone)
+        np.testing.assert_array_equal(raise_on_all, alone)
+    raise_on_all = trained(port, problem, comm.size, overlap=False, **knobs)
+    np.testing.assert_array_equal(raise_on_all, alone)
     port.close()
 
 
@@ -98,13 +98,13 @@ def test_the_ranks_of_a_host_share_one_theta_where_its_update_is_sharded(
     comm, host, algorithm, monkeypatch
 ):
     monkeypatch.setattr("psrt.mpi.collectives.reductions.ONE_THETA_BYTES", 0)
-    port = MpiPort(comm, wiring_for(5, (), tuple(range(comm.size))), timeout_s=20, host=host)
+    port = MpiPort(comm, role_map_for(5, (), tuple(range(comm.size))), timeout_s=20, host=host)
     chosen, _ = port.choice(algorithm, 5)
     port.theta[:] = -1.0
     port.share_theta(chosen)
     comm.Barrier()
-    mates = comm.allgather(comm.rank if host is None else host)
-    first = 0 if host is None else mates.index(host)
+    local_ranks = comm.allgather(comm.rank if host is None else host)
+    first = 0 if host is None else local_ranks.index(host)
     if comm.rank == first:
         port.theta[:] = first
     comm.Barrier()

@@ -6,7 +6,7 @@ import pytest
 from psrt.messages import Leave, Params, Push, Report
 from psrt.mpi.port import MpiPort
 from psrt.partition import ShardPlan
-from psrt.transport import NO_PAYLOAD, Wiring, drive
+from psrt.transport import NO_PAYLOAD, RoleMap, drive
 from psrt.transport.frames import FRAME_BYTES
 
 N = 11
@@ -16,7 +16,7 @@ GRADIENT = 0
 def wiring_of(size, servers, n=N):
     """Return the wiring with the first ranks as servers."""
     spans = ShardPlan.even(n, servers).spans if servers else ()
-    return Wiring(n, tuple(range(servers, size)), tuple(range(servers)), spans)
+    return RoleMap(n, tuple(range(servers, size)), tuple(range(servers)), spans)
 
 
 @pytest.fixture
@@ -42,34 +42,34 @@ def parameters_of(shard, turn, size):
 
 
 async def play_worker(port, turns):
-    worker = port.wiring.worker_of(port.rank)
-    n = port.wiring.n
+    worker = port.role_map.worker_of(port.rank)
+    n = port.role_map.n
     for turn in range(turns):
         port.gradient[:n] = gradient_of(worker, turn, n)
         port.theta[:] = np.nan
-        for rank in port.wiring.servers:
+        for rank in port.role_map.servers:
             port.send(rank, Push(worker, turn, turn, 3, 0.25 * turn, 1.5), GRADIENT)
-        for _ in port.wiring.servers:
+        for _ in port.role_map.servers:
             reply = await port.receive()
             assert reply == Params(reply.shard, turn + 1, turn + 1, worker)
-        for shard, span in enumerate(port.wiring.spans):
+        for shard, span in enumerate(port.role_map.spans):
             expected = parameters_of(shard, turn, span.size)
             np.testing.assert_array_equal(span.of(port.theta), expected)
-    for rank in port.wiring.servers:
+    for rank in port.role_map.servers:
         port.send(rank, Leave(worker, turns))
 
 
 async def play_server(port, turns):
     """Answer each round when all of it is here; return the clocks that came, by worker."""
-    shard = port.wiring.shard_of(port.rank)
-    span = port.wiring.spans[shard]
-    ranks = port.wiring.workers
+    shard = port.role_map.shard_of(port.rank)
+    span = port.role_map.spans[shard]
+    ranks = port.role_map.workers
     for turn in range(turns):
         pushes = [await port.receive() for _ in ranks]
         expected = [Push(w, turn, turn, 3, 0.25 * turn, 1.5) for w in range(len(ranks))]
         assert sorted(pushes) == expected
         for worker in range(len(ranks)):
-            given = span.of(gradient_of(worker, turn, port.wiring.n))
+            given = span.of(gradient_of(worker, turn, port.role_map.n))
             np.testing.assert_array_equal(port.payload(worker), given)
         region = turn % len(port.versions)
         await port.until(lambda: not any(map(port.in_flight, ranks)), lambda: "the workers")
@@ -81,7 +81,7 @@ async def play_server(port, turns):
 
 
 def play(port, turns):
-    role = play_server if port.wiring.shard_of(port.rank) is not None else play_worker
+    role = play_server if port.role_map.shard_of(port.rank) is not None else play_worker
     drive(role(port, turns))
 
 
@@ -114,7 +114,7 @@ def test_a_message_without_payload_leaves_the_last_one_in_place(comm, open_port)
     port = open_port(1)
 
     async def worker():
-        mine = port.wiring.worker_of(port.rank)
+        mine = port.role_map.worker_of(port.rank)
         port.gradient[:N] = 7 + mine
         port.send(0, Push(mine, 0, 0, 1, 0.0, 0.0), GRADIENT)
         assert await port.receive() == Params(0, 0, 1, 0)
@@ -124,7 +124,7 @@ def test_a_message_without_payload_leaves_the_last_one_in_place(comm, open_port)
 
     async def server():
         port.versions[0][:] = 1
-        for _ in range(2 * len(port.wiring.workers)):
+        for _ in range(2 * len(port.role_map.workers)):
             push = await port.receive()
             np.testing.assert_array_equal(port.payload(push.worker), 7 + push.worker)
             port.send(push.worker + 1, Params(0, 0, push.clock + 1, 0), NO_PAYLOAD)
@@ -145,7 +145,7 @@ def test_a_payload_is_in_flight_until_it_has_been_read(comm):
 
     async def server():
         port.meet()
-        for _ in port.wiring.workers:
+        for _ in port.role_map.workers:
             await port.receive()
 
     drive(server() if comm.rank == 0 else worker())
@@ -165,11 +165,11 @@ def test_no_worker_is_starved(comm, open_port):
             await port.receive()
 
     async def server():
-        count = dict.fromkeys(range(len(port.wiring.workers)), 0)
+        count = dict.fromkeys(range(len(port.role_map.workers)), 0)
         for _ in range(turns * len(count)):
             push = await port.receive()
             count[push.worker] += 1
-            port.send(port.wiring.workers[push.worker], Params(0, 0, count[push.worker], 0))
+            port.send(port.role_map.workers[push.worker], Params(0, 0, count[push.worker], 0))
         assert set(count.values()) == {turns}
 
     drive(server() if comm.rank == 0 else worker())

@@ -12,7 +12,7 @@ from psrt.mpi.collectives.slots import SLOTS
 from psrt.mpi.port import MpiPort
 from psrt.optim import BLOCK
 from psrt.partition import Span
-from psrt.transport import EXTRA, Wiring, drive
+from psrt.transport import EXTRA, RoleMap, drive
 
 pytestmark = pytest.mark.mpi
 NODES = ["node", *(f"node+{name}" for name in ALGORITHMS)]
@@ -25,8 +25,8 @@ def open_port(comm, host):
     ports = []
 
     def made(n, **options):
-        wiring = Wiring(n, tuple(range(comm.size)))
-        ports.append(MpiPort(comm, wiring, **({"timeout_s": 20, "host": host} | options)))
+        role_map = RoleMap(n, tuple(range(comm.size)))
+        ports.append(MpiPort(comm, role_map, **({"timeout_s": 20, "host": host} | options)))
         return ports[-1]
 
     yield made
@@ -251,7 +251,7 @@ def test_a_worker_that_does_not_come_is_named(comm, enough_on_few, host, name):
     """The port is given up then: its memory stays until the job ends."""
     if name != "node":
         enough_on_few()
-    port = MpiPort(comm, Wiring(50, tuple(range(comm.size))), timeout_s=0.2, host=host)
+    port = MpiPort(comm, RoleMap(50, tuple(range(comm.size))), timeout_s=0.2, host=host)
     reduction = port.reduction(Span(0, 50), usual(port, name), None)
     comm.Barrier()
     if comm.rank != comm.size - 1:

@@ -6,8 +6,8 @@ import pytest
 from psrt.collective import ALGORITHMS
 from psrt.mpi.port import MpiPort
 from psrt.partition import Span
-from psrt.simulation import Costs, VirtualWorld
-from psrt.transport import EXTRA, Wiring, drive
+from psrt.simulation import SimulationCosts, Simulator
+from psrt.transport import EXTRA, RoleMap, drive
 
 pytestmark = pytest.mark.mpi
 
@@ -37,14 +37,14 @@ async def sums(port, name, n):
 @pytest.mark.parametrize("n", [1, 50, 70_001])
 @pytest.mark.parametrize("name", ["node", *ALGORITHMS])
 def test_virtual_sums_are_the_real_ones(comm, name, n):
-    wiring = Wiring(n, tuple(range(comm.size)))
-    port = MpiPort(comm, wiring, timeout_s=20)
+    role_map = RoleMap(n, tuple(range(comm.size)))
+    port = MpiPort(comm, role_map, timeout_s=20)
     try:
         real = drive(sums(port, name, n))
     finally:
         port.close()
     for reduce in (None, lambda rng: 1e-3):
-        world = VirtualWorld(wiring, seed=0, costs=Costs(reduce=reduce))
+        world = Simulator(role_map, seed=0, costs=SimulationCosts(reduce=reduce))
         roles = {rank: sums(world.ports[rank], name, n) for rank in range(comm.size)}
         found = world.run(roles)[comm.rank]
         assert found[:2] == real[:2]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from psrt.collective import SCHEDULES
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.explain.explanation import Explanation, explain
 from psrt.explain.values import Example
 
-COSTS = Costs(alpha=1e-3, beta=1e-6, gamma=1e-7)
+COSTS = LinkCosts(alpha=1e-3, beta=1e-6, gamma=1e-7)
 #: The vectors of the worked example, whose sums are known number by number.
 EXAMPLE = Example(
     ("A", "B", "C", "D"), ((17, 11, 1, 9), (5, 13, 23, 14), (3, 6, 10, 8), (12, 7, 2, 12))

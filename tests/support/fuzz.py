@@ -13,7 +13,7 @@ import numpy as np
 from psrt.collective import ALGORITHMS
 from psrt.config import STALENESS_RATE_NAMES, TrainConfig
 from psrt.job.scenario import Scenario
-from psrt.simulation import Costs
+from psrt.simulation import SimulationCosts
 from psrt.simulation.cost_flags import VirtualCosts
 
 RATES = tuple(name for name in STALENESS_RATE_NAMES if name != "constant")
@@ -130,7 +130,7 @@ class Draw:
     def costs(self) -> VirtualCosts:
         return VirtualCosts(self.one(COMPUTE), self.one(LINKS), self.one(("2e9", "1e5", "inf")))
 
-    def wild_costs(self) -> Costs:
+    def wild_costs(self) -> SimulationCosts:
         """Return costs by chance: of two messages sent at once to two ranks, any may be first."""
         uneven, busy = self.rng.pareto(1.5, 20), self.one((0.0, 1e-3))
         latencies: list[Callable[[np.random.Generator], float]] = [
@@ -138,7 +138,7 @@ class Draw:
             lambda rng: rng.exponential(1e-2),
             lambda rng: 1e-4 * rng.pareto(0.9),
         ]
-        return Costs(
+        return SimulationCosts(
             compute=lambda rank, rng: rng.exponential(1e-3 * (1 + uneven[rank])),
             latency=self.one(latencies),
             bandwidth=self.one((math.inf, 1e5)),

@@ -97,9 +97,9 @@ def recorded(
         log.add(Kind.FINAL, run.seconds, -1, -1, server.shard.version, shard)
     if not run.servers:
         log.add(Kind.FINAL, run.seconds, 0, -1, run.workers[0].strategy.updates)
-    wiring = run.world.wiring
+    role_map = run.world.role_map
     header = history_header(
-        resolve(config, ranks=wiring.size), wiring, initial=np.zeros(wiring.n, np.float32),
+        resolve(config, ranks=role_map.size), role_map, initial=np.zeros(role_map.n, np.float32),
         problem=None, files=(), simulated=True,
     )  # fmt: skip
     return Recorded(assemble(header, [log.kept()]), run)

@@ -22,7 +22,7 @@ import numpy as np
 
 from psrt.collective import ALGORITHMS, Step
 from psrt.partition import Span
-from psrt.transport import EXTRA, Wiring
+from psrt.transport import EXTRA, RoleMap
 
 #: Sender, receiver, and which of the sums.
 Channel = tuple[int, int, int]
@@ -129,10 +129,10 @@ class ModelPort:
 
     def __init__(self, n: int, rank: int, size: int, answers: Answers) -> None:
         self.rank, self.size = rank, size
-        self.wiring = Wiring(n, workers=tuple(range(size)))
+        self.role_map = RoleMap(n, workers=tuple(range(size)))
         self.gradient = np.zeros(n + EXTRA, np.float32)
         self.theta = np.zeros(n, np.float32)
-        self.whom = lambda: ""
+        self.waiting_for = lambda: ""
         self.sums: list[Summing] = []
         #: What each look and wait came to, in order: a span, or None where it was not there.
         self.answers = answers

@@ -11,7 +11,7 @@ import numpy as np
 from psrt.config import TrainConfig
 from psrt.job.virtual import SimulatedRun, simulate
 from psrt.messages import Message
-from psrt.simulation import Costs, VirtualWorld
+from psrt.simulation import SimulationCosts, Simulator
 
 
 class Read(NamedTuple):
@@ -79,7 +79,7 @@ class Ledger:
         return {}
 
 
-class RecordingWorld(VirtualWorld):
+class RecordingWorld(Simulator):
     """Writes down every message that is sent."""
 
     def __init__(self, *arguments: Any, log: list[Any], **options: Any):
@@ -104,13 +104,13 @@ class Recording(NamedTuple):
 
 #: What computing and sending may take, from all alike to very uneven.
 COSTS = {
-    "exponential": Costs(),
-    "all alike": Costs(compute=lambda *_: 1e-3, latency=lambda _: 1e-4),
-    "slow links": Costs(latency=lambda rng: rng.exponential(1e-2), per_byte=1e-6),
-    "now and then stuck": Costs(
+    "exponential": SimulationCosts(),
+    "all alike": SimulationCosts(compute=lambda *_: 1e-3, latency=lambda _: 1e-4),
+    "slow links": SimulationCosts(latency=lambda rng: rng.exponential(1e-2), per_byte=1e-6),
+    "now and then stuck": SimulationCosts(
         compute=lambda _, rng: 1e-3 * rng.pareto(1.1), latency=lambda rng: 1e-4 * rng.pareto(0.9)
     ),
-    "the last rank is slow": Costs(
+    "the last rank is slow": SimulationCosts(
         compute=lambda rank, rng: rng.exponential(2e-2 if rank == 4 else 1e-3)
     ),
 }

@@ -20,12 +20,12 @@ same. Where an exception decides, ``why`` says so.
 **Between hosts.** A host has one wire, whoever of its ranks uses it; ``between.beta`` is that of
 one pair of ranks that have it to themselves.
 
-- ``node+NAME``: every host offers as many lanes as the smallest host has ranks, and lane i runs
-  NAME over all hosts with the i-th slice of the vector. So each lane sends 1/lanes of the bytes
-  over 1/lanes of the wire, and combines 1/lanes of them on a core that it may have to share.
-- A schedule over all ranks: where it is ``crowded`` all ranks of a host talk to other hosts at once
-  and share the wire. Each message is priced as one between hosts, so these are predicted to be
-  somewhat slower than they are.
+- ``node+NAME``: every host offers as many rails as the smallest host has ranks, and rail i runs
+  NAME over all hosts with the i-th slice of the vector. So each rail sends 1/rails of the bytes
+  over 1/rails of the wire, and combines 1/rails of them on a core that it may have to share.
+- A schedule over all ranks: where its row says ``shares_link``, all ranks of a host talk to other
+  hosts at once and share the wire. Each message is priced as one between hosts, so these are
+  predicted to be somewhat slower than they are.
 
 **Inside a host** every step of a rank is the work of a core, so ranks beyond the cores take turns:
 messages, copies and combining take as many times as long as there are ranks to a core. Between
@@ -39,7 +39,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from psrt.collective.analysis.machine import MachineCosts
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.collective.registry import ALGORITHMS, LIBRARY, NODE, PLUS
 from psrt.collective.schedule import Algorithm
 from psrt.errors import ConfigError
@@ -142,10 +142,10 @@ def predict(
     row = _row(algorithm)
     if alone:
         wire = costs.inside
-        shared = Costs(turns * wire.alpha, turns * wire.beta, turns * wire.gamma)
+        shared = LinkCosts(turns * wire.alpha, turns * wire.beta, turns * wire.gamma)
     else:
-        wire, share = costs.between, most if row.crowded else 1
-        shared = Costs(wire.alpha, share * wire.beta, turns * wire.gamma)
+        wire, share = costs.between, most if row.shares_link else 1
+        shared = LinkCosts(wire.alpha, share * wire.beta, turns * wire.gamma)
     return row.seconds(sum(hosts), nbytes, shared, itemsize=itemsize)
 
 
@@ -153,9 +153,9 @@ def _through_nodes(
     name: str, hosts: Sequence[int], nbytes: int, itemsize: int, costs: MachineCosts
 ) -> float:
     """Return the seconds of a fold inside all hosts and of ``name`` between them."""
-    wire, lanes = costs.between, min(hosts)
-    lane = Costs(wire.alpha, lanes * wire.beta, costs.queue(lanes) * wire.gamma)
-    across = _row(name).seconds(len(hosts), nbytes / lanes, lane, itemsize=itemsize)
+    wire, rails = costs.between, min(hosts)
+    rail = LinkCosts(wire.alpha, rails * wire.beta, costs.queue(rails) * wire.gamma)
+    across = _row(name).seconds(len(hosts), nbytes / rails, rail, itemsize=itemsize)
     return costs.node.seconds(max(hosts), nbytes, costs.cores) + across
 
 

@@ -47,7 +47,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psrt.collective.analysis.rendezvous import RankState, run
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.collective.step import NOTHING, Step
 from psrt.partition import Span
 
@@ -99,10 +99,10 @@ class Bounds:
         return max(self.latency, self.bandwidth, self.combining)
 
 
-def lower_bounds(size: int, nbytes: float, costs: Costs) -> Bounds:
+def lower_bounds(size: int, nbytes: float, costs: LinkCosts) -> Bounds:
     """Return the bounds for ``size`` ≥ 1 ranks and a vector of ``nbytes``.
 
-    >>> lower_bounds(4, 1000, Costs(alpha=1.0, beta=0.01, gamma=0.002))
+    >>> lower_bounds(4, 1000, LinkCosts(alpha=1.0, beta=0.01, gamma=0.002))
     Bounds(latency=2.0, bandwidth=15.0, combining=1.5)
     """
     rounds = (size - 1).bit_length() if nbytes else 0
@@ -111,7 +111,7 @@ def lower_bounds(size: int, nbytes: float, costs: Costs) -> Bounds:
 
 
 def price(
-    schedules: Sequence[Iterable[Step]], itemsize: int, costs: Costs, *, overlap: bool = False
+    schedules: Sequence[Iterable[Step]], itemsize: int, costs: LinkCosts, *, overlap: bool = False
 ) -> Price:
     """Run the schedules of all ranks on clocks.
 
@@ -127,7 +127,7 @@ def price(
 
     >>> from psrt.collective.schedules.ring import ring_steps
     >>> ring = [ring_steps(rank, 4, 1000) for rank in range(4)]
-    >>> found = price(ring, 4, Costs(alpha=1.0, beta=0.001, gamma=0.0))
+    >>> found = price(ring, 4, LinkCosts(alpha=1.0, beta=0.001, gamma=0.0))
     >>> found.rounds, found.sent_max, found.seconds
     (6, 6000, 12.0)
     """
@@ -147,7 +147,7 @@ def price(
 class _Clocks:
     """A clock per rank: when each step begins and ends. A ``Memory`` of times."""
 
-    def __init__(self, size: int, itemsize: int, costs: Costs, overlap: bool) -> None:
+    def __init__(self, size: int, itemsize: int, costs: LinkCosts, overlap: bool) -> None:
         self._alpha = costs.alpha
         self._beta, self._gamma = costs.beta * itemsize, costs.gamma * itemsize
         self._overlap = overlap

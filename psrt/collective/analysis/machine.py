@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import Any
 
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
 
 #: More seconds than anything here takes; a file that says so is broken.
@@ -66,9 +66,9 @@ class MachineCosts:
     """Everything that `choose` knows of a machine."""
 
     #: Of messages between ranks of one host.
-    inside: Costs
+    inside: LinkCosts
     #: Of messages between hosts, one pair at a time.
-    between: Costs
+    between: LinkCosts
     #: Of shared memory.
     node: NodeCosts
     #: Cores of a host; ranks beyond them take turns.
@@ -88,7 +88,11 @@ class MachineCosts:
         Below the smallest size it is that of the smallest, above the largest it is proportional.
 
         >>> costs = MachineCosts(
-        ...     Costs(0, 0, 0), Costs(0, 0, 0), NodeCosts(0, 0), 2, ((2, 100, 1.0), (2, 10000, 4.0))
+        ...     LinkCosts(0, 0, 0),
+        ...     LinkCosts(0, 0, 0),
+        ...     NodeCosts(0, 0),
+        ...     2,
+        ...     ((2, 100, 1.0), (2, 10000, 4.0)),
         ... )
         >>> costs.library_seconds(2, 1000), costs.library_seconds(3, 1000)
         (2.0, None)
@@ -122,8 +126,8 @@ class MachineCosts:
             raise ConfigError(f"costs of a machine: not JSON: {error}") from error
         parts = _parts(found, "costs of a machine", cls)
         return cls(
-            inside=Costs(**_seconds(parts["inside"], "inside", Costs)),
-            between=Costs(**_seconds(parts["between"], "between", Costs)),
+            inside=LinkCosts(**_seconds(parts["inside"], "inside", LinkCosts)),
+            between=LinkCosts(**_seconds(parts["between"], "between", LinkCosts)),
             node=NodeCosts(**_seconds(parts["node"], "node", NodeCosts)),
             cores=_count(parts["cores"], "cores"),
             library=_library(parts["library"]),
@@ -186,8 +190,8 @@ def _library(found: Any) -> tuple[Measured, ...]:
 #: Where nothing was measured: a machine of 2 cores with the messages of an MPI library over
 #: shared memory, and 10 Gbit/s Ethernet (1.2 GB/s net of its headers) between hosts.
 DEFAULT_COSTS = MachineCosts(
-    inside=Costs(alpha=3e-6, beta=2.5e-10, gamma=1e-10),
-    between=Costs(alpha=25e-6, beta=1 / 1.2e9, gamma=1e-10),
+    inside=LinkCosts(alpha=3e-6, beta=2.5e-10, gamma=1e-10),
+    between=LinkCosts(alpha=25e-6, beta=1 / 1.2e9, gamma=1e-10),
     node=NodeCosts(sync_s=1e-6, byte_s=1.5e-10),
     cores=2,
 )

@@ -72,7 +72,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from psrt.collective.costs import Costs, lg_floor
+from psrt.collective.costs import LinkCosts, lg_floor
 from psrt.collective.schedules.halving import Halving
 from psrt.collective.step import Step
 from psrt.partition import Span
@@ -135,7 +135,7 @@ def _owners(mine: Halving, larger: range, n: int, finest: int) -> list[tuple[int
     return [(larger[i], Span(cuts[i], cuts[i + 1])) for i in numbers]
 
 
-def binary_blocks_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+def binary_blocks_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
     """Return the cost in closed form, T at the top of this file."""
     widths = [1 << bit for bit in range(p.bit_length()) if p & 1 << bit]  # the smallest first
     latest = [_halving(widths[0], nbytes, costs)]
@@ -148,7 +148,7 @@ def binary_blocks_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) ->
     return max(end + _doubling(u, nbytes, costs) for u, end in zip(widths, served, strict=True))
 
 
-def _descended(widths: Sequence[int], ready: float, n: float, costs: Costs) -> float:
+def _descended(widths: Sequence[int], ready: float, n: float, costs: LinkCosts) -> float:
     """Return when a rank of the smallest of ``widths``, ``ready`` to send up, has its sums: D."""
     if len(widths) == 1:
         return ready
@@ -160,15 +160,15 @@ def _descended(widths: Sequence[int], ready: float, n: float, costs: Costs) -> f
     return max(all_up, first) + u // w * message
 
 
-def _between_blocks(u: int, n: float, costs: Costs) -> tuple[float, float]:
+def _between_blocks(u: int, n: float, costs: LinkCosts) -> tuple[float, float]:
     """Return what a message to or from a block of ``u`` takes, and to combine it."""
     return costs.message(n / u), n / u * costs.gamma
 
 
-def _halving(w: int, n: float, costs: Costs) -> float:
+def _halving(w: int, n: float, costs: LinkCosts) -> float:
     share = (w - 1) / w * n
     return costs.chain(lg_floor(w), share, share)
 
 
-def _doubling(w: int, n: float, costs: Costs) -> float:
+def _doubling(w: int, n: float, costs: LinkCosts) -> float:
     return costs.chain(lg_floor(w), (w - 1) / w * n, 0.0)

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from psrt.collective.costs import Costs, lg_floor
+from psrt.collective.costs import LinkCosts, lg_floor
 from psrt.collective.schedules.core import around_core, around_core_seconds
 from psrt.collective.step import Step
 from psrt.partition import Span
@@ -73,7 +73,7 @@ def butterfly_steps(rank: int, size: int, n: int) -> Iterator[Step]:
     return around_core(rank, size, n, exchanges)
 
 
-def butterfly_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+def butterfly_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
     """Return the cost at the top of this file, for every p."""
     rounds = lg_floor(p)
     exchanges = costs.chain(rounds, rounds * nbytes, rounds * nbytes)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from psrt.collective.costs import Costs, lg_floor
+from psrt.collective.costs import LinkCosts, lg_floor
 from psrt.collective.step import Step
 from psrt.partition import Span
 
@@ -67,6 +67,6 @@ def around_core(
         yield Step.sending(rank + 1, whole)
 
 
-def around_core_seconds(p: int, nbytes: float, costs: Costs) -> float:
+def around_core_seconds(p: int, nbytes: float, costs: LinkCosts) -> float:
     """Return the seconds that the ranks beyond the core add, 0 where there are none."""
     return 0.0 if p == 1 << lg_floor(p) else costs.chain(2, 2 * nbytes, nbytes)

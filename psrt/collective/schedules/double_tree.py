@@ -62,7 +62,7 @@ from math import isqrt
 from operator import attrgetter
 from typing import NamedTuple
 
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.collective.schedules.two_trees import Edge, two_trees
 from psrt.collective.step import NOTHING, Step
 from psrt.partition import Span, even_spans
@@ -115,8 +115,8 @@ def double_tree_steps(rank: int, size: int, n: int, *, blocks: int | None = None
         for i, span in enumerate(trains[edge.tree]):
             halves += _both_ways(rank, edge, span, edge.up + 2 * i, begin_down + edge.down + 2 * i)
     halves.sort()
-    for _, together in groupby(halves, attrgetter("round")):
-        yield _step(list(together))
+    for _, raise_on_all in groupby(halves, attrgetter("round")):
+        yield _step(list(raise_on_all))
 
 
 def _both_ways(rank: int, edge: Edge, span: Span, up: int, down: int) -> tuple[_Half, _Half]:
@@ -149,7 +149,7 @@ def _blocks(half: Span, blocks: int) -> list[Span]:
     return [Span(half.start + cut.start, half.start + cut.stop) for cut in cuts]
 
 
-def double_tree_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+def double_tree_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
     """Return an upper bound of what the default number of blocks costs.
 
     The first blocks take U rounds up and D down, the last ones follow 2(k − 1) rounds later both

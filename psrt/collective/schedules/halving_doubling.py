@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from psrt.collective.costs import Costs, lg_floor
+from psrt.collective.costs import LinkCosts, lg_floor
 from psrt.collective.schedules.core import around_core, around_core_seconds
 from psrt.collective.schedules.halving import Halving
 from psrt.collective.step import Step
@@ -62,7 +62,7 @@ def halving_doubling_steps(rank: int, size: int, n: int) -> Iterator[Step]:
     return around_core(rank, size, n, exchanges)
 
 
-def halving_doubling_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+def halving_doubling_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
     """Return the cost at the top of this file, for every p.
 
     Exchanges of n/2, n/4, … n/q bytes, (q − 1)/q·n in all, and the same back.

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.collective.step import Step
 from psrt.partition import Span
 
@@ -69,6 +69,6 @@ def naive_steps(rank: int, size: int, n: int) -> Iterator[Step]:
         yield Step.local(rank, first, whole, combine=False)
 
 
-def naive_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+def naive_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
     """Return the cost at the top of this file: one message after the other on every rank."""
     return costs.chain(p - 1, (p - 1) * nbytes, (p - 1) * nbytes)

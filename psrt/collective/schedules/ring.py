@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.collective.step import Step
 from psrt.errors import ConfigError
 from psrt.partition import even_spans
@@ -117,7 +117,7 @@ def ring_steps(
             yield Step(ring.right, chunks[send], ring.left, chunks[receive], combine)
 
 
-def ring_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+def ring_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
     """Return the cost at the top of this file: hops of n/p bytes, the first half combined."""
     share = (p - 1) / p * nbytes
     return costs.chain(2 * (p - 1), 2 * share, share)

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.collective.step import Step
 from psrt.partition import Span
 
@@ -59,6 +59,6 @@ def root_steps(rank: int, size: int, n: int) -> Iterator[Step]:
         yield Step.sending(to, whole)
 
 
-def root_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+def root_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
     """Return the cost at the top of this file; what the root sends is not combined."""
     return costs.chain(2 * (p - 1), 2 * (p - 1) * nbytes, (p - 1) * nbytes)

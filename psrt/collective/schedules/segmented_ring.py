@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.collective.schedules.ring import Ring, ring_seconds
 from psrt.collective.step import Step
 from psrt.partition import Span, even_spans
@@ -81,7 +81,7 @@ def _cut(chunk: Span, segments: int) -> list[Span]:
     return [Span(chunk.start + cut.start, chunk.start + cut.stop) for cut in cuts]
 
 
-def segmented_ring_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+def segmented_ring_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
     """Return what the default number of segments costs, with folds beside the next step.
 
     Let a = α + mβ be a message and g = mγ a fold. The first step takes a; each of the next

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from psrt.collective.costs import Costs, lg_ceil
+from psrt.collective.costs import LinkCosts, lg_ceil
 from psrt.collective.schedules.broadcast import broadcast_steps
 from psrt.collective.schedules.reduce import reduce_steps
 from psrt.collective.step import Step
@@ -59,7 +59,7 @@ def tree_steps(rank: int, size: int, n: int) -> Iterator[Step]:
     yield from broadcast_steps(rank, size, n)
 
 
-def tree_seconds(p: int, nbytes: float, costs: Costs, itemsize: int) -> float:
+def tree_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
     """Return the cost at the top of this file, for every p.
 
     The root has ⌈lg p⌉ children, each with one message up and one down. Child i is the root of a

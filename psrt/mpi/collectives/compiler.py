@@ -76,7 +76,7 @@ class Compiler:
         if algorithm in ALGORITHMS:
             team, whole = self._team(vector, place), Span(0, vector.size)
             return self._schedule(context, algorithm, team, vector, op, result=whole)
-        alone = len(self._layout.mates) == 1
+        alone = len(self._layout.local_ranks) == 1
         if len(self._layout.hosts) == 1 and sink is None and not alone:
             if vector.nbytes <= ONE_SHOT_BYTES:
                 return OneShot(context, vector, operation)
@@ -99,16 +99,16 @@ class Compiler:
             buffers = [vector] if not staged else self._whole_rooms(signature, vector)
         else:
             buffers = self._segments.views(place, vector)
-        lane = layout.local
+        rail = layout.local_rank
         between: Plan | None = None
-        if len(layout.hosts) > 1 and lane < len(layout.lanes):
-            span = even_spans(vector.size, len(layout.lanes))[lane]
-            mine, ranks = span.of(buffers[0]), layout.lanes[lane]
+        if len(layout.hosts) > 1 and rail < len(layout.rails):
+            span = even_spans(vector.size, len(layout.rails))[rail]
+            mine, ranks = span.of(buffers[0]), layout.rails[rail]
             me = ranks.index(layout.rank)
             between = self._schedule(
                 self._contexts.of(signature + BETWEEN),
                 algorithm.removeprefix(PLUS),
-                Team(me, ranks, {me: (lane, mine)}),
+                Team(me, ranks, {me: (rail, mine)}),
                 mine,
                 op,
             )
@@ -123,7 +123,7 @@ class Compiler:
             between=between,
             hosts=len(layout.hosts),
         )
-        return Copied(plan, vector, buffers[layout.local]) if staged else plan
+        return Copied(plan, vector, buffers[layout.local_rank]) if staged else plan
 
     def _schedule(
         self,
@@ -199,7 +199,7 @@ class Compiler:
 
         In a reduce-scatter that is its own buffer; in a reduction all ranks work for the root.
         """
-        mine = even_spans(buffers[0].size, len(buffers))[context.slot.local]
+        mine = even_spans(buffers[0].size, len(buffers))[context.slot.local_rank]
         homes = [
             rank for rank, each in enumerate(spec.owed) for one in each if holds(one.span, mine)
         ]
@@ -212,10 +212,10 @@ class Compiler:
         if in_order:
             order = tuple(range(layout.size))
         me = order.index(layout.rank)
-        seen: dict[int, tuple[int, Array]] = {me: (layout.local, vector)}
+        seen: dict[int, tuple[int, Array]] = {me: (layout.local_rank, vector)}
         if place is not None:
             for local, view in enumerate(self._segments.views(place, vector)):
-                seen[order.index(layout.mates[local])] = (local, view)
+                seen[order.index(layout.local_ranks[local])] = (local, view)
         return Team(me, order, seen)
 
     def _rooms(self, signature: str, vector: Array) -> Sequence[Array]:

@@ -1,4 +1,4 @@
-"""What all ranks derive from a call's signature: slots of the shared memory, marks, staging room.
+"""What all ranks derive from a call's signature: sync slots, marks, staging buffers.
 
 All ranks make the same calls in the same order, so each gives out the same slots to the same
 signatures without asking anybody. Only what is the same on every rank may decide here: which
@@ -74,19 +74,21 @@ class ContextTable:
             # The oldest goes, whoever used which last: only this is the same on every rank.
             number = self._evict(next(iter(self._contexts)))
             # A slow rank may have ended its call and still be reading what lies there.
-            self._meet(f"room for {signature}")
+            self._meet(f"buffers for {signature}")
         checksum = zlib.crc32(f"{number} {signature}".encode()) % (1 << SHIFT)
         slot = SyncSlot(
             self._memory,
             number,
-            local=self._layout.local,
-            size=len(self._layout.mates),
+            local=self._layout.local_rank,
+            size=len(self._layout.local_ranks),
             wakers=self._wakers,
         )
-        bases = self._bases.setdefault(number, dict.fromkeys(range(len(self._layout.mates)), 0))
+        bases = self._bases.setdefault(
+            number, dict.fromkeys(range(len(self._layout.local_ranks)), 0)
+        )
         # The slot is in the tag, so calls that are under way together never share one.
         tag = checksum % (self._tags // SLOTS) * SLOTS + number + 1
-        context = CollectiveContext(slot, checksum, tag, self._layout.mates, bases)
+        context = CollectiveContext(slot, checksum, tag, self._layout.local_ranks, bases)
         self._contexts[signature] = context
         return context
 
@@ -108,4 +110,4 @@ class ContextTable:
                 spare = [self._segments.make(size)]
             self._stages[signature] = spare.pop()
         buffers = self._segments.buffers(self._stages[signature])
-        return [room[:nbytes].view(kind) for room in buffers]
+        return [buffer[:nbytes].view(kind) for buffer in buffers]

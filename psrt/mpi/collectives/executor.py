@@ -30,8 +30,8 @@ from psrt.mpi.collectives.slots import FLOATS, OtherCallError, Ready, clear_word
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.links.segments import Segments
 from psrt.mpi.links.shared_memory import NodeMemory
-from psrt.mpi.links.wakeup import Bell
-from psrt.transport.backoff import Patience
+from psrt.mpi.links.wakeup import Wakeup
+from psrt.transport.backoff import Backoff
 
 #: Polls before a wait gets its own state: most collectives of a few kilobytes end within these.
 _QUICK_POLLS = 60
@@ -68,8 +68,8 @@ class CollectiveExecutor:
             timeout_s: the deadline of every wait.
             host: see ``split_hosts``.
             while_idle: called now and then during a long wait.
-            busy_until: see ``Patience``.
-            knob: see ``Patience``.
+            busy_until: see ``Backoff``.
+            knob: see ``Backoff``.
         """
         assert isinstance(comm, MPI.Intracomm), "collectives are among the ranks of one group"
         self._comm, self._library, self._control = comm.Dup(), comm.Dup(), comm.Dup()
@@ -78,14 +78,14 @@ class CollectiveExecutor:
         clear_words(self._memory, self._node.rank)
         self._memory.fence()
         self._node.Barrier()
-        self._bell = Bell(self._node, self._memory)
+        self._wakeup = Wakeup(self._node, self._memory)
         self.matcher = CallMatcher(self._control)
         self._while_idle = while_idle
-        self._crowded = self.layout.crowded
-        self._patience = Patience(
-            crowded=self._crowded,
+        self._oversubscribed = self.layout.oversubscribed
+        self._backoff = Backoff(
+            oversubscribed=self._oversubscribed,
             timeout_s=timeout_s,
-            bell=self._bell if self._bell.works else None,
+            wakeup=self._wakeup if self._wakeup.works else None,
             busy_s=_BUSY_S,
             yields=_YIELDS,
             while_idle=self._idle,
@@ -94,7 +94,7 @@ class CollectiveExecutor:
         )
         self.segments = Segments(self._node)
         tags = self._comm.Get_attr(MPI.TAG_UB)
-        wakers = [self._bell.waker(r) for r in range(self._node.size)]
+        wakers = [self._wakeup.waker(r) for r in range(self._node.size)]
         #: What ranks derive from signatures.
         self.contexts = ContextTable(
             self._memory,
@@ -112,11 +112,11 @@ class CollectiveExecutor:
             self.segments,
             self.contexts,
         )
-        self._active: list[Handle] = []
+        self._active: list[Work] = []
         #: Other executors with something under way, when this one last began to wait.
         self._helped: list[CollectiveExecutor] = []
         #: What was under way when something failed.
-        self._left: list[Handle] = []
+        self._left: list[Work] = []
         #: Numbers that MPI reads and writes in the newest ``meet``.
         self._barrier: tuple[Array, ...] = ()
         #: Why nothing works any more; empty while all is well.
@@ -198,9 +198,9 @@ class CollectiveExecutor:
             self._fail(error)
         self.count(plan)
 
-    def start(self, plan: Plan, result: Any = None) -> Handle:
+    def start(self, plan: Plan, result: Any = None) -> Work:
         """Begin to carry a plan out; ``result`` is what comes of it, for whoever waits."""
-        handle = Handle(self, plan, result)
+        handle = Work(self, plan, result)
         try:
             if not handle.advance():
                 self._active.append(handle)
@@ -227,7 +227,7 @@ class CollectiveExecutor:
         except BaseException as error:
             self._fail(error)
 
-    def finish(self, handle: Handle) -> None:
+    def finish(self, handle: Work) -> None:
         """Wait for a handle."""
         self.check()
         try:
@@ -236,7 +236,7 @@ class CollectiveExecutor:
         except BaseException as error:
             self._fail(error)
 
-    def poll(self, handle: Handle) -> None:
+    def poll(self, handle: Work) -> None:
         """Move a handle on, and all others with it."""
         self.check()
         try:
@@ -275,31 +275,31 @@ class CollectiveExecutor:
                 self._fail(error)
 
     def _wait(self, ready: Ready, plan: Plan | _Meet) -> None:
-        if not self._crowded:
+        if not self._oversubscribed:
             for _ in range(_QUICK_POLLS):
                 if ready():
                     return
         self.matcher.wait_begins()
-        patience = self._patience
+        backoff = self._backoff
         # Nobody else begins anything while this rank waits, so they are looked up once.
         self._helped = others = self._others()
-        patience.must_poll = (
-            plan.polls or bool(self._active) or bool(others) or not self._bell.works
+        backoff.must_poll = (
+            plan.polls or bool(self._active) or bool(others) or not self._wakeup.works
         )
         # The library gets on only while it is called: a sleep would hold up everybody.
-        pause = patience.spin if isinstance(plan, Vendor) else patience.pause
-        patience.begin()
+        pause = backoff.spin if isinstance(plan, Vendor) else backoff.pause
+        backoff.begin()
         while not ready():
             if self._active:
                 self.poll_active()
             for other in others:
                 other.help()
-            pause(lambda: self._whom(plan))
-        patience.end()
+            pause(lambda: self._waiting_for(plan))
+        backoff.end()
 
-    def _whom(self, plan: Plan | _Meet) -> str:
+    def _waiting_for(self, plan: Plan | _Meet) -> str:
         """Say who is waited for, and who may be the cause of it."""
-        text = f"{plan.whom()} in {self.matcher.latest()}"
+        text = f"{plan.waiting_for()} in {self.matcher.latest()}"
         silent = self.matcher.silent()
         return f"{text}; no word of it from {name_ranks(silent)}" if silent else text
 
@@ -337,7 +337,7 @@ class CollectiveExecutor:
                 self.segments.free()
                 _open.remove(self)
         finally:
-            self._bell.close()
+            self._wakeup.close()
         if self.broken:
             return  # the others may not come to free the windows and communicators
         self._memory.close()
@@ -345,7 +345,7 @@ class CollectiveExecutor:
             comm.Free()
 
 
-class Handle:
+class Work:
     """A collective under way."""
 
     def __init__(self, executor: CollectiveExecutor, plan: Plan, result: Any) -> None:
@@ -397,6 +397,6 @@ class _Meet:
     def __init__(self, signature: str) -> None:
         self._signature = signature
 
-    def whom(self) -> str:
+    def waiting_for(self) -> str:
         """Name the call."""
         return f"the other ranks ({self._signature})"

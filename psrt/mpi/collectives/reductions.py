@@ -10,7 +10,7 @@ from psrt.collective.analysis.machine import MachineCosts
 from psrt.collective.analysis.pick import pick
 from psrt.collective.registry import NODE, PLUS
 from psrt.errors import ConfigError
-from psrt.mpi.collectives.executor import CollectiveExecutor, Handle
+from psrt.mpi.collectives.executor import CollectiveExecutor, Work
 from psrt.mpi.collectives.plans.direct import Sink
 from psrt.mpi.collectives.plans.plan import Array, Plan
 from psrt.mpi.collectives.slots import SLOTS
@@ -41,7 +41,7 @@ class Update(Sink):
             own: which of them is this rank's.
             first: element of the parameters that the reduced span begins at.
         """
-        self.room: Array = np.empty(BLOCK, np.float32)
+        self.scratch: Array = np.empty(BLOCK, np.float32)
         #: Whether the trainer has asked for this round: whatever else it waits for moves this on,
         #: too, when it may not know yet what to do with the sums.
         self.asked = False
@@ -119,7 +119,7 @@ class Reductions:
             return [self._theta], 0
         at = self._executor.segments.locate(self._theta)
         assert at is not None, "θ is in a window"
-        return self._executor.segments.views(at, self._theta), self._executor.layout.local
+        return self._executor.segments.views(at, self._theta), self._executor.layout.local_rank
 
     def differing(self, number: int) -> list[int]:
         """See ``Port.differing``."""
@@ -167,7 +167,7 @@ class ExecutorReduction(Reduction):
         # Every rank holds all sums, so every rank takes all blocks.
         blocks = block_spans(vector.size, BLOCK) if take is not None else ()
         self._blocks = [(Span(span.start + a, span.start + b), vector[a:b]) for a, b in blocks]
-        self._handle: Handle | None = None
+        self._handle: Work | None = None
 
     def begin(self) -> None:
         """Let the sum begin."""

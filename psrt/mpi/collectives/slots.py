@@ -1,6 +1,6 @@
 """Words in shared memory by which the ranks of one host keep step in their collectives.
 
-Every collective that is compiled takes a *slot*: a line of words and a little staging room in the
+Every collective that is compiled takes a *slot*: a line of words and a little staging memory in the
 memory of each rank of the host, all of the same number. A word has one writer; everybody reads:
 
 =====  =================================================================================
@@ -30,7 +30,7 @@ from psrt.mpi.links.shared_memory import NodeMemory, Waker
 SLOTS = 256
 #: Words of a slot: one cache line.
 _WORDS = 8
-#: Bytes of a slot's staging room: three times what the smallest messages need.
+#: Bytes of a slot's staging memory: three times what the smallest messages need.
 STAGE_BYTES = 3 * 8192
 #: float32 numbers that a rank's window must have for all slots.
 FLOATS = SLOTS * (_WORDS * 8 + STAGE_BYTES) // 4
@@ -72,14 +72,14 @@ class SyncSlot:
         buffers = [memory.numbers(r).view(np.uint8) for r in range(size)]
         at = number * _WORDS * 8
         #: Local rank → its words.
-        self.words = [room[at : at + _WORDS * 8].data.cast("B").cast("Q") for room in buffers]
+        self.words = [b[at : at + _WORDS * 8].data.cast("B").cast("Q") for b in buffers]
         at = SLOTS * _WORDS * 8 + number * STAGE_BYTES
-        #: Local rank → its staging room, ``STAGE_BYTES`` bytes.
-        self.stages: list[Bytes] = [room[at : at + STAGE_BYTES] for room in buffers]
+        #: Local rank → its staging memory, ``STAGE_BYTES`` bytes.
+        self.stages: list[Bytes] = [b[at : at + STAGE_BYTES] for b in buffers]
         #: This slot's.
         self.number = number
         #: This rank, on its host.
-        self.local = local
+        self.local_rank = local
         self.fence = memory.fence_if_needed()
         self.wakers = wakers
 
@@ -95,11 +95,11 @@ class Barrier:
             checksum: of the call, ``SHIFT`` bits; the same on every rank, or somebody errs.
         """
         #: This rank's words, and those of the others; the first of each is of the barriers.
-        self.own = slot.words[slot.local]
-        self.others = [w for r, w in enumerate(slot.words) if r != slot.local]
+        self.own = slot.words[slot.local_rank]
+        self.others = [w for r, w in enumerate(slot.words) if r != slot.local_rank]
         self._words = slot.words
         #: What wakes the others.
-        self.wakers = [waker for r, waker in enumerate(slot.wakers) if r != slot.local]
+        self.wakers = [waker for r, waker in enumerate(slot.wakers) if r != slot.local_rank]
         #: What orders stores; None where they are seen in order.
         self.fence = slot.fence
         #: What this rank published last: the count of its barriers, and the checksum.
@@ -166,8 +166,8 @@ class Progress:
     """How far this rank is in the steps of one collective, for its peers to see."""
 
     def __init__(self, slot: SyncSlot, checksum: int) -> None:
-        self._own = slot.words[slot.local]
-        self._wakers = [waker for r, waker in enumerate(slot.wakers) if r != slot.local]
+        self._own = slot.words[slot.local_rank]
+        self._wakers = [waker for r, waker in enumerate(slot.wakers) if r != slot.local_rank]
         self._fence = slot.fence
         self._words = slot.words
         self._checksum = checksum

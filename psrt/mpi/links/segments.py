@@ -85,7 +85,7 @@ class Segments:
     def views(self, place: SegmentOffset, like: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
         """Return, for each local rank, its flat array at a place, of the type and size of one."""
         end = place.offset + like.nbytes
-        return [room[place.offset : end].view(like.dtype) for room in self.buffers(place.segment)]
+        return [b[place.offset : end].view(like.dtype) for b in self.buffers(place.segment)]
 
     def free(self) -> None:
         """Free all windows; collective."""

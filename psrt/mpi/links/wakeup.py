@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from psrt.mpi.agreement import send_text
+from psrt.mpi.agreement import bcast_text
 from psrt.mpi.links.shared_memory import NodeMemory
 
 
-class Bell:
+class Wakeup:
     """One rank's bell, and the wakers of its peers' on the same host. Collective to make."""
 
     def __init__(self, comm: MPI.Comm, memory: NodeMemory) -> None:
@@ -95,7 +95,7 @@ def _pipes(comm: MPI.Comm) -> tuple[int, list[int]]:
 
     The names are gone when this returns, so nothing is left behind however the job ends.
     """
-    folder = Path(send_text(comm, _folder() if comm.rank == 0 else ""))
+    folder = Path(bcast_text(comm, _folder() if comm.rank == 0 else ""))
     own = -1
     # The reading end comes first and does not block: a writer can be opened only where a reader is.
     with contextlib.suppress(OSError):

@@ -61,7 +61,7 @@ class AllReduce(Strategy):
             events: takes what happens; None keeps no history.
         """
         assert not (spans and clip_norm is not None), "a norm needs the whole gradient"
-        n = port.wiring.n
+        n = port.role_map.n
         whole = (Span(0, n),)
         buckets = buckets_of(spans or whole, bucket_bytes)
         self._reducer = Reducer(
@@ -92,7 +92,7 @@ class AllReduce(Strategy):
         self.ready = self._ready if len(buckets) > 1 else None
         reducer, overlaps = self._reducer, self.ready is not None
         self.plan = ReducePlan(reducer.chosen, reducer.why, len(buckets), overlaps, reducer.extras)
-        port.whom = lambda: "its neighbours in an all-reduce"
+        port.waiting_for = lambda: "its neighbours in an all-reduce"
 
     def begin(self, step: Step) -> None:
         """Tell the others what this rank is about to bring."""

@@ -34,7 +34,7 @@ class WaitBreakdown(NamedTuple):
     #: In sums over all workers.
     reduce: float = 0.0
     #: The worker whose push let the answer go; −1 if this worker's own did.
-    whom: int = -1
+    waiting_for: int = -1
 
 
 class StepResult(NamedTuple):

@@ -92,7 +92,7 @@ class ReduceAverager(Averager):
             extras: the all-reduce of the extras; None is what ``algorithm`` comes to for them.
             events: takes what happens; None keeps no history.
         """
-        n = port.wiring.n
+        n = port.role_map.n
         self._reducer = Reducer(
             port,
             outer,
@@ -109,7 +109,7 @@ class ReduceAverager(Averager):
         self._buffer = gradient_of(port)
         reducer = self._reducer
         self.plan = ReducePlan(reducer.chosen, reducer.why, 1, False, reducer.extras)
-        port.whom = lambda: "its neighbours in an all-reduce"
+        port.waiting_for = lambda: "its neighbours in an all-reduce"
 
     async def average(self, step: Step) -> StepResult:
         """Sum the weighted θ_i and step to their mean."""

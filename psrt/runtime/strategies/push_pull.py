@@ -20,20 +20,20 @@ class PushPull(Strategy):
         clip_norm: float | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
-        wiring = port.wiring
+        role_map = port.role_map
         self._port = port
-        self._worker = wiring.worker_of(port.rank) or 0
-        self._servers = wiring.servers
+        self._worker = role_map.worker_of(port.rank) or 0
+        self._servers = role_map.servers
         self._gradient = gradient_of(port)
         self._clips = clip_norm is not None
         self._events = events
         #: When the parameters were there that are computed with; None before the first step.
         self._since: float | None = None
         #: Version of each shard that ``theta`` holds.
-        self.versions = [0] * len(wiring.servers)
+        self.versions = [0] * len(role_map.servers)
         self._clock = 0
         self.updates = 0
-        port.whom = self._whom
+        port.waiting_for = self._waiting_for
 
     def begin(self, step: Step) -> None:
         """Note that the first parameters are there."""
@@ -120,7 +120,7 @@ class PushPull(Strategy):
         self.versions[reply.shard] = reply.version
         return reply
 
-    def _whom(self) -> str:
+    def _waiting_for(self) -> str:
         ranks = ", ".join(map(str, self._servers))
         return f"a server (rank {ranks}) to answer worker {self._worker}'s clock {self._clock}"
 
@@ -131,7 +131,7 @@ def _waiting(last: Params, seconds: float) -> WaitBreakdown:
     rest = seconds - held
     if last.awaited < 0:
         return WaitBreakdown(server=held, messages=rest)
-    return WaitBreakdown(workers=held, messages=rest, whom=last.awaited)
+    return WaitBreakdown(workers=held, messages=rest, waiting_for=last.awaited)
 
 
 def _shard(reply: Params) -> int:

@@ -70,14 +70,14 @@ class Reducer:
             extras: the all-reduce of the extras; None is what ``algorithm`` comes to for them.
             events: takes what happens; None keeps no history.
         """
-        assert not port.wiring.servers, "an all-reduce is among all ranks"
-        n = port.wiring.n
+        assert not port.role_map.servers, "an all-reduce is among all ranks"
+        n = port.role_map.n
         self._port = port
         self._updater = updater
         self._full = full
         self._check_every = check_every
         self._events = events
-        self._alone = len(port.wiring.workers) == 1
+        self._alone = len(port.role_map.workers) == 1
         self._vector, self._extras = gradient_of(port), port.gradient[-EXTRA:]
         self._head: Reduction | None = None
         #: What the all-reduce of the extras came to.
@@ -231,7 +231,7 @@ class Reducer:
         port = self._port
         wrong = await port.differing(checksum(self._theta))
         if wrong:
-            who = ", ".join(f"{worker} (rank {port.wiring.workers[worker]})" for worker in wrong)
+            who = ", ".join(f"{worker} (rank {port.role_map.workers[worker]})" for worker in wrong)
             raise ProtocolError(
                 f"the parameters of worker {who} differ from the others' after update "
                 f"{self.updates}, they must be equal to the bit"

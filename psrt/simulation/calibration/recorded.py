@@ -1,4 +1,4 @@
-"""Costs of virtual time that replay the durations of a recorded run.
+"""SimulationCosts of virtual time that replay the durations of a recorded run.
 
 Step c of worker i takes as long as it took in the run, in every part; after the last recorded step
 the first one follows again. So the order of the run is kept: what lasts for some steps still does,
@@ -14,48 +14,48 @@ import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.messages import Leave, Message, Params, Push
-from psrt.simulation import Costs
+from psrt.simulation import SimulationCosts
 from psrt.simulation.calibration.times import Calibration
 from psrt.simulation.calibration.track import Receipts, Track
-from psrt.transport import Wiring
+from psrt.transport import RoleMap
 
 
 class RecordedCosts:
     """The costs of one job in virtual time. They count its steps, so another job needs new ones."""
 
-    def __init__(self, times: Calibration, wiring: Wiring) -> None:
+    def __init__(self, times: Calibration, role_map: RoleMap) -> None:
         """Set up.
 
         Args:
             times: of the recorded run. Worker and shard i replay those of that number, modulo the
                 numbers of the run.
-            wiring: of the job to come.
+            role_map: of the job to come.
         """
-        self._times, self._wiring = times, wiring
-        workers = len(wiring.workers)
+        self._times, self._role_map = times, role_map
+        workers = len(role_map.workers)
         self._compute = Track(times.compute, workers=workers)
         self._reply = Track(times.reply, workers=workers)
         #: By shard of the job.
         self._receipts = [
             Receipts(times.shards[number % len(times.shards)], workers=workers)
-            for number in range(len(wiring.servers) if times.shards else 0)
+            for number in range(len(role_map.servers) if times.shards else 0)
         ]
         #: By rank: gradients computed, and replies since the last one.
-        self._computed = [0] * wiring.size
-        self._replies = [0] * wiring.size
+        self._computed = [0] * role_map.size
+        self._replies = [0] * role_map.size
         #: By rank and number of gradients, the number of updates; and the number of sums.
         self._updates: dict[tuple[int, int], int] = {}
         self._sums = 0
 
-    def costs(self) -> Costs:
+    def costs(self) -> SimulationCosts:
         """Return them as a simulator takes them.
 
         Raises:
             ConfigError: if the job needs what the run had not: servers, or sums.
         """
-        _check(self._times, self._wiring)
-        served = bool(self._wiring.servers)
-        return Costs(
+        _check(self._times, self._role_map)
+        served = bool(self._role_map.servers)
+        return SimulationCosts(
             compute=self.compute,
             latency=lambda rng: 0.0,  # it is part of wake_up and reply
             receive=self.receive if served else None,
@@ -74,10 +74,10 @@ class RecordedCosts:
         """Return how long it takes a rank to receive a message."""
         if isinstance(message, Params):
             self._replies[rank] += 1
-            if self._replies[rank] % len(self._wiring.servers):
+            if self._replies[rank] % len(self._role_map.servers):
                 return 0.0  # a worker goes on with the last of the replies
             return self._reply.at(self._worker(rank), message.clock - 1)
-        receipts = self._receipts[self._wiring.shard_of(rank) or 0]
+        receipts = self._receipts[self._role_map.shard_of(rank) or 0]
         if isinstance(message, Push) and not message.samples and message.version < message.clock:
             # A shard that backups left behind is asked again. The recorded times of this clock
             # belong to the push that follows.
@@ -110,24 +110,24 @@ class RecordedCosts:
         return float(sums[(self._sums - 1) % len(sums)])
 
     def _worker(self, rank: int) -> int:
-        worker = self._wiring.worker_of(rank)
+        worker = self._role_map.worker_of(rank)
         assert worker is not None, "only workers compute and are replied to"
         return worker
 
     def _shard(self, rank: int) -> int:
         """Return the recorded shard that a server replays."""
-        shard = self._wiring.shard_of(rank)
+        shard = self._role_map.shard_of(rank)
         assert shard is not None, "only servers apply gradients"
         return shard % len(self._times.shards)
 
     def _size(self, rank: int) -> int:
-        shard = self._wiring.shard_of(rank)
-        return self._wiring.spans[shard or 0].size
+        shard = self._role_map.shard_of(rank)
+        return self._role_map.spans[shard or 0].size
 
 
-def _check(times: Calibration, wiring: Wiring) -> None:
+def _check(times: Calibration, role_map: RoleMap) -> None:
     """Raise if a job needs what the run had not."""
-    if wiring.servers and not times.shards:
+    if role_map.servers and not times.shards:
         raise ConfigError("the run had no servers, so it cannot tell what they take")
-    if not wiring.servers and len(wiring.workers) > 1 and not times.sums.size:
+    if not role_map.servers and len(role_map.workers) > 1 and not times.sums.size:
         raise ConfigError("the run had no sums over all workers, so it cannot tell what they take")

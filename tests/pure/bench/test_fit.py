@@ -6,12 +6,12 @@ import pytest
 from psrt.bench.fit import Readings, as_text, fit_machine, solve
 from psrt.collective.analysis.choose import predict
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 
 SIZES = [64, 1024, 65536, 1 << 20, 1 << 23]
 TRUE = MachineCosts(
-    inside=Costs(4e-6, 3e-10, 2e-10),
-    between=Costs(30e-6, 9e-10, 2e-10),
+    inside=LinkCosts(4e-6, 3e-10, 2e-10),
+    between=LinkCosts(30e-6, 9e-10, 2e-10),
     node=NodeCosts(sync_s=3e-6, byte_s=2e-10),
     cores=2,
     library=((2, 1024, 5e-6), (2, 1 << 20, 1e-3)),
@@ -79,7 +79,7 @@ def test_no_constant_is_negative():
 def test_what_was_not_measured_is_the_guess_and_is_said_to_be():
     fitted = fit_machine(readings_of(TRUE, inside={}, node={}, library={}), cores=7)
     default = DEFAULT_COSTS
-    assert fitted.costs.inside == Costs(default.inside.alpha, default.inside.beta, 2e-10)
+    assert fitted.costs.inside == LinkCosts(default.inside.alpha, default.inside.beta, 2e-10)
     assert fitted.costs.node == default.node
     assert fitted.costs.cores == 7
     assert set(fitted.fits) == {"between", "fold"}

@@ -16,7 +16,7 @@ from psrt.history.header import sealed
 
 FLAGS = [
     *("simulate", "--mode", "ssp", "--staleness", "1", "--servers", "2", "--workers", "3"),
-    *("--steps", "4", "--no-numerics", "--parameters", "10", "--record", "--seed", "5", "--out"),
+    *("--steps", "4", "--timing-only", "--parameters", "10", "--record", "--seed", "5", "--out"),
 ]
 
 

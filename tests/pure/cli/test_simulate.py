@@ -18,7 +18,7 @@ from psrt.simulation.cost_flags import DEFAULT_COMPUTE, DEFAULT_LINK, DEFAULT_SE
 from psrt.simulation.distributions import FORMS
 
 #: A job that is over in a few hundredths of a second.
-SMALL = "--no-numerics --parameters 50 --steps 3"
+SMALL = "--timing-only --parameters 50 --steps 3"
 
 
 def refusal(flags):
@@ -32,7 +32,7 @@ def test_flags_of_train_and_of_virtual_time():
     argv = (
         "--mode ssp --staleness 2 --workers 12 --servers 3 --seed 5 --compute pareto:0.01:1.5 "
         "--link 0:inf --server-apply inf --crash 4:0.5 --crash 1:2,2:4 "
-        "--inject 0:delay:0.1 --no-numerics --parameters 1000"
+        "--inject 0:delay:0.1 --timing-only --parameters 1000"
     )
     config, scenario = parse_simulate(argv.split())
     assert config == TrainConfig(
@@ -100,10 +100,10 @@ SECONDS = "from 0 to 1000000"
            f"1000000000, got {crash!r}") for crash in ("1", "x:2", "1:-1", "1:inf", "-1:2")),
         ("--crash 9:1", "crash names worker 9 that is not there, the last is 3"),
         ("--crash 1:2 --crash 1:3", "crash names worker 1 twice"),
-        ("--parameters 10", "--parameters 10 has no meaning with numerics, where the model has as "
-         "many as it has; it belongs to --no-numerics"),
-        ("--no-numerics --parameters 0", "parameters must be at least 1, got 0"),
-        ("--no-numerics --parameters x", "parameters must be a whole number, got 'x'"),
+        ("--parameters 10", "--parameters 10 has no meaning where a model is trained, which has as "
+         "many as it has; it belongs to --timing-only"),
+        ("--timing-only --parameters 0", "parameters must be at least 1, got 0"),
+        ("--timing-only --parameters x", "parameters must be a whole number, got 'x'"),
     ],
 )  # fmt: skip
 def test_what_will_not_do(flags, message):
@@ -140,8 +140,8 @@ def test_what_cannot_be_is_one_line_and_status_2(flags, message, capsys, monkeyp
 def test_more_workers_than_the_data_has_batches(capsys):
     assert psrt(["simulate", "--workers", "1000"]) == 2
     assert "a step of 1000 workers together takes 32000 samples" in capsys.readouterr().err
-    assert psrt(["simulate", "--workers", "1000", "--no-numerics", "--epochs", "1"]) == 2
-    assert psrt(["simulate", "--workers", "200", "--no-numerics", "--steps", "1"]) == 0
+    assert psrt(["simulate", "--workers", "1000", "--timing-only", "--epochs", "1"]) == 2
+    assert psrt(["simulate", "--workers", "200", "--timing-only", "--steps", "1"]) == 0
 
 
 def test_those_who_wait_for_the_dead_without_servers(capsys):
@@ -179,7 +179,7 @@ def test_help_tells_every_flag_that_means_something(capsys):
     assert caught.value.code == 0
     text = capsys.readouterr().out
     assert "--timeout-s" not in text
-    ours = ("workers", "compute", "link", "server-apply", "crash", "numerics", "parameters")
+    ours = ("workers", "compute", "link", "server-apply", "crash", "timing-only", "parameters")
     for name in (*(name.replace("_", "-") for name in knobs_of(TrainConfig)), *ours):
         found = re.findall(rf"^  --{name}[ ,]", text, re.MULTILINE)
         assert len(found) == (name != "timeout-s"), name

@@ -5,7 +5,7 @@ import pytest
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import choose, fastest, predict
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
 
 KB, MB = 1 << 10, 1 << 20
@@ -44,7 +44,7 @@ class TestOneHost:
     def test_why_names_the_numbers(self):
         costs = replace(
             DEFAULT_COSTS,
-            inside=Costs(3e-6, 2.5e-10, 0.0),
+            inside=LinkCosts(3e-6, 2.5e-10, 0.0),
             node=NodeCosts(0.0, 5e-11),
             cores=4,
             library=((4, 4 * MB, 0.66e-3),),
@@ -63,7 +63,7 @@ class TestOneHost:
         """Messages are no candidates inside a host, and the library must be clearly faster."""
         costs = replace(
             DEFAULT_COSTS,
-            inside=Costs(3e-6, 2.5e-10, 1e-10),
+            inside=LinkCosts(3e-6, 2.5e-10, 1e-10),
             node=NodeCosts(2e-6, 1.5e-10),
             cores=4,
             library=((3, 72, 7.5e-6),),
@@ -122,8 +122,8 @@ class TestSeveralHosts:
 
 class TestPredict:
     MACHINE = MachineCosts(
-        inside=Costs(1.0, 0.1, 0.01),
-        between=Costs(100.0, 10.0, 1.0),
+        inside=LinkCosts(1.0, 0.1, 0.01),
+        between=LinkCosts(100.0, 10.0, 1.0),
         node=NodeCosts(1000.0, 0.5),
         cores=2,
     )
@@ -150,7 +150,7 @@ class TestPredict:
     def test_crowded_schedules_share_the_wire(self):
         ring = ALGORITHMS["ring"].seconds(4, 64, self.MACHINE.between)
         assert self.predicted("ring", [2, 2]) == ring
-        shared = Costs(100.0, 20.0, 1.0)
+        shared = LinkCosts(100.0, 20.0, 1.0)
         assert self.predicted("butterfly", [2, 2]) == ALGORITHMS["butterfly"].seconds(4, 64, shared)
 
     def test_inside_a_host(self):

@@ -7,7 +7,7 @@ import pytest
 
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.cost import lower_bounds, price
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.collective.schedules.double_tree import default_blocks, double_tree_steps
 from psrt.collective.schedules.segmented_ring import default_segments
 from psrt.collective.schedules.two_trees import two_trees
@@ -15,12 +15,12 @@ from psrt.collective.schedules.two_trees import two_trees
 EXACT = [name for name, row in ALGORITHMS.items() if not row.bounded]
 SIZES = [*range(1, 18), 23, 32, 64]
 COSTS = [
-    Costs(1.0, 0.0, 0.0),
-    Costs(0.0, 1.0, 0.0),
-    Costs(0.0, 0.0, 1.0),
-    Costs(25e-6, 1 / 1.2e9, 1e-10),  # a network
-    Costs(3e-6, 2.5e-10, 1e-10),  # a host
-    Costs(1e-6, 1e-10, 3e-9),  # folding is what takes long
+    LinkCosts(1.0, 0.0, 0.0),
+    LinkCosts(0.0, 1.0, 0.0),
+    LinkCosts(0.0, 0.0, 1.0),
+    LinkCosts(25e-6, 1 / 1.2e9, 1e-10),  # a network
+    LinkCosts(3e-6, 2.5e-10, 1e-10),  # a host
+    LinkCosts(1e-6, 1e-10, 3e-9),  # folding is what takes long
 ]
 
 
@@ -63,7 +63,7 @@ def test_segmented_ring_in_segments(size, segments):
 
 
 def test_segmented_ring_hides_its_folds():
-    costs = Costs(1e-6, 1e-9, 5e-10)
+    costs = LinkCosts(1e-6, 1e-9, 5e-10)
     nbytes = 4 * 16 * 4 * 65_536
     ring, segmented = (
         ALGORITHMS[name].seconds(16, nbytes, costs) for name in ("ring", "segmented-ring")
@@ -95,7 +95,7 @@ def test_double_tree_is_bounded(size, blocks):
 @pytest.mark.parametrize("blocks", [2, 5])
 def test_double_tree_bound_is_two_rounds_above(size, blocks):
     """Where nothing is folded; one round is a message of a block."""
-    n, costs = in_blocks(size, blocks), Costs(1.0, 1e-5, 0.0)
+    n, costs = in_blocks(size, blocks), LinkCosts(1.0, 1e-5, 0.0)
     form = ALGORITHMS["double-tree"].seconds(size, 4 * n, costs)
     a_round = costs.alpha + 4 * n / (2 * blocks) * costs.beta
     assert 0 <= round(form - priced("double-tree", size, n, costs), 9) <= 2 * a_round
@@ -117,7 +117,7 @@ def test_double_tree_rounds(size):
 
 @pytest.mark.parametrize("size", [2, 3, 16, 100, 1000])
 def test_double_tree_tends_to_two_vectors(size):
-    costs = Costs(1e-6, 1e-9, 1e-10)
+    costs = LinkCosts(1e-6, 1e-9, 1e-10)
     nbytes = 1 << 42
     assert ALGORITHMS["double-tree"].seconds(size, nbytes, costs) == pytest.approx(
         2 * nbytes * costs.beta if size > 2 else nbytes * costs.beta, rel=0.01
@@ -126,7 +126,7 @@ def test_double_tree_tends_to_two_vectors(size):
 
 @pytest.mark.parametrize("size", [3, 5, 6, 7, 12, 17, 24, 63])
 def test_folding_costs_two_vectors_more(size):
-    costs, q, nbytes = Costs(1.0, 1e-3, 1e-4), 1 << (size.bit_length() - 1), 1 << 20
+    costs, q, nbytes = LinkCosts(1.0, 1e-3, 1e-4), 1 << (size.bit_length() - 1), 1 << 20
     fold = 2 * (costs.alpha + nbytes * costs.beta) + nbytes * costs.gamma
     for name in ("butterfly", "halving-doubling"):
         more = ALGORITHMS[name].seconds(size, nbytes, costs) - ALGORITHMS[name].seconds(

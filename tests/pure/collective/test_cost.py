@@ -4,12 +4,12 @@ import pytest
 
 from psrt.collective import ALGORITHMS, Step
 from psrt.collective.analysis.cost import lower_bounds, price
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.errors import ProtocolError
 from psrt.partition import Span
 
 #: A message of m elements takes 100 + 10 m seconds, to fold them m. Elements are of 1 byte here.
-COSTS = Costs(alpha=100.0, beta=10.0, gamma=1.0)
+COSTS = LinkCosts(alpha=100.0, beta=10.0, gamma=1.0)
 A, B, ALL = Span(0, 3), Span(3, 6), Span(0, 6)
 
 
@@ -124,7 +124,7 @@ class TestOverlap:
 
     def test_a_step_waits_for_the_fold_beside_it(self):
         """A rank has one pair of hands: fold 1 (600 s) outlasts message 2 (101 s)."""
-        slow = Costs(alpha=100.0, beta=1.0, gamma=600.0)
+        slow = LinkCosts(alpha=100.0, beta=1.0, gamma=600.0)
         one = Span(0, 1), Span(1, 2), Span(2, 3)
         mine, theirs = ([exchange(peer, span) for span in one] for peer in (1, 0))
         assert price([mine, theirs], 1, slow, overlap=True).seconds == 101 + 3 * 600
@@ -180,7 +180,7 @@ class TestBroken:
 @pytest.mark.parametrize("n", [0, 1, 7, 1000])
 def test_lower_bounds_are_not_undercut(name, size, n):
     plan = ALGORITHMS[name].plan(size, n)
-    for costs in (COSTS, Costs(1.0, 0, 0), Costs(0, 1.0, 0), Costs(0, 0, 1.0)):
+    for costs in (COSTS, LinkCosts(1.0, 0, 0), LinkCosts(0, 1.0, 0), LinkCosts(0, 0, 1.0)):
         for overlap in (False, True):
             least = lower_bounds(size, 4 * n, costs).seconds
             assert price(plan, 4, costs, overlap=overlap).seconds >= least * (1 - 1e-12)
@@ -188,7 +188,7 @@ def test_lower_bounds_are_not_undercut(name, size, n):
 
 def test_lower_bounds_are_met():
     """Each by the algorithm that is optimal in it, so none of them could be higher."""
-    costs = Costs(1.0, 1.0, 1.0)
+    costs = LinkCosts(1.0, 1.0, 1.0)
     for size in (2, 4, 8, 16):
         least = lower_bounds(size, 4 * 160, costs)
         assert price(ALGORITHMS["butterfly"].plan(size, 160), 4, costs).rounds == least.latency

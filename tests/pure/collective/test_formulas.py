@@ -8,7 +8,7 @@ import pytest
 from psrt.collective import ALGORITHMS, PHASES
 from psrt.collective.analysis.cost import price
 from psrt.collective.analysis.proof import prove
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.collective.schedules.binary_blocks import binary_blocks
 from psrt.collective.schedules.double_tree import default_blocks, double_tree_steps
 from psrt.collective.schedules.segmented_ring import SEGMENT, default_segments, segmented_ring_steps
@@ -82,7 +82,7 @@ def test_a_fold_is_never_waited_for_in_a_segmented_ring():
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_all_folds_of_a_segmented_ring_are_hidden(size):
     """T = 2(p − 1)Sα + 2n(p − 1)/p·β, for an executor that folds beside the next step."""
-    n, segments, costs = 12 * size, 3, Costs(alpha=5.0, beta=2.0, gamma=2.0)
+    n, segments, costs = 12 * size, 3, LinkCosts(alpha=5.0, beta=2.0, gamma=2.0)
     plan = [list(segmented_ring_steps(r, size, n, segments=segments)) for r in range(size)]
     seconds = price(plan, 1, costs, overlap=True).seconds
     assert seconds == 2 * (size - 1) * segments * 5.0 + 2 * 12 * (size - 1) * 2.0
@@ -133,7 +133,7 @@ def test_double_tree(size, blocks):
     rounds = max(0, 4 * (blocks - 1) + trees.up + trees.down)
     assert proof.rounds <= rounds
     assert proof.messages == 4 * blocks * (size - 1)
-    m, costs = n / (2 * blocks), Costs(alpha=5.0, beta=2.0, gamma=2.0)
+    m, costs = n / (2 * blocks), LinkCosts(alpha=5.0, beta=2.0, gamma=2.0)
     assert price(plan, 1, costs, overlap=True).seconds <= (rounds + 1) * (5.0 + 2.0 * m)
     assert sum(proof.sent) == 2 * n * (size - 1)
     assert max(proof.sent) <= 2 * n
@@ -189,7 +189,7 @@ def test_halving_doubling_blocks(size):
             assert proof.combined[rank] == n * (w - 1) // w + (n // w if smaller else 0) <= n
             assert len(steps[rank]) == 2 * lg_floor(w) + 2 * larger // w + 2 * smaller
             rank += 1
-    wires = price(steps, 1, Costs(alpha=0.0, beta=1.0, gamma=0.0)).seconds
+    wires = price(steps, 1, LinkCosts(alpha=0.0, beta=1.0, gamma=0.0)).seconds
     assert wires < 2 * n * (1 + 1.5 / blocks[-1])
     assert size == 1 or wires >= 2 * n * (size - 1) / size
     chain = sum(u // w for u, w in pairwise(blocks))

@@ -4,13 +4,13 @@ from dataclasses import replace
 import pytest
 
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
 
 LIBRARY = ((4, 1 << 20, 1e-3), (2, 1 << 10, 2e-5), (2, 1 << 20, 7e-4))
 MEASURED = MachineCosts(
-    inside=Costs(1.1e-6, 1.3e-10, 0.0),
-    between=Costs(1e-5, 1 / 3e9, 1e-10),
+    inside=LinkCosts(1.1e-6, 1.3e-10, 0.0),
+    between=LinkCosts(1e-5, 1 / 3e9, 1e-10),
     node=NodeCosts(1 / 3 * 1e-6, 1e-10),
     cores=8,
     library=LIBRARY,

@@ -69,9 +69,9 @@ SHOWN = """
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.cost import price
 from psrt.collective.analysis.proof import prove
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 
-row, costs = ALGORITHMS["chain"], Costs(3.0, 0.5, 0.25)
+row, costs = ALGORITHMS["chain"], LinkCosts(3.0, 0.5, 0.25)
 for size in range(1, 9):
     for n in (0, 1, 7, 20):
         prove(row.spec(size, n), row.plan(size, n))

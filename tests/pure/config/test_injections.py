@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from psrt import Costs, TrainConfig, simulate
+from psrt import SimulationCosts, TrainConfig, simulate
 
 STEPS = 6
 #: A gradient takes a second, messages take no time.
-COSTS = Costs(compute=lambda rank, rng: 1.0, latency=lambda rng: 0.0)
+COSTS = SimulationCosts(compute=lambda rank, rng: 1.0, latency=lambda rng: 0.0)
 BASE = TrainConfig(
     dataset="synthetic:60x4x2", hidden=(), batch_size=5, steps=STEPS, lr=0.05, seed=4
 )

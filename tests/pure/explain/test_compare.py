@@ -7,7 +7,7 @@ import pytest
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.cost import lower_bounds
 from psrt.collective.analysis.machine import DEFAULT_COSTS
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
 from psrt.explain.compare import Stretch, as_document, as_text, compare, crossovers
 from psrt.explain.compare_plot import plot
@@ -58,7 +58,7 @@ class TestStretches:
 
     def test_the_crossover_of_ring_and_butterfly_is_where_they_cost_the_same(self):
         """For 2 ranks butterfly saves an α, and halving-doubling half of nγ: n = 2α/γ."""
-        costs = Costs(alpha=1e-6, beta=0.0, gamma=1e-9)
+        costs = LinkCosts(alpha=1e-6, beta=0.0, gamma=1e-9)
         first, second = compare([2], [100, 4000], costs).stretches(2)[:2]
         assert (first.algorithm, second.algorithm) == ("butterfly", "halving-doubling")
         assert first.last == pytest.approx(2000, rel=1 / 32)
@@ -73,7 +73,7 @@ class TestStretches:
 
 class TestText:
     def test_sentence(self):
-        costs = Costs(alpha=1e-6, beta=1e-9, gamma=0.0)
+        costs = LinkCosts(alpha=1e-6, beta=1e-9, gamma=0.0)
         found = compare([2, 12], [KB, 256 * MB], costs)
         assert crossovers(found, 2) == "for 2 ranks: butterfly throughout"
         assert crossovers(compare([12], [KB, 64 * MB], COSTS), 12) == (
@@ -239,7 +239,7 @@ class TestPlot:
         [
             ([1], [KB, MB], COSTS, "a plot needs a number of ranks above 1 and at least two sizes"),
             ([4], [KB], COSTS, "a plot needs a number of ranks above 1 and at least two sizes"),
-            ([4], [KB, MB], Costs(0.0, 0.0, 0.0), "a plot needs costs above 0"),
+            ([4], [KB, MB], LinkCosts(0.0, 0.0, 0.0), "a plot needs costs above 0"),
         ],
     )
     def test_too_little_to_draw(self, tmp_path, ranks, sizes, costs, message):

@@ -58,7 +58,7 @@ def test_every_step_is_there_and_takes_as_long_as_it_should(name):
         # Backups overtake the slow worker, which then skips steps.
         if name != "sync with a backup" or worker != 1:
             assert len(steps) >= STEPS - (name == "sync with a backup")
-        assert [stretch.whom for stretch in steps] == list(range(len(steps)))
+        assert [stretch.waiting_for for stretch in steps] == list(range(len(steps)))
         factor = 3.0 if worker == 1 else 1.0
         assert all(0.9 * factor <= s.seconds <= 1.1 * factor for s in steps)
 
@@ -68,8 +68,8 @@ def test_who_is_waited_for_has_just_finished_when_the_wait_ends(name):
     found = timeline(name)
     for worker, line in enumerate(found.lines):
         for stretch in of(line, WAIT):
-            assert stretch.whom != worker
-            ends = [s.stop for s in of(found.lines[stretch.whom], COMPUTE)]
+            assert stretch.waiting_for != worker
+            ends = [s.stop for s in of(found.lines[stretch.waiting_for], COMPUTE)]
             assert min(abs(end - stretch.stop) for end in ends) < 1e-9
 
 
@@ -199,7 +199,7 @@ def test_the_document():
     lines = document.pop("lines")
     assert lines[0] == [
         {"start": 0, "stop": 4, "what": "compute", "step": 0},
-        {"start": 4, "stop": 9, "what": "wait", "whom": 1},
+        {"start": 4, "stop": 9, "what": "wait", "waiting_for": 1},
         {"start": 9, "stop": 11, "what": "message"},
         {"start": 11, "stop": 15, "what": "compute", "step": 1},
     ]

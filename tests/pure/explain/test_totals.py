@@ -6,7 +6,7 @@ import pytest
 
 from psrt.collective import ALGORITHMS, SCHEDULES
 from psrt.collective.analysis.cost import lower_bounds
-from psrt.collective.costs import Costs
+from psrt.collective.costs import LinkCosts
 from psrt.explain.totals import least
 from support.explanations import explained
 
@@ -40,7 +40,7 @@ def test_bounds_on_rounds(name):
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
 @pytest.mark.parametrize("n", [0, 10])
 def test_an_all_reduce_s_bounds_are_those_of_the_cost_model(size, n):
-    costs = Costs(alpha=1e-3, beta=1e-6, gamma=1e-7)
+    costs = LinkCosts(alpha=1e-3, beta=1e-6, gamma=1e-7)
     for name in ALGORITHMS:
         found = explained(name, size, n).totals.bounds
         expected = lower_bounds(size, 4 * n, costs)

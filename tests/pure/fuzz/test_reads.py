@@ -90,15 +90,15 @@ def check_job(draw, folder, modes=MODES):
 
 
 def check_history(config, run, books, folder):
-    wiring = run.world.wiring
+    role_map = run.world.role_map
     header = history_header(
-        resolve(config, ranks=wiring.size),
-        wiring,
+        resolve(config, ranks=role_map.size),
+        role_map,
         initial=books.initial(),
         problem=books,
         files=(EVENTS,),
         plan=run.workers[0].strategy.plan,
-        hosts=(0,) * wiring.size,
+        hosts=(0,) * role_map.size,
         simulated=True,
     )
     write_header(folder, header)

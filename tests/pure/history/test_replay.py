@@ -172,12 +172,12 @@ def test_what_is_no_message_to_a_server():
 
 def test_who_is_waited_for():
     sequencer = Sequencer(Inbox(RECORDED).receive, script_of(RECORDED))
-    assert sequencer.whom() == (
+    assert sequencer.waiting_for() == (
         "worker 0, which pushed clock 0 on version 0 in the recorded run (event 0 of shard 1)"
     )
     for _ in RECORDED:
         drive(sequencer.receive())
-    assert sequencer.whom() == "the last answers to be read"
+    assert sequencer.waiting_for() == "the last answers to be read"
 
 
 def test_a_shard_that_took_nothing():

@@ -344,7 +344,7 @@ def test_a_run_in_which_a_worker_died(tmp_path):
 @pytest.mark.parametrize(
     ("scenario", "told"),
     [
-        ({"numerics": False}, "--no-numerics has no meaning with --replay"),
+        ({"numerics": False}, "--timing-only has no meaning with --replay"),
         ({"crashes": ((1, 0.005),)}, "--crash has no meaning with --replay"),
     ],
 )

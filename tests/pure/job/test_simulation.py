@@ -10,7 +10,7 @@ import pytest
 
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.machine import MachineCosts, NodeCosts
-from psrt.collective.costs import Costs as MessageCosts
+from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, ProtocolError, TransportError
 from psrt.history import EVENT, EventLog
@@ -19,7 +19,7 @@ from psrt.job.virtual import simulate
 from psrt.messages import Leave, Params, Push
 from psrt.runtime.checksum import checksum
 from psrt.runtime.strategies.push_pull import PushPull
-from psrt.simulation import Costs, VirtualWorld
+from psrt.simulation import SimulationCosts, Simulator
 from psrt.sync import Keep, Policy, policy_for
 from psrt.transport import EXTRA
 from support.recording import Ledger, record
@@ -202,7 +202,7 @@ def test_what_auto_picks_by_may_be_given(tmp_path):
     """Where bytes cost nothing few messages are best, where messages cost nothing few bytes are."""
     picked = []
     for alpha, beta in ((1.0, 0.0), (0.0, 1.0)):
-        messages = MessageCosts(alpha=alpha, beta=beta, gamma=0.0)
+        messages = LinkCosts(alpha=alpha, beta=beta, gamma=0.0)
         path = tmp_path / "costs.json"
         path.write_text(MachineCosts(messages, messages, NodeCosts(0, 0), 1).to_json())
         asked = dataclasses.replace(BASE, mode="allreduce", machine_costs=str(path))
@@ -219,7 +219,7 @@ def test_what_auto_picks_by_may_be_given(tmp_path):
 def test_a_rank_that_goes_astray_is_caught(knobs, seed):
     """A bit of worker 1's parameters flips right before it is looked at."""
 
-    class LeakyWorld(VirtualWorld):
+    class LeakyWorld(Simulator):
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)
             port = self.ports[1]
@@ -407,7 +407,7 @@ def test_without_numerics_everything_happens_as_it_does_with_them(tmp_path, name
         asked = dataclasses.replace(BASE, **SCHEDULES[name])
     else:
         asked = config(name, optimizer="adam", clip_norm=0.5)
-    costs = Costs(bandwidth=1e5, apply=lambda rank, nbytes, rng: nbytes * 1e-6)
+    costs = SimulationCosts(bandwidth=1e5, apply=lambda rank, nbytes, rng: nbytes * 1e-6)
     (run, events), (empty, others) = (
         history(asked, tmp_path, numerics=numerics, costs=costs) for numerics in (True, False)
     )
@@ -430,7 +430,7 @@ def test_without_numerics_parameters_cost_nothing(name):
     knobs = SERVED.get(name) or SCHEDULES[name]
     asked = dataclasses.replace(BASE, **knobs, optimizer="adam", epochs=None, steps=3)
     run = simulate(asked, workers=4, numerics=False, parameters=10**11)
-    assert run.world.wiring.n == 10**11
+    assert run.world.role_map.n == 10**11
     assert sum(port.bytes_sent for port in run.world.ports) > 10**11
     assert all(port.gradient.size == EXTRA for port in run.world.ports[1:])
 
@@ -457,8 +457,10 @@ def test_costs_may_depend_on_who_is_who():
     for placement in ("first", "last"):
         asked = config("async", placement=placement)
 
-        def costs(wiring):
-            return Costs(compute=lambda rank, rng: 0.5 if rank == wiring.workers[1] else 0.001)
+        def costs(role_map):
+            return SimulationCosts(
+                compute=lambda rank, rng: 0.5 if rank == role_map.workers[1] else 0.001
+            )
 
         run = simulate(asked, workers=3, costs=costs)
         waits = [worker.seconds for worker in run.workers]

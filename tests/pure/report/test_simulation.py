@@ -28,7 +28,7 @@ def waiting(summary):
     def replace(*shares, **causes):
         found = [
             Waiting(i, 2.0 * share, share, **{"for_workers": 0.0, "for_server": 0.0,
-                    "for_messages": 0.0, "for_reduce": 0.0} | causes, whom={})
+                    "for_messages": 0.0, "for_reduce": 0.0} | causes, waiting_for={})
             for i, share in enumerate(shares)
         ]  # fmt: skip
         return dataclasses.replace(summary, waiting=tuple(found))

@@ -41,5 +41,5 @@ def test_without_servers_there_is_none():
 def test_who_waited_for_what():
     first, second = map(Waiting.of, WORKERS)
     assert (first.seconds, first.share) == (0.875, pytest.approx(0.4375))
-    assert (first.for_workers, first.whom) == (0.5, {1: 0.5})
+    assert (first.for_workers, first.waiting_for) == (0.5, {1: 0.5})
     assert (second.seconds, second.share) == (0.0, 0.0)

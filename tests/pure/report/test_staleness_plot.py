@@ -76,7 +76,7 @@ def test_waiting_is_stacked_by_cause_and_blamed_on_whom(summary, draw):
         Waiting(1, 1.0, 0.25, 0.0, 0.0, 1.0, 0.0, {}),
         Waiting(2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, {1: 0.5}),
     )
-    *_, causes, whom = draw(dataclasses.replace(summary, waiting=waiting))
+    *_, causes, waiting_for = draw(dataclasses.replace(summary, waiting=waiting))
     assert [text.get_text() for text in causes.get_legend().get_texts()] == [
         "other workers", "the server's work", "messages and queues",
     ]  # fmt: skip
@@ -85,7 +85,7 @@ def test_waiting_is_stacked_by_cause_and_blamed_on_whom(summary, draw):
         (0, 25, 12.5), (1, 0, 0), (2, 0, 0),
         (0, 37.5, 12.5), (1, 0, 25), (2, 0, 0),
     ]  # fmt: skip
-    assert bars(whom) == [(0, 0, 0), (1, 0, 1.5), (2, 0, 0)]
+    assert bars(waiting_for) == [(0, 0, 0), (1, 0, 1.5), (2, 0, 0)]
     assert causes.get_ylim()[0] > causes.get_ylim()[1]
 
 

@@ -26,7 +26,7 @@ def test_json_has_the_promised_fields(summary):
     assert staleness["by_worker"][1] == {"mean": 1.5, "max": 2, "histogram": {"1": 1, "2": 1}}
     assert staleness["gap"] == {"mean": 0.25, "max": 0.5, "count": 2}
     assert values["skew"]["histogram"] == {"0": 130, "1": 5}
-    assert values["waiting"][0]["whom"] == {"1": 0.05}
+    assert values["waiting"][0]["waiting_for"] == {"1": 0.05}
     assert values["parameters"] == 9
 
 

@@ -13,19 +13,19 @@ from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
-from psrt.transport import NO_PAYLOAD, Wiring, drive
+from psrt.transport import NO_PAYLOAD, RoleMap, drive
 
 
 class Scripted:
     """Rank 0 serves two parameters to workers 0 and 1 at ranks 1 and 2; gradients are ones."""
 
     rank, apply_s = 0, None
-    wiring = Wiring(2, workers=(1, 2), servers=(0,), spans=(Span(0, 2),))
+    role_map = RoleMap(2, workers=(1, 2), servers=(0,), spans=(Span(0, 2),))
 
     def __init__(self, script, busy=()):
         self.versions = [np.zeros(2, np.float32) for _ in range(3)]
         self.script, self.busy = list(script), set(busy)  # ranks that do not read
-        self.sent, self.waits, self.whom = [], [], None
+        self.sent, self.waits, self.waiting_for = [], [], None
         self.time = 0.0  # a second passes with every message
 
     def now(self):
@@ -41,9 +41,9 @@ class Scripted:
         self.time += 1.0
         return self.script.pop(0)
 
-    async def until(self, done, whom):
+    async def until(self, done, waiting_for):
         if not done():
-            self.waits.append(whom())
+            self.waits.append(waiting_for())
             self.busy.clear()
         assert done()
 
@@ -148,5 +148,5 @@ def test_it_says_whom_it_waits_for():
     role = server.run()
     with pytest.raises(IndexError):  # the script is at its end
         role.send(None)
-    assert "worker 1 (rank 2, clock 0)" in port.whom()
-    assert "(rank 1" not in port.whom()
+    assert "worker 1 (rank 2, clock 0)" in port.waiting_for()
+    assert "(rank 1" not in port.waiting_for()

@@ -14,7 +14,7 @@ from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
-from psrt.transport import Wiring
+from psrt.transport import RoleMap
 from psrt.transport.port import VERSIONS
 from support.recording import Ledger, RecordingWorld, record
 
@@ -33,10 +33,10 @@ def slow_answers():
             super().listen(port, log)
             until = port.until
 
-            async def noted(done, whom):
-                if "older versions" in whom() and not done():
+            async def noted(done, waiting_for):
+                if "older versions" in waiting_for() and not done():
                     SlowAnswers.waits += 1
-                await until(done, whom)
+                await until(done, waiting_for)
 
             port.until = noted
 
@@ -45,7 +45,7 @@ def slow_answers():
             send = self.network.send
 
             def slowly(channel, *message):
-                if channel.source in self.wiring.servers and self.rng.random() < 0.6:
+                if channel.source in self.role_map.servers and self.rng.random() < 0.6:
                     self.after(self.rng.exponential(0.05), lambda _: send(channel, *message))
                 else:
                     send(channel, *message)
@@ -127,13 +127,15 @@ class Announcing:
 
     apply_s = None
 
-    def __init__(self, wiring, far=()):
-        self.rank, self.wiring = wiring.servers[0], wiring
-        size = wiring.spans[0].size
+    def __init__(self, role_map, far=()):
+        self.rank, self.role_map = role_map.servers[0], role_map
+        size = role_map.spans[0].size
         self.versions = [np.zeros(size, np.float32) for _ in range(VERSIONS)]
-        self.gradients = {w: np.full(size, w + 1.0, np.float32) for w in range(len(wiring.workers))}
+        self.gradients = {
+            w: np.full(size, w + 1.0, np.float32) for w in range(len(role_map.workers))
+        }
         self.far = far  # ranks on another host
-        self.inbox, self.log, self.whom = [], [], None
+        self.inbox, self.log, self.waiting_for = [], [], None
         self.reading = {}  # rank -> region
 
     def now(self):
@@ -147,10 +149,10 @@ class Announcing:
 
     async def receive(self):
         message = self.inbox.pop(0)
-        self.reading.pop(self.wiring.workers[message.worker], None)
+        self.reading.pop(self.role_map.workers[message.worker], None)
         return message
 
-    async def until(self, done, whom):
+    async def until(self, done, waiting_for):
         self.reading.clear()
         assert done()
 
@@ -180,8 +182,10 @@ class TestAnnouncedVersions:
 
     def run(self, mode, script, far=(), rate=None):
         workers = 3
-        wiring = Wiring(self.SIZE, workers=(1, 2, 3), servers=(0,), spans=even_spans(self.SIZE, 1))
-        port = Announcing(wiring, far)
+        role_map = RoleMap(
+            self.SIZE, workers=(1, 2, 3), servers=(0,), spans=even_spans(self.SIZE, 1)
+        )
+        port = Announcing(role_map, far)
         shard = Shard(
             port.versions,
             np.zeros(self.SIZE, np.float32),

@@ -12,7 +12,7 @@ from psrt.runtime.delays import Delays
 from psrt.runtime.meter import Meter
 from psrt.runtime.strategies.base import StepResult
 from psrt.runtime.worker import Length, Worker
-from psrt.transport import SoloPort, Wiring, drive
+from psrt.transport import RoleMap, SoloPort, drive
 
 
 class NotingPort(SoloPort):
@@ -20,7 +20,7 @@ class NotingPort(SoloPort):
 
     def __init__(self, worker=0):
         super().__init__(2)
-        self.wiring = Wiring(2, workers=(0, 1, 2))
+        self.role_map = RoleMap(2, workers=(0, 1, 2))
         self.rank = worker
         self.paused, self.reports = [], []
         self.on_report = self.reports.append

@@ -18,18 +18,18 @@ from psrt.job.scenario import run_in_virtual_time
 from psrt.job.virtual import simulate
 from psrt.messages import Params, Push
 from psrt.partition import Span
-from psrt.simulation import VirtualWorld
+from psrt.simulation import Simulator
 from psrt.simulation.calibration import Calibration, RecordedCosts, ShardTimes, calibrate
 from psrt.simulation.calibration.servers import ServerTimeline
 from psrt.simulation.calibration.track import Receipts, Track
 from psrt.simulation.calibration.workers import computing, rounds
-from psrt.transport import Wiring
+from psrt.transport import RoleMap
 
 pytestmark = pytest.mark.slow
 
 #: Some milliseconds of computing, 0.2 ms a message, 0.5 ms an update of 1000 parameters.
 COSTS = ("--compute", "lognormal:0.004:0.3", "--link", "2e-4:inf", "--server-apply", "8e6")
-MODEL = ("--no-numerics", "--parameters", "1000")
+MODEL = ("--timing-only", "--parameters", "1000")
 STEPS = 300
 
 #: Every way to train, as flags.
@@ -84,7 +84,7 @@ def test_what_is_like_a_run_is_as_fast_and_as_stale(tmp_path, mode, slow):
 def test_getting_ready_is_no_part_of_training():
     """It is no part of what is predicted, either."""
 
-    class Late(VirtualWorld):
+    class Late(Simulator):
         def run(self, roles):
             self.time = 100.0
             return super().run(roles)
@@ -171,7 +171,7 @@ def test_a_run_with_numbers_is_simulated_with_numbers_if_that_is_asked(tmp_path)
     words = ("--mode", "async", "--workers", 2, "--hidden", 8, "--epochs", 2, *COSTS)
     play(*words, "--record", "--out", tmp_path / "run")
     assert like(tmp_path / "run").test_accuracy is None
-    assert like(tmp_path / "run", "--numerics").test_accuracy > 0.3
+    assert like(tmp_path / "run", "--no-timing-only").test_accuracy > 0.3
 
 
 def test_flags_come_before_what_the_run_had(tmp_path):
@@ -216,7 +216,7 @@ def test_knobs_of_another_mode_are_left_out(tmp_path):
 
 def test_epochs_are_as_long_as_in_the_run(tmp_path):
     words = ("--mode", "sync", "--workers", 3, "--dataset", "synthetic:200x4x3", "--epochs", 3)
-    measured = play(*words, *COSTS, "--no-numerics", "--record", "--out", tmp_path / "run").summary
+    measured = play(*words, *COSTS, "--timing-only", "--record", "--out", tmp_path / "run").summary
     assert samples_of(read_history(tmp_path / "run")) == 200
     assert like(tmp_path / "run").samples == measured.samples == 3 * 200
     assert like(tmp_path / "run", "--epochs", 5).samples == 5 * 200
@@ -244,7 +244,11 @@ def test_runs_of_an_epoch_and_less_are_as_long(tmp_path, length, samples):
         ("allreduce", ("--mode", "async"), "the run had no servers, so it cannot tell"),
         ("serial", ("--mode", "sync"), "the run had no servers, so it cannot tell"),
         ("async", ("--replay", "x"), "give --like or --replay, not both"),
-        ("async", ("--numerics",), "trained 1000 parameters, but the model of its config has"),
+        (
+            "async",
+            ("--no-timing-only",),
+            "trained 1000 parameters, but the model of its config has",
+        ),
     ],
 )
 def test_what_a_run_cannot_tell_is_refused(tmp_path, mode, words, message):
@@ -387,7 +391,9 @@ def test_messages_that_wait_are_taken_up_in_turn(tmp_path, seed):
     config = psrt.TrainConfig(mode="async", steps=5, batch_size=1)
 
     def takes(**given):
-        costs = psrt.Costs(compute=lambda rank, rng: 0.01, latency=lambda rng: 0.0, **given)
+        costs = psrt.SimulationCosts(
+            compute=lambda rank, rng: 0.01, latency=lambda rng: 0.0, **given
+        )
         path = tmp_path / f"{len(given)}.npy"
         with EventLog(path) as log:
             simulate(config, workers=3, seed=seed, costs=costs, numerics=False, log=log)
@@ -412,8 +418,8 @@ def test_local_steps_take_until_they_are_shared():
 def test_costs_are_those_of_the_step(tmp_path):
     record(tmp_path / "run", MODES["async, 2 shards"])
     times = times_of(tmp_path / "run")
-    wiring = Wiring(20, workers=(2, 3, 4), servers=(0, 1), spans=(Span(0, 10), Span(10, 20)))
-    costs, rng = RecordedCosts(times, wiring).costs(), np.random.default_rng(0)
+    role_map = RoleMap(20, workers=(2, 3, 4), servers=(0, 1), spans=(Span(0, 10), Span(10, 20)))
+    costs, rng = RecordedCosts(times, role_map).costs(), np.random.default_rng(0)
     for clock in range(5):
         assert costs.compute(3, rng) == times.compute[1][clock]
         for server in (0, 1):
@@ -433,8 +439,8 @@ def no_times(**given):
 
 def test_gradients_that_the_run_did_not_work_in_at_once_are_in_proportion():
     shard = ShardTimes((np.ones(1),), (np.ones(1),), {2: np.array([0.5])}, 10)
-    wiring = Wiring(20, workers=(1,), servers=(0,), spans=(Span(0, 20),))
-    costs = RecordedCosts(no_times(shards=(shard,)), wiring).costs()
+    role_map = RoleMap(20, workers=(1,), servers=(0,), spans=(Span(0, 20),))
+    costs = RecordedCosts(no_times(shards=(shard,)), role_map).costs()
     rng = np.random.default_rng(0)
     assert costs.apply(0, 4 * 20 * 2, rng) == pytest.approx(1.0)  # twice as long a span
     assert costs.apply(0, 4 * 20 * 3, rng) == pytest.approx(1.5)

@@ -12,7 +12,7 @@ from psrt.errors import ConfigError
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.simulation.cost_flags import VirtualCosts, read_link, read_rate
 from psrt.simulation.distributions import FORMS, read_compute, resampled
-from psrt.transport import Wiring
+from psrt.transport import RoleMap
 
 
 def draws(text, count=20_000, worker=0, seed=0):
@@ -82,12 +82,12 @@ def test_no_bandwidths(bytes_per_s):
 
 def test_costs_of_a_wiring():
     rng = np.random.default_rng(0)
-    wiring = Wiring(9, workers=(1, 2), servers=(0,))
-    costs = VirtualCosts("constant:0.5", "0.25:8", "4").at(wiring)
+    role_map = RoleMap(9, workers=(1, 2), servers=(0,))
+    costs = VirtualCosts("constant:0.5", "0.25:8", "4").at(role_map)
     assert (costs.compute(2, rng), costs.latency(rng), costs.bandwidth) == (0.5, 0.25, 8.0)
     assert costs.apply is not None
     assert costs.apply(0, 12, rng) == 3.0
-    free = VirtualCosts(link="0:inf", server_apply="inf").at(wiring)
+    free = VirtualCosts(link="0:inf", server_apply="inf").at(role_map)
     assert (free.bandwidth, free.apply) == (math.inf, None)
 
 

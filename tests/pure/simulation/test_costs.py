@@ -11,8 +11,8 @@ from psrt.errors import ConfigError
 from psrt.job.virtual import simulate
 from psrt.messages import Push
 from psrt.partition import even_spans
-from psrt.simulation import Costs, VirtualWorld
-from psrt.transport import NO_PAYLOAD, Wiring
+from psrt.simulation import SimulationCosts, Simulator
+from psrt.transport import NO_PAYLOAD, RoleMap
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import GRADIENT
 
@@ -21,17 +21,17 @@ N, LATENCY, RATE = 48, 8.0, 64.0
 #: Seconds that a link is busy with a frame, and with a frame and N parameters.
 FRAME = FRAME_BYTES / RATE
 LONG = (FRAME_BYTES + 4 * N) / RATE
-COSTS = Costs(latency=lambda _: LATENCY, bandwidth=RATE)
+COSTS = SimulationCosts(latency=lambda _: LATENCY, bandwidth=RATE)
 
 
 def world(workers=1, servers=1, costs=COSTS):
-    wiring = Wiring(
+    role_map = RoleMap(
         N,
         workers=tuple(range(servers, servers + workers)),
         servers=tuple(range(servers)),
         spans=even_spans(N * servers, servers),
     )
-    return VirtualWorld(wiring, seed=3, costs=costs)
+    return Simulator(role_map, seed=3, costs=costs)
 
 
 def push(worker=0, clock=0):
@@ -42,7 +42,7 @@ async def sends(port, *messages):
     """Send (when, rank, region) each."""
     for clock, (when, to, region) in enumerate(messages):
         await port.pause(when - port.now())
-        port.send(to, push(port.wiring.worker_of(port.rank) or 0, clock), region)
+        port.send(to, push(port.role_map.worker_of(port.rank) or 0, clock), region)
 
 
 async def arrivals(port, count):
@@ -62,14 +62,14 @@ class TestOneMessage:
         assert found[0] == [(5.0 + LATENCY + busy, 0, 0)]
 
     def test_bytes_that_nobody_queues_for_come_on_top(self):
-        it = world(costs=Costs(latency=lambda _: LATENCY, bandwidth=RATE, per_byte=0.5))
+        it = world(costs=SimulationCosts(latency=lambda _: LATENCY, bandwidth=RATE, per_byte=0.5))
         found = it.run({0: arrivals(it.ports[0], 1), 1: sends(it.ports[1], (0.0, 0, GRADIENT))})
         assert found[0] == [(LATENCY + LONG + (FRAME_BYTES + 4 * N) / 2, 0, 0)]
 
     def test_no_bandwidth_is_no_bytes_and_no_event_more(self):
         counts = []
         for rate in (math.inf, RATE):
-            it = world(costs=Costs(latency=lambda _: LATENCY, bandwidth=rate))
+            it = world(costs=SimulationCosts(latency=lambda _: LATENCY, bandwidth=rate))
             found = it.run({0: arrivals(it.ports[0], 1), 1: sends(it.ports[1], (0.0, 0, GRADIENT))})
             counts.append(it.events)
             assert found[0][0][0] == LATENCY + (4 * N + 64) / rate
@@ -117,17 +117,17 @@ class TestManyMessages:
     def test_the_way_in_is_taken_in_order_of_arrival_not_of_sending(self):
         """Rank 1 sends first, but from farther away."""
         latencies = iter((20.0, 8.0))
-        it = world(2, costs=Costs(latency=lambda _: next(latencies), bandwidth=RATE))
+        it = world(2, costs=SimulationCosts(latency=lambda _: next(latencies), bandwidth=RATE))
         roles = {1: sends(it.ports[1], (0.0, 0, GRADIENT)), 2: sends(it.ports[2], (1.0, 0, 0))}
         found = it.run(roles | {0: arrivals(it.ports[0], 2)})
         assert found[0] == [(1.0 + 8.0 + LONG, 1, 0), (20.0 + LONG, 0, 0)]
 
     @pytest.mark.parametrize("seed", range(5))
     def test_those_of_a_pair_keep_their_order_whatever_each_takes(self, seed):
-        it = VirtualWorld(
-            world(3).wiring,
+        it = Simulator(
+            world(3).role_map,
             seed=seed,
-            costs=Costs(latency=lambda rng: rng.exponential(), bandwidth=2000.0),
+            costs=SimulationCosts(latency=lambda rng: rng.exponential(), bandwidth=2000.0),
         )
         sent = [(0.0, 0, (NO_PAYLOAD, GRADIENT)[k % 2]) for k in range(40)]
         roles = {rank: sends(it.ports[rank], *sent) for rank in (1, 2, 3)}
@@ -149,7 +149,7 @@ def test_a_server_saturates(workers):
     """
     steps, rate = 4, 1e5
     asked = TrainConfig(mode="sync", servers=1, steps=steps, hidden=(4,))
-    costs = Costs(compute=lambda *_: 1e-6, latency=lambda _: 1e-6, bandwidth=rate)
+    costs = SimulationCosts(compute=lambda *_: 1e-6, latency=lambda _: 1e-6, bandwidth=rate)
     run = simulate(asked, workers=workers, costs=costs)
     one = (FRAME_BYTES + 4 * run.theta.size) / rate
     messages = 2 * workers + (steps - 1) * (workers + 1)
@@ -159,20 +159,20 @@ def test_a_server_saturates(workers):
 @pytest.mark.parametrize("bandwidth", [0.0, -1.0, math.nan])
 def test_a_bandwidth_that_cannot_be(bandwidth):
     with pytest.raises(ConfigError, match=r"^a link's bandwidth must be more than 0 bytes/s, got "):
-        Costs(bandwidth=bandwidth)
+        SimulationCosts(bandwidth=bandwidth)
 
 
 @pytest.mark.parametrize("per_byte", [-1e-9, math.inf, math.nan])
 def test_bytes_that_cost_what_cannot_be(per_byte):
     with pytest.raises(ConfigError, match="seconds per byte must be finite and 0 or more, got"):
-        Costs(per_byte=per_byte)
+        SimulationCosts(per_byte=per_byte)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, math.inf, math.nan])
 @pytest.mark.parametrize("what", ["compute", "latency", "apply"])
 def test_draws_that_are_no_times(what, seconds):
     asked = TrainConfig(mode="async", servers=1, steps=2, hidden=(4,))
-    costs = Costs(**{what: lambda *_: seconds})
+    costs = SimulationCosts(**{what: lambda *_: seconds})
     with pytest.raises(ConfigError, match=r"^costs must be finite and 0 or more seconds, one came"):
         simulate(asked, workers=2, costs=costs)
 
@@ -181,4 +181,4 @@ def test_draws_that_are_no_times(what, seconds):
 def test_a_sum_that_takes_what_cannot_be(seconds):
     asked = TrainConfig(mode="allreduce", allreduce="ring", steps=2, hidden=(4,))
     with pytest.raises(ConfigError, match=r"^costs must be finite and 0 or more seconds, one came"):
-        simulate(asked, workers=2, costs=Costs(reduce=lambda _: seconds))
+        simulate(asked, workers=2, costs=SimulationCosts(reduce=lambda _: seconds))

@@ -12,17 +12,17 @@ from psrt.errors import ConfigError, TransportError
 from psrt.job.virtual import simulate
 from psrt.messages import Leave, Params, Push
 from psrt.partition import even_spans
-from psrt.simulation import Costs, VirtualWorld
-from psrt.transport import Wiring
+from psrt.simulation import SimulationCosts, Simulator
+from psrt.transport import RoleMap
 from psrt.transport.port import GRADIENT
 
 #: Ranks 0 and 1 are servers, ranks 2 and 3 workers.
-WIRING = Wiring(4, workers=(2, 3), servers=(0, 1), spans=even_spans(4, 2))
-COSTS = Costs(compute=lambda *_: 1.0, latency=lambda _: 0.5)
+WIRING = RoleMap(4, workers=(2, 3), servers=(0, 1), spans=even_spans(4, 2))
+COSTS = SimulationCosts(compute=lambda *_: 1.0, latency=lambda _: 0.5)
 
 
 def world(**options):
-    return VirtualWorld(WIRING, **{"seed": 0, "costs": COSTS, **options})
+    return Simulator(WIRING, **{"seed": 0, "costs": COSTS, **options})
 
 
 def push(worker, clock=0):
@@ -75,7 +75,7 @@ class TestNotice:
     @pytest.mark.parametrize("seed", range(5))  # at the same time chance must not decide
     @pytest.mark.parametrize("bandwidth", [math.inf, 64.0])
     def test_the_notice_does_not_overtake_what_is_under_way(self, bandwidth, seed):
-        it = world(seed=seed, costs=Costs(latency=lambda _: 50.0, bandwidth=bandwidth))
+        it = world(seed=seed, costs=SimulationCosts(latency=lambda _: 50.0, bandwidth=bandwidth))
         it.crash_at(2, 3.5, notice_s=0.25)
         role = pushes(it.ports[2], 0, 99)
         heard = it.run({2: role, 0: hears(it.ports[0], 4)})[0]
@@ -196,7 +196,9 @@ def test_with_servers_the_others_finish(mode, shared_memory, seconds):
     asked = TrainConfig(
         servers=2, steps=5, hidden=(4,), lr=0.1, shared_memory=shared_memory, **mode
     )
-    costs = Costs(compute=lambda _, rng: rng.uniform(0.5, 1), latency=lambda rng: rng.random() / 9)
+    costs = SimulationCosts(
+        compute=lambda _, rng: rng.uniform(0.5, 1), latency=lambda rng: rng.random() / 9
+    )
     run = simulate(asked, workers=4, costs=costs, crashes=[(1, seconds)])
     assert set(run.world.crashed) == {3}
     assert [worker.clock == 5 for worker in run.workers] == [True, False, True, True]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from psrt import Costs
+from psrt import SimulationCosts
 from psrt.cli.simulate import parse_simulate
 from psrt.history import Kind, read_history
 from psrt.job.scenario import run_in_virtual_time
@@ -64,8 +64,8 @@ class Erratic(VirtualCosts):
     #: Of a message.
     mean_s: float = 0.0
 
-    def at(self, wiring, *, say=None):
-        return Costs(
+    def at(self, role_map, *, say=None):
+        return SimulationCosts(
             compute=lambda rank, rng: 1e-3 * rng.lognormal(0.0, 0.3),
             latency=lambda rng: self.mean_s * rng.exponential(),
         )
@@ -74,7 +74,7 @@ class Erratic(VirtualCosts):
 def record(folder, flags, *, mean_s, workers=5, crashes=()):
     """Make a run with a history in a folder; return its summary."""
     words = ["--workers", str(workers), *flags.split(), "--record", "--out", str(folder)]
-    config, scenario = parse_simulate([*words, "--no-numerics"])
+    config, scenario = parse_simulate([*words, "--timing-only"])
     scenario = replace(scenario, costs=Erratic(mean_s=mean_s), crashes=crashes)
     return run_in_virtual_time(config, scenario).summary
 

@@ -9,17 +9,17 @@ import pytest
 
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.machine import MachineCosts, NodeCosts
-from psrt.collective.costs import Costs as MessageCosts
+from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError, TransportError
 from psrt.messages import Leave, Params, Push
 from psrt.partition import Span
-from psrt.simulation import Costs, VirtualWorld
-from psrt.transport import EXTRA, NO_PAYLOAD, Wiring
+from psrt.simulation import SimulationCosts, Simulator
+from psrt.transport import EXTRA, NO_PAYLOAD, RoleMap
 from psrt.transport.port import GRADIENT
 
 #: Rank 0 is the server of all four parameters, ranks 1 and 2 are workers.
-STAR = Wiring(4, workers=(1, 2), servers=(0,), spans=(Span(0, 4),))
-AT_ONCE = Costs(compute=lambda *_: 1.0, latency=lambda _: 0.5, per_byte=0.0)
+STAR = RoleMap(4, workers=(1, 2), servers=(0,), spans=(Span(0, 4),))
+AT_ONCE = SimulationCosts(compute=lambda *_: 1.0, latency=lambda _: 0.5, per_byte=0.0)
 
 
 def push(worker, clock=0):
@@ -31,7 +31,7 @@ def params(version):
 
 
 def world(seed=0, costs=None, **options):
-    return VirtualWorld(STAR, seed=seed, costs=costs, **options)
+    return Simulator(STAR, seed=seed, costs=costs, **options)
 
 
 def run(it, **roles):
@@ -58,7 +58,7 @@ class TestTime:
             await port.receive()
             return port.now(), port.bytes_received
 
-        it = world(costs=Costs(latency=lambda _: 0.5, per_byte=0.25))
+        it = world(costs=SimulationCosts(latency=lambda _: 0.5, per_byte=0.25))
         results = run(it, rank0=receiver(it.ports[0]), rank1=sender(it.ports[1]))
         assert results[0] == (0.5 + 80 * 0.25, 80)
         assert it.ports[1].bytes_sent == 80
@@ -71,7 +71,7 @@ class TestTime:
         async def receiver(port):
             return [(await port.receive()).clock for _ in range(50)]
 
-        it = world(costs=Costs(latency=lambda rng: rng.exponential()))
+        it = world(costs=SimulationCosts(latency=lambda rng: rng.exponential()))
         results = run(it, rank0=receiver(it.ports[0]), rank1=sender(it.ports[1]))
         assert results[0] == list(range(50))
 
@@ -170,7 +170,7 @@ class TestPayloads:
 class TestDeadlock:
     def test_it_is_said_who_waits_for_whom(self):
         async def waits(port):
-            port.whom = lambda: "Godot"
+            port.waiting_for = lambda: "Godot"
             await port.receive()
 
         it = world(costs=AT_ONCE)
@@ -230,7 +230,7 @@ class TestDeadlock:
 
 def workers_only(size, n, role, seed=0, costs=None):
     """Run ``role(port)`` at so many workers without servers; return results and the world."""
-    it = VirtualWorld(Wiring(n, workers=tuple(range(size))), seed=seed, costs=costs)
+    it = Simulator(RoleMap(n, workers=tuple(range(size))), seed=seed, costs=costs)
     results = it.run({rank: role(it.ports[rank]) for rank in range(size)})
     return [results[rank] for rank in range(size)], it
 
@@ -341,7 +341,7 @@ def test_a_rank_that_never_takes_part_is_missed():
     async def role(port):
         reduction = port.reduction(Span(0, 1), "tree", None)
         if port.rank != 1:
-            port.whom = lambda: "its neighbours"
+            port.waiting_for = lambda: "its neighbours"
             reduction.begin()
             await reduction.finish()
 
@@ -363,7 +363,7 @@ def test_who_differs_is_known_to_all(seed):
 # A test that is called [mpi] would be left out: it counts as one for mpirun.
 @pytest.mark.parametrize("name", ["mpi", "node+ring"], ids=["library", "hosts"])
 def test_some_all_reduces_need_mpi(name):
-    port = VirtualWorld(Wiring(3, workers=(0, 1)), seed=0).ports[0]
+    port = Simulator(RoleMap(3, workers=(0, 1)), seed=0).ports[0]
     for ask in (
         lambda: port.choice(name, 3),
         lambda: port.reduction(Span(0, 3), name, None),
@@ -373,17 +373,17 @@ def test_some_all_reduces_need_mpi(name):
 
 
 def test_what_is_asked_for_is_what_is_taken_and_auto_picks_a_schedule():
-    port = VirtualWorld(Wiring(3, workers=(0, 1, 2)), seed=0).ports[0]
+    port = Simulator(RoleMap(3, workers=(0, 1, 2)), seed=0).ports[0]
     assert port.choice("tree", 9) == ("tree", "as asked")
     for n in (0, 1, 10**6):
         name, why = port.choice("auto", n)
         assert name in ALGORITHMS
         assert why
     # What it picks by is given: with nothing to pay but messages the fewest are the best.
-    messages = MessageCosts(alpha=1.0, beta=0.0, gamma=0.0)
+    messages = LinkCosts(alpha=1.0, beta=0.0, gamma=0.0)
     few = MachineCosts(messages, messages, NodeCosts(0, 0), cores=1)
-    wiring = Wiring(3, workers=tuple(range(8)))
-    port = VirtualWorld(wiring, seed=0, machine=few).ports[0]
+    role_map = RoleMap(3, workers=tuple(range(8)))
+    port = Simulator(role_map, seed=0, machine=few).ports[0]
     assert port.choice("auto", 10**6)[0] not in ("ring", "segmented-ring")
 
 

@@ -13,9 +13,9 @@ from psrt.errors import TransportError
 from psrt.job.virtual import simulate
 from psrt.messages import Leave, Params, Push
 from psrt.partition import even_spans
-from psrt.simulation import Costs, VirtualWorld
+from psrt.simulation import SimulationCosts, Simulator
 from psrt.simulation.event_queue import EventQueue
-from psrt.transport import Wiring
+from psrt.transport import RoleMap
 from psrt.transport.port import GRADIENT
 
 pytestmark = pytest.mark.slow
@@ -35,10 +35,12 @@ SUMMED = [
 ]
 ALL = [{**knobs, "servers": 2} for knobs in SERVED] + SUMMED
 COSTS = {
-    "usual": Costs(),
-    "all alike": Costs(compute=lambda *_: 1e-3, latency=lambda _: 1e-4),
-    "crowded": Costs(bandwidth=1e6, apply=lambda _, nbytes, rng: nbytes * rng.exponential(1e-8)),
-    "measured sums": Costs(reduce=lambda rng: rng.exponential(1e-3)),
+    "usual": SimulationCosts(),
+    "all alike": SimulationCosts(compute=lambda *_: 1e-3, latency=lambda _: 1e-4),
+    "crowded": SimulationCosts(
+        bandwidth=1e6, apply=lambda _, nbytes, rng: nbytes * rng.exponential(1e-8)
+    ),
+    "measured sums": SimulationCosts(reduce=lambda rng: rng.exponential(1e-3)),
 }
 
 
@@ -50,7 +52,7 @@ def traced(knobs, costs, seed=0, **options):
     """Return who was resumed when, in order, and the run."""
     trace = []
 
-    class Traced(VirtualWorld):
+    class Traced(Simulator):
         def resume(self, rank):
             trace.append((self.time, rank))
             super().resume(rank)
@@ -127,10 +129,12 @@ class TestScale:
             calls += event in ("call", "c_call")
 
         asked = TrainConfig(steps=4, hidden=(5,), **knobs)
-        costs = Costs(compute=lambda _, rng: rng.random(), latency=lambda rng: 1e-6 * rng.random())
+        costs = SimulationCosts(
+            compute=lambda _, rng: rng.random(), latency=lambda rng: 1e-6 * rng.random()
+        )
         begun = []
 
-        class Counted(VirtualWorld):
+        class Counted(Simulator):
             def run(self, roles):
                 begun.append(self)
                 sys.setprofile(count)
@@ -159,9 +163,11 @@ class TestScale:
 
 def star(workers=2, **options):
     """Return a world of one server at rank 0 and workers at the ranks behind it."""
-    wiring = Wiring(4, workers=tuple(range(1, 1 + workers)), servers=(0,), spans=even_spans(4, 1))
-    costs = Costs(compute=lambda *_: 1.0, latency=lambda _: 0.5)
-    return VirtualWorld(wiring, **{"seed": 0, "costs": costs, **options})
+    role_map = RoleMap(
+        4, workers=tuple(range(1, 1 + workers)), servers=(0,), spans=even_spans(4, 1)
+    )
+    costs = SimulationCosts(compute=lambda *_: 1.0, latency=lambda _: 0.5)
+    return Simulator(role_map, **{"seed": 0, "costs": costs, **options})
 
 
 class TestUpdatesTakeTime:
@@ -175,7 +181,7 @@ class TestUpdatesTakeTime:
             asked.append((rank, nbytes))
             return 0.25 * len(asked)
 
-        it = star(costs=Costs(apply=apply))
+        it = star(costs=SimulationCosts(apply=apply))
         assert it.busy == {0: 0.0}
         assert [it.ports[0].apply_s(16), it.ports[0].apply_s(32)] == [0.25, 0.5]
         assert asked == [(0, 16), (0, 32)]
@@ -184,7 +190,9 @@ class TestUpdatesTakeTime:
     @pytest.mark.parametrize("workers", [1, 4])
     def test_a_busy_server_is_what_everybody_waits_for(self, workers):
         asked = TrainConfig(mode="async", servers=1, steps=3, hidden=(4,))
-        costs = Costs(compute=lambda *_: 1e-9, latency=lambda _: 1e-9, apply=lambda *_: 1.0)
+        costs = SimulationCosts(
+            compute=lambda *_: 1e-9, latency=lambda _: 1e-9, apply=lambda *_: 1.0
+        )
         run = simulate(asked, workers=workers, costs=costs)
         assert run.seconds == pytest.approx(3 * workers, abs=1e-3)
         assert run.world.busy == {0: 3.0 * workers}
@@ -264,7 +272,7 @@ def test_costs_that_are_equal_make_equal_times():
     for seed in range(20):
         heard = []
 
-        class Heard(VirtualWorld):
+        class Heard(Simulator):
             def __init__(self, *arguments, heard=heard, **options):
                 super().__init__(*arguments, **options)
                 deliver = self.ports[0].deliver

@@ -7,13 +7,13 @@ import pytest
 
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.machine import MachineCosts, NodeCosts
-from psrt.collective.costs import Costs as MessageCosts
+from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
 from psrt.job.virtual import simulate
 from psrt.optim import BLOCK
 from psrt.partition import Span, even_spans
-from psrt.simulation import Costs, VirtualWorld
-from psrt.transport import EXTRA, Wiring
+from psrt.simulation import SimulationCosts, Simulator
+from psrt.transport import EXTRA, RoleMap
 
 LATENCY, RATE = 0.5, 64.0
 
@@ -28,7 +28,7 @@ def numbers(size, n, seed=1):
 
 
 def workers_only(size, n, role, costs, **options):
-    it = VirtualWorld(Wiring(n, workers=tuple(range(size))), seed=4, costs=costs, **options)
+    it = Simulator(RoleMap(n, workers=tuple(range(size))), seed=4, costs=costs, **options)
     results = it.run({rank: role(it.ports[rank]) for rank in range(size)})
     return [results[rank] for rank in range(size)], it
 
@@ -73,14 +73,15 @@ class TestBits:
         expected = np.empty(n, np.float32)
         for owner, own in enumerate(even_spans(n, size)):
             own.of(expected)[:] = in_order([own.of(vector) for vector in given], owner)
-        results, it = summed(size, n, "node", Costs())
+        results, it = summed(size, n, "node", SimulationCosts())
         for result in results:
             assert result.tobytes() == expected.tobytes()
         for port, own in zip(it.ports, even_spans(n, size), strict=True):
             assert port.bytes_sent == port.bytes_received == 2 * 4 * own.size * (size - 1)
 
     @pytest.mark.parametrize(
-        ("algorithm", "costs"), [("node", Costs()), ("mpi", Costs(reduce=lambda _: 1.0))]
+        ("algorithm", "costs"),
+        [("node", SimulationCosts()), ("mpi", SimulationCosts(reduce=lambda _: 1.0))],
     )
     def test_what_all_want_whole_is_added_in_worker_order(self, algorithm, costs):
         given = numbers(5, 40)
@@ -89,7 +90,7 @@ class TestBits:
 
     def test_the_librarys_are_added_in_worker_order(self):
         given = numbers(5, 40)
-        for result in summed(5, 40, "mpi", Costs(reduce=lambda _: 1.0))[0]:
+        for result in summed(5, 40, "mpi", SimulationCosts(reduce=lambda _: 1.0))[0]:
             assert result.tobytes() == in_order(given).tobytes()
 
     @pytest.mark.parametrize("reduce", [None, lambda _: 1.0])
@@ -104,7 +105,7 @@ class TestBits:
             await head.finish()
             return port.gradient.tolist()
 
-        costs = Costs(reduce=reduce)
+        costs = SimulationCosts(reduce=reduce)
         results, _ = workers_only(3, 10, role, costs, numerics=False)
         assert results == [[3.0, 6.0, 9.0]] * 3
 
@@ -117,7 +118,8 @@ class TestBits:
     @pytest.mark.parametrize("algorithm", ALGORITHMS)
     def test_a_measured_time_does_not_change_the_bits_nor_the_bytes(self, algorithm, size):
         (sent, it), (gathered, timed) = (
-            summed(size, 50, algorithm, costs) for costs in (Costs(), Costs(reduce=lambda _: 1.0))
+            summed(size, 50, algorithm, costs)
+            for costs in (SimulationCosts(), SimulationCosts(reduce=lambda _: 1.0))
         )
         for one, other in zip(sent, gathered, strict=True):
             assert one.tobytes() == other.tobytes()
@@ -155,7 +157,7 @@ class TestTime:
             moved = 4 * n * (size - 1) / size
             return 2 * LATENCY * (size > 1) + moved / bandwidth + moved * 0.25
 
-        costs = Costs(latency=lambda _: LATENCY, bandwidth=bandwidth, per_byte=0.25)
+        costs = SimulationCosts(latency=lambda _: LATENCY, bandwidth=bandwidth, per_byte=0.25)
         head = seconds(EXTRA)
         # The extras are summed while the last one is late.
         first = max(head, 10.0) + seconds(12)
@@ -167,7 +169,9 @@ class TestTime:
     @pytest.mark.parametrize("algorithm", ["ring", "node", "mpi", "naive"])
     def test_a_measured_sum_takes_what_it_took_once_a_round(self, algorithm, buckets):
         drawn = iter([3.0, 4.0])
-        costs = Costs(latency=lambda _: 99.0, bandwidth=1e-9, reduce=lambda _: next(drawn))
+        costs = SimulationCosts(
+            latency=lambda _: 99.0, bandwidth=1e-9, reduce=lambda _: next(drawn)
+        )
         for times in self.over(4, algorithm, costs, buckets=buckets):
             assert times == [13.0, 27.0]
 
@@ -178,7 +182,7 @@ class TestTime:
             return port.now(), port.bytes_sent, port.bytes_received
 
         for reduce, end in ((None, 2 + 2 * LATENCY + 16 / RATE), (lambda _: 9.0, 2.0)):
-            costs = Costs(latency=lambda _: LATENCY, bandwidth=RATE, reduce=reduce)
+            costs = SimulationCosts(latency=lambda _: LATENCY, bandwidth=RATE, reduce=reduce)
             assert workers_only(3, 1, role, costs)[0] == [(end, 16, 16)] * 3
 
     def test_thousands_may_compare(self):
@@ -187,7 +191,7 @@ class TestTime:
         async def role(port):
             return await port.differing(int(port.rank == 7))
 
-        results, it = workers_only(2000, 0, role, Costs())
+        results, it = workers_only(2000, 0, role, SimulationCosts())
         assert results == [[7]] * 2000
         assert it.events == 2 * 2000
 
@@ -216,7 +220,7 @@ class TestOverlap:
             await reduction.finish()
             return early, port.now(), port.gradient[:8].tolist()
 
-        costs = Costs(compute=lambda *_: 2.0, latency=lambda _: LATENCY, reduce=reduce)
+        costs = SimulationCosts(compute=lambda *_: 2.0, latency=lambda _: LATENCY, reduce=reduce)
         results, _ = workers_only(2, 8, role, costs)
         assert [early for early, *_ in results] == [False, False]
         assert all(sums == [3.0] * 8 for *_, sums in results)
@@ -235,7 +239,7 @@ class TestOverlap:
             steps=5,
             hidden=(9, 9),
         )
-        costs = Costs(compute=lambda *_: 1.0, latency=lambda _: 0.01)
+        costs = SimulationCosts(compute=lambda *_: 1.0, latency=lambda _: 0.01)
         run = simulate(asked, workers=3, costs=costs)
         assert run.workers[0].strategy.plan.buckets > 1
         assert run.seconds > 5.0
@@ -244,8 +248,8 @@ class TestOverlap:
 class TestChoice:
     def port(self, size=4, reduce=None, machine=None):
         more = {} if machine is None else {"machine": machine}
-        wiring = Wiring(3, workers=tuple(range(size)))
-        return VirtualWorld(wiring, seed=0, costs=Costs(reduce=reduce), **more).ports[0]
+        role_map = RoleMap(3, workers=tuple(range(size)))
+        return Simulator(role_map, seed=0, costs=SimulationCosts(reduce=reduce), **more).ports[0]
 
     def test_node_is_there(self):
         assert self.port().choice("node", 5) == ("node", "as asked")
@@ -258,7 +262,7 @@ class TestChoice:
         assert self.port(reduce=lambda _: 1.0).choice("auto", 10**6)[0] == "node"
 
     def test_and_may_pick_the_library_then(self):
-        messages = MessageCosts(alpha=1.0, beta=1.0, gamma=1.0)
+        messages = LinkCosts(alpha=1.0, beta=1.0, gamma=1.0)
         quick = ((4, 1, 1e-9), (4, 10**9, 1e-9))
         machine = MachineCosts(messages, messages, NodeCosts(1.0, 1.0), 4, quick)
         assert self.port(reduce=lambda _: 1.0, machine=machine).choice("auto", 9)[0] == "mpi"

@@ -9,7 +9,7 @@ from psrt.transport.backoff import (
     WAITS_WITHOUT_YIELDS,
     YIELDS,
     YIELDS_WITH_A_CORE,
-    Patience,
+    Backoff,
 )
 
 
@@ -35,7 +35,7 @@ class Clock:
         self.now += seconds
 
 
-class Bell:
+class Wakeup:
     """Records what a patience does with it."""
 
     def __init__(self, clock):
@@ -58,122 +58,122 @@ def clock(monkeypatch):
     return Clock(monkeypatch)
 
 
-def wait(patience, polls):
-    patience.begin()
+def wait(backoff, polls):
+    backoff.begin()
     for _ in range(polls):
-        patience.pause(lambda: "rank 3")
+        backoff.pause(lambda: "rank 3")
 
 
 def test_first_it_spins_then_it_yields_then_it_sleeps(clock):
-    patience = Patience(crowded=False, timeout_s=1.0)
-    wait(patience, SPINS)
+    backoff = Backoff(oversubscribed=False, timeout_s=1.0)
+    wait(backoff, SPINS)
     assert (clock.yields, clock.slept) == (0, [])
     awake = SPINS + YIELDS_WITH_A_CORE
-    wait(patience, awake)
+    wait(backoff, awake)
     assert (clock.yields, clock.slept) == (YIELDS_WITH_A_CORE, [])
-    wait(patience, awake + 1)
+    wait(backoff, awake + 1)
     assert len(clock.slept) == 1
 
 
 def test_at_the_deadline_it_goes_on_where_that_is_excused_and_then_gives_up(clock):
     computes_until = clock.now + 25.0
-    patience = Patience(
-        crowded=True,
+    backoff = Backoff(
+        oversubscribed=True,
         timeout_s=10.0,
         busy_until=lambda: min(clock.now, computes_until),
         knob="--knob",
     )
     began = clock.now
     with pytest.raises(TransportError, match=r"^no answer within 10 s \(--knob\): waiting"):
-        wait(patience, 10**9)
+        wait(backoff, 10**9)
     assert 35.0 <= clock.now - began < 35.1, "the deadline is 10 s after the work ended"
 
 
 def test_with_more_ranks_than_cores_nobody_spins(clock):
-    wait(Patience(crowded=True, timeout_s=1.0), 1)
+    wait(Backoff(oversubscribed=True, timeout_s=1.0), 1)
     assert clock.yields == 1
 
 
 def test_sleeps_without_a_bell_grow_with_the_wait_within_bounds(clock):
-    patience = Patience(crowded=True, timeout_s=1000.0)
-    wait(patience, YIELDS + 400)
+    backoff = Backoff(oversubscribed=True, timeout_s=1000.0)
+    wait(backoff, YIELDS + 400)
     assert clock.slept[0] == module.SHORTEST_S
     assert clock.slept[-1] == module.LONGEST_S
     assert clock.slept == sorted(clock.slept)
     clock.slept.clear()
-    wait(patience, YIELDS + 30_000)
+    wait(backoff, YIELDS + 30_000)
     assert clock.slept[-1] == module.IDLE_S
 
 
 def test_a_slow_yield_means_that_the_core_is_needed_so_the_next_waits_do_without(clock):
-    patience = Patience(crowded=True, timeout_s=10.0)
+    backoff = Backoff(oversubscribed=True, timeout_s=10.0)
     clock.yield_s = 3e-3  # another rank's whole slice
-    wait(patience, 2)
+    wait(backoff, 2)
     assert (clock.yields, len(clock.slept)) == (1, 1)
     for _ in range(WAITS_WITHOUT_YIELDS - 1):
-        wait(patience, 1)
+        wait(backoff, 1)
     assert clock.yields == 1
-    wait(patience, 1)
+    wait(backoff, 1)
     assert clock.yields == 2  # asks again, after a while
 
 
 def test_the_flag_is_up_during_one_more_look_and_down_after_the_sleep(clock):
-    bell = Bell(clock)
-    patience = Patience(crowded=True, timeout_s=10.0, bell=bell)
-    wait(patience, YIELDS)
-    assert bell.calls == []
-    patience.pause(lambda: "")
-    assert bell.calls == ["up"]
-    patience.pause(lambda: "")
-    assert bell.calls == ["up", "sleep", "down"]
+    wakeup = Wakeup(clock)
+    backoff = Backoff(oversubscribed=True, timeout_s=10.0, wakeup=wakeup)
+    wait(backoff, YIELDS)
+    assert wakeup.calls == []
+    backoff.pause(lambda: "")
+    assert wakeup.calls == ["up"]
+    backoff.pause(lambda: "")
+    assert wakeup.calls == ["up", "sleep", "down"]
 
 
 def test_a_wait_that_ends_during_that_look_takes_the_flag_down(clock):
-    bell = Bell(clock)
-    patience = Patience(crowded=True, timeout_s=10.0, bell=bell)
-    wait(patience, YIELDS + 1)
-    patience.end()
-    assert bell.calls == ["up", "down"]
-    patience.end()
-    assert bell.calls == ["up", "down"]
+    wakeup = Wakeup(clock)
+    backoff = Backoff(oversubscribed=True, timeout_s=10.0, wakeup=wakeup)
+    wait(backoff, YIELDS + 1)
+    backoff.end()
+    assert wakeup.calls == ["up", "down"]
+    backoff.end()
+    assert wakeup.calls == ["up", "down"]
 
 
 def test_a_bell_allows_longer_sleeps_unless_something_must_be_polled(clock):
-    patience = Patience(crowded=True, timeout_s=10.0, bell=Bell(clock))
-    wait(patience, YIELDS + 2)
+    backoff = Backoff(oversubscribed=True, timeout_s=10.0, wakeup=Wakeup(clock))
+    wait(backoff, YIELDS + 2)
     assert clock.slept == [module.BELL_SHORTEST_S]
-    patience.must_poll = True
-    wait(patience, YIELDS + 2)
+    backoff.must_poll = True
+    wait(backoff, YIELDS + 2)
     assert clock.slept[-1] == module.SHORTEST_S
 
 
 @pytest.mark.parametrize("with_bell", [False, True])
 def test_the_deadline_names_who_was_waited_for(clock, with_bell):
-    bell = Bell(clock) if with_bell else None
-    patience = Patience(crowded=True, timeout_s=0.5, bell=bell)
+    wakeup = Wakeup(clock) if with_bell else None
+    backoff = Backoff(oversubscribed=True, timeout_s=0.5, wakeup=wakeup)
     with pytest.raises(TransportError, match=r"within 0\.5 s .timeout_s.: waiting for rank 3"):
-        wait(patience, 100_000)
+        wait(backoff, 100_000)
     assert clock.now >= 100.5
-    if bell is not None:
-        assert bell.calls[-1] == "down"
+    if wakeup is not None:
+        assert wakeup.calls[-1] == "down"
 
 
 def test_idle_work_is_done_while_asleep_only(clock):
     done = []
-    patience = Patience(crowded=True, timeout_s=1.0, while_idle=lambda: done.append(clock.now))
-    wait(patience, YIELDS)
+    backoff = Backoff(oversubscribed=True, timeout_s=1.0, while_idle=lambda: done.append(clock.now))
+    wait(backoff, YIELDS)
     assert done == []
-    wait(patience, YIELDS + 3)
+    wait(backoff, YIELDS + 3)
     assert len(done) == 3
 
 
 def test_what_must_be_polled_to_move_on_is_never_slept_on_but_has_a_deadline(clock):
-    patience = Patience(crowded=True, timeout_s=1.0, bell=Bell(clock))
+    backoff = Backoff(oversubscribed=True, timeout_s=1.0, wakeup=Wakeup(clock))
     clock.yield_s = 1e-3
-    patience.begin()
+    backoff.begin()
     for _ in range(999):
-        patience.spin(lambda: "the library")
+        backoff.spin(lambda: "the library")
     clock.now += 1.0
     with pytest.raises(TransportError, match="waiting for the library"):
-        patience.spin(lambda: "the library")
+        backoff.spin(lambda: "the library")
     assert (clock.yields, clock.slept) == (999, [])

@@ -30,7 +30,7 @@ class Copy(Plan):
             spec: what each rank ends with, and from whose buffer.
         """
         self._context = context
-        me = context.slot.local
+        me = context.slot.local_rank
         own = buffers[me]
         self._copies = [
             (each.span.of(own), each.span.of(buffers[each.source]))
@@ -58,7 +58,7 @@ class Copy(Plan):
         if not barrier.arrive():
             yield barrier.is_complete
 
-    def whom(self) -> str:
+    def waiting_for(self) -> str:
         """Name the ranks that have not come."""
         return self._context.absent()
 
@@ -70,22 +70,22 @@ class Copy(Plan):
 class Copied(Plan):
     """A plan on staging memory for a vector that peers cannot see: in, run, out."""
 
-    def __init__(self, plan: Plan, vector: Array, room: Array) -> None:
+    def __init__(self, plan: Plan, vector: Array, scratch: Array) -> None:
         self._plan = plan
         self._vector = vector
-        self._room = room[: vector.size]
+        self._scratch = scratch[: vector.size]
         self.bytes_sent, self.bytes_received = plan.bytes_sent, plan.bytes_received
         self.polls = plan.polls
 
     def run(self) -> Run:
         """Carry it out."""
-        np.copyto(self._room, self._vector)
+        np.copyto(self._scratch, self._vector)
         yield from self._plan.run()
-        np.copyto(self._vector, self._room)
+        np.copyto(self._vector, self._scratch)
 
-    def whom(self) -> str:
+    def waiting_for(self) -> str:
         """Name who is waited for."""
-        return self._plan.whom()
+        return self._plan.waiting_for()
 
     def free(self) -> None:
         """Free the plan."""

@@ -4,8 +4,8 @@
 
     meet     every buffer of the host is complete
     fold     rank r: own slice of all L buffers, block by block, while a block is in the cache
-    between  where there are several hosts: lane i of the host's sum goes through a schedule with
-             lane i of the other hosts, all lanes at a time
+    between  where there are several hosts: rail i of the host's sum goes through a schedule with
+             rail i of the other hosts, all rails at a time
     sink   rank r: writes the slice back to all L buffers
     meet     every buffer is finished, and its owner may go on
 
@@ -40,7 +40,7 @@ class Sink(Protocol):
     """What becomes of a block of results at the rank that has folded it."""
 
     #: Where the fold of a block goes before ``write``; None: to where this rank's own block is.
-    room: Array | None
+    scratch: Array | None
     #: Tells whether blocks may be given already; None: always.
     gate: Ready | None
 
@@ -52,7 +52,7 @@ class Sink(Protocol):
 class WriteBack(Sink):
     """Writes results into every buffer of the host."""
 
-    room = None
+    scratch = None
     gate = None
 
     def __init__(self, buffers: Sequence[Array], own: int, itemsize: int) -> None:
@@ -73,7 +73,7 @@ class WriteBack(Sink):
 class Keep(Sink):
     """Leaves a result with the rank that has folded it: a reduce-scatter."""
 
-    room = None
+    scratch = None
     gate = None
 
     def write(self, span: Span, folded: Array) -> None:
@@ -113,8 +113,8 @@ class Direct(Plan):
             operation: what folds two values.
             size: ranks on all hosts.
             sink: what becomes of results; None writes them into all buffers.
-            between: runs a schedule on this rank's lane of the first buffer; None if this rank
-                leads no lane.
+            between: runs a schedule on this rank's rail of the first buffer; None if this rank
+                leads no rail.
             hosts: how many there are.
             home: local rank whose buffer this rank's slice is folded into; None: its own, or the
                 first one of each of several hosts.
@@ -126,7 +126,7 @@ class Direct(Plan):
         self._size = size
         self._between = between
         self._several_hosts = hosts > 1
-        local, ranks = context.slot.local, len(buffers)
+        local, ranks = context.slot.local_rank, len(buffers)
         n, itemsize = buffers[0].size, buffers[0].itemsize
         # Between hosts the sums of this host stand in its first buffer.
         home = home if home is not None else 0 if self._several_hosts else local
@@ -145,9 +145,9 @@ class Direct(Plan):
         # The block that is folded into comes first: it must not be overwritten before it counts.
         order = [home, *(r for r in range(len(buffers)) if r != home)]
         parts = tuple(span.of(buffers[r]) for r in order)
-        room = self._sink.room
-        direct = self._several_hosts or room is None
-        return _Block(span, parts, parts[0] if direct else room[: span.size])  # type: ignore[index]
+        scratch = self._sink.scratch
+        direct = self._several_hosts or scratch is None
+        return _Block(span, parts, parts[0] if direct else scratch[: span.size])  # type: ignore[index]
 
     def run(self) -> Run:
         """Carry it out."""
@@ -186,11 +186,13 @@ class Direct(Plan):
     def _give(self) -> None:
         """Hand out the sums of all hosts, which stand in the first buffer."""
         finish, give = self._finish, self._sink.write
-        room = self._sink.room
+        scratch = self._sink.scratch
         for span, _, out in self._blocks:
             folded = out
-            if room is not None:  # others read this block of the first buffer, but nobody writes it
-                folded = room[: out.size]
+            if (
+                scratch is not None
+            ):  # others read this block of the first buffer, but nobody writes it
+                folded = scratch[: out.size]
                 np.copyto(folded, out)
             finish(folded, self._size)
             give(span, folded)
@@ -211,10 +213,10 @@ class Direct(Plan):
                 finish(out, size)
                 hand_out(span, out)
 
-    def whom(self) -> str:
+    def waiting_for(self) -> str:
         """Name the ranks that have not come."""
         if self._between is not None and not self._barrier.absent():
-            return self._between.whom()
+            return self._between.waiting_for()
         return self._context.absent()
 
     def free(self) -> None:

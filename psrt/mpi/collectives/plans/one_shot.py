@@ -53,7 +53,7 @@ class OneShot(Plan):
             at = turn * ONE_SHOT_BYTES
             stages = [stage[at : at + vector.nbytes] for stage in slot.stages]
             numbers = [stage.view(vector.dtype) for stage in stages]
-            self._turns.append((stages[slot.local].data, numbers[0], numbers[1], numbers[2:]))
+            self._turns.append((stages[slot.local_rank].data, numbers[0], numbers[1], numbers[2:]))
         #: Quick runs so far that have not been added up.
         self.runs = 0
         self.bytes_sent = self.bytes_received = vector.nbytes * (self._ranks - 1)
@@ -167,7 +167,7 @@ class OneShot(Plan):
         if self._finish is not None:
             self._finish(vector, self._ranks)
 
-    def whom(self) -> str:
+    def waiting_for(self) -> str:
         """Name the ranks that have not come."""
         return self._context.absent()
 

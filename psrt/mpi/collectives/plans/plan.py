@@ -30,7 +30,7 @@ class Plan(Protocol):
         """Carry it out, once."""
         ...
 
-    def whom(self) -> str:
+    def waiting_for(self) -> str:
         """Say who is waited for."""
         ...
 
@@ -50,7 +50,7 @@ class CollectiveContext:
     #: Of its MPI messages.
     tag: int
     #: Local rank → rank.
-    mates: tuple[int, ...]
+    local_ranks: tuple[int, ...]
     #: Local rank → steps begun so far, in this slot, whatever ran in it: see ``scheduled``.
     bases: dict[int, int]
     #: Stages used so far, modulo 3: see ``staged``.
@@ -64,7 +64,7 @@ class CollectiveContext:
 
     def absent(self) -> str:
         """Say which mates have not come to the barrier."""
-        ranks = [self.mates[r] for r in self.barrier.absent()]
+        ranks = [self.local_ranks[r] for r in self.barrier.absent()]
         return name_ranks(ranks)
 
 

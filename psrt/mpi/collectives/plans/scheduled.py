@@ -180,14 +180,14 @@ class Scheduled(Plan):
         move.mine, move.combine = self._view(step.receive), step.combine
         move.given_first = source < self._team.rank
         apart = step.send_to is not None and _overlap(step)
-        room = self._scratch[move.number % 2][: step.receive.size]
+        scratch = self._scratch[move.number % 2][: step.receive.size]
         if source in sends:
             local, vector = self._team.seen[source]
             move.source, move.source_number = local, sends[source][which]
             move.given = spans[source][which].of(vector)
-            move.aside = room if apart else None
+            move.aside = scratch if apart else None
             return
-        landing = room if apart or step.combine else move.mine
+        landing = scratch if apart or step.combine else move.mine
         move.given = landing
         data = landing.view(np.uint8)
         move.receive = persistent_receive(self._comm, data, rank, self._context.tag)
@@ -239,7 +239,7 @@ class Scheduled(Plan):
     @property
     def _base(self) -> int:
         """Steps that this rank has begun in earlier runs."""
-        return self._bases[self._context.slot.local]
+        return self._bases[self._context.slot.local_rank]
 
     def _take_in(self, move: _Move) -> Generator[Ready, None, Array | None]:
         """Wait for what arrives; return it if it is still to be brought to where it goes."""
@@ -268,7 +268,7 @@ class Scheduled(Plan):
         elif move.send is not None and not move.send.Test():
             yield move.send.Test
 
-    def whom(self) -> str:
+    def waiting_for(self) -> str:
         """Name the peers of the step that does not end."""
         if self._at is None:
             return nobody()

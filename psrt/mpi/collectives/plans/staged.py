@@ -77,7 +77,7 @@ class Staged(Plan):
         self._vector = vector
         self._fold_two = operation.ufunc
         self._finish = operation.finish
-        self._local, self._ranks = context.slot.local, len(buffers)
+        self._local, self._ranks = context.slot.local_rank, len(buffers)
         size = buffers[0].size // STAGES
         self._spans = block_spans(vector.size, size)
         #: By turn and local rank.
@@ -141,7 +141,7 @@ class Staged(Plan):
             copy=[_pair(mine, stages[r], slices[r]) for r in others],
         )
 
-    def whom(self) -> str:
+    def waiting_for(self) -> str:
         """Name the ranks that have not come."""
         return self._context.absent()
 

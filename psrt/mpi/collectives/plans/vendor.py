@@ -87,7 +87,7 @@ class Vendor(Plan):
             yield ended
         self._operation.finish(self._vector, numbers.size)
 
-    def whom(self) -> str:
+    def waiting_for(self) -> str:
         """Say that the library does not tell."""
         return "the other ranks in the MPI library's all-reduce"
 

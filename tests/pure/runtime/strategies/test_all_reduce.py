@@ -11,18 +11,18 @@ from psrt.partition import Span
 from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.updater import Updater
-from psrt.simulation import VirtualWorld
-from psrt.transport import SoloPort, Wiring, drive
+from psrt.simulation import Simulator
+from psrt.transport import RoleMap, SoloPort, drive
 
 
-def together(size, role, n=4, seed=0):
-    world = VirtualWorld(Wiring(n, workers=tuple(range(size))), seed=seed)
+def raise_on_all(size, role, n=4, seed=0):
+    world = Simulator(RoleMap(n, workers=tuple(range(size))), seed=seed)
     results = world.run({rank: role(world.ports[rank]) for rank in range(size)})
     return [results[rank] for rank in range(size)]
 
 
 def strategy(port, lr=1.0, **knobs):
-    n = port.wiring.n
+    n = port.role_map.n
     updater = Updater(n, make_optimizer("sgd", n), Schedule("constant", lr, epochs=9))
     return AllReduce(port, updater, **{"algorithm": "ring", "batch_size": 4, **knobs})
 
@@ -46,7 +46,7 @@ def test_ranks_that_are_done_step_along_with_those_that_are_not():
         await it.leave(port.rank)
         return port.theta.tolist(), it.updates
 
-    assert together(4, role) == [([-3.0] * 4, 3)] * 4
+    assert raise_on_all(4, role) == [([-3.0] * 4, 3)] * 4
 
 
 def test_a_step_of_empty_batches_is_none():
@@ -59,7 +59,7 @@ def test_a_step_of_empty_batches_is_none():
         await it.leave(2)
         return outcome.clock, port.theta.tolist(), it.updates
 
-    assert together(2, role) == [(1, [-2.0] * 4, 1)] * 2
+    assert raise_on_all(2, role) == [(1, [-2.0] * 4, 1)] * 2
 
 
 def test_each_gradient_is_clipped_by_itself_and_then_weighed():
@@ -71,7 +71,7 @@ def test_each_gradient_is_clipped_by_itself_and_then_weighed():
         await it.leave(1)
         return port.theta.tolist()
 
-    assert together(2, role) == [[-(0.25 * 0.5 + 0.75 * 1.0)] * 4] * 2
+    assert raise_on_all(2, role) == [[-(0.25 * 0.5 + 0.75 * 1.0)] * 4] * 2
 
 
 SPANS = [Span(6, 10), Span(5, 6), Span(5, 5), Span(0, 5)]
@@ -101,7 +101,7 @@ def test_buckets_come_to_the_same_however_many_are_said_to_be_ready(stop, bucket
         return port.theta.tolist()
 
     mean = np.arange(10) + (1 * 1 + 2 * 2) / 3
-    thetas = together(3, role, n=10, seed=seed)
+    thetas = raise_on_all(3, role, n=10, seed=seed)
     assert thetas[0] == thetas[1] == thetas[2]
     np.testing.assert_allclose(thetas[0], -2 * mean, rtol=1e-6)
 
@@ -153,7 +153,7 @@ def corrupted(check_every, *, size, victim, when, seed=0):
         await it.leave(7)
 
     with pytest.raises(ProtocolError) as caught:
-        together(size, role, seed=seed)
+        raise_on_all(size, role, seed=seed)
     return str(caught.value)
 
 

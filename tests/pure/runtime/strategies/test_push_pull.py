@@ -10,7 +10,7 @@ from psrt.messages import Leave, Params, Push
 from psrt.partition import even_spans
 from psrt.runtime.strategies.base import Step, StepResult, WaitBreakdown
 from psrt.runtime.strategies.push_pull import PushPull
-from psrt.transport import NO_PAYLOAD, Wiring, drive
+from psrt.transport import NO_PAYLOAD, RoleMap, drive
 from psrt.transport.port import GRADIENT
 
 
@@ -21,11 +21,11 @@ class Scripted:
 
     def __init__(self, shards, answers=()):
         servers = tuple(range(shards))
-        self.wiring = Wiring(
+        self.role_map = RoleMap(
             6, workers=(shards + 5, 4), servers=servers, spans=even_spans(6, shards)
         )
         self.gradient = np.array([3, 0, 4, 0, 0, 0, 99, 99, 99], np.float32)
-        self.sent, self.answers, self.whom = [], list(answers), None
+        self.sent, self.answers, self.waiting_for = [], list(answers), None
         self.time = 0.0
 
     def now(self):
@@ -63,7 +63,7 @@ def test_a_wait_is_told_by_the_last_answer():
     first, last = answer(1, 1)._replace(held=0.9), answer(0, 1)._replace(held=1.5)
     for awaited, expected in (
         (-1, WaitBreakdown(0.0, 1.5, 0.5)),
-        (2, WaitBreakdown(1.5, 0.0, 0.5, whom=2)),
+        (2, WaitBreakdown(1.5, 0.0, 0.5, waiting_for=2)),
     ):
         _, outcome = step(Scripted(2, [first, last._replace(awaited=awaited)]))
         assert outcome.waiting == expected
@@ -144,4 +144,4 @@ def test_it_says_whom_it_waits_for():
     port = Scripted(2, [answer(0, 1, clock=8), answer(1, 1, clock=8)])
     step(port, clock=7)
     for who in ("rank 0, 1", "worker 1", "clock 7"):
-        assert who in port.whom()
+        assert who in port.waiting_for()

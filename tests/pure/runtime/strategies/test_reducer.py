@@ -11,8 +11,8 @@ from psrt.partition import Span
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
-from psrt.simulation import VirtualWorld
-from psrt.transport import SoloPort, Wiring, drive
+from psrt.simulation import Simulator
+from psrt.transport import RoleMap, SoloPort, drive
 
 N = 5
 
@@ -36,12 +36,12 @@ class Noting(Updater):
 
 
 def reducer_of(port, updater=None, **knobs):
-    defaults = {"algorithm": "ring", "full": 8, "buckets": [Span(0, port.wiring.n)]}
-    return Reducer(port, updater or Noting(port.wiring.n), **defaults | knobs)
+    defaults = {"algorithm": "ring", "full": 8, "buckets": [Span(0, port.role_map.n)]}
+    return Reducer(port, updater or Noting(port.role_map.n), **defaults | knobs)
 
 
-def together(size, role, n=N, seed=0):
-    world = VirtualWorld(Wiring(n, workers=tuple(range(size))), seed=seed)
+def raise_on_all(size, role, n=N, seed=0):
+    world = Simulator(RoleMap(n, workers=tuple(range(size))), seed=seed)
     results = world.run({rank: role(world.ports[rank]) for rank in range(size)})
     return [results[rank] for rank in range(size)]
 
@@ -70,7 +70,7 @@ def test_the_mean_is_over_those_with_samples_and_the_progress_over_those_present
 
     ranks = range(size)
     mean = sum(r * r for r in ranks) / sum(ranks)
-    (theta, begun), *others = together(size, role, seed=seed)
+    (theta, begun), *others = raise_on_all(size, role, seed=seed)
     np.testing.assert_allclose(theta, [-mean] * N, rtol=1e-6)
     np.testing.assert_allclose(begun, [2.0 + sum(ranks) / size])
     assert others == [(theta, begun)] * (size - 1)
@@ -88,7 +88,7 @@ def test_those_who_attend_step_along_but_have_no_progress(size):
         await reducer.join(1)
         return port.theta.tolist(), updater.begun
 
-    assert together(size, role) == [([-3.0] * N, [0.25])] * size
+    assert raise_on_all(size, role) == [([-3.0] * N, [0.25])] * size
 
 
 def test_when_nobody_is_there_it_is_over():
@@ -99,7 +99,7 @@ def test_when_nobody_is_there_it_is_over():
         await reducer.join(1)
         return updater.begun, reducer.updates, port.theta.tolist()
 
-    assert together(3, role) == [([], 0, [0.0] * N)] * 3
+    assert raise_on_all(3, role) == [([], 0, [0.0] * N)] * 3
 
 
 def test_a_round_without_samples_sums_nothing_but_goes_on():
@@ -110,7 +110,7 @@ def test_a_round_without_samples_sums_nothing_but_goes_on():
         return training, reducer.updates, port.bytes_sent
 
     extras_only = 4 * 4  # a ring of two: 3 floats are cut in 2 and 1, each chunk goes twice
-    for training, updates, sent in together(2, role):
+    for training, updates, sent in raise_on_all(2, role):
         assert (training, updates) == (True, 0)
         assert sent <= extras_only
 
@@ -142,7 +142,7 @@ class PreparedPort(SoloPort):
 
     def __init__(self, n):
         super().__init__(n)
-        self.wiring = Wiring(n, workers=(0, 1))
+        self.role_map = RoleMap(n, workers=(0, 1))
         self.reductions = []
 
     def reduction(self, span, algorithm, take):
@@ -214,6 +214,6 @@ def test_blocks_are_no_longer_than_an_optimizer_takes():
 
 def test_servers_have_no_part_in_it():
     port = SoloPort(N)
-    port.wiring = Wiring(N, workers=(0,), servers=(1,))
+    port.role_map = RoleMap(N, workers=(0,), servers=(1,))
     with pytest.raises(AssertionError, match="among all ranks"):
         reducer_of(port)

@@ -1,4 +1,4 @@
-"""What an all-reduce of a group comes to: every algorithm, operation, type, length and layout."""
+"""What an all-reduce comes to: every algorithm, operation, type, length and layout."""
 
 import dataclasses
 import itertools
@@ -8,7 +8,7 @@ import pytest
 
 from psrt.collective import ALGORITHMS, OPS
 from psrt.collective.analysis.machine import DEFAULT_COSTS
-from psrt.mpi.group import DTYPES
+from psrt.mpi.communicator import DTYPES
 from psrt.partition import even_spans
 
 pytestmark = pytest.mark.mpi
@@ -36,8 +36,8 @@ def result(size, n, op, dtype, salt=0):
 class Buffers:
     """Arrays of a length and a type, in every place that an array can have."""
 
-    def __init__(self, group):
-        self.room = {dtype: group.empty(ROOM, dtype) for dtype in DTYPES}
+    def __init__(self, communicator):
+        self.room = {dtype: communicator.empty(ROOM, dtype) for dtype in DTYPES}
 
     def all_of(self, n, dtype):
         """Return a buffer, a view into it, an array, and one with two dimensions."""
@@ -45,34 +45,34 @@ class Buffers:
         return [room[:n], room[OFFSET : OFFSET + n], flat, flat.copy().reshape(-1, 1)]
 
 
-def reduced(group, name, op, buffer, dtype, salt=0):
+def reduced(communicator, name, op, buffer, dtype, salt=0):
     """All-reduce whole numbers in ``buffer`` and compare."""
-    n, size = buffer.size, group.size
-    buffer[...] = numbers(group.rank, size, n, op, dtype, salt).reshape(buffer.shape)
-    assert group.allreduce(buffer, op, name) is buffer
+    n, size = buffer.size, communicator.size
+    buffer[...] = numbers(communicator.rank, size, n, op, dtype, salt).reshape(buffer.shape)
+    assert communicator.all_reduce(buffer, op, name) is buffer
     expected = result(size, n, op, dtype, salt).reshape(buffer.shape)
     np.testing.assert_array_equal(buffer, expected, err_msg=f"{name} {op} {dtype} {n}")
 
 
 @pytest.mark.parametrize("name", ["auto", "node", "node+ring", "mpi", "ring", "butterfly"])
-def test_every_operation_on_every_type(open_group, enough_on_few, host, name):
+def test_every_operation_on_every_type(open_communicator, enough_on_few, host, name):
     if name not in ("auto", "node+ring"):
         enough_on_few()
-    group = open_group(host=host)
-    buffers = Buffers(group)
+    communicator = open_communicator(host=host)
+    buffers = Buffers(communicator)
     turns = itertools.count()
     for op, dtype in PAIRS:
         if (name, dtype) == ("mpi", "float16"):
             continue
         turn = next(turns)
         for place in (turn % 2, 2 + turn % 2):
-            reduced(group, name, op, buffers.all_of(50, dtype)[place], dtype, salt=turn)
+            reduced(communicator, name, op, buffers.all_of(50, dtype)[place], dtype, salt=turn)
 
 
-def test_every_algorithm_on_every_length_and_in_every_place(comm, open_group, host):
+def test_every_algorithm_on_every_length_and_in_every_place(comm, open_communicator, host):
     """Operations and types take turns, another one for every length, place and algorithm."""
-    group = open_group(host=host)
-    buffers = Buffers(group)
+    communicator = open_communicator(host=host)
+    buffers = Buffers(communicator)
     # None, one, fewer than ranks, ragged, and more than the smallest plan of a host takes.
     lengths = [0, 1, comm.size - 1, 3 * comm.size + 1, 4500]
     for turn, name in enumerate(NAMES):
@@ -80,136 +80,142 @@ def test_every_algorithm_on_every_length_and_in_every_place(comm, open_group, ho
             op, dtype = PAIRS[(7 * turn + 3 * i) % len(PAIRS)]
             dtype = "float32" if name == "mpi" and dtype == "float16" else dtype
             for place in ((turn + i) % 2, 2 + (turn // 2 + i) % 2):
-                reduced(group, name, op, buffers.all_of(n, dtype)[place], dtype, salt=turn)
+                reduced(communicator, name, op, buffers.all_of(n, dtype)[place], dtype, salt=turn)
 
 
 @pytest.mark.parametrize("where", ["window", "plain"])
-def test_slices_of_several_blocks(comm, open_group, enough_on_few, host, where):
+def test_slices_of_several_blocks(comm, open_communicator, enough_on_few, host, where):
     """Longer than a block of the shared-memory fold, and than a piece of what is staged."""
     enough_on_few()
-    group = open_group(host=host)
+    communicator = open_communicator(host=host)
     n = 65_537 * max(comm.size, 5)
-    buffer = group.empty(n) if where == "window" else np.empty(n, np.float32)
+    buffer = communicator.empty(n) if where == "window" else np.empty(n, np.float32)
     mine = np.arange(n, dtype=np.float32) % 1009
     for name in ["auto", "node", "node+ring", "node+segmented-ring", "segmented-ring", "mpi"]:
         for _ in range(2):
             buffer[:] = mine * (comm.rank + 1)
-            group.allreduce(buffer, "sum", name)
+            communicator.all_reduce(buffer, "sum", name)
             total = comm.size * (comm.size + 1) // 2
             np.testing.assert_array_equal(buffer, mine * total, err_msg=name)
 
 
-def test_all_ranks_get_the_same_bits_in_every_run(open_group, same_bits, host):
+def test_all_ranks_get_the_same_bits_in_every_run(open_communicator, same_bits, host):
     """Random numbers, among them some that are none, of both signs, and such zeros."""
-    group = open_group(host=host)
-    rows = np.random.default_rng(group.rank).standard_normal(4500)
-    rows[::97] = 0.0 if group.rank % 3 else -0.0
-    rows[5::331] = np.nan if group.rank % 2 else -np.nan
+    communicator = open_communicator(host=host)
+    rows = np.random.default_rng(communicator.rank).standard_normal(4500)
+    rows[::97] = 0.0 if communicator.rank % 3 else -0.0
+    rows[5::331] = np.nan if communicator.rank % 2 else -np.nan
     rows[1::503] = np.inf
-    windows = {dtype: group.empty(4500, dtype) for dtype in ("float16", "float32", "float64")}
+    windows = {
+        dtype: communicator.empty(4500, dtype) for dtype in ("float16", "float32", "float64")
+    }
     ops = [op for op in OPS if OPS[op].takes(float)]
     turns = itertools.cycle(itertools.product(ops, windows))
     for name, n in itertools.product([*NODES, *ALGORITHMS], [11, 4500]):
         op, dtype = next(turns)
         mine, window = rows.astype(dtype), windows[dtype]
-        if name == "auto" and group.choice(mine[:n].nbytes, dtype).algorithm == "mpi":
+        if name == "auto" and communicator.choice(mine[:n].nbytes, dtype).algorithm == "mpi":
             continue
         for buffer in (window[:n], np.empty(n, dtype)):
             runs = []
             for _ in range(2):
                 buffer[:] = mine[:n]
                 with np.errstate(all="ignore"):
-                    group.allreduce(buffer, op, name)
+                    communicator.all_reduce(buffer, op, name)
                 assert same_bits(buffer), (name, op, n)
                 runs.append(buffer.tobytes())
             assert runs[0] == runs[1], (name, op, n)
 
 
 @pytest.mark.mpi(min_size=2)
-def test_auto_agrees_on_what_is_no_number(open_group, same_bits):
+def test_auto_agrees_on_what_is_no_number(open_communicator, same_bits):
     """Where the library is said to be the cheapest, which does not promise it for min and max."""
     sizes = [(ranks, nbytes, 1e-12) for ranks in range(2, 9) for nbytes in (4, 1 << 20)]
-    group = open_group(costs=dataclasses.replace(DEFAULT_COSTS, library=tuple(sizes)))
-    assert group.choice(4000, "int32", "min").algorithm == "mpi"
+    communicator = open_communicator(
+        machine_costs=dataclasses.replace(DEFAULT_COSTS, library=tuple(sizes))
+    )
+    assert communicator.choice(4000, "int32", "min").algorithm == "mpi"
     for op in ("min", "max"):
         for n in (1, 5000):
-            buffer = np.full(n, np.nan if group.rank == 0 else group.rank, np.float32)
-            group.allreduce(buffer, op)
+            buffer = np.full(n, np.nan if communicator.rank == 0 else communicator.rank, np.float32)
+            communicator.all_reduce(buffer, op)
             assert np.isnan(buffer).all()
             assert same_bits(buffer)
 
 
-def test_the_mean_of_whole_numbers_is_rounded_down(open_group, host):
-    group = open_group(host=host)
-    total = np.add.reduce([[rank - 9, rank, 5 * rank] for rank in range(group.size)])
+def test_the_mean_of_whole_numbers_is_rounded_down(open_communicator, host):
+    communicator = open_communicator(host=host)
+    total = np.add.reduce([[rank - 9, rank, 5 * rank] for rank in range(communicator.size)])
     for name in NAMES:
         for dtype in ("int32", "int64"):
-            buffer = np.array([group.rank - 9, group.rank, 5 * group.rank], dtype)
-            group.allreduce(buffer, "mean", name)
-            assert buffer.tolist() == (total // group.size).tolist(), name
+            buffer = np.array(
+                [communicator.rank - 9, communicator.rank, 5 * communicator.rank], dtype
+            )
+            communicator.all_reduce(buffer, "mean", name)
+            assert buffer.tolist() == (total // communicator.size).tolist(), name
 
 
-def test_a_number_without_dimensions(open_group, enough_on_few, host):
+def test_a_number_without_dimensions(open_communicator, enough_on_few, host):
     enough_on_few()
-    group = open_group(host=host)
-    buffers = [group.empty(()), np.empty((), np.float32), np.empty((1, 1, 1), np.float32)]
+    communicator = open_communicator(host=host)
+    buffers = [communicator.empty(()), np.empty((), np.float32), np.empty((1, 1, 1), np.float32)]
     for name, buffer in itertools.product(NAMES, buffers):
         buffer[...] = 2
-        group.allreduce(buffer, "prod", name)
-        assert buffer == 2**group.size, name
+        communicator.all_reduce(buffer, "prod", name)
+        assert buffer == 2**communicator.size, name
 
 
-def test_arrays_that_are_not_aligned(open_group, enough_on_few, host):
+def test_arrays_that_are_not_aligned(open_communicator, enough_on_few, host):
     enough_on_few()
-    group = open_group(host=host)
+    communicator = open_communicator(host=host)
     for n in (9, 4500):
         buffer = np.empty(4 * n + 1, np.uint8)[1:].view(np.float32)
         assert not buffer.flags.aligned
         for name in ("auto", "node", "node+tree", "ring", "double-tree"):
-            reduced(group, name, "sum", buffer, "float32")
+            reduced(communicator, name, "sum", buffer, "float32")
 
 
-def test_arrays_of_other_classes(open_group, host):
+def test_arrays_of_other_classes(open_communicator, host):
     class Mine(np.ndarray):
         def reshape(self, *shape):
             raise AssertionError("not asked for")
 
-    group = open_group(host=host)
+    communicator = open_communicator(host=host)
     for name in ("auto", "ring", "mpi"):
         buffer = np.zeros((3, 2), np.float32).view(Mine)
-        buffer += group.rank
-        group.allreduce(buffer, "max", name)
+        buffer += communicator.rank
+        communicator.all_reduce(buffer, "max", name)
         assert type(buffer) is Mine
-        assert (np.asarray(buffer) == group.size - 1).all()
+        assert (np.asarray(buffer) == communicator.size - 1).all()
 
 
-def test_auto_is_what_choice_says(open_group, same_bits, host):
-    group = open_group(host=host)
+def test_auto_is_what_choice_says(open_communicator, same_bits, host):
+    communicator = open_communicator(host=host)
     for n in (0, 10, 70_000):
-        choice = group.choice(4 * n)
+        choice = communicator.choice(4 * n)
         assert choice.algorithm in NAMES
         assert choice.why
         assert same_bits(np.frombuffer(choice.why.encode(), np.uint8))
-        mine = np.random.default_rng(group.rank).standard_normal(n).astype(np.float32)
+        mine = np.random.default_rng(communicator.rank).standard_normal(n).astype(np.float32)
         by_auto, by_name = mine.copy(), mine.copy()
-        group.allreduce(by_auto)
-        group.allreduce(by_name, "sum", choice.algorithm)
+        communicator.all_reduce(by_auto)
+        communicator.all_reduce(by_name, "sum", choice.algorithm)
         if choice.algorithm != "mpi":
             assert by_auto.tobytes() == by_name.tobytes()
 
 
-def test_what_all_ranks_send_all_ranks_receive(comm, open_group, enough_on_few, host):
+def test_what_all_ranks_send_all_ranks_receive(comm, open_communicator, enough_on_few, host):
     enough_on_few()
-    group = open_group(host=host)
-    window = group.empty(1000)
+    communicator = open_communicator(host=host)
+    window = communicator.empty(1000)
     for name, buffer in itertools.product(NAMES, [window, np.zeros(1000, np.float32)]):
-        before = np.array([group.bytes_sent, group.bytes_received])
-        group.allreduce(buffer, "sum", name)
-        moved = np.array([group.bytes_sent, group.bytes_received]) - before
+        before = np.array([communicator.bytes_sent, communicator.bytes_received])
+        communicator.all_reduce(buffer, "sum", name)
+        moved = np.array([communicator.bytes_sent, communicator.bytes_received]) - before
         comm.Allreduce(comm_in_place(), moved)
         assert moved[0] == moved[1], name
         # Every rank needs what the others have, and they need what it has.
-        least = buffer.nbytes if group.size > 1 else 0
+        least = buffer.nbytes if communicator.size > 1 else 0
         assert moved[0] >= least, name
 
 
@@ -220,22 +226,22 @@ def comm_in_place():
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_ring_sends_what_the_table_says(open_group, host):
-    group = open_group(host=host)
-    for buffer in (group.empty(1001), np.zeros(1001, np.float32)):
-        before = group.bytes_sent
-        group.allreduce(buffer, "sum", "ring")
-        chunks = [span.size for span in even_spans(1001, group.size)]
-        most = 2 * 4 * max(chunks) * (group.size - 1)
-        assert most - 8 * group.size <= group.bytes_sent - before <= most
+def test_a_ring_sends_what_the_table_says(open_communicator, host):
+    communicator = open_communicator(host=host)
+    for buffer in (communicator.empty(1001), np.zeros(1001, np.float32)):
+        before = communicator.bytes_sent
+        communicator.all_reduce(buffer, "sum", "ring")
+        chunks = [span.size for span in even_spans(1001, communicator.size)]
+        most = 2 * 4 * max(chunks) * (communicator.size - 1)
+        assert most - 8 * communicator.size <= communicator.bytes_sent - before <= most
 
 
-def test_an_array_stored_by_columns_is_contiguous_too(comm, open_group):
-    group = open_group()
+def test_an_array_stored_by_columns_is_contiguous_too(comm, open_communicator):
+    communicator = open_communicator()
     buffer = np.asfortranarray(np.arange(12, dtype=np.float32).reshape(3, 4) + comm.rank)
-    group.allreduce(buffer)
+    communicator.all_reduce(buffer)
     expected = comm.size * np.arange(12).reshape(3, 4) + sum(range(comm.size))
     np.testing.assert_array_equal(buffer, expected)
-    own = group.reduce_scatter(buffer)
+    own = communicator.reduce_scatter(buffer)
     assert own.base is not None
     assert np.shares_memory(own, buffer) or not own.size

@@ -10,20 +10,20 @@ import pytest
 from psrt.errors import ProtocolError
 from psrt.messages import Leave
 from psrt.partition import Span, even_spans
-from psrt.transport import EXTRA, SoloPort, Wiring, drive
+from psrt.transport import EXTRA, RoleMap, SoloPort, drive
 
 
 def test_workers_and_servers_are_found_by_rank():
-    wiring = Wiring(7, workers=(0, 2, 3), servers=(4, 1), spans=even_spans(7, 2))
-    assert [wiring.worker_of(rank) for rank in range(5)] == [0, None, 1, 2, None]
-    assert [wiring.shard_of(rank) for rank in range(5)] == [None, 1, None, None, 0]
-    assert wiring.size == 5
+    role_map = RoleMap(7, workers=(0, 2, 3), servers=(4, 1), spans=even_spans(7, 2))
+    assert [role_map.worker_of(rank) for rank in range(5)] == [0, None, 1, 2, None]
+    assert [role_map.shard_of(rank) for rank in range(5)] == [None, 1, None, None, 0]
+    assert role_map.size == 5
 
 
 class TestSolo:
     def test_it_has_one_worker_with_parameters_and_a_gradient(self):
         port = SoloPort(5)
-        assert (port.wiring.workers, port.wiring.servers, port.rank) == ((0,), (), 0)
+        assert (port.role_map.workers, port.role_map.servers, port.rank) == ((0,), (), 0)
         assert (port.theta.shape, port.gradient.shape) == ((5,), (5 + EXTRA,))
 
     def test_work_is_done_on_the_spot(self):

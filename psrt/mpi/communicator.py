@@ -1,4 +1,4 @@
-"""Group: collectives for anyone with numpy buffers, no trainer needed."""
+"""Communicator: collectives for anyone with numpy buffers, no trainer needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from psrt.partition import even_spans
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from psrt.mpi.collectives.executor import Handle
+    from psrt.mpi.collectives.executor import Work
     from psrt.mpi.collectives.plans.plan import Plan
     from psrt.mpi.links.segments import SegmentOffset
 
@@ -37,7 +37,7 @@ _INSTANCES = 8
 _MOST_PLAIN, _MOST_BYTES = 64, 1 << 28
 #: What the name of a call that does not wait ends with; and the calls that are all-reduces.
 _LATER = "_async"
-_ALL_REDUCES = ("allreduce", "start")
+_ALL_REDUCES = ("all_reduce", "all_reduce_async")
 #: Arrays by which one compiled call is found without a look at where they are.
 _MOST_SEEN = 8
 
@@ -70,7 +70,7 @@ class _Bound:
     seen: dict[_Seen, tuple[AnyArray, object]] = field(default_factory=dict)
 
 
-class Group:
+class Communicator:
     """Ranks that reduce numpy arrays together. Collective to make and to close.
 
     Every rank makes the same calls in the same order, on arrays of the same shape and type. What
@@ -78,10 +78,10 @@ class Group:
     256 MiB of arrays that nobody else may hold any more. Arrays from ``empty`` live until the end
     anyway.
 
-    >>> group = psrt.Group()                                         # doctest: +SKIP
-    >>> buffer = group.empty(1000)                                   # doctest: +SKIP
-    >>> buffer[:] = group.rank                                       # doctest: +SKIP
-    >>> group.allreduce(buffer)                                      # doctest: +SKIP
+    >>> communicator = psrt.Communicator()                                  # doctest: +SKIP
+    >>> buffer = communicator.empty(1000)                                   # doctest: +SKIP
+    >>> buffer[:] = communicator.rank                                       # doctest: +SKIP
+    >>> communicator.all_reduce(buffer)                                      # doctest: +SKIP
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Group:
         comm: MPI.Comm | None = None,
         *,
         timeout_s: float = 60.0,
-        costs: MachineCosts | None = None,
+        machine_costs: MachineCosts | None = None,
         host: int | None = None,
     ) -> None:
         """Set up, and start MPI if nobody has.
@@ -97,7 +97,7 @@ class Group:
         Args:
             comm: the ranks, duplicated; None takes all ranks of the job.
             timeout_s: longest that a call waits for another rank.
-            costs: of this machine, for ``auto``; None takes psrt's own. The same on every rank.
+            machine_costs: for ``auto``, the same on every rank; None takes psrt's own.
             host: ranks that give the same number count as being on one host if they really are;
                 None leaves it to MPI.
 
@@ -110,7 +110,7 @@ class Group:
         self._executor = CollectiveExecutor(
             world() if comm is None else comm, timeout_s=timeout_s, host=host
         )
-        self._costs = costs or DEFAULT_COSTS
+        self._costs = machine_costs or DEFAULT_COSTS
         layout = self._executor.layout
         #: This rank.
         self.rank = layout.rank
@@ -127,14 +127,14 @@ class Group:
         self._choices: dict[tuple[str, int, str, str], Choice] = {}
         self._closed = False
         #: Number of a start → its buffer, and what is under way on it.
-        self._under_way: dict[int, tuple[AnyArray, Handle]] = {}
+        self._under_way: dict[int, tuple[AnyArray, Work]] = {}
         self._started = 0
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> AnyArray:
         """Return a new array, zero at first, that the ranks of this host can see; collective.
 
-        Collectives on it copy nothing through MPI inside the host. It lives until the group is
-        closed and must not be used afterwards.
+        Collectives on it copy nothing through MPI inside the host. It lives until the communicator
+        is closed and must not be used afterwards.
 
         Args:
             shape: the same on every rank.
@@ -146,7 +146,7 @@ class Group:
         """
         signature = f"empty({shape}, {dtype})"
         if self._closed:
-            self._refuse(signature, "the group is closed")
+            self._refuse(signature, "the communicator is closed")
         try:
             kind = np.dtype(dtype)
             lengths = [operator.index(n) for n in (shape if isinstance(shape, tuple) else (shape,))]
@@ -157,10 +157,10 @@ class Group:
         count = math.prod(lengths)
         self._executor.meet(f"empty({tuple(lengths)}, {kind})")
         segment = self._executor.segments.make(count * kind.itemsize)
-        room = self._executor.segments.buffers(segment)[self._executor.layout.local]
-        return room.view(kind).reshape(shape)
+        buffer = self._executor.segments.buffers(segment)[self._executor.layout.local_rank]
+        return buffer.view(kind).reshape(shape)
 
-    def allreduce(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> AnyArray:
+    def all_reduce(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> AnyArray:
         """Reduce ``buf`` over all ranks, in place: every rank ends with the same bits.
 
         Args:
@@ -180,8 +180,8 @@ class Group:
 
         Raises:
             ConfigError: if this rank's arguments will not do; the other ranks get a ProtocolError.
-            ProtocolError: on every rank, if they do not call the same; the group is then of no
-                use any more.
+            ProtocolError: on every rank, if they do not call the same; the communicator is then
+                of no use any more.
             TransportError: if a rank does not come within the deadline.
         """
         try:
@@ -190,7 +190,7 @@ class Group:
             run = None
         # An array may have become another one in place, as by ``buf.dtype = np.int32``.
         if run is None or buf.dtype is not kind or buf.flags.num != flags or self._under_way:
-            run = self._find("allreduce", buf, op, algorithm).run
+            run = self._find("all_reduce", buf, op, algorithm).run
         run()
         return buf
 
@@ -198,15 +198,15 @@ class Group:
         """Reduce ``buf`` over all ranks and leave each with its chunk of the result.
 
         Args:
-            buf: as in ``allreduce``; the chunks of the other ranks are of no use afterwards.
-            op: as in ``allreduce``.
+            buf: as in ``all_reduce``; the chunks of the other ranks are of no use afterwards.
+            op: as in ``all_reduce``.
 
         Returns:
             This rank's chunk, a flat view of ``buf``: the ``rank``-th of
             ``psrt.partition.even_spans(buf.size, size)``, of the elements as they are stored.
 
         Raises:
-            as ``allreduce``.
+            as ``all_reduce``.
         """
         self._find("reduce_scatter", buf, op).run()
         return self._chunk(buf)
@@ -218,7 +218,7 @@ class Group:
             ``buf``.
 
         Raises:
-            as ``allreduce``.
+            as ``all_reduce``.
         """
         self._find("all_gather", buf).run()
         return buf
@@ -230,7 +230,7 @@ class Group:
             ``buf``.
 
         Raises:
-            as ``allreduce``.
+            as ``all_reduce``.
         """
         self._find("broadcast", buf, root=root).run()
         return buf
@@ -239,15 +239,15 @@ class Group:
         """Reduce ``buf`` over all ranks into that of rank ``root``.
 
         Args:
-            buf: as in ``allreduce``; those of the other ranks are of no use afterwards.
-            op: as in ``allreduce``.
+            buf: as in ``all_reduce``; those of the other ranks are of no use afterwards.
+            op: as in ``all_reduce``.
             root: the same on every rank.
 
         Returns:
             ``buf``.
 
         Raises:
-            as ``allreduce``.
+            as ``all_reduce``.
         """
         self._find("reduce", buf, op, root=root).run()
         return buf
@@ -256,7 +256,7 @@ class Group:
         """Leave each rank with its chunk of rank ``root``'s ``buf``.
 
         Args:
-            buf: as in ``allreduce``. What it holds elsewhere than in the own chunk is of no use
+            buf: as in ``all_reduce``. What it holds elsewhere than in the own chunk is of no use
                 afterwards, but at ``root``, where nothing changes.
             root: the same on every rank.
 
@@ -264,7 +264,7 @@ class Group:
             This rank's chunk, a view, as ``reduce_scatter`` returns it.
 
         Raises:
-            as ``allreduce``.
+            as ``all_reduce``.
         """
         self._find("scatter", buf, root=root).run()
         return self._chunk(buf)
@@ -273,7 +273,7 @@ class Group:
         """Fill rank ``root``'s ``buf`` with every rank's chunk, as ``scatter`` cuts them.
 
         Args:
-            buf: as in ``allreduce``. The other ranks keep their own chunk; what else their arrays
+            buf: as in ``all_reduce``. The other ranks keep their own chunk; what else their arrays
                 hold is of no use afterwards.
             root: the same on every rank.
 
@@ -281,7 +281,7 @@ class Group:
             ``buf``.
 
         Raises:
-            as ``allreduce``.
+            as ``all_reduce``.
         """
         self._find("gather", buf, root=root).run()
         return buf
@@ -300,17 +300,17 @@ class Group:
             ``buf``.
 
         Raises:
-            as ``allreduce``.
+            as ``all_reduce``.
         """
         self._find("all_to_all", buf).run()
         return buf
 
-    def start(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> Handle:
-        """Begin an ``allreduce`` and return at once; ``buf`` must be left alone until it is done.
+    def all_reduce_async(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> Work:
+        """Begin an ``all_reduce`` and return at once; ``buf`` must be left alone until it is done.
 
         There is no thread behind it: it moves on in ``test`` and ``wait`` of any handle, of any
-        group, and while other calls wait. Several may be under way; ranks may finish them in any
-        order. The other collectives have such a form, too: ``reduce_async`` and so on, with the
+        communicator, and while other calls wait. Several may be under way; ranks may finish them in
+        any order. The other collectives have such a form, too: ``reduce_async`` and so on, with the
         arguments of the call that waits.
 
         Returns:
@@ -318,36 +318,36 @@ class Group:
             returns.
 
         Raises:
-            ConfigError, ProtocolError: as ``allreduce``.
+            ConfigError, ProtocolError: as ``all_reduce``.
         """
-        return self._begin("start", buf, op, algorithm)
+        return self._begin("all_reduce_async", buf, op, algorithm)
 
-    def reduce_scatter_async(self, buf: AnyArray, op: str = "sum") -> Handle:
-        """Begin a ``reduce_scatter``, as ``start`` does an ``allreduce``."""
+    def reduce_scatter_async(self, buf: AnyArray, op: str = "sum") -> Work:
+        """Begin a ``reduce_scatter``, as ``all_reduce_async`` does an ``all_reduce``."""
         return self._begin("reduce_scatter_async", buf, op, result=self._chunk)
 
-    def all_gather_async(self, buf: AnyArray) -> Handle:
-        """Begin an ``all_gather``, as ``start`` does an ``allreduce``."""
+    def all_gather_async(self, buf: AnyArray) -> Work:
+        """Begin an ``all_gather``, as ``all_reduce_async`` does an ``all_reduce``."""
         return self._begin("all_gather_async", buf)
 
-    def broadcast_async(self, buf: AnyArray, root: int = 0) -> Handle:
-        """Begin a ``broadcast``, as ``start`` does an ``allreduce``."""
+    def broadcast_async(self, buf: AnyArray, root: int = 0) -> Work:
+        """Begin a ``broadcast``, as ``all_reduce_async`` does an ``all_reduce``."""
         return self._begin("broadcast_async", buf, root=root)
 
-    def reduce_async(self, buf: AnyArray, op: str = "sum", root: int = 0) -> Handle:
-        """Begin a ``reduce``, as ``start`` does an ``allreduce``."""
+    def reduce_async(self, buf: AnyArray, op: str = "sum", root: int = 0) -> Work:
+        """Begin a ``reduce``, as ``all_reduce_async`` does an ``all_reduce``."""
         return self._begin("reduce_async", buf, op, root=root)
 
-    def scatter_async(self, buf: AnyArray, root: int = 0) -> Handle:
-        """Begin a ``scatter``, as ``start`` does an ``allreduce``."""
+    def scatter_async(self, buf: AnyArray, root: int = 0) -> Work:
+        """Begin a ``scatter``, as ``all_reduce_async`` does an ``all_reduce``."""
         return self._begin("scatter_async", buf, root=root, result=self._chunk)
 
-    def gather_async(self, buf: AnyArray, root: int = 0) -> Handle:
-        """Begin a ``gather``, as ``start`` does an ``allreduce``."""
+    def gather_async(self, buf: AnyArray, root: int = 0) -> Work:
+        """Begin a ``gather``, as ``all_reduce_async`` does an ``all_reduce``."""
         return self._begin("gather_async", buf, root=root)
 
-    def all_to_all_async(self, buf: AnyArray) -> Handle:
-        """Begin an ``all_to_all``, as ``start`` does an ``allreduce``."""
+    def all_to_all_async(self, buf: AnyArray) -> Work:
+        """Begin an ``all_to_all``, as ``all_reduce_async`` does an ``all_reduce``."""
         return self._begin("all_to_all_async", buf)
 
     def choice(self, nbytes: int, dtype: npt.DTypeLike = np.float32, op: str = "sum") -> Choice:
@@ -382,7 +382,7 @@ class Group:
                     self._forget(bound)
             self._executor.close()
 
-    def __enter__(self) -> Group:
+    def __enter__(self) -> Communicator:
         return self
 
     def __exit__(
@@ -403,7 +403,7 @@ class Group:
         *,
         root: Any = _ABSENT,
         result: Callable[[AnyArray], AnyArray] = lambda buf: buf,
-    ) -> Handle:
+    ) -> Work:
         """Make a call and return at once; ``result`` is what it returns of its buffer."""
         number = self._started % _INSTANCES
         self._started += 1
@@ -436,7 +436,7 @@ class Group:
             self._let_finish(lambda key: _overlap(self._under_way[key][0], buf))
             self._under_way = {k: v for k, v in self._under_way.items() if not v[1].done}
         seen: _Seen = (id(buf), call, op, algorithm, root, number)
-        if call == "allreduce":
+        if call == "all_reduce":
             seen = (id(buf), op, algorithm)  # as it looks there itself
         if seen in self._seen:
             _, kind, flags, bound = self._seen[seen]
@@ -542,13 +542,15 @@ class Group:
         name = ""
         if call in _ALL_REDUCES:
             name = self._pick(algorithm, vector.nbytes, vector.dtype, op).algorithm
-        where = "any array" if place is None else f"group.empty {place.segment}+{place.offset}"
+        where = (
+            "any array" if place is None else f"communicator.empty {place.segment}+{place.offset}"
+        )
         words = [f"shape {buf.shape}", str(buf.dtype), where]
         words += [] if buf.flags.c_contiguous else ["columns first"]
         words += [op] if op is not _ABSENT else []
         words += [f"root {root}"] if root is not _ABSENT else []
         words += [name] if name else []
-        words += [f"number {number}"] if call.endswith((_LATER, "start")) and place is None else []
+        words += [f"number {number}"] if call.endswith(_LATER) and place is None else []
         words += [f"after {self._refusals} refused calls"] if self._refusals else []
         signature = f"{call}({', '.join(words)})"
         plan = self._plan(call, signature, vector, place, op=op, name=name, root=root)
@@ -583,7 +585,7 @@ class Group:
     def _wrong(self, buf: AnyArray, op: Any, algorithm: str, root: Any) -> str:
         """Return what is wrong with a call's arguments; empty if nothing is."""
         if self._closed:
-            return "the group is closed"
+            return "the communicator is closed"
         if not isinstance(buf, np.ndarray) or isinstance(buf, np.ma.MaskedArray):
             return f"a {type(buf).__name__} is no numpy array of numbers"
         if buf.dtype.name not in DTYPES or not buf.dtype.isnative:

@@ -30,7 +30,7 @@ class _Batches:
         yield self.last
 
 
-class NoNumbers:
+class TimingOnlyProblem:
     """Batches as long as those of a model on its data, a gradient that nobody computes.
 
     It goes with a transport whose vectors are empty, so nothing takes memory or time by the number

@@ -13,42 +13,42 @@ from psrt.collective import ALGORITHMS
 from psrt.errors import ConfigError
 from psrt.mpi.collectives.plans import staged as staged_plan
 from psrt.mpi.collectives.slots import SLOTS
-from psrt.mpi.group import Group
+from psrt.mpi.communicator import Communicator
 from psrt.partition import even_spans
 
 pytestmark = pytest.mark.mpi
 
 
-def test_what_a_group_says_of_its_ranks(comm, open_group, host):
-    group = open_group(host=host)
-    assert (group.rank, group.size) == (comm.rank, comm.size)
-    assert sum(group.hosts) == comm.size
+def test_what_a_group_says_of_its_ranks(comm, open_communicator, host):
+    communicator = open_communicator(host=host)
+    assert (communicator.rank, communicator.size) == (comm.rank, comm.size)
+    assert sum(communicator.hosts) == comm.size
     hosts = np.empty(comm.size, np.int64)
     comm.Allgather(np.array([-1 if host is None else host]), hosts)
-    assert group.hosts == tuple(np.unique(hosts, return_counts=True)[1].tolist())
+    assert communicator.hosts == tuple(np.unique(hosts, return_counts=True)[1].tolist())
 
 
 def test_it_is_found_under_its_public_name(comm):
-    with psrt.Group(comm) as group:
-        buffer = group.empty((2, 3))
+    with psrt.Communicator(comm) as communicator:
+        buffer = communicator.empty((2, 3))
         buffer += 1
-        assert (group.allreduce(buffer) == comm.size).all()
+        assert (communicator.all_reduce(buffer) == comm.size).all()
 
 
-def test_a_new_buffer_holds_zeros(open_group, host):
-    group = open_group(host=host)
+def test_a_new_buffer_holds_zeros(open_communicator, host):
+    communicator = open_communicator(host=host)
     for shape, dtype in [((), "float16"), (0, "int32"), ((3, 0), "int64"), ((7, 11), "float64")]:
         for _ in range(3):
-            buffer = group.empty(shape, dtype)
+            buffer = communicator.empty(shape, dtype)
             assert buffer.shape == np.empty(shape).shape
             assert buffer.dtype == dtype
             assert not buffer.any()
             buffer[...] = 7
 
 
-def test_buffers_do_not_overlap(comm, open_group, host):
-    group = open_group(host=host)
-    buffers = [group.empty(n) for n in (0, 1, 1024, 1025, 3, 4096)]
+def test_buffers_do_not_overlap(comm, open_communicator, host):
+    communicator = open_communicator(host=host)
+    buffers = [communicator.empty(n) for n in (0, 1, 1024, 1025, 3, 4096)]
     for i, buffer in enumerate(buffers):
         buffer[:] = 10 * comm.rank + i
     comm.Barrier()
@@ -59,45 +59,45 @@ def test_buffers_do_not_overlap(comm, open_group, host):
 def test_groups_can_be_made_and_closed_again_and_again(comm):
     before = len(os.listdir("/proc/self/fd"))
     for host in [None, comm.rank] * 5:
-        with Group(comm, timeout_s=20, host=host) as group:
-            assert (group.allreduce(np.ones(3, np.float32)) == comm.size).all()
-            group.allreduce(group.empty(20_000))
+        with Communicator(comm, timeout_s=20, host=host) as communicator:
+            assert (communicator.all_reduce(np.ones(3, np.float32)) == comm.size).all()
+            communicator.all_reduce(communicator.empty(20_000))
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
 def test_a_closed_group_refuses(comm):
-    group = Group(comm, timeout_s=20)
-    group.close()
-    group.close()
-    with pytest.raises(ConfigError, match=r"allreduce.*the group is closed"):
-        group.allreduce(np.ones(3, np.float32))
-    with pytest.raises(ConfigError, match=r"empty.*the group is closed"):
-        group.empty(3)
-    with pytest.raises(ConfigError, match=r"start.*the group is closed"):
-        group.start(np.ones(3, np.float32))
-    with pytest.raises(ConfigError, match=r"broadcast.*the group is closed"):
-        group.broadcast(np.ones(3, np.float32))
+    communicator = Communicator(comm, timeout_s=20)
+    communicator.close()
+    communicator.close()
+    with pytest.raises(ConfigError, match=r"all_reduce.*the communicator is closed"):
+        communicator.all_reduce(np.ones(3, np.float32))
+    with pytest.raises(ConfigError, match=r"empty.*the communicator is closed"):
+        communicator.empty(3)
+    with pytest.raises(ConfigError, match=r"all_reduce_async.*the communicator is closed"):
+        communicator.all_reduce_async(np.ones(3, np.float32))
+    with pytest.raises(ConfigError, match=r"broadcast.*the communicator is closed"):
+        communicator.broadcast(np.ones(3, np.float32))
 
 
 def test_a_call_that_was_compiled_is_refused_after_closing_too(comm):
     buffers = [np.ones(3, np.float32), np.ones(9000, np.float32)]
-    group = Group(comm, timeout_s=20)
+    communicator = Communicator(comm, timeout_s=20)
     for buffer in buffers:
-        group.allreduce(buffer)
-    group.close()
+        communicator.all_reduce(buffer)
+    communicator.close()
     for buffer in buffers:
-        with pytest.raises(ConfigError, match="the group is closed"):
-            group.allreduce(buffer)
+        with pytest.raises(ConfigError, match="the communicator is closed"):
+            communicator.all_reduce(buffer)
 
 
 def test_closing_ends_what_is_under_way(comm, host):
-    group = Group(comm, timeout_s=20, host=host)
+    communicator = Communicator(comm, timeout_s=20, host=host)
     buffers = [np.ones(1000, np.float32) for _ in range(4)]
     handles = [
-        group.start(buffer, "sum", name)
+        communicator.all_reduce_async(buffer, "sum", name)
         for buffer, name in zip(buffers, ["ring", "node", "mpi", "tree"], strict=True)
     ]
-    group.close()
+    communicator.close()
     for buffer, handle in zip(buffers, handles, strict=True):
         assert handle.done
         handle.wait()
@@ -105,16 +105,19 @@ def test_closing_ends_what_is_under_way(comm, host):
 
 
 def test_two_groups_at_a_time(comm, host):
-    with Group(comm, timeout_s=20, host=host) as one, Group(comm, timeout_s=20) as other:
+    with (
+        Communicator(comm, timeout_s=20, host=host) as one,
+        Communicator(comm, timeout_s=20) as other,
+    ):
         buffers = [one.empty(10), other.empty(10)]
         for turn in range(5):
-            for group, buffer in zip((one, other), buffers, strict=True):
+            for communicator, buffer in zip((one, other), buffers, strict=True):
                 buffer[:] = turn
-                first = group.start(buffer, "sum", "ring")
-                # The other group's window is an array like any other.
-                strange = buffers[group is one]
+                first = communicator.all_reduce_async(buffer, "sum", "ring")
+                # The other communicator's window is an array like any other.
+                strange = buffers[communicator is one]
                 strange[:] = 1
-                second = group.start(strange, "max")
+                second = communicator.all_reduce_async(strange, "max")
                 for handle in (first, second)[:: 1 - 2 * (comm.rank % 2)]:
                     handle.wait()
                 assert (buffer == turn * comm.size).all()
@@ -124,22 +127,22 @@ def test_two_groups_at_a_time(comm, host):
 @pytest.mark.mpi(min_size=3)
 def test_a_group_of_some_ranks_in_another_order(comm):
     part = comm.Split(comm.rank % 2, -comm.rank)
-    with Group(part, timeout_s=20) as group:
+    with Communicator(part, timeout_s=20) as communicator:
         for name in ("auto", "node", "ring", "mpi", "halving-doubling-blocks"):
             buffer = np.full(10, comm.rank, np.float32)
-            group.allreduce(buffer, "sum", name)
+            communicator.all_reduce(buffer, "sum", name)
             assert (buffer == sum(range(comm.rank % 2, comm.size, 2))).all()
         buffer = np.full(10, comm.rank, np.float32)
-        group.broadcast(buffer)
+        communicator.broadcast(buffer)
         highest = max(range(comm.rank % 2, comm.size, 2))
         assert (buffer == highest).all()
     part.Free()
 
 
-def calls_of(group, count):
+def calls_of(communicator, count):
     """Return so many different calls: of other lengths, buffers, operations and algorithms."""
     names = ["auto", "node", "node+tree", "ring", "mpi", *ALGORITHMS]
-    room = group.empty(count + 10)
+    room = communicator.empty(count + 10)
     calls = []
     for i in range(count):
         n = 1 + i
@@ -148,13 +151,17 @@ def calls_of(group, count):
     return calls
 
 
-def make(group, call, turn):
+def make(communicator, call, turn):
     buffer, op, name = call
-    buffer[:] = np.arange(buffer.size) % 50 + group.rank + turn
-    group.allreduce(buffer, op, name)
-    total = group.size * (group.size - 1) // 2
+    buffer[:] = np.arange(buffer.size) % 50 + communicator.rank + turn
+    communicator.all_reduce(buffer, op, name)
+    total = communicator.size * (communicator.size - 1) // 2
     base = np.arange(buffer.size) % 50 + turn
-    expected = {"max": base + group.size - 1, "min": base, "sum": base * group.size + total}[op]
+    expected = {
+        "max": base + communicator.size - 1,
+        "min": base,
+        "sum": base * communicator.size + total,
+    }[op]
     np.testing.assert_array_equal(buffer, expected, err_msg=f"{buffer.size} {op} {name}")
 
 
@@ -167,23 +174,25 @@ def slots(comm, host, monkeypatch):
     return 20
 
 
-def test_more_calls_than_there_are_slots(open_group, host, slots):
+def test_more_calls_than_there_are_slots(open_communicator, host, slots):
     """The oldest are forgotten, and compiled anew when they are made again."""
-    group = open_group(host=host)
-    calls = calls_of(group, slots + 30)
+    communicator = open_communicator(host=host)
+    calls = calls_of(communicator, slots + 30)
     for turn in range(2):
         for call in calls:
-            make(group, call, turn)
+            make(communicator, call, turn)
         for call in calls[:20]:
-            make(group, call, turn)
+            make(communicator, call, turn)
 
 
-def test_a_slot_is_not_given_away_under_a_slow_rank(comm, open_group, host, slots, monkeypatch):
+def test_a_slot_is_not_given_away_under_a_slow_rank(
+    comm, open_communicator, host, slots, monkeypatch
+):
     """A root that does not wait for anybody calls so many things that slots are used again."""
-    group = open_group(host=host)
+    communicator = open_communicator(host=host)
     staged = np.empty(5000, np.float32)
     other = np.empty(5001, np.float32)
-    make(group, (staged, "sum", "node"), 0)
+    make(communicator, (staged, "sum", "node"), 0)
     if comm.rank == comm.size - 1:
         carry = staged_plan._carry
 
@@ -193,37 +202,37 @@ def test_a_slot_is_not_given_away_under_a_slow_rank(comm, open_group, host, slot
 
         monkeypatch.setattr(staged_plan, "_carry", late)
     for turn in range(2):
-        make(group, (staged, "sum", "node"), turn)
+        make(communicator, (staged, "sum", "node"), turn)
         for n in range(1, slots + 1):
-            group.broadcast(np.full(n + slots * turn, turn, np.int32))
-        make(group, (other, "sum", "node"), turn)
+            communicator.broadcast(np.full(n + slots * turn, turn, np.int32))
+        make(communicator, (other, "sum", "node"), turn)
 
 
-def test_arrays_that_come_and_go(open_group, host):
+def test_arrays_that_come_and_go(open_communicator, host):
     """New arrays find themselves where old ones were, and not on all ranks alike."""
-    group = open_group(host=host)
-    rng = np.random.default_rng(group.rank)
+    communicator = open_communicator(host=host)
+    rng = np.random.default_rng(communicator.rank)
     kept = []
     for turn in range(150):
-        buffer = np.full(700, turn + group.rank, np.float32)
+        buffer = np.full(700, turn + communicator.rank, np.float32)
         name = ["auto", "ring", "node", "mpi"][turn % 4]
-        group.allreduce(buffer, "max", name)
-        assert (buffer == turn + group.size - 1).all(), name
+        communicator.all_reduce(buffer, "max", name)
+        assert (buffer == turn + communicator.size - 1).all(), name
         if rng.random() < 0.3:
             kept.append(buffer)
         if len(kept) > 5:
             kept.clear()
 
 
-def test_arrays_that_were_summed_are_let_go(open_group, enough_on_few):
-    """A group remembers what it has compiled, but not without limit."""
+def test_arrays_that_were_summed_are_let_go(open_communicator, enough_on_few):
+    """A communicator remembers what it has compiled, but not without limit."""
     enough_on_few()
-    group = open_group()
+    communicator = open_communicator()
     n = 1 << 16
     tracemalloc.start()
     for turn in range(120):
         buffer = np.full(n, turn, np.float32)
-        group.allreduce(buffer, "max")
+        communicator.all_reduce(buffer, "max")
         assert buffer[0] == buffer[-1] == turn
     del buffer
     gc.collect()
@@ -232,24 +241,24 @@ def test_arrays_that_were_summed_are_let_go(open_group, enough_on_few):
     assert held < 80 * 4 * n
 
 
-def test_a_plan_is_compiled_once(open_group, host, monkeypatch):
-    group = open_group(host=host)
-    buffers = [group.empty(100), np.zeros(100, np.float32)]
+def test_a_plan_is_compiled_once(open_communicator, host, monkeypatch):
+    communicator = open_communicator(host=host)
+    buffers = [communicator.empty(100), np.zeros(100, np.float32)]
     names = ["auto", "node", "ring", "mpi"]
     for buffer in buffers:
         for name in names:
-            group.allreduce(buffer, "sum", name)
-            group.start(buffer, "sum", name).wait()
-        group.broadcast(buffer)
+            communicator.all_reduce(buffer, "sum", name)
+            communicator.all_reduce_async(buffer, "sum", name).wait()
+        communicator.broadcast(buffer)
 
     def nothing(*args, **kwargs):
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(group, "_bind", nothing)
+    monkeypatch.setattr(communicator, "_bind", nothing)
     for buffer in buffers:
         for name in names:
-            group.allreduce(buffer, "sum", name)
-        group.broadcast(buffer)
+            communicator.all_reduce(buffer, "sum", name)
+        communicator.broadcast(buffer)
 
 
 def as_int32(buffer):
@@ -272,24 +281,24 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("where", ["window", "plain"])
 def test_an_array_that_was_changed_in_place_is_another_one(
-    open_group, enough_on_few, where, change, name
+    open_communicator, enough_on_few, where, change, name
 ):
     enough_on_few()
     shape, change_it = CHANGES[change]
-    group = open_group()
-    buffer = group.empty(shape) if where == "window" else np.empty(shape, np.float32)
+    communicator = open_communicator()
+    buffer = communicator.empty(shape) if where == "window" else np.empty(shape, np.float32)
     for _ in range(2):
-        buffer[...] = group.rank
-        group.allreduce(buffer, "sum", name)
+        buffer[...] = communicator.rank
+        communicator.all_reduce(buffer, "sum", name)
     change_it(buffer)
     for _ in range(2):
-        buffer[...] = 10_000_000 + group.rank
-        group.allreduce(buffer, "max", name)
-        np.testing.assert_array_equal(buffer, 10_000_000 + group.size - 1)
+        buffer[...] = 10_000_000 + communicator.rank
+        communicator.all_reduce(buffer, "max", name)
+        np.testing.assert_array_equal(buffer, 10_000_000 + communicator.size - 1)
         buffer[...] = 7
-        handle = group.start(buffer, "sum", name)
+        handle = communicator.all_reduce_async(buffer, "sum", name)
         handle.wait()
-        np.testing.assert_array_equal(buffer, 7 * group.size)
+        np.testing.assert_array_equal(buffer, 7 * communicator.size)
 
 
 @pytest.mark.parametrize(
@@ -299,52 +308,52 @@ def test_an_array_that_was_changed_in_place_is_another_one(
         (lambda buffer: setattr(buffer, "dtype", ">f4"), ">f4"),
     ],
 )
-def test_an_array_that_was_spoilt_in_place_is_refused(open_group, change, reason):
-    group = open_group()
+def test_an_array_that_was_spoilt_in_place_is_refused(open_communicator, change, reason):
+    communicator = open_communicator()
     buffer = np.ones(8, np.float32)
     for _ in range(2):
-        group.allreduce(buffer)
+        communicator.all_reduce(buffer)
     change(buffer)
     for _ in range(2):
         with pytest.raises(ConfigError, match=reason):
-            group.allreduce(buffer)
+            communicator.all_reduce(buffer)
 
 
-def test_an_array_that_is_known_cannot_be_moved(open_group):
+def test_an_array_that_is_known_cannot_be_moved(open_communicator):
     """The compiled call writes to where it was."""
-    group = open_group()
+    communicator = open_communicator()
     buffer = np.ones(8, np.float32)
-    group.allreduce(buffer)
+    communicator.all_reduce(buffer)
     with pytest.raises(ValueError, match="resize"):
         buffer.resize(100_000, refcheck=False)
 
 
-def test_views_of_a_buffer_are_known_by_their_place(open_group, enough_on_few):
+def test_views_of_a_buffer_are_known_by_their_place(open_communicator, enough_on_few):
     """However many there are: what is kept is one plan for each place."""
     enough_on_few()
-    group = open_group()
-    buffer = group.empty(1000)
+    communicator = open_communicator()
+    buffer = communicator.empty(1000)
     for turn in range(1000):
         for view in (buffer[:99], buffer[10:].reshape(2, -1), buffer[turn % 3 : 500]):
-            view[...] = turn + group.rank
-            group.allreduce(view, "max")
-            assert (view == turn + group.size - 1).all()
-    assert len(group._bound) == 5
-    assert len(group._seen) <= 40
+            view[...] = turn + communicator.rank
+            communicator.all_reduce(view, "max")
+            assert (view == turn + communicator.size - 1).all()
+    assert len(communicator._bound) == 5
+    assert len(communicator._seen) <= 40
 
 
 @pytest.mark.mpi(min_size=2)
-def test_calls_that_go_well_send_no_sheets(comm, open_group):
+def test_calls_that_go_well_send_no_sheets(comm, open_communicator):
     """However long a rank polls: what counts is how long it is since its last call."""
-    group = open_group()
+    communicator = open_communicator()
     buffer = np.ones(5, np.float32)
     for _ in range(50):
-        handle = group.start(buffer, "max", "ring")
+        handle = communicator.all_reduce_async(buffer, "max", "ring")
         if comm.rank == 0:
             time.sleep(0.008)
         while not handle.test():
             pass
-    assert group._executor.matcher._sent == 0
+    assert communicator._executor.matcher._sent == 0
 
 
 @pytest.mark.mpi(min_size=2)
@@ -352,32 +361,32 @@ def test_sheets_that_nobody_has_read_do_not_hinder_the_end(comm, monkeypatch):
     """A rank that is always last tells of nothing and reads nothing, while the others tell it."""
     monkeypatch.setattr("psrt.mpi.collectives.matcher.TELL_AFTER_S", 0.0)
     monkeypatch.setattr("psrt.mpi.collectives.matcher._LOOK_EVERY_S", 0.001)
-    with Group(comm, timeout_s=20) as group:
+    with Communicator(comm, timeout_s=20) as communicator:
         for _ in range(3):
             if comm.rank == 0:
                 time.sleep(0.02)
-            group.allreduce(np.ones(5, np.float32), "sum", "ring")
-        told = group._executor.matcher._sent
+            communicator.all_reduce(np.ones(5, np.float32), "sum", "ring")
+        told = communicator._executor.matcher._sent
     assert told or comm.rank == 0
 
 
-def test_hosts_whose_ranks_are_not_neighbours(comm, open_group):
-    group = open_group(host=comm.rank % 2)
+def test_hosts_whose_ranks_are_not_neighbours(comm, open_communicator):
+    communicator = open_communicator(host=comm.rank % 2)
     for n in (3, 5000):
-        for buffer in (group.empty(n), np.empty(n, np.float32)):
+        for buffer in (communicator.empty(n), np.empty(n, np.float32)):
             for name in ("auto", "node", "node+tree", *ALGORITHMS):
                 buffer[:] = np.arange(n) % 50 + comm.rank
-                group.allreduce(buffer, "sum", name)
+                communicator.all_reduce(buffer, "sum", name)
                 total = comm.size * (comm.size - 1) // 2
                 np.testing.assert_array_equal(buffer, np.arange(n) % 50 * comm.size + total)
             buffer[:] = comm.rank
-            mine = group.reduce_scatter(buffer, "max")
+            mine = communicator.reduce_scatter(buffer, "max")
             assert (mine == comm.size - 1).all()
             mine[:] = comm.rank
-            group.all_gather(buffer)
+            communicator.all_gather(buffer)
             owners = np.repeat(np.arange(comm.size), np.diff([0, *ends(n, comm.size)]))
             np.testing.assert_array_equal(buffer, owners)
-            group.broadcast(buffer, comm.size - 1)
+            communicator.broadcast(buffer, comm.size - 1)
 
 
 def ends(n, size):

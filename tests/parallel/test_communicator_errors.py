@@ -1,0 +1,472 @@
+"""Ranks that do not call the same: every one is told so soon, by names; none adds what is wrong."""
+
+import re
+import time
+
+import numpy as np
+import pytest
+
+from psrt.errors import ConfigError, ProtocolError, PsrtError, TransportError
+
+pytestmark = pytest.mark.mpi(min_size=2)
+#: Longer than this nobody may be left in the dark, on a machine that is busy with other things.
+SOON_S = 8.0
+
+
+@pytest.fixture(autouse=True)
+def tell_soon(monkeypatch):
+    """Let ranks that wait tell each other sooner than usual what they call."""
+    monkeypatch.setattr("psrt.mpi.collectives.matcher.TELL_AFTER_S", 0.03)
+    monkeypatch.setattr("psrt.mpi.collectives.matcher._LOOK_EVERY_S", 0.01)
+
+
+def error_of(action):
+    """Return the error that an action ends with, soon."""
+    start = time.monotonic()
+    with pytest.raises(PsrtError) as caught:
+        action()
+    assert time.monotonic() - start < SOON_S
+    return caught.value
+
+
+def assert_of_no_use(communicator):
+    """Every later call says so at once; to close is this rank's own affair."""
+    error = error_of(lambda: communicator.all_reduce(np.zeros(3, np.float32)))
+    assert isinstance(error, ProtocolError)
+    assert "of no use any more" in str(error)
+    assert "of no use any more" in str(
+        error_of(lambda: communicator.all_reduce_async(np.zeros(3, np.float32)))
+    )
+    assert "of no use any more" in str(error_of(lambda: communicator.empty(3)))
+    start = time.monotonic()
+    communicator.close()
+    assert time.monotonic() - start < 0.5
+
+
+def ones(n=10, dtype="float32"):
+    return np.ones(n, dtype)
+
+
+#: Name → what most ranks call, what one rank calls, and what each side's message must hold. A rank
+#: that needs nothing from the others, such as a root, hears of it in its next call.
+DIFFERENCES = {
+    "shape": (
+        lambda g, w: g.all_reduce(ones(10)),
+        lambda g, w: g.all_reduce(ones(11)),
+        ("all_reduce", "(10,)", "(11,)"),
+    ),
+    "shape of the same length": (
+        lambda g, w: g.all_reduce(ones(10)),
+        lambda g, w: g.all_reduce(ones((2, 5))),
+        ("all_reduce", "(10,)", "(2, 5)"),
+    ),
+    "shape, none on one rank": (
+        lambda g, w: g.all_reduce(ones(10), "sum", "ring"),
+        lambda g, w: [g.all_reduce(ones(n), "sum", "ring") for n in (0, 10)],
+        ("all_reduce", "(10,)", "(0,)"),
+    ),
+    "shape, long": (
+        lambda g, w: g.all_reduce(ones(70_000), "sum", "node"),
+        lambda g, w: g.all_reduce(ones(70_001), "sum", "node"),
+        ("all_reduce", "(70000,)", "(70001,)"),
+    ),
+    "shape, by the library": (
+        lambda g, w: g.all_reduce(ones(10), "sum", "mpi"),
+        lambda g, w: g.all_reduce(ones(11), "sum", "mpi"),
+        ("all_reduce", "(10,)", "(11,)"),
+    ),
+    "type": (
+        lambda g, w: g.all_reduce(ones(10), "sum", "ring"),
+        lambda g, w: g.all_reduce(ones(10, "int32"), "sum", "ring"),
+        ("all_reduce", "float32", "int32"),
+    ),
+    "operation": (
+        lambda g, w: g.all_reduce(w, "sum"),
+        lambda g, w: g.all_reduce(w, "max"),
+        ("all_reduce", "sum", "max"),
+    ),
+    "algorithm": (
+        lambda g, w: g.all_reduce(w, "sum", "ring"),
+        lambda g, w: g.all_reduce(w, "sum", "tree"),
+        ("all_reduce", "ring", "tree"),
+    ),
+    "algorithm, the library's on most": (
+        lambda g, w: g.all_reduce(w, "sum", "mpi"),
+        lambda g, w: g.all_reduce(w, "sum", "node"),
+        ("all_reduce", "mpi", "node"),
+    ),
+    "algorithm, the library's on one": (
+        lambda g, w: g.all_reduce(ones(), "sum", "naive"),
+        lambda g, w: g.all_reduce(ones(), "sum", "mpi"),
+        ("all_reduce", "mpi", "naive"),
+    ),
+    "kind of buffer": (
+        lambda g, w: g.all_reduce(w),
+        lambda g, w: g.all_reduce(ones(w.size)),
+        ("all_reduce", "any array", "communicator.empty"),
+    ),
+    "place in a buffer": (
+        lambda g, w: g.all_reduce(w[:50], "sum", "node"),
+        lambda g, w: g.all_reduce(w[1:51], "sum", "node"),
+        ("all_reduce", "communicator.empty 0+0", "communicator.empty 0+4"),
+    ),
+    "call": (
+        lambda g, w: g.reduce_scatter(w),
+        lambda g, w: g.all_gather(w),
+        ("reduce_scatter", "all_gather"),
+    ),
+    "call, one that a root could make alone": (
+        lambda g, w: g.all_reduce(ones(), "sum", "ring"),
+        lambda g, w: [g.broadcast(ones(), g.rank), g.all_reduce(ones(), "sum", "ring")],
+        ("all_reduce", "broadcast"),
+    ),
+    "root": (
+        lambda g, w: g.broadcast(w, 0),
+        lambda g, w: g.broadcast(w, 1),
+        ("broadcast", "root 0", "root 1"),
+    ),
+    "root of a reduction": (
+        lambda g, w: g.reduce(w, "sum", 0),
+        lambda g, w: g.reduce(w, "sum", 1),
+        ("reduce(", "sum, root 0", "root 1"),
+    ),
+    "gather and scatter": (
+        lambda g, w: g.gather(w, 0),
+        lambda g, w: g.scatter(w, 0),
+        ("gather(", "scatter("),
+    ),
+    "operation of a reduction under way": (
+        lambda g, w: g.reduce_async(w, "min").wait(),
+        lambda g, w: g.reduce_async(w, "max").wait(),
+        ("reduce_async(", "min, root 0", "max, root 0"),
+    ),
+    "a table": (
+        lambda g, w: g.all_to_all(w),
+        lambda g, w: g.all_gather(w),
+        ("all_to_all", "all_gather"),
+    ),
+    "a buffer to be made": (
+        lambda g, w: g.empty(10),
+        lambda g, w: g.all_reduce(w),
+        ("empty((10,), float32)", "all_reduce"),
+    ),
+    "two buffers to be made": (
+        lambda g, w: g.empty(10),
+        lambda g, w: g.empty(10, "int32"),
+        ("empty((10,), float32)", "empty((10,), int32)"),
+    ),
+    "the end, of one": (
+        lambda g, w: g.all_reduce(w),
+        lambda g, w: g.close(),
+        ("all_reduce", "close()"),
+    ),
+    "the end, of most": (
+        lambda g, w: g.close(),
+        lambda g, w: g.all_reduce(w, "sum", "ring"),
+        ("all_reduce", "close()"),
+    ),
+    "nonblocking": (
+        lambda g, w: g.all_reduce_async(w).wait(),
+        lambda g, w: g.all_reduce_async(w, "min").wait(),
+        ("all_reduce_async", "sum", "min"),
+    ),
+    "nonblocking, and not": (
+        lambda g, w: g.all_reduce_async(ones(), "sum", "ring").wait(),
+        lambda g, w: g.all_reduce(ones(), "sum", "ring"),
+        ("all_reduce_async", "all_reduce("),
+    ),
+    "nonblocking, polled": (
+        lambda g, w: poll(g.all_reduce_async(ones(), "sum", "tree")),
+        lambda g, w: poll(g.all_reduce_async(ones(), "sum", "mpi")),
+        ("all_reduce_async", "tree", "mpi"),
+    ),
+}
+
+
+def poll(handle):
+    """Wait for a handle without waiting."""
+    while not handle.test():
+        pass
+
+
+@pytest.mark.parametrize("odd", ["first", "last"])
+@pytest.mark.parametrize("difference", DIFFERENCES)
+def test_what_differs_is_told_to_every_rank(
+    comm, open_communicator, enough_on_few, odd, difference
+):
+    if odd == "first" or difference not in list(DIFFERENCES)[::3]:
+        enough_on_few()
+    differs(comm, open_communicator(), 0 if odd == "first" else comm.size - 1, difference)
+
+
+@pytest.mark.parametrize(
+    "difference", ["shape", "algorithm", "kind of buffer", "algorithm, the library's on most"]
+)
+def test_what_differs_is_told_on_every_layout(comm, open_communicator, host, difference):
+    differs(comm, open_communicator(host=host), comm.size - 1, difference)
+
+
+def differs(comm, communicator, odd, difference):
+    """Let one rank call something else; see what every rank is told."""
+    usual, other, words = DIFFERENCES[difference]
+    window = communicator.empty(100)
+    window[:] = 1
+    communicator.all_reduce(window)
+    window[:] = 1
+    action = other if communicator.rank == odd else usual
+    error = error_of(lambda: action(communicator, window))
+    assert isinstance(error, ProtocolError)
+    text = str(error)
+    ranks = {int(rank) for rank in re.findall(r"rank (\d+) has", text)}
+    assert odd in ranks, text
+    assert communicator.rank in ranks, text
+    assert len(ranks) == 2, text
+    for word in words:
+        assert word in text
+    if "end" not in difference:
+        assert_of_no_use(communicator)
+
+
+#: Name → a call that a rank cannot take part in, and a word of the reason.
+REFUSED = {
+    "read-only": (lambda g: g.all_reduce(locked(ones())), "read-only"),
+    "read-only, broadcast": (lambda g: g.broadcast(locked(ones())), "read-only"),
+    "every other element": (lambda g: g.all_reduce(ones(20)[::2]), "not contiguous"),
+    "a part of each row": (lambda g: g.all_reduce(ones(20).reshape(4, 5)[:, :3]), "not contiguous"),
+    "a list": (lambda g: g.all_reduce([1.0, 2.0]), "list"),
+    "nothing": (lambda g: g.all_gather(None), "NoneType"),
+    "masked": (lambda g: g.all_reduce(np.ma.ones(10, np.float32)), "MaskedArray"),
+    "complex": (lambda g: g.all_reduce(ones(10, "complex64")), "c8"),
+    "bool": (lambda g: g.reduce_scatter(ones(10, "bool")), "b1"),
+    "objects": (lambda g: g.all_reduce(ones(10, "object")), "O"),
+    "the other endian": (lambda g: g.all_reduce(ones(10, ">f4")), ">f4"),
+    "float16 by the library": (lambda g: g.all_reduce(ones(9, "float16"), "sum", "mpi"), "float16"),
+    "unknown operation": (lambda g: g.all_reduce(ones(), "median"), "median"),
+    "unknown operation, long": (lambda g: g.all_reduce(ones(), "é" * 1200), "ééé"),
+    "unknown algorithm": (lambda g: g.all_reduce(ones(), "sum", "star"), "star"),
+    "no schedule between hosts": (lambda g: g.all_reduce(ones(), "sum", "node+mpi"), "node"),
+    "a nonblocking call": (lambda g: g.all_reduce_async(ones(), "sum", "star"), "star"),
+    "no such root": (lambda g: g.broadcast(ones(), g.size), "root"),
+    "a root from behind": (lambda g: g.broadcast(ones(), -1), "root -1"),
+    "no root at all": (lambda g: g.broadcast(ones(), None), "root None"),
+    "no such root of a reduction": (lambda g: g.reduce(ones(), "sum", 99), "root 99"),
+    "no such root of a gather": (lambda g: g.gather_async(ones(), -1), "root -1"),
+    "no operation": (lambda g: g.reduce(ones(), None), "unknown operation None"),
+    "bits of decimal numbers": (lambda g: g.all_reduce(ones(), "xor"), "xor is for integers"),
+    "a table that is read-only": (lambda g: g.all_to_all(locked(ones())), "read-only"),
+    "half a root": (lambda g: g.broadcast(ones(), 0.5), "root 0.5"),
+    "a buffer of complex numbers": (lambda g: g.empty(3, "complex64"), "complex64"),
+    "a buffer of negative length": (lambda g: g.empty((2, -1)), "(2, -1)"),
+    "a buffer of no type": (lambda g: g.empty(3, "float33"), "float33"),
+    "a buffer of half an element": (lambda g: g.empty(2.5), "float"),
+}
+
+
+def locked(array):
+    array.flags.writeable = False
+    return array
+
+
+def test_the_same_mistake_on_all_ranks_spoils_nothing(open_communicator, host):
+    communicator = open_communicator(host=host)
+    window = communicator.empty(3000)
+    for call, reason in REFUSED.values():
+        error = error_of(lambda call=call: call(communicator))
+        assert isinstance(error, ConfigError)
+        assert reason in str(error)
+        for name in ("auto", "ring"):
+            window[:] = 1
+            begun = ones(5)
+            handle = communicator.all_reduce_async(begun, "sum", "mpi")
+            error_of(lambda call=call: call(communicator))
+            assert (communicator.all_reduce(window, "sum", name) == communicator.size).all()
+            assert (communicator.all_reduce(ones(7), "sum", name) == communicator.size).all()
+            handle.wait()
+            assert (begun == communicator.size).all()
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_one_rank_s_mistake_is_told_to_the_others(comm, open_communicator, enough_on_few, what):
+    if what not in list(REFUSED)[::5]:
+        enough_on_few()
+    refuses(communicator=open_communicator(), odd=comm.size - 1, what=what, first=None)
+
+
+@pytest.mark.parametrize("first", ["the one", "the others"])
+@pytest.mark.parametrize("what", ["read-only", "unknown algorithm"])
+def test_it_does_not_matter_who_comes_first(open_communicator, enough_on_few, host, what, first):
+    enough_on_few()
+    refuses(communicator=open_communicator(host=host), odd=0, what=what, first=first)
+
+
+def refuses(*, communicator, odd, what, first):
+    """Let one rank make a mistake; the others call something that would do."""
+    call, reason = REFUSED[what]
+    communicator.all_reduce(ones())
+    if first is not None and (communicator.rank == odd) == (first == "the others"):
+        time.sleep(0.1)
+    if communicator.rank == odd:
+        error = error_of(lambda: call(communicator))
+        assert isinstance(error, ConfigError)
+        assert reason in str(error)
+        # That the others were told otherwise, this rank hears at its next call.
+        error = error_of(lambda: communicator.all_reduce(ones()))
+        assert isinstance(error, ProtocolError)
+    else:
+        error = error_of(lambda: communicator.all_reduce(ones()))
+        assert isinstance(error, ProtocolError)
+        assert f"rank {odd} cannot take part in call " in str(error)
+        assert reason in str(error)
+    assert_of_no_use(communicator)
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("auto", "window"),
+        ("ring", "plain"),
+        ("node+tree", "plain"),
+        ("mpi", "plain"),
+    ],
+)
+def test_a_rank_that_never_calls_is_named(
+    comm, open_communicator, enough_on_few, host, name, where
+):
+    if name != "node+tree":
+        enough_on_few()
+    communicator = open_communicator(host=host, timeout_s=0.2)
+    odd = comm.size - 1
+    buffer = communicator.empty(5000) if where == "window" else ones(5000)
+    comm.Barrier()
+    if communicator.rank != odd:
+        error = error_of(lambda: communicator.all_reduce(buffer, "sum", name))
+        assert isinstance(error, TransportError)
+        assert "no answer within 0.2 s" in str(error)
+        assert "all_reduce(shape (5000,), float32" in str(error)
+        assert re.search(rf"no word of it from ranks? [\d, ]*\b{odd}$", str(error))
+        assert_of_no_use(communicator)
+    comm.Barrier()
+    if communicator.rank == odd and name != "mpi":
+        # It finds nobody there; what MPI delivers late must do no harm.
+        error_of(lambda: communicator.all_reduce(buffer, "sum", "tree"))
+    comm.Barrier()
+
+
+def test_a_deadline_counts_from_the_last_sign_of_life(comm, open_communicator):
+    """A call in several parts, each of them late but in time."""
+    communicator = open_communicator(timeout_s=0.5)
+    buffer = ones(5)
+    for turn in range(3):
+        time.sleep(0.3 * (communicator.rank == turn % communicator.size))
+        communicator.all_reduce(buffer, "max")
+    np.testing.assert_array_equal(buffer, 1)
+
+
+@pytest.mark.parametrize("behind", [1, 5, 40])
+def test_a_rank_that_has_gone_on_is_told_of_an_old_call(comm, open_communicator, host, behind):
+    """A root goes on as soon as its numbers are sent: it hears much later that nobody took them."""
+    communicator = open_communicator(host=host, timeout_s=SOON_S + 10)
+    odd = comm.size - 1
+    buffer = ones(3)
+    communicator.all_reduce(buffer)
+    if communicator.rank != odd:
+        error = error_of(
+            lambda: [communicator.broadcast(buffer) for _ in range(behind)] + [end(communicator)]
+        )
+    else:
+        error = error_of(lambda: communicator.all_reduce(ones(4), "sum", "ring"))
+    assert isinstance(error, ProtocolError)
+    assert f"rank {odd} has all_reduce(shape (4,)" in str(error)
+    assert "has broadcast(shape (3,)" in str(error)
+    assert_of_no_use(communicator)
+
+
+def end(communicator):
+    communicator.all_reduce(ones(2), "sum", "ring")
+
+
+def test_what_is_under_way_fails_with_the_rest(comm, open_communicator, host):
+    communicator = open_communicator(host=host)
+    begun = [ones(10), communicator.empty(3000), ones(4000)]
+    handles = [
+        communicator.all_reduce_async(b, "sum", name) for b, name in zip(begun, WAYS, strict=True)
+    ]
+    odd = communicator.rank == comm.size - 1
+    error = error_of(lambda: communicator.all_reduce(ones(5 + odd), "sum", "ring"))
+    assert isinstance(error, ProtocolError)
+    assert "(5,)" in str(error)
+    assert "(6,)" in str(error)
+    for buffer, handle in zip(begun, handles, strict=True):
+        for action in (handle.wait, handle.test):
+            if handle.done:
+                expected = communicator.size if buffer[0] else 0
+                np.testing.assert_array_equal(buffer, expected)
+            else:
+                assert "of no use any more" in str(error_of(action))
+    assert_of_no_use(communicator)
+
+
+WAYS = ["ring", "node", "mpi"]
+
+
+def test_a_start_that_differs_among_others_that_do_not(comm, open_communicator, host):
+    communicator = open_communicator(host=host)
+    odd = communicator.rank == comm.size - 1
+
+    def calls():
+        handles = [
+            communicator.all_reduce_async(ones(3 + i), "sum", name) for i, name in enumerate(WAYS)
+        ]
+        handles.append(communicator.all_reduce_async(ones(20 + odd), "sum", "auto"))
+        for handle in reversed(handles):
+            handle.wait()
+
+    error = error_of(calls)
+    assert isinstance(error, ProtocolError)
+    assert "(20,)" in str(error)
+    assert "(21,)" in str(error)
+    assert_of_no_use(communicator)
+
+
+def test_what_is_interrupted_cannot_go_on(comm, open_communicator, monkeypatch):
+    """A rank that leaves a call in its middle could be taken for one that has ended it."""
+    communicator = open_communicator(timeout_s=0.5)
+    window = communicator.empty(9000)
+    window[:] = 1
+    odd = communicator.rank == comm.size - 1
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    if odd:
+        monkeypatch.setattr("psrt.mpi.collectives.plans.direct.Direct._fold", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            communicator.all_reduce(window, "sum", "node")
+        monkeypatch.undo()
+        assert "KeyboardInterrupt" in str(error_of(lambda: communicator.all_reduce(window)))
+    else:
+        assert isinstance(
+            error_of(lambda: communicator.all_reduce(window, "sum", "node")), TransportError
+        )
+    assert_of_no_use(communicator)
+
+
+def test_an_error_does_not_reach_another_group(comm, open_communicator):
+    spoilt, other = open_communicator(), open_communicator()
+    odd = comm.rank == 0
+    error_of(lambda: spoilt.all_reduce(ones(3 + odd)))
+    for name in ("auto", "ring", "mpi"):
+        assert (other.all_reduce(ones(5), "sum", name) == comm.size).all()
+    assert_of_no_use(spoilt)
+
+
+def test_without_hurry_the_ranks_tell_each_other_within_a_second(
+    comm, open_communicator, monkeypatch
+):
+    monkeypatch.undo()
+    communicator = open_communicator()
+    communicator.all_reduce(ones())
+    start = time.monotonic()
+    odd = comm.rank == comm.size - 1
+    assert "(11,)" in str(error_of(lambda: communicator.all_reduce(ones(10 + odd), "sum", "ring")))
+    assert time.monotonic() - start < 2.0

@@ -1,0 +1,246 @@
+"""Collectives of a communicator other than all-reduces, on every layout and from every root."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from psrt.collective import OPS
+from psrt.mpi.communicator import DTYPES
+from psrt.partition import even_spans
+
+pytestmark = pytest.mark.mpi
+LENGTHS = [0, 1, 3, 17, 1000, 70_001]
+
+
+def buffers_of(communicator, n, dtype):
+    """Yield arrays of a length in every place that an array can have."""
+    room = communicator.empty(n + 5, dtype)
+    yield room[:n]
+    yield room[5:]
+    yield np.empty(n, dtype)
+    if n % 2 == 0:
+        yield np.empty((2, n // 2), dtype)
+
+
+def numbers(rank, shape, dtype):
+    """Return small whole numbers of a rank."""
+    return np.random.default_rng((rank, *shape)).integers(1, 4, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int64"])
+def test_reduce_scatter_leaves_each_its_chunk(open_communicator, host, dtype):
+    communicator = open_communicator(host=host)
+    ops = itertools.cycle(["sum", "min", "prod", "max"])
+    for n in LENGTHS:
+        for buffer in buffers_of(communicator, n, dtype):
+            op = next(ops)
+            buffer[...] = numbers(communicator.rank, buffer.shape, dtype)
+            mine = communicator.reduce_scatter(buffer, op)
+            every = [numbers(r, buffer.shape, dtype) for r in range(communicator.size)]
+            whole = OPS[op].ufunc.reduce(every)
+            span = even_spans(n, communicator.size)[communicator.rank]
+            np.testing.assert_array_equal(mine, whole.reshape(-1)[span.start : span.stop])
+            assert mine.size == 0 or np.shares_memory(mine, buffer)
+
+
+def test_the_mean_is_divided_once(open_communicator, host):
+    communicator = open_communicator(host=host)
+    for buffer in buffers_of(communicator, 1000, "float32"):
+        buffer[...] = 6 * (communicator.rank + 1)
+        np.testing.assert_array_equal(
+            communicator.reduce_scatter(buffer, "mean"), 3 * (communicator.size + 1)
+        )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_all_gather_brings_every_chunk_to_all(open_communicator, host, dtype):
+    communicator = open_communicator(host=host)
+    for n in LENGTHS:
+        expected = np.arange(n) % 1000 + 1
+        for buffer in buffers_of(communicator, n, dtype):
+            buffer[...] = -1 - communicator.rank
+            span = even_spans(n, communicator.size)[communicator.rank]
+            span.of(buffer.reshape(-1))[:] = span.of(expected)
+            assert communicator.all_gather(buffer) is buffer
+            np.testing.assert_array_equal(buffer.reshape(-1), expected)
+
+
+def test_broadcast_from_every_root(open_communicator, host):
+    communicator = open_communicator(host=host)
+    for n, dtype in [(0, "int32"), (1, "float16"), (17, "float32"), (5000, "int64")]:
+        buffers = list(buffers_of(communicator, n, dtype))
+        for root, buffer in itertools.product(range(communicator.size), buffers):
+            buffer[...] = numbers(communicator.rank, buffer.shape, dtype)
+            assert communicator.broadcast(buffer, root) is buffer
+            np.testing.assert_array_equal(buffer, numbers(root, buffer.shape, dtype))
+
+
+def test_reduce_scatter_then_all_gather_is_an_all_reduce(open_communicator, same_bits, host):
+    communicator = open_communicator(host=host)
+    window = communicator.empty(70_001)
+    for buffer in (window, np.empty(70_001, np.float32)):
+        buffer[:] = np.arange(70_001) % 100 + communicator.rank
+        communicator.reduce_scatter(buffer)
+        communicator.all_gather(buffer)
+        total = communicator.size * (communicator.size - 1) // 2
+        np.testing.assert_array_equal(buffer, np.arange(70_001) % 100 * communicator.size + total)
+
+
+def test_only_the_chunks_of_others_are_spoilt(open_communicator):
+    """A reduce-scatter in a window reads the others' buffers and writes to none of them."""
+    communicator = open_communicator()
+    window = communicator.empty(1000)
+    window[:] = communicator.rank
+    communicator.reduce_scatter(window)
+    others = np.ones(1000, bool)
+    span = even_spans(1000, communicator.size)[communicator.rank]
+    others[span.start : span.stop] = False
+    assert (window[others] == communicator.rank).all()
+
+
+def test_what_is_too_long_for_one_message(open_communicator, monkeypatch, host):
+    """Cut into several, as beyond 2**30 bytes: Open MPI counts to 2**31 - 1 only."""
+    monkeypatch.setattr("psrt.mpi.links.pieces.MOST_BYTES", 64)
+    communicator = open_communicator(host=host)
+    for n in (0, 16, 17, 1000):
+        for name in ("ring", "node+ring", "mpi", "halving-doubling-blocks"):
+            buffer = np.arange(n, dtype=np.float32) + communicator.rank
+            communicator.all_reduce(buffer, "max", name)
+            np.testing.assert_array_equal(buffer, np.arange(n) + communicator.size - 1)
+        for root in (0, communicator.size - 1):
+            buffer = np.arange(n, dtype=np.float64) + communicator.rank
+            communicator.broadcast(buffer, root)
+            np.testing.assert_array_equal(buffer, np.arange(n) + root)
+
+
+def table(size, n):
+    """Return the slice of each block of the table of size × size blocks that n elements make."""
+    rows = [np.arange(n)[span.start : span.stop] for span in even_spans(n, size)]
+    return [[row[b.start : b.stop] for b in even_spans(row.size, size)] for row in rows]
+
+
+def expected_of(call, every, root, op):
+    """Return what each rank's buffer holds at the end, and where that is promised.
+
+    Args:
+        call: a method's name.
+        every: (size, n), what each rank's buffer holds at the start.
+        root: rank.
+        op: a key of ``OPS``.
+    """
+    size, n = every.shape
+    due, promised = every.copy(), np.zeros(every.shape, bool)
+    chunks = [slice(span.start, span.stop) for span in even_spans(n, size)]
+    if call == "reduce":
+        fold = OPS[op].ufunc.reduce(every)
+        OPS[op].finish(fold, size)
+        due[root], promised[root] = fold, True
+    for rank, chunk in enumerate(chunks):
+        if call == "scatter":
+            due[rank, chunk], promised[rank, chunk] = every[root, chunk], True
+            promised[root] = True
+        if call == "gather":
+            due[root, chunk], promised[root, chunk] = every[rank, chunk], True
+            promised[rank, chunk] = True
+        if call == "all_to_all":
+            promised[:] = True
+            for source, row in enumerate(table(size, n)):
+                due[rank, row[rank]] = every[source, row[rank]]
+    return due, promised
+
+
+#: Method → what it takes besides the buffer.
+CALLS = {"reduce": ("op", "root"), "scatter": ("root",), "gather": ("root",), "all_to_all": ()}
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("call", CALLS)
+def test_against_numpy(open_communicator, host, call, later):
+    """Every length, type, place and root; those that have no end of combinations take turns."""
+    communicator = open_communicator(host=host)
+    turns = itertools.count()
+    pairs = [(op, d) for d in DTYPES for op, row in OPS.items() if row.takes(d)]
+    lengths = [0, 1, 3, 17, 1000, 70_001] if communicator.size < 5 else [0, 5, 17, 1001]
+    for n in lengths:
+        for dtype in DTYPES if n < 1001 else DTYPES[:1]:
+            for place, buffer in enumerate(buffers_of(communicator, n, dtype)):
+                turn = next(turns)
+                ops = [op for op, d in pairs if d == dtype]
+                op, root = ops[turn % len(ops)], turn % communicator.size
+                given = {"op": op, "root": root}
+                every = np.stack([numbers(r, (n,), dtype) for r in range(communicator.size)])
+                buffer[...] = every[communicator.rank].reshape(buffer.shape)
+                words = {word: given[word] for word in CALLS[call]}
+                if later:
+                    handle = getattr(communicator, call + "_async")(buffer, **words)
+                    handle.wait()
+                    got = handle.result
+                else:
+                    got = getattr(communicator, call)(buffer, **words)
+                due, promised = expected_of(call, every, root, op)
+                mine, kept = due[communicator.rank], promised[communicator.rank]
+                told = f"{call} {n} {dtype} {op} of {root} at place {place}"
+                flat = buffer.reshape(-1)
+                np.testing.assert_array_equal(flat[kept], mine[kept], err_msg=told)
+                if call == "scatter":
+                    span = even_spans(n, communicator.size)[communicator.rank]
+                    np.testing.assert_array_equal(got, mine[span.start : span.stop])
+                else:
+                    assert got is buffer
+
+
+def test_all_to_all_of_a_square_table(open_communicator, host):
+    """As torch's and MPI's: rank r's row becomes rank r's column."""
+    communicator = open_communicator(host=host)
+    for make in (communicator.empty, lambda shape: np.zeros(shape, np.float32)):
+        buffer = make((communicator.size, communicator.size, 3))
+        buffer[communicator.rank] = 100 * communicator.rank + np.arange(communicator.size)[:, None]
+        communicator.all_to_all(buffer)
+        expected = 100 * np.arange(communicator.size)[:, None] + communicator.rank
+        np.testing.assert_array_equal(buffer[:, communicator.rank], expected.repeat(3, 1))
+
+
+def test_several_kinds_are_under_way_at_once(open_communicator, host):
+    communicator = open_communicator(host=host)
+    size, rank = communicator.size, communicator.rank
+    buffers = [np.full(40, rank, np.int64) for _ in range(7)] + [communicator.empty(40, "int64")]
+    buffers[-1][:] = rank
+    handles = [
+        communicator.reduce_async(buffers[0], "max", size - 1),
+        communicator.scatter_async(buffers[1], size - 1),
+        communicator.gather_async(buffers[2], size - 1),
+        communicator.all_to_all_async(buffers[3]),
+        communicator.broadcast_async(buffers[4], size - 1),
+        communicator.all_gather_async(buffers[5]),
+        communicator.reduce_scatter_async(buffers[6], "or"),
+        communicator.reduce_async(buffers[7], "xor", 0),
+    ]
+    for handle in handles if rank % 2 else handles[::-1]:
+        handle.wait()
+    chunks = [span.size for span in even_spans(40, size)]
+    owners = np.repeat(np.arange(size), chunks)
+    folded = np.bitwise_or.reduce(np.arange(size))
+    if rank == size - 1:
+        assert (buffers[0] == rank).all()
+        np.testing.assert_array_equal(buffers[2], owners)
+    assert (handles[1].result == size - 1).all()
+    assert (buffers[4] == size - 1).all()
+    np.testing.assert_array_equal(buffers[5], owners)
+    assert (handles[6].result == folded).all()
+    if rank == 0:
+        assert (buffers[7] == np.bitwise_xor.reduce(np.arange(size))).all()
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_sent_is_received(comm, open_communicator, enough_on_few, host, call):
+    enough_on_few()
+    communicator = open_communicator(host=host)
+    for buffer in (communicator.empty(1000), np.zeros(1000, np.float32)):
+        before = np.array([communicator.bytes_sent, communicator.bytes_received])
+        getattr(communicator, call)(buffer)
+        moved = np.array([communicator.bytes_sent, communicator.bytes_received]) - before
+        totals = np.empty_like(moved)
+        comm.Allreduce(moved, totals)
+        assert totals[0] == totals[1]
+        assert (totals[0] > 0) == (communicator.size > 1)

@@ -65,7 +65,7 @@ def test_groups_can_be_made_and_closed_again_and_again(comm):
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
-def test_a_closed_group_refuses(comm):
+def test_a_closed_communicator_refuses(comm):
     communicator = Communicator(comm, timeout_s=20)
     communicator.close()
     communicator.close()

@@ -33,13 +33,13 @@ def test_a_batch_larger_than_the_data(comm):
     refused(comm, "batch-size", TrainConfig(mode="sync", batch_size=1400 * 2))
 
 
+@pytest.mark.mpi(min_size=3)
 def test_more_shards_than_parameters(comm):
     class Tiny(Linear):
         def initial(self):
             return np.zeros(1, np.float32)
 
-    if comm.size > 2:
-        refused(comm, "shard", TrainConfig(mode="sync", servers=2), Tiny())
+    refused(comm, "shard", TrainConfig(mode="sync", servers=2), Tiny())
 
 
 def test_a_slow_worker_that_is_not_there(comm):

@@ -119,8 +119,9 @@ def test_a_mode_that_is_not_in_a_scenario_is_left_out_there(draw):
 
 
 def test_nothing_to_draw(draw):
-    draw()
-    draw(cell("a", standing="never", times=(None, None, None)))
+    assert not any(marks(axes) for axes in draw().axes)
+    figure = draw(cell("a", standing="never", times=(None, None, None)))
+    assert texts(figure.axes[0]) == {(0, "never")}
 
 
 def test_no_folder(tmp_path):

@@ -164,5 +164,6 @@ class Waiting:
     def from_values(cls, values: Mapping[str, Any]) -> Waiting:
         """Return what JSON made of it."""
         found = {name: values[name] for name in cls.__slots__}
-        found["waiting_for"] = {int(worker): float(s) for worker, s in values["waiting_for"].items()}
+        by_worker = values["waiting_for"].items()
+        found["waiting_for"] = {int(worker): float(s) for worker, s in by_worker}
         return cls(**found)

@@ -22,7 +22,7 @@ def raise_at(comm, errors):
 
 def test_nothing_happens_where_nothing_failed(comm):
     raise_at(comm, {})
-    assert send_text(comm, f"rank {comm.rank}") == "rank 0"  # they are still in step
+    assert bcast_text(comm, f"rank {comm.rank}") == "rank 0"  # they are still in step
 
 
 @pytest.mark.parametrize("kind", [ConfigError, DivergedError])

@@ -107,10 +107,7 @@ def test_one_event_lost_or_doubled(good, mode, data):
     i = data.draw(st.integers(0, len(events) - 2))
     way = data.draw(st.sampled_from(["lost", "doubled"]))
     order = np.arange(len(events))
-    if way == "lost":
-        order = np.delete(order, i)
-    else:
-        order = np.insert(order, i, i)
+    order = np.delete(order, i) if way == "lost" else np.insert(order, i, i)
     ok = outcome_of(header, events[order])
     if way == "doubled" and events["kind"][i] == Kind.FINAL:  # saved twice is saved
         return

@@ -22,7 +22,7 @@ from script import DEFAULT, can_plot, make_folder, names, number, numbers, say
 
 import psrt
 from psrt.cli.flags import FlagParser, parse_train
-from psrt.job.build import supervised_problem
+from psrt.job.problems import supervised_problem
 from psrt.report import Staleness
 from psrt.report.strict_json import dumps
 from studies import refuse, workers_plot

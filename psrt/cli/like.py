@@ -84,7 +84,7 @@ def samples_of(history: History) -> int | None:
 
 def _check_model(config: TrainConfig, header: Header) -> None:
     """Raise unless the config's model has as many parameters as that of the run."""
-    from psrt.job.build import timing_problem
+    from psrt.job.problems import timing_problem
 
     n = timing_problem(config, workers=len(header.workers)).n
     if n != header.n:

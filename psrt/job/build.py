@@ -1,7 +1,7 @@
-"""The composition root: the one place that knows both ``TrainConfig`` and the parts.
+"""The roles of a run: builds servers and workers out of a resolved ``TrainConfig`` and a port.
 
-A resolved config comes in; roles that are ready to run over a given port go out. Nothing here
-communicates, so the same roles run over MPI, in virtual time, and alone.
+With ``problems`` this is the one place that knows both the config and the parts. Nothing here
+communicates, so the same roles run over MPI, in simulation, and alone.
 """
 
 from __future__ import annotations
@@ -11,21 +11,15 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 
-from psrt.collective.analysis.costs_file import read_costs
-from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
-from psrt.config import TrainConfig, check_data
-from psrt.data import dataset_size, load_dataset
-from psrt.errors import ConfigError
+from psrt.config import TrainConfig
 from psrt.history import EventLog
 from psrt.messages import Message
-from psrt.model import MLP
 from psrt.optim import Schedule, StalenessRate, make_optimizer, make_staleness_rate
 from psrt.partition import ShardPlan
 from psrt.runtime.delays import Delays
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.meter import Meter
-from psrt.runtime.problem import Problem, Supervised, gradient_spans
-from psrt.runtime.problem_rules import check_methods
+from psrt.runtime.problem import Problem, gradient_spans
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.strategies.all_reduce import AllReduce
@@ -33,105 +27,10 @@ from psrt.runtime.strategies.averaging import OuterStep, PlainAverage
 from psrt.runtime.strategies.base import Serial, Strategy
 from psrt.runtime.strategies.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
 from psrt.runtime.strategies.push_pull import PushPull
-from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.updater import Updater
 from psrt.runtime.worker import Length, Worker
 from psrt.sync import AveragingPeriod, Policy, policy_for
 from psrt.transport.port import Port, RoleMap, Vector
-
-
-def supervised_problem(config: TrainConfig, *, workers: int) -> Supervised:
-    """Load the config's data and make the model that fits it.
-
-    Raises:
-        ConfigError: if the data cannot be read, or the config does not fit it.
-    """
-    data = load_dataset(config.dataset, seed=config.seed)
-    outputs = data.classes or data.y_train.shape[1]
-    model = MLP(
-        [data.x_train.shape[1], *config.hidden, outputs],
-        activation=config.activation,
-        loss=config.loss,
-        batch_size=config.batch_size,
-    )
-    check_data(
-        config,
-        samples=len(data.x_train),
-        parameters=model.n,
-        workers=workers,
-        classes=data.classes,
-    )
-    return Supervised(model, data, batch_size=config.batch_size, seed=config.seed)
-
-
-def timing_problem(
-    config: TrainConfig,
-    *,
-    workers: int,
-    parameters: int | None = None,
-    samples: int | None = None,
-) -> TimingOnlyProblem:
-    """Return what stands for the config's problem where nothing is computed.
-
-    Where ``config.steps`` says how long the run is, all of them are one epoch and the data is not
-    asked how much there is of it; its shape counts only if that of the model is to be known.
-
-    Args:
-        config: resolved.
-        workers: W.
-        parameters: n; None is that of the config's model.
-        samples: of the data, beside ``parameters``; None looks at the data where that matters.
-
-    Raises:
-        ConfigError: as ``supervised_problem``, but for what only numbers would show.
-    """
-    by_steps = config.steps is not None and not config.post_local_epoch
-    size, steps = config.batch_size, config.steps
-    if parameters is not None and samples is not None:
-        check_data(config, samples=samples, parameters=parameters, workers=workers)
-        return TimingOnlyProblem(parameters, batch_size=size, samples=samples)
-    if parameters is not None and by_steps:
-        return TimingOnlyProblem(parameters, batch_size=size, steps=steps)
-    samples, features, outputs = dataset_size(config.dataset, seed=config.seed)
-    model = MLP([features, *config.hidden, outputs], batch_size=1)
-    n = model.n if parameters is None else parameters
-    spans = model.gradient_spans() if parameters is None else ()
-    if by_steps:
-        return TimingOnlyProblem(n, batch_size=size, steps=steps, spans=spans)
-    check_data(config, samples=samples, parameters=n, workers=workers)
-    return TimingOnlyProblem(n, batch_size=size, samples=samples, spans=spans)
-
-
-def initial_parameters(problem: Problem) -> Vector:
-    """Return the problem's initial parameters.
-
-    Raises:
-        ConfigError: if they are not what every rank can work with.
-    """
-    check_methods(problem)
-    initial = np.asarray(problem.initial())
-    if initial.ndim != 1 or initial.dtype != np.float32 or not initial.size:
-        raise ConfigError(
-            f"initial() must return a flat float32 vector, got {initial.dtype} of shape "
-            f"{initial.shape}"
-        )
-    if not np.isfinite(initial).all():
-        raise ConfigError("initial() returned parameters that are nan or infinite")
-    return initial
-
-
-def machine_costs(config: TrainConfig) -> MachineCosts:
-    """Return what ``auto`` picks an all-reduce by: the costs in the config's file, or the defaults.
-
-    Raises:
-        ConfigError: if the file cannot be read, or is not what ``MachineCosts.to_json`` writes.
-    """
-    if config.machine_costs is None:
-        return DEFAULT_COSTS
-    try:
-        return read_costs(config.machine_costs)
-    except ConfigError as error:
-        raise ConfigError(f"--machine-costs {error}") from None
 
 
 def role_map_for(n: int, servers: tuple[int, ...], workers: tuple[int, ...]) -> RoleMap:

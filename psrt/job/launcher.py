@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from psrt.config import TrainConfig
 from psrt.history.folder import EVENTS
 from psrt.history.replay import Script
-from psrt.job.build import initial_parameters, supervised_problem
+from psrt.job.problems import initial_parameters, supervised_problem
 from psrt.job.replay import Replay
 from psrt.messages import Report
 from psrt.report import Summary

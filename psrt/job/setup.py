@@ -12,8 +12,9 @@ from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig, from_toml, to_toml
 from psrt.errors import ConfigError
 from psrt.files import keep_apart
-from psrt.job.build import machine_costs, role_map_for
+from psrt.job.build import role_map_for
 from psrt.job.launcher import Launcher
+from psrt.job.problems import machine_costs
 from psrt.job.replay import Replay
 from psrt.job.roles import resolved, who_is_who
 from psrt.launchers import start_line

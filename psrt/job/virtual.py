@@ -18,8 +18,8 @@ from psrt.collective.registry import NODE, PLUS
 from psrt.config import MODES, TrainConfig, resolve
 from psrt.errors import ConfigError
 from psrt.history import EventLog
-from psrt.job.build import timing_problem
 from psrt.job.launcher import Launcher, Roles
+from psrt.job.problems import timing_problem
 from psrt.job.result import Run, Say
 from psrt.job.session import run_job
 from psrt.job.setup import Setup

@@ -7,8 +7,9 @@ import psrt
 from psrt import TrainConfig
 from psrt.config import resolve
 from psrt.config.names import ALLREDUCE_NAMES
-from psrt.job.build import role_map_for, server_role, supervised_problem, worker_role
+from psrt.job.build import role_map_for, server_role, worker_role
 from psrt.job.mpi import run_over_mpi
+from psrt.job.problems import supervised_problem
 from psrt.job.roles import assign_roles
 from psrt.mpi.port import MpiPort
 from psrt.transport import drive

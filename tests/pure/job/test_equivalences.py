@@ -11,7 +11,8 @@ import pytest
 
 from psrt.collective import ALGORITHMS
 from psrt.config import TrainConfig, resolve
-from psrt.job.build import supervised_problem, worker_role
+from psrt.job.build import worker_role
+from psrt.job.problems import supervised_problem
 from psrt.job.virtual import simulate
 from psrt.optim import make_staleness_rate
 from psrt.transport import SoloPort, drive

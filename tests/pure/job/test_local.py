@@ -11,8 +11,8 @@ import pytest
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
-from psrt.job.build import machine_costs
 from psrt.job.local import run
+from psrt.job.problems import machine_costs
 
 BASE = {"dataset": "synthetic:40x4x2", "hidden": (6, 3), "batch_size": 8, "epochs": 2}
 

@@ -14,7 +14,7 @@ from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, ProtocolError, TransportError
 from psrt.history import EVENT, EventLog
-from psrt.job.build import supervised_problem
+from psrt.job.problems import supervised_problem
 from psrt.job.virtual import simulate
 from psrt.messages import Leave, Params, Push
 from psrt.runtime.checksum import checksum

@@ -1,0 +1,110 @@
+"""The problem of a run: the data and model that a config names, and the first checks of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psrt.collective.analysis.costs_file import read_costs
+from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
+from psrt.config import TrainConfig, check_data
+from psrt.data import dataset_size, load_dataset
+from psrt.errors import ConfigError
+from psrt.model import MLP
+from psrt.runtime.problem import Problem, Supervised
+from psrt.runtime.problem_rules import check_methods
+from psrt.runtime.timing_only import TimingOnlyProblem
+from psrt.transport.port import Vector
+
+
+def supervised_problem(config: TrainConfig, *, workers: int) -> Supervised:
+    """Load the config's data and make the model that fits it.
+
+    Raises:
+        ConfigError: if the data cannot be read, or the config does not fit it.
+    """
+    data = load_dataset(config.dataset, seed=config.seed)
+    outputs = data.classes or data.y_train.shape[1]
+    model = MLP(
+        [data.x_train.shape[1], *config.hidden, outputs],
+        activation=config.activation,
+        loss=config.loss,
+        batch_size=config.batch_size,
+    )
+    check_data(
+        config,
+        samples=len(data.x_train),
+        parameters=model.n,
+        workers=workers,
+        classes=data.classes,
+    )
+    return Supervised(model, data, batch_size=config.batch_size, seed=config.seed)
+
+
+def timing_problem(
+    config: TrainConfig,
+    *,
+    workers: int,
+    parameters: int | None = None,
+    samples: int | None = None,
+) -> TimingOnlyProblem:
+    """Return what stands for the config's problem where nothing is computed.
+
+    Where ``config.steps`` says how long the run is, all of them are one epoch and the data is not
+    asked how much there is of it; its shape counts only if that of the model is to be known.
+
+    Args:
+        config: resolved.
+        workers: W.
+        parameters: n; None is that of the config's model.
+        samples: of the data, beside ``parameters``; None looks at the data where that matters.
+
+    Raises:
+        ConfigError: as ``supervised_problem``, but for what only numbers would show.
+    """
+    by_steps = config.steps is not None and not config.post_local_epoch
+    size, steps = config.batch_size, config.steps
+    if parameters is not None and samples is not None:
+        check_data(config, samples=samples, parameters=parameters, workers=workers)
+        return TimingOnlyProblem(parameters, batch_size=size, samples=samples)
+    if parameters is not None and by_steps:
+        return TimingOnlyProblem(parameters, batch_size=size, steps=steps)
+    samples, features, outputs = dataset_size(config.dataset, seed=config.seed)
+    model = MLP([features, *config.hidden, outputs], batch_size=1)
+    n = model.n if parameters is None else parameters
+    spans = model.gradient_spans() if parameters is None else ()
+    if by_steps:
+        return TimingOnlyProblem(n, batch_size=size, steps=steps, spans=spans)
+    check_data(config, samples=samples, parameters=n, workers=workers)
+    return TimingOnlyProblem(n, batch_size=size, samples=samples, spans=spans)
+
+
+def initial_parameters(problem: Problem) -> Vector:
+    """Return the problem's initial parameters.
+
+    Raises:
+        ConfigError: if they are not what every rank can work with.
+    """
+    check_methods(problem)
+    initial = np.asarray(problem.initial())
+    if initial.ndim != 1 or initial.dtype != np.float32 or not initial.size:
+        raise ConfigError(
+            f"initial() must return a flat float32 vector, got {initial.dtype} of shape "
+            f"{initial.shape}"
+        )
+    if not np.isfinite(initial).all():
+        raise ConfigError("initial() returned parameters that are nan or infinite")
+    return initial
+
+
+def machine_costs(config: TrainConfig) -> MachineCosts:
+    """Return what ``auto`` picks an all-reduce by: the costs in the config's file, or the defaults.
+
+    Raises:
+        ConfigError: if the file cannot be read, or is not what ``MachineCosts.to_json`` writes.
+    """
+    if config.machine_costs is None:
+        return DEFAULT_COSTS
+    try:
+        return read_costs(config.machine_costs)
+    except ConfigError as error:
+        raise ConfigError(f"--machine-costs {error}") from None

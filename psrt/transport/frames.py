@@ -7,6 +7,7 @@ Hosts of one job must share a byte order, as MPI's own raw buffers ask.
 from __future__ import annotations
 
 import struct
+from typing import get_type_hints
 
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Message, Params, Push, Report
@@ -18,7 +19,9 @@ _PUSH, _PARAMS, _LEAVE = 1, 2, 3
 _WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqdd"), struct.Struct("=8xqqqqdd")
 _WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqqfif"), struct.Struct("=8xqqqqfif")
 _WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqq"), struct.Struct("=8xqq")
-_REPORT = struct.Struct("=qqqdqqqqqqddqdqdd??")
+#: A report's fields by the types that they are declared with: a new one needs no line here.
+_CODES = {int: "q", float: "d", bool: "?"}
+_REPORT = struct.Struct("=" + "".join(map(_CODES.__getitem__, get_type_hints(Report).values())))
 
 #: Bytes of a report; reports travel apart and are not counted.
 REPORT_BYTES = _REPORT.size

@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from psrt.arrays import FloatArray
 from psrt.bench.figures import Column, spread, table
 from psrt.bench.race import Candidate, race, repeated
 from psrt.cli.bench import Report, run_script
 from psrt.errors import PsrtError
 from psrt.model import MLP
 from psrt.optim import make_optimizer, step
-
-Array = npt.NDArray[np.float32]
 
 #: Models that the targets are set for.
 MODELS = ((784, 512, 512, 10), (784, 2048, 2048, 10))
@@ -42,9 +41,9 @@ class Problem:
     """A model with one batch, and what a step reads and writes."""
 
     model: MLP
-    theta: Array
-    gradient: Array
-    x: Array
+    theta: FloatArray
+    gradient: FloatArray
+    x: FloatArray
     y: npt.NDArray[np.int64]
 
     @classmethod
@@ -56,7 +55,7 @@ class Problem:
         y = rng.integers(0, sizes[-1], batch_size)
         return cls(model, model.initial(rng), np.zeros(model.n, np.float32), x, y)
 
-    def layers(self, vector: Array) -> list[tuple[Array, Array]]:
+    def layers(self, vector: FloatArray) -> list[tuple[FloatArray, FloatArray]]:
         """Return weight and bias of each layer as views of ``vector``."""
         tensors = self.model.tensors(vector)
         return [
@@ -74,7 +73,7 @@ def bare_products(problem: Problem) -> Callable[[], None]:
     weights = [weight for weight, _ in problem.layers(problem.theta)]
     gradients = [weight for weight, _ in problem.layers(problem.gradient)]
     forward = [(values[i], weight, values[i + 1]) for i, weight in enumerate(weights)]
-    backward: list[tuple[Array, Array, Array]] = []
+    backward: list[tuple[FloatArray, FloatArray, FloatArray]] = []
     deltas[-1] = values[-1]
     for i in reversed(range(len(weights))):
         backward.append((values[i].T, deltas[i + 1], gradients[i]))

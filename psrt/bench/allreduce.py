@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from psrt.arrays import FloatArray
 from psrt.bench.allreduce_rows import (
     AFTER_BARRIER,
     BACK_TO_BACK,
@@ -42,7 +43,7 @@ from psrt.bench.allreduce_rows import (
 from psrt.bench.layouts import Layout
 from psrt.bench.race import Candidate, race, repeated
 from psrt.bench.ranks import RankTrack, after_a_barrier, run_on
-from psrt.bench.whole_numbers import Array, WholeNumbers, fill, first_difference
+from psrt.bench.whole_numbers import WholeNumbers, fill, first_difference
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.errors import ProtocolError
 from psrt.mpi.agreement import raise_on_all
@@ -153,10 +154,10 @@ class _Call:
 
     make: Callable[[], object]
     #: What is filled before the call, and what is looked at after it.
-    given: Array
-    result: Array
+    given: FloatArray
+    result: FloatArray
     #: A tile of what must be there then.
-    wanted: Array
+    wanted: FloatArray
     #: Whether the communicator counts its bytes.
     counted: bool
 
@@ -238,7 +239,7 @@ class _Buffers:
         self._comm.Barrier()
 
 
-def check(name: Name, result: Array, wanted: Array, rank: int) -> None:
+def check(name: Name, result: FloatArray, wanted: FloatArray, rank: int) -> None:
     """Look at every element of a result.
 
     Raises:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from psrt.arrays import Vector
 from psrt.bench.figures import Column, Summary, spread
 from psrt.bench.race import Candidate, Pace, calls_in_a_turn, race, repeated, trial
 from psrt.bench.ranks import RankTrack, run_on, wait
@@ -17,7 +18,6 @@ from psrt.messages import Leave
 from psrt.mpi.port import MpiPort
 from psrt.partition import even_spans
 from psrt.transport import RoleMap, drive
-from psrt.transport.port import Vector
 
 #: Two batches of one sample, which nobody looks at.
 _FIRST, _NOTHING = ((np.zeros((1, 1), np.float32), np.zeros(1, np.int64)) for _ in range(2))

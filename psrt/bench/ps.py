@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from psrt.arrays import Vector
 from psrt.bench.figures import Column, spread
 from psrt.bench.race import Candidate, Pace, Run, race
 from psrt.bench.ranks import RankTrack, run_on
@@ -31,7 +32,6 @@ from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
 from psrt.transport import RoleMap, drive
-from psrt.transport.port import Vector
 from psrt.units import size_text
 
 #: Bytes of the vector that goes back and forth.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from psrt.arrays import Vector
 from psrt.bench.figures import Column, Summary, spread
 from psrt.bench.race import Candidate, Pace, Readings, calls_in_a_turn, race, trial
 from psrt.bench.ranks import RankTrack, part_of
@@ -25,7 +26,6 @@ from psrt.model import MLP
 from psrt.mpi.port import MpiPort
 from psrt.partition import Span
 from psrt.transport import SoloPort, drive
-from psrt.transport.port import Vector
 
 MODELS = {"784-512-512-10": (784, 512, 512, 10), "784-2048-2048-10": (784, 2048, 2048, 10)}
 BATCH = 64

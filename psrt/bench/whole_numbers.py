@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float32]
+from psrt.arrays import FloatArray
 
 #: Elements i and j of a rank are alike only if i - j is a multiple of this prime, so chunks that
 #: change places do not go unnoticed.
@@ -34,11 +33,11 @@ class WholeNumbers:
         self._base = (np.arange(_TILE) % _PERIOD).astype(np.float32)
         self._ranks = ranks
 
-    def of(self, rank: int) -> Array:
+    def of(self, rank: int) -> FloatArray:
         """Return the tile that a rank gives."""
         return np.float32(rank + 1) * self._base + np.float32(rank)
 
-    def total(self) -> Array:
+    def total(self) -> FloatArray:
         """Return the tile of the sum over all ranks.
 
         >>> numbers = WholeNumbers(3)
@@ -49,13 +48,13 @@ class WholeNumbers:
         return np.float32(p * (p + 1) // 2) * self._base + np.float32(p * (p - 1) // 2)
 
 
-def fill(array: Array, tile: Array) -> None:
+def fill(array: FloatArray, tile: FloatArray) -> None:
     """Fill an array with copies of a tile."""
     for block in _blocks(array, tile.size):
         block[:] = tile[: block.size]
 
 
-def first_difference(array: Array, tile: Array) -> int | None:
+def first_difference(array: FloatArray, tile: FloatArray) -> int | None:
     """Return the first place where an array is no copy of a tile; None if there is none.
 
     >>> tile = np.arange(3, dtype=np.float32)
@@ -72,6 +71,6 @@ def first_difference(array: Array, tile: Array) -> int | None:
     return None
 
 
-def _blocks(array: Array, size: int) -> Iterator[Array]:
+def _blocks(array: FloatArray, size: int) -> Iterator[FloatArray]:
     for start in range(0, array.size, size):
         yield array[start : start + size]

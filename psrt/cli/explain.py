@@ -103,7 +103,8 @@ def _schedule(what: str, argv: list[str]) -> None:
 
 def _explanation(what: str, given: argparse.Namespace) -> Explanation:
     """Return the explanation that the flags ask for."""
-    from psrt.explain.explanation import ITEMSIZE, MOST_RANKS, default_names, explain
+    from psrt.arrays import ITEMSIZE
+    from psrt.explain.explanation import MOST_RANKS, default_names, explain
     from psrt.explain.values import rank_of, read_example, read_order
 
     schedule = SCHEDULES[what]

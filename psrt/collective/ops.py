@@ -10,14 +10,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    #: A contiguous array of float16/32/64 or int32/64.
-    Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+    from psrt.arrays import AnyArray
 
 #: Whole numbers below this are exact; products beyond it go on in float64.
 _EXACT = 2**63
@@ -61,7 +60,7 @@ class Operation:
         found: np.ufunc = getattr(np, self.function)
         return found
 
-    def finish(self, folded: Numbers, size: int) -> None:
+    def finish(self, folded: AnyArray, size: int) -> None:
         """Turn the fold of ``size`` contributions into the result, in place.
 
         Every element must be finished exactly once on every rank.

@@ -24,11 +24,11 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from psrt.arrays import ITEMSIZE
 from psrt.collective.analysis.choose import fastest
 from psrt.collective.analysis.cost import lower_bounds
 from psrt.collective.costs import LinkCosts
 from psrt.collective.registry import ALGORITHMS
-from psrt.explain.explanation import ITEMSIZE
 from psrt.units import size_text, time_text
 
 #: How closely a crossover is found: to the 64th part of its bytes.

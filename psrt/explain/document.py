@@ -29,7 +29,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from psrt.explain.explanation import ITEMSIZE, Explanation
+from psrt.arrays import ITEMSIZE
+from psrt.explain.explanation import Explanation
 from psrt.explain.totals import Totals
 from psrt.explain.trace import Holding, Hop
 from psrt.explain.words import members

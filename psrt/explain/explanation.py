@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+from psrt.arrays import ITEMSIZE
 from psrt.collective import OPS, Algorithm, Schedule, Step
 from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
@@ -14,8 +15,6 @@ from psrt.explain.totals import Totals, total
 from psrt.explain.trace import FOLDS, Holding, Number, ScheduleTrace, trace_schedule
 from psrt.explain.values import Example
 
-#: Bytes of an element: everything is shown for float32.
-ITEMSIZE = 4
 #: Most ranks that are shown one by one; `psrt explain compare` prices more.
 MOST_RANKS = 256
 #: Most steps of all ranks together; this many take seconds to draw.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from psrt.explain.explanation import ITEMSIZE, Explanation, overlaps
+from psrt.arrays import ITEMSIZE
+from psrt.explain.explanation import Explanation, overlaps
 from psrt.explain.trace import Holding, Hop
 from psrt.explain.words import COMPLETE, hop_text, numbers, place_text, ranges, sizes, symbol_text
 from psrt.units import size_text, time_text

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.config import TrainConfig, resolve
 from psrt.explain.waiting import COMPUTE, WAIT, RecordingWorld, Stretch, stretches
 from psrt.job.virtual import simulate
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
-from psrt.transport.port import Vector
 from psrt.units import plural
 
 #: Parameters of the job: nothing depends on them, but each server must own one.

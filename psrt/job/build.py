@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.history import EventLog
 from psrt.messages import Message
@@ -30,7 +31,7 @@ from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.updater import Updater
 from psrt.runtime.worker import Length, Worker
 from psrt.sync import AveragingPeriod, Policy, policy_for
-from psrt.transport.port import Port, RoleMap, Vector
+from psrt.transport.port import Port, RoleMap
 
 
 def role_map_for(n: int, servers: tuple[int, ...], workers: tuple[int, ...]) -> RoleMap:

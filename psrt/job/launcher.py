@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.history.folder import EVENTS
 from psrt.history.replay import Script
@@ -23,7 +24,7 @@ from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.runtime.worker import Worker
 from psrt.stats import Stats
-from psrt.transport.port import Port, RoleMap, Vector
+from psrt.transport.port import Port, RoleMap
 
 if TYPE_CHECKING:
     from psrt.job.setup import Setup

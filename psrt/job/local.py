@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.result import Run, Say
@@ -14,7 +15,7 @@ from psrt.job.setup import Setup
 from psrt.launchers import launched
 from psrt.runtime.problem import Problem
 from psrt.transport import SoloPort, drive
-from psrt.transport.port import Port, Vector
+from psrt.transport.port import Port
 
 if TYPE_CHECKING:
     from mpi4py import MPI

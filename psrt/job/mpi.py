@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import numpy as np
 from mpi4py import MPI
 
+from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.errors import PsrtError
 from psrt.history.folder import rank_file
@@ -25,7 +26,7 @@ from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.stats import Stats
 from psrt.transport import drive
-from psrt.transport.port import Port, RoleMap, Vector
+from psrt.transport.port import Port, RoleMap
 
 _STARTED_AS = {None: ANY, "server": SERVER, "worker": WORKER}
 _TAG_SCRIPT = 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.collective.analysis.costs_file import read_costs
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.config import TrainConfig, check_data
@@ -13,7 +14,6 @@ from psrt.model import MLP
 from psrt.runtime.problem import Problem, Supervised
 from psrt.runtime.problem_rules import check_methods
 from psrt.runtime.timing_only import TimingOnlyProblem
-from psrt.transport.port import Vector
 
 
 def supervised_problem(config: TrainConfig, *, workers: int) -> Supervised:

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.history import Header
 from psrt.report import parameters_sha256
 from psrt.runtime.problem import Problem
 from psrt.runtime.strategies.base import ReducePlan
-from psrt.transport.port import RoleMap, Vector
+from psrt.transport.port import RoleMap
 from psrt.version import __version__
 
 #: Packages and modules of psrt that do not touch a run's numbers.

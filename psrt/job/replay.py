@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, ReplayError
 from psrt.files import keep_apart, read_text
@@ -21,7 +22,7 @@ from psrt.job.recorded import recorded_header, refusal, root_of, unconfirmed
 from psrt.report import Summary, parameters_sha256
 from psrt.report.files import SUMMARY
 from psrt.runtime.problem import Problem
-from psrt.transport.port import RoleMap, Vector
+from psrt.transport.port import RoleMap
 
 
 class Replay:

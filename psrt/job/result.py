@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, OutputError, ProtocolError
 from psrt.report import (
@@ -24,7 +25,7 @@ from psrt.report.summary import FIELDS
 from psrt.runtime.problem import Problem
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.stats import Stats
-from psrt.transport.port import AS_ASKED, Vector
+from psrt.transport.port import AS_ASKED
 
 #: Takes a line for the user.
 Say = Callable[[str], None]

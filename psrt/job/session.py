@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.errors import OutputError
 from psrt.history import EventLog
@@ -31,7 +32,7 @@ from psrt.runtime.server import Server
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
 from psrt.stats import Stats
-from psrt.transport.port import Port, Vector
+from psrt.transport.port import Port
 
 
 def run_job(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig, from_toml, to_toml
 from psrt.errors import ConfigError
@@ -19,7 +20,7 @@ from psrt.job.replay import Replay
 from psrt.job.roles import resolved, who_is_who
 from psrt.launchers import start_line
 from psrt.runtime.problem import Problem, gradient_spans
-from psrt.transport.port import RoleMap, Vector
+from psrt.transport.port import RoleMap
 
 
 @dataclass(frozen=True, slots=True)

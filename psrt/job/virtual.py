@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.collective.registry import NODE, PLUS
 from psrt.config import MODES, TrainConfig, resolve
 from psrt.errors import ConfigError
@@ -31,7 +32,7 @@ from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.worker import Worker
 from psrt.simulation import SimulationCosts, Simulator
 from psrt.transport import RoleMap
-from psrt.transport.port import Port, Vector
+from psrt.transport.port import Port
 
 #: A mistyped number is not to fill the memory before anything is said.
 _MOST_SERVERS = 1_000_000

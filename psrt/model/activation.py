@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float32]
+from psrt.arrays import FloatArray
 
 #: 0-d arrays: numpy turns them into operands without the cost of converting a Python number.
 ZERO = np.zeros((), np.float32)
@@ -26,10 +25,10 @@ _SIGN_BIT = np.full((), 31, np.int32)
 class Activation(Protocol):
     """The nonlinearity of one hidden layer; what it remembers of a forward pass is its own."""
 
-    def forward(self, z: Array) -> None:
+    def forward(self, z: FloatArray) -> None:
         """Overwrite the sums ``z`` ``(b, d)`` with the layer's values; ``b <= batch_size``."""
 
-    def backward(self, h: Array, delta: Array) -> None:
+    def backward(self, h: FloatArray, delta: FloatArray) -> None:
         """Multiply ``delta`` ``(b, d)`` by the slope at the last forward pass.
 
         ``h`` holds that pass's values and may be overwritten.
@@ -51,11 +50,11 @@ class Relu:
         #: Zeros to clamp at: numpy's maximum takes four times as long with a number.
         self._zeros = np.zeros((batch_size, width), np.float32)
 
-    def forward(self, z: Array) -> None:
+    def forward(self, z: FloatArray) -> None:
         """Clamp ``z`` at zero from below; NaN stays NaN."""
         np.maximum(z, self._zeros[: len(z)], out=z)
 
-    def backward(self, h: Array, delta: Array) -> None:
+    def backward(self, h: FloatArray, delta: FloatArray) -> None:
         """Zero ``delta`` wherever the value was not positive; ``h`` is overwritten.
 
         The sign bit of 0 − h, spread over the word, is a mask of bits. That is the cost of three
@@ -80,11 +79,11 @@ class Tanh:
     def __init__(self, batch_size: int, width: int) -> None:
         pass  # the slope is a function of the value: nothing is kept
 
-    def forward(self, z: Array) -> None:
+    def forward(self, z: FloatArray) -> None:
         """Overwrite ``z`` with tanh(z)."""
         np.tanh(z, z)
 
-    def backward(self, h: Array, delta: Array) -> None:
+    def backward(self, h: FloatArray, delta: FloatArray) -> None:
         """Multiply ``delta`` by 1 − h²; ``h`` is overwritten."""
         np.multiply(h, h, h)
         np.subtract(ONE, h, h)
@@ -116,7 +115,7 @@ class Gelu:
         #: Scratch: s of the class's formula.
         self._gate = np.empty((batch_size, width), np.float32)
 
-    def forward(self, z: Array) -> None:
+    def forward(self, z: FloatArray) -> None:
         """Overwrite ``z`` with z·s and keep the slope."""
         slope, gate = self._slope[: len(z)], self._gate[: len(z)]
         np.multiply(z, z, slope)
@@ -137,7 +136,7 @@ class Gelu:
         np.subtract(slope, gate, slope)
         np.add(slope, ONE, slope)
 
-    def backward(self, h: Array, delta: Array) -> None:
+    def backward(self, h: FloatArray, delta: FloatArray) -> None:
         """Multiply ``delta`` by the slope that the forward pass kept."""
         np.multiply(delta, self._slope[: len(h)], delta)
 

@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from psrt.arrays import FloatArray
 from psrt.errors import ConfigError
-from psrt.model.activation import Array
 from psrt.partition import Span
 
 
 class Layer(NamedTuple):
     """One layer's tensors: ``weight`` ``(in, out)`` and ``bias`` ``(out,)``."""
 
-    weight: Array
-    bias: Array
+    weight: FloatArray
+    bias: FloatArray
 
 
 class FlatViews:
@@ -27,7 +27,7 @@ class FlatViews:
         self._sizes = tuple(sizes)
         self.n = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(sizes))
         #: Holding the vector itself keeps its identity from being given to another one.
-        self._vector: Array | None = None
+        self._vector: FloatArray | None = None
         self._layers: tuple[Layer, ...] = ()
 
     def spans(self) -> tuple[Span, ...]:
@@ -35,7 +35,7 @@ class FlatViews:
         sizes = ((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(self._sizes))
         return tuple(Span(a, b) for a, b in pairwise(accumulate(sizes, initial=0)))
 
-    def of(self, vector: Array) -> tuple[Layer, ...]:
+    def of(self, vector: FloatArray) -> tuple[Layer, ...]:
         """Return the layers of ``vector`` ``(n,)`` as views.
 
         Raises:
@@ -46,7 +46,7 @@ class FlatViews:
             self._vector = vector
         return self._layers
 
-    def _cut(self, vector: Array) -> list[Layer]:
+    def _cut(self, vector: FloatArray) -> list[Layer]:
         good = vector.shape == (self.n,) and vector.dtype == np.float32
         if not (good and vector.flags.c_contiguous):
             raise ConfigError(

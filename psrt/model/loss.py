@@ -7,19 +7,19 @@ were; taking the two apart would read the outputs twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from psrt.arrays import AnyArray, FloatArray
 from psrt.errors import ConfigError
-from psrt.model.activation import Array
 
 
 class Loss(Protocol):
     """The mean loss of a batch."""
 
-    def __call__(self, outputs: Array, targets: npt.NDArray[Any]) -> float:
+    def __call__(self, outputs: FloatArray, targets: AnyArray) -> float:
         """Return the mean loss and overwrite ``outputs`` ``(b, k)`` with its gradient.
 
         Args:
@@ -40,7 +40,7 @@ class Labels:
         self._index = np.empty(batch_size, np.intp)
         self._values = np.empty(batch_size, np.float32)
 
-    def locate(self, labels: npt.NDArray[Any], width: int) -> npt.NDArray[np.intp]:
+    def locate(self, labels: AnyArray, width: int) -> npt.NDArray[np.intp]:
         """Return the flat index of each row's class.
 
         Raises:
@@ -59,14 +59,14 @@ class Labels:
         np.add(self._first[: len(labels)], labels, index, casting="unsafe")  # uint64 is in range
         return index
 
-    def pick(self, matrix: Array, index: npt.NDArray[np.intp]) -> Array:
+    def pick(self, matrix: FloatArray, index: npt.NDArray[np.intp]) -> FloatArray:
         """Return each row's element at ``index``, in a buffer that the next call overwrites."""
         values = self._values[: len(index)]
         # Unlike "raise", mode "clip" needs no copy to write to `out`; locate() has checked.
         matrix.take(index, out=values, mode="clip")
         return values
 
-    def subtract(self, matrix: Array, index: npt.NDArray[np.intp], amount: float) -> None:
+    def subtract(self, matrix: FloatArray, index: npt.NDArray[np.intp], amount: float) -> None:
         """Subtract ``amount`` from each row's element at ``index``."""
         values = self.pick(matrix, index)
         np.subtract(values, amount, values)
@@ -92,7 +92,7 @@ class CrossEntropy:
         #: What sums a row faster than a reduction does.
         self._ones = np.ones((width, 1), np.float32)
 
-    def __call__(self, outputs: Array, targets: npt.NDArray[Any]) -> float:
+    def __call__(self, outputs: FloatArray, targets: AnyArray) -> float:
         """Return the mean cross-entropy; see ``Loss``."""
         rows, width = outputs.shape
         column = self._column[:rows]
@@ -123,7 +123,7 @@ class Squared:
     def __init__(self, batch_size: int, width: int) -> None:
         self._labels = Labels(batch_size, width)
 
-    def __call__(self, outputs: Array, targets: npt.NDArray[Any]) -> float:
+    def __call__(self, outputs: FloatArray, targets: AnyArray) -> float:
         """Return the mean of ½‖z − t‖²; see ``Loss``."""
         rows, width = outputs.shape
         if targets.dtype.kind in "iu":

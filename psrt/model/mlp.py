@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from psrt.arrays import AnyArray, FloatArray
 from psrt.errors import ConfigError
-from psrt.model.activation import ACTIVATIONS, Array
+from psrt.model.activation import ACTIVATIONS
 from psrt.model.layers import FlatViews, Layer
 from psrt.model.loss import LOSSES
 from psrt.partition import Span
@@ -30,10 +30,10 @@ class Buffers:
     """What one batch of ``b`` rows computes; views of the model's own memory."""
 
     #: Values of the hidden layers and, last, the outputs: ``(b, width)`` each.
-    values: tuple[Array, ...]
+    values: tuple[FloatArray, ...]
     #: Gradient of the loss with respect to each layer's sums, ``(b, width)``; before that, on
     #: the way forward, its bias once per row.
-    deltas: tuple[Array, ...]
+    deltas: tuple[FloatArray, ...]
 
 
 class MLP:
@@ -85,7 +85,7 @@ class MLP:
         #: By number of rows; all of them are views of the one of ``batch_size`` rows.
         self._buffers = {batch_size: Buffers(values, deltas)}
 
-    def initial(self, rng: np.random.Generator) -> Array:
+    def initial(self, rng: np.random.Generator) -> FloatArray:
         """Return fresh parameters ``(n,)``; biases are zero.
 
         Under tanh the weights are uniform with variance 2/(in + out) (Glorot & Bengio, AISTATS
@@ -113,7 +113,7 @@ class MLP:
         """
         return self._gradient.spans()[::-1]
 
-    def tensors(self, theta: Array) -> dict[str, Array]:
+    def tensors(self, theta: FloatArray) -> dict[str, FloatArray]:
         """Return named views of ``theta``: ``layers.0.weight`` (in, out), ``layers.0.bias``, …."""
         layers = FlatViews(self.sizes).of(theta)
         return {
@@ -125,10 +125,10 @@ class MLP:
     @np.errstate(all="ignore")  # a diverging run is told by its loss, not by warnings
     def loss_and_grad(
         self,
-        theta: Array,
-        x: Array,
-        y: npt.NDArray[Any],
-        out: Array,
+        theta: FloatArray,
+        x: FloatArray,
+        y: AnyArray,
+        out: FloatArray,
         ready: Callable[[int], None] | None = None,
     ) -> float:
         """Return the mean loss of a batch and write its gradient; allocates no array.
@@ -164,7 +164,7 @@ class MLP:
         return loss
 
     @np.errstate(all="ignore")
-    def evaluate(self, theta: Array, x: Array, y: npt.NDArray[Any]) -> tuple[float, float | None]:
+    def evaluate(self, theta: FloatArray, x: FloatArray, y: AnyArray) -> tuple[float, float | None]:
         """Return mean loss and accuracy over any number of rows, a batch at a time.
 
         Returns:
@@ -185,7 +185,7 @@ class MLP:
         accuracy = (right / rows if rows else math.nan) if y.ndim == 1 else None
         return (total / rows if rows else math.nan), accuracy
 
-    def _buffers_for(self, x: Array, y: npt.NDArray[Any]) -> Buffers:
+    def _buffers_for(self, x: FloatArray, y: AnyArray) -> Buffers:
         """Return buffers of as many rows as ``x`` has, after a check of what came."""
         rows = len(x)
         if x.shape != (rows, self.sizes[0]) or x.dtype != np.float32 or len(y) != rows:
@@ -203,7 +203,7 @@ class MLP:
             )
         return self._buffers[rows]
 
-    def _forward(self, layers: tuple[Layer, ...], x: Array, buffers: Buffers) -> None:
+    def _forward(self, layers: tuple[Layer, ...], x: FloatArray, buffers: Buffers) -> None:
         """Fill the buffers' values from the inputs ``x``."""
         h = x
         last = len(layers) - 1
@@ -220,7 +220,7 @@ class MLP:
     def _backward(
         self,
         layers: tuple[Layer, ...],
-        x: Array,
+        x: FloatArray,
         buffers: Buffers,
         gradients: tuple[Layer, ...],
         ready: Callable[[int], None] | None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from psrt.arrays import AnyArray
 from psrt.collective import OPS
 from psrt.collective.analysis.choose import Choice
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from psrt.mpi.collectives.plans.plan import Plan
     from psrt.mpi.links.segments import SegmentOffset
 
-AnyArray = npt.NDArray[Any]
 #: Element types that can be reduced.
 DTYPES = ("float16", "float32", "float64", "int32", "int64")
 #: Unfinished operations on plain arrays alike that may be under way at a time.

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from mpi4py import MPI
 
+from psrt.arrays import Vector
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.messages import Message, Report
 from psrt.mpi.busy import Busy
@@ -28,7 +29,7 @@ from psrt.mpi.links.wakeup import Wakeup
 from psrt.mpi.reports import Reports
 from psrt.partition import Span
 from psrt.transport.backoff import Backoff
-from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Reduction, RoleMap, Take, Vector
+from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Reduction, RoleMap, Take
 
 T = TypeVar("T")
 _TAG_FETCH = 4

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from psrt.optim.optimizer import Vector
+from psrt.arrays import Vector
 
 #: Elements widened to float64 at a time, 64 KiB.
 _CHUNK = 8192

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.errors import ConfigError
-from psrt.optim.optimizer import Vector, block_scratch, scalar
+from psrt.optim.optimizer import block_scratch, scalar
 from psrt.partition import Span
 
 #: Memory of the steps' mean square, and what keeps C from being zero.

@@ -11,11 +11,9 @@ from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from psrt.arrays import Vector
 from psrt.partition import Span, block_spans
-
-Vector = npt.NDArray[np.float32]
 
 #: Most elements of one update: a block of parameters, one of gradients and one of scratch are
 #: then 768 KiB and stay in a core's second-level cache from one pass over them to the next.

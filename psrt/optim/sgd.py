@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from psrt.optim.optimizer import Vector, block_scratch, scalar
+from psrt.arrays import Vector
+from psrt.optim.optimizer import block_scratch, scalar
 from psrt.partition import Span
 
 

@@ -13,8 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.errors import ConfigError
-from psrt.optim.optimizer import Vector
 from psrt.partition import Span
 
 #: Least factor of the rules that only weaken a gradient: at 0 it would count as dropped.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 
-from psrt.transport.port import Vector
+from psrt.arrays import Vector
 
 
 def checksum(vector: Vector) -> int:

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 
-from psrt.transport.port import Vector
+from psrt.arrays import Vector
 
 #: One read in so many is followed on average, and of a span no more than so many elements, evenly
 #: spread: then neither the time nor the memory of it shows beside the updates.

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.data import BatchPlan, Dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
 from psrt.partition import Span
-from psrt.transport.port import Vector
 
 
 class Problem(Protocol):

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.errors import ConfigError
-from psrt.transport.port import Vector
 
 METHODS = ("initial", "batches", "loss_and_grad", "evaluate")
 #: A NaN that no arithmetic makes: what of a gradient has these bits was not written.

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.messages import Push
 from psrt.optim import StalenessRate, clip_factor
 from psrt.runtime.gap import GapMeter
 from psrt.runtime.updater import Contribution, Updater
 from psrt.stats import Stats
-from psrt.transport.port import Vector
 
 
 class Note(NamedTuple):

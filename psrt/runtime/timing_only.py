@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.partition import Span
-from psrt.transport.port import Vector
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import choose
 from psrt.collective.registry import AUTO, LIBRARY, NODE
@@ -17,7 +18,7 @@ from psrt.partition import Span
 from psrt.simulation.network import Channel
 from psrt.simulation.sums import RendezvousSum, ScheduleSum
 from psrt.transport.majority import outliers
-from psrt.transport.port import AS_ASKED, EXTRA, Reduction, RoleMap, Take, Vector
+from psrt.transport.port import AS_ASKED, EXTRA, Reduction, RoleMap, Take
 
 if TYPE_CHECKING:
     from psrt.simulation.simulator import Simulator

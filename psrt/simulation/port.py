@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.messages import Message, Params, Push, Report
 from psrt.partition import Span
 from psrt.simulation.collective_port import CollectivePort, suspend
 from psrt.simulation.network import Channel
 from psrt.transport.frames import FRAME_BYTES
-from psrt.transport.port import NO_PAYLOAD, VERSIONS, Vector
+from psrt.transport.port import NO_PAYLOAD, VERSIONS
 
 if TYPE_CHECKING:
     from psrt.simulation.simulator import Simulator

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.collective import ALGORITHMS, Step
-from psrt.transport.port import Vector
 
 
 class SpanLink(Protocol):

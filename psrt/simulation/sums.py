@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.collective import ALGORITHMS
 from psrt.collective.registry import LIBRARY
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans, even_spans
 from psrt.simulation.rendezvous import Fold
 from psrt.simulation.schedule_run import ScheduleRun, sum_by_schedule
-from psrt.transport.port import Take, Vector
+from psrt.transport.port import Take
 
 if TYPE_CHECKING:
     from psrt.simulation.collective_port import CollectivePort

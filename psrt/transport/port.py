@@ -17,13 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-import numpy as np
-
+from psrt.arrays import Vector
 from psrt.messages import Message, Report
 from psrt.partition import Span
 
 T = TypeVar("T")
-Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 
 #: The region of a message that has none.
 NO_PAYLOAD = -1

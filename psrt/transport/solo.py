@@ -8,11 +8,12 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.errors import ProtocolError
 from psrt.messages import Message, Report
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
-from psrt.transport.port import AS_ASKED, EXTRA, NO_PAYLOAD, Reduction, RoleMap, Take, Vector
+from psrt.transport.port import AS_ASKED, EXTRA, NO_PAYLOAD, Reduction, RoleMap, Take
 
 T = TypeVar("T")
 

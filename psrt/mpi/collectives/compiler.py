@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mpi4py import MPI
 
+from psrt.arrays import AnyVector
 from psrt.collective import ALGORITHMS, OPS, PHASES
 from psrt.collective.registry import LIBRARY, PLUS
 from psrt.collective.spec import CollectiveSpec
@@ -13,7 +14,7 @@ from psrt.mpi.collectives.contexts import BETWEEN, ContextTable
 from psrt.mpi.collectives.plans.copy import Copied, Copy
 from psrt.mpi.collectives.plans.direct import Direct, Keep, Sink
 from psrt.mpi.collectives.plans.one_shot import ONE_SHOT_BYTES, OneShot
-from psrt.mpi.collectives.plans.plan import Array, CollectiveContext, Plan
+from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan
 from psrt.mpi.collectives.plans.scheduled import Scheduled, Team
 from psrt.mpi.collectives.plans.staged import PIECE_BYTES, STAGES, Staged
 from psrt.mpi.collectives.plans.vendor import Vendor, VendorAccess
@@ -51,7 +52,7 @@ class Compiler:
     def all_reduce(
         self,
         signature: str,
-        vector: Array,
+        vector: AnyVector,
         op: str,
         algorithm: str,
         place: SegmentOffset | None,
@@ -87,7 +88,7 @@ class Compiler:
     def _in_place(
         self,
         signature: str,
-        vector: Array,
+        vector: AnyVector,
         op: str,
         algorithm: str,
         place: SegmentOffset | None,
@@ -130,7 +131,7 @@ class Compiler:
         context: CollectiveContext,
         name: str,
         team: Team,
-        vector: Array,
+        vector: AnyVector,
         op: str,
         *,
         result: Span | None = None,
@@ -153,7 +154,7 @@ class Compiler:
         self,
         signature: str,
         name: str,
-        vector: Array,
+        vector: AnyVector,
         *,
         op: str = "sum",
         root: int = 0,
@@ -193,7 +194,11 @@ class Compiler:
         )
 
     def _fold_to_owners(
-        self, context: CollectiveContext, buffers: Sequence[Array], op: str, spec: CollectiveSpec
+        self,
+        context: CollectiveContext,
+        buffers: Sequence[AnyVector],
+        op: str,
+        spec: CollectiveSpec,
     ) -> Plan:
         """Compile a fold among windows: each rank folds its slice to where it is owed.
 
@@ -205,25 +210,27 @@ class Compiler:
         ]
         return Direct(context, buffers, OPS[op], size=len(buffers), sink=Keep(), home=homes[0])
 
-    def _team(self, vector: Array, place: SegmentOffset | None, *, in_order: bool = False) -> Team:
+    def _team(
+        self, vector: AnyVector, place: SegmentOffset | None, *, in_order: bool = False
+    ) -> Team:
         """Number the ranks for a schedule: host by host, so that neighbours are mostly mates."""
         layout = self._layout
         order = tuple(rank for host in layout.hosts for rank in host)
         if in_order:
             order = tuple(range(layout.size))
         me = order.index(layout.rank)
-        seen: dict[int, tuple[int, Array]] = {me: (layout.local_rank, vector)}
+        seen: dict[int, tuple[int, AnyVector]] = {me: (layout.local_rank, vector)}
         if place is not None:
             for local, view in enumerate(self._segments.views(place, vector)):
                 seen[order.index(layout.local_ranks[local])] = (local, view)
         return Team(me, order, seen)
 
-    def _rooms(self, signature: str, vector: Array) -> Sequence[Array]:
+    def _rooms(self, signature: str, vector: AnyVector) -> Sequence[AnyVector]:
         """Return each mate's staging memory for a few pieces; collective the first time."""
         piece = min(vector.nbytes, PIECE_BYTES // vector.itemsize * vector.itemsize)
         return self._contexts.stage(signature, STAGES * piece, vector.dtype)
 
-    def _whole_rooms(self, signature: str, vector: Array) -> Sequence[Array]:
+    def _whole_rooms(self, signature: str, vector: AnyVector) -> Sequence[AnyVector]:
         """Return each mate's staging memory for all of a vector; collective the first time."""
         return self._contexts.stage(signature, vector.nbytes, vector.dtype)
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from psrt.mpi.collectives.plans.plan import Array, CollectiveContext
+from psrt.arrays import AnyVector
+from psrt.mpi.collectives.plans.plan import CollectiveContext
 from psrt.mpi.collectives.slots import SHIFT, SLOTS, SyncSlot
 from psrt.mpi.hosts import Layout
 from psrt.mpi.links.segments import Segments
@@ -100,7 +101,7 @@ class ContextTable:
             self._spare.setdefault(self._segments.buffers(segment)[0].size, []).append(segment)
         return self._contexts.pop(signature).slot.number
 
-    def stage(self, signature: str, nbytes: int, kind: np.dtype[Any]) -> Sequence[Array]:
+    def stage(self, signature: str, nbytes: int, kind: np.dtype[Any]) -> Sequence[AnyVector]:
         """Return each mate's staging memory of so many bytes; collective the first time."""
         if signature not in self._stages:
             size = max(_LEAST_STAGE, 1 << (nbytes - 1).bit_length())

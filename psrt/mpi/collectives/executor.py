@@ -19,12 +19,13 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
+from psrt.arrays import AnyVector
 from psrt.errors import ProtocolError, PsrtError
 from psrt.mpi.collectives.compiler import Compiler
 from psrt.mpi.collectives.contexts import ContextTable
 from psrt.mpi.collectives.matcher import CallMatcher
 from psrt.mpi.collectives.plans.one_shot import OneShot
-from psrt.mpi.collectives.plans.plan import Array, Plan, name_ranks
+from psrt.mpi.collectives.plans.plan import Plan, name_ranks
 from psrt.mpi.collectives.plans.vendor import Vendor, VendorAccess
 from psrt.mpi.collectives.slots import FLOATS, OtherCallError, Ready, clear_words
 from psrt.mpi.hosts import split_hosts
@@ -118,7 +119,7 @@ class CollectiveExecutor:
         #: What was under way when something failed.
         self._left: list[Work] = []
         #: Numbers that MPI reads and writes in the newest ``meet``.
-        self._barrier: tuple[Array, ...] = ()
+        self._barrier: tuple[AnyVector, ...] = ()
         #: Why nothing works any more; empty while all is well.
         self.broken = ""
         #: Called when that begins to be so.

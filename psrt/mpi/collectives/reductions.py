@@ -6,18 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from psrt.arrays import ITEMSIZE, AnyVector, Vector
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.collective.analysis.pick import pick
 from psrt.collective.registry import NODE, PLUS
 from psrt.errors import ConfigError
 from psrt.mpi.collectives.executor import CollectiveExecutor, Work
 from psrt.mpi.collectives.plans.direct import Sink
-from psrt.mpi.collectives.plans.plan import Array, Plan
+from psrt.mpi.collectives.plans.plan import Plan
 from psrt.mpi.collectives.slots import SLOTS
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
 from psrt.transport.majority import outliers
-from psrt.transport.port import Reduction, Take, Vector
+from psrt.transport.port import Reduction, Take
 
 #: The signature of ``differing``.
 _COMPARISON = "comparison of numbers"
@@ -41,7 +42,7 @@ class Update(Sink):
             own: which of them is this rank's.
             first: element of the parameters that the reduced span begins at.
         """
-        self.scratch: Array = np.empty(BLOCK, np.float32)
+        self.scratch: AnyVector = np.empty(BLOCK, np.float32)
         #: Whether the trainer has asked for this round: whatever else it waits for moves this on,
         #: too, when it may not know yet what to do with the sums.
         self.asked = False
@@ -51,7 +52,7 @@ class Update(Sink):
         self._own = thetas[own].view(np.uint8).data
         self._others = [t.view(np.uint8).data for r, t in enumerate(thetas) if r != own]
 
-    def write(self, span: Span, folded: Array) -> None:
+    def write(self, span: Span, folded: AnyVector) -> None:
         """Update the block, and copy it to those who have a θ of their own."""
         at, end = span.start + self._first, span.stop + self._first
         self._take(Span(at, end), folded)
@@ -88,7 +89,7 @@ class Reductions:
     def choice(self, algorithm: str, n: int) -> tuple[str, str]:
         """See ``Port.choice``."""
         hosts = [len(ranks) for ranks in self._executor.layout.hosts]
-        choice = pick(algorithm, hosts, 4 * n, np.dtype(np.float32), self._costs)
+        choice = pick(algorithm, hosts, ITEMSIZE * n, np.dtype(np.float32), self._costs)
         return choice.algorithm, choice.why
 
     def share_theta(self, algorithm: str) -> Vector:

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from psrt.arrays import Bytes
 from psrt.errors import PsrtError
 from psrt.mpi.links.shared_memory import NodeMemory, Waker
 
@@ -39,7 +39,6 @@ _BARRIERS, BEGUN, READ, _CALL = 0, 1, 2, 3
 SHIFT = 24
 
 Ready: TypeAlias = Callable[[], bool]
-Bytes = npt.NDArray[np.uint8]
 
 
 class OtherCallError(PsrtError):

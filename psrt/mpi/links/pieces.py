@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-Bytes = npt.NDArray[np.uint8]
+from psrt.arrays import Bytes
 
 #: Bytes of one MPI message at most.
 MOST_BYTES = 1 << 30

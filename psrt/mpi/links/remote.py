@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
+from psrt.arrays import Vector
 from psrt.messages import Message
 from psrt.mpi.links.pieces import pieces
 from psrt.transport.frames import FRAME_BYTES, decode, encode
-from psrt.transport.port import NO_PAYLOAD, Vector
+from psrt.transport.port import NO_PAYLOAD
 
 _TAG_FRAME, _TAG_DATA = 1, 2
 _REGION_AT = FRAME_BYTES - 1  # the last byte of a frame is free in every kind of message

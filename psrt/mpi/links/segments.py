@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from mpi4py import MPI
+
+from psrt.arrays import Bytes
 
 #: Alignment of a buffer in its window, in bytes: a page.
 _PAGE = 4096
@@ -35,7 +36,7 @@ class Segment:
         pages = max(1, -(-nbytes // _PAGE))
         self._window = MPI.Win.Allocate_shared(pages * _PAGE, 1, comm=node)
         #: Local rank → its bytes.
-        self.buffers: list[npt.NDArray[np.uint8]] = [
+        self.buffers: list[Bytes] = [
             np.frombuffer(memoryview(self._window.Shared_query(r)[0]), np.uint8)[:nbytes]  # type: ignore[arg-type]
             for r in range(node.size)
         ]
@@ -64,7 +65,7 @@ class Segments:
         self._segments.append(Segment(self._node, nbytes))
         return len(self._segments) - 1
 
-    def buffers(self, segment: int) -> Sequence[npt.NDArray[np.uint8]]:
+    def buffers(self, segment: int) -> Sequence[Bytes]:
         """Return each local rank's bytes."""
         return self._segments[segment].buffers
 

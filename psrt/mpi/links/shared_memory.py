@@ -26,9 +26,10 @@ from typing import TypeAlias
 import numpy as np
 from mpi4py import MPI
 
+from psrt.arrays import Vector
 from psrt.messages import Message
 from psrt.transport.frames import FRAME_BYTES, decode, encode
-from psrt.transport.port import NO_PAYLOAD, Vector
+from psrt.transport.port import NO_PAYLOAD
 
 #: A peer's flag, up while it sleeps, and what wakes it then.
 Waker: TypeAlias = tuple[memoryview, Callable[[], None]]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from psrt.arrays import Vector
 from psrt.optim import clip_factor, l2_norm
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.updater import Contribution, Updater
-from psrt.transport.port import Port, Vector, gradient_of
+from psrt.transport.port import Port, gradient_of
 
 
 class Step(NamedTuple):

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from psrt.arrays import ITEMSIZE
 from psrt.partition import Span
-
-#: Bytes of a float32.
-_ITEM = 4
 
 
 class Bucket(NamedTuple):
@@ -46,7 +44,7 @@ def buckets_of(spans: Sequence[Span], bucket_bytes: int) -> tuple[Bucket, ...]:
     stop = spans[0].stop if spans else 0
     for i, span in enumerate(spans):
         gathered = Span(span.start, stop)
-        full = _ITEM * gathered.size >= max(bucket_bytes, 1)
+        full = ITEMSIZE * gathered.size >= max(bucket_bytes, 1)
         if full or (i == len(spans) - 1 and gathered.size):
             buckets.append(Bucket(gathered, i))
             stop = span.start

@@ -25,13 +25,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.errors import ProtocolError
 from psrt.partition import Span
 from psrt.runtime.checksum import checksum
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.updater import Updater
-from psrt.transport.port import EXTRA, Port, Reduction, Vector, gradient_of
+from psrt.transport.port import EXTRA, Port, Reduction, gradient_of
 
 #: Where each control value lies behind the gradient.
 _WEIGHT, _PRESENT, _PROGRESS = range(EXTRA)

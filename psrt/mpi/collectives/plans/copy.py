@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from psrt.arrays import AnyVector
 from psrt.collective.spec import CollectiveSpec
-from psrt.mpi.collectives.plans.plan import Array, CollectiveContext, Plan, Run
+from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
 
 
 class Copy(Plan):
@@ -20,7 +21,7 @@ class Copy(Plan):
     polls = False
 
     def __init__(
-        self, context: CollectiveContext, buffers: Sequence[Array], spec: CollectiveSpec
+        self, context: CollectiveContext, buffers: Sequence[AnyVector], spec: CollectiveSpec
     ) -> None:
         """Compile.
 
@@ -70,7 +71,7 @@ class Copy(Plan):
 class Copied(Plan):
     """A plan on staging memory for a vector that peers cannot see: in, run, out."""
 
-    def __init__(self, plan: Plan, vector: Array, scratch: Array) -> None:
+    def __init__(self, plan: Plan, vector: AnyVector, scratch: AnyVector) -> None:
         self._plan = plan
         self._vector = vector
         self._scratch = scratch[: vector.size]

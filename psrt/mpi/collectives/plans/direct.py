@@ -27,8 +27,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from psrt.arrays import AnyVector
 from psrt.collective.ops import Operation
-from psrt.mpi.collectives.plans.plan import Array, CollectiveContext, Plan, Run
+from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
 from psrt.mpi.collectives.slots import Ready
 from psrt.partition import Span, block_spans, even_spans
 
@@ -40,11 +41,11 @@ class Sink(Protocol):
     """What becomes of a block of results at the rank that has folded it."""
 
     #: Where the fold of a block goes before ``write``; None: to where this rank's own block is.
-    scratch: Array | None
+    scratch: AnyVector | None
     #: Tells whether blocks may be given already; None: always.
     gate: Ready | None
 
-    def write(self, span: Span, folded: Array) -> None:
+    def write(self, span: Span, folded: AnyVector) -> None:
         """Hand a finished block to all ranks of the host."""
         ...
 
@@ -55,13 +56,13 @@ class WriteBack(Sink):
     scratch = None
     gate = None
 
-    def __init__(self, buffers: Sequence[Array], own: int, itemsize: int) -> None:
+    def __init__(self, buffers: Sequence[AnyVector], own: int, itemsize: int) -> None:
         # Bytes are copied as by memcpy; numpy's own copy takes longer to get started.
         self._bytes = [buffer.view(np.uint8).data for buffer in buffers]
         self._own = own
         self._itemsize = itemsize
 
-    def write(self, span: Span, folded: Array) -> None:
+    def write(self, span: Span, folded: AnyVector) -> None:
         """Copy the block from wherever it was folded to all buffers that lack it."""
         at, end = span.start * self._itemsize, span.stop * self._itemsize
         source = folded.view(np.uint8).data
@@ -76,7 +77,7 @@ class Keep(Sink):
     scratch = None
     gate = None
 
-    def write(self, span: Span, folded: Array) -> None:
+    def write(self, span: Span, folded: AnyVector) -> None:
         """Do nothing."""
 
 
@@ -85,9 +86,9 @@ class _Block(NamedTuple):
 
     span: Span
     #: Its view in each buffer, in the order in which they are folded.
-    parts: tuple[Array, ...]
+    parts: tuple[AnyVector, ...]
     #: Where it is folded to.
-    out: Array
+    out: AnyVector
 
 
 class Direct(Plan):
@@ -96,7 +97,7 @@ class Direct(Plan):
     def __init__(
         self,
         context: CollectiveContext,
-        buffers: Sequence[Array],
+        buffers: Sequence[AnyVector],
         operation: Operation,
         *,
         size: int,
@@ -141,7 +142,7 @@ class Direct(Plan):
         self.bytes_received = moved + (between.bytes_received if between else 0)
         self.bytes_sent = moved + (between.bytes_sent if between else 0)
 
-    def _block(self, span: Span, buffers: Sequence[Array], home: int) -> _Block:
+    def _block(self, span: Span, buffers: Sequence[AnyVector], home: int) -> _Block:
         # The block that is folded into comes first: it must not be overwritten before it counts.
         order = [home, *(r for r in range(len(buffers)) if r != home)]
         parts = tuple(span.of(buffers[r]) for r in order)

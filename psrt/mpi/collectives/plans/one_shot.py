@@ -15,9 +15,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from psrt.arrays import AnyVector
 from psrt.collective.ops import Operation
 from psrt.mpi.collectives.matcher import MEMORY, CallMatcher
-from psrt.mpi.collectives.plans.plan import Array, CollectiveContext, Plan, Run
+from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
 from psrt.mpi.collectives.plans.staged import STAGES
 from psrt.mpi.collectives.slots import SHIFT, STAGE_BYTES
 
@@ -30,7 +31,7 @@ class OneShot(Plan):
 
     polls = False
 
-    def __init__(self, context: CollectiveContext, vector: Array, operation: Operation) -> None:
+    def __init__(self, context: CollectiveContext, vector: AnyVector, operation: Operation) -> None:
         """Compile.
 
         Args:

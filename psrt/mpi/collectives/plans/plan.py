@@ -6,12 +6,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-
 from psrt.mpi.collectives.slots import Barrier, Progress, Ready, SyncSlot
 
-#: A contiguous, flat array of any type.
-Array: TypeAlias = np.ndarray[tuple[int], np.dtype[Any]]
 #: One execution: yields what must become true before it goes on.
 Run: TypeAlias = Generator[Ready, None, None]
 

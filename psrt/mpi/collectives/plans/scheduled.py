@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from psrt.arrays import AnyVector
 from psrt.collective.ops import Operation
 from psrt.collective.step import Step
-from psrt.mpi.collectives.plans.plan import Array, CollectiveContext, Fold, Plan, Run, nobody
+from psrt.mpi.collectives.plans.plan import CollectiveContext, Fold, Plan, Run, nobody
 from psrt.mpi.collectives.slots import BEGUN, READ, Ready
 from psrt.mpi.links.pieces import Persistent, persistent_receive, persistent_send
 from psrt.partition import Span
@@ -32,7 +33,7 @@ class Team(NamedTuple):
     ranks: tuple[int, ...]
     #: Number in the schedule → (local rank, the peer's vector), for those whose windows this rank
     #: sees; itself included.
-    seen: dict[int, tuple[int, Array]]
+    seen: dict[int, tuple[int, AnyVector]]
 
 
 @dataclass(slots=True)
@@ -53,12 +54,12 @@ class _Move:
     reader: int = -1
     reader_number: int = 0
     #: What arrives, where it goes, and whether it is folded in; given comes first or second.
-    given: Array | None = None
-    mine: Array | None = None
+    given: AnyVector | None = None
+    mine: AnyVector | None = None
     combine: bool = False
     given_first: bool = False
     #: Where what is given is put until what was sent may be overwritten; None: not needed.
-    aside: Array | None = None
+    aside: AnyVector | None = None
     #: The step's requests may be started before the receipt of the step before is folded.
     early: bool = False
     #: Who is waited for in this step, for messages.
@@ -74,7 +75,7 @@ class Scheduled(Plan):
         context: CollectiveContext,
         team: Team,
         schedules: dict[int, Sequence[Step]],
-        vector: Array,
+        vector: AnyVector,
         operation: Operation,
         *,
         result: Span | None = None,
@@ -103,7 +104,7 @@ class Scheduled(Plan):
         self._team = team
         self._workspace = np.empty(workspace, vector.dtype)
         self._bases = context.bases
-        self._scratch: list[Array] = []
+        self._scratch: list[AnyVector] = []
         self._comm = comm
         steps = schedules[team.rank]
         #: Local rank → steps of a run, where mates count each other's; by MPI nobody does.
@@ -192,7 +193,7 @@ class Scheduled(Plan):
         data = landing.view(np.uint8)
         move.receive = persistent_receive(self._comm, data, rank, self._context.tag)
 
-    def _view(self, span: Span) -> Array:
+    def _view(self, span: Span) -> AnyVector:
         n = self._vector.size
         if span.start >= n and span.size:
             return self._workspace[span.start - n : span.stop - n]
@@ -241,7 +242,7 @@ class Scheduled(Plan):
         """Steps that this rank has begun in earlier runs."""
         return self._bases[self._context.slot.local_rank]
 
-    def _take_in(self, move: _Move) -> Generator[Ready, None, Array | None]:
+    def _take_in(self, move: _Move) -> Generator[Ready, None, AnyVector | None]:
         """Wait for what arrives; return it if it is still to be brought to where it goes."""
         if move.source < 0:
             if move.receive is not None and not move.receive.Test():
@@ -290,7 +291,7 @@ def _start(move: _Move) -> None:
         move.send.Start()
 
 
-def _combine(fold: Fold, move: _Move, given: Array | None) -> None:
+def _combine(fold: Fold, move: _Move, given: AnyVector | None) -> None:
     """Bring what was given to where it goes; the lower rank's operand comes first."""
     mine = move.mine
     if mine is None or given is None or given is mine:

@@ -25,8 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from psrt.arrays import AnyVector
 from psrt.collective.ops import Operation
-from psrt.mpi.collectives.plans.plan import Array, CollectiveContext, Plan, Run
+from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
 from psrt.partition import Span, block_spans, even_spans
 
 #: Stages that take turns.
@@ -44,8 +45,8 @@ class _Piece(NamedTuple):
     #: Slices of the others, from the vector to this rank's stage.
     show: _Copies
     #: This rank's slice in its vector, and on the others' stages.
-    own: Array
-    given: list[Array]
+    own: AnyVector
+    given: list[AnyVector]
     #: The folded slice, from the vector to this rank's stage.
     result: _Copies
     #: Results of the others, from their stages to the vector.
@@ -60,8 +61,8 @@ class Staged(Plan):
     def __init__(
         self,
         context: CollectiveContext,
-        vector: Array,
-        buffers: Sequence[Array],
+        vector: AnyVector,
+        buffers: Sequence[AnyVector],
         operation: Operation,
     ) -> None:
         """Compile.
@@ -127,7 +128,7 @@ class Staged(Plan):
             self._pieces[key] = self._cut(self._stages[turn], self._spans[number])
         return self._pieces[key]
 
-    def _cut(self, stages: Sequence[Array], span: Span) -> _Piece:
+    def _cut(self, stages: Sequence[AnyVector], span: Span) -> _Piece:
         """Find the views of a piece of the vector on a stage."""
         local, mine = self._local, span.of(self._vector)
         slices = even_spans(span.size, self._ranks)
@@ -151,7 +152,7 @@ class Staged(Plan):
         self._pieces.clear()
 
 
-def _pair(into: Array, given: Array, span: Span) -> tuple[memoryview, memoryview]:
+def _pair(into: AnyVector, given: AnyVector, span: Span) -> tuple[memoryview, memoryview]:
     # Bytes are copied as by memcpy; numpy's own copy takes longer to get started.
     return span.of(into).view(np.uint8).data, span.of(given).view(np.uint8).data
 

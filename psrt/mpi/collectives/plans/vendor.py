@@ -19,10 +19,11 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from psrt.arrays import AnyVector
 from psrt.collective.analysis.pick import library_reduces
 from psrt.collective.ops import Operation
 from psrt.errors import ConfigError
-from psrt.mpi.collectives.plans.plan import Array, Plan, Run
+from psrt.mpi.collectives.plans.plan import Plan, Run
 from psrt.mpi.collectives.slots import OtherCallError
 from psrt.mpi.links.pieces import pieces
 
@@ -44,7 +45,7 @@ class Vendor(Plan):
     polls = True
 
     def __init__(
-        self, access: VendorAccess, vector: Array, operation: Operation, checksum: int
+        self, access: VendorAccess, vector: AnyVector, operation: Operation, checksum: int
     ) -> None:
         """Set up.
 

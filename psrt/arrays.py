@@ -1,0 +1,22 @@
+"""Names for the arrays that pass between modules."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+#: One dimension of float32: parameters, gradients and updates.
+Vector: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float32]]
+#: float32 of any shape: the matrices of a model.
+FloatArray: TypeAlias = npt.NDArray[np.float32]
+#: One dimension of any type: the buffer of a collective, contiguous.
+AnyVector: TypeAlias = np.ndarray[tuple[int], np.dtype[Any]]
+#: Any shape, any type.
+AnyArray: TypeAlias = npt.NDArray[Any]
+#: Raw memory.
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+#: Bytes of an element of a ``Vector``.
+ITEMSIZE = 4

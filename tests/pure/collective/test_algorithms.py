@@ -6,12 +6,13 @@ import pytest
 from psrt.collective import ALGORITHMS, OPS, PHASES, ring_steps
 from psrt.errors import ConfigError
 from psrt.partition import even_spans
+from support.cases import each
 from support.numbers import expected, perform, simulate
 
 LENGTHS = [0, 1, 2, 3, 5, 7, 16, 17, 1000]  # empty, fewer than ranks, ragged, usual
 
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
-every_size = pytest.mark.parametrize("size", range(1, 18))
+every_size = each("size", range(1, 18))
 
 
 @every_size
@@ -92,8 +93,8 @@ def test_folds_in_rank_order(name):
 
 
 @every_algorithm
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64"])
+@each("op", OPS)
+@each("dtype", ["float16", "float32", "float64", "int32", "int64"])
 def test_every_operation_on_every_type(name, op, dtype):
     algorithm, operation = ALGORITHMS[name], OPS[op]
     if not operation.takes(dtype):

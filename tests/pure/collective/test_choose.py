@@ -7,6 +7,7 @@ from psrt.collective.analysis.choose import choose, fastest, predict
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
 from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
+from support.cases import each
 
 KB, MB = 1 << 10, 1 << 20
 
@@ -73,8 +74,8 @@ class TestOneHost:
             "naive 6.05 µs, but no messages inside a host; mpi 7.5 µs, but not 10 % faster"
         )
 
-    @pytest.mark.parametrize("size", range(2, 18))
-    @pytest.mark.parametrize("nbytes", [4, 72, KB, 64 * KB, MB, 64 * MB])
+    @each("size", range(2, 18))
+    @each("nbytes", [4, 72, KB, 64 * KB, MB, 64 * MB])
     def test_where_nothing_was_measured_the_smallest_wins(self, size, nbytes):
         choice = choose([size], nbytes, 4, DEFAULT_COSTS)
         assert ", but" not in choice.why

@@ -11,6 +11,7 @@ from psrt.collective.costs import LinkCosts
 from psrt.collective.schedules.double_tree import default_blocks, double_tree_steps
 from psrt.collective.schedules.segmented_ring import default_segments
 from psrt.collective.schedules.two_trees import two_trees
+from support.cases import each
 
 EXACT = [name for name, row in ALGORITHMS.items() if not row.bounded]
 SIZES = [*range(1, 18), 23, 32, 64]
@@ -35,7 +36,7 @@ def divisible(size):
 
 
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize("size", SIZES)
+@each("size", SIZES)
 def test_form_is_the_price(name, size):
     n = divisible(size)
     for costs in COSTS:
@@ -44,7 +45,7 @@ def test_form_is_the_price(name, size):
 
 
 @pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize("size", [3, 6, 8, 11])
+@each("size", [3, 6, 8, 11])
 def test_form_is_close_where_chunks_are_ragged(name, size):
     n = divisible(size) * 100 + 5
     for costs in COSTS:
@@ -52,7 +53,7 @@ def test_form_is_close_where_chunks_are_ragged(name, size):
         assert form == pytest.approx(priced(name, size, n, costs), rel=0.02)
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 8, 16])
+@each("size", [2, 3, 5, 8, 16])
 @pytest.mark.parametrize("segments", [2, 3, 7])
 def test_segmented_ring_in_segments(size, segments):
     n = size * segments * -(-(segments - 1) * 65_536 // segments)
@@ -82,8 +83,8 @@ def in_blocks(size, blocks):
     return n
 
 
-@pytest.mark.parametrize("size", SIZES[1:])
-@pytest.mark.parametrize("blocks", [1, 2, 5])
+@each("size", SIZES[1:])
+@each("blocks", [1, 2, 5])
 def test_double_tree_is_bounded(size, blocks):
     n = in_blocks(size, blocks)
     for costs in COSTS:
@@ -91,8 +92,8 @@ def test_double_tree_is_bounded(size, blocks):
         assert priced("double-tree", size, n, costs) <= form * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("size", SIZES[1:])
-@pytest.mark.parametrize("blocks", [2, 5])
+@each("size", SIZES[1:])
+@each("blocks", [2, 5])
 def test_double_tree_bound_is_two_rounds_above(size, blocks):
     """Where nothing is folded; one round is a message of a block."""
     n, costs = in_blocks(size, blocks), LinkCosts(1.0, 1e-5, 0.0)
@@ -101,7 +102,7 @@ def test_double_tree_bound_is_two_rounds_above(size, blocks):
     assert 0 <= round(form - priced("double-tree", size, n, costs), 9) <= 2 * a_round
 
 
-@pytest.mark.parametrize("size", range(3, 65))
+@each("size", range(3, 65))
 def test_double_tree_rounds(size):
     """U ≤ 3⌊lg p⌋ and D ≤ 2⌊lg p⌋ rounds for the first blocks, and four for each one more."""
     trees, lg = two_trees(size), size.bit_length() - 1
@@ -115,7 +116,7 @@ def test_double_tree_rounds(size):
     assert rounds[0] <= 4 + trees.up + trees.up % 2 + trees.down
 
 
-@pytest.mark.parametrize("size", [2, 3, 16, 100, 1000])
+@each("size", [2, 3, 16, 100, 1000])
 def test_double_tree_tends_to_two_vectors(size):
     costs = LinkCosts(1e-6, 1e-9, 1e-10)
     nbytes = 1 << 42
@@ -124,7 +125,7 @@ def test_double_tree_tends_to_two_vectors(size):
     )
 
 
-@pytest.mark.parametrize("size", [3, 5, 6, 7, 12, 17, 24, 63])
+@each("size", [3, 5, 6, 7, 12, 17, 24, 63])
 def test_folding_costs_two_vectors_more(size):
     costs, q, nbytes = LinkCosts(1.0, 1e-3, 1e-4), 1 << (size.bit_length() - 1), 1 << 20
     fold = 2 * (costs.alpha + nbytes * costs.beta) + nbytes * costs.gamma
@@ -135,7 +136,7 @@ def test_folding_costs_two_vectors_more(size):
         assert more == pytest.approx(fold)
 
 
-@pytest.mark.parametrize("size", range(2, 65))
+@each("size", range(2, 65))
 def test_binary_blocks_are_bounded(size):
     """By what ``binary_blocks`` derives: 2(lg q + Σ u/w)α and, of n, 1 + 3/(2 w₀)."""
     widths = [1 << bit for bit in range(size.bit_length()) if size & 1 << bit]
@@ -148,7 +149,7 @@ def test_binary_blocks_are_bounded(size):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 100, 1024])
+@each("size", [1, 2, 3, 7, 8, 100, 1024])
 def test_forms_respect_the_lower_bounds(name, size):
     for costs in COSTS:
         for nbytes in (4, 1 << 12, 1 << 30):

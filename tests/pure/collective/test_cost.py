@@ -7,6 +7,7 @@ from psrt.collective.analysis.cost import lower_bounds, price
 from psrt.collective.costs import LinkCosts
 from psrt.errors import ProtocolError
 from psrt.partition import Span
+from support.cases import each
 
 #: A message of m elements takes 100 + 10 m seconds, to fold them m. Elements are of 1 byte here.
 COSTS = LinkCosts(alpha=100.0, beta=10.0, gamma=1.0)
@@ -176,8 +177,8 @@ class TestBroken:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("size", [*range(1, 18), 32, 33])
-@pytest.mark.parametrize("n", [0, 1, 7, 1000])
+@each("size", [*range(1, 18), 32, 33])
+@each("n", [0, 1, 7, 1000])
 def test_lower_bounds_are_not_undercut(name, size, n):
     plan = ALGORITHMS[name].plan(size, n)
     for costs in (COSTS, LinkCosts(1.0, 0, 0), LinkCosts(0, 1.0, 0), LinkCosts(0, 0, 1.0)):
@@ -196,8 +197,8 @@ def test_lower_bounds_are_met():
         assert (ring.sent_max, ring.combined_max) == (least.bandwidth, least.combining)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 13])
-@pytest.mark.parametrize("n", [0, 1, 100])
+@each("size", [1, 2, 3, 4, 5, 8, 13])
+@each("n", [0, 1, 100])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_is_sent_is_received(name, size, n):
     found = price(ALGORITHMS[name].plan(size, n), 4, COSTS)

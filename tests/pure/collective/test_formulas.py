@@ -3,8 +3,6 @@
 from itertools import pairwise
 from math import isqrt
 
-import pytest
-
 from psrt.collective import ALGORITHMS, PHASES
 from psrt.collective.analysis.cost import price
 from psrt.collective.analysis.proof import prove
@@ -15,8 +13,9 @@ from psrt.collective.schedules.segmented_ring import SEGMENT, default_segments, 
 from psrt.collective.schedules.two_trees import two_trees
 from psrt.collective.spec import all_reduce
 from psrt.partition import even_spans
+from support.cases import each
 
-every_size = pytest.mark.parametrize("size", range(1, 34))
+every_size = each("size", range(1, 34))
 
 
 def lg_ceil(p):
@@ -48,7 +47,7 @@ def test_root(size):
 
 
 @every_size
-@pytest.mark.parametrize("n", [0, 1, 7, 100])
+@each("n", [0, 1, 7, 100])
 def test_ring(size, n):
     proof = found("ring", size, n)
     assert proof.rounds == 2 * (size - 1)
@@ -60,7 +59,7 @@ def test_ring(size, n):
 
 
 @every_size
-@pytest.mark.parametrize("segments", [1, 3])
+@each("segments", [1, 3])
 def test_segmented_ring(size, segments):
     n = 12 * size
     plan = [list(segmented_ring_steps(r, size, n, segments=segments)) for r in range(size)]
@@ -79,7 +78,7 @@ def test_a_fold_is_never_waited_for_in_a_segmented_ring():
                 assert before.receive not in (step.send, step.receive)
 
 
-@pytest.mark.parametrize("size", [2, 3, 8])
+@each("size", [2, 3, 8])
 def test_all_folds_of_a_segmented_ring_are_hidden(size):
     """T = 2(p − 1)Sα + 2n(p − 1)/p·β, for an executor that folds beside the next step."""
     n, segments, costs = 12 * size, 3, LinkCosts(alpha=5.0, beta=2.0, gamma=2.0)
@@ -89,7 +88,7 @@ def test_all_folds_of_a_segmented_ring_are_hidden(size):
     assert price(plan, 1, costs).seconds == seconds + 12 * (size - 1) * 2.0
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 100])
+@each("size", [1, 2, 7, 100])
 def test_segments_are_neither_long_nor_short(size):
     for n in (0, 1, SEGMENT, 10 * SEGMENT + 1, 1234 * SEGMENT):
         chunk, segments = n // size, default_segments(size, n)
@@ -105,7 +104,7 @@ def test_tree(size):
     assert sum(proof.sent) == 40 * (size - 1)
 
 
-@pytest.mark.parametrize("size", [*range(1, 40), 63, 64, 65, 127, 255, 1000, 1024])
+@each("size", [*range(1, 40), 63, 64, 65, 127, 255, 1000, 1024])
 def test_two_trees(size):
     """Each rank in both, inner in at most one, nobody with two at once."""
     trees, height = two_trees(size), lg_floor(size)
@@ -125,7 +124,7 @@ def test_two_trees(size):
 
 
 @every_size
-@pytest.mark.parametrize("blocks", [1, 2, 9])
+@each("blocks", [1, 2, 9])
 def test_double_tree(size, blocks):
     n, trees = 2 * 9 * 4, two_trees(size)
     plan = [list(double_tree_steps(r, size, n, blocks=blocks)) for r in range(size)]

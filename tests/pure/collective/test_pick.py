@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import pytest
 
 from psrt.collective import ALGORITHMS, OPS
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.collective.analysis.pick import pick
+from support.cases import each
 
 FLOAT32 = np.dtype(np.float32)
 NAMES = ["mpi", *ALGORITHMS, *(f"node+{name}" for name in ALGORITHMS)]
@@ -19,8 +19,8 @@ def named(algorithm, hosts, nbytes=1 << 20, kind=FLOAT32):
     return pick(algorithm, hosts, nbytes, kind, DEFAULT_COSTS)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("hosts", [[1], [4], [2, 2], [1, 1, 1]])
+@each("name", NAMES)
+@each("hosts", [[1], [4], [2, 2], [1, 1, 1]])
 def test_a_name_is_left_as_it_is(name, hosts):
     choice = named(name, hosts)
     assert (choice.algorithm, choice.why) == (name, "as asked")
@@ -30,8 +30,8 @@ def test_node_on_one_host_is_what_was_asked_for():
     assert named("node", [4]).algorithm == "node"
 
 
-@pytest.mark.parametrize("hosts", [[2, 2], [4, 1], [1, 1, 1], [3, 3, 2]])
-@pytest.mark.parametrize("nbytes", [0, 1000, 1 << 20, 1 << 28])
+@each("hosts", [[2, 2], [4, 1], [1, 1, 1], [3, 3, 2]])
+@each("nbytes", [0, 1000, 1 << 20, 1 << 28])
 def test_node_on_several_hosts_gets_a_schedule_between_them(hosts, nbytes):
     choice = named("node", hosts, nbytes)
     assert choice.algorithm.removeprefix("node+") in ALGORITHMS
@@ -39,8 +39,8 @@ def test_node_on_several_hosts_gets_a_schedule_between_them(hosts, nbytes):
     assert choice.why
 
 
-@pytest.mark.parametrize("hosts", [[1], [2], [8], [2, 2], [1, 1, 1], [5, 1]])
-@pytest.mark.parametrize("nbytes", [0, 4, 1000, 1 << 20, 1 << 28])
+@each("hosts", [[1], [2], [8], [2, 2], [1, 1, 1], [5, 1]])
+@each("nbytes", [0, 4, 1000, 1 << 20, 1 << 28])
 def test_auto_picks_something_that_there_is(hosts, nbytes):
     choice = named("auto", hosts, nbytes)
     assert choice.algorithm in ["node", *NAMES]
@@ -48,7 +48,7 @@ def test_auto_picks_something_that_there_is(hosts, nbytes):
     assert choice.why
 
 
-@pytest.mark.parametrize("hosts", [[2], [8], [2, 2]])
+@each("hosts", [[2], [8], [2, 2]])
 def test_the_library_is_not_picked_for_a_type_that_it_cannot_reduce(hosts):
     for nbytes in (8, 1 << 12, 1 << 24):
         assert named("auto", hosts, nbytes, np.dtype(np.float16)).algorithm != "mpi"

@@ -17,6 +17,7 @@ from psrt.config.injection import KINDS as INJECTIONS
 from psrt.config.injection import Injection
 from psrt.config.knobs import knobs_of, shown
 from psrt.errors import ConfigError
+from support.cases import each
 
 KNOBS = knobs_of(TrainConfig)
 
@@ -198,7 +199,7 @@ CONDITIONAL = [
 ]
 
 
-@pytest.mark.parametrize(("name", "field", "value"), CONDITIONAL)
+@each(("name", "field", "value"), CONDITIONAL)
 def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
     knobs = {only.field: only.values[0] for only in KNOBS[name].requires}
     knobs |= {field: value, name: a_value(name)}

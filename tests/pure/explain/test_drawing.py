@@ -12,6 +12,7 @@ from psrt.errors import ConfigError
 from psrt.explain.drawing import draw
 from psrt.explain.svg import Canvas
 from psrt.explain.values import Example
+from support.cases import each
 from support.explanations import EXAMPLE, explained
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -26,7 +27,7 @@ def texts(canvas):
     return [shape.text for shape in shapes(canvas)[1] if shape.tag == f"{SVG}text"]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 16])
+@each("size", [1, 2, 3, 5, 8, 16])
 @pytest.mark.parametrize("name", list(SCHEDULES))
 def test_everything_is_inside_and_every_message_has_its_arrow(name, size):
     shown = explained(name, size, size * 4)

@@ -9,6 +9,7 @@ import pytest
 from psrt.collective import SCHEDULES
 from psrt.explain.text import as_text
 from psrt.explain.values import Example
+from support.cases import each
 from support.explanations import EXAMPLE, explained
 
 RING = """\
@@ -154,7 +155,7 @@ def test_few_long_rounds_are_shortened_too():
     assert "  0 → 1: vector (0)   1 holds 0+1\n" in text
 
 
-@pytest.mark.parametrize("size", range(1, 10))
+@each("size", range(1, 10))
 @pytest.mark.parametrize("name", list(SCHEDULES))
 def test_everything_can_be_written(name, size):
     text = as_text(explained(name, size, 100))

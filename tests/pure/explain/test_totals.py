@@ -8,10 +8,11 @@ from psrt.collective import ALGORITHMS, SCHEDULES
 from psrt.collective.analysis.cost import lower_bounds
 from psrt.collective.costs import LinkCosts
 from psrt.explain.totals import least
+from support.cases import each
 from support.explanations import explained
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8, 16])
+@each("size", [1, 2, 3, 4, 7, 8, 16])
 @pytest.mark.parametrize("name", list(SCHEDULES))
 def test_no_schedule_undercuts_its_bounds(name, size):
     totals = explained(name, size, 16 * 7 * 9 * 16).totals

@@ -13,6 +13,7 @@ from psrt.errors import ConfigError, ProtocolError
 from psrt.explain.trace import FOLDS, Holding, trace_schedule
 from psrt.explain.values import Example
 from psrt.partition import Span
+from support.cases import each
 from support.explanations import EXAMPLE, explained
 
 NAMES = list(SCHEDULES)
@@ -30,8 +31,8 @@ def folded(values, op):
     return tuple(functools.reduce(FOLDS[op], column) for column in zip(*values, strict=True))
 
 
-@pytest.mark.parametrize("n", [0, 1, 5, 36])
-@pytest.mark.parametrize("size", range(1, 10))
+@each("n", [0, 1, 5, 36])
+@each("size", range(1, 10))
 @pytest.mark.parametrize("name", NAMES)
 def test_rounds_and_messages_are_those_of_the_price(name, size, n):
     shown = explained(name, size, n)
@@ -40,8 +41,8 @@ def test_rounds_and_messages_are_those_of_the_price(name, size, n):
     assert len(messages) == shown.totals.price.messages
 
 
-@pytest.mark.parametrize("op", FOLDS)
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@each("op", FOLDS)
+@each("size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_all_reduce_ends_with_the_fold_of_the_values(name, size, op):
     values = numbers(size, 7)

@@ -7,6 +7,7 @@ import pytest
 
 from psrt.errors import ConfigError
 from psrt.model import LOSSES
+from support.cases import each
 
 ROWS, WIDTH = 5, 4
 
@@ -91,8 +92,8 @@ def test_labels_that_lie_apart(name):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("kind", ["<i8", ">i8", ">i2", "i1", ">u2", "u8"])
-@pytest.mark.parametrize("label", [-1, WIDTH, 256, 512, 2**40])
+@each("kind", ["<i8", ">i8", ">i2", "i1", ">u2", "u8"])
+@each("label", [-1, WIDTH, 256, 512, 2**40])
 def test_a_label_that_is_no_class(name, label, kind):
     dtype = np.dtype(kind)
     if not np.iinfo(dtype).min <= label <= np.iinfo(dtype).max:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from psrt.runtime.checksum import checksum
+from support.cases import each
 
 VECTOR = np.linspace(-1, 1, 1000).astype(np.float32)
 
@@ -18,8 +18,8 @@ def test_equal_bits_have_equal_sums_of_63_bits():
     assert checksum(VECTOR[:0]) >= 0
 
 
-@pytest.mark.parametrize("bit", range(32))
-@pytest.mark.parametrize("place", [0, 499, 999])
+@each("bit", range(32))
+@each("place", [0, 499, 999])
 def test_a_flipped_bit_shows(place, bit):
     other = VECTOR.copy()
     other.view(np.uint32)[place] ^= np.uint32(1 << bit)

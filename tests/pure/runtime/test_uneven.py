@@ -13,6 +13,7 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.sync import Apply, policy_for
+from support.cases import each
 from support.recording import record
 
 LR, MU = 0.2, 0.5
@@ -126,7 +127,7 @@ def config(**more):
 LENGTHS = [{"epochs": 2}, {"epochs": 5}, {"steps": 1}, {"steps": 7}, {"steps": 12}]
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@each("length", LENGTHS)
 @pytest.mark.parametrize(
     "mode",
     [
@@ -154,8 +155,8 @@ def test_workers_at_different_points_take_one_rate(schedule, algorithm):
     np.testing.assert_allclose(ranks.theta, servers.theta, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("local_steps", [1, 2, 3])
+@each("length", LENGTHS)
+@each("local_steps", [1, 2, 3])
 @pytest.mark.parametrize("outer", [{}, {"outer_lr": 0.7}])
 @pytest.mark.parametrize(
     "over",
@@ -174,7 +175,7 @@ def test_an_average_divides_by_the_samples_since_the_last(over, outer, local_ste
     check_counts(run, problem)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@each("length", LENGTHS)
 @pytest.mark.parametrize(
     "mode",
     [

@@ -16,6 +16,7 @@ from psrt.partition import Span
 from psrt.simulation import SimulationCosts, Simulator
 from psrt.transport import EXTRA, NO_PAYLOAD, RoleMap
 from psrt.transport.port import GRADIENT
+from support.cases import each
 
 #: Rank 0 is the server of all four parameters, ranks 1 and 2 are workers.
 STAR = RoleMap(4, workers=(1, 2), servers=(0,), spans=(Span(0, 4),))
@@ -235,9 +236,9 @@ def workers_only(size, n, role, seed=0, costs=None):
     return [results[rank] for rank in range(size)], it
 
 
-@pytest.mark.parametrize("n", [0, 1, 11, 64])
+@each("n", [0, 1, 11, 64])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@each("size", [1, 2, 3, 5, 8])
 def test_reductions_sum_and_count_their_bytes(algorithm, size, n):
     async def role(port):
         span = Span(2, 2 + n)

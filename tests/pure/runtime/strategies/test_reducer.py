@@ -13,6 +13,7 @@ from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
 from psrt.simulation import Simulator
 from psrt.transport import RoleMap, SoloPort, drive
+from support.cases import each
 
 N = 5
 
@@ -46,9 +47,9 @@ def raise_on_all(size, role, n=N, seed=0):
     return [results[rank] for rank in range(size)]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@each("seed", range(3))
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("size", [2, 3, 5])
+@each("size", [2, 3, 5])
 def test_the_mean_is_over_those_with_samples_and_the_progress_over_those_present(
     algorithm, size, seed
 ):

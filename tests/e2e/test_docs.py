@@ -1,0 +1,85 @@
+"""What the pages tell people to type works as printed: commands and Python, on this machine."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: Commands that cannot be run here, or that other tests run, by how they begin.
+ELSEWHERE = (
+    *("make ", ". ", "export ", "pip ", "pre-commit ", "cd ", "apt-get "),
+    *("module ", "srun ", "sbatch ", "mpirun --hostfile ", "python3 -m venv ", "env/bin/"),
+    "~/psrt-env/",
+)
+#: Scripts whose work other tests do on smaller examples.
+LONG = ("apps/compare_modes.py", "apps/staleness_study.py --out", "psrt bench")
+#: What the examples in Python take for granted.
+PRELUDE = f"""\
+import sys; sys.path.insert(0, {str(ROOT / "apps")!r})
+import numpy as np
+from own_model import Logistic
+problem = Logistic()
+rng = np.random.default_rng(0)
+x, u = rng.normal(size=(90, 6)).astype(np.float32), rng.normal(size=(30, 6)).astype(np.float32)
+y, v = np.arange(90) % 3, np.arange(30) % 3
+"""
+
+
+def steps(page):
+    """Return what a page has people run, in order: shell commands, and scripts in Python."""
+    found = []
+    for kind, text in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+        if kind == "python":
+            found.append((kind, text))
+            continue
+        lines = text.replace("\\\n", " ").splitlines()
+        if kind == "console":
+            lines = [line[2:] for line in lines if line.startswith("$ ")]
+        lines = [re.sub(r"\s+#.*", "", line).strip() for line in lines]
+        found += [
+            ("sh", line)
+            for line in lines
+            if line and not line.startswith((*ELSEWHERE, "#")) and not any(w in line for w in LONG)
+        ]
+    return found
+
+
+#: All pages but the README take longer than `make test` has time for.
+MARKED = [
+    pytest.param(page, marks=[] if page == "README.md" else [pytest.mark.exhaustive])
+    for page in PAGES
+    if steps(page)
+]
+
+
+@pytest.mark.parametrize("page", MARKED)
+def test_everything_runs_as_printed(launch, page):
+    """In an empty folder that has of the repository what the pages name."""
+    for name in ("apps", "hostfiles"):
+        (launch.folder / name).symlink_to(ROOT / name)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        # `make install` writes this into the environment that it makes.
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }
+    for number, (kind, text) in enumerate(steps(page)):
+        if kind == "sh":
+            done = launch.command("bash", "-c", text, **environment)
+        else:
+            script = launch.folder / f"example{number}.py"
+            script.write_text(PRELUDE + text, encoding="utf-8")
+            on_ranks = "MPI.COMM_WORLD" in text
+            done = launch.ranks(4, script) if on_ranks else launch.python(script)
+        assert done.status == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr, f"{text}\n{done.stderr}"
+
+
+def test_the_pages_have_something_to_run():
+    """Else the pattern of the blocks has stopped matching."""
+    assert len(steps("README.md")) >= 8
+    assert len(MARKED) >= 6

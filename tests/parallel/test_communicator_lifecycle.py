@@ -254,7 +254,7 @@ def test_a_plan_is_compiled_once(open_communicator, host, monkeypatch):
     def nothing(*args, **kwargs):
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(communicator, "_bind", nothing)
+    monkeypatch.setattr(communicator._calls, "_bind", nothing)
     for buffer in buffers:
         for name in names:
             communicator.all_reduce(buffer, "sum", name)
@@ -338,8 +338,8 @@ def test_views_of_a_buffer_are_known_by_their_place(open_communicator, enough_on
             view[...] = turn + communicator.rank
             communicator.all_reduce(view, "max")
             assert (view == turn + communicator.size - 1).all()
-    assert len(communicator._bound) == 5
-    assert len(communicator._seen) <= 40
+    assert len(communicator._calls.bound) == 5
+    assert len(communicator._calls.seen) <= 40
 
 
 @pytest.mark.mpi(min_size=2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from psrt.collective import OPS
-from psrt.mpi.communicator import DTYPES
+from psrt.mpi.arguments import DTYPES
 from psrt.partition import even_spans
 
 pytestmark = pytest.mark.mpi

@@ -8,7 +8,7 @@ import pytest
 
 from psrt.collective import ALGORITHMS, OPS
 from psrt.collective.analysis.machine import DEFAULT_COSTS
-from psrt.mpi.communicator import DTYPES
+from psrt.mpi.arguments import DTYPES
 from psrt.partition import even_spans
 
 pytestmark = pytest.mark.mpi

@@ -1,0 +1,68 @@
+"""What a collective call may be given: arrays, operations, algorithms, roots. Knows no MPI."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from psrt.arrays import AnyArray
+from psrt.collective import OPS
+from psrt.collective.analysis.pick import library_reduces
+from psrt.collective.registry import ALL_REDUCES, LIBRARY
+
+#: Element types that can be reduced.
+DTYPES = ("float16", "float32", "float64", "int32", "int64")
+#: The operation of a call that has none, or its root.
+ABSENT: Any = object()
+
+
+def fault_of(buf: AnyArray, op: Any, algorithm: str, root: Any, *, size: int) -> str:
+    """Return what is wrong with a call's arguments on ``size`` ranks; empty if nothing is."""
+    if not isinstance(buf, np.ndarray) or isinstance(buf, np.ma.MaskedArray):
+        return f"a {type(buf).__name__} is no numpy array of numbers"
+    if buf.dtype.name not in DTYPES or not buf.dtype.isnative:
+        return f"{buf.dtype.str} numbers cannot be reduced, only native {', '.join(DTYPES)}"
+    if not buf.flags.forc:
+        return f"the array of shape {buf.shape} and strides {buf.strides} is not contiguous"
+    if not buf.flags.writeable:
+        return "the array is read-only"
+    if op is not ABSENT and op not in OPS:
+        return f"unknown operation {op!r}, expected one of {', '.join(OPS)}"
+    if op is not ABSENT and not OPS[op].takes(buf.dtype):
+        return f"{op} is for integers, got {buf.dtype}"
+    if root is not ABSENT and not (isinstance(root, (int, np.integer)) and 0 <= root < size):
+        return f"root {root} is none of {size} ranks"
+    if algorithm not in ALL_REDUCES:
+        return f"unknown algorithm {algorithm!r}, expected one of {', '.join(ALL_REDUCES)}"
+    if algorithm == LIBRARY and not library_reduces(buf.dtype):
+        return f"MPI has no reduction for {buf.dtype}; take another algorithm"
+    return ""
+
+
+def kind_and_lengths(
+    shape: int | tuple[int, ...], dtype: npt.DTypeLike
+) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return the element type and shape of an array to be made.
+
+    Raises:
+        TypeError, ValueError: if there is no such array, or its numbers cannot be reduced.
+    """
+    kind = np.dtype(dtype)
+    lengths = tuple(operator.index(n) for n in (shape if isinstance(shape, tuple) else (shape,)))
+    if kind.name not in DTYPES or not kind.isnative or min(lengths, default=0) < 0:
+        raise ValueError(f"no array of {kind} and shape {shape} can be reduced")
+    return kind, lengths
+
+
+def overlap(one: AnyArray, other: object) -> bool:
+    """Tell whether two arrays have memory in common; they are contiguous, or will be refused."""
+    return isinstance(other, np.ndarray) and np.may_share_memory(one, other)
+
+
+def stored(buf: AnyArray) -> AnyArray:
+    """Return the elements of a contiguous array in the order in which they lie, uncopied."""
+    plain = np.asarray(buf)  # whatever a class of its own makes of reshape
+    return (plain if plain.flags.c_contiguous else plain.T).reshape(-1)

@@ -1,0 +1,274 @@
+"""Collective calls, compiled and kept: what a call on an array comes to, found again next time."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+import numpy as np
+
+from psrt.arrays import AnyArray
+from psrt.collective.analysis.choose import Choice
+from psrt.collective.analysis.machine import MachineCosts
+from psrt.collective.analysis.pick import pick
+from psrt.errors import ConfigError
+from psrt.mpi.arguments import ABSENT, fault_of, overlap, stored
+
+if TYPE_CHECKING:
+    from psrt.mpi.collectives.executor import CollectiveExecutor, Work
+    from psrt.mpi.collectives.plans.plan import Plan
+    from psrt.mpi.links.segments import SegmentOffset
+
+#: Calls on plain arrays that stay compiled, and bytes of arrays that are kept alive by that.
+_MOST_PLAIN, _MOST_BYTES = 64, 1 << 28
+#: What the name of a call that does not wait ends with; and the calls that are all-reduces.
+_LATER = "_async"
+_ALL_REDUCES = ("all_reduce", "all_reduce_async")
+#: Arrays by which one compiled call is found without a look at where they are.
+_MOST_SEEN = 8
+
+#: What a compiled call is found by: where its numbers lie (the array's identity, or its place in a
+#: window), what they are, then call, op, algorithm, root, number.
+_Key: TypeAlias = tuple[Any, ...]
+#: What an array is seen by, with the call on it: its identity first, then the words of the call.
+_Seen: TypeAlias = tuple[object, ...]
+
+
+@dataclass(eq=False, slots=True)
+class BoundCall:
+    """A call on one array, or on one place in the windows, compiled."""
+
+    key: _Key
+    signature: str
+    plan: Plan
+    #: Makes the call and carries it out.
+    run: Callable[[], None]
+    #: Whether the array is one of the caller's own, which is kept alive by this.
+    is_plain: bool
+    nbytes: int
+    #: Calls that this rank had refused by then.
+    refusals: int
+    #: The arrays that it was lately called with. They are held, so that no other array gets the
+    #: identity of one of them; and referred to weakly as well, because numpy moves the memory of
+    #: an array (``resize``) only if there is no weak reference.
+    seen: dict[_Seen, tuple[AnyArray, object]] = field(default_factory=dict)
+
+
+class CallCache:
+    """The compiled calls of one rank's communicator, and those that are under way."""
+
+    def __init__(
+        self, executor: CollectiveExecutor, hosts: tuple[int, ...], costs: MachineCosts
+    ) -> None:
+        """Set up.
+
+        Args:
+            executor: compiles calls and carries them out.
+            hosts: number of ranks on each host.
+            costs: for ``auto``, the same on every rank.
+        """
+        self._executor = executor
+        self._hosts = hosts
+        self._costs = costs
+        self._choices: dict[tuple[str, int, str, str], Choice] = {}
+        #: What is compiled.
+        self.bound: dict[_Key, BoundCall] = {}
+        #: Array and call → what runs it, and what the array was then: its type, and its flags,
+        #: which tell of other strides, too. ``all_reduce`` looks here by itself, so this dict,
+        #: like ``under_way``, is never replaced by another.
+        self.seen: dict[_Seen, tuple[Callable[[], None], np.dtype[Any], int, BoundCall]] = {}
+        #: Number of a start → its buffer, and what is under way on it.
+        self.under_way: dict[int, tuple[AnyArray, Work]] = {}
+        #: Whether the communicator is closed.
+        self.closed = False
+        executor.contexts.on_evict = self.evict
+        executor.on_broken = self.seen.clear
+
+    def find(
+        self,
+        call: str,
+        buf: AnyArray,
+        op: Any = ABSENT,
+        algorithm: str = "auto",
+        *,
+        root: Any = ABSENT,
+        number: int = 0,
+    ) -> BoundCall:
+        """Return the compiled call on a buffer that nothing else is under way on."""
+        self._executor.check()
+        if self.under_way:
+            self.let_finish(lambda key: overlap(self.under_way[key][0], buf))
+            for key in [key for key, (_, work) in self.under_way.items() if work.done]:
+                del self.under_way[key]
+        seen: _Seen = (id(buf), call, op, algorithm, root, number)
+        if call == "all_reduce":
+            seen = (id(buf), op, algorithm)  # as it looks there itself
+        if seen in self.seen:
+            _, kind, flags, bound = self.seen[seen]
+            alike = buf.dtype is kind and buf.flags.num == flags
+            if alike and bound.refusals == self._refusals:
+                return bound
+        return self._bind(seen, call, buf, op, algorithm, root=root, number=number)
+
+    @property
+    def _refusals(self) -> int:
+        """Calls that this rank could not take part in.
+
+        It is part of every signature: a rank that tries again what it has just refused must not
+        meet others who are still in the first attempt. If all have refused the same, all go on.
+        """
+        return len(self._executor.matcher.refused)
+
+    def clear(self) -> None:
+        """Forget every call, once all are through."""
+        for bound in list(self.bound.values()):
+            self.forget(bound)
+
+    def let_finish(self, which: Callable[[int], bool]) -> None:
+        """Wait for what is under way, if it is one of ``which``."""
+        for key in [key for key in self.under_way if which(key)]:
+            _, handle = self.under_way.pop(key)
+            handle.wait()
+
+    def evict(self, signature: str) -> None:
+        """Forget what was compiled for a call, once it is through."""
+        for bound in [bound for bound in self.bound.values() if bound.signature == signature]:
+            self.forget(bound)
+
+    def forget(self, bound: BoundCall) -> None:
+        """Let go of a compiled call, once it is through, and with the last one of the buffer."""
+        for seen in bound.seen:
+            self.seen.pop(seen, None)
+        del self.bound[bound.key]
+        self.let_finish(lambda number: self.under_way[number][1].plan is bound.plan)
+        self._executor.release(bound.plan)
+
+    def _see(self, seen: _Seen, buf: AnyArray, bound: BoundCall) -> None:
+        """Remember an array as one that a compiled call is made with."""
+        self.seen[seen] = (bound.run, buf.dtype, buf.flags.num, bound)
+        bound.seen[seen] = (buf, weakref.ref(buf))
+        if len(bound.seen) > _MOST_SEEN:  # new views of one place, again and again
+            oldest = next(iter(bound.seen))
+            del bound.seen[oldest]
+            self.seen.pop(oldest, None)
+
+    def _make_room(self) -> None:
+        """Forget the oldest calls on plain arrays, which only live on for having been called with.
+
+        Those on arrays from ``empty`` cost nothing but themselves.
+        """
+        plain = [bound for bound in self.bound.values() if bound.is_plain]
+        nbytes = {bound.key[0]: bound.nbytes for bound in plain}
+        while len(plain) > _MOST_PLAIN or (len(nbytes) > 1 and sum(nbytes.values()) > _MOST_BYTES):
+            oldest = plain.pop(0)
+            nbytes.pop(oldest.key[0], None)
+            self.forget(oldest)
+
+    def _bind(
+        self,
+        seen: _Seen,
+        call: str,
+        buf: AnyArray,
+        op: Any,
+        algorithm: str,
+        *,
+        root: Any,
+        number: int,
+    ) -> BoundCall:
+        """Check a call's arguments and find what is compiled for it, or compile it.
+
+        An array from ``empty`` is known by its place, so new views of it find what older ones
+        left; any other by its identity.
+
+        Raises:
+            ConfigError: if they will not do; the other ranks are told.
+        """
+        wrong = fault_of(buf, op, algorithm, root, size=sum(self._hosts))
+        if self.closed:
+            wrong = "the communicator is closed"
+        if wrong:
+            words = [str(word) for word in (op, root) if word is not ABSENT]
+            self.refuse(f"{call}({', '.join([*words, algorithm])})", wrong)
+        vector = stored(buf)
+        place = self._executor.segments.locate(vector)
+        where: object = place or id(buf)
+        number = 0 if place is not None else number
+        form = vector.ctypes.data, buf.dtype, buf.shape, buf.flags.c_contiguous
+        key = (where, form, call, op, algorithm, root, number)
+        bound = self.bound.get(key)
+        if bound is not None and bound.refusals != self._refusals:
+            self.forget(bound)
+            bound = None
+        if bound is None:
+            bound = self._compile(key, call, buf, vector, place)
+        self._see(seen, buf, bound)
+        if bound.is_plain:
+            self._make_room()
+        return bound
+
+    def _compile(
+        self, key: _Key, call: str, buf: AnyArray, vector: AnyArray, place: SegmentOffset | None
+    ) -> BoundCall:
+        """Compile a call on a buffer."""
+        op, algorithm, root, number = key[-4:]
+        name = ""
+        if call in _ALL_REDUCES:
+            name = self.pick(algorithm, vector.nbytes, vector.dtype, op).algorithm
+        where = (
+            "any array" if place is None else f"communicator.empty {place.segment}+{place.offset}"
+        )
+        words = [f"shape {buf.shape}", str(buf.dtype), where]
+        words += [] if buf.flags.c_contiguous else ["columns first"]
+        words += [op] if op is not ABSENT else []
+        words += [f"root {root}"] if root is not ABSENT else []
+        words += [name] if name else []
+        words += [f"number {number}"] if call.endswith(_LATER) and place is None else []
+        words += [f"after {self._refusals} refused calls"] if self._refusals else []
+        signature = f"{call}({', '.join(words)})"
+        plan = self._plan(call, signature, vector, place, op=op, name=name, root=root)
+        run, is_plain = self._executor.runner(signature, plan), place is None
+        bound = BoundCall(key, signature, plan, run, is_plain, vector.nbytes, self._refusals)
+        self.bound[key] = bound
+        return bound
+
+    def _plan(
+        self,
+        call: str,
+        signature: str,
+        vector: AnyArray,
+        place: SegmentOffset | None,
+        *,
+        op: Any,
+        name: str,
+        root: Any,
+    ) -> Plan:
+        compiler, op = self._executor.compiler, "sum" if op is ABSENT else op
+        if name:
+            return compiler.all_reduce(signature, vector, op, name, place)
+        phase, root = call.removesuffix(_LATER).replace("_", "-"), 0 if root is ABSENT else root
+        return compiler.phase(signature, phase, vector, op=op, root=root, place=place)
+
+    def pick(self, algorithm: str, nbytes: int, kind: np.dtype[Any], op: str) -> Choice:
+        """Return the algorithm that a call of ``nbytes`` bytes runs."""
+        key = (algorithm, nbytes, kind.name, op)
+        if key not in self._choices:
+            self._choices[key] = pick(algorithm, self._hosts, nbytes, kind, self._costs, op=op)
+        return self._choices[key]
+
+    def check_open(self, signature: str) -> None:
+        """Raise a ``ConfigError`` if the communicator is closed."""
+        if self.closed:
+            self.refuse(signature, "the communicator is closed")
+
+    def refuse(self, signature: str, why: str) -> NoReturn:
+        """Tell the other ranks that this one cannot make its call.
+
+        Raises:
+            ConfigError: always.
+        """
+        if not self.closed:
+            self._executor.matcher.refuse(signature, why)
+            self.seen.clear()
+        raise ConfigError(f"{signature}: {why}")

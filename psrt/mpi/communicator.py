@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 class Communicator(NonblockingCalls):
     """Ranks that reduce numpy arrays together. Collective to make and to close.
 
-    Every rank makes the same calls in the same order, on arrays of the same shape and type. What
-    is compiled for a call is kept, and with it an array of the caller's own: up to 64 calls, and
+    Every rank makes the same calls in the same order, on arrays of the same shape and type. Where
+    they differ, every rank gets a ProtocolError in that call or in its next one, except ranks that
+    neither send nor receive an element in the call, such as those with an empty chunk. What is
+    compiled for a call is kept, and with it an array of the caller's own: up to 64 calls, and
     256 MiB of arrays that nobody else may hold any more. Arrays from ``empty`` live until the end
     anyway.
 

@@ -191,6 +191,7 @@ class Compiler:
             vector,
             OPS[op],
             result=folds[0] if folds else None,
+            rooted=phase.rooted,
         )
 
     def _fold_to_owners(

@@ -50,9 +50,20 @@ class _Several:
             request.Free()
 
 
-def persistent_send(comm: MPI.Comm, data: Bytes, to: int, tag: int) -> Persistent:
-    """Return a request that sends ``data`` each time it is started."""
-    return _joined([comm.Send_init([piece, MPI.BYTE], to, tag) for piece in pieces(data)])
+def persistent_send(
+    comm: MPI.Comm, data: Bytes, to: int, tag: int, *, synchronous: bool = False
+) -> Persistent:
+    """Return a request that sends ``data`` each time it is started.
+
+    Args:
+        comm: what both ranks are of.
+        data: what is sent.
+        to: the receiver.
+        tag: of the message.
+        synchronous: whether the request is through only once the receiver has begun to receive.
+    """
+    make = comm.Ssend_init if synchronous else comm.Send_init
+    return _joined([make([piece, MPI.BYTE], to, tag) for piece in pieces(data)])
 
 
 def persistent_receive(comm: MPI.Comm, data: Bytes, source: int, tag: int) -> Persistent:

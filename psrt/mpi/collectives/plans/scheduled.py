@@ -81,6 +81,7 @@ class Scheduled(Plan):
         result: Span | None = None,
         workspace: int = 0,
         overlaps: bool = False,
+        rooted: bool = False,
     ) -> None:
         """Compile.
 
@@ -94,6 +95,7 @@ class Scheduled(Plan):
             result: what this rank ends with the fold of, to be finished; None: nothing.
             workspace: elements that the schedule wants behind the vector.
             overlaps: whether a step may begin before the receipt of the last one is folded.
+            rooted: whether messages go one way, to one rank or from it.
         """
         self._context = context
         self._progress = context.progress
@@ -106,6 +108,7 @@ class Scheduled(Plan):
         self._bases = context.bases
         self._scratch: list[AnyVector] = []
         self._comm = comm
+        self._rooted = rooted
         steps = schedules[team.rank]
         #: Local rank → steps of a run, where mates count each other's; by MPI nobody does.
         self._lengths = {team.seen[r][0]: len(s) for r, s in schedules.items()}
@@ -165,7 +168,14 @@ class Scheduled(Plan):
             move.reader, move.reader_number = self._team.seen[to][0], receipts[to][which]
             return
         data = step.send.of(self._vector).view(np.uint8)
-        move.send = persistent_send(self._comm, data, rank, self._context.tag)
+        # MPI calls a small message sent before anybody receives it. Where messages go both ways a
+        # rank that calls something else is missed by those who wait for its message; towards a root
+        # nobody may wait for anything, and what was sent would lie there for the next equal call.
+        # A synchronous send is over when its like has been received, by a call with this tag: the
+        # edges of the tree join all ranks, so between ranks that differ some edge does not end.
+        move.send = persistent_send(
+            self._comm, data, rank, self._context.tag, synchronous=self._rooted
+        )
 
     def _incoming(
         self,

@@ -8,7 +8,8 @@ nearly all are, stay what they are.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +63,8 @@ def persistent_send(
         tag: of the message.
         synchronous: whether the request is through only once the receiver has begun to receive.
     """
-    make = comm.Ssend_init if synchronous else comm.Send_init
+    # mpi4py declares that Ssend_init returns a Request; it is persistent all the same.
+    make: Callable[..., Any] = comm.Ssend_init if synchronous else comm.Send_init
     return _joined([make([piece, MPI.BYTE], to, tag) for piece in pieces(data)])
 
 

@@ -224,6 +224,7 @@ def test_compare_modes_checks_all_before_it_runs_any(tmp_path, words, message):
 
 
 @parallel
+@pytest.mark.exhaustive
 def test_every_mode_learns_with_its_config(tmp_path):
     words = ["--scenarios", "calm", "--seeds", 1]
     succeeded(start("compare_modes.py", "--out", tmp_path, *words, ranks=4))
@@ -261,6 +262,7 @@ def test_staleness_study(tmp_path):
         assert (tmp_path / "b" / name).read_bytes() == (tmp_path / "a" / name).read_bytes()
 
 
+@pytest.mark.exhaustive
 def test_staleness_study_finds_that_stale_gradients_need_smaller_rates(tmp_path):
     words = ["--softsync", "1,30", "--seeds", 1, "--epochs", 20]
     succeeded(start("staleness_study.py", *words, "--out", tmp_path))
@@ -375,10 +377,16 @@ DAMAGES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "run"
+    succeeded(start("train_mlp.py", "--epochs", 1, "--hidden", 4, "--out", path))
+    return path
+
+
 @pytest.mark.parametrize(("name", "text", "message"), DAMAGES)
-def test_staleness_of_a_damaged_run(tmp_path, name, text, message):
-    succeeded(start("train_mlp.py", "--epochs", 1, "--hidden", 4, "--out", tmp_path / "run"))
-    path = tmp_path / "run" / name
+def test_staleness_of_a_damaged_run(run, tmp_path, name, text, message):
+    path = shutil.copytree(run, tmp_path / "run") / name
     if isinstance(text, tuple):
         *parts, last, value = text
         summary = part = json.loads(path.read_text())

@@ -82,7 +82,7 @@ def words_of(text, ranks):
     return text.replace("R", str(ranks)).replace("W", str(ranks - 1)).split()
 
 
-@pytest.fixture(scope="module", params=[3, 8])
+@pytest.fixture(scope="module", params=[3, pytest.param(8, marks=pytest.mark.exhaustive)])
 def parts(request, tmp_path_factory, launch_in):
     """The number of ranks, and by case what they wrote to stderr."""
     launch, ranks = launch_in(tmp_path_factory.mktemp("cases")), request.param

@@ -14,6 +14,7 @@ def files_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
+@pytest.mark.exhaustive
 def test_a_thousand_workers_without_numerics(launch):
     done = launch.psrt(
         "simulate", "--mode", "ssp", "--staleness", "3", "--workers", 1000, "--servers", 8,

@@ -173,6 +173,9 @@ class Progress:
 
     def enter(self) -> None:
         """Say which call the counts from here on are of."""
+        # No fence: nobody looks at it before it has seen the first BEGUN, whose release comes later
+        # in program order and so covers this store. Peers cannot still be reading the old one: they
+        # looked at it when they saw a step begun whose receipt they have acknowledged since.
         self._own[_CALL] = self._checksum
 
     def say(self, word: int, count: int) -> None:

@@ -68,6 +68,8 @@ class NodeMemory:
             memoryview(self._window.Shared_query(r)[0])  # type: ignore[arg-type]
             for r in range(comm.size)
         ]
+        # A new window may hold anything. Each rank clears its own counts and flag; the fence puts
+        # the zeros before the barrier, so nobody takes what was there for a doorbell.
         self._memory[comm.rank][: self._mail_bytes] = bytes(self._mail_bytes)
         self.fence()
         comm.Barrier()
@@ -194,6 +196,7 @@ class LocalLink:
             are copied while they are in this core's cache.
         """
         assert self._peer_landing is not None
+        # The peer reads nothing from this rank's region, so ``in_flight`` need not wait for it.
         given, landing = self._sends[region], self._peer_landing
         self._lent = False
         done = 0

@@ -56,6 +56,8 @@ class Wakeup:
 
     def lower_flag(self) -> None:
         """Say that this rank is awake."""
+        # No fence: a peer that still sees the flag up writes a byte too many, which ends a later
+        # sleep early and does no other harm.
         self._flag[0] = 0
 
     def sleep(self, seconds: float) -> bool:

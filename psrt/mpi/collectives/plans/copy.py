@@ -50,12 +50,15 @@ class Copy(Plan):
     def run(self) -> Run:
         """Carry it out."""
         barrier = self._context.barrier
+        # Release and acquire: all that the owners wrote to their buffers is seen behind it.
         if not barrier.arrive():
             yield barrier.is_complete
         # No rank is owed what another one reads from it meanwhile: what is copied from a buffer is
         # its owner's own numbers, which nobody overwrites before the second barrier.
         for into, given in self._copies:
             np.copyto(into, given)
+        # An owner returns, and its caller may write, only after every peer has copied: the release
+        # orders the copies' loads before the count that lets it go.
         if not barrier.arrive():
             yield barrier.is_complete
 
@@ -80,8 +83,11 @@ class Copied(Plan):
 
     def run(self) -> Run:
         """Carry it out."""
+        # Peers touch the scratch between the first barrier of a run and its last: the last run's is
+        # behind, and this run's first one publishes the copy.
         np.copyto(self._scratch, self._vector)
         yield from self._plan.run()
+        # Behind the plan's last barrier: no peer writes here before this rank's next run begins.
         np.copyto(self._vector, self._scratch)
 
     def waiting_for(self) -> str:

@@ -190,9 +190,9 @@ class Direct(Plan):
         scratch = self._sink.scratch
         for span, _, out in self._blocks:
             folded = out
-            if (
-                scratch is not None
-            ):  # others read this block of the first buffer, but nobody writes it
+            # Others read this block of the first buffer, but nobody writes it: what is finished for
+            # a sink goes to its scratch.
+            if scratch is not None:
                 folded = scratch[: out.size]
                 np.copyto(folded, out)
             finish(folded, self._size)

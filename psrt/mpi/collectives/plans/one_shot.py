@@ -131,6 +131,7 @@ class OneShot(Plan):
             barrier.word = word = barrier.word + one
             stage, first, second, rest = turns[(word >> SHIFT) % STAGES]
             stage[everything] = source
+            # Release, as above: no peer that sees the count may miss the numbers.
             if fence is not None:
                 fence()
             own[0] = word
@@ -143,6 +144,7 @@ class OneShot(Plan):
                 if theirs[0] != word:
                     wait(self)
                     break
+            # Acquire: ``wait`` has a fence of its own, but not the quick way here.
             if fence is not None:
                 fence()
             fold(first, second, out=vector)

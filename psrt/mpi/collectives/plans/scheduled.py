@@ -112,6 +112,8 @@ class Scheduled(Plan):
         steps = schedules[team.rank]
         #: Local rank → steps of a run, where mates count each other's; by MPI nobody does.
         self._lengths = {team.seen[r][0]: len(s) for r, s in schedules.items()}
+        # A rank that nobody sees publishes no counts, and its peers add nothing to its base; so it
+        # must not either, or the next call in this slot would begin at different counts.
         if len(team.seen) == 1:
             self._lengths.clear()
         self._moves = self._compile(steps, schedules)
@@ -131,6 +133,8 @@ class Scheduled(Plan):
         most = max((s.receive.size for s in steps if s.receive_from not in (None, me)), default=0)
         # Two, so that one may be folded while the next one arrives.
         self._scratch = [np.empty(most, self._vector.dtype) for _ in range(2)]
+        # The k-th message between two ranks is the k-th non-empty half in both schedules, so each
+        # end works out the number of the other's step, and no message has to carry it.
         sends = {peer: _numbers(schedules[peer], "send_to", me) for peer in schedules}
         receipts = {peer: _numbers(schedules[peer], "receive_from", me) for peer in schedules}
         spans = {peer: [schedules[peer][i - 1].send for i in sends[peer]] for peer in schedules}
@@ -155,6 +159,7 @@ class Scheduled(Plan):
         return moves
 
     def _local(self, move: _Move, step: Step) -> None:
+        # Both ends are this rank's own: its program order is all the order that is needed.
         move.given, move.mine = self._view(step.send), self._view(step.receive)
         move.combine = step.combine
 
@@ -195,9 +200,12 @@ class Scheduled(Plan):
         if source in sends:
             local, vector = self._team.seen[source]
             move.source, move.source_number = local, sends[source][which]
+            # The peer's span, which may lie elsewhere in its vector than in this one.
             move.given = spans[source][which].of(vector)
             move.aside = scratch if apart else None
             return
+        # MPI writes whenever the message comes: not to operands of a fold, and not to what this
+        # step still sends.
         landing = scratch if apart or step.combine else move.mine
         move.given = landing
         data = landing.view(np.uint8)
@@ -215,17 +223,22 @@ class Scheduled(Plan):
             self._moves, self._moves[1:], steps, steps[1:], strict=False
         ):
             folds = last.receive is not None and last.combine
+            # A step through windows publishes counts, and these must not run ahead of the fold.
             by_mpi = move.source < 0 and not move.shown
+            # The two scratch buffers alternate, so this receipt does not land on the last one.
             lands_apart = move.receive is None or move.combine
             free = not _meet(step.send, before.receive)
             move.early = folds and by_mpi and lands_apart and free
 
     def run(self) -> Run:
         """Carry it out."""
+        # Not fenced by itself: the release of the first BEGUN orders this store before it.
         self._progress.enter()
         moves = self._moves
         for i, move in enumerate(moves):
             self._at = move
+            # Every earlier receipt is in place by now, and the release in ``say`` orders these
+            # stores before the count: a peer that sees the step begun reads finished numbers.
             if move.shown:
                 self._progress.say(BEGUN, self._base + move.number)
             # By MPI: receive and send are both posted before either is waited for, so no two ranks
@@ -259,13 +272,19 @@ class Scheduled(Plan):
                 yield move.receive.Test
             return move.given
         reached, source = self._progress.reached, move.source
+        # The count that the peer publishes at this step. It may be far ahead already: what it sends
+        # here it leaves alone until this rank says READ, so greater is as good as equal.
         need = self._bases[source] + move.source_number
         if not reached(source, BEGUN, need):
             yield lambda: reached(source, BEGUN, need)
         if move.aside is not None and move.given is not None:
+            # Two ranks may exchange the same span. If each delayed its copy until its own span had
+            # been read, they would wait for each other; copied aside, both can say READ at once.
             np.copyto(move.aside, move.given)
         else:
             _combine(self._fold, move, move.given)
+        # Release: the last load from the peer's window comes before the count that lets the peer
+        # overwrite it.
         self._progress.say(READ, self._base + move.number)
         return move.aside
 
@@ -273,6 +292,8 @@ class Scheduled(Plan):
         """Wait until what was sent may be overwritten."""
         if move.reader >= 0:
             reached, reader = self._progress.reached, move.reader
+            # Acquire, in ``reached``: what this rank writes next cannot be stored before the count
+            # was seen, so the reader never finds the numbers of a later step.
             need = self._bases[reader] + move.reader_number
             if not reached(reader, READ, need):
                 yield lambda: reached(reader, READ, need)
@@ -287,6 +308,7 @@ class Scheduled(Plan):
 
     def free(self) -> None:
         """Free the requests, and let go of the peers' memory."""
+        # Only between runs: MPI would go on with an active request, on memory that is let go here.
         for move in self._moves:
             for request in (move.send, move.receive):
                 if request is not None:
@@ -295,6 +317,7 @@ class Scheduled(Plan):
 
 
 def _start(move: _Move) -> None:
+    # The receive first: a message that finds none posted is copied twice.
     if move.receive is not None:
         move.receive.Start()
     if move.send is not None:

@@ -107,6 +107,9 @@ class Staged(Plan):
             if k:
                 _carry(pieces[k - 1].copy)
             self._fold(piece)
+            # The stage of k + 1 was that of k - 2, and all copied the results of k - 2 before they
+            # came to this barrier. Shown now, k + 1 is published by the next one, together with the
+            # results of k: one barrier a piece.
             if k + 1 < count:
                 _carry(pieces[k + 1].show)
         if not barrier.arrive():
@@ -117,6 +120,8 @@ class Staged(Plan):
 
     def _fold(self, piece: _Piece) -> None:
         own, fold = piece.own, self._fold_two
+        # The others' slices are read, and only this rank's own memory is written: the vector here,
+        # then its stage, where no peer looks for results before the next barrier.
         for given in piece.given:
             fold(own, given, out=own)
         self._finish(own, self._ranks)

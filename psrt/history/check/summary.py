@@ -87,6 +87,9 @@ class SummaryCheck:
         self._same_if_told("dropped", 0)
         self._same_if_told("skew_max", 0)
         self._same_if_told("clock_spread_max", 0)
+        none = np.zeros(0, np.int64)
+        for name in ("staleness", "skew"):
+            self._mean_and_max(name, self._summary.get(name), none)
 
     def reads(self, workers: Workers) -> None:
         """Check what is counted of pushes that were answered, and of the reads of the answers."""
@@ -100,6 +103,7 @@ class SummaryCheck:
             return
         histogram = {str(n): int(k) for n, k in enumerate(np.bincount(skew)) if k}
         self._same_if_told("skew", histogram, "histogram")
+        self._mean_and_max("skew", self._summary.get("skew"), skew)
         # A worker that died may have pushed once more than it was answered.
         pushed, _ = rank_in_group(table["worker"][pushes[:, 0]], self._contract.workers)
         answered = np.bincount(owner, minlength=self._contract.workers) - 1
@@ -125,6 +129,7 @@ class SummaryCheck:
         told = self._summary.get("staleness")
         told = told if isinstance(told, dict) else {}
         self._compare("staleness histogram", told.get("histogram"), np.bincount(tau).tolist())
+        self._mean_and_max("staleness", told, tau)
         for name, group, count in (
             ("by_shard", shard, len(shards)),
             ("by_worker", worker, self._contract.workers),
@@ -132,6 +137,9 @@ class SummaryCheck:
             if name in told:
                 due = _histograms(group, tau, count)
                 self._compare(f"staleness {name}", _told_histograms(told[name]), due)
+                rows = told[name] if isinstance(told[name], list) else []
+                for i, row in enumerate(rows[:count]):
+                    self._mean_and_max(f"staleness {name} at {i}", row, tau[group == i])
         if "gap" in told:
             self._gaps(told["gap"], gap[~np.isnan(gap)])
         spreads = [_spread(self._contract, it) for it in shards]
@@ -164,13 +172,18 @@ class SummaryCheck:
     def _gaps(self, told: object, gap: Any) -> None:
         told = told if isinstance(told, dict) else {}
         self._compare("gap count", told.get("count"), len(gap))
-        for name, due in (
-            ("mean", float(gap.mean()) if len(gap) else 0.0),
-            ("max", float(gap.max(initial=0.0))),
+        self._mean_and_max("gap", {"mean": None, "max": None} | told, gap)
+
+    def _mean_and_max(self, name: str, told: object, numbers: Any) -> None:
+        """Compare the mean and the maximum of what was counted, as far as they are told."""
+        for figure, due in (
+            ("mean", float(numbers.mean()) if len(numbers) else 0.0),
+            ("max", float(numbers.max(initial=0.0))),
         ):
-            said = told.get(name)
-            near = isinstance(said, (int, float)) and abs(said - due) <= _ROUNDING * abs(due)
-            self._compare(f"gap {name}", due if near else said, due)
+            if isinstance(told, dict) and figure in told:
+                said = told[figure]
+                near = isinstance(said, (int, float)) and abs(said - due) <= _ROUNDING * abs(due)
+                self._compare(f"{name} {figure}", due if near else said, due)
 
     def _same(self, name: str, due: object) -> None:
         self._compare(name, self._summary.get(name), due)

@@ -246,6 +246,17 @@ def test_every_figure_of_a_summary_that_follows_from_the_events(run, name):
             wrong = summary["staleness"] | {"gap": gap | {figure: gap[figure] * 1.5 + 1}}
             path.write_text(json.dumps(summary | {"staleness": wrong}))
             assert f"gap {figure}: the summary says" in violated(check_run(out), "summary")
+        for part in ("skew", "staleness"):
+            for figure in ("mean", "max"):
+                wrong = summary[part] | {figure: summary[part][figure] + 0.5}
+                path.write_text(json.dumps(summary | {part: wrong}))
+                assert f"{part} {figure}: the summary says" in violated(check_run(out), "summary")
+        rows = summary["staleness"]["by_worker"]
+        other = [*rows[:-1], rows[-1] | {"mean": rows[-1]["mean"] + 0.5}]
+        wrong = summary["staleness"] | {"by_worker": other}
+        path.write_text(json.dumps(summary | {"staleness": wrong}))
+        text = f"staleness by_worker at {len(rows) - 1} mean: the summary says"
+        assert text in violated(check_run(out), "summary")
 
 
 def test_a_model_that_is_not_that_of_the_run(run):

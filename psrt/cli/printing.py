@@ -30,6 +30,9 @@ _refused: OSError | None = None
 def prepare_streams() -> None:
     """Let stdout and stderr write any text, in characters that they have."""
     codecs.register_error(_ERRORS, _replace)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started this process
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as it runs
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_ERRORS)

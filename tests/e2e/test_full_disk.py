@@ -120,3 +120,11 @@ def test_stdout_that_is_full(launch, words):
     told_once(done, "cannot write to stdout: No space left on device")
     if "--out" in words:
         assert (launch.folder / "run/model.safetensors").exists()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed(launch, closed):
+    words = ["train", "--epochs", "1", "--hidden", "4", "--out", "run"]
+    done = launch.command("sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-m", "psrt", *words)
+    assert (done.status, done.stderr) == (0, "")
+    assert (launch.folder / "run/summary.json").exists()

@@ -39,13 +39,13 @@ def code_sha256() -> str:
 def data_sha256(problem: Problem | None) -> str:
     """Return the SHA-256 of a problem's data; empty where it has no ``fingerprint`` to tell it."""
     asked = getattr(problem, "fingerprint", None)
-    return "" if asked is None else str(asked())
+    return str(asked()) if callable(asked) else ""
 
 
 def batch_plan(problem: Problem | None, workers: int) -> tuple[int, int] | None:
     """Return the samples of an epoch and of a full batch; None where a problem does not tell it."""
     asked = getattr(problem, "batch_plan", None)
-    return None if asked is None else asked(workers)
+    return asked(workers) if callable(asked) else None
 
 
 def history_header(

@@ -141,7 +141,7 @@ def keep(
         if run.theta.size:
             tensors = getattr(problem, "tensors", None)
             named: Mapping[str, np.ndarray] = (
-                {"theta": run.theta} if tensors is None else tensors(run.theta)
+                tensors(run.theta) if callable(tensors) else {"theta": run.theta}
             )
             folder.write_model(named)
     for name, text in files.items():

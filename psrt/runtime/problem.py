@@ -62,7 +62,7 @@ def gradient_spans(problem: Problem, n: int) -> tuple[Span, ...]:
         ConfigError: if they do not tile [0, n) from its end to its beginning.
     """
     asked = getattr(problem, "gradient_spans", None)
-    spans = (Span(0, n),) if asked is None else tuple(Span(*span) for span in asked())
+    spans = tuple(Span(*span) for span in asked()) if callable(asked) else (Span(0, n),)
     stops = [n, *(span.start for span in spans)]
     if stops.pop() != 0 or stops != [span.stop for span in spans] or stops != sorted(stops)[::-1]:
         raise ConfigError(

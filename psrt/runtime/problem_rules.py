@@ -41,6 +41,8 @@ def sample_counter(problem: object) -> Callable[[Any], int]:
     The counter raises a ``ConfigError`` if there is nothing to count.
     """
     own: Callable[[Any], Any] | None = getattr(problem, "samples", None)
+    if not callable(own):  # an attribute of the problem's own that has the name by chance
+        own = None
 
     def count(batch: Any) -> int:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -26,6 +28,7 @@ class Counting:
         (object(), (np.zeros((0, 2)), np.zeros(0)), 0),
         (object(), np.zeros((5, 2)), 5),
         (object(), [1, 2], 2),
+        (SimpleNamespace(samples=1000), [1, 2], 2),
         (object(), [], 0),
     ],
 )

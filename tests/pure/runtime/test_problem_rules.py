@@ -100,3 +100,13 @@ def test_a_broken_rule_is_one_line(methods, message):
 
 def without(methods):
     return type("Broken", (Sound,), methods)()
+
+
+def test_attributes_with_the_names_of_methods_that_may_be_missing(tmp_path):
+    problem = Sound()
+    for name in ("samples", "tensors", "fingerprint", "batch_plan", "gradient_spans"):
+        setattr(problem, name, 1000)
+    out = tmp_path / "run"
+    run = psrt.run(TrainConfig(mode="serial", steps=2, out=str(out), record=True), problem)
+    assert run.summary.steps == 2
+    assert (out / "model.safetensors").exists()

@@ -1,8 +1,8 @@
-"""What a launcher told this process in its environment, and how to call one. No MPI.
+"""The MPI launcher: its variables in this process's environment, and how to call it. No MPI.
 
-Open MPI's mpirun, whatever speaks PMI (MPICH's mpirun, Intel's, Cray's) and Slurm's srun each set
-variables of their own. Where they are nested, as mpirun inside an allocation of Slurm, the
-innermost one counts, so it comes first here.
+Open MPI's mpirun, any PMI launcher (MPICH's mpirun, Intel's, Cray's) and Slurm's srun each set
+variables of their own. If they are nested, such as mpirun inside a Slurm allocation, the innermost
+one counts, so it comes first here.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 #: Variables with the number of ranks that were started together.
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-#: Variables with the rank of this process among them. PMIx alone tells no size.
+#: Variables with the rank of this process among them. PMIx alone sets no size.
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-#: Variables that only a process under a launcher of MPI has. Slurm sets its own in any batch
-#: script, too, which is one process: there the number of tasks decides.
+#: Variables that only an MPI launcher sets. Slurm sets its own in any batch script, too, which is
+#: a single process: there the number of tasks decides.
 _MARKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
 
-#: With both of them set, Open MPI starts ranks for root.
+#: Open MPI starts ranks as root only with both of them set.
 _ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
@@ -32,7 +32,7 @@ def launched() -> bool:
 
 
 def started_ranks() -> int:
-    """Return how many ranks were started together, as far as the launcher says; 1 without one."""
+    """Return the number of ranks that the launcher started together; 1 without a launcher."""
     return max(1, _number(SIZES, 1), started_rank() + 1 if "PMIX_RANK" in os.environ else 1)
 
 
@@ -42,19 +42,19 @@ def started_rank() -> int:
 
 
 def mpirun() -> str | None:
-    """Return the mpirun that a user of this Python calls: beside it, or on the path; or None."""
+    """Return the mpirun beside this Python, else the one on the path; None without any."""
     beside = Path(sys.executable).parent / "mpirun"
     return _called(beside) if beside.exists() else shutil.which("mpirun") and "mpirun"
 
 
 def start_line(*parts: tuple[int, str]) -> str:
-    """Return a shell line that starts ranks and works as it is printed.
+    """Return a shell line that starts ranks, ready to paste.
 
-    Open MPI refuses to start more ranks than there are cores, and to start any for root, unless
-    it is told to.
+    Open MPI needs a flag to start more ranks than there are cores, and another to start any as
+    root.
 
     Args:
-        parts: of the job: how many ranks, and what Python runs there, such as "-m psrt train".
+        parts: (ranks, arguments of Python) of each part of the job, such as (3, "-m psrt train").
     """
     launcher = mpirun() or "mpirun"
     words = [launcher]
@@ -68,7 +68,7 @@ def start_line(*parts: tuple[int, str]) -> str:
 
 
 def again(ranks: int) -> str:
-    """Return a shell line that starts what this process runs on that many ranks."""
+    """Return a shell line that starts this process's command on the given number of ranks."""
     script, *rest = sys.argv or [""]
     path = Path(script)
     if path.name in ("psrt", "__main__.py"):
@@ -79,7 +79,7 @@ def again(ranks: int) -> str:
 
 
 def _called(path: Path) -> str:
-    """Return how a program is called from here: by its name where the path leads to it."""
+    """Return how to call a program from here: by its name if it is the one on the path."""
     if shutil.which(path.name) == str(path):
         return path.name
     near = os.path.relpath(path)
@@ -87,7 +87,7 @@ def _called(path: Path) -> str:
 
 
 def _is_open_mpi(launcher: str) -> bool:
-    """Return whether this is the mpirun of Open MPI; asked of files, for starting it takes long."""
+    """Return whether this is Open MPI's mpirun, by the files beside it: starting it is slow."""
     found = shutil.which(launcher)
     if found is None:
         return False
@@ -98,18 +98,18 @@ def _is_open_mpi(launcher: str) -> bool:
 
 
 def mismatch(ranks: int, library: str, mpirun: str) -> str | None:
-    """Return what is wrong where MPI sees other ranks than the launcher started.
+    """Describe a mismatch between the ranks that MPI sees and those that the launcher started.
 
-    A process that was started by the launcher of another MPI, or by srun without the PMI that its
-    MPI speaks, finds itself alone: every rank would train by itself and write the same files.
+    A process started by the launcher of another MPI, or by srun without the PMI that its MPI
+    speaks, finds itself alone: every rank would train serially and write the same files.
 
     Args:
-        ranks: of the job, as MPI counts them.
+        ranks: the size of the job, as MPI counts it.
         library: name of the MPI library.
-        mpirun: how the launcher of that library is called.
+        mpirun: the command of that library's launcher.
 
     Returns:
-        One line, or None if nothing is wrong.
+        One line, or None if the two agree.
     """
     started = started_ranks()
     if ranks > 1 or started == 1:
@@ -123,6 +123,6 @@ def mismatch(ranks: int, library: str, mpirun: str) -> str | None:
 
 
 def _number(names: Sequence[str], default: int) -> int:
-    """Return the first of these variables that is there and a number."""
+    """Return the first of these variables that is set to a whole number."""
     values = (os.environ[name] for name in names if name in os.environ)
     return next((int(value) for value in values if value.isdecimal()), default)

@@ -1,4 +1,4 @@
-"""What differs between a recorded run and one that is to repeat it. Pure: headers in, words out."""
+"""The differences between a recorded run and its replay. Pure: headers in, phrases out."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _DIGITS = 8
 
 
 def differences(now: Header, then: Header) -> list[str]:
-    """Return what differs in the run ``now`` from the recorded one, as far as numbers go.
+    """Return the differences between two runs that can change the numbers.
 
-    What follows from another difference is not told again.
+    A difference that follows from another one is left out.
 
     Args:
-        now: of the run that is to be, its ``allreduce`` by the name that ``auto`` came to then.
-        then: of the recorded run.
+        now: header of the replay, its ``allreduce`` as ``auto`` chose it in the recorded run.
+        then: header of the recorded run.
 
     Returns:
-        One phrase each, "seed 1 instead of 0"; nothing if the two will be the same.
+        One phrase each, "seed 1 instead of 0"; empty if the replay will be the same run.
     """
     found = _code(now, then)
     known = len(found)
@@ -47,10 +47,10 @@ def differences(now: Header, then: Header) -> list[str]:
 
 
 def knob_differences(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
-    """Return which of the knobs in ``now`` that touch the numbers are others than in ``then``.
+    """Return the differences between the knobs in ``now`` that touch the numbers and ``then``'s.
 
     Raises:
-        ConfigError: if one has a value that it cannot have.
+        ConfigError: if a knob has an invalid value.
     """
     knobs = knobs_of(TrainConfig)
     found = []
@@ -68,7 +68,7 @@ def _canonical(name: str, knob: Knob, value: Any) -> Any:
 
 
 def _shown(name: str, value: Any, *, named: bool = True) -> str:
-    """Return a knob's value as a user types it, with its name if so wanted."""
+    """Return a knob's value as a user types it, with its name if ``named``."""
     if value is None:
         return f"no {dashed(name)}" if named else "none"
     words = flag(name, value).removeprefix("--")
@@ -87,7 +87,7 @@ def _code(now: Header, then: Header) -> list[str]:
 
 
 def _numbers(now: Header, then: Header) -> list[str]:
-    """Compare what training begins with."""
+    """Compare parameters, shards, data and initial values."""
     found = []
     if now.n != then.n:
         return [f"{now.n} parameters instead of {then.n}"]
@@ -102,7 +102,7 @@ def _numbers(now: Header, then: Header) -> list[str]:
 
 
 def _digests(here: str, there: str) -> str:
-    """Return the beginnings of two digests, in brackets; nothing where one of them is missing."""
+    """Return the beginnings of two digests, in brackets; empty if one of them is missing."""
     if not here or not there:
         return ""
     return f" ({here[:_DIGITS]} instead of {there[:_DIGITS]})"

@@ -1,36 +1,36 @@
-"""One event of a run as a record of 64 bytes. Pure: what the fields mean, nothing else.
+"""One event of a run as a record of 64 bytes. Pure: the layout and the meaning of the fields.
 
-A worker writes down what it read and pushed, a server what it took, applied and answered, each in
-the order in which it happened there. What a field holds depends on the kind:
+A worker records its reads, steps and pushes; a server the pushes it receives, applies and answers;
+each in the order in which they happen there. The meaning of a field depends on the kind:
 
 ==========  =====================================================================================
 kind        meaning; fields beyond ``kind``, ``worker`` and ``time``
 ==========  =====================================================================================
 at a worker
-READ        shard's span of θ is in place, and ``clock`` computes with it: shard, clock, version;
-            ``seconds``: since the push that it answers, ``tau``: of that push, as the server said
+READ        a shard's span of θ is in place, and ``clock`` computes with it: shard, clock, version;
+            ``seconds``: since the push that it answers, ``tau``: of that push, from the reply
 PUSH        a gradient goes to a shard: shard, clock, version it was computed on, samples, progress;
             ``seconds``: computing, with injected delays
-STEP        a local step is done, or all of a step without servers but its sum: clock, samples,
-            progress; ``rate``: η of a local step; ``seconds``: computing, with injected delays
+STEP        a local step is done, or, without servers, a gradient that is yet to be summed: clock,
+            samples, progress; ``rate``: η of a local step; ``seconds``: computing, with delays
 REDUCE      this worker's part of a sum over all workers is ready: clock, version: updates so far,
             samples, progress, ``weight``: its weight; flag PRESENT while it is still training
 REDUCED     the sum is over: clock, version: updates so far, ``weight``: of all workers,
             ``rate``: η, ``seconds``: waiting; flag PRESENT while any worker is still training
 LEAVE       the worker is done: clock
 at a server
-RECEIVE     a push was taken up: shard, clock, version it was computed on, samples, progress
-SAVE        its gradient was saved because its worker goes on: shard, clock
-APPLY       it is in this version; one event for each push of an update, in the order of their
-            summation: shard, clock, version: the new one, tau, samples, ``rate``: η·r(τ), ``gap``,
-            ``seconds``: of the whole update. An update out of nothing has worker −1 and clock −1
-DROP        it is not used: shard, clock, version it was computed on, tau; flag LATE or LOST
-REPLY       a worker was answered: shard, clock it goes on with, version
-LEFT        a worker's ``LEAVE`` was taken: shard, clock
+RECEIVE     a push was received: shard, clock, version it was computed on, samples, progress
+SAVE        its gradient was saved, since its worker continues before the update: shard, clock
+APPLY       a push is part of an update; one event each, in the order of summation: shard, clock,
+            version: the new one, tau, samples, ``rate``: η·r(τ), ``gap``, ``seconds``: of the
+            whole update. An update without pushes has worker −1 and clock −1
+DROP        a push is not used: shard, clock, version it was computed on, tau; flag LATE or LOST
+REPLY       a worker was answered: shard, clock of its next step, version
+LEFT        a worker's ``LEAVE`` was received: shard, clock
 anywhere
-FINAL       the parameters as they are at the end were written: shard (−1 without servers), version
+FINAL       the final parameters were written: shard (−1 without servers), version
 END         the last event of a file: clock: events before it, version: CRC-32 of them and then of
-            numpy's header; its other fields hold nothing
+            numpy's header; its other fields are unused
 ==========  =====================================================================================
 """
 
@@ -43,7 +43,7 @@ import numpy as np
 
 
 class Kind(IntEnum):
-    """What happened."""
+    """The kinds of events."""
 
     READ = 1
     PUSH = 2
@@ -65,9 +65,9 @@ class Kind(IntEnum):
 WORKER_KINDS = (Kind.READ, Kind.PUSH, Kind.STEP, Kind.REDUCE, Kind.REDUCED, Kind.LEAVE)
 SERVER_KINDS = (Kind.RECEIVE, Kind.SAVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.LEFT)
 
-#: Flags of REDUCE and REDUCED: somebody is still training.
+#: Flag of REDUCE and REDUCED: this worker, or any worker, is still training.
 PRESENT = 1
-#: Flags of DROP: the push came too late, or its worker died before it was used.
+#: Flags of DROP: the push arrived too late, or its worker died before it was used.
 LATE, LOST = 1, 2
 
 #: The record, little-endian everywhere.
@@ -95,7 +95,7 @@ EVENT = np.dtype(
         #: ‖θ_now − θ_read‖/√n over the shard; nan where it was not measured.
         ("gap", "<f4"),
         ("weight", "<f4"),
-        #: How long it took, in seconds.
+        #: Duration, in seconds.
         ("seconds", "<f4"),
     ]
 )

@@ -1,4 +1,4 @@
-"""Where a history lies in the folder of its run, and how it begins."""
+"""The layout of a run's ``history/`` folder: its files, and how they are made and cleared."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def prepare(folder: Path) -> None:
         folder: ``history/`` itself.
 
     Raises:
-        ConfigError: if that cannot be.
+        ConfigError: if it cannot be made or cleared.
     """
     clear(folder)
     try:

@@ -1,4 +1,4 @@
-"""``history/header.json``: what a recorded run was, so that it can be checked and repeated."""
+"""``history/header.json``: the config and layout of a recorded run, to check and repeat it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 from psrt.errors import ConfigError
 
-#: Of the folder's layout and of ``EVENT``.
+#: Version of the folder's layout and of ``EVENT``.
 FORMAT = 2
-#: Name of the header's check sum, beside its fields.
+#: Name of the header's checksum, beside its fields.
 _SUM = "crc32"
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the events by themselves do not say."""
+    """The facts about a run that its events do not contain."""
 
     #: The resolved configuration, knob by knob.
     config: dict[str, Any]
@@ -32,7 +32,7 @@ class Header:
     spans: tuple[tuple[int, int], ...]
     #: SHA-256 of the initial parameters.
     initial_sha256: str
-    #: SHA-256 of the training data, or empty where the problem cannot tell it.
+    #: SHA-256 of the training data; empty if the problem has no ``fingerprint``.
     data_sha256: str
     #: SHA-256 of psrt's source files that make the numbers.
     code_sha256: str
@@ -41,18 +41,18 @@ class Header:
     numpy: str
     #: Names of the event files, in the folder of the header.
     files: tuple[str, ...]
-    #: What ``allreduce`` came to; None where nothing was summed so.
+    #: The all-reduce of gradients or parameters, after ``auto``; None without one.
     algorithm: str | None = None
-    #: The same for the few numbers that are summed along with each update.
-    extras: str | None = None
+    #: The all-reduce of the control values that are summed along with each update.
+    control_algorithm: str | None = None
     #: Samples of an epoch, and of a worker's full batch, where psrt cuts the data into batches;
     #: None where the problem does.
     batches: tuple[int, int] | None = None
     #: Number of the host of each rank.
     hosts: tuple[int, ...] = ()
-    #: Whether the run was one in virtual time.
+    #: Whether the run was a simulation.
     simulated: bool = False
-    #: Whether it computed with numbers; a simulation need not.
+    #: Whether it computed anything; a simulation need not.
     numerics: bool = True
     format: int = field(default=FORMAT)
 
@@ -62,12 +62,12 @@ class Header:
         return str(self.config["mode"])
 
     def knob(self, name: str, otherwise: Any = None) -> Any:
-        """Return a knob of the run, ``otherwise`` where it has no meaning in its mode."""
+        """Return a knob of the run, ``otherwise`` if its mode does not use it."""
         value = self.config.get(name)
         return otherwise if value is None else value
 
     def to_json(self) -> str:
-        """Return the JSON text, with a check sum of all else in it and a line feed at the end."""
+        """Return the JSON text, with a checksum of all other fields and a line feed at the end."""
         return sealed(json.loads(json.dumps(dataclasses.asdict(self), allow_nan=False)))
 
     @classmethod
@@ -75,7 +75,7 @@ class Header:
         """Return what ``to_json`` wrote.
 
         Raises:
-            ConfigError: if it is something else, or of another format; one line.
+            ConfigError: if the text is damaged, or of another format; one line.
         """
         try:
             values = json.loads(text)
@@ -86,7 +86,7 @@ class Header:
         if values.get("format") != FORMAT:
             raise ConfigError(f"of format {values.get('format')!r}, this psrt reads {FORMAT}")
         if values.pop(_SUM, None) != _crc(values):
-            raise ConfigError("damaged: its check sum is not that of what it says")
+            raise ConfigError("damaged: its checksum does not match its fields")
         known = {item.name: item for item in dataclasses.fields(cls)}
         missing = [name for name in known if name not in values]
         if missing:
@@ -96,28 +96,28 @@ class Header:
         return header
 
     def _check(self) -> None:
-        """Raise if the fields cannot be those of a run."""
+        """Raise if the fields have impossible types or values."""
         for name in ("workers", "servers", "spans", "hosts", "files"):
             if not isinstance(getattr(self, name), tuple):
-                raise ConfigError(f"has {name} that are no list")
+                raise ConfigError(f"has {name} that are not a list")
         if not all(len(_rows(span)) == 2 for span in self.spans):
-            raise ConfigError("has spans that are no pairs")
+            raise ConfigError("has spans that are not pairs")
         if self.batches is not None and (
             len(_rows(self.batches)) != 2
             or not all(type(number) is int and number > 0 for number in _rows(self.batches))
         ):
-            raise ConfigError("has batches that are none")
+            raise ConfigError("has batches that are not two positive whole numbers")
         whole = [self.n, *self.workers, *self.servers, *self.hosts]
         whole += [bound for span in self.spans for bound in _rows(span)]
         names: list[Any] = [*self.files, self.psrt, self.numpy]
         names += [self.initial_sha256, self.data_sha256, self.code_sha256]
-        names += [name for name in (self.algorithm, self.extras) if name is not None]
+        names += [name for name in (self.algorithm, self.control_algorithm) if name is not None]
         if not all(type(number) is int and number >= 0 for number in whole):
             raise ConfigError("has ranks, sizes or spans that are not whole numbers")
         if not all(isinstance(name, str) for name in names):
             raise ConfigError("has names that are not text")
         if not all(map(_is_digest, (self.initial_sha256, self.code_sha256))):
-            raise ConfigError("has digests that are none")
+            raise ConfigError("has digests that are not SHA-256")
         if not all(isinstance(flag, bool) for flag in (self.simulated, self.numerics)):
             raise ConfigError("does not say what was simulated")
         if not isinstance(self.config, dict) or not isinstance(self.config.get("mode"), str):
@@ -135,18 +135,18 @@ def _tuples(value: Any) -> Any:
 
 
 def sealed(values: dict[str, Any]) -> str:
-    """Return the JSON text of a header's fields, with their check sum."""
+    """Return the JSON text of a header's fields, with their checksum."""
     values = {name: value for name, value in values.items() if name != _SUM}
     return json.dumps(values | {_SUM: _crc(values)}, indent=2) + "\n"
 
 
 def _crc(values: dict[str, Any]) -> int:
-    """Return the check sum of what the header says, however it is set out."""
+    """Return the checksum of the values, independent of the layout of the text."""
     return zlib.crc32(json.dumps(values).encode())
 
 
 def _is_digest(text: str) -> bool:
-    """Tell whether a text can be a SHA-256; there may be none."""
+    """Return whether a text is empty or has the form of a SHA-256."""
     return not text or (len(text) == 64 and set(text) <= set("0123456789abcdef"))
 
 

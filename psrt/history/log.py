@@ -22,12 +22,12 @@ _pack = LAYOUT.pack_into
 
 
 def end_of_file(events: int, crc: int) -> bytes:
-    """Return the END event of a file of this many events; all of its bytes are determined."""
+    """Return the END event of a file with the given number of events; it has no free byte."""
     return LAYOUT.pack(Kind.END, 0, -1, -1, events, crc, 0.0, 0.0, 0, 0, 0.0, _NAN, 0.0, 0.0)
 
 
 def _header(count: int) -> bytes:
-    """Return numpy's header for a number of records; its length does not depend on that."""
+    """Return numpy's header for ``count`` records; its length is the same for every count."""
     described: dict[str, Any] = {
         "descr": np.lib.format.dtype_to_descr(EVENT),
         "fortran_order": False,
@@ -41,10 +41,10 @@ def _header(count: int) -> bytes:
 class EventLog:
     """Writes events to a file that numpy reads: an array of ``EVENT`` records.
 
-    The count in the file's header is 0 until ``close`` has written the END event, so a run that was
-    cut off is known by its file. Every byte of a whole file is under a check sum or says what it
-    must: END carries the CRC-32 of the events and of numpy's header, and nothing else. The sum is
-    taken block by block, as the buffer is written. A context manager.
+    The count in the file's header is 0 until ``close`` has written the END event, which marks the
+    file of an unfinished run. Every byte of a complete file is covered by a checksum or has only
+    one valid value: END carries the CRC-32 of the events and of numpy's header, and nothing else.
+    The checksum is computed block by block, as the buffer is written. A context manager.
     """
 
     def __init__(self, path: str | PathLike[str], *, origin: float = 0.0) -> None:
@@ -52,7 +52,7 @@ class EventLog:
 
         Args:
             path: of the file.
-            origin: what the run's clock said at its beginning, in seconds.
+            origin: the port's time at the beginning of the run, in seconds.
 
         Raises:
             ConfigError: if it cannot be written.
@@ -68,7 +68,7 @@ class EventLog:
         try:
             self._file: BinaryIO | None = open(path, "xb")  # noqa: SIM115 - closed by close()
             self._write(_header(0))
-            self._file.flush()  # whatever happens to the run, its file tells that it has begun
+            self._file.flush()  # so that even a run that is killed at once leaves a valid header
         except OSError as error:
             raise ConfigError(f"cannot write {os.fspath(path)}: {error.strerror}") from error
 
@@ -89,7 +89,27 @@ class EventLog:
         seconds: float = 0.0,
         flag: int = 0,
     ) -> None:
-        """Append an event; see ``events`` for what its fields mean. ``time`` is the port's."""
+        """Append an event.
+
+        Args:
+            kind: a ``Kind``, as a plain number.
+            time: the port's time, in seconds.
+            worker: its number; −1 for none.
+            clock: gradient steps finished before this one; −1 for none.
+            version: of the shard or of θ; −1 for none.
+            shard: its number; −1 for none.
+            samples: behind the gradient.
+            progress: of the worker, in epochs.
+            tau: staleness, in versions.
+            rate: η·r(τ), or η.
+            gap: ‖θ_now − θ_read‖/√n; nan if not measured.
+            weight: in a sum over all workers.
+            seconds: duration of the event.
+            flag: see ``events``, like the meaning of the fields for each kind.
+
+        Raises:
+            ConfigError: if the buffer is full and cannot be written.
+        """
         at = self._at
         _pack(
             self._buffer, at, kind, flag, shard, worker, clock, version, progress,
@@ -100,7 +120,7 @@ class EventLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is buffered.
+        """Write the buffered events.
 
         Raises:
             ConfigError: if it cannot be written.
@@ -114,7 +134,7 @@ class EventLog:
         self._write(data)
 
     def close(self) -> None:
-        """End the file; closing twice is allowed."""
+        """Write END, then the count, and close the file; closing twice is allowed."""
         if self._file is None:
             return
         self.flush()
@@ -130,7 +150,7 @@ class EventLog:
         self._file = None
 
     def abandon(self) -> None:
-        """Write what is buffered and close the file without its end: the run was cut off."""
+        """Write the buffered events and close the file without END: the run is unfinished."""
         if self._file is not None:
             self.flush()
             self._file.close()

@@ -1,4 +1,4 @@
-"""Reads a run's ``history/`` folder: damaged, cut off or foreign, it is refused in one line."""
+"""Reads a run's ``history/`` folder; one that is damaged, unfinished or foreign is refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class History:
 
     @property
     def events(self) -> int:
-        """How many there are in all, without the ends of files."""
+        """The number of events of all files, without END."""
         return sum(map(len, (*self.workers, *self.shards, self.finals)))
 
 
@@ -66,22 +66,22 @@ def read_history(run: str | PathLike[str]) -> History:
 
 
 def _unfinished(folder: Path, files: Sequence[tuple[Events, bool]]) -> str:
-    """Say what is there of a run that ended before it was done."""
+    """Describe how much of an unfinished run was recorded."""
     times = [float(events["time"][-1]) for events, _ in files if len(events)]
     cut = sum(not whole for _, whole in files)
     there = plural(sum(len(events) for events, _ in files), "event")
     until = f" up to {max(times):.3f} s" if times else ""
     return (
         f"{folder}: unfinished run: {cut} of {plural(len(files), 'file')} without an end; {there}"
-        f"{until} are there"
+        f"{until} were recorded"
     )
 
 
 def read_header(run: str | PathLike[str]) -> Header:
-    """Read what a run's history says of the run.
+    """Read the header of a run's history.
 
     Raises:
-        ConfigError: as ``read_history``, but for the events.
+        ConfigError: as ``read_history``, except for faults of the events.
     """
     folder = folder_of(run)
     try:
@@ -98,10 +98,10 @@ def assemble(header: Header, parts: Sequence[Events], *, where: str = "history")
     Args:
         header: of the run.
         parts: the events of each file, without END.
-        where: what messages call the history.
+        where: names the history in error messages.
 
     Raises:
-        ConfigError: if an event is of no kind, worker or shard that the run had.
+        ConfigError: if an event has a kind, worker or shard that the run did not have.
     """
     everything = np.concatenate(parts) if parts else np.zeros(0, EVENT)
     count, shard_count = len(header.workers), len(header.servers)
@@ -166,7 +166,7 @@ def _read_file(folder: Path, name: str) -> tuple[Events, bool]:
 
 
 def _load(path: Path, file: BinaryIO) -> tuple[Events, bool]:
-    """Return the events of an open file, and whether it is one that was ended."""
+    """Return the events of an open file, and whether it is complete."""
     size = os.fstat(file.fileno()).st_size
     if not size:  # opened by a run that was killed at once
         return np.zeros(0, EVENT), False
@@ -182,9 +182,9 @@ def _load(path: Path, file: BinaryIO) -> tuple[Events, bool]:
     file.seek(0)
     crc = zlib.crc32(file.read(begin), zlib.crc32(loaded[:-1].view(np.uint8).data))
     if loaded["kind"][-1] != Kind.END or loaded["clock"][-1] != len(loaded) - 1:
-        raise ValueError("it does not end as a history does")
+        raise ValueError("its last event is not a valid END")
     if loaded[-1:].tobytes() != end_of_file(len(loaded) - 1, crc):
-        raise ValueError("its check sum is not that of its events")
+        raise ValueError("its checksum does not match its events")
     return loaded[:-1], True
 
 

@@ -1,10 +1,10 @@
-"""Repeats a recorded run: each shard takes its messages in the order in which it did then. Pure.
+"""Repeats a recorded run: each shard receives its messages in the recorded order. Pure.
 
-The order is all that asynchrony leaves open. What a shard does is decided by what it takes and in
-which order, what a worker pushes by the versions that it was answered with; so by induction over
-the recorded events every push of the replay is that of the run, to the bit, and there is never a
-message to wait for that could not come. Neither holds if anything else differs, which is why
-``differences`` is asked first, and why every message is compared with the recorded one.
+That order is the only freedom of an asynchronous run. The messages of a shard and their order
+determine its versions; the versions in a worker's replies determine its pushes. So, by induction
+over the recorded events, every push of the replay equals the recorded one to the bit, and the next
+message of a shard always arrives. Neither holds if anything else differs, which is why
+``differences`` is checked first, and every message is compared with the recorded one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ COLUMNS = ("event", "worker", "clock", "version", "samples")
 _EVENT, _WORKER, _CLOCK, _VERSION, _SAMPLES = range(len(COLUMNS))
 _LEFT = -1
 
-#: What a message says that matters here: worker, clock, version, samples.
-_Said = tuple[int, int, int, int]
+#: The fields of a message that are compared: worker, clock, version, samples.
+_Fields = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What one shard took in the recorded run, in its order."""
+    """The messages that one shard received in the recorded run, in order."""
 
     shard: int
     #: (messages, len(COLUMNS)) int64; ``event`` counts all events of the shard, from 0.
@@ -49,48 +49,48 @@ class Script:
         return cls(shard, rows)
 
     def __len__(self) -> int:
-        """Return how many messages the shard took."""
+        """Return the number of messages."""
         return len(self.rows)
 
-    def said(self, at: int) -> _Said:
-        """Return what message ``at`` of the script says."""
+    def fields(self, at: int) -> _Fields:
+        """Return the compared fields of message ``at``."""
         _, worker, clock, version, samples = self.rows[at].tolist()
         return worker, clock, version, samples
 
     def where(self, at: int) -> str:
-        """Return where message ``at`` of the script is, in words."""
+        """Return the position of message ``at`` in the history, in words."""
         return f"event {self.rows[at, _EVENT]} of shard {self.shard}"
 
 
 class Sequencer:
-    """Hands a server its messages in the recorded order, and holds what comes early.
+    """Delivers a server's messages in the recorded order, and holds back those that arrive early.
 
-    A worker's messages come in the order in which it sent them, so the next of each worker is
-    known before it is its turn, and compared as soon as it is there.
+    A worker's messages arrive in the order in which it sent them, so each is compared with that
+    worker's next recorded one on arrival, before its turn.
     """
 
     def __init__(self, receive: Callable[[], Awaitable[Message]], script: Script) -> None:
-        """Begin at the beginning.
+        """Start before the first message.
 
         Args:
-            receive: gives the next message in order of arrival.
+            receive: returns the next message in order of arrival.
             script: of this server's shard.
         """
         self._receive = receive
         self._script = script
-        #: Messages handed on.
+        #: Messages delivered.
         self._at = 0
         workers = script.rows[:, _WORKER]
-        #: By worker, where its next messages are in the script.
+        #: By worker, the positions of its next messages in the script.
         self._places = {
             worker: deque(np.flatnonzero(workers == worker).tolist())
             for worker in np.unique(workers).tolist()
         }
-        #: Messages that have come and wait for their turn, by their place in the script.
+        #: Messages that have arrived before their turn, by their position in the script.
         self._held: dict[int, Message] = {}
 
     async def receive(self) -> Message:
-        """Return the message whose turn it is, as soon as it has come.
+        """Return the next message of the script, once it has arrived.
 
         Raises:
             ReplayError: if a worker sends anything but its next message of the recorded run, or
@@ -100,7 +100,7 @@ class Sequencer:
         if at == len(self._script):
             raise ReplayError(
                 f"the replay diverges: shard {self._script.shard} waits for a message after the "
-                f"{at} that it took in the recorded run"
+                f"{at} that it received in the recorded run"
             )
         while at not in self._held:
             message = await self._receive()
@@ -109,48 +109,48 @@ class Sequencer:
         return self._held.pop(at)
 
     def finish(self) -> None:
-        """Check at the end that nothing is left.
+        """Check that the whole script was delivered.
 
         Raises:
-            ReplayError: if the recorded run went on.
+            ReplayError: if messages of the recorded run are left.
         """
         if self._at < len(self._script):
-            expected = self._script.said(self._at)
+            expected = self._script.fields(self._at)
             raise ReplayError(
                 f"the replay diverges at {self._script.where(self._at)}: it is over, in the "
-                f"recorded run worker {expected[0]} {_told(expected)}"
+                f"recorded run worker {expected[0]} {_in_words(expected)}"
             )
 
     def waiting_for(self) -> str:
-        """Say which message is waited for."""
+        """Describe the message that is waited for."""
         if self._at == len(self._script):
             return "the last answers to be read"
-        expected = self._script.said(self._at)
+        expected = self._script.fields(self._at)
         where = self._script.where(self._at)
-        return f"worker {expected[0]}, which {_told(expected)} in the recorded run ({where})"
+        return f"worker {expected[0]}, which {_in_words(expected)} in the recorded run ({where})"
 
     def _place(self, message: Message) -> int:
-        """Return where a message that has come is in the script."""
-        script, said = self._script, _said(message)
-        places = self._places.get(said[0])
+        """Return the position in the script of a message that has arrived."""
+        script, sent = self._script, _fields_of(message)
+        places = self._places.get(sent[0])
         if not places:
             raise ReplayError(
-                f"the replay diverges: worker {said[0]} {_told(said)} at shard {script.shard}, "
+                f"the replay diverges: worker {sent[0]} {_in_words(sent)} at shard {script.shard}, "
                 "in the recorded run it sent no more"
             )
         at = places.popleft()
-        expected = script.said(at)
-        if said != expected:
-            samples = said[:3] == expected[:3]
+        expected = script.fields(at)
+        if sent != expected:
+            samples = sent[:3] == expected[:3]
             raise ReplayError(
-                f"the replay diverges at {script.where(at)}: worker {said[0]} "
-                f"{_told(said, samples=samples)}, in the recorded run it "
-                f"{_told(expected, samples=samples)}"
+                f"the replay diverges at {script.where(at)}: worker {sent[0]} "
+                f"{_in_words(sent, samples=samples)}, in the recorded run it "
+                f"{_in_words(expected, samples=samples)}"
             )
         return at
 
 
-def _said(message: Message) -> _Said:
+def _fields_of(message: Message) -> _Fields:
     if type(message) is Push:
         return message.worker, message.clock, message.version, message.samples
     if type(message) is Leave:
@@ -158,9 +158,9 @@ def _said(message: Message) -> _Said:
     raise ProtocolError(f"a server was sent {message}, expected a push")
 
 
-def _told(said: _Said, *, samples: bool = False) -> str:
-    """Return what a worker did, in words."""
-    _, clock, version, count = said
+def _in_words(sent: _Fields, *, samples: bool = False) -> str:
+    """Return a message's fields as a phrase about its worker."""
+    _, clock, version, count = sent
     if version == _LEFT:
         return f"left at clock {clock}"
     of_samples = f" with {count} samples" if samples else ""

@@ -52,14 +52,14 @@ def server_role(
     log: EventLog | None = None,
     receive: Callable[[], Awaitable[Message]] | None = None,
 ) -> Server:
-    """Make the role of the server at ``port``.
+    """Build the server at ``port``.
 
     Args:
         port: at a server's rank.
         config: resolved.
-        initial: (span,) this shard's parameters to start from.
-        log: takes what happens, for the history; None keeps none.
-        receive: gives the next message, where that is not the port's affair.
+        initial: (span,) float32, this shard's initial parameters.
+        log: records events for the history; None keeps none.
+        receive: returns the next message, in an order of its own; None asks the port.
     """
     workers = len(port.role_map.workers)
     mode = config.scheme
@@ -90,23 +90,23 @@ def worker_role(
     problem: Problem,
     *,
     log: EventLog | None = None,
-    extras: str | None = None,
+    control_algorithm: str | None = None,
 ) -> Worker:
-    """Make the role of the worker at ``port``, whose ``theta`` holds the initial parameters.
+    """Build the worker at ``port``, whose ``theta`` holds the initial parameters.
 
     Collective over the workers of modes without servers, which agree on how to sum.
 
     Args:
         port: at a worker's rank.
         config: resolved.
-        problem: what is trained.
-        log: takes what happens, for the history; None keeps none.
-        extras: the all-reduce of the few numbers that go along with each sum, where a replay
-            knows it; None is what the config's comes to for them.
+        problem: the model and data to train.
+        log: records events for the history; None keeps none.
+        control_algorithm: the all-reduce of the control values, where a replay knows it; None lets
+            the config's all-reduce decide.
 
     Raises:
-        ConfigError: if the port cannot sum as the config says, or the problem cuts its gradient
-            in a way that cannot be.
+        ConfigError: if the port cannot sum as the config says, or the problem's gradient spans
+            are invalid.
     """
     worker = port.role_map.worker_of(port.rank)
     assert worker is not None, "a worker's role is made at a worker's rank"
@@ -114,7 +114,11 @@ def worker_role(
         port,
         problem,
         _strategy(
-            port, config, problem, None if log is None else WorkerEventRecorder(log, worker), extras
+            port,
+            config,
+            problem,
+            None if log is None else WorkerEventRecorder(log, worker),
+            control_algorithm,
         ),
         Meter(port, worker, log_every=config.log_every),
         length=Length(
@@ -127,7 +131,7 @@ def worker_role(
 
 
 def _delays(config: TrainConfig, worker: int) -> Delays | None:
-    """Return what slows a worker down, None if nothing does."""
+    """Return the injected delays of a worker, None without any."""
     delays = [(it.kind, it.numbers) for it in config.inject if it.worker in (None, worker)]
     return Delays(delays) if delays else None
 
@@ -145,9 +149,9 @@ def _strategy(
     config: TrainConfig,
     problem: Problem,
     events: WorkerEventRecorder | None,
-    extras: str | None,
+    control_algorithm: str | None,
 ) -> Strategy:
-    # Of the vectors that are there: none of them is, where nothing is computed.
+    # Not n: without numerics the port's vectors are empty, and so is the optimizer's state.
     n, clip_norm = port.theta.size, config.clip_norm
     mode = config.scheme
     if mode.single:
@@ -162,7 +166,7 @@ def _strategy(
             spans=gradient_spans(problem, port.role_map.n) if config.overlap else (),
             bucket_bytes=config.bucket_bytes or 0,
             check_every=config.check_every or 0,
-            extras=extras,
+            control_algorithm=control_algorithm,
             events=events,
         )
     if mode.averages:
@@ -181,7 +185,7 @@ def _strategy(
                 algorithm=config.allreduce or "auto",
                 full=full,
                 check_every=config.check_every or 0,
-                extras=extras,
+                control_algorithm=control_algorithm,
                 events=events,
             )
         period = AveragingPeriod(local_steps, float(config.post_local_epoch or 0))
@@ -206,7 +210,7 @@ def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> 
 
 
 def _outer_updater(config: TrainConfig, n: int) -> Updater:
-    """Return what replaces θ by the mean of the θ_i, by an outer optimizer if there is one."""
+    """Return the updater that moves θ to the mean of the θ_i, by the outer optimizer if any."""
     if config.outer_lr is None:
         return Updater(n, PlainAverage(), Schedule("constant", 1.0, epochs=1.0))
     outer = make_optimizer("nesterov", n, momentum=config.outer_momentum)

@@ -1,8 +1,8 @@
-"""What a job asks of whatever brings its ranks together: one process, MPI, or virtual time.
+"""The interface between a job and what starts its ranks: one process, MPI, or the simulator.
 
-A job runs in one or more processes, each with some of its ranks: all of them where there is one
-process, and one rank each over MPI. ``session`` tells a run's life once, by these few methods; the
-defaults are those of a job that is one process.
+A job runs in one or more processes, each with some of its ranks: a single process has all of them,
+an MPI process one. ``session`` describes a run once, in terms of these methods; the defaults are
+those of a job in one process.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ Roles = Mapping[int, Server | Worker]
 
 
 class Launcher(ABC):
-    """One process of a job. Methods marked collective are called by all processes, in one order."""
+    """One process of a job. All processes call the methods marked collective, in one order."""
 
-    #: Whether this process reads files, writes and speaks; exactly one does.
+    #: Whether this process reads files, writes and prints; exactly one does.
     first = True
     #: Whether there are other processes.
     several = False
-    #: Ranks that were started; None where a config may have as many as it asks for.
+    #: The number of ranks started; None if a config gets as many as it asks for.
     ranks: int | None = None
     #: Name and version of the MPI library; empty without one.
     library = ""
     #: Whether time is virtual, and whether anything is computed.
     simulated, numerics = False, True
-    #: Workers that did not come to their end.
+    #: The number of workers that crashed.
     died = 0
     #: Called at the first process with every report of a worker.
     on_report: Callable[[Report], None] = staticmethod(lambda _: None)
@@ -57,15 +57,15 @@ class Launcher(ABC):
 
     @abstractmethod
     def ranks_of(self, config: TrainConfig) -> int:
-        """Return the number of ranks that a config, not resolved, gets."""
+        """Return the number of ranks that a config gets; it need not be resolved."""
 
     @property
     def started_as(self) -> Sequence[int]:
-        """What each rank was started as, see ``roles``; empty where nobody said."""
+        """The role that each rank was started in, see ``roles``; empty if not given."""
         return ()
 
     def hosts(self, config: TrainConfig) -> Sequence[int]:
-        """Return the number of the host of each rank of a config, resolved."""
+        """Return the number of the host of each rank; ``config`` is resolved."""
         return (0,)
 
     def here(self, ranks: int) -> Sequence[int]:
@@ -75,11 +75,11 @@ class Launcher(ABC):
     # --- how processes agree ----------------------------------------------------------------
 
     def agree(self) -> contextlib.AbstractContextManager[None]:
-        """Let all processes leave a block the same way, by an error of any of them; collective."""
+        """Raise the error of any process on all of them at the end of a block; collective."""
         return contextlib.nullcontext()
 
     def concluding(self) -> contextlib.AbstractContextManager[None]:
-        """As ``agree``, for a block in which the first process alone may work for long."""
+        """As ``agree``, for a block in which only the first process has much to do."""
         return self.agree()
 
     def share(self, text: str) -> str:
@@ -87,32 +87,32 @@ class Launcher(ABC):
         return text
 
     def spread(self, port: Port, initial: Vector) -> Vector:
-        """Return the initial parameters (n,), which the first process gives; collective."""
+        """Broadcast the initial parameters (n,) of the first process; collective."""
         return initial
 
     def hand_out(
         self, replay: Replay | None, role_map: RoleMap
     ) -> tuple[str | None, Mapping[int, Script]]:
-        """Return what the roles of this process have to repeat; collective.
+        """Return what the roles of this process must repeat; collective.
 
         Args:
             replay: at the first process.
-            role_map: who is who.
+            role_map: the ranks of workers and servers.
 
         Returns:
             The all-reduce of the control values where ``auto`` chose it, and scripts by shard.
         """
         assert replay is not None
-        return replay.extras, dict(enumerate(replay.scripts))
+        return replay.control_algorithm, dict(enumerate(replay.scripts))
 
     def gather(self, stats: Sequence[Stats]) -> Sequence[Stats] | None:
-        """Return what all ranks counted, in their order, at the first process; collective."""
+        """Return the stats of all ranks, in order, at the first process; collective."""
         return stats
 
     # --- what is trained, and over what -----------------------------------------------------
 
     def problem(self, config: TrainConfig, workers: int) -> Problem:
-        """Return what a config, resolved, trains where nobody brought a problem."""
+        """Return the problem of a resolved config, for a job that was given none."""
         return supervised_problem(config, workers=workers)
 
     def start_of(self, problem: Problem) -> tuple[Vector, int]:
@@ -121,7 +121,7 @@ class Launcher(ABC):
         return initial, initial.size
 
     def fit(self, config: TrainConfig) -> TrainConfig:
-        """Return the config of a replay, found to fit the recorded run, as it can be run here."""
+        """Adapt the config of a replay, already checked against the recorded run, to this job."""
         return config
 
     @abstractmethod
@@ -144,7 +144,7 @@ class Launcher(ABC):
 
         Args:
             roles: of this process.
-            finished: tells at the first process whether every worker's last report is there.
+            finished: at the first process, whether every worker's last report has arrived.
         """
 
     @abstractmethod
@@ -156,12 +156,12 @@ class Launcher(ABC):
         """Return the final parameters (n,) at the first process; collective."""
 
     def files(self) -> Mapping[str, str]:
-        """Return texts to be kept beside the run's usual files, by name."""
+        """Return the text of further files for the run's folder, by name."""
         return {}
 
     def remarks(self, summary: Summary) -> Sequence[str]:
-        """Return the lines to be said after the summary's."""
+        """Return the lines printed after the summary's."""
         return ()
 
     def close(self) -> None:  # noqa: B027 - most have nothing to free
-        """Free what was made; collective, at the end of a run that nothing went wrong with."""
+        """Free resources; collective, at the end of a run without errors."""

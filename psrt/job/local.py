@@ -1,4 +1,4 @@
-"""A job of one process, and ``psrt.run``, which finds out what kind of job it is in."""
+"""A job of one process, and ``psrt.run``, which finds out whether it runs under MPI."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ def run(
     """Train under the scheme that ``config`` names; every rank of the job calls this.
 
     Args:
-        config: need not be resolved; rank 0's counts.
-        problem: what is trained; None makes the config's own MLP and data.
-        comm: the ranks of the job; None is all of them, or none where no MPI launcher is at work.
-        say: takes each line meant for the user, at rank 0; None says nothing.
+        config: need not be resolved; that of rank 0 is used.
+        problem: the model and data to train; None takes the config's own MLP and data set.
+        comm: the ranks of the job; None takes all of them, or trains serially without an MPI
+            launcher.
+        say: called with each line meant for the user, at rank 0; None prints nothing.
 
     Returns:
         The result at rank 0, None elsewhere.
 
     Raises:
-        ConfigError: on every rank, if the job cannot be; nothing was trained or written.
+        ConfigError: on every rank, if the job is impossible; nothing was trained or written.
         OutputError: on every rank, if a file could not be written at the end, as on a full disk;
-            all others were, and the error's ``run`` is the result at rank 0.
+            the others were written, and the error's ``run`` is the result at rank 0.
 
     Any other error on any rank is printed once and ends the whole job.
     """
@@ -67,7 +68,7 @@ class LocalLauncher(Launcher):
         return 1
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
-        """Return the one port, which nobody else is at."""
+        """Return the port of the only rank."""
         self._port = SoloPort(setup.role_map.n)
         return {0: self._port}
 

@@ -1,4 +1,4 @@
-"""A job over MPI: every rank is a process, and rank 0 reads, writes and speaks."""
+"""A job over MPI: every rank is a process; rank 0 reads, writes and prints."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def run_over_mpi(
     role: str | None = None,
     say: Say | None = None,
 ) -> Run | None:
-    """Train among the ranks of ``comm``, more than one; collective.
+    """Train on the ranks of ``comm``, at least two; collective.
 
     Args:
         comm: the ranks of the job.
-        config: need not be resolved; or what makes it, called at rank 0 only.
-        problem: what is trained; None makes the config's own MLP and data.
-        role: ``server`` or ``worker`` if the launcher says which rank is which, None otherwise.
-        say: takes each line meant for the user, at rank 0.
+        config: need not be resolved; a function that makes it is called at rank 0 only.
+        problem: the model and data to train; None takes the config's own MLP and data set.
+        role: ``server`` or ``worker`` if the launcher assigns roles (MPMD), else None.
+        say: called with each line meant for the user, at rank 0.
 
     Returns:
         The result at rank 0, None elsewhere.
 
     Raises:
-        PsrtError: the same on every rank, if they agreed that the job cannot be.
+        PsrtError: the same on every rank, if the job is impossible.
     """
     guard = AbortGuard(comm)
     with guard.watch():
@@ -70,11 +70,11 @@ class MpiLauncher(Launcher):
     several = True
 
     def __init__(self, comm: MPI.Comm, role: str | None) -> None:
-        """Find out who is on which host, and what was started as what; collective.
+        """Exchange the hosts and the started roles of all ranks; collective.
 
         Args:
             comm: the ranks of the job.
-            role: what this rank was started as, None for any.
+            role: the role that this rank was started in, None for any.
         """
         self._comm = comm
         self.first = comm.rank == 0
@@ -86,12 +86,12 @@ class MpiLauncher(Launcher):
         self._started_as = given.tolist()
 
     def ranks_of(self, config: TrainConfig) -> int:
-        """Return how many ranks there are."""
+        """Return the number of ranks."""
         return self._comm.size
 
     @property
     def started_as(self) -> Sequence[int]:
-        """What each rank was started as."""
+        """The role that each rank was started in."""
         return self._started_as
 
     def hosts(self, config: TrainConfig) -> Sequence[int]:
@@ -103,7 +103,7 @@ class MpiLauncher(Launcher):
         return (self._comm.rank,)
 
     def agree(self) -> AbstractContextManager[None]:
-        """Let all ranks leave a block the same way."""
+        """Raise the error of any rank on all of them."""
         return raise_on_all(self._comm)
 
     @contextmanager
@@ -123,7 +123,7 @@ class MpiLauncher(Launcher):
         return bcast_text(self._comm, text)
 
     def spread(self, port: Port, initial: Vector) -> Vector:
-        """Broadcast the initial parameters, at a worker to where it computes with them."""
+        """Broadcast the initial parameters, at a worker straight into its ``theta``."""
         if not self.first:
             is_worker = port.role_map.worker_of(port.rank) is not None
             initial = port.theta if is_worker else np.empty(port.role_map.n, np.float32)
@@ -133,9 +133,11 @@ class MpiLauncher(Launcher):
     def hand_out(
         self, replay: Replay | None, role_map: RoleMap
     ) -> tuple[str | None, Mapping[int, Script]]:
-        """Send each server its script; the run's folder need not be there on any rank but 0."""
+        """Send each server its script; only rank 0 needs to see the recorded run's folder."""
         comm, mine = self._comm, {}
-        extras = bcast_text(comm, "" if replay is None else replay.extras or "")
+        control_algorithm = bcast_text(
+            comm, "" if replay is None else replay.control_algorithm or ""
+        )
         for shard, rank in enumerate(role_map.servers):
             if comm.rank == 0:
                 assert replay is not None
@@ -146,10 +148,10 @@ class MpiLauncher(Launcher):
                     _send(comm, script.rows, rank)
             elif comm.rank == rank:
                 mine[shard] = Script(shard, _receive(comm))
-        return extras or None, mine
+        return control_algorithm or None, mine
 
     def gather(self, stats: Sequence[Stats]) -> Sequence[Stats] | None:
-        """Bring what every rank counted to rank 0, once all have come to their end."""
+        """Gather the stats of every rank at rank 0, after all roles have ended."""
         self._port.meet()
         texts = gather_texts(self._comm, stats[0].to_text())
         return list(map(Stats.from_text, texts)) if self.first else None

@@ -17,7 +17,7 @@ from psrt.runtime.timing_only import TimingOnlyProblem
 
 
 def supervised_problem(config: TrainConfig, *, workers: int) -> Supervised:
-    """Load the config's data and make the model that fits it.
+    """Load the config's data and build the model that fits it.
 
     Raises:
         ConfigError: if the data cannot be read, or the config does not fit it.
@@ -47,19 +47,19 @@ def timing_problem(
     parameters: int | None = None,
     samples: int | None = None,
 ) -> TimingOnlyProblem:
-    """Return what stands for the config's problem where nothing is computed.
+    """Return the stand-in for the config's problem where nothing is computed.
 
-    Where ``config.steps`` says how long the run is, all of them are one epoch and the data is not
-    asked how much there is of it; its shape counts only if that of the model is to be known.
+    If ``config.steps`` sets the length of the run, all steps are one epoch and the number of
+    samples is not looked up; the data's shape is read only if the model's size depends on it.
 
     Args:
         config: resolved.
         workers: W.
-        parameters: n; None is that of the config's model.
-        samples: of the data, beside ``parameters``; None looks at the data where that matters.
+        parameters: n; None takes that of the config's model.
+        samples: of the data set, together with ``parameters``; None looks them up if needed.
 
     Raises:
-        ConfigError: as ``supervised_problem``, but for what only numbers would show.
+        ConfigError: as ``supervised_problem``, except for faults that only the numbers show.
     """
     by_steps = config.steps is not None and not config.post_local_epoch
     size, steps = config.batch_size, config.steps
@@ -82,7 +82,7 @@ def initial_parameters(problem: Problem) -> Vector:
     """Return the problem's initial parameters.
 
     Raises:
-        ConfigError: if they are not what every rank can work with.
+        ConfigError: if they are not a finite, flat, non-empty float32 vector.
     """
     check_methods(problem)
     initial = np.asarray(problem.initial())
@@ -97,10 +97,10 @@ def initial_parameters(problem: Problem) -> Vector:
 
 
 def machine_costs(config: TrainConfig) -> MachineCosts:
-    """Return what ``auto`` picks an all-reduce by: the costs in the config's file, or the defaults.
+    """Return the costs by which ``auto`` picks an all-reduce: the config's file, or the defaults.
 
     Raises:
-        ConfigError: if the file cannot be read, or is not what ``MachineCosts.to_json`` writes.
+        ConfigError: if the file cannot be read, or was not written by ``MachineCosts.to_json``.
     """
     if config.machine_costs is None:
         return DEFAULT_COSTS

@@ -1,4 +1,4 @@
-"""What a run's numbers come from, as digests: code, data, initial parameters. No MPI, no time."""
+"""The origin of a run's numbers, as digests: code, data, initial parameters. No MPI, no time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from psrt.version import __version__
 
 #: Packages and modules of psrt that do not touch a run's numbers.
 _ELSEWHERE = ("bench", "cli", "explain", "history", "report", "version.py")
-#: Of the simulation, the part that only reads what runs took.
+#: The part of the simulation that only fits costs to recorded runs.
 _CALIBRATION = ("simulation", "calibration")
 
 
 @functools.cache
 def code_sha256() -> str:
-    """Return the SHA-256 of psrt's sources but for what only measures, explains and reports."""
+    """Return the SHA-256 of psrt's sources, except those that only measure, explain or report."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
@@ -37,13 +37,13 @@ def code_sha256() -> str:
 
 
 def data_sha256(problem: Problem | None) -> str:
-    """Return the SHA-256 of a problem's data; empty where it has no ``fingerprint`` to tell it."""
+    """Return the SHA-256 of a problem's data; empty if it has no ``fingerprint``."""
     asked = getattr(problem, "fingerprint", None)
     return str(asked()) if callable(asked) else ""
 
 
 def batch_plan(problem: Problem | None, workers: int) -> tuple[int, int] | None:
-    """Return the samples of an epoch and of a full batch; None where a problem does not tell it."""
+    """Return the samples of an epoch and of a full batch; None if the problem does not say."""
     asked = getattr(problem, "batch_plan", None)
     return asked(workers) if callable(asked) else None
 
@@ -60,19 +60,19 @@ def history_header(
     simulated: bool = False,
     numerics: bool = True,
 ) -> Header:
-    """Return what a run's history says of the run.
+    """Return the header of a run's history.
 
     Args:
         config: resolved.
-        role_map: who is who.
-        initial: (n,) the parameters that training starts from.
-        problem: what is trained; may tell a digest of its data by ``fingerprint() -> str``, and how
-            psrt cuts it by ``batch_plan``.
+        role_map: the ranks of workers and servers.
+        initial: (n,) float32, the initial parameters.
+        problem: the model and data; its optional ``fingerprint() -> str`` is a digest of the data,
+            its optional ``batch_plan`` says how psrt cuts it.
         files: names of the event files.
-        plan: how all workers sum; None where they do not.
+        plan: how all workers sum; None if they do not.
         hosts: number of the host of each rank.
         simulated: whether time is virtual.
-        numerics: whether there are numbers at all.
+        numerics: whether anything is computed.
     """
     return Header(
         config=dataclasses.asdict(config),
@@ -87,7 +87,7 @@ def history_header(
         numpy=np.__version__,
         files=files,
         algorithm=None if plan is None else plan.algorithm,
-        extras=None if plan is None else plan.extras,
+        control_algorithm=None if plan is None else plan.control_algorithm,
         batches=batch_plan(problem, len(role_map.workers)),
         hosts=hosts,
         simulated=simulated,

@@ -1,4 +1,4 @@
-"""A run that was made with ``--record``: where it is, what it was, and the config to repeat it."""
+"""A run recorded with ``--record``: its folder, its header, and the config that repeats it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:
 
     Args:
         run: its folder.
-        changes: knobs that are to be others; only such as do not touch the numbers, or they have
-            to be as they were.
+        changes: knobs to set; those that touch the numbers must keep the recorded value.
 
     Raises:
-        ConfigError: if there is no history, or a change differs from what the run was.
+        ConfigError: if there is no history, or a change would alter the numbers.
     """
     header = recorded_header(run)
     if changes.get("allreduce") == header.algorithm:
@@ -39,7 +38,7 @@ def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:
 
 
 def recorded_ranks(run: str | PathLike[str]) -> tuple[int, int]:
-    """Return how many workers and how many servers a recorded run had.
+    """Return the number of workers and the number of servers of a recorded run.
 
     Raises:
         ConfigError: if there is no history.
@@ -49,16 +48,16 @@ def recorded_ranks(run: str | PathLike[str]) -> tuple[int, int]:
 
 
 def recorded_header(run: str | PathLike[str]) -> Header:
-    """Read the header of a run, and check that its config is one and that of its folder.
+    """Read the header of a run; check that its config is valid and matches the run's folder.
 
     Raises:
-        ConfigError: if it is not, or there is no header.
+        ConfigError: if not, or if there is no header.
     """
     header = read_header(run)
     where = folder_of(run)
     if strange := set(header.config) - set(knobs_of(TrainConfig)):
         raise ConfigError(f"{where}: of a run with knobs that this psrt lacks: {min(strange)}")
-    for name in (header.algorithm, header.extras):
+    for name in (header.algorithm, header.control_algorithm):
         if name is not None and name not in ALLREDUCE_NAMES:
             raise ConfigError(f"{where}: of a run with an all-reduce that is none: {name!r}")
     for field in fields(TrainConfig):
@@ -77,7 +76,7 @@ def recorded_header(run: str | PathLike[str]) -> Header:
 
 
 def _of_run(header: Header) -> dict[str, Any]:
-    """Return what a run was, without where it was kept and what slowed it down."""
+    """Return the knobs that define a run, without its output folder and injected delays."""
     knobs = knobs_of(TrainConfig)
     return {name: value for name, value in header.config.items() if knobs[name].of_run}
 
@@ -89,12 +88,12 @@ def root_of(run: str | PathLike[str]) -> Path:
 
 
 def unconfirmed(run: str | PathLike[str]) -> str:
-    """Return what is said of a run whose history has no config beside it; nothing where it has."""
+    """Return the remark on a history without a config beside it; empty if there is one."""
     if (root_of(run) / CONFIG).exists():
         return ""
     return f"no {CONFIG} lies beside the history of {run}: the config in its header is taken"
 
 
 def refusal(run: str | PathLike[str], found: Sequence[str]) -> ConfigError:
-    """Return what is said of a run that a replay would not be, by what differs."""
+    """Return the error of a replay that would not be the recorded run, with the differences."""
     return ConfigError(f"--replay {run} would not be that run: {'; '.join(found)}")

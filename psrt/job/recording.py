@@ -1,4 +1,4 @@
-"""What a run leaves behind while it runs: its folder, its history, its metrics."""
+"""The files that a run writes while it runs: its folder, its history, its metrics."""
 
 from __future__ import annotations
 
@@ -24,26 +24,25 @@ from psrt.runtime.strategies.base import ReducePlan
 
 
 class Recording:
-    """Files of a run in this process; made when the job is known to fit. Collective throughout.
+    """The files of a run in this process, opened once its config is known to fit. Collective.
 
-    A context manager: what ends with an error, or is interrupted, leaves a history that is known
-    to be unfinished.
+    A context manager: a run that fails or is interrupted leaves a history marked unfinished.
     """
 
     def __init__(self, launcher: Launcher, setup: Setup, say: Say) -> None:
         """Make the folder, and open this process's files in it.
 
         Raises:
-            ConfigError: on every rank, if one of them cannot; then nothing is left there.
+            ConfigError: on every rank, if one of them cannot; the folder is then removed again.
         """
         self._launcher, self._setup = launcher, setup
-        #: Of the run, at the first process; None writes nothing.
+        #: The run's folder, at the first process; None writes nothing.
         self.folder: OutputFolder | None = None
-        #: Takes the events of this process; None keeps none.
+        #: The events of this process; None records none.
         self.log: EventLog | None = None
-        #: Takes the reports, at the first process.
+        #: Receives the workers' reports, at the first process.
         self.recorder: MetricsWriter | None = None
-        #: Why the history could not be ended.
+        #: Why the history could not be completed.
         self._failed: OutputError | None = None
         config = setup.config
         try:
@@ -79,13 +78,13 @@ class Recording:
             ) from None
 
     def _undo(self) -> None:
-        """Leave nothing that would be in the way of the next run."""
+        """Remove what would be in the way of the next run."""
         self._cut_off()
         if self.folder is not None:
             self.folder.discard()
 
     def begin(self, plan: ReducePlan | None) -> None:
-        """Write down what the events are of; ``plan`` is how all workers sum."""
+        """Write the history's header; ``plan`` says how all workers sum."""
         launcher = self._launcher
         try:
             with launcher.agree():
@@ -111,7 +110,7 @@ class Recording:
             write_header(self.folder.history, header)
 
     def end(self, roles: Roles) -> None:
-        """End the history with the versions that are kept."""
+        """Record the final versions and close the history."""
         log, role_map, now = self.log, self._setup.role_map, self._launcher.now()
         if log is None:
             return
@@ -127,12 +126,12 @@ class Recording:
 
     @property
     def failed(self) -> list[OutputError]:
-        """What could not be written in this process while the run went on."""
+        """The errors of writing in this process during the run."""
         found = [self._failed, None if self.recorder is None else self.recorder.failed]
         return [error for error in found if error is not None]
 
     def _cut_off(self) -> None:
-        """Close the files of a run that has not come to its end."""
+        """Close the files of a run that did not finish."""
         if self.log is not None:
             with contextlib.suppress(PsrtError, OSError):  # of a full disk
                 self.log.abandon()

@@ -1,7 +1,7 @@
-"""A recorded run that is to be repeated: what must be as it was, its order, and how it ended.
+"""The recorded run that a replay repeats: its config, message order and final parameters.
 
-``history.replay`` puts the messages of a shard in order; this is the rest, the same for a replay
-over MPI and for one in virtual time.
+``history.replay`` orders the messages of a shard; the rest is here, the same for a replay over MPI
+and for one in simulation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from psrt.transport.port import RoleMap
 
 
 class Replay:
-    """What the replay of one run is held to."""
+    """A recorded run, as the reference of its replay."""
 
     def __init__(self, run: str) -> None:
         """Read the history.
@@ -35,7 +35,7 @@ class Replay:
             run: the recorded run's folder.
 
         Raises:
-            ConfigError: if it is none, is damaged, or cannot be repeated at all.
+            ConfigError: if there is no history, it is damaged, or it cannot be repeated at all.
         """
         self.run = run
         self.header = recorded_header(run)
@@ -50,27 +50,27 @@ class Replay:
                 raise ConfigError(
                     f"--replay {run}: worker {worker} died in it, which a replay cannot repeat"
                 )
-        #: What each shard took.
+        #: The messages that each shard received, in order.
         self.scripts = [Script.of(shard, events) for shard, events in enumerate(history.shards)]
-        #: SHA-256 of the parameters that it ended with.
+        #: SHA-256 of the run's final parameters.
         self.parameters_sha256 = self._summary().parameters_sha256
 
     @property
     def ranks(self) -> int:
-        """How many ranks it had."""
+        """The number of ranks of the run."""
         return len(self.header.workers) + len(self.header.servers)
 
     @property
-    def extras(self) -> str | None:
-        """The all-reduce of the extras, where ``auto`` chose it: the config has only one name."""
-        return self.header.extras if self._chosen else None
+    def control_algorithm(self) -> str | None:
+        """The all-reduce of the control values, if ``auto`` chose it; the config names only one."""
+        return self.header.control_algorithm if self._chosen else None
 
     @property
     def _chosen(self) -> bool:
         return self.header.config.get("allreduce") == "auto" and self.header.algorithm is not None
 
     def pinned(self, config: TrainConfig) -> TrainConfig:
-        """Return the config with what the recorded run chose by itself.
+        """Return the config with the choices that the recorded run made by itself.
 
         Raises:
             ConfigError: if the replay would write over the run.
@@ -104,17 +104,17 @@ class Replay:
         problem: Problem | None,
         hosts: tuple[int, ...],
     ) -> None:
-        """Check that the run that is about to be will be the recorded one.
+        """Check that the run about to start is the recorded one.
 
         Args:
             config: resolved and ``pinned``.
-            role_map: who is who.
-            initial: (n,) the parameters that training starts from.
-            problem: what is trained.
+            role_map: the ranks of workers and servers.
+            initial: (n,) float32, the initial parameters.
+            problem: the model and data to train.
             hosts: number of the host of each rank.
 
         Raises:
-            ConfigError: one line with all that differs.
+            ConfigError: one line that lists every difference.
         """
         now = history_header(
             config, role_map, initial=initial, problem=problem, files=(), hosts=hosts
@@ -123,7 +123,7 @@ class Replay:
             raise refusal(self.run, found)
 
     def plan(self) -> str:
-        """Return what is said before it begins."""
+        """Return the line printed before the replay."""
         unsure = unconfirmed(self.run)
         return f"{self._plan()}; {unsure}" if unsure else self._plan()
 
@@ -139,13 +139,13 @@ class Replay:
         return f"replay of {self.run}: {messages} messages to servers in their recorded order"
 
     def verdict(self, theta: Vector) -> str:
-        """Return what is said at the end.
+        """Return the line printed at the end.
 
         Args:
             theta: (n,) the final parameters.
 
         Raises:
-            ReplayError: if they are others than those of the run.
+            ReplayError: if they differ from those of the run.
         """
         sha256 = parameters_sha256(np.asarray(theta))
         if sha256 == self.parameters_sha256:

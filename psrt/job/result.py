@@ -1,4 +1,4 @@
-"""What a run comes to: its summary, its files, and what the user is told at the end."""
+"""The result of a run: its summary, its files, and the table printed at the end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def silent(line: str) -> None:
 
 
 def say_plan(plan: ReducePlan | None, say: Say) -> None:
-    """Say once how all ranks will sum, if they do: what ``auto`` picked is no secret."""
+    """Print how all ranks will sum, if they do, with the reason for the pick of ``auto``."""
     if plan is not None:
         why = plan.why if plan.why == AS_ASKED else f"because {plan.why}"
         say(f"all-reduce: {plan.algorithm}, {why}")
@@ -44,7 +44,7 @@ def say_plan(plan: ReducePlan | None, say: Say) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came out of a run."""
+    """The result of a run."""
 
     #: As in ``summary.json``.
     summary: Summary
@@ -71,18 +71,18 @@ def summarize(
 
     Args:
         config: resolved.
-        stats: what every rank counted, in order.
-        theta: (n,) the final parameters; empty where nothing was computed.
-        figures: what the problem says of them.
-        records: of the metrics.
-        plan: how all ranks summed; None where they did not.
+        stats: of every rank, in order.
+        theta: (n,) the final parameters; empty if nothing was computed.
+        figures: the problem's evaluation of them, by name.
+        records: the lines of ``metrics.jsonl``.
+        plan: how all ranks summed; None if they did not.
         parameters: n.
         hosts: the number of hosts.
         library: name and version of the MPI library.
-        died: workers that did not come to their end.
+        died: the number of workers that crashed.
 
     Raises:
-        ConfigError: if nobody had anything to train on.
+        ConfigError: if no worker had a batch.
         ProtocolError: if ranks without servers ended with different parameters.
     """
     servers = config.servers or 0
@@ -126,15 +126,15 @@ def summarize(
 def keep(
     run: Run, problem: Problem, folder: OutputFolder, files: Mapping[str, str]
 ) -> list[OutputError]:
-    """Write the files of a run that is over; return what could not be written.
+    """Write the files of a finished run; return the errors of those that could not be written.
 
-    The summary is the last: a folder that holds it holds a run that came to its end.
+    The summary is written last, so a folder with a summary holds a finished run.
 
     Args:
-        run: what came out.
+        run: the result.
         problem: names the tensors of θ, if it can.
         folder: of the run.
-        files: other texts, by name.
+        files: the text of further files, by name.
     """
     failed: list[OutputError] = []
     with _collected(failed):
@@ -154,7 +154,7 @@ def keep(
 
 @contextlib.contextmanager
 def _collected(failed: list[OutputError]) -> Iterator[None]:
-    """Go on after something could not be written: the rest may fit."""
+    """Collect an error of writing and continue: the rest may fit."""
     try:
         yield
     except OutputError as error:
@@ -162,5 +162,5 @@ def _collected(failed: list[OutputError]) -> Iterator[None]:
 
 
 def table_of(summary: Summary, folder: OutputFolder | None) -> str:
-    """Return the lines that say how a run went."""
+    """Return the table that sums up a run."""
     return final_table(asdict(summary), folder.path if folder is not None else None)

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from psrt.config import TrainConfig, resolve
 from psrt.errors import ConfigError
 
-#: What a rank was started as: anything, or one of the two (MPMD).
+#: The role that a rank was started in: any, or one of the two (MPMD).
 ANY, SERVER, WORKER = 0, 1, 2
 
 
@@ -19,10 +19,10 @@ def resolved(config: TrainConfig, ranks: int, started_as: Sequence[int] = ()) ->
     Args:
         config: need not be resolved.
         ranks: of the job.
-        started_as: what each rank was started as; empty where nobody said.
+        started_as: the role that each rank was started in; empty if not given.
 
     Raises:
-        ConfigError: if it does not fit that many ranks, or what they were started as.
+        ConfigError: if it does not fit the number of ranks, or the roles they were started in.
     """
     if any(started_as):
         if not all(started_as):
@@ -44,7 +44,7 @@ def who_is_who(
     Args:
         config: resolved.
         hosts: number of the host of each rank.
-        started_as: what each rank was started as; empty where nobody said.
+        started_as: the role that each rank was started in; empty if not given.
 
     Raises:
         ConfigError: if no worker is left.
@@ -64,7 +64,7 @@ def assign_roles(
 
     Args:
         hosts: the host of each rank, as a number; equal numbers are one host.
-        servers: how many, from 0 to one less than there are ranks.
+        servers: the number of servers, less than the number of ranks.
         placement: ``first`` or ``last`` ranks, or ``spread``: one per host in turn, the last rank
             of each, so that rank 0 stays a worker where it can.
 

@@ -1,4 +1,4 @@
-"""A job in virtual time as a command line tells it, with the files and lines of a run."""
+"""A simulated job as the command line describes it, with the files and output of a run."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from psrt.transport.port import Port
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What a job in virtual time is like, beside its training."""
+    """The settings of a simulated job, beside its training config."""
 
     #: Ranks that compute gradients, W.
     workers: int
-    #: What computing, sending and updating take.
+    #: The time of computing, sending and updating.
     costs: VirtualCosts = field(default_factory=VirtualCosts)
-    #: (worker, seconds) each: when it dies.
+    #: (worker, seconds) each: when the worker crashes.
     crashes: tuple[tuple[int, float], ...] = ()
     #: Whether to compute.
     numerics: bool = True
-    #: n, without numerics; None is that of the config's model.
+    #: n, without numerics; None takes that of the config's model.
     parameters: int | None = None
-    #: Of the training data, without numerics and beside n; None is that of the config's.
+    #: Size of the training set, without numerics and together with n; None takes the config's.
     samples: int | None = None
 
 
 def run_in_virtual_time(
     config: TrainConfig, scenario: Scenario, *, say: Say = silent
 ) -> SimulatedRun:
-    """Train in virtual time, and write and say what a run does.
+    """Simulate a job, with the files and lines of a real run.
 
-    The seed of the config is that of the training and of the order of events, so that the same
-    config and scenario write the same files, bit for bit.
+    The config's seed decides the training and the order of events, so the same config and
+    scenario write the same files, bit for bit.
 
     Args:
         config: need not be resolved.
         scenario: the rest of the job.
-        say: takes each line meant for the user.
+        say: called with each line meant for the user.
 
     Raises:
-        ConfigError: if the job cannot be.
-        DivergedError: if the loss is no number any more.
+        ConfigError: if the job is impossible.
+        DivergedError: if the loss is nan or infinite.
         OutputError: if a file could not be written at the end.
-        TransportError: if everybody waits for a worker that has crashed.
+        TransportError: if all roles wait for a worker that has crashed.
     """
     launcher = _ScenarioLauncher(config.seed, scenario, say)
     run = run_job(launcher, config, say=say)
@@ -64,7 +64,7 @@ def run_in_virtual_time(
 
 
 class _ScenarioLauncher(VirtualLauncher):
-    """Virtual time whose costs have names, so that they can be kept and told."""
+    """A simulation whose costs have names, so that ``simulation.json`` can hold them."""
 
     def __init__(self, seed: int, scenario: Scenario, say: Say) -> None:
         super().__init__(
@@ -77,14 +77,14 @@ class _ScenarioLauncher(VirtualLauncher):
             crashes=scenario.crashes,
         )
         self._scenario = scenario
-        #: That the simulation itself took.
+        #: Wall-clock time of the simulation itself, in seconds.
         self._wall_seconds = 0.0
 
     def ranks_of(self, config: TrainConfig) -> int:
-        """Return how many ranks the job has.
+        """Return the number of ranks of the job.
 
         Raises:
-            ConfigError: if it cannot be, or would be written over the run that it imitates.
+            ConfigError: if it is impossible, or its ``--out`` is the run whose costs it replays.
         """
         for flag, run in self._scenario.costs.runs():
             if config.out is not None:
@@ -97,17 +97,17 @@ class _ScenarioLauncher(VirtualLauncher):
         return super().ports(setup)
 
     def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
-        """Run all roles, and take the time."""
+        """Run all roles, and measure the wall-clock time."""
         began = time.perf_counter()
         super().run(roles, finished)
         self._wall_seconds = time.perf_counter() - began
 
     def files(self) -> Mapping[str, str]:
-        """Return what the config does not say of the job, and what became of it."""
+        """Return ``simulation.json``: the settings that the config lacks, and their outcome."""
         return {SIMULATION: self._simulation().to_json()}
 
     def remarks(self, summary: Summary) -> Sequence[str]:
-        """Return what only virtual time can tell of a run."""
+        """Return the lines about what only a simulation measures."""
         return [simulation_text(self._simulation(), summary, self._wall_seconds)]
 
     def _simulation(self) -> Simulation:
@@ -132,7 +132,7 @@ class _ScenarioLauncher(VirtualLauncher):
         )
 
     def _load(self, rank: int) -> Load:
-        """Return how busy a server was."""
+        """Return the shares of the virtual time that a server and its link were busy."""
         world, whole = self.world, self.world.time or 1.0
         port, bandwidth = world.ports[rank], world.costs.bandwidth
         return Load(

@@ -1,13 +1,13 @@
-"""The life of a run, told once: set up, record, run, conclude. However its ranks are started.
+"""The life of a run, however its ranks are started: set up, record, run, conclude.
 
     set_up      config, roles, problem, initial parameters, replay     checked; nothing is made yet
     ports       windows, connections, or a scheduler                   made
     Recording   folder, event files, metrics                           opened; the header written
     run         every role, to its end
-    conclude    counts and θ come to the first process: summary, model, what is said
+    conclude    stats and θ, at the first process                      summary, model, last lines
 
-The order is the same in all processes, and whatever can fail in one of them is agreed on by all
-before the next step (``Launcher.agree``): a rank that has gone would leave the others waiting.
+The order is the same in all processes. After each step that can fail in one of them, all agree on
+whether it did (``Launcher.agree``): a rank that exits alone would leave the others waiting.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ def run_job(
 
     Args:
         launcher: of this process.
-        config: need not be resolved; or what makes it, called at the first process only.
-        problem: what is trained; None makes the config's own model and data.
-        say: takes each line meant for the user, at the first process.
-        log: takes the events instead of files of the run; the caller closes it.
+        config: need not be resolved; a function that makes it is called at the first process only.
+        problem: the model and data to train; None takes the config's own.
+        say: called with each line meant for the user, at the first process.
+        log: records the events instead of files of the run; the caller closes it.
 
     Returns:
         The result at the first process, None elsewhere.
 
     Raises:
-        PsrtError: the same on every rank, if they agreed that the job cannot be.
+        PsrtError: the same on every rank, if the job is impossible.
     """
     return _Session(launcher, set_up(launcher, config, problem), say or silent, log).run()
 
 
 class _Session:
-    """One process's part in a job that was set up."""
+    """One process's part in a job."""
 
     def __init__(
         self, launcher: Launcher, setup: Setup, say: Say, log: EventLog | None = None
@@ -94,7 +94,7 @@ class _Session:
         return result
 
     def _check_sums(self, ports: Mapping[int, Port]) -> None:
-        """Find out before anything is written whether the workers can sum as the config says."""
+        """Check, before anything is written, that the workers can sum as the config says."""
         role_map, algorithm = self._setup.role_map, self._setup.config.allreduce
         with self._launcher.agree():
             if algorithm is not None:
@@ -102,13 +102,13 @@ class _Session:
                 ports[rank].choice(algorithm, role_map.n)
 
     def _roles(self, ports: Mapping[int, Port], log: EventLog | None) -> Roles:
-        """Spread the initial parameters and make the roles of this process."""
+        """Broadcast the initial parameters and build the roles of this process."""
         launcher, setup = self._launcher, self._setup
         config, role_map = setup.config, setup.role_map
-        extras: str | None = None
+        control_algorithm: str | None = None
         scripts: Mapping[int, Script] = {}
         if config.replay is not None:
-            extras, scripts = launcher.hand_out(setup.replay, role_map)
+            control_algorithm, scripts = launcher.hand_out(setup.replay, role_map)
         roles: dict[int, Server | Worker] = {}
         for rank, port in ports.items():
             initial = launcher.spread(port, setup.initial)
@@ -116,7 +116,9 @@ class _Session:
             if shard is None:
                 np.copyto(port.theta, initial)
                 assert setup.problem is not None
-                roles[rank] = worker_role(port, config, setup.problem, log=log, extras=extras)
+                roles[rank] = worker_role(
+                    port, config, setup.problem, log=log, control_algorithm=control_algorithm
+                )
                 continue
             mine, receive, replayed = role_map.spans[shard].of(initial), None, None
             if shard in scripts:
@@ -129,7 +131,7 @@ class _Session:
         return roles
 
     def _announce(self, plan: ReducePlan | None) -> None:
-        """Say what is about to run."""
+        """Print how the run will sum, and what it repeats."""
         if self._setup.replay is not None:
             self._say(self._setup.replay.plan())
         say_plan(plan, self._say)
@@ -140,7 +142,7 @@ class _Session:
         recording: Recording,
         plan: ReducePlan | None,
     ) -> Run | None:
-        """Bring what all ranks counted, and θ, to the first process, which makes the result."""
+        """Gather stats and θ at the first process, which makes the result."""
         launcher = self._launcher
         stats = launcher.gather([roles[rank].stats for rank in sorted(roles)])
         theta = launcher.theta(roles)
@@ -160,7 +162,7 @@ class _Session:
         recording: Recording,
         plan: ReducePlan | None,
     ) -> Run:
-        """Return what came out, at the first process."""
+        """Evaluate θ and sum up the run, at the first process."""
         setup, launcher, recorder = self._setup, self._launcher, recording.recorder
         assert setup.problem is not None
         assert recorder is not None
@@ -179,10 +181,10 @@ class _Session:
         return Run(summary, theta.copy(), tuple(recorder.records))
 
     def _publish(self, result: Run, recording: Recording) -> None:
-        """Write the files of a run that is over, and say how it went.
+        """Write the files of a finished run, and print its table.
 
         Raises:
-            OutputError: if one could not be written, after all the others.
+            OutputError: if a file could not be written; raised after writing all the others.
         """
         launcher, folder, failed = self._launcher, recording.folder, recording.failed
         if folder is not None:
@@ -196,7 +198,7 @@ class _Session:
             raise OutputError("; ".join(map(str, failed)), result)
 
     def _judge(self, result: Run | None) -> None:
-        """Say whether a replay came to what the recorded run did."""
+        """Compare the final parameters of a replay with the recorded ones."""
         replay = self._setup.replay
         if self._setup.config.replay is None:
             return

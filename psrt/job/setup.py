@@ -25,21 +25,21 @@ from psrt.transport.port import RoleMap
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is known of a job before it begins, the same in all processes but where it says so."""
+    """A job that is ready to start; the same in all processes unless a field says otherwise."""
 
     #: Resolved.
     config: TrainConfig
-    #: What is trained; None in a process of servers only that is not the first.
+    #: The model and data to train; None in a process of servers only, except the first.
     problem: Problem | None
-    #: (n,) the parameters to start from, at the first process; empty where nothing is computed.
+    #: (n,) float32, the initial parameters, at the first process; empty without numerics.
     initial: Vector
-    #: Who is who.
+    #: The ranks of workers and servers.
     role_map: RoleMap
     #: Number of the host of each rank.
     hosts: tuple[int, ...]
-    #: What ``auto`` picks an all-reduce by; the file is read at the first process only.
+    #: The costs by which ``auto`` picks an all-reduce; read at the first process only.
     machine: MachineCosts
-    #: The run that is repeated, found to fit, at the first process; None if there is none.
+    #: The recorded run to repeat, already checked, at the first process; None without one.
     replay: Replay | None
 
 
@@ -50,16 +50,16 @@ def set_up(
 ) -> Setup:
     """Check a job and resolve what it leaves open; collective.
 
-    Each step that may fail ends with all processes knowing whether it did: so whatever is wrong,
-    on whichever rank, all raise the same error, and nobody waits for a rank that has gone.
+    After each step that may fail, all processes agree on whether it did. So an error on any rank
+    is raised on all of them, and none waits for a rank that has exited.
 
     Args:
         launcher: of this process.
-        config: need not be resolved; or what makes it, called at the first process only.
-        problem: what is trained; None makes the config's own.
+        config: need not be resolved; a function that makes it is called at the first process only.
+        problem: the model and data to train; None takes the config's own.
 
     Raises:
-        ConfigError: on every rank, if the job cannot be.
+        ConfigError: on every rank, if the job is impossible.
     """
     config, replay = _same_config(launcher, config)
     hosts = tuple(launcher.hosts(config))
@@ -89,7 +89,7 @@ def set_up(
 def _same_config(
     launcher: Launcher, config: TrainConfig | Callable[[], TrainConfig]
 ) -> tuple[TrainConfig, Replay | None]:
-    """Return the first process's config, resolved, and there the run that it repeats."""
+    """Return the first process's config, resolved, and, at that process, the run it repeats."""
     replay: Replay | None = None
     text = ""
     with launcher.agree():
@@ -105,10 +105,10 @@ def _same_config(
 
 
 def _replay(launcher: Launcher, config: TrainConfig) -> Replay | None:
-    """Return the run that a config is to repeat, None if there is none.
+    """Return the run that a config is to repeat, None without one.
 
     Raises:
-        ConfigError: if that run cannot be repeated, or not by these ranks.
+        ConfigError: if that run cannot be repeated, or not on this number of ranks.
     """
     if config.replay is None:
         return None

@@ -1,9 +1,8 @@
-"""A job in one process and in virtual time: the same roles, over the ports of a scheduler.
+"""A simulated job: all roles in one process and in virtual time, over the ports of a scheduler.
 
-Without numerics the roles are still the same; what they carry is not. Gradients and parameters are
-empty, a batch is the number of its samples, and bytes are counted as if all of it were there. Who
-waits and how stale a gradient is never depends on the numbers, so times, staleness and histories
-are those of a run that has them.
+Without numerics the roles are the same, but gradients and parameters are empty, a batch is the
+number of its samples, and bytes are counted as if the vectors were there. Waiting and staleness
+never depend on the numbers, so times, staleness and histories are those of a run with numerics.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ from psrt.simulation import SimulationCosts, Simulator
 from psrt.transport import RoleMap
 from psrt.transport.port import Port
 
-#: A mistyped number is not to fill the memory before anything is said.
+#: So that a mistyped number is refused before it fills the memory.
 _MOST_SERVERS = 1_000_000
-#: (worker, seconds) each: when it dies, without a word.
+#: (worker, seconds) each: when the worker crashes, without notice.
 Crashes = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun(Run):
-    """What came out, as of any run, and the parts for those who look closer."""
+    """The result of a run, with its roles and its simulator for a closer look."""
 
     #: By shard.
     servers: list[Server]
@@ -54,7 +53,7 @@ class SimulatedRun(Run):
     seconds: float
     #: Scheduler events.
     events: int
-    #: Where it happened: ports by rank, and how busy each server was.
+    #: The simulator, with the ports by rank and the busy time of each server.
     world: Simulator
     #: In order of arrival at rank 0.
     reports: list[Report]
@@ -78,21 +77,21 @@ def simulate(
 
     Args:
         config: need not be resolved; its ``servers`` come on top of ``workers``.
-        problem: what is trained, by all workers in turn; None makes the config's own MLP and data.
+        problem: the model and data, shared by all workers; None takes the config's own.
         workers: W, at least 1.
-        seed: of the delays: the order of events. The training's own seed is the config's.
-        costs: what computing and sending take, or what tells it of a wiring.
-        world: makes the scheduler; a test may bring its own.
+        seed: of the delays and so of the order of events; training's own seed is the config's.
+        costs: the time of computing and sending, or a function from the role map to it.
+        world: the class of the simulator; a test may bring its own.
         numerics: whether to compute; if not, ``problem`` is a ``TimingOnlyProblem``, or None.
-        parameters: n, only without numerics; None is that of the config's model.
-        crashes: (worker, seconds) each: when it dies, without a word.
-        log: takes the events of all ranks instead of a file of the run; the caller closes it.
-        say: takes each line meant for the user.
+        parameters: n, only without numerics; None takes that of the config's model.
+        crashes: (worker, seconds) each: when the worker crashes, without notice.
+        log: records the events of all ranks instead of a file of the run; the caller closes it.
+        say: called with each line meant for the user.
 
     Raises:
         ConfigError: as for a real run.
-        TransportError: if the roles deadlock, as they do when others wait for one that crashed.
-        ReplayError: if a replay does not come to what the recorded run did.
+        TransportError: if the roles deadlock, as when the others wait for a crashed worker.
+        ReplayError: if a replay ends with parameters other than the recorded ones.
     """
     launcher = VirtualLauncher(
         workers, seed=seed, costs=costs, world=world, numerics=numerics,
@@ -104,7 +103,7 @@ def simulate(
 
 
 class VirtualLauncher(Launcher):
-    """One process with all ranks of a job, and the time that they live in."""
+    """One process with all ranks of a job, in virtual time."""
 
     simulated = True
 
@@ -120,17 +119,17 @@ class VirtualLauncher(Launcher):
         samples: int | None = None,
         crashes: Crashes = (),
     ) -> None:
-        """Keep what the job is like; see ``simulate``.
+        """Set up; see ``simulate``.
 
         Args:
             workers: W.
-            seed: of the order of events.
-            costs: what things take.
-            world: makes the scheduler.
+            seed: of the delays and the order of events.
+            costs: the time of computing and sending, or a function from the role map to it.
+            world: the class of the simulator.
             numerics: whether to compute.
             parameters: n, only without numerics.
-            samples: of the data, only without numerics; None is those of the config's data.
-            crashes: who dies when.
+            samples: of the data set, only without numerics; None takes those of the config's.
+            crashes: (worker, seconds) each.
         """
         self.numerics = numerics
         self._workers, self._seed, self._costs = workers, seed, costs
@@ -139,10 +138,10 @@ class VirtualLauncher(Launcher):
         self._reports: list[Report] = []
 
     def ranks_of(self, config: TrainConfig) -> int:
-        """Return the number of workers, and of the servers that the config asks for on top.
+        """Return the number of workers plus that of the servers that the config asks for.
 
         Raises:
-            ConfigError: if there cannot be such a job in virtual time.
+            ConfigError: if such a job cannot be simulated.
         """
         workers = self._workers
         if workers < 1:
@@ -171,7 +170,7 @@ class VirtualLauncher(Launcher):
         return (0,) * (self._workers + (config.servers or 0))
 
     def problem(self, config: TrainConfig, workers: int) -> Problem:
-        """Return the config's problem, or what stands for it where nothing is computed."""
+        """Return the config's problem, or its stand-in without numerics."""
         if self.numerics:
             return super().problem(config, workers)
         return timing_problem(
@@ -179,22 +178,22 @@ class VirtualLauncher(Launcher):
         )
 
     def start_of(self, problem: Problem) -> tuple[Vector, int]:
-        """Return the initial parameters, empty where nothing is computed, and n."""
+        """Return the initial parameters, empty without numerics, and n."""
         if self.numerics:
             return super().start_of(problem)
         assert isinstance(problem, TimingOnlyProblem), "there are no numbers to compute with"
         return problem.initial(), problem.n
 
     def fit(self, config: TrainConfig) -> TrainConfig:
-        """Return the config of a replay as virtual time has it, which knows no hosts.
+        """Replace ``node+NAME`` by ``node``: a simulation has a single host.
 
-        The run's ranks were on one host, or it would not fit: there is nothing between hosts.
+        So had the recorded run, or the check would have refused it: nothing went between hosts.
         """
         by_hosts = (config.allreduce or "").startswith(PLUS)
         return replace(config, allreduce=NODE) if by_hosts else config
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
-        """Make the scheduler, and with it a port for every rank."""
+        """Make the simulator, which has a port for every rank."""
         config, role_map, costs = setup.config, setup.role_map, self._costs
         self.world = world = self._make_world(
             role_map,
@@ -207,7 +206,7 @@ class VirtualLauncher(Launcher):
         return {rank: world.ports[rank] for rank in (*role_map.servers, *role_map.workers)}
 
     def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
-        """Run all roles in turn, as the costs and the seed order them."""
+        """Run all roles, interleaved as the costs and the seed decide."""
         world, workers = self.world, self.world.role_map.workers
         self._roles = roles
         world.on_report, world.on_crash = self._hear, self._lose
@@ -222,7 +221,7 @@ class VirtualLauncher(Launcher):
 
     def _hear(self, report: Report) -> None:
         self._reports.append(report)
-        # Without numerics nobody has computed a loss.
+        # Without numerics there is no loss; 0.0 would look like one.
         self.on_report(report if self.numerics else report._replace(loss=math.nan))
 
     def _lose(self, rank: int) -> None:
@@ -235,13 +234,13 @@ class VirtualLauncher(Launcher):
         return self.world.time
 
     def theta(self, roles: Roles) -> Vector:
-        """Return the servers' spans together, or the first worker's parameters."""
+        """Concatenate the servers' spans; without servers, return the first worker's θ."""
         role_map = self.world.role_map
         servers = [role.shard.theta for role in roles.values() if isinstance(role, Server)]
         return np.concatenate(servers) if servers else self.world.ports[role_map.workers[0]].theta
 
     def result(self, run: Run) -> SimulatedRun:
-        """Return a run that this process has just made, with its parts."""
+        """Return the result of the run just made, with its roles and simulator."""
         role_map, roles = self.world.role_map, self._roles
         servers = [role for role in roles.values() if isinstance(role, Server)]
         by_rank = {rank: role for rank, role in roles.items() if isinstance(role, Worker)}

@@ -29,7 +29,7 @@ from psrt.mpi.links.wakeup import Wakeup
 from psrt.mpi.reports import Reports
 from psrt.partition import Span
 from psrt.transport.backoff import Backoff
-from psrt.transport.port import EXTRA, NO_PAYLOAD, VERSIONS, Reduction, RoleMap, Take
+from psrt.transport.port import CONTROL, NO_PAYLOAD, VERSIONS, Reduction, RoleMap, Take
 
 T = TypeVar("T")
 _TAG_FETCH = 4
@@ -93,7 +93,9 @@ class MpiPort:
     def _lay_out_memory(self) -> None:
         role_map, rank = self.role_map, self.rank
         shard = role_map.shard_of(rank)
-        floats = 2 * role_map.n + EXTRA if shard is None else VERSIONS * role_map.spans[shard].size
+        floats = (
+            2 * role_map.n + CONTROL if shard is None else VERSIONS * role_map.spans[shard].size
+        )
         if not role_map.servers:
             floats = 0  # they lie in windows of their own
         self._memory = NodeMemory(self._node, floats)
@@ -121,7 +123,7 @@ class MpiPort:
         )
         segments, local = executor.segments, executor.layout.local_rank
         n = self.role_map.n
-        for name, size in (("gradient", n + EXTRA), ("theta", n)):
+        for name, size in (("gradient", n + CONTROL), ("theta", n)):
             segment = segments.make(4 * size)
             setattr(self, name, segments.buffers(segment)[local].view(np.float32))
         self._executor = executor
@@ -129,11 +131,11 @@ class MpiPort:
 
     def _gradient_of(self, worker_rank: int) -> Vector:
         numbers = self._memory.numbers(self._local[worker_rank])
-        return numbers[: self.role_map.n + EXTRA]
+        return numbers[: self.role_map.n + CONTROL]
 
     def _theta_of(self, worker_rank: int) -> Vector:
         numbers = self._memory.numbers(self._local[worker_rank])
-        return numbers[self.role_map.n + EXTRA : 2 * self.role_map.n + EXTRA]
+        return numbers[self.role_map.n + CONTROL : 2 * self.role_map.n + CONTROL]
 
     def _versions_of(self, server_rank: int) -> list[Vector]:
         numbers = self._memory.numbers(self._local[server_rank])

@@ -18,7 +18,7 @@ from psrt.partition import Span
 from psrt.simulation.network import Channel
 from psrt.simulation.sums import RendezvousSum, ScheduleSum
 from psrt.transport.majority import outliers
-from psrt.transport.port import AS_ASKED, EXTRA, Reduction, RoleMap, Take
+from psrt.transport.port import AS_ASKED, CONTROL, Reduction, RoleMap, Take
 
 if TYPE_CHECKING:
     from psrt.simulation.simulator import Simulator
@@ -42,9 +42,10 @@ class CollectivePort:
         self.worker = -1 if (worker := self.role_map.worker_of(rank)) is None else worker
         self.bytes_sent = 0
         self.bytes_received = 0
-        #: (n + EXTRA,) at a worker; without numerics the extras alone; empty at a server.
+        #: (n + CONTROL,) at a worker; without numerics the control values alone; empty at a server.
         self.gradient: Vector = np.zeros(
-            0 if self.worker < 0 else EXTRA + (self.role_map.n if world.numerics else 0), np.float32
+            0 if self.worker < 0 else CONTROL + (self.role_map.n if world.numerics else 0),
+            np.float32,
         )
         #: Whether the role waits for something to arrive.
         self.waiting = False
@@ -130,7 +131,7 @@ class CollectivePort:
         return plan(self, span, algorithm, take, key=self._reductions)
 
     def numbers(self, span: Span) -> Vector | None:
-        """Return a span of the gradient; without numerics there are the extras alone."""
+        """Return a span of the gradient; without numerics there are the control values alone."""
         if self.world.numerics:
             return span.of(self.gradient)
         return self.gradient[:] if span.start >= self.role_map.n else None

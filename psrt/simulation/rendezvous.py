@@ -1,14 +1,13 @@
-"""A rendezvous of all workers: the last arrival makes the result, which is there a while later.
+"""A rendezvous of all workers: the last arrival triggers the result, available after a delay.
 
-Sums without messages are of this kind, as on one host, where everybody leaves numbers that the
-others can see; so is comparing numbers. How long it takes from the last arrival on:
+It models sums through shared memory, as on one host, and the comparison of numbers. The delay from
+the last arrival on:
 
 =====================  ============================================================================
-with ``costs.reduce``  what that draws, once a round, for all parts of a gradient that are summed
-                       apart; what is summed along with a gradient (the extras), and comparing
-                       numbers, is included in it
-without                two barriers of a latency each, and the bytes that a rank moves at the speed
-                       of its link
+with ``costs.reduce``  one draw a round, the same for all buckets of a gradient; it includes the
+                       sum of the control values and the comparison of numbers
+without                two barriers of one latency each, plus the bytes that a rank moves at the
+                       bandwidth of its link
 =====================  ============================================================================
 """
 
@@ -20,22 +19,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from psrt.simulation.simulator import Simulator
 
-#: Makes the result of what the workers brought, in their order.
+#: Makes the result from the workers' values, in worker order.
 Fold = Callable[[Sequence[Any]], Any]
-#: Called with the result when it is there.
+#: Called with the result when it is available.
 OnResult = Callable[[Any], None]
 
 
 class Rendezvous:
-    """Where all workers meet, round after round; each attends every round, in order."""
+    """A barrier with a result, round after round; every worker attends every round, in order."""
 
     def __init__(self, world: Simulator, fold: Fold, seconds: Callable[[int], float]) -> None:
         """Set up.
 
         Args:
-            world: whose workers they are.
+            world: the simulator of the workers.
             fold: makes the result; called once a round, when the last worker has arrived.
-            seconds: from then until the result of the i-th round is there.
+            seconds: the delay from then until the result of the i-th round is available.
         """
         self._world = world
         self._workers = len(world.role_map.workers)
@@ -43,15 +42,15 @@ class Rendezvous:
         self._seconds = seconds
         #: Rounds that are complete.
         self._complete = 0
-        #: By worker, what it brought to the next one and what is called with the result.
+        #: By worker, its value for the next round and its callback.
         self._arrived: dict[int, tuple[Any, OnResult]] = {}
 
     def arrive(self, worker: int, brings: Any, on_result: OnResult) -> None:
         """Arrive at the next round.
 
         Args:
-            worker: who arrives, its number.
-            brings: for the fold; left alone until the result is there.
+            worker: its number.
+            brings: its value for the fold; must not change until the result is available.
             on_result: called with the result, by an event of this worker's own.
         """
         assert worker not in self._arrived, "nobody arrives twice before all have arrived"
@@ -73,17 +72,17 @@ class RendezvousTable:
     def __init__(self, world: Simulator) -> None:
         self._world = world
         self._known: dict[object, Rendezvous] = {}
-        #: What ``costs.reduce`` drew, by round.
+        #: The draws of ``costs.reduce``, by round.
         self._drawn: list[float] = []
 
     def at(self, key: object, fold: Fold, nbytes: float, *, along: bool) -> Rendezvous:
-        """Return what the workers know by ``key``; the first that asks makes it.
+        """Return the rendezvous of this key; the first worker that asks makes it.
 
         Args:
             key: the same on all workers.
             fold: makes the result.
-            nbytes: that a rank moves.
-            along: whether it comes along with something else, see the module.
+            nbytes: the bytes that a rank moves.
+            along: whether ``costs.reduce`` already includes it, see the module.
         """
         if key not in self._known:
             self._known[key] = Rendezvous(

@@ -1,7 +1,8 @@
-"""The protocol between a role and whatever carries its messages.
+"""The protocol between a role and its transport.
 
 A role is a coroutine and talks to its ``Port`` only. The MPI port completes every await on the
-spot; the virtual port suspends the coroutine until virtual time has come. A role cannot tell.
+spot; the virtual port suspends the coroutine until its virtual time. A role cannot see the
+difference.
 
 **Payload regions.** Messages are small; numbers travel by region. Every pair of a worker and a
 server shares two: the worker's gradient span, and the server's span of parameters in one of
@@ -29,10 +30,10 @@ NO_PAYLOAD = -1
 GRADIENT = 0
 #: Buffers for versions of a server's span: the newest, one in flight, one to write next.
 VERSIONS = 3
-#: Elements behind a worker's gradient for the control values that are summed along with it; what
-#: they are is known to ``runtime.strategies.reducer`` alone.
-EXTRA = 3
-#: Why an all-reduce was taken that was named.
+#: Elements behind a worker's gradient for the control values that are summed along with it; only
+#: ``runtime.strategies.reducer`` knows their meaning.
+CONTROL = 3
+#: The reason for an all-reduce that was named, not chosen.
 AS_ASKED = "as asked"
 
 
@@ -91,13 +92,13 @@ class Reduction(Protocol):
     """
 
     def begin(self) -> None:
-        """Say that this worker's numbers of the span are final; the sum begins. Never waits."""
+        """Begin the sum: this worker's numbers of the span are final. Never waits."""
         ...
 
     def poll(self) -> bool:
-        """Move on as far as possible without waiting; return whether the round is over.
+        """Progress as far as possible without waiting; return whether the round is over.
 
-        Only once it has begun. True stays true until the next ``begin``.
+        Only after ``begin``. Once True, it stays True until the next ``begin``.
         """
         ...
 
@@ -115,19 +116,21 @@ class Port(Protocol):
 
     #: This rank, in ``[0, role_map.size)``.
     rank: int
-    #: Who is who.
+    #: The ranks of workers and servers, and the spans of the shards.
     role_map: RoleMap
-    #: Worker: (n + EXTRA,) float32, gradient and extras; lies where peers can read it. A virtual
-    #: port without numerics has the extras alone, and empty ``theta`` and ``versions``.
+    #: Worker: (n + CONTROL,) float32, gradient and control values, in memory that peers can read. A
+    #: virtual port without numerics has only the control values, and empty ``theta`` and
+    #: ``versions``.
     gradient: Vector
     #: Worker: (n,) float32, the parameters it computes with; ``Params`` land here.
     theta: Vector
     #: Server: ``VERSIONS`` × (span,) float32, the regions of ``Params``.
     versions: list[Vector]
-    #: Says whom this rank waits for in ``receive``; set by the role, asked at the deadline.
+    #: Describes the peers that this rank waits for in ``receive``; set by the role, called at the
+    #: deadline.
     waiting_for: Callable[[], str]
-    #: Server: virtual seconds that working so many bytes of gradient in takes; None where time
-    #: passes by itself, or where it takes none.
+    #: Server: virtual seconds for applying the given number of bytes of gradient; None in real
+    #: time, or if applying is free.
     apply_s: Callable[[int], float] | None
 
     @property
@@ -145,9 +148,9 @@ class Port(Protocol):
         ...
 
     def payload(self, worker: int) -> Vector:
-        """Server: return where the gradient span of ``worker`` (its number) is found.
+        """Server: return the gradient span of the worker with this number.
 
-        The contents are valid from the receipt of its push until it is answered.
+        The contents are valid from the receipt of its push until the reply.
         """
         ...
 
@@ -156,21 +159,21 @@ class Port(Protocol):
         ...
 
     async def aside(self, work: Callable[..., T], *args: object) -> T:
-        """Run ``work(*args)``, which is no part of a step; a virtual port charges nothing for it.
+        """Run ``work(*args)`` outside of any step; a virtual port charges nothing for it.
 
-        Like ``compute`` it may take longer than the deadline of those who wait meanwhile.
+        Like ``compute`` it may take longer than the deadline of the ranks that wait for this one.
         """
         ...
 
     async def pause(self, seconds: float) -> None:
-        """Do nothing for so long."""
+        """Do nothing for ``seconds``."""
         ...
 
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``.
 
-        Nothing to await: roles answer before they are written to again, so there is always room.
-        The region must not be written while ``in_flight(to)``.
+        There is nothing to await: a role replies before it is sent the next message, so there is
+        always a free slot. The region must not be written while ``in_flight(to)``.
         """
         ...
 
@@ -183,13 +186,13 @@ class Port(Protocol):
             region: about to be written, from its first element on.
 
         Returns:
-            what is to be called with the number of elements that are ready, in order, until all
-            are; None where there is no such way to ``to``: then nothing was sent.
+            A function to be called with the number of elements written so far, increasing, until
+            all are; None if the peer cannot read meanwhile: then nothing was sent.
         """
         ...
 
     def in_flight(self, to: int) -> bool:
-        """Tell whether the last payload sent to rank ``to`` may still be being read."""
+        """Return whether rank ``to`` may still be reading the last payload sent to it."""
         ...
 
     async def receive(self) -> Message:
@@ -204,8 +207,8 @@ class Port(Protocol):
         """Wait until ``done()``, while messages and payloads move on.
 
         Args:
-            done: asked again and again; has no side effect that matters.
-            waiting_for: says who is waited for.
+            done: polled; must have no side effect that matters.
+            waiting_for: describes the peers that are waited for.
 
         Raises:
             TransportError: if that takes longer than the deadline.
@@ -213,7 +216,7 @@ class Port(Protocol):
         ...
 
     def choice(self, algorithm: str, n: int) -> tuple[str, str]:
-        """Return the all-reduce that ``algorithm`` comes to for a span, and why.
+        """Return the all-reduce that ``algorithm`` names for a span, and the reason.
 
         Args:
             algorithm: ``auto``, or the name of one.
@@ -229,19 +232,19 @@ class Port(Protocol):
         ...
 
     def reduction(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
-        """Make the plan that sums ``gradient[span]`` over all workers, as often as is wanted.
+        """Make the plan that sums ``gradient[span]`` over all workers, any number of times.
 
         Collective: all workers make the same ones in the same order, before they begin any.
 
         Without ``take``, ``gradient[span]`` holds the sums on every worker at the end of a round.
         With it the sums go to ``take``, block by block, on the worker that owns the block, and
-        what it leaves in ``theta[span]`` reaches all the others: the update is sharded over the
-        workers where the transport hands each only its own elements, and taken by all alike where
-        every one of them holds the sums anyway. A worker owns the same elements in every round,
-        so what an optimizer remembers of them stays with their owner.
+        the ``theta[span]`` that it writes reaches all the others: the update is sharded over the
+        workers if the transport gives each only its own elements, and repeated by all if every
+        worker holds all sums anyway. A worker owns the same elements in every round, so the
+        optimizer's state of an element stays with its owner.
 
         Args:
-            span: of ``gradient``, the extras behind the n-th element included; spans of
+            span: of ``gradient``, the control values behind the n-th element included; spans of
                 different reductions do not overlap.
             algorithm: what ``choice`` returned.
             take: see ``Take``; only for spans of ``[0, n)``, which ``theta`` has, too.
@@ -255,7 +258,7 @@ class Port(Protocol):
         ...
 
     def share_theta(self, algorithm: str) -> None:
-        """Let workers that share memory share their parameters, too; collective.
+        """Share ``theta`` among the workers of a host; collective.
 
         For a mode in which θ is the same everywhere, and whose updates all go through reductions
         with a ``take``. Where ``algorithm`` hands each worker only its own elements, a large
@@ -275,8 +278,8 @@ class Port(Protocol):
             number: of this worker, in ``[0, 2**63)``.
 
         Returns:
-            The same on every worker: the numbers of the workers that gave another one than most
-            did, in order; see ``majority.outliers``.
+            The same on every worker: the workers whose number is not the most frequent one, in
+            order; see ``majority.outliers``.
 
         Raises:
             TransportError: if a worker does not take part within the deadline.
@@ -290,4 +293,4 @@ class Port(Protocol):
 
 def gradient_of(port: Port) -> Vector:
     """Return a worker's gradient (n,), without the control values behind it."""
-    return port.gradient[:-EXTRA]
+    return port.gradient[:-CONTROL]

@@ -13,7 +13,7 @@ from psrt.errors import ProtocolError
 from psrt.messages import Message, Report
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
-from psrt.transport.port import AS_ASKED, EXTRA, NO_PAYLOAD, Reduction, RoleMap, Take
+from psrt.transport.port import AS_ASKED, CONTROL, NO_PAYLOAD, Reduction, RoleMap, Take
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class SoloPort:
     apply_s: Callable[[int], float] | None = None
 
     def __init__(self, n: int) -> None:
-        """Allocate (n,) parameters and (n + EXTRA,) gradient."""
+        """Allocate (n,) parameters and (n + CONTROL,) gradient."""
         self.rank = 0
         self.role_map = RoleMap(n, workers=(0,))
         self.bytes_sent = 0
@@ -47,7 +47,7 @@ class SoloPort:
         self.waiting_for: Callable[[], str] = lambda: "nobody"
         #: Takes the reports.
         self.on_report: Callable[[Report], None] = lambda _: None
-        self.gradient: Vector = np.zeros(n + EXTRA, np.float32)
+        self.gradient: Vector = np.zeros(n + CONTROL, np.float32)
         self.theta: Vector = np.zeros(n, np.float32)
         self.versions: list[Vector] = []
 

@@ -12,7 +12,7 @@ from psrt.mpi.collectives.slots import SLOTS
 from psrt.mpi.port import MpiPort
 from psrt.optim import BLOCK
 from psrt.partition import Span
-from psrt.transport import EXTRA, RoleMap, drive
+from psrt.transport import CONTROL, RoleMap, drive
 
 pytestmark = pytest.mark.mpi
 NODES = ["node", *(f"node+{name}" for name in ALGORITHMS)]
@@ -76,16 +76,16 @@ def test_without_an_update_every_rank_ends_with_the_sums(comm, open_port, enough
     if n > 1000:
         enough_on_few()
     port = open_port(n)
-    span = Span(0, n + EXTRA)
+    span = Span(0, n + CONTROL)
     names = NAMES if n < 150_001 else ["node", "ring", "mpi", "node+butterfly"]
     reductions = [port.reduction(span, usual(port, name), None) for name in names]
     for turn in range(2):
         for name, reduction in zip(names, reductions, strict=True):
-            port.gradient[:] = whole_numbers(comm.rank, n + EXTRA, turn)
+            port.gradient[:] = whole_numbers(comm.rank, n + CONTROL, turn)
             reduction.begin()
             drive(reduction.finish())
             assert reduction.poll()
-            expected = total(comm.size, n + EXTRA, turn)
+            expected = total(comm.size, n + CONTROL, turn)
             np.testing.assert_array_equal(port.gradient, expected, err_msg=name)
 
 
@@ -149,13 +149,13 @@ def test_buckets_under_way_in_any_order_of_polls(comm, open_port, enough_on_few,
     rng = random.Random(comm.rank)
     edges = [0, 10, 700, 3000, 3001, 8000, n]
     spans = [Span(a, b) for a, b in itertools.pairwise(edges)]
-    head = port.reduction(Span(n, n + EXTRA), usual(port, name), None)
+    head = port.reduction(Span(n, n + CONTROL), usual(port, name), None)
     update = Update(port)
     buckets = [
         port.reduction(span, port.choice(name, span.size)[0], update) for span in reversed(spans)
     ]
     for turn in range(6):
-        numbers = whole_numbers(comm.rank, n + EXTRA, turn)
+        numbers = whole_numbers(comm.rank, n + CONTROL, turn)
         port.theta[:] = np.nan
         port.gradient[n:] = numbers[n:]
         head.begin()
@@ -167,7 +167,7 @@ def test_buckets_under_way_in_any_order_of_polls(comm, open_port, enough_on_few,
             for each in rng.sample([head, *begun], rng.randint(0, len(begun))):
                 each.poll()
         drive(head.finish())
-        sums = total(comm.size, n + EXTRA, turn)
+        sums = total(comm.size, n + CONTROL, turn)
         np.testing.assert_array_equal(port.gradient[n:], sums[n:])
         for bucket in buckets:
             drive(bucket.finish())

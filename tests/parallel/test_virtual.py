@@ -7,7 +7,7 @@ from psrt.collective import ALGORITHMS
 from psrt.mpi.port import MpiPort
 from psrt.partition import Span
 from psrt.simulation import SimulationCosts, Simulator
-from psrt.transport import EXTRA, RoleMap, drive
+from psrt.transport import CONTROL, RoleMap, drive
 
 pytestmark = pytest.mark.mpi
 
@@ -19,15 +19,15 @@ def numbers(rank, n):
 
 
 async def sums(port, name, n):
-    """Sum gradient and extras; return what is taken, the extras, and the bytes sent."""
+    """Sum gradient and control values; return the taken and the control sums, and the bytes."""
     before = port.bytes_sent
 
     def take(span, found):
         span.of(port.theta)[:] = found
 
-    whole = port.reduction(Span(n, n + EXTRA), name, None)
+    whole = port.reduction(Span(n, n + CONTROL), name, None)
     taken = port.reduction(Span(0, n), name, take)
-    port.gradient[:] = numbers(port.rank, n + EXTRA)
+    port.gradient[:] = numbers(port.rank, n + CONTROL)
     for reduction in (whole, taken):
         reduction.begin()
         await reduction.finish()

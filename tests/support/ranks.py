@@ -22,7 +22,7 @@ import numpy as np
 
 from psrt.collective import ALGORITHMS, Step
 from psrt.partition import Span
-from psrt.transport import EXTRA, RoleMap
+from psrt.transport import CONTROL, RoleMap
 
 #: Sender, receiver, and which of the sums.
 Channel = tuple[int, int, int]
@@ -130,7 +130,7 @@ class ModelPort:
     def __init__(self, n: int, rank: int, size: int, answers: Answers) -> None:
         self.rank, self.size = rank, size
         self.role_map = RoleMap(n, workers=tuple(range(size)))
-        self.gradient = np.zeros(n + EXTRA, np.float32)
+        self.gradient = np.zeros(n + CONTROL, np.float32)
         self.theta = np.zeros(n, np.float32)
         self.waiting_for = lambda: ""
         self.sums: list[Summing] = []

@@ -26,8 +26,8 @@ from psrt.transport.port import Port, gradient_of
 class AllReduce(Strategy):
     """Synchronous SGD by all-reduce: θ stays the same, to the bit, on all ranks.
 
-    With more than one bucket, the sum of a bucket of layers begins while the layers below are still
-    being computed; with one there is nothing to hide it behind, and it begins at the end.
+    With more than one bucket, the sum of a bucket overlaps the backward pass of the layers below;
+    a single bucket is summed at the end.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class AllReduce(Strategy):
         spans: Sequence[Span] = (),
         bucket_bytes: int = 0,
         check_every: int = 0,
-        extras: str | None = None,
+        control_algorithm: str | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up; collective.
@@ -51,14 +51,14 @@ class AllReduce(Strategy):
             updater: takes the step, each element of it on its owner.
             algorithm: ``auto`` or the name of an all-reduce.
             batch_size: samples of a full batch: it has weight 1, so nothing needs scaling.
-            clip_norm: longest gradient of a worker; it is known only when all of it is there, so
-                there must be no ``spans``.
-            spans: parts of the gradient in the order in which they are ready; none sums the
-                whole at the end.
-            bucket_bytes: what is summed at once is at least so long.
+            clip_norm: largest l2 norm of a worker's gradient; needs the whole gradient, so there
+                must be no ``spans``.
+            spans: parts of the gradient in the order in which they become ready; without any, the
+                whole is summed at the end.
+            bucket_bytes: the smallest bucket but the last, in bytes.
             check_every: updates between two checks that θ is the same everywhere; 0 for none.
-            extras: the all-reduce of the extras; None is what ``algorithm`` comes to for them.
-            events: takes what happens; None keeps no history.
+            control_algorithm: the all-reduce of the control values; None applies ``algorithm``.
+            events: records events for the history; None keeps none.
         """
         assert not (spans and clip_norm is not None), "a norm needs the whole gradient"
         n = port.role_map.n
@@ -72,7 +72,7 @@ class AllReduce(Strategy):
             buckets=[bucket.span for bucket in buckets],
             one_theta=True,
             check_every=check_every,
-            extras=extras,
+            control_algorithm=control_algorithm,
             events=events,
         )
         self._gradient = gradient_of(port)
@@ -91,18 +91,20 @@ class AllReduce(Strategy):
         self.updates = 0
         self.ready = self._ready if len(buckets) > 1 else None
         reducer, overlaps = self._reducer, self.ready is not None
-        self.plan = ReducePlan(reducer.chosen, reducer.why, len(buckets), overlaps, reducer.extras)
+        self.plan = ReducePlan(
+            reducer.chosen, reducer.why, len(buckets), overlaps, reducer.control_algorithm
+        )
         port.waiting_for = lambda: "its neighbours in an all-reduce"
 
     def begin(self, step: Step) -> None:
-        """Tell the others what this rank is about to bring."""
+        """Start summing this rank's weight and progress while its gradient is computed."""
         self._spans_ready = self._parts_ready = 0
         self._weight = self._reducer.weight(step.samples)
         self._reducer.start(self._weight, step)
         self._since = self._port.now()
 
     def _ready(self, i: int) -> None:
-        """Begin the sum of the bucket that the i-th span fills, and move the others on."""
+        """Begin the sum of the bucket that the i-th span completes, and progress the others."""
         if i != self._spans_ready:
             raise ProtocolError(
                 f"the problem said that span {i} of its gradient is ready, expected span "
@@ -130,7 +132,7 @@ class AllReduce(Strategy):
         return StepResult(step.clock + 1, waiting=WaitBreakdown(reduce=self._reducer.waited))
 
     async def leave(self, clock: int) -> None:
-        """Take part with weight zero until nobody is training any more."""
+        """Take part with weight zero until no worker is training."""
         await self._reducer.join(clock)
         self.updates = self._reducer.updates
 

@@ -19,11 +19,11 @@ class PlainAverage:
         self.updates = 0
 
     def begin(self, lr: float) -> None:
-        """Count the update; there is no rate."""
+        """Count the update; there is no learning rate."""
         self.updates += 1
 
     def update(self, span: Span, theta: Vector, grad: Vector, out: Vector) -> None:
-        """Copy the mean, which comes in the gradient's place."""
+        """Copy the mean, which is passed as ``grad``."""
         np.copyto(out, grad)
 
 
@@ -46,6 +46,6 @@ class OuterStep:
         self._outer.begin(lr)
 
     def update(self, span: Span, theta: Vector, grad: Vector, out: Vector) -> None:
-        """Step from ``theta``, the last average, towards the mean that comes as ``grad``."""
+        """Step from ``theta``, the last average, towards the mean, which is passed as ``grad``."""
         delta = np.subtract(theta, grad, out=self._delta[: span.size])
         self._outer.update(span, theta, delta, out)

@@ -1,4 +1,4 @@
-"""What stands behind ``await strategy.step(…)`` in the training loop: one object per mode."""
+"""The protocol behind ``await strategy.step(…)`` in the training loop, and its values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Step(NamedTuple):
 
 
 class WaitBreakdown(NamedTuple):
-    """How long a step waited and for what, in seconds. Of several answers the last one tells."""
+    """The waiting time of a step by cause, in seconds; of several replies the last one decides."""
 
     #: For other workers: a gate or a quorum held the answer back.
     workers: float = 0.0
@@ -39,7 +39,7 @@ class WaitBreakdown(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What a step led to."""
+    """The result of a step."""
 
     #: Gradient steps finished; the worker goes on from here.
     clock: int
@@ -49,7 +49,7 @@ class StepResult(NamedTuple):
     staleness_max: int = 0
     #: Largest minus smallest version over the shards of the read that followed.
     skew: int = 0
-    #: Where the waiting went; None where nothing was waited for.
+    #: The waiting time by cause; None if there was none.
     waiting: WaitBreakdown | None = None
     #: Sum and count of the gaps ‖θ_now − θ_read‖/√n that were measured of earlier pushes.
     gap_sum: float = 0.0
@@ -57,18 +57,18 @@ class StepResult(NamedTuple):
 
 
 class ReducePlan(NamedTuple):
-    """How gradients or parameters are summed over all ranks: what was asked for came to this."""
+    """How gradients or parameters are summed over all ranks, after ``auto`` has chosen."""
 
     #: Name of the all-reduce.
     algorithm: str
-    #: Why it is this one, in words that follow "because", or ``AS_ASKED``.
+    #: The reason for it, to follow "because", or ``AS_ASKED``.
     why: str
-    #: Sums that make one update.
+    #: Number of sums that make one update.
     buckets: int
     #: Whether they begin while the gradient is still being computed.
     overlap: bool
-    #: Name of the all-reduce of the extras, three numbers.
-    extras: str
+    #: Name of the all-reduce of the control values, three numbers.
+    control_algorithm: str
 
 
 class Strategy(Protocol):
@@ -81,18 +81,18 @@ class Strategy(Protocol):
     #: Updates of this rank's own parameters that all ranks share: averages in local SGD; 0 in
     #: the modes whose servers count.
     updates: int
-    #: To be called with i as soon as the i-th span of the gradient is done with, see ``Problem``;
-    #: None where the strategy waits for the whole.
+    #: Called with i as soon as the i-th span of the gradient is final, see ``Problem``; None if
+    #: the strategy needs the whole.
     ready: Callable[[int], None] | None = None
     #: How this strategy sums over all ranks; None where it does not.
     plan: ReducePlan | None = None
 
     def begin(self, step: Step) -> None:
-        """Be told of a step before its gradient is computed; most have no use for it."""
+        """Prepare for a step before its gradient is computed; the default does nothing."""
         return
 
     async def step(self, step: Step) -> StepResult:
-        """Share a gradient, and wait for the parameters to go on with."""
+        """Share a gradient, and wait for the parameters of the next step."""
         ...
 
     async def leave(self, clock: int) -> None:
@@ -101,7 +101,7 @@ class Strategy(Protocol):
 
 
 class Serial(Strategy):
-    """No communication at all: the oracle that every other scheme is held against."""
+    """No communication at all: the reference of every other scheme."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Serial(Strategy):
         return StepResult(step.clock + 1)
 
     async def leave(self, clock: int) -> None:
-        """Tell the history; nobody else is there."""
+        """Record the end; there are no peers."""
         if self._events is not None:
             self._events.left(self._port.now(), clock)
 

@@ -1,8 +1,8 @@
-"""What of a gradient is summed at once: the layers' spans, gathered into buckets. Pure.
+"""The buckets in which a gradient is summed: its layers' spans, gathered by size. Pure.
 
-A sum costs something however short it is, so tiny layers are better summed together; and a sum
-begins only when all of its bucket is there, so one bucket for all would begin when there is
-nothing left to hide it behind. What lies between is measured, not computed: ``bucket_bytes``.
+Every sum has a fixed cost, so tiny layers are better summed together; and a sum begins only when
+its whole bucket is ready, so a single bucket would overlap nothing. The best size in between
+depends on the machine: ``bucket_bytes``.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
 VLDB 2020, section 3.2, for buckets in the order in which a backward pass fills them.
@@ -20,17 +20,17 @@ from psrt.partition import Span
 class Bucket(NamedTuple):
     """Consecutive spans of a gradient, summed as one."""
 
-    #: What they cover together.
+    #: The elements of all of them.
     span: Span
-    #: Which one of the given spans is the last to be ready.
+    #: Index of the given span that becomes ready last.
     last: int
 
 
 def buckets_of(spans: Sequence[Span], bucket_bytes: int) -> tuple[Bucket, ...]:
-    """Gather spans into buckets of at least so many bytes; the last may be smaller.
+    """Gather spans into buckets of at least ``bucket_bytes``; the last may be smaller.
 
-    What is left over is a bucket of its own and is not added to the one before: nothing of it
-    can be hidden, so it had better be short.
+    The rest is a bucket of its own and is not added to the one before: no computing is left to
+    hide its sum, so it had better be short.
 
     Args:
         spans: tile the vector from its end to its beginning, in the order in which they become

@@ -24,21 +24,25 @@ from psrt.transport.port import Port, gradient_of
 
 
 class Averager(Protocol):
-    """Replaces ``theta`` by the mean over the workers, each weighed by its samples."""
+    """Replaces ``theta`` by the mean over the workers, weighted by their samples."""
 
     #: How the mean is summed over all ranks; None where servers do it.
     plan: ReducePlan | None = None
 
     def begin(self, step: Step) -> None:
-        """Be told that round ``step.clock`` begins with local steps."""
+        """Prepare for the local steps of round ``step.clock``; the default does nothing."""
         return
 
     async def average(self, step: Step) -> StepResult:
-        """Average once: round ``step.clock``, of ``step.samples`` since the round before."""
+        """Average once.
+
+        Args:
+            step: ``clock`` is the round, ``samples`` counts those since the round before.
+        """
         ...
 
     async def leave(self, clock: int) -> int:
-        """Let the others go on without this worker; return how many averages ``theta`` has seen."""
+        """Leave the averages; return the number of averages that ``theta`` has seen."""
         ...
 
 
@@ -51,7 +55,7 @@ class ServerAverager(Averager):
         self._buffer = gradient_of(port)
 
     def begin(self, step: Step) -> None:
-        """Tell of the first read."""
+        """Record the first read."""
         self._push_pull.begin(step)
 
     async def average(self, step: Step) -> StepResult:
@@ -60,7 +64,7 @@ class ServerAverager(Averager):
         return await self._push_pull.step(step)
 
     async def leave(self, clock: int) -> int:
-        """Tell the servers."""
+        """Send ``Leave`` to the servers."""
         await self._push_pull.leave(clock)
         return clock
 
@@ -77,7 +81,7 @@ class ReduceAverager(Averager):
         algorithm: str,
         full: int,
         check_every: int = 0,
-        extras: str | None = None,
+        control_algorithm: str | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up; collective.
@@ -85,12 +89,12 @@ class ReduceAverager(Averager):
         Args:
             port: of a job without servers.
             outer: makes the next θ out of the last average and the mean of the θ_i.
-            steps: whether ``outer`` steps from the last average; plain averaging forgets it.
+            steps: whether ``outer`` steps from the last average, which plain averaging ignores.
             algorithm: ``auto`` or the name of an all-reduce.
             full: samples of all local steps with full batches.
             check_every: averages between two checks that θ is the same everywhere; 0 for none.
-            extras: the all-reduce of the extras; None is what ``algorithm`` comes to for them.
-            events: takes what happens; None keeps no history.
+            control_algorithm: the all-reduce of the control values; None applies ``algorithm``.
+            events: records events for the history; None keeps none.
         """
         n = port.role_map.n
         self._reducer = Reducer(
@@ -102,13 +106,13 @@ class ReduceAverager(Averager):
             # θ after the last average: what an outer optimizer steps from.
             base=port.theta.copy() if steps else None,
             check_every=check_every,
-            extras=extras,
+            control_algorithm=control_algorithm,
             events=events,
         )
         self._theta = port.theta
         self._buffer = gradient_of(port)
         reducer = self._reducer
-        self.plan = ReducePlan(reducer.chosen, reducer.why, 1, False, reducer.extras)
+        self.plan = ReducePlan(reducer.chosen, reducer.why, 1, False, reducer.control_algorithm)
         port.waiting_for = lambda: "its neighbours in an all-reduce"
 
     async def average(self, step: Step) -> StepResult:
@@ -120,7 +124,7 @@ class ReduceAverager(Averager):
         return StepResult(step.clock + 1, waiting=WaitBreakdown(reduce=self._reducer.waited))
 
     async def leave(self, clock: int) -> int:
-        """Take part with weight zero until nobody is training any more."""
+        """Take part with weight zero until no worker is training."""
         await self._reducer.join(clock)
         return self._reducer.updates
 
@@ -166,7 +170,7 @@ class LocalSGD(Strategy):
             self._averager.begin(Step(self.updates, 0, step.progress))
 
     async def step(self, step: Step) -> StepResult:
-        """Take a local step, and average if it is time."""
+        """Take a local step, and average if one is due."""
         now = self._port.now()
         if step.samples:
             term = Contribution(self._gradient, clip_weight(self._gradient, self._clip_norm))
@@ -185,7 +189,7 @@ class LocalSGD(Strategy):
         return outcome
 
     async def leave(self, clock: int) -> None:
-        """Average what is left over, then let the others finish."""
+        """Average the steps since the last average, then leave."""
         if self._steps:
             await self._average()
         self.updates = await self._averager.leave(self.updates)

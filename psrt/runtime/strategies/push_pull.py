@@ -1,4 +1,4 @@
-"""The strategy of the modes with servers: push the gradient to every shard, pull what follows."""
+"""The strategy of the modes with servers: push the gradient to every shard, pull new parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psrt.transport.port import GRADIENT, NO_PAYLOAD, Port, gradient_of
 
 
 class PushPull(Strategy):
-    """A worker's side of the parameter server. Which mode it is, only the servers know."""
+    """A worker's side of the parameter server, the same in every mode: the servers decide."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class PushPull(Strategy):
         self._gradient = gradient_of(port)
         self._clips = clip_norm is not None
         self._events = events
-        #: When the parameters were there that are computed with; None before the first step.
+        #: When the present parameters were complete; None before the first step.
         self._since: float | None = None
         #: Version of each shard that ``theta`` holds.
         self.versions = [0] * len(role_map.servers)
@@ -36,7 +36,7 @@ class PushPull(Strategy):
         port.waiting_for = self._waiting_for
 
     def begin(self, step: Step) -> None:
-        """Note that the first parameters are there."""
+        """Record the read of the initial parameters, once."""
         if self._since is None:
             self._since = self._port.now()
             if self._events is not None:
@@ -44,7 +44,7 @@ class PushPull(Strategy):
                 self._events.read(self._since, step.clock, self.versions, none, 0.0)
 
     async def step(self, step: Step) -> StepResult:
-        """Push to every shard, then take every shard's answer, in order of arrival."""
+        """Push to every shard, then receive every shard's reply, in order of arrival."""
         port, worker, versions = self._port, self._worker, self.versions
         clock, samples, progress = step
         self._clock = clock
@@ -74,7 +74,7 @@ class PushPull(Strategy):
         return self._outcome(reached, replies, _waiting(last, now - pushed))
 
     def _outcome(self, clock: int, replies: list[Params], waiting: WaitBreakdown) -> StepResult:
-        """Return what the answers to one push say."""
+        """Combine the replies to one push."""
         versions = self.versions
         if len(replies) == 1:
             (reply,) = replies
@@ -90,17 +90,17 @@ class PushPull(Strategy):
         )
 
     async def leave(self, clock: int) -> None:
-        """Tell every shard."""
+        """Send ``Leave`` to every shard."""
         if self._events is not None:
             self._events.left(self._port.now(), clock)
         for rank in self._servers:
             self._port.send(rank, Leave(self._worker, clock))
 
     async def _level(self, clocks: dict[int, int], progress: float) -> int:
-        """Bring all shards to one clock, by shard in ``clocks``, and return it.
+        """Bring all shards to one clock, the largest in ``clocks`` (by shard), and return it.
 
-        Only backups make them differ. A gradient of parameters of which one shard's part is
-        older than another's would belong to no clock, so what is behind is read again.
+        They differ only with backups. A gradient of parameters of mixed versions would belong to
+        no clock, so the spans that are behind are read again.
         """
         while min(clocks.values()) < (clock := max(clocks.values())):
             self._clock = clock
@@ -126,7 +126,7 @@ class PushPull(Strategy):
 
 
 def _waiting(last: Params, seconds: float) -> WaitBreakdown:
-    """Tell what a wait for answers was for, by the last one of them."""
+    """Split the time of waiting for replies by cause, as the last reply says."""
     held = min(last.held, seconds)
     rest = seconds - held
     if last.awaited < 0:

@@ -1,22 +1,22 @@
-"""Weighted sums over all workers in buckets, each with the update that it leads to.
+"""Weighted sums over all workers in buckets, each followed by the update of its elements.
 
 One round is one shared update of θ. It has two parts:
 
-1. The *extras*, three numbers behind the gradient: the weight, so that the divisor is what was
-   really there; how many workers are still training, so that all stop together; and their
-   progress, so that all take the same learning rate. They are known before a worker computes
-   its gradient, so their sum begins there. With several buckets it moves on whenever a bucket is
-   handed over; with one bucket, or without overlap, nobody moves it on while the gradient is
-   computed, so all but its first step adds to the time of the round: by a ring of 16 ranks, two
+1. The *control values*, three numbers behind the gradient: the weight, so that the divisor counts
+   the samples actually used; the number of workers still training, so that all stop together; and
+   their progress, so that all use the same learning rate. They are known before a worker computes
+   its gradient, so their sum begins there. With several buckets it progresses whenever a bucket
+   is handed over; with one bucket, or without overlap, nothing polls it while the gradient is
+   computed, so all but its first step adds to the time of the round: with a ring of 16 ranks, two
    milliseconds of latency where the gradient takes ten.
-2. The *buckets* of the gradient, each summed by itself. As soon as sums are there, the update of
-   their elements is taken; which of them this worker takes is the port's affair. Nothing is
-   taken before the extras are known: they give the divisor and the learning rate.
+2. The *buckets* of the gradient, each a sum of its own. As soon as sums are complete, their
+   elements are updated, each by the worker that the port makes its owner. No update is taken
+   before the control values are known: they give the divisor and the learning rate.
 
-The cut into buckets, the order in which they are finished and who owns an element do not show in
-θ: optimizers are element-wise. But a schedule may add the workers' terms of an element in an order
-that depends on where in its bucket it is, as the ring does; then other buckets give other
-roundings, the same on all workers.
+Optimizers are element-wise, so neither the cut into buckets, nor the order in which they finish,
+nor the owner of an element shows in θ. But a schedule may add the workers' terms of an element in
+an order that depends on its position in the bucket, as the ring does; then other buckets round
+differently, though alike on all workers.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from psrt.runtime.checksum import checksum
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.updater import Updater
-from psrt.transport.port import EXTRA, Port, Reduction, gradient_of
+from psrt.transport.port import CONTROL, Port, Reduction, gradient_of
 
 #: Where each control value lies behind the gradient.
-_WEIGHT, _PRESENT, _PROGRESS = range(EXTRA)
+_WEIGHT, _PRESENT, _PROGRESS = range(CONTROL)
 
 
 class Reducer:
-    """One worker's part in round after round."""
+    """One worker's part in all rounds."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Reducer:
         base: Vector | None = None,
         one_theta: bool = False,
         check_every: int = 0,
-        extras: str | None = None,
+        control_algorithm: str | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Make the plans; collective.
@@ -61,15 +61,15 @@ class Reducer:
             port: of a job without servers, so that worker numbers are ranks.
             updater: turns the mean into the next θ.
             algorithm: ``auto`` or the name of an all-reduce.
-            full: samples that weigh 1: those of the usual case, in which nothing needs scaling.
+            full: the number of samples with weight 1, those of a full batch: no scaling needed.
             buckets: tile ``gradient[:n]`` in the order in which they are begun.
-            base: (n,) what the updater steps from where that is not θ itself; kept equal to the
-                θ of the last round, but only where this worker owns it.
-            one_theta: whether θ is the same on all workers all the time, so that those of a host
+            base: (n,) the vector that the updater steps from, if not θ itself; kept equal to the
+                θ of the last round in the elements that this worker owns.
+            one_theta: whether θ is the same on all workers at all times, so that those of a host
                 may share it.
             check_every: rounds between two checks that θ is the same everywhere; 0 for none.
-            extras: the all-reduce of the extras; None is what ``algorithm`` comes to for them.
-            events: takes what happens; None keeps no history.
+            control_algorithm: the all-reduce of the control values; None applies ``algorithm``.
+            events: records events for the history; None keeps none.
         """
         assert not port.role_map.servers, "an all-reduce is among all ranks"
         n = port.role_map.n
@@ -79,14 +79,14 @@ class Reducer:
         self._check_every = check_every
         self._events = events
         self._alone = len(port.role_map.workers) == 1
-        self._vector, self._extras = gradient_of(port), port.gradient[-EXTRA:]
+        self._vector, self._control = gradient_of(port), port.gradient[-CONTROL:]
         self._head: Reduction | None = None
-        #: What the all-reduce of the extras came to.
-        self.extras = port.choice(extras or algorithm, EXTRA)[0]
+        #: The all-reduce of the control values, after ``auto``.
+        self.control_algorithm = port.choice(control_algorithm or algorithm, CONTROL)[0]
         if not self._alone:
-            self._head = port.reduction(Span(n, n + EXTRA), self.extras, None)
+            self._head = port.reduction(Span(n, n + CONTROL), self.control_algorithm, None)
         largest = max((span.size for span in buckets), default=0)
-        #: What ``algorithm`` came to, and why.
+        #: The all-reduce of the buckets, after ``auto``, and the reason.
         self.chosen, self.why = port.choice(algorithm, largest)
         if one_theta and not self._alone:
             port.share_theta(self.chosen)
@@ -95,30 +95,30 @@ class Reducer:
         self._buckets = [port.reduction(span, self.chosen, self._take) for span in buckets]
         #: Buckets of this round that have begun.
         self._begun = 0
-        #: Those of them that are not known to be over.
+        #: Those of them that are not known to be complete.
         self._open: list[Reduction] = []
-        #: The sum of all weights; None until the extras are there.
+        #: The sum of all weights; None until the control values are summed.
         self._total: float | None = None
-        #: 1 / the total, or None where it changes nothing.
+        #: 1 / the total; None if that is 1.
         self._scale: np.ndarray | None = None
         self._present = 0.0
         #: Updates so far, the same on every worker.
         self.updates = 0
-        #: Seconds that the newest round was waited for.
+        #: Waiting time of the newest round, in seconds.
         self.waited = 0.0
-        #: What this worker brings to the round: the step, its weight, whether it is still training.
+        #: This worker's part in the round: the step, its weight, whether it is still training.
         self._brought = Step(0, 0, 0.0), 0.0, False
 
     def weight(self, samples: int) -> float:
-        """Return the weight of so many samples of this rank; alone, all there is weighs 1."""
+        """Return the weight of this rank's ``samples``: a single worker's always weigh 1."""
         return float(samples > 0) if self._alone else samples / self._full
 
     def start(self, weight: float, step: Step, *, present: bool = True) -> None:
-        """Begin a round: tell the others what is to come. Never waits.
+        """Begin a round with the sum of the control values. Never waits.
 
         Args:
-            weight: what this worker's numbers will have been multiplied with, 0 for none.
-            step: where it stands.
+            weight: the factor of this worker's numbers, in [0, 1]; 0 without samples.
+            step: its clock, samples and progress.
             present: whether it is still training.
         """
         progress = step.progress
@@ -128,19 +128,19 @@ class Reducer:
         if self._head is None:
             self._learn(weight, float(present), progress)
             return
-        extras = self._extras
-        extras[_WEIGHT], extras[_PRESENT], extras[_PROGRESS] = weight, present, progress
+        control = self._control
+        control[_WEIGHT], control[_PRESENT], control[_PROGRESS] = weight, present, progress
         self._head.begin()
 
     def begin(self) -> None:
-        """Begin the next bucket, whose numbers are final, with their weight in them."""
+        """Begin the sum of the next bucket, whose numbers are final and weighted."""
         reduction = self._buckets[self._begun]
         self._begun += 1
         reduction.begin()
         self._open.append(reduction)
 
     def poll(self) -> None:
-        """Move on what has begun, without waiting."""
+        """Progress the sums that have begun, without waiting."""
         if self._total is None:
             if self._head is None or not self._head.poll():
                 return
@@ -148,13 +148,13 @@ class Reducer:
         self._open = [reduction for reduction in self._open if not reduction.poll()]
 
     async def finish(self, *, empty: bool = False) -> bool:
-        """Wait until every bucket is summed and θ is the next one everywhere.
+        """Wait until every bucket is summed and the next θ is in place on all workers.
 
-        Buckets that have not begun do so now. In a round in which nobody has any samples there
-        is nothing to sum, and none of them begins, anywhere.
+        Buckets that have not begun do so now. In a round without any samples there is nothing to
+        sum, and no bucket begins on any worker.
 
         Args:
-            empty: this worker brings nothing, whatever its gradient holds; no bucket has begun.
+            empty: this worker contributes zeros, whatever its gradient holds; no bucket has begun.
 
         Returns:
             Whether any worker is still training.
@@ -195,10 +195,10 @@ class Reducer:
         return training
 
     async def join(self, clock: int) -> None:
-        """Take part with nothing, until no worker is training any more.
+        """Take part with weight zero until no worker is training.
 
         Args:
-            clock: of this worker, who is not any more.
+            clock: gradient steps that this worker finished.
         """
         if self._events is not None:
             self._events.left(self._port.now(), clock)
@@ -208,11 +208,11 @@ class Reducer:
             training = await self.finish(empty=True)
 
     def _learn_sums(self) -> None:
-        extras = self._extras.tolist()
-        self._learn(extras[_WEIGHT], extras[_PRESENT], extras[_PROGRESS])
+        control = self._control.tolist()
+        self._learn(control[_WEIGHT], control[_PRESENT], control[_PROGRESS])
 
     def _learn(self, total: float, present: float, progress: float) -> None:
-        """Take in the sums of the extras: now updates can be taken."""
+        """Store the sums of the control values; from now on blocks can be updated."""
         self._total, self._present = total, present
         if total:
             scale = np.float32(1.0 / total)
@@ -220,7 +220,7 @@ class Reducer:
             self._updater.begin(progress / present)
 
     def _take(self, span: Span, sums: Vector) -> None:
-        """Update one block out of its sums."""
+        """Update one block from its sums."""
         if self._scale is not None:
             np.multiply(sums, self._scale, out=sums)
         theta, base = span.of(self._theta), span.of(self._base)

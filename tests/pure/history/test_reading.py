@@ -139,14 +139,14 @@ def test_a_byte_or_an_event_too_many_or_elsewhere_is_refused(run):
     path = run / "history" / "b.npy"
     events = np.load(path)
     np.save(path, np.concatenate([events, events[-1:]]))
-    assert "does not end as a history does" in refused(run)
+    assert "not a valid END" in refused(run)
     with path.open("ab") as file:
         file.write(b" ")
     assert "449 bytes of events, expected 7 events" in refused(run)
     np.save(path, np.concatenate([events[1:]]))
-    assert "does not end as a history does" in refused(run)
+    assert "not a valid END" in refused(run)
     np.save(path, events[[1, 0, *range(2, len(events))]])
-    assert "check sum" in refused(run)
+    assert "checksum" in refused(run)
 
 
 @pytest.mark.parametrize(
@@ -200,13 +200,13 @@ def test_a_run_that_was_cut_off_is_unfinished(run):
     path.unlink()
     log = EventLog(path)
     told = "unfinished run: 1 of 2 files without an end"
-    assert f"{told}; 5 events up to 0.400 s are there" in refused(run)  # of the other file
+    assert f"{told}; 5 events up to 0.400 s were recorded" in refused(run)  # of the other file
     log.add(*ROWS[0])
     log.add(*ROWS[-1])
     log.abandon()
-    assert f"{told}; 7 events up to 0.400 s are there" in refused(run)
+    assert f"{told}; 7 events up to 0.400 s were recorded" in refused(run)
     path.write_bytes(path.read_bytes()[:-70])  # within an event
-    assert f"{told}; 5 events up to 0.400 s are there" in refused(run)
+    assert f"{told}; 5 events up to 0.400 s were recorded" in refused(run)
     path.write_bytes(b"")
     assert told in refused(run)
     (run / "history" / "header.json").unlink()
@@ -236,7 +236,7 @@ def rewritten(run, change):
         ("format", None, "of format None"),
         ("workers", [], "0 workers"),
         ("workers", [2, "3"], "not whole numbers"),
-        ("workers", 7, "workers that are no list"),
+        ("workers", 7, "workers that are not a list"),
         ("spans", [3, 4], "spans"),
         ("spans", [[0, 5]], "2 servers and 1 shards"),
         ("spans", [[0, -5], [5, 10]], "not whole numbers"),
@@ -245,13 +245,13 @@ def rewritten(run, change):
         ("files", ["../a.npy"], "outside its folder"),
         ("files", ["a.npy", 3], "not text"),
         ("files", ["a.npy", "b\0.npy"], "b"),
-        ("files", None, "files that are no list"),
+        ("files", None, "files that are not a list"),
         ("config", [], "does not say the mode"),
         ("config", {}, "does not say the mode"),
-        ("initial_sha256", "ab", "digests that are none"),
-        ("code_sha256", "AB" * 32, "digests that are none"),
-        ("batches", [10], "batches that are none"),
-        ("batches", [0, 1], "batches that are none"),
+        ("initial_sha256", "ab", "digests that are not"),
+        ("code_sha256", "AB" * 32, "digests that are not"),
+        ("batches", [10], "batches that are not"),
+        ("batches", [0, 1], "batches that are not"),
     ],
 )
 def test_a_header_that_cannot_be_is_refused(run, name, value, text):
@@ -268,9 +268,9 @@ def test_a_header_that_is_none_is_refused(run, text):
 def test_a_header_that_was_changed_is_refused(run):
     path = run / "history" / "header.json"
     path.write_text(path.read_text().replace('"n": 10', '"n": 11'))
-    assert "header.json: damaged: its check sum" in refused(run)
+    assert "header.json: damaged: its checksum" in refused(run)
     path.write_text(path.read_text().replace("crc32", "crc64"))
-    assert "header.json: damaged: its check sum" in refused(run)
+    assert "header.json: damaged: its checksum" in refused(run)
 
 
 def test_a_header_that_lacks_something_is_refused(run):

@@ -149,7 +149,9 @@ def test_a_message_too_many():
 
 
 def test_a_server_that_goes_on_after_the_last_event():
-    with pytest.raises(ReplayError, match="shard 1 waits for a message after the 6 that it took"):
+    with pytest.raises(
+        ReplayError, match="shard 1 waits for a message after the 6 that it received"
+    ):
         handed_on(RECORDED, script_of(RECORDED), count=7)
 
 

@@ -98,10 +98,10 @@ def test_what_auto_chose_is_taken_again(tmp_path):
     flags = {"mode": "allreduce", "hidden": (2000,), "schedule": "cosine", "steps": None}
     recorded(tmp_path / "run", flags, epochs=0.2)
     header = read_history(tmp_path / "run").header
-    assert header.extras != header.algorithm
+    assert header.control_algorithm != header.algorithm
     simulated = psrt.simulate(recorded_config(tmp_path / "run"), workers=WORKERS)
     plan = simulated.workers[0].strategy.plan
-    assert (plan.algorithm, plan.extras) == (header.algorithm, header.extras)
+    assert (plan.algorithm, plan.control_algorithm) == (header.algorithm, header.control_algorithm)
 
 
 def test_simulate_checks_what_it_came_to(asynchronous):
@@ -210,7 +210,13 @@ def test_a_run_of_something_else(copy, changes, told):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"algorithm": "rign"}, {"extras": 5}, {"code_sha256": 5}, {"numerics": None}, {"extras": {}}],
+    [
+        {"algorithm": "rign"},
+        {"control_algorithm": 5},
+        {"code_sha256": 5},
+        {"numerics": None},
+        {"control_algorithm": {}},
+    ],
 )
 def test_a_header_of_nonsense(copy, changes):
     edit_header(copy, **changes)
@@ -279,7 +285,7 @@ def drop_last_push(events):
     ("change", "told"),
     [
         (swap_takes, r"diverges at event \d+ of shard \d: worker \d pushed clock"),
-        (drop_last_leave, r"shard \d waits for a message after the \d+ that it took"),
+        (drop_last_leave, r"shard \d waits for a message after the \d+ that it received"),
         (repeat_last_leave, r"diverges at event \d+ of shard \d: it is over, in the recorded run"),
         (drop_last_push, r"at event \d+ of shard \d: .*pushed clock 14 .* it left at clock 15"),
     ],
@@ -295,7 +301,7 @@ def test_a_damaged_history(copy):
     data = bytearray(path.read_bytes())
     data[1000] ^= 1
     path.write_bytes(data)
-    with pytest.raises(ConfigError, match="damaged: its check sum is not that of its events"):
+    with pytest.raises(ConfigError, match="damaged: its checksum does not match its events"):
         replayed(copy)
 
 

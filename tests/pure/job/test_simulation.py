@@ -21,7 +21,7 @@ from psrt.runtime.checksum import checksum
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.simulation import SimulationCosts, Simulator
 from psrt.sync import Keep, Policy, policy_for
-from psrt.transport import EXTRA
+from psrt.transport import CONTROL
 from support.recording import Ledger, record
 
 pytestmark = pytest.mark.slow
@@ -432,7 +432,7 @@ def test_without_numerics_parameters_cost_nothing(name):
     run = simulate(asked, workers=4, numerics=False, parameters=10**11)
     assert run.world.role_map.n == 10**11
     assert sum(port.bytes_sent for port in run.world.ports) > 10**11
-    assert all(port.gradient.size == EXTRA for port in run.world.ports[1:])
+    assert all(port.gradient.size == CONTROL for port in run.world.ports[1:])
 
 
 @pytest.mark.parametrize("numerics", [True, False])

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from psrt.collective import ALGORITHMS
-from psrt.transport import EXTRA, RoleMap
+from psrt.transport import CONTROL, RoleMap
 
 #: Spans that a rank may look for before it must have come to its end.
 LONGEST = 150
@@ -120,7 +120,7 @@ class ModelPort:
     def __init__(self, n, rank, size, answers):
         self.rank, self.size = rank, size
         self.role_map = RoleMap(n, workers=tuple(range(size)))
-        self.gradient = np.zeros(n + EXTRA, np.float32)
+        self.gradient = np.zeros(n + CONTROL, np.float32)
         self.theta = np.zeros(n, np.float32)
         self.waiting_for = lambda: ""
         self.sums = []

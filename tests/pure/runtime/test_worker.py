@@ -160,7 +160,7 @@ class TestSteps:
         worker, scheme, _ = work(Batches(), scheme=Scheme({1: 8}), steps=8)
         assert (worker.clock, len(scheme.steps)) == (8, 2)
 
-    def test_the_gradient_goes_into_the_ports_buffer_without_the_extras(self):
+    def test_the_gradient_goes_into_the_ports_buffer_without_the_control_values(self):
         class Writes(Batches):
             def loss_and_grad(self, theta, batch, out):
                 assert theta is port.theta

@@ -14,7 +14,7 @@ from psrt.errors import ConfigError, TransportError
 from psrt.messages import Leave, Params, Push
 from psrt.partition import Span
 from psrt.simulation import SimulationCosts, Simulator
-from psrt.transport import EXTRA, NO_PAYLOAD, RoleMap
+from psrt.transport import CONTROL, NO_PAYLOAD, RoleMap
 from psrt.transport.port import GRADIENT
 from support.cases import each
 
@@ -249,7 +249,7 @@ def test_reductions_sum_and_count_their_bytes(algorithm, size, n):
             await reduction.finish()
         return port.gradient.tolist()
 
-    results, it = workers_only(size, 70 - EXTRA, role, seed=size)
+    results, it = workers_only(size, 70 - CONTROL, role, seed=size)
     for rank, result in enumerate(results):
         expected = np.arange(70) + rank
         expected[2 : 2 + n] = size * np.arange(2, 2 + n) + sum(range(size))

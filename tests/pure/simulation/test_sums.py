@@ -13,7 +13,7 @@ from psrt.job.virtual import simulate
 from psrt.optim import BLOCK
 from psrt.partition import Span, even_spans
 from psrt.simulation import SimulationCosts, Simulator
-from psrt.transport import EXTRA, RoleMap
+from psrt.transport import CONTROL, RoleMap
 
 LATENCY, RATE = 0.5, 64.0
 
@@ -95,12 +95,12 @@ class TestBits:
 
     @pytest.mark.parametrize("reduce", [None, lambda _: 1.0])
     @pytest.mark.parametrize("algorithm", ["ring", "node"])
-    def test_without_numerics_the_extras_are_summed_all_the_same(self, algorithm, reduce):
+    def test_without_numerics_the_control_values_are_summed_all_the_same(self, algorithm, reduce):
         """They say when to stop."""
 
         async def role(port):
-            port.gradient[:] = port.rank + np.arange(EXTRA)
-            head = port.reduction(Span(10, 10 + EXTRA), algorithm, None)
+            port.gradient[:] = port.rank + np.arange(CONTROL)
+            head = port.reduction(Span(10, 10 + CONTROL), algorithm, None)
             head.begin()
             await head.finish()
             return port.gradient.tolist()
@@ -135,7 +135,7 @@ class TestTime:
 
         async def role(port):
             times = []
-            head = port.reduction(Span(n, n + EXTRA), algorithm, None)
+            head = port.reduction(Span(n, n + CONTROL), algorithm, None)
             sums = [port.reduction(span, algorithm, lambda *_: None) for span in cuts]
             for _ in range(2):
                 head.begin()
@@ -158,8 +158,8 @@ class TestTime:
             return 2 * LATENCY * (size > 1) + moved / bandwidth + moved * 0.25
 
         costs = SimulationCosts(latency=lambda _: LATENCY, bandwidth=bandwidth, per_byte=0.25)
-        head = seconds(EXTRA)
-        # The extras are summed while the last one is late.
+        head = seconds(CONTROL)
+        # The control values are summed while the last one is late.
         first = max(head, 10.0) + seconds(12)
         second = first + max(head, 10.0) + seconds(12)
         for times in self.over(size, "node", costs):

@@ -10,7 +10,7 @@ import pytest
 from psrt.errors import ProtocolError
 from psrt.messages import Leave
 from psrt.partition import Span, even_spans
-from psrt.transport import EXTRA, RoleMap, SoloPort, drive
+from psrt.transport import CONTROL, RoleMap, SoloPort, drive
 
 
 def test_workers_and_servers_are_found_by_rank():
@@ -24,7 +24,7 @@ class TestSolo:
     def test_it_has_one_worker_with_parameters_and_a_gradient(self):
         port = SoloPort(5)
         assert (port.role_map.workers, port.role_map.servers, port.rank) == ((0,), (), 0)
-        assert (port.theta.shape, port.gradient.shape) == ((5,), (5 + EXTRA,))
+        assert (port.theta.shape, port.gradient.shape) == ((5,), (5 + CONTROL,))
 
     def test_work_is_done_on_the_spot(self):
         async def role():

@@ -31,7 +31,7 @@ class Noting(Updater):
         super().begin(progress)
 
     def block(self, span, theta, gradient, out):
-        assert self.begun, "nothing is taken before the extras are known"
+        assert self.begun, "nothing is taken before the control values are known"
         self.blocks[-1].append(span)
         super().block(span, theta, gradient, out)
 
@@ -110,10 +110,10 @@ def test_a_round_without_samples_sums_nothing_but_goes_on():
         training = await reducer.finish(empty=True)
         return training, reducer.updates, port.bytes_sent
 
-    extras_only = 4 * 4  # a ring of two: 3 floats are cut in 2 and 1, each chunk goes twice
+    control_only = 4 * 4  # a ring of two: 3 floats are cut in 2 and 1, each chunk goes twice
     for training, updates, sent in raise_on_all(2, role):
         assert (training, updates) == (True, 0)
-        assert sent <= extras_only
+        assert sent <= control_only
 
 
 class Prepared:
@@ -152,7 +152,7 @@ class PreparedPort(SoloPort):
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_nothing_is_taken_before_the_extras_are_known(waits):
+def test_nothing_is_taken_before_the_control_values_are_known(waits):
     """Sums of a bucket may be there long before: nobody looks at them."""
     port, updater = PreparedPort(N), Noting()
     reducer = reducer_of(port, updater, buckets=[Span(3, N), Span(0, 3)])

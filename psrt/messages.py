@@ -1,9 +1,8 @@
-"""The nouns that roles exchange.
+"""The messages that roles exchange.
 
 They are named tuples: as immutable as frozen dataclasses and made in a fraction of the time, which
-counts in a round trip of a few microseconds. A message is small and of fixed size; the numbers of
-a gradient or of parameters travel as its *payload*, in a region that the port knows (see
-``psrt.transport.port``).
+matters in a round trip of a few microseconds. A message is small and of fixed size; a gradient or
+parameters are sent as its *payload*, in a region of the port (see ``psrt.transport.port``).
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 class Push(NamedTuple):
     """Worker → server: one worker's contribution for one clock; its payload is the gradient span.
 
-    A push of no samples has no payload: it says that the clock moved on. One for a later clock
-    than its version asks for the version of that clock, where backups left this shard behind.
+    A push without samples has no payload: it only advances the clock. If its clock is later than
+    its version, it asks for the version of that clock, since backups left this shard behind.
     """
 
     #: Who pushes, in ``[0, W)``.
@@ -26,7 +25,7 @@ class Push(NamedTuple):
     version: int
     #: Samples behind the mean gradient, m.
     samples: int
-    #: Where the worker stands in training, in epochs; learning-rate schedules are asked with it.
+    #: The worker's progress in epochs, for learning-rate schedules.
     progress: float
     #: l2 norm of the worker's whole gradient where clipping needs it, else 0.
     norm: float
@@ -37,17 +36,17 @@ class Params(NamedTuple):
 
     #: Who answers, in ``[0, S)``.
     shard: int
-    #: Version of the span that comes along.
+    #: Version of the span in the payload.
     version: int
-    #: The clock that the worker goes on with; more than one further only where backups overtook it.
+    #: The clock of the worker's next step; more than one further only if backups overtook it.
     clock: int
-    #: Versions between the one the answered push was computed on and the one it met.
+    #: τ of the answered push: the version it met minus the one it was computed on.
     staleness: int
-    #: From the taking up of the push to this answer, in seconds.
+    #: From the receipt of the push to this reply, in seconds.
     held: float = 0.0
-    #: The worker whose message set the answer off; −1 if the push did that itself.
+    #: The worker whose message triggered this reply; −1 if the answered push itself did.
     awaited: int = -1
-    #: ‖θ_now − θ_read‖/√n when the push was taken into an update; −1 where it was not measured.
+    #: ‖θ_now − θ_read‖/√n when the push was applied; −1 if not measured.
     gap: float = -1.0
 
 
@@ -61,7 +60,7 @@ class Leave(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Worker → rank 0: what happened since the worker's previous report."""
+    """Worker → rank 0: the measurements since the worker's previous report."""
 
     #: Who reports.
     worker: int
@@ -75,7 +74,7 @@ class Report(NamedTuple):
     samples: int
     #: Sum of τ over the answered pushes since the previous report, one per push and shard.
     staleness_sum: int
-    #: How many τ are in the sum.
+    #: Number of τ in the sum.
     staleness_count: int
     #: The largest of them.
     staleness_max: int
@@ -91,7 +90,7 @@ class Report(NamedTuple):
     skew_max: int
     #: Sum of the gaps ‖θ_now − θ_read‖/√n that were measured since the previous report.
     gap_sum: float
-    #: How many gaps are in the sum.
+    #: Number of gaps in the sum.
     gap_count: int
     #: Loss on the test set; nan where this report did not evaluate.
     test_loss: float

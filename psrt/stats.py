@@ -1,8 +1,8 @@
-"""What is counted in a run: each figure declared once, with its unit and how it merges.
+"""The counters of a run: each figure declared once, with its unit and how it merges over ranks.
 
-A rank counts into its own ``Stats``. At the end they travel to rank 0 as text and merge there;
-``summary.json`` is made of the result, and a figure that no field of the summary knows is written
-under its own name. So a new counter is a line here and a line where it is counted. Pure.
+A rank counts into its own ``Stats``. At the end they are sent to rank 0 as text and merged there
+into ``summary.json``; a figure without a field in the summary is written under its own name. So a
+new counter is a line here and a line where it is counted. Pure.
 """
 
 # ruff: noqa: RUF009 - the calls in the dataclass make its fields
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-#: Values of one figure on two ranks → what they come to together.
+#: Merges the values of one figure on two ranks.
 Merge = Callable[[Any, Any], Any]
 
-#: Number → how often it occurred, or how much of it there was.
+#: Number → its count, or an amount.
 Histogram = dict[int, int]
 
 
@@ -32,7 +32,7 @@ def _total(ours: Any, theirs: Any) -> Any:
 
 
 def _by_key(ours: dict[Any, Any], theirs: dict[Any, Any]) -> dict[Any, Any]:
-    """Add up what is under the same key."""
+    """Add the values of equal keys."""
     merged = dict(ours)
     for key, value in theirs.items():
         merged[key] = merged.get(key, 0) + value
@@ -51,7 +51,7 @@ def _moments(
 
 
 def _own(ours: Any, theirs: Any) -> Any:
-    """Keep what only one rank by itself has a meaning of."""
+    """Keep the first value: the figure has a meaning on a single rank only."""
     return ours
 
 
@@ -68,18 +68,18 @@ def total(unit: str, start: float = 0) -> Any:
 
 
 def largest(unit: str, start: float = 0) -> Any:
-    """Declare a number of which the largest one of all ranks counts."""
+    """Declare a number whose maximum over ranks is taken."""
     return _figure(_largest, start, unit=unit)
 
 
 def parts(merge: Merge, start: Any, unit: str = "") -> Any:
-    """Declare what the summary has a form of its own for."""
+    """Declare a figure that the summary shows in a form of its own."""
     return _figure(merge, start, unit=unit, is_figure=False)
 
 
 @dataclass(slots=True)
 class Stats:
-    """What one rank counted in a run, or all of them together."""
+    """The counters of one rank, or of all ranks merged."""
 
     #: Number of the worker, −1 for a server.
     worker: int = parts(_own, -1)
@@ -95,7 +95,7 @@ class Stats:
     seconds: float = largest("seconds", 0.0)
     #: Updates of a shard, or of the parameters that all ranks share.
     updates: int = largest("updates")
-    #: Gradients that came but were not applied.
+    #: Gradients that arrived but were not applied.
     dropped: int = total("pushes")
     #: Largest distance of two workers' clocks.
     clock_spread_max: int = largest("steps")
@@ -107,18 +107,18 @@ class Stats:
     skew: Histogram = parts(_by_key, dict, "reads")
     #: By worker: applied pushes by staleness τ.
     staleness: list[Histogram] = parts(_each_by_key, list, "pushes")
-    #: Gaps ‖θ_now − θ_read‖/√n that were measured: how many, their sum, the largest.
+    #: Measured gaps ‖θ_now − θ_read‖/√n: count, sum, maximum.
     gaps: tuple[int, float, float] = parts(_moments, (0, 0.0, 0.0))
-    #: Time that a worker waited, by what for.
+    #: Time that a worker waited, by cause.
     waited: dict[str, float] = parts(_by_key, dict, "seconds")
     #: Time that a worker waited for other workers, by worker.
     waited_for: dict[int, float] = parts(_by_key, dict, "seconds")
-    #: Of the parameters at the end where every rank has all of them; 0 elsewhere.
+    #: Of the final parameters, on ranks that hold all of them; else 0.
     fingerprint: int = parts(_own, 0)
 
     @property
     def histogram(self) -> list[int]:
-        """How many applied pushes had staleness τ, at index τ, all workers together."""
+        """The number of applied pushes with staleness τ, at index τ, of all workers."""
         counts: Histogram = {}
         for found in self.staleness:
             counts = _by_key(counts, found)
@@ -126,7 +126,7 @@ class Stats:
 
     @classmethod
     def merged(cls, stats: Iterable[Stats]) -> Stats:
-        """Return what all ranks counted, in the order of the ranks.
+        """Merge the counters of all ranks, in the order of the ranks.
 
         >>> both = Stats.merged([Stats(samples=2, steps=3), Stats(samples=5, steps=1)])
         >>> both.samples, both.steps
@@ -140,7 +140,7 @@ class Stats:
         return everything
 
     def figures(self) -> dict[str, Any]:
-        """Return the plain numbers by name: those that the summary shows as they are."""
+        """Return the plain numbers by name, which the summary shows unchanged."""
         return {
             figure.name: getattr(self, figure.name)
             for figure in dataclasses.fields(self)
@@ -148,7 +148,7 @@ class Stats:
         }
 
     def to_text(self) -> str:
-        """Return a line of JSON, which knows no numbers as keys."""
+        """Return a line of JSON; dictionaries become pairs, since JSON's keys are text."""
         return json.dumps(
             {figure.name: _plain(getattr(self, figure.name)) for figure in dataclasses.fields(self)}
         )

@@ -1,8 +1,8 @@
-"""Delays: what slows one worker down on purpose, step by step. Pure: sleeps for nobody.
+"""Injected delays that slow one worker down, step by step. Pure: computes delays, never sleeps.
 
-A delay is a function of the step, of how long its gradient took, and of random numbers; the delays
-of a worker add up. They are asked once a step, in the order of the steps, with the same generator
-every time: the same seed is the same delays, over MPI and in virtual time.
+A delay is a function of the step, of the time of its gradient, and of random numbers; the delays
+of a worker add up. They are drawn once a step, in the order of the steps, from one generator: the
+same seed gives the same delays, over MPI and in simulation.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-#: Step, counted from 0; seconds that its gradient took; random numbers → seconds of delay.
+#: Step, from 0; time of its gradient in seconds; generator → delay in seconds.
 Delay = Callable[[int, float, np.random.Generator], float]
 
-#: The longest delay that is drawn: a tail has no end, a clock has one.
+#: The longest delay drawn: a heavy tail has no bound, a run needs one.
 LONGEST_S = 86400.0
 
 
@@ -24,7 +24,7 @@ def constant(seconds: float) -> Delay:
 
 
 def jitter(mean_s: float) -> Delay:
-    """Return an exponentially distributed delay: often short, never very long."""
+    """Return an exponentially distributed delay: usually short, without a heavy tail."""
     return lambda step, computed_s, rng: rng.exponential(mean_s)
 
 
@@ -46,12 +46,12 @@ def tail(scale_s: float, shape: float) -> Delay:
 
 
 def slow(factor: float, first: int = 0) -> Delay:
-    """Return what makes computing take ``factor`` times as long, from step ``first`` on."""
+    """Return a delay that makes computing ``factor`` times slower, from step ``first`` on."""
     return lambda step, computed_s, rng: (factor - 1) * computed_s if step >= first else 0.0
 
 
 class Pause:
-    """One delay at one step, or at the next that is taken: with backups some are not."""
+    """One delay at one step, or at the next one taken: with backups, steps may be skipped."""
 
     def __init__(self, step: int, seconds: float) -> None:
         self._step = step
@@ -66,7 +66,7 @@ class Pause:
         return self._seconds
 
 
-#: By the name that ``--inject`` knows them by.
+#: Delays by their name in ``--inject``.
 DELAYS: dict[str, Callable[..., Delay]] = {
     "delay": constant,
     "jitter": jitter,
@@ -77,7 +77,7 @@ DELAYS: dict[str, Callable[..., Delay]] = {
 
 
 class Delays:
-    """All that slows one worker down.
+    """All delays of one worker.
 
     >>> delays = Delays([("delay", (0.5,)), ("slow", (3.0, 10)), ("pause", (11, 60.0))])
     >>> rng = np.random.default_rng(0)
@@ -86,13 +86,13 @@ class Delays:
     """
 
     def __init__(self, delays: Iterable[tuple[str, Sequence[float]]] = ()) -> None:
-        """Make them.
+        """Set up.
 
         Args:
-            delays: a key of ``DELAYS`` and its numbers, each in the order in which it draws.
+            delays: a key of ``DELAYS`` and its numbers, each; they draw in this order.
         """
         given = list(delays)
-        #: Whether ``seconds`` wants to know how long computing took.
+        #: Whether ``seconds`` needs ``computed_s``.
         self.asks_for_computed = any(kind == "slow" for kind, _ in given)
         self._delays = [DELAYS[kind](*numbers) for kind, numbers in given]
 
@@ -101,7 +101,7 @@ class Delays:
 
         Args:
             step: gradient steps finished before it; larger at every call.
-            computed_s: what computing its gradient took; any number unless asked for.
-            rng: draws the random ones.
+            computed_s: time of its gradient, in seconds; ignored unless ``asks_for_computed``.
+            rng: the worker's generator of delays.
         """
         return float(sum(delay(step, computed_s, rng) for delay in self._delays))

@@ -1,6 +1,6 @@
-"""Writes into the history what a shard and what a worker does. Roles call it, it decides nothing.
+"""Records the events of a shard and of a worker in the history; called by the roles.
 
-``history.events`` says what each event and field means.
+``history.events`` defines the events and their fields.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _NAN = math.nan
 
 
 class ShardEventRecorder:
-    """What happens at one server, in its order."""
+    """The events of one server, in order."""
 
     def __init__(self, log: EventLog, shard: int) -> None:
         self._add = log.add
         self._shard = shard
 
     def taken(self, message: Push | Leave, now: float) -> None:
-        """A message was taken up."""
+        """A message was received."""
         if type(message) is Push:
             worker, clock, version, samples, progress, _ = message
             self._add(_RECEIVE, now, worker, clock, version, self._shard, samples, progress)
@@ -47,7 +47,7 @@ class ShardEventRecorder:
             self._add(_LEFT, now, message.worker, message.clock, -1, self._shard)
 
     def kept(self, push: Push, now: float) -> None:
-        """A gradient was saved for its update."""
+        """A gradient was saved for a later update."""
         self._add(_SAVE, now, push.worker, push.clock, push.version, self._shard)
 
     def applied(
@@ -59,7 +59,16 @@ class ShardEventRecorder:
         began: float,
         now: float,
     ) -> None:
-        """An update was made, and ``version`` is that of its result."""
+        """An update was made.
+
+        Args:
+            pushes: that it applied, in order of summation; none for an empty round.
+            notes: the factors of each push.
+            version: the new one.
+            lr: its learning rate, before staleness factors.
+            began: when it began, in seconds.
+            now: when it ended.
+        """
         seconds = now - began
         if not pushes:
             self._add(_APPLY, now, -1, -1, version, self._shard, seconds=seconds)
@@ -71,7 +80,7 @@ class ShardEventRecorder:
             )  # fmt: skip
 
     def dropped(self, push: Push, version: int, now: float, *, late: bool) -> None:
-        """A push will not be used: it came too late at ``version``, or its worker died."""
+        """A push is discarded: it arrived too late at ``version``, or its worker died."""
         self._add(
             _DROP, now, push.worker, push.clock, push.version, self._shard, push.samples,
             push.progress, version - push.version, flag=LATE if late else LOST,
@@ -82,12 +91,12 @@ class ShardEventRecorder:
         self._add(_REPLY, now, serve.worker, serve.clock, version, self._shard)
 
     def saved(self, version: int, now: float) -> None:
-        """The span was saved for good."""
+        """The final span was written."""
         self._add(_FINAL, now, -1, -1, version, self._shard)
 
 
 class WorkerEventRecorder:
-    """What one worker does, in its order."""
+    """The events of one worker, in order."""
 
     def __init__(self, log: EventLog, worker: int) -> None:
         self._add = log.add
@@ -96,7 +105,15 @@ class WorkerEventRecorder:
     def read(
         self, now: float, clock: int, versions: Sequence[int], taus: Sequence[int], seconds: float
     ) -> None:
-        """All spans of θ that ``clock`` computes with are in place."""
+        """All spans of θ for a step are in place.
+
+        Args:
+            now: the time, in seconds.
+            clock: of the step.
+            versions: by shard.
+            taus: by shard, of the push that was answered.
+            seconds: since that push.
+        """
         for shard, version in enumerate(versions):
             self._add(
                 _READ, now, self._worker, clock, version, shard, 0, 0.0, taus[shard],
@@ -104,14 +121,14 @@ class WorkerEventRecorder:
             )  # fmt: skip
 
     def pushed(self, push: Push, shard: int, now: float, seconds: float) -> None:
-        """A gradient goes to a shard, ``seconds`` after the parameters were there."""
+        """A gradient is sent to a shard, ``seconds`` after its parameters were complete."""
         worker, clock, version, samples, progress, _ = push
         self._add(_PUSH, now, worker, clock, version, shard, samples, progress, seconds=seconds)
 
     def stepped(
         self, now: float, clock: int, samples: int, progress: float, rate: float, seconds: float
     ) -> None:
-        """A gradient was computed, and with ``rate`` a local step taken."""
+        """A gradient was computed; with a ``rate`` above 0, a local step was taken."""
         self._add(
             _STEP, now, self._worker, clock, -1, -1, samples, progress, 0, rate, seconds=seconds
         )
@@ -120,7 +137,17 @@ class WorkerEventRecorder:
         self, now: float, clock: int, updates: int, samples: int, progress: float,
         weight: float, *, present: bool,
     ) -> None:  # fmt: skip
-        """This worker's part of a sum over all workers is ready."""
+        """This worker's part of a sum over all workers is ready.
+
+        Args:
+            now: the time, in seconds.
+            clock: gradient steps finished.
+            updates: shared updates so far.
+            samples: behind this worker's part.
+            progress: of the worker, in epochs.
+            weight: of this worker's part.
+            present: whether this worker is still training.
+        """
         self._add(
             _REDUCE, now, self._worker, clock, updates, -1, samples, progress, 0, 0.0,
             weight=weight, flag=PRESENT * present,
@@ -130,7 +157,17 @@ class WorkerEventRecorder:
         self, now: float, clock: int, updates: int, total: float, rate: float, seconds: float,
         *, present: bool,
     ) -> None:  # fmt: skip
-        """The sum over all workers is over."""
+        """The sum over all workers is complete.
+
+        Args:
+            now: the time, in seconds.
+            clock: gradient steps finished.
+            updates: shared updates, this one included.
+            total: the sum of all weights.
+            rate: learning rate of the update; 0 without one.
+            seconds: waiting time.
+            present: whether any worker is still training.
+        """
         self._add(
             _REDUCED, now, self._worker, clock, updates, -1, 0, 0.0, 0, rate,
             weight=total, seconds=seconds, flag=PRESENT * present,
@@ -141,5 +178,5 @@ class WorkerEventRecorder:
         self._add(_LEAVE, now, self._worker, clock, -1)
 
     def saved(self, updates: int, now: float) -> None:
-        """The parameters that all workers share were saved for good."""
+        """The final parameters that all workers share were written."""
         self._add(_FINAL, now, self._worker, -1, updates)

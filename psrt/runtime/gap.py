@@ -1,4 +1,4 @@
-"""Measures, on a sample of the reads, how far the parameters have moved away from what was read."""
+"""Measures how far the parameters move between a read and its update, on a sample of the reads."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 
 from psrt.arrays import Vector
 
-#: One read in so many is followed on average, and of a span no more than so many elements, evenly
-#: spread: then neither the time nor the memory of it shows beside the updates.
+#: One read in 8 is followed on average, and at most 4,096 elements of a span, evenly spaced: so
+#: neither the time nor the memory is noticeable beside the updates.
 _ONE_IN, _ELEMENTS = 8, 4096
 
 
 class GapMeter:
     """Follows one read at a time: ‖θ_now − θ_read‖/√n when its gradient is about to be used.
 
-    Staleness counts versions; the gap says what they amount to. Which reads are followed is drawn,
-    always in the same way, so that no worker's turn coincides with it. Of a span of more than
-    4,096 elements every k-th counts, so that there it is an estimate.
+    Staleness counts versions; the gap measures their effect on θ. The reads to follow are drawn at
+    random, with a fixed seed, so that no worker's period coincides with them. In a span of more
+    than 4,096 elements only every k-th is used, and the gap is an estimate.
 
     Source: the gap as a measure of staleness, Barkai, Hakimi & Schuster, ICLR 2020 (1909.10802).
     """
@@ -36,7 +36,13 @@ class GapMeter:
         self._skip = 0
 
     def read_by(self, worker: int, version: int, theta: Vector) -> None:
-        """Note that a worker is sent this version; perhaps keep it."""
+        """Note that a worker reads this version; copy it if the read is to be followed.
+
+        Args:
+            worker: its number.
+            version: of the shard.
+            theta: (n,) the parameters of that version.
+        """
         if self._worker not in (-1, worker):
             return
         self._worker = -1
@@ -48,12 +54,18 @@ class GapMeter:
         self._worker, self._version = worker, version
 
     def forget(self, worker: int) -> None:
-        """Follow a worker no longer that has left."""
+        """Stop following a worker that has left."""
         if self._worker == worker:
             self._worker = -1
 
     def measure(self, worker: int, version: int, theta: Vector) -> float:
-        """Return the gap of a gradient that was computed on ``version``; −1 if not followed."""
+        """Return the gap of a gradient about to be applied; −1 if its read was not followed.
+
+        Args:
+            worker: who computed it.
+            version: that it was computed on.
+            theta: (n,) the parameters right before the update.
+        """
         if worker != self._worker or version != self._version:
             return -1.0
         self._worker = -1

@@ -1,4 +1,4 @@
-"""Which of a server's buffers may still be read, and by whom. Pure."""
+"""Tracks which workers may still be reading which of a server's buffers. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 
 class Leases:
-    """A version that was sent stays leased until its reader has read it."""
+    """The readers of each buffer: a version that was sent is leased until it has been read."""
 
     def __init__(self, buffers: int, in_flight: Callable[[int], bool]) -> None:
         """Begin with nothing leased.
 
         Args:
-            buffers: how many there are.
-            in_flight: tells whether a rank may still be reading what it was sent.
+            buffers: the number of buffers.
+            in_flight: whether a rank may still be reading the last payload sent to it.
         """
         self._in_flight = in_flight
-        #: Rank → the buffer that it was sent.
+        #: Rank → the buffer that it reads.
         self._of: dict[int, int] = {}
         #: By buffer, the ranks that may be reading it, in order.
         self._readers: list[dict[int, None]] = [{} for _ in range(buffers)]
@@ -25,25 +25,25 @@ class Leases:
         return bool(self._of)
 
     def acquire(self, rank: int, buffer: int) -> None:
-        """Note that ``rank`` was sent this buffer."""
+        """Lease a buffer to ``rank``, which was sent it; its earlier lease ends."""
         self.release(rank)
         self._of[rank] = buffer
         self._readers[buffer][rank] = None
 
     def release(self, rank: int) -> None:
-        """Note that ``rank`` has read what it was sent."""
+        """End the lease of ``rank``, if any: it has read its payload."""
         buffer = self._of.pop(rank, None)
         if buffer is not None:
             del self._readers[buffer][rank]
 
     def free(self, newest: int) -> int | None:
-        """Return a buffer that nobody reads, ``newest`` if possible; None if there is none."""
+        """Return a buffer without readers, ``newest`` if possible; None if all are read."""
         if self._is_free(newest):
             return newest
         return next((b for b in range(len(self._readers)) if self._is_free(b)), None)
 
     def _is_free(self, buffer: int) -> bool:
-        """Strike off who has read the buffer, up to the first who has not."""
+        """End the leases of the readers that are done, up to the first that is not."""
         readers = self._readers[buffer]
         while readers:
             rank = next(iter(readers))

@@ -1,4 +1,4 @@
-"""Adds up what one worker sees and says it at every logged step."""
+"""Accumulates one worker's measurements, and reports them at every logged step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Meter:
         """Start the clock.
 
         Args:
-            port: carries the reports, counts bytes and tells the time.
+            port: carries the reports, counts bytes and has the clock.
             worker: this worker's number.
             log_every: steps between two reports; None reports at the ends of epochs only.
         """
@@ -29,16 +29,16 @@ class Meter:
         self._bytes = (port.bytes_sent, port.bytes_received)
         #: Clock of the newest report.
         self.reported_step = 0
-        #: Steps over the whole run; fewer than the clock says where backups overtook it.
+        #: Steps over the whole run; less than the clock if backups overtook this worker.
         self.steps = 0
-        #: What was counted over the whole run.
+        #: The counters of the whole run.
         self.stats = Stats(worker=worker, waited=dict.fromkeys(WaitBreakdown._fields[:4], 0.0))
         # Looked up once: these are counted into at every step.
         self._skews, self._waits = self.stats.skew, self.stats.waited
         self._clear()
 
     def begin(self) -> None:
-        """Start the clock anew: what came before was getting ready."""
+        """Restart the clock: set-up does not count."""
         self._start = self._port.now()
 
     def _clear(self) -> None:
@@ -56,7 +56,13 @@ class Meter:
         return self._port.now() - self._start
 
     def add(self, loss: float, samples: int, outcome: StepResult) -> None:
-        """Count one step."""
+        """Count one step.
+
+        Args:
+            loss: mean loss over the step's samples.
+            samples: their number; 0 for an empty batch.
+            outcome: what the strategy measured.
+        """
         self.steps += 1
         if samples:
             self._loss_sum += loss * samples
@@ -89,7 +95,7 @@ class Meter:
             waited_for[waiting_for] = waited_for.get(waiting_for, 0.0) + workers
 
     def due(self, clock: int) -> bool:
-        """Tell whether a logged step has been reached since the last report."""
+        """Return whether a logged step has been reached since the last report."""
         every = self._log_every
         return every is not None and clock // every > self.reported_step // every
 
@@ -102,12 +108,12 @@ class Meter:
         epoch_end: bool = False,
         last: bool = False,
     ) -> None:
-        """Report and start anew.
+        """Send a report and start the next interval.
 
         Args:
             epoch: epochs finished.
             clock: gradient steps finished.
-            figures: on the test set, where it was asked: ``loss`` and ``accuracy``.
+            figures: ``loss`` and ``accuracy`` on the test set; empty if not evaluated.
             epoch_end: whether this step ends an epoch.
             last: whether the worker is done.
         """

@@ -1,4 +1,4 @@
-"""The server's role: takes what comes, asks the policy, does what it decided."""
+"""The server's role: receives a message, asks the policy, carries out its decisions."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Server:
 
         Args:
             port: this rank's end of the transport.
-            shard: the numbers.
-            policy: decides.
-            events: takes what happens; None keeps no history.
-            receive: gives the next message; None asks the port. A replay has an order of its own.
+            shard: the span of parameters that it serves.
+            policy: decides when pushes are applied and workers answered.
+            events: records events for the history; None keeps none.
+            receive: returns the next message; None asks the port. A replay has its own order.
         """
         self._port = port
-        #: The numbers.
+        #: The span of parameters that it serves.
         self.shard = shard
         self._policy = policy
         self._events = events
@@ -49,26 +49,26 @@ class Server:
         self._index = port.role_map.shard_of(port.rank) or 0
         self._ranks = port.role_map.workers
         self._leases = Leases(len(shard.buffers), port.in_flight)
-        #: τ of each worker's last push when it came in, and when it was taken up.
-        self._met = [0] * len(self._ranks)
-        self._taken = [0.0] * len(self._ranks)
-        #: Whose message is being handled.
+        #: By worker, τ of its last push on receipt, and the time of that receipt.
+        self._tau = [0] * len(self._ranks)
+        self._received_at = [0.0] * len(self._ranks)
+        #: The worker whose message is being handled.
         self._cause = -1
         self._slowest = 0
-        #: Whether a version takes long enough to make to be read meanwhile.
+        #: Whether a version takes long enough to write that workers may read it meanwhile.
         self._streams = shard.theta.size > BLOCK
         port.waiting_for = self._waiting_for
 
     @property
     def stats(self) -> Stats:
-        """What this rank counted, once its role is over."""
+        """This rank's counters; complete once ``run`` has returned."""
         port, stats = self._port, self.shard.stats
         stats.shard, stats.updates = self._index, self.shard.version
         stats.bytes_sent, stats.bytes_received = port.bytes_sent, port.bytes_received
         return stats
 
     async def run(self) -> Shard:
-        """Serve until every worker has left; return the shard as it then is."""
+        """Serve until every worker has left; return the shard."""
         policy, receive = self._policy, self._receive
         while policy.live:
             message = await receive()
@@ -77,10 +77,10 @@ class Server:
             for decision in decisions:
                 kind = type(decision)
                 if kind is Apply:
-                    # A version that is streamed was announced to those who wait for it before it
-                    # was made, so their Serve decisions are done already.
+                    # A streamed version is announced to its readers before it is written, so their
+                    # Serve decisions are already carried out.
                     if await self._apply(decisions, decision.pushes):  # type: ignore[union-attr]
-                        break  # only answers come after an update
+                        break  # an update is followed by Serve decisions only
                 elif kind is Serve:
                     self._serve(decision)  # type: ignore[arg-type]
                 elif kind is Keep:
@@ -89,21 +89,22 @@ class Server:
                     self._drop(decision.push, message)  # type: ignore[union-attr]
             if type(message) is Push:
                 self._note_spread(policy.clock[message.worker])
-        # The windows go with this rank, and somebody may still read the last answer in them.
+        # The windows are freed with this rank, and a worker may still be reading its last reply.
         await self._drain()
         return self.shard
 
     def _take(self, message: Message) -> None:
-        """Take up a message."""
+        """Note the receipt of a message, before the policy handles it."""
         now = self._port.now()
         if type(message) is Push:
             self._cause = worker = message.worker
-            self._leases.release(self._ranks[worker])  # it has read what it was sent
-            # Asked before the policy handles the push: it may apply it at once, which raises the
-            # version. While a push waits no update passes it by, so this τ is also the one it has
-            # when it is applied.
-            self._met[worker] = self._policy.staleness(message)
-            self._taken[worker] = now
+            # A worker pushes only after it has read its last reply, so its lease is over without
+            # asking the port.
+            self._leases.release(self._ranks[worker])
+            # Before the policy handles the push: it may apply it at once, which raises the version.
+            # No update passes a pending push by, so this τ is also its τ when it is applied.
+            self._tau[worker] = self._policy.staleness(message)
+            self._received_at[worker] = now
         elif type(message) is Leave:
             self._cause = message.worker
             self.shard.forget(message.worker)
@@ -113,39 +114,41 @@ class Server:
             self._events.taken(message, now)
 
     async def _apply(self, decisions: Sequence[Decision], pushes: Sequence[Push]) -> bool:
-        """Make the next version; return whether those who wait for it were answered, too."""
+        """Make the next version; return whether its Serve decisions were carried out, too."""
         port, shard = self._port, self.shard
         if port.apply_s is not None:
-            await self._work(sum(1 for push in pushes if push.samples))
+            await self._pass_time(sum(1 for push in pushes if push.samples))
         # In place if nobody reads the newest version: the same memory traffic as out of place, but
         # one buffer less in the cache. Otherwise a reader would see a torn vector.
         buffer = await self._free_buffer() if self._leases else shard.newest
         began = 0.0 if self._events is None else port.now()
+        # An update without samples writes nothing, so there is nothing to stream.
         streams = self._streams and any(push.samples for push in pushes)
         serves = [d for d in decisions if type(d) is Serve] if streams else []
-        told = self._apply_and_announce(pushes, serves, buffer) if streams else set()
+        answered = self._apply_and_announce(pushes, serves, buffer) if streams else set()
         if not streams:
             shard.apply(pushes, buffer)
         if self._events is not None:
             self._events.applied(pushes, shard.notes, shard.version, shard.lr, began, port.now())
         for serve in serves:
-            # Those who were told have their answer and read while it was made; it is noted only
-            # now, for the version was not there before. The others are on another host.
-            if serve.worker in told:
+            # These workers have their reply and read it while it was written; the read is recorded
+            # only now that the version exists. The others are on another host.
+            if serve.worker in answered:
                 self._note_read(serve, port.now())
             else:
                 self._serve(serve)
         return streams
 
-    async def _work(self, gradients: int) -> None:
-        """Let the time pass that working so many gradients in takes in virtual time."""
+    async def _pass_time(self, gradients: int) -> None:
+        """Let the virtual time of applying that many gradients pass."""
         port = self._port
         if gradients and port.apply_s is not None:
             await port.pause(port.apply_s(4 * port.role_map.spans[self._index].size * gradients))
 
     async def _keep(self, push: Push) -> None:
         if self._port.apply_s is not None:
-            await self._work(1)
+            # Saving adds the gradient to a sum, which costs what applying it would.
+            await self._pass_time(1)
         self.shard.keep(push)
         if self._events is not None:
             self._events.kept(push, self._port.now())
@@ -157,8 +160,10 @@ class Server:
             self._events.dropped(push, self.shard.version, self._port.now(), late=late)
 
     def _note_spread(self, finished: int) -> None:
-        """Count how far ahead of the slowest a worker is that has finished so many steps."""
+        """Update the largest clock spread with a worker that has ``finished`` steps."""
         stats = self.shard.stats
+        # ``_slowest`` may be out of date, but clocks never decrease: a spread that is no record by
+        # the old minimum is none by the new one, so the exact minimum is asked for rarely.
         if finished - self._slowest > stats.clock_spread_max and self._policy.live:
             self._slowest = self._policy.slowest
             stats.clock_spread_max = max(stats.clock_spread_max, finished - self._slowest)
@@ -168,7 +173,7 @@ class Server:
         shard, rank = self.shard, self._ranks[serve.worker]
         now = self._port.now()
         # Before the send: a worker on this host may have read, computed and pushed again before the
-        # next line runs, and its push must find what it read.
+        # next line runs, and its push needs the record of what it read.
         self._note_read(serve, now)
         self._port.send(rank, self._answer(serve, shard.version, now), shard.newest)
         self._leases.acquire(rank, shard.newest)
@@ -179,38 +184,43 @@ class Server:
             self._events.served(serve, self.shard.version, now)
 
     def _answer(self, serve: Serve, version: int, now: float) -> Params:
-        """Return the message that takes ``version`` to a worker now."""
+        """Return the reply that sends ``version`` to a worker now."""
         worker = serve.worker
         return Params(
             self._index,
             version,
             serve.clock,
-            self._met[worker],
-            now - self._taken[worker],
-            -1
-            if worker == self._cause
-            else self._cause,  # its own push let it go: no wait for others
+            self._tau[worker],
+            now - self._received_at[worker],
+            # −1: its own push released it, so it waited for no other worker.
+            -1 if worker == self._cause else self._cause,
             self.shard.fresh_gaps.pop(worker, -1.0),
         )
 
     def _apply_and_announce(
         self, pushes: Sequence[Push], serves: Sequence[Serve], buffer: int
     ) -> set[int]:
-        """Make a version and let those who wait for it copy it block by block meanwhile.
+        """Make a version while its readers copy it block by block.
+
+        Args:
+            pushes: as for ``Shard.apply``.
+            serves: the workers to answer with this version.
+            buffer: the one to write, which nobody reads.
 
         Returns:
-            The workers that were told of it, so that they have their answer.
+            The workers that have their reply; those on another host have none yet.
         """
         shard = self.shard
         announced: dict[int, Callable[[int], None]] = {}
         now = self._port.now()
         for serve in serves:
             rank = self._ranks[serve.worker]
-            # The version that is about to be: whoever takes it up may not look at an element before
-            # ``advance`` has said that it is there.
+            # The version after this update: a reader must not load an element before ``advance``
+            # has published it.
             answer = self._answer(serve, shard.version + 1, now)
             advance = self._port.announce(rank, answer, buffer)
             if advance is not None:
+                # Leased at once: it is being read from now on, until the worker's next push.
                 announced[serve.worker] = advance
                 self._leases.acquire(rank, buffer)
         advances = list(announced.values())
@@ -223,10 +233,10 @@ class Server:
         return set(announced)
 
     async def _free_buffer(self) -> int:
-        """Return a buffer that nobody reads: the newest version's own if possible."""
+        """Wait for a buffer that nobody reads: the newest version's own if possible."""
         leases, newest = self._leases, self.shard.newest
         # There are three: the newest, one that slow readers still hold, one to write. With readers
-        # on all of them there is nothing to do but wait for the slowest; more would only hide that.
+        # on all of them the server waits for the slowest; more buffers would only hide that.
         free = leases.free(newest)
         if free is None:
             await self._port.until(
@@ -238,7 +248,7 @@ class Server:
         return free
 
     async def _drain(self) -> None:
-        """Wait until the last answers have been read: their buffers go with this rank."""
+        """Wait until the last replies have been read: their buffers are freed with this rank."""
         in_flight, ranks = self._port.in_flight, self._ranks
         await self._port.until(
             lambda: not any(map(in_flight, ranks)), lambda: "the last answers to be read"

@@ -1,4 +1,4 @@
-"""One shard: its span of the parameters in versions, and what it keeps for its policy's sake."""
+"""One shard: its span of the parameters in versions, and the gradients saved for its policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psrt.stats import Stats
 
 
 class Note(NamedTuple):
-    """What became of one push in an update."""
+    """The scalar factors of one push in an update."""
 
     #: r(τ), the scalar staleness factor.
     factor: float
@@ -28,9 +28,9 @@ _PLAIN = Note(1.0, -1.0)
 
 
 class Shard:
-    """The numbers of a server: it computes what the policy decided.
+    """The parameters of a server: computes the updates that the policy decides.
 
-    A version is a buffer. An update may write over the newest version only if nobody reads it any
+    A version is a buffer. An update may overwrite the newest version only if nobody reads it any
     more; otherwise the next version goes into a free buffer, so no reader sees a torn vector.
     """
 
@@ -50,23 +50,23 @@ class Shard:
         """Hold version 0.
 
         Args:
-            buffers: (span,) float32 each, room for versions.
-            initial: (span,) the parameters to start from; copied.
+            buffers: (span,) float32 each, the memory of the versions.
+            initial: (span,) float32, the initial parameters; copied.
             updater: makes the next version.
-            payload: tells where the gradient of a worker lies until it is answered.
+            payload: worker → its gradient (span,), valid until the worker is answered.
             workers: W.
             by_samples: whether an update weighs gradients by their samples (rounds) or equally.
             rate: the staleness-aware learning rate; None is constant.
-            clip_norm: longest gradient of a worker, l2; None does not clip.
-            gaps: whether parameters may have moved between read and update, which is then measured.
+            clip_norm: largest l2 norm of a worker's gradient; None does not clip.
+            gaps: whether to measure how far parameters move between read and update.
         """
         #: Updates applied.
         self.version = 0
-        #: What became of each push of the newest update, in the order of their summation.
+        #: The factors of each push of the newest update, in the order of summation.
         self.notes: list[Note] = []
         #: Gaps of pushes that have not been answered, by worker.
         self.fresh_gaps: dict[int, float] = {}
-        #: What was counted.
+        #: The server's counters.
         self.stats = Stats(staleness=[{} for _ in range(workers)])
         self.buffers = buffers
         self._updater = updater
@@ -74,15 +74,15 @@ class Shard:
         self._by_samples = by_samples
         self._rate = rate
         self._clip_norm = clip_norm
-        #: Which buffer holds the newest version.
+        #: Index of the buffer with the newest version.
         self.newest = 0
         self._gap = GapMeter(initial.size) if gaps else None
-        #: Whether a gradient by itself is taken as it is.
+        #: Whether a single gradient is applied unscaled.
         self._plain = rate is None and clip_norm is None
         self._kept: Vector | None = None
-        #: Of the pushes that were kept since the last update.
+        #: The notes of the pushes saved since the last update.
         self._kept_notes: list[Note] = []
-        #: What each worker read last, kept only if the rate asks for it.
+        #: The parameters that each worker read last, kept only if the rate needs them.
         self._reads: list[Vector] | None = None
         np.copyto(buffers[0], initial)
         if rate is not None and rate.needs_read:
@@ -99,13 +99,13 @@ class Shard:
         return self._updater.lr
 
     def keep(self, push: Push) -> None:
-        """Add a gradient to the sum of those that wait while their workers go on."""
+        """Add a gradient to the sum of those saved while their workers continue."""
         if self._kept is None:
             self._kept = np.empty(self.theta.size, np.float32)
         if not self._kept_notes:
             self._kept.fill(0.0)  # now and not after the update, which may still read it
-        # No update passes a waiting push by, so the rate and θ are those of its application, too:
-        # what is added up here is what the update would have added up.
+        # No update passes a pending push by, so its rate and θ are already those of its update:
+        # the saved sum is the one that the update would have computed.
         note = self._note(push)
         term = self._term(push, note.factor * self._clipping(push))
         self._updater.accumulate(self._kept, term, self.theta)
@@ -117,17 +117,16 @@ class Shard:
         buffer: int,
         ready: Callable[[int], None] | None = None,
     ) -> None:
-        """Make the next version, in ``buffers[buffer]``, out of these pushes and those kept.
+        """Write the next version into ``buffers[buffer]``.
 
         Args:
-            pushes: the round or quorum; those that were kept come first.
+            pushes: the round or quorum, the saved ones first.
             buffer: the newest version's own if nobody reads it, else a free one.
-            ready: called with the number of elements that are there, where the span has several
+            ready: called with the number of elements written so far, if the span has several
                 blocks.
         """
         if self._plain and len(pushes) == 1 and not self._kept_notes and pushes[0].samples:
-            # The usual push of async: no sum, no copy, the optimizer reads the gradient where it
-            # lies.
+            # The usual push of async: no sum and no copy, the optimizer reads the worker's memory.
             push = pushes[0]
             self.notes = [_PLAIN if self._gap is None else self._note(push)]
             old, new = self.buffers[self.newest], self.buffers[buffer]
@@ -138,7 +137,8 @@ class Shard:
         self.count(pushes)
 
     def count(self, pushes: Sequence[Push]) -> None:
-        """Count an update that these pushes made: the next version."""
+        """Count the staleness of an update's pushes, and its version."""
+        # τ against the version that they met, so before the version is raised.
         version, by_worker = self.version, self.stats.staleness
         for push in pushes:
             found, staleness = by_worker[push.worker], version - push.version
@@ -159,24 +159,23 @@ class Shard:
             self.newest = buffer
 
     def forget(self, worker: int) -> None:
-        """Note that this worker has left."""
+        """Drop the measurement of a worker that has left."""
         if self._gap is not None:
             self._gap.forget(worker)
 
     def read_by(self, worker: int) -> None:
-        """Note that this worker is sent the newest version."""
-        # Copied at the answer, not at the push: by then the buffer of that version is another
-        # one's.
+        """Remember what this worker reads: it is sent the newest version."""
+        # Copied at the reply, not at the next push: by then the buffer may hold another version.
         if self._gap is not None:
             self._gap.read_by(worker, self.version, self.theta)
         if self._reads is not None:
             np.copyto(self._reads[worker], self.theta)
 
     def _by_sample_terms(self, pushes: Sequence[Push]) -> list[Contribution]:
-        """Return Σ m_i G_i / Σ m_i as terms; nothing where there are no samples at all."""
+        """Return the terms of Σ m_i G_i / Σ m_i; none if there are no samples at all."""
         self.notes = [_PLAIN] * len(pushes)
-        # The divisor is what was really there, so uneven last batches and workers without data
-        # change nothing; all pushes of a round are of its version, so no rate has anything to say.
+        # Dividing by the samples present keeps the mean right for uneven last batches and for
+        # workers without data. All pushes of a round have τ = 0, so no staleness rate applies.
         total = sum(push.samples for push in pushes)
         return [
             self._term(push, push.samples / total * self._clipping(push))
@@ -185,11 +184,11 @@ class Shard:
         ]
 
     def _equal_terms(self, pushes: Sequence[Push]) -> list[Contribution]:
-        """Return (1/quorum) Σ r(τ_l) G_l as terms, the kept ones summed already."""
+        """Return the terms of (1/quorum) Σ r(τ_l) G_l, with the saved ones already summed."""
         share = 1.0 / len(pushes)
         kept, self._kept_notes = self._kept_notes, []  # the next keep starts the sum again
-        # Those that were kept come first: a push waits in the order of arrival, and is kept if the
-        # next one did not complete the quorum.
+        # The saved pushes come first: pending pushes are in order of arrival, and one is saved
+        # unless it completes the quorum.
         fresh = pushes[len(kept) :]
         notes = [self._note(push) for push in fresh]
         terms = [
@@ -207,8 +206,8 @@ class Shard:
         return Contribution(self._payload(push.worker), weight, read)
 
     def _note(self, push: Push) -> Note:
-        """Weigh a push that is about to be used; once for each, for a rate may remember it."""
-        # The gap is of parameters right before the update, and of one push at a time: see GapMeter.
+        """Weigh a push about to be used; exactly once each, since a rate may keep state."""
+        # The gap compares θ right before the update; GapMeter follows one push at a time.
         gap = -1.0
         if self._gap is not None:
             gap = self._gap.measure(push.worker, push.version, self.theta)

@@ -31,10 +31,10 @@ class _Batches:
 
 
 class TimingOnlyProblem:
-    """Batches as long as those of a model on its data, a gradient that nobody computes.
+    """A stand-in for a model and its data: batches of the same sizes, and no gradient.
 
-    It goes with a transport whose vectors are empty, so nothing takes memory or time by the number
-    of parameters. A batch is the number of its samples.
+    It is used with a transport whose vectors are empty, so neither memory nor time grows with the
+    number of parameters. A batch is the number of its samples.
     """
 
     def __init__(
@@ -46,14 +46,15 @@ class TimingOnlyProblem:
         samples: int | None = None,
         spans: Sequence[Span] = (),
     ) -> None:
-        """Say how long an epoch is, in one of two ways.
+        """Set the length of an epoch, by ``steps`` or by ``samples``.
 
         Args:
             n: elements that the parameters would have.
             batch_size: samples of one worker's step.
-            steps: of an epoch; every batch is full.
-            samples: of the data; the batches are those that a ``BatchPlan`` cuts.
-            spans: parts in which the gradient would be done, see ``Problem``; none: all at once.
+            steps: of an epoch, for each worker; every batch is full.
+            samples: of the data set, cut into batches as by ``BatchPlan``.
+            spans: the gradient's spans in the order in which they would become ready, see
+                ``Problem``; without any, the whole at once.
         """
         assert (steps is None) != (samples is None), "an epoch has one length"
         #: Elements that the parameters would have.

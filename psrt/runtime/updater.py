@@ -1,4 +1,4 @@
-"""Makes the next parameters out of the last ones and some gradients, block by block.
+"""Computes the next parameters from the last ones and a sum of gradients, block by block.
 
 The one place where an update is computed: a server does it on its span, a rank without servers
 and a serial run on the whole vector, so they agree to the bit. Everything is element-wise, so
@@ -18,18 +18,18 @@ from psrt.partition import Span, block_spans
 
 
 class Contribution(NamedTuple):
-    """One term of the weighted sum that an update makes its step of."""
+    """One term of the weighted sum of gradients in an update."""
 
     #: (n,) the gradient; read only.
     vector: Vector
     #: Its weight in the sum, all scalar factors included.
     weight: float = 1.0
-    #: (n,) the parameters it was computed on, where the staleness rate asks for them.
+    #: (n,) the parameters it was computed on, if the staleness rate needs them.
     read: Vector | None = None
 
 
 class Updater:
-    """An optimizer with its schedule over a vector of n elements, and room for the sums."""
+    """An optimizer with its schedule over a vector of n elements, and scratch for the sums."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class Updater:
             n: elements of the vectors.
             optimizer: turns the sum into a step.
             schedule: gives the learning rate.
-            rate: an element-wise staleness rate; it is applied to each gradient by itself.
+            rate: an element-wise staleness rate, applied to each gradient before the sum.
         """
         self.optimizer = optimizer
         self._schedule = schedule
         self._rate = rate
-        #: Of the newest update.
+        #: Learning rate of the newest update.
         self.lr = 0.0
         self._spans = block_spans(n, BLOCK)
         self._sum = np.empty(min(n, BLOCK), np.float32)
         self._term = np.empty(min(n, BLOCK), np.float32)
         self._before = np.empty(0 if rate is None else min(n, BLOCK), np.float32)
-        #: Views of vectors that were met before, by identity; each entry holds them alive.
+        #: Block views of the vectors seen so far, by identity; each entry keeps its vector alive.
         self._views: dict[int, tuple[Vector, list[Vector]]] = {}
 
     def apply(
@@ -68,16 +68,16 @@ class Updater:
         progress: float,
         ready: Callable[[int], None] | None = None,
     ) -> None:
-        """Write into ``out`` what one step from ``theta`` leads to; they may be the same.
+        """Write one step from ``theta`` into ``out``; they may be the same vector.
 
         Args:
             theta: (n,) the last parameters.
-            terms: what the step is made of, at least one, summed in this order.
+            terms: the terms of the gradient, at least one, summed in this order.
             out: (n,) the next parameters.
-            progress: where training stands, in epochs.
-            ready: called with the number of elements that are there, as they come to be.
+            progress: of training, in epochs.
+            ready: called with the number of elements written so far, after each block.
         """
-        # Adding nothing to nothing and multiplying with 1 would give the same bits, one pass later.
+        # The general way would give the same bits with one more pass over the gradient.
         if len(terms) == 1 and terms[0].weight == 1.0 and self._rate is None:
             self.step(theta, terms[0].vector, out, progress, ready)
             return
@@ -100,20 +100,22 @@ class Updater:
                 ready(span.stop)
 
     def begin(self, progress: float) -> None:
-        """Begin an update that comes in blocks; ``progress`` is where training stands, in epochs.
+        """Begin an update whose blocks are given to ``block``; only without a staleness rate.
 
-        Only without a staleness rate.
+        Args:
+            progress: of training, in epochs.
         """
+        # Once an update and not once a block: it sets the rate, and counts for Adam's bias.
         assert self._rate is None, "a staleness rate is of whole gradients"
         self.lr = self._schedule.rate(progress)
         self.optimizer.begin(self.lr)
 
     def block(self, span: Span, theta: Vector, gradient: Vector, out: Vector) -> None:
-        """Update one block, in any order with the others and each once.
+        """Update one block; each block once, in any order.
 
-        Every optimizer is element-wise, so ranks that each do some of the blocks come to the bits
-        of one that does them all; of the optimizer's state only the part of its own blocks is
-        ever touched by a rank, and memory that is not touched is not there.
+        Every optimizer is element-wise, so ranks that share out the blocks get the same bits as
+        one that updates them all. A rank touches only its own blocks of the optimizer's state, and
+        the kernel never allocates pages that are not touched.
 
         Args:
             span: of the vector, at most ``BLOCK`` elements.
@@ -131,12 +133,21 @@ class Updater:
         progress: float,
         ready: Callable[[int], None] | None = None,
     ) -> None:
-        """Do what ``apply`` does with one term of weight 1."""
+        """Apply a single gradient of weight 1, without a sum.
+
+        Args:
+            theta: (n,) the last parameters.
+            gradient: (n,) only read.
+            out: (n,) the next parameters; may be ``theta``.
+            progress: of training, in epochs.
+            ready: called with the number of elements written so far, after each block.
+        """
         optimizer = self.optimizer
-        # ``begin`` once an update, whatever the number of blocks: Adam's bias is of updates.
+        # ``begin`` once an update, not once a block: Adam's bias correction counts updates.
         self.lr = lr = self._schedule.rate(progress)
         optimizer.begin(lr)
         if len(self._spans) == 1:
+            # The common small shard: no views to look up.
             optimizer.update(self._spans[0], theta, gradient, out)
             return
         old, given, new = self._blocks(theta), self._blocks(gradient), self._blocks(out)
@@ -146,7 +157,13 @@ class Updater:
                 ready(span.stop)
 
     def accumulate(self, total: Vector, term: Contribution, theta: Vector) -> None:
-        """Add ``term`` to the (n,) vector ``total``, as it is due at parameters ``theta``."""
+        """Add a weighted term to a running sum, for an update that is yet to come.
+
+        Args:
+            total: (n,) the sum so far.
+            term: its weight and staleness rate are applied here.
+            theta: (n,) the present parameters, which the staleness rate may compare.
+        """
         into, old, given = self._blocks(total), self._blocks(theta), self._blocks(term.vector)
         for i, span in enumerate(self._spans):
             into[i] += self._weighted(i, span, old[i], term, given, self._term)
@@ -155,12 +172,12 @@ class Updater:
         self, i: int, span: Span, old: Vector, blocks: list[tuple[Contribution, list[Vector]]]
     ) -> Vector:
         (first, given), *rest = blocks
-        # One multiplication for all where they weigh alike, as full batches do. The order of
-        # summation is that of the terms in both ways, and so the same on every shard.
+        # Equal weights, as of full batches, are multiplied once, after the sum. Both ways sum in
+        # the order of the terms; in a round all shards have the same weights and take the same way.
         if rest and self._rate is None and all(term.weight == first.weight for term, _ in rest):
             return self._sum_times(first.weight, [vectors[i] for _, vectors in blocks])
-        # ``total`` may be the gradient itself, which is only read: sums go into ``_sum``, never
-        # into the memory of the first term, which is its worker's.
+        # ``total`` may alias the first gradient, which belongs to its worker and is only read: so
+        # sums are written to ``_sum``, never in place.
         total = self._weighted(i, span, old, first, given, self._sum)
         for term, vectors in rest:
             weighted = self._weighted(i, span, old, term, vectors, self._term)
@@ -184,23 +201,23 @@ class Updater:
         given: list[Vector],
         scratch: Vector,
     ) -> Vector:
-        """Return the block times its weight: the block itself where that changes nothing."""
+        """Return the block times its weight and rate; the block itself if both are 1."""
         block = given[i]
-        room = scratch[: span.size]
+        product = scratch[: span.size]
         if self._rate is not None and term.read is not None:
-            self._rate.block(span, block, old, term.read[span.start : span.stop], room)
-            block = room
-        # To the bit the same as multiplying, and the gradient is read once, by the optimizer.
+            self._rate.block(span, block, old, term.read[span.start : span.stop], product)
+            block = product
+        # The same bits as multiplying by 1, and the gradient is read only once, by the optimizer.
         if term.weight == 1.0:
             return block
-        return np.multiply(block, np.float32(term.weight), out=room)
+        return np.multiply(block, np.float32(term.weight), out=product)
 
     def _blocks(self, vector: Vector) -> list[Vector]:
-        # The entry holds its vector alive, so an id cannot come to mean another one.
+        # The entry keeps its vector alive, so its id cannot be reused by another one.
         known = self._views.get(id(vector))
         if known is not None:
             return known[1]
-        # A bound, for callers that make a new view at every call.
+        # Bounded, for callers that pass a new view at every call.
         if len(self._views) >= 256:
             self._views.clear()
         views = [span.of(vector) for span in self._spans]

@@ -29,7 +29,7 @@ from psrt.transport.port import Port, gradient_of
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How long to train: passes over the data or steps per worker, whichever ends first."""
+    """The length of training: epochs or steps per worker, whichever ends first."""
 
     #: Passes over the training data; part of one counts if a problem's batches have a length.
     epochs: float = math.inf
@@ -55,11 +55,11 @@ class Worker:
 
         Args:
             port: this rank's end of the transport.
-            problem: what is trained.
+            problem: the model and data.
             strategy: the synchronization scheme; has a ``ready`` only if the problem takes one.
             meter: counts and reports.
             length: when to stop.
-            delays: what slows this worker down; None costs nothing.
+            delays: injected delays; None for none.
             rng: draws the delays.
         """
         worker = port.role_map.worker_of(port.rank)
@@ -78,9 +78,9 @@ class Worker:
         self._is_timed = delays is not None and delays.asks_for_computed
         self._rng = rng or np.random.default_rng(0)
         self._gradient = gradient_of(port)
-        #: What ``loss_and_grad`` is given beyond the usual.
+        #: Further arguments of ``loss_and_grad``.
         self._hook = () if strategy.ready is None else (strategy.ready,)
-        #: Whether no gradient was computed yet.
+        #: Whether no gradient has been computed yet.
         self._is_first = True
         #: Gradient steps finished.
         self.clock = 0
@@ -88,11 +88,11 @@ class Worker:
         self.epoch = 0
         #: Time from the first step to the last, in seconds; set at the end.
         self.seconds = 0.0
-        #: Batches to leave out, because backups have overtaken this worker.
+        #: Batches to skip, because rounds with backups were closed without this worker.
         self._skip = 0
 
     async def run(self) -> Meter:
-        """Train to the end; return what was counted."""
+        """Train to the end; return the meter."""
         self.meter.begin()
         while not self._finished(self.epoch):
             batches = await self._port.aside(
@@ -102,7 +102,8 @@ class Worker:
             if not complete:
                 break
             self.epoch += 1
-            # Overtaken past the end of this epoch: the clock is that of a later one.
+            # Still batches to skip: the worker was overtaken past the end of this epoch, and its
+            # clock belongs to a later one.
             if self._skip or self._finished(self.epoch):
                 continue
             if self.clock > self.meter.reported_step:  # else it was an epoch without batches
@@ -114,7 +115,7 @@ class Worker:
 
     @property
     def stats(self) -> Stats:
-        """What this rank counted, once its role is over."""
+        """This rank's counters; complete once ``run`` has returned."""
         port, stats = self._port, self.meter.stats
         stats.steps, stats.epochs, stats.seconds = self.clock, self.epoch, self.seconds
         stats.bytes_sent, stats.bytes_received = port.bytes_sent, port.bytes_received
@@ -126,7 +127,7 @@ class Worker:
         return progress >= self._length.epochs or self.clock >= self._length.steps
 
     async def _epoch(self, epoch: int, batches: Iterable[Any]) -> bool:
-        """Take the steps of an epoch; return whether it came to its end."""
+        """Take the steps of an epoch; return whether it was completed."""
         try:
             numbered = enumerate(batches)
         except TypeError:
@@ -144,7 +145,7 @@ class Worker:
             if self.meter.due(self.clock):  # not right after the step: it may end the epoch
                 await self._report()
             await self._step(batch, progress)
-        # A worker without data would otherwise look for its next step forever.
+        # With a limit of steps only, a worker without data would otherwise never stop.
         return not (empty and self._length.epochs == math.inf)
 
     async def _step(self, batch: Any, progress: float) -> None:
@@ -172,13 +173,17 @@ class Worker:
                 )
             if self._is_first:
                 self._is_first = False
-                if not self._hook:  # parts that are ready are summed in place by now
+                if not self._hook:  # with a hook, parts may already hold sums
                     check_written(self._gradient)
-        if self._delays is not None:  # not before: the batch's buffers may be shared in simulation
+        # After the gradient: in a simulation all workers share the problem's batch buffers, and
+        # another one would overwrite them while this one pauses.
+        if self._delays is not None:
             delay = self._delays.seconds(self.clock, computed_s, self._rng)
             if delay:
                 await self._port.pause(delay)
         outcome = await self.strategy.step(step)
+        # More than one clock further only if backups overtook this worker: the data of the steps
+        # between is not trained on, so that all workers stay at the same place in the epoch.
         self._skip = outcome.clock - self.clock - 1
         self.clock = outcome.clock
         self.meter.add(loss, samples, outcome)

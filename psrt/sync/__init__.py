@@ -1,4 +1,4 @@
-"""Who may run on and when a gradient is applied: decisions, pure of MPI, time and numbers."""
+"""Which worker may continue and when a gradient is applied: decisions without MPI, time, arrays."""
 
 from psrt.sync.modes import policy_for
 from psrt.sync.period import AveragingPeriod

@@ -1,4 +1,4 @@
-"""The policy of each mode with servers, out of what its row in `psrt.config.modes` declares.
+"""The policy of each mode with servers, from its row in `psrt.config.modes`.
 
 ======================  =============  ======  ==================  =========================
 declared                quorum         gate    late                update
@@ -10,9 +10,9 @@ lead s                  1              s       –                   each gradie
 share k                 ⌊W/k⌋, ≥ 1     ∞       –                   mean over a quorum
 ======================  =============  ======  ==================  =========================
 
-W counts the workers that are still there. The mean staleness of softsync on equal workers is
-(W − 1)/⌊W/k⌋ versions: between a worker's read and its push come the pushes of the W − 1 others,
-⌊W/k⌋ to an update. That is k(W − 1)/W where k divides W; for k > W/2 it is async.
+W is the number of live workers. The mean staleness of softsync on equal workers is (W − 1)/⌊W/k⌋
+versions: the W − 1 others push between a worker's read and its push, and ⌊W/k⌋ pushes make an
+update. That is k(W − 1)/W if k divides W; for k > W/2 softsync is async.
 
 Sources: backup workers, Chen et al. 2016 (arXiv:1604.00981); ssp, Ho et al., NeurIPS 2013;
 softsync, Zhang, Gupta, Lian & Liu, IJCAI 2016 (arXiv:1511.05950).
@@ -31,14 +31,14 @@ def policy_for(mode: str, workers: int, *, late: float = math.inf, **knobs: int)
     """Return the policy of one shard under ``mode``.
 
     Args:
-        mode: the name of one that may have servers.
+        mode: the name of a mode that may have servers.
         workers: W, at least 1.
         late: the staleness above which a push is dropped; not in the modes with rounds.
-        knobs: those that the mode's row names as ``backup``, ``lead`` or ``share``; 0, 0 and 1
-            where they are left out.
+        knobs: those that the mode's row names as ``backup``, ``lead`` or ``share``; by default
+            0, 0 and 1.
 
     Raises:
-        ConfigError: if there is no such mode.
+        ConfigError: if there is no such mode with servers.
     """
     row = MODES.get(mode)
     if row is None or not row.may_have_servers:

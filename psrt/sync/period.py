@@ -1,4 +1,4 @@
-"""When local SGD averages: every step at first, if asked, then every H steps."""
+"""When local SGD averages: every H steps, or at every step before an epoch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AveragingPeriod(NamedTuple):
     post_local_epoch: float = 0.0
 
     def due(self, *, steps: int, progress: float) -> bool:
-        """Tell whether to average now, ``steps`` after the last time.
+        """Return whether to average now.
 
         Args:
             steps: local steps since the last average, at least 1.

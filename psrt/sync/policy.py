@@ -1,8 +1,8 @@
-"""The decisions of one shard: when pushes make an update and when a worker may go on.
+"""The decisions of one shard: when pushes make an update and when a worker may continue.
 
 Every mode with servers is this machine with three numbers, *quorum*, *gate* and *late*
-(``psrt.sync.modes`` has the table). Events go in, decisions come out; nothing here knows of
-MPI, arrays or time, so every interleaving can be tried.
+(``psrt.sync.modes`` has the table). Events go in, decisions come out, without MPI, arrays or time,
+so tests can explore every interleaving.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from psrt.messages import Leave, Push
 
 
 class Apply(NamedTuple):
-    """Make the next version of the span out of these pushes, in this order."""
+    """Make the next version of the span from these pushes, summed in this order."""
 
     pushes: tuple[Push, ...]
 
 
 class Keep(NamedTuple):
-    """Save this push's gradient: its worker goes on, and overwrites it, before it is applied."""
+    """Save this push's gradient: its worker continues, and overwrites it, before the update."""
 
     push: Push
 
 
 class Drop(NamedTuple):
-    """Do not use this push; count it."""
+    """Discard this push, and count it."""
 
     push: Push
 
 
 class Serve(NamedTuple):
-    """Send the newest version to this worker, which goes on with ``clock``."""
+    """Send the newest version to this worker, whose next step is ``clock``."""
 
     worker: int
     clock: int
@@ -49,16 +49,16 @@ class Policy:
     Invariants:
         - a worker has at most one push unanswered, so ``waiting`` holds each at most once;
         - ``version`` is the number of ``Apply`` decisions so far;
-        - a push waits in ``pending`` only while no ``Apply`` passes it by, so its staleness when
-          applied is the one it had when it arrived;
-        - where updates are rounds, version v is what clock v computes with, on every shard: a
-          worker's gradient for clock c was computed on version c of all of them.
+        - every ``Apply`` takes all of ``pending``, so the version does not change while a push
+          is pending: its staleness when applied is the one it had on arrival;
+        - where updates are rounds, clock v computes with version v of every shard: a worker's
+          gradient for clock c was computed on version c of all of them.
 
-    Each shard decides by itself which pushes of a round are late, so with backups a worker may
-    be answered with version 5 by one shard and version 4 by another. It must not compute with
-    such a mixture. It asks the shard that is behind again, with a push of no samples for clock
-    5 on version 4, which is no part of round 4 and is answered when the shard has come to
-    version 5. It will: whoever was in round 4 of the other shard has pushed clock 4 here, too.
+    Each shard decides alone which pushes of a round are late, so with backups a worker may be
+    answered with version 5 by one shard and version 4 by another. It must not compute with such a
+    mixture. It asks the shard that is behind again, with a push without samples for clock 5 on
+    version 4, which is not part of round 4 and is answered when the shard reaches version 5. The
+    shard will: every worker in round 4 of the other shard has pushed clock 4 here, too.
     """
 
     def __init__(
@@ -74,30 +74,30 @@ class Policy:
 
         Args:
             workers: W, at least 1.
-            quorum: how many pushes make an update when so many workers are alive.
+            quorum: number of live workers → number of pushes that make an update.
             gate: a worker may start clock c only if the slowest has finished c − gate steps.
             late: a push staler than this is dropped.
-            rounds: whether an update is a round that all workers share: its pushes are folded in
-                worker order, an empty push counts to the quorum, and a worker that the round did
-                not wait for goes on with the round's clock, so that none is slower than it.
+            rounds: whether an update is a round shared by all workers: its pushes are summed in
+                worker order, an empty push counts towards the quorum, and a worker that the round
+                did not wait for continues at the round's clock, so no clock is below the version.
         """
         self._quorum = quorum
         self._gate = gate
         self._late = late
         self._rounds = rounds
-        #: Whether every push is an update by itself and nobody ever waits.
+        #: Whether every push is an update of its own and no worker ever waits.
         self._alone = not rounds and gate == math.inf and quorum(workers) <= 1
         #: Updates applied.
         self.version = 0
-        #: Gradient steps finished by each live worker, as far as this shard knows.
+        #: Gradient steps finished by each live worker, as known to this shard.
         self.clock = dict.fromkeys(range(workers), 0)
         #: Pushes that wait for their quorum, in order of arrival.
         self.pending: list[Push] = []
-        #: Workers that wait for an answer, in order of arrival.
+        #: Workers that wait for a reply, in order of arrival.
         self.waiting: dict[int, None] = {}
-        #: A worker that was the slowest when that was asked last, and its clock then.
+        #: The slowest worker found by the last look, and its clock then.
         self._hindmost, self._least = -1, 0
-        #: Largest clock that the gate let through when somebody waited last.
+        #: Largest clock that the gate let through when a worker waited last.
         self._bound = -math.inf
 
     @property
@@ -106,10 +106,10 @@ class Policy:
         return bool(self.clock)
 
     def handle(self, event: Push | Leave) -> list[Decision]:
-        """Return what this event sets off, in the order in which it must be done.
+        """Return the decisions on this event, in the order in which they must be carried out.
 
         Raises:
-            ProtocolError: if the event does not follow from what this worker said before.
+            ProtocolError: if the event cannot follow this worker's earlier ones.
         """
         if type(event) is Push:
             return self._push(event)
@@ -118,25 +118,25 @@ class Policy:
     @property
     def slowest(self) -> int:
         """Gradient steps that every live worker has finished; there must be one."""
-        # Clocks never go back, so a worker that was the slowest is so until it moves or leaves:
-        # only then are all of them looked at, which is rare among many.
+        # Clocks never decrease, so the slowest worker stays the slowest until it pushes or leaves:
+        # only then is the minimum taken again, which is rare among many workers.
         if self.clock.get(self._hindmost) != self._least:
             self._hindmost = min(self.clock, key=self.clock.__getitem__)
             self._least = self.clock[self._hindmost]
         return self._least
 
     def staleness(self, push: Push) -> int:
-        """Return τ: the versions between the one that was read and the one that is met now."""
+        """Return τ: the newest version minus the one that the gradient was computed on."""
         return self.version - push.version
 
     def catches_up(self, push: Push) -> bool:
-        """Tell whether a worker that has finished no step asks for a newer version only."""
+        """Return whether a push only asks for a newer version, without a step of its own."""
         return self._rounds and push.clock > push.version
 
     def _push(self, push: Push) -> list[Decision]:
         worker, version = push.worker, self.version
-        # One test for all that is not the plain next push of a worker. The exact look costs more
-        # than the decision itself and is needed about never.
+        # One test for everything but a worker's plain next push. Finding out which rule is broken
+        # costs more than the decision itself, and is almost never needed.
         if (
             push.clock != self.clock.get(worker)
             or not 0 <= push.version <= version
@@ -145,8 +145,8 @@ class Policy:
         ):
             self._refuse_or_pass(push)
         if self._alone and push.samples and version - push.version <= self._late:
-            # A push that is an update by itself, and a worker that never waits: the shortest way
-            # through what follows.
+            # The result of ``_decide`` where each push is an update and no worker waits, without
+            # its lists: the hot path of async.
             self.clock[worker] = clock = push.clock + 1
             self.version = version + 1
             return [Apply((push,)), Serve(worker, clock)]
@@ -156,33 +156,34 @@ class Policy:
         worker = push.worker
         decisions: list[Decision] = []
         # The clock counts arrivals, not updates: under softsync a gradient may wait for its quorum
-        # while its worker is already free to go on. For SSP's progress rule that is the clock to
-        # use, and the read guarantee holds all the same: there quorum is 1, so what has arrived is
-        # applied before anybody is answered.
+        # while its worker already continues. SSP's progress bound is about that clock, and its read
+        # guarantee holds all the same: there the quorum is 1, so every push that has arrived is
+        # applied before a worker is answered.
         self.clock[worker] = push.clock + 1
-        # Waiting before it is asked whether it must: ``_serve`` is the only place that answers.
+        # Added before the gate is checked: ``_serve`` is the only place that answers.
         self.waiting[worker] = None
         if self.catches_up(push):
-            # It has finished no step, so the clock must not move past the one it asks for. But this
-            # shard may be further than that by now, and then the worker goes on with the newest
-            # round: an older version is not to be had any more.
+            # It has finished no step, so its clock must not exceed the one it asks for. But this
+            # shard may be further by now, and then the worker continues at the newest round: older
+            # versions no longer exist.
             self.clock[worker] = max(push.clock, self.version)
             self._fill(decisions)
         elif self.version - push.version > self._late:
             if push.samples:
                 decisions.append(Drop(push))
             if self._rounds:
-                # Too late for its round: it goes on with the one that is open, or it would stay
-                # behind by a round for ever and each of its gradients would be dropped.
+                # Too late for its round: it continues at the open one. Otherwise it would stay
+                # a round behind for ever, and every one of its gradients would be dropped.
                 self.clock[worker] = self.version
         elif push.samples or self._rounds:
-            # In rounds an empty push counts to the quorum: those who have run out of data for this
-            # step would otherwise be waited for by all the others.
+            # In rounds an empty push counts towards the quorum: otherwise all would wait for a
+            # worker that has no data for this step.
             self.pending.append(push)
             self._fill(decisions)
         self._serve(decisions)
         if self.pending and self.pending[-1] is push and worker not in self.waiting:
-            # Answered before it is applied: the worker is free to overwrite its gradient.
+            # Answered before the update: the worker will overwrite its gradient. First in the list,
+            # since the server must save it before it sends the reply.
             decisions.insert(0, Keep(push))
         return decisions
 
@@ -193,21 +194,21 @@ class Policy:
         decisions: list[Decision] = []
         del self.clock[worker]
         if worker in self.waiting:
-            # It died with a push unanswered; the gradient was never kept and may be torn: it lies
-            # in the dead worker's memory. One that was answered is either applied or kept, in the
-            # server's own, so it stays in ``pending``.
+            # It died with a push unanswered; that gradient was never saved and may be torn, for it
+            # lies in the dead worker's memory. One that was answered is applied or saved in the
+            # server's memory, so it stays in ``pending``.
             del self.waiting[worker]
             lost = [push for push in self.pending if push.worker == worker]
             self.pending = [push for push in self.pending if push.worker != worker]
             decisions.extend(map(Drop, lost))
-        # Both may be due now, and in this order: fewer live workers make a smaller quorum, and the
-        # slowest may have been the one who left. Without this the last steps of a run would hang.
+        # Both may be due now, in this order: fewer live workers make a smaller quorum, and the one
+        # that left may have been the slowest. Without this the last steps of a run would hang.
         self._fill(decisions)
         self._serve(decisions)
         return decisions
 
     def _refuse_or_pass(self, push: Push) -> None:
-        """Look closely at a push that is not the plain next one of its worker."""
+        """Raise if a push that is not its worker's plain next one breaks the protocol."""
         worker, expected = push.worker, self.clock.get(push.worker)
         if expected is None:
             raise ProtocolError(f"worker {worker} pushed, but it is not among the live workers")
@@ -225,7 +226,7 @@ class Policy:
             )
 
     def _check_round(self, push: Push) -> None:
-        """Check that a round's push was computed on the round's version, or is to catch up."""
+        """Check that a round's push was computed on the round's version, or only catches up."""
         backups = self._late < math.inf
         catches_up = backups and push.version < push.clock and not push.samples
         if push.version != push.clock and not catches_up:
@@ -239,33 +240,33 @@ class Policy:
             )
 
     def _fill(self, decisions: list[Decision]) -> None:
-        """Make an update if the pending pushes are enough for those who are left."""
+        """Make an update if the pending pushes are a quorum of the live workers."""
         pending = self.pending
-        # More than one update only where a death or a leave completes a round, after which another
-        # shard's rounds that everybody is past follow at once, empty.
+        # More than one update only if a death or a leave completes a round: then empty rounds may
+        # follow at once, those of another shard that all live workers are past.
         while self._complete():
             if self._rounds and len(pending) > 1:
-                pending.sort(key=_worker)  # one order of summation, whatever order they came in
+                pending.sort(key=_worker)  # one order of summation, whatever the order of arrival
             decisions.append(Apply(tuple(pending)))
             pending.clear()
             self.version += 1
             if self._rounds:
-                # Those whom the round did not wait for are carried along. Then no live clock is
-                # below the version, so ``slowest`` ≥ version is an invariant of rounds, and a gate
-                # counted from the version is as good as one counted from the slowest.
+                # Workers that the round did not wait for move to its clock. So no live clock is
+                # below the version, ``slowest`` ≥ version is an invariant of rounds, and a gate
+                # relative to the version is at least as strict as one relative to the slowest.
                 for worker, clock in self.clock.items():
                     if clock < self.version:
                         self.clock[worker] = self.version
 
     def _complete(self) -> bool:
-        """Tell whether an update is due."""
+        """Return whether an update is due."""
         live, pending = len(self.clock), len(self.pending)
         if not live:
-            return pending > 0  # what was kept of those who left is not thrown away
+            return pending > 0  # saved gradients of workers that left are still applied
         if pending and pending >= self._quorum(live):
             return True
-        # Everybody pushed or is past this round, which another shard has finished with a push of
-        # a worker that died before it reached this one. Nobody else will come.
+        # All live workers are past this round: another shard finished it with a push of a worker
+        # that died before its push reached this one. No more pushes of this round will arrive.
         return self._rounds and self.slowest > self.version
 
     def _serve(self, decisions: list[Decision]) -> None:
@@ -277,10 +278,10 @@ class Policy:
         bound = self._gate
         if bound < math.inf:
             # A worker may start clock c only if min c_j ≥ c − s, that is c ≤ min c_j + s. The gate
-            # is here, where the parameters are: asked apart from the data, the answer could be
-            # older than what it promises, and the read guarantee would not follow.
+            # is checked where the parameters are: were it a request of its own, the parameters read
+            # after it could be older than the clock it promised, breaking the read guarantee.
             bound += self.version if self._rounds else self.slowest
-        # Those who waited before were not let through by this bound; the newest comes last.
+        # Workers that waited before did not pass this bound, so only the newest, the last, is new.
         asked = [next(reversed(waiting))] if bound == self._bound else list(waiting)
         self._bound = bound
         for worker in [worker for worker in asked if clock[worker] <= bound]:

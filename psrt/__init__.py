@@ -1,16 +1,16 @@
 """psrt: parameter-server and all-reduce training on MPI, in Python and numpy.
 
-The public names are looked up when they are first used, so ``import psrt`` itself loads nothing,
-and none of them needs MPI before a job on several ranks begins:
+The public names are looked up on first use, so ``import psrt`` itself loads nothing, and none of
+them needs MPI before a job on several ranks begins:
 
-- ``TrainConfig``, with ``resolve``, ``from_toml`` and ``to_toml``: what a run is to do;
-- ``run``: trains, on all ranks of an MPI job or alone; gives a ``Run`` with its ``Summary`` and
-  its ``Record`` list;
-- ``Problem``: what a model and data of your own have to offer;
+- ``TrainConfig``, with ``resolve``, ``from_toml`` and ``to_toml``: the configuration of a run;
+- ``run``: trains, on all ranks of an MPI job or alone; returns a ``Run`` with its ``Summary`` and
+  its list of ``Record``;
+- ``Problem``: the protocol for a model and data of your own;
 - ``Communicator``: all-reduce and its like on numpy arrays, without a trainer;
 - ``simulate``: the same in virtual time, at ``SimulationCosts``; gives a ``SimulatedRun``;
 - ``recorded_config``: the config that repeats a recorded run, over MPI or in virtual time;
-- ``PsrtError`` and its children: what all of them raise.
+- ``PsrtError`` and its subclasses: the errors of all of these.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from psrt.runtime.problem import Problem
     from psrt.simulation import SimulationCosts
 
-# Open MPI reads these when it starts, so they are set before anything here can import mpi4py; in a
-# program that imports mpi4py first they come too late, and do no harm.
+# Open MPI reads these when it starts, so they are set before anything here can import mpi4py. In a
+# program that imports mpi4py first they are too late and do no harm.
 # Its one-sided component for UCX complains on every rank where there is no such hardware.
 os.environ.setdefault("OMPI_MCA_osc", "^ucx")
-# Its transport for one-sided traffic over libfabric, which psrt has none of, sleeps for a second.
+# Its transport for one-sided traffic over libfabric sleeps for a second; psrt does not use it.
 os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The psrt command: finds the subcommand, imports only that, and tells errors in one line."""
+"""The psrt command: finds the subcommand, imports only that, and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from psrt.cli.process import print_once, run_command
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 
-#: Subcommand → what the help says of it.
+#: Subcommand → its line in the help text.
 COMMANDS = {
     "train": "train a model under mpirun, or serially without it",
-    "server": "train, as a server: mpirun -n 1 psrt server : -n 3 psrt worker",
-    "worker": "train, as a worker, beside psrt server",
+    "server": "train, with this rank as a server: mpirun -n 1 psrt server : -n 3 psrt worker",
+    "worker": "train, with this rank as a worker, next to psrt server",
     "simulate": "run a whole job in one process, in virtual time; needs no MPI",
-    "bench": "measure all-reduces, pushes and pulls, and training runs on this machine",
-    "check": "check that a recorded run kept the promises of its mode; needs no MPI",
+    "bench": "benchmark all-reduces, pushes and pulls, and training on this machine",
+    "check": "check that a recorded run kept the guarantees of its mode; needs no MPI",
     "show": "print the configuration of a run with these flags, as TOML; needs no MPI",
     "explain": "draw how a collective or a mode works, step by step; needs no MPI",
 }
-#: Subcommands that `psrt.cli.train` is.
+#: Subcommands implemented by `psrt.cli.train`.
 _ROLES = ("server", "worker")
 
 
@@ -30,10 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand and return the exit status of the process.
 
     Args:
-        argv: the words after ``psrt``; those of this process if ``None``.
+        argv: the words after ``psrt``; None takes those of this process.
 
     Returns:
-        0, or the status of the error that was printed: 2 for what the user can mend.
+        0, or the status of the error that was printed: 2 for errors that the user can fix.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     return run_command(lambda: _dispatch(words), "psrt")
@@ -62,8 +62,10 @@ def _dispatch(words: list[str]) -> int:
 def _no_command(words: list[str]) -> str:
     known = ", ".join(COMMANDS)
     if not words:
-        return f"give a command, one of {known}; psrt --help says more"
-    return f"no command {words[0]!r}{did_you_mean(words[0], COMMANDS)}, there are {known}"
+        return f"no command given, expected one of {known}; psrt --help says more"
+    return (
+        f"unknown command {words[0]!r}{did_you_mean(words[0], COMMANDS)}, expected one of {known}"
+    )
 
 
 def _help() -> str:

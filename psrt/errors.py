@@ -1,4 +1,4 @@
-"""The errors psrt raises: one parent, one child per kind of reader who can act on it."""
+"""The errors that psrt raises: one base class, one subclass for each way to act on an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 
 
 class PsrtError(Exception):
-    """Parent of everything psrt raises on purpose; its text is one clear line.
+    """Base class of everything that psrt raises on purpose; its text is one clear line.
 
     ``exit_status`` is what a command that ends with this error returns to the shell.
     """
@@ -17,17 +17,17 @@ class PsrtError(Exception):
 
 
 class ConfigError(PsrtError, ValueError):
-    """What the user asked for cannot be: a flag, a file, a shape, a number of ranks."""
+    """The user's request is invalid: a flag, a file, a shape, a number of ranks."""
 
     exit_status = 2
 
 
 class ProtocolError(PsrtError):
-    """A rank said something that its peer's state does not allow; always a bug."""
+    """A rank sent a message that its peer's state does not allow; always a bug."""
 
 
 class ReplayError(ProtocolError):
-    """A replay came to something else than the recorded run did; the history tells where."""
+    """A replay's result differs from the recorded run's; the history shows where."""
 
 
 class TransportError(PsrtError):
@@ -41,20 +41,20 @@ class DivergedError(PsrtError):
 
 
 class OutputError(PsrtError):
-    """Something could not be written, as on a full disk; what could be was."""
+    """A file could not be written, such as on a full disk; all others were."""
 
     def __init__(self, text: str, run: object = None) -> None:
         super().__init__(text)
-        #: The ``Run`` that is over, if one is: its model is not lost for the caller.
+        #: The finished ``Run``, if there is one, so that the caller does not lose its model.
         self.run = run
 
 
-#: Of a process that failed with anything but a ``PsrtError``.
+#: Exit status after any error other than a ``PsrtError``.
 _FAILED = 1
-#: What an interrupted process adds to the number of the signal, as shells do.
+#: Added to a signal's number in the exit status of an interrupted process, as shells do.
 _SIGNAL = 128
 _CTRL_C = 2
-#: What the file system says where nothing is wrong with the program.
+#: Errors of the file system that are not the program's fault.
 _FILES = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
@@ -62,7 +62,7 @@ _FILES = (
 
 
 def line_of(error: BaseException) -> str | None:
-    r"""Return the one line that tells a user all about an error; None where a traceback must.
+    r"""Return an error as one line for the user; None if it needs a traceback.
 
     >>> print(line_of(ConfigError("no folder a\nb")))
     error: no folder a\nb

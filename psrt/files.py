@@ -1,4 +1,4 @@
-"""Text in and out of files that users name: what goes wrong is one line that names the file."""
+"""Read and write text files that the user names; errors are one line that names the file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from psrt.errors import ConfigError
 
-#: Characters that no text of psrt's has.
+#: Largest text that is read, in characters: psrt writes none this long.
 _MOST = 64 << 20
 
 
@@ -16,11 +16,11 @@ def read_text(path: str, kind: str = "a text", *, encoding: str = "utf-8") -> st
 
     Args:
         path: as the user gave it.
-        kind: what the file should be, for the message.
+        kind: the expected kind of file, for the message.
         encoding: UTF-8, or a variant of it.
 
     Raises:
-        ConfigError: if it cannot be read, or has no end, as a device has none.
+        ConfigError: if it cannot be read or does not end, as some devices do not.
     """
     try:
         with open(path, encoding=encoding) as file:
@@ -35,7 +35,7 @@ def read_text(path: str, kind: str = "a text", *, encoding: str = "utf-8") -> st
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file, in place of what it held.
+    """Write a file, replacing its content.
 
     Raises:
         ConfigError: if it cannot be written.
@@ -47,13 +47,13 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def check_writable(path: str | os.PathLike[str] | None) -> None:
-    """Find out before the work whether its result could be written; None names no file.
+    """Check, before the work begins, that its result can be written; None stands for no file.
 
-    The file is opened and not changed: permissions alone do not tell of a folder that is a file,
-    of a file system that is read-only, or of a name that is too long.
+    The file is opened and not changed: permissions alone do not show that a folder is a file, a
+    file system read-only, or a name too long.
 
     Raises:
-        ConfigError: if it could not.
+        ConfigError: if it cannot.
     """
     if path is None:
         return
@@ -68,15 +68,15 @@ def check_writable(path: str | os.PathLike[str] | None) -> None:
 
 
 def keep_apart(out: str | os.PathLike[str], flag: str, source: str | os.PathLike[str]) -> None:
-    """Check that a run does not write over what it is made from.
+    """Check that a run does not overwrite its own input.
 
     Args:
-        out: the folder that the run writes.
-        flag: names the source.
+        out: folder that the run writes.
+        flag: the flag that names ``source``, for the message.
         source: a file, or the folder of a run.
 
     Raises:
-        ConfigError: if it is ``out``, or lies in it.
+        ConfigError: if ``source`` is ``out`` or lies in it.
     """
     if Path(source).resolve().is_relative_to(Path(out).resolve()):
         raise ConfigError(

@@ -1,10 +1,10 @@
-"""Times, sizes and counts as people read them: three digits and the unit that suits. Pure."""
+"""Times, sizes and counts for people: three digits and a suitable unit. Pure."""
 
 from __future__ import annotations
 
 
 def time_text(seconds: float) -> str:
-    """Return a time in the unit that suits it.
+    """Format a time, given in seconds, in a suitable unit.
 
     >>> time_text(0), time_text(4.25e-6), time_text(0.00021), time_text(0.25), time_text(1234)
     ('0 µs', '4.25 µs', '210 µs', '250 ms', '1234 s')
@@ -15,7 +15,7 @@ def time_text(seconds: float) -> str:
 
 
 def size_text(nbytes: float) -> str:
-    """Return a number of bytes in the binary unit that suits it.
+    """Format a number of bytes in a suitable binary unit.
 
     >>> size_text(0), size_text(1000), size_text(1 << 12), size_text(5 << 19), size_text(1 << 40)
     ('0 B', '1000 B', '4 KiB', '2.5 MiB', '1 TiB')
@@ -28,7 +28,7 @@ def size_text(nbytes: float) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """Return a count with its noun.
+    """Format a count with its noun, in the plural unless it is 1.
 
     >>> plural(1, "rank"), plural(0, "rank"), plural(1200, "event")
     ('1 rank', '0 ranks', '1,200 events')
@@ -37,5 +37,5 @@ def plural(number: int, noun: str) -> str:
 
 
 def _three(value: float) -> str:
-    """Return three digits, or as many as stand before the point."""
+    """Format a number with three digits, or with all those before the point."""
     return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""``psrt bench``: measures psrt on the machine at hand, beside what it is held against."""
+"""``psrt bench``: measures psrt on this machine, side by side with its competitors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from psrt.launchers import launched, start_line
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Benchmark → the ranks that it needs, and those with which it shows all that it can.
+#: Benchmark → the smallest number of ranks, and the number for its full table.
 RANKS = {"allreduce": (2, 4), "ps": (2, 5), "train": (3, 3)}
 #: Flags of ``allreduce`` alone.
 _OF_ALLREDUCE = ("sizes", "ranks", "hosts", "fit", "machine_costs")
 
-#: Title → rows and their table; the tables are empty but at rank 0.
+#: Title → rows and their table; tables are empty except on rank 0.
 Report = dict[str, tuple[Any, str]]
 
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         0.
 
     Raises:
-        ConfigError: on every rank, for flags or ranks that will not do.
+        ConfigError: on every rank, for invalid flags or too few ranks.
     """
     given = bench_parser().parse(argv)
     _check(given)
@@ -49,12 +49,12 @@ def main(argv: Sequence[str]) -> int:
 def run_script(
     measure: Callable[[argparse.Namespace, Any], Report], about: str | None, *, ranks: int = 0
 ) -> int:
-    """Run a benchmark of the repository's own as a script, with ``--rounds`` and ``--json``.
+    """Run a benchmark of the repository as a script with ``--rounds`` and ``--json``.
 
     Args:
-        measure: takes the flags, and the ranks if it needs some.
-        about: what the help says.
-        ranks: needed; 0 for one process without MPI.
+        measure: takes the parsed flags and the communicator, which is None without ranks.
+        about: description in the help text.
+        ranks: smallest number of ranks; 0 runs one process without MPI.
 
     Returns:
         The exit status.
@@ -75,10 +75,16 @@ def run_script(
 
 
 def world(needed: int, what: str, usual: int, command: str) -> MPI.Comm:
-    """Return all ranks.
+    """Return a communicator of all ranks.
+
+    Args:
+        needed: smallest number of ranks.
+        what: the benchmark, for the message.
+        usual: number of ranks that the message suggests.
+        command: command line that the message suggests.
 
     Raises:
-        ConfigError: if there are fewer than needed.
+        ConfigError: if there are fewer than ``needed``.
     """
     if launched():
         from psrt.mpi.start import world as all_ranks
@@ -86,7 +92,7 @@ def world(needed: int, what: str, usual: int, command: str) -> MPI.Comm:
         comm = all_ranks()
         if comm.size >= needed:
             return comm
-    raise ConfigError(f"{what} measures among ranks: {start_line((usual, command))}")
+    raise ConfigError(f"{what} needs {needed} ranks or more: {start_line((usual, command))}")
 
 
 def run(
@@ -98,10 +104,10 @@ def run(
     """Measure, print and write; collective.
 
     Args:
-        given: the flags.
-        comm: all ranks, None for one process without MPI.
+        given: the parsed flags.
+        comm: all ranks; None for one process without MPI.
         measure: takes both.
-        paths: what will be written. It is tried before minutes are spent on measuring.
+        paths: files to be written; they are tried before minutes are spent on measuring.
     """
     if comm is None:
         for path in paths:
@@ -126,28 +132,40 @@ def bench_parser() -> FlagParser:
     """Return the parser."""
     parser = FlagParser(
         prog="psrt bench",
-        description="Candidates take turns in one run; figures are medians with quartiles.\n"
-        "allreduce: mpirun -n 4; ps: mpirun -n 5, for up to 2 servers and 3 workers; "
-        "train: mpirun -n 3.",
+        description="Measure psrt side by side with its competitors, which take turns in one run.\n"
+        "Prints medians with quartiles. Run it under mpirun:\n\n"
+        "  mpirun -n 4 python -m psrt bench allreduce\n"
+        "  mpirun -n 5 python -m psrt bench ps         up to 2 servers and 3 workers\n"
+        "  mpirun -n 3 python -m psrt bench train",
     )
     parser.add_argument("what", choices=tuple(RANKS), help="what to measure")
     _add_flags(parser)
-    add = parser.add_argument_group("of allreduce").add_argument
+    add = parser.add_argument_group("bench allreduce only").add_argument
     add(
         "--sizes",
         metavar="BYTES",
-        help="of the vector: A,B,... or FIRST:LAST, each 4 times the one before (1K:64M)",
+        help="vector sizes: A,B,... or FIRST:LAST, each 4 times the one before (1K:64M)",
     )
-    add("--ranks", metavar="N,...", help="numbers of ranks that take part (2,4 where there are)")
-    add("--hosts", metavar="N,...", help="hosts to spread them over, or to pretend (1,2,4)")
-    add("--machine-costs", metavar="FILE", help="read the machine's costs, as --fit wrote them")
-    add("--fit", metavar="FILE", help="write the machine's costs, which are measured first")
+    add("--ranks", metavar="N,...", help="numbers of ranks to measure (2,4 as far as there are)")
+    add(
+        "--hosts",
+        metavar="N,...",
+        help="numbers of hosts, real or pretended, to spread the ranks over (1,2,4)",
+    )
+    add(
+        "--machine-costs",
+        metavar="FILE",
+        help="read the machine's costs from a file that --fit wrote",
+    )
+    add("--fit", metavar="FILE", help="measure the machine's costs and write them to this file")
     return parser
 
 
 def _add_flags(parser: FlagParser) -> None:
-    parser.add_argument("--json", metavar="FILE", help="also write the figures to a file")
-    parser.add_argument("--rounds", type=int, default=9, help="turns of each candidate (9)")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
+    parser.add_argument(
+        "--rounds", metavar="N", type=int, default=9, help="number of turns of each candidate (9)"
+    )
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -160,7 +178,7 @@ def _check(given: argparse.Namespace) -> None:
                     f"--{dashed(name)} is for bench allreduce, not for bench {given.what}"
                 )
     if given.fit is not None and given.machine_costs is not None:
-        raise ConfigError("--fit measures what --machine-costs would give: take one of them")
+        raise ConfigError("--fit measures the costs that --machine-costs reads: give one of them")
     paths = [os.path.abspath(path) for path in (given.fit, given.json) if path is not None]
     if len(set(paths)) < len(paths):
         raise ConfigError(f"--fit and --json would both write {given.json}")
@@ -172,7 +190,7 @@ def _check_rounds(given: argparse.Namespace) -> None:
 
 
 def _measure(given: argparse.Namespace, comm: MPI.Comm) -> Report:
-    """Return, by title, the rows and their table."""
+    """Return title → rows and their table."""
     rounds: int = given.rounds
     if given.what == "allreduce":
         from psrt.cli.bench_allreduce import run as run_allreduce

@@ -1,4 +1,4 @@
-"""``psrt bench allreduce``: reads its flags, has the machine fitted, and all-reduces measured."""
+"""``psrt bench allreduce``: reads its flags, fits the machine's costs, measures all-reduces."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]
         comm: all ranks.
 
     Returns:
-        At rank 0, by title, the rows and their table.
+        On rank 0, title → rows and their table; elsewhere an empty dict.
 
     Raises:
-        ConfigError: on every rank, for flags that will not do.
+        ConfigError: on every rank, for invalid flags.
     """
     sizes = _sizes(given.sizes)
     present = hosts_present(comm)
@@ -54,13 +54,13 @@ def _fitted(fitted: fit.Fitted) -> tuple[Any, str]:
 
 
 def _sizes(text: str | None) -> Sequence[int]:
-    """Return the bytes of the vectors."""
+    """Return the vector sizes, in bytes."""
     if text is None:
         return allreduce.SIZES
     sizes = _named("sizes", read_sizes, text)
     for nbytes in sizes:
         if nbytes % 4:
-            raise ConfigError(f"--sizes: {nbytes} bytes are no whole number of float32")
+            raise ConfigError(f"--sizes: {nbytes} bytes are not a whole number of float32")
         if nbytes > allreduce.LARGEST:
             raise ConfigError(f"--sizes: at most 1G is measured, got {nbytes} bytes")
     return sizes
@@ -69,13 +69,13 @@ def _sizes(text: str | None) -> Sequence[int]:
 def _layouts(
     given: argparse.Namespace, comm: MPI.Comm, present: Sequence[Sequence[int]]
 ) -> list[Layout]:
-    """Return who takes part."""
+    """Return the sets of ranks to measure."""
     ranks = _counts("ranks", given.ranks) or allreduce.RANKS
     hosts = _counts("hosts", given.hosts) or allreduce.HOSTS
     most = min(comm.size, MOST_RANKS)
     if given.ranks is not None and not 2 <= min(ranks) <= max(ranks) <= most:
         raise ConfigError(
-            f"--ranks must be at least 2 and at most the {most} that are here, got {given.ranks}"
+            f"--ranks must be from 2 to {most}, the number of ranks of this job, got {given.ranks}"
         )
     return layouts(present, ranks, hosts)
 
@@ -85,7 +85,7 @@ def _counts(flag: str, text: str | None) -> list[int]:
 
 
 def _named(flag: str, read: Callable[[str], list[int]], text: str) -> list[int]:
-    """Read a flag; its name comes first in what is said of it."""
+    """Read a flag, and put its name before the message of an error."""
     try:
         return read(text)
     except ConfigError as error:
@@ -105,10 +105,10 @@ def _costs(
     present: Sequence[Sequence[int]],
     placed: Sequence[Layout],
 ) -> tuple[fit.Fitted | None, MachineCosts]:
-    """Return the costs of the machine, and at rank 0 how they were fitted, if they were.
+    """Return the machine's costs, preceded by the fit on rank 0 if they were measured.
 
     Raises:
-        ConfigError: on every rank, if the file with them will not do.
+        ConfigError: on every rank, if the file of the costs cannot be read or written.
     """
     text, fitted = "", None
     if given.machine_costs is None:

@@ -9,17 +9,17 @@ from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 
 _DESCRIPTION = """\
-Check the history of a run, which --record writes, against the promises of its mode: when a worker
-may go on, which gradients make an update, what a read contains, that every gradient is used once,
-and that its staleness is the recorded one. Prints what was checked, or the first violation and the
-events that led to it. The exit status is 0 if all promises were kept, 1 if one was broken, and 2
-if there is no complete history."""
+Check the history of a run, which --record writes, against the guarantees of its mode: when a
+worker may continue, which gradients form an update, which updates a read contains, that every
+gradient is used exactly once, and that its staleness is the recorded one. Prints the checks, or
+the first violation and the events that led to it. The exit status is 0 if all guarantees hold, 1
+if one is violated, and 2 if there is no complete history."""
 
 
 def check_parser() -> FlagParser:
     """Return the parser."""
     parser = FlagParser(prog="psrt check", description=_DESCRIPTION)
-    parser.add_argument("run", metavar="RUN", help="folder of the run, given as --out")
+    parser.add_argument("run", metavar="RUN", help="output folder (--out) of the run")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

@@ -1,4 +1,4 @@
-"""``psrt explain``: draws a schedule or a mode, with numbers if there are some. Needs no MPI."""
+"""``psrt explain``: draws a schedule, with numbers if given, or a mode. Needs no MPI."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ if TYPE_CHECKING:
     from psrt.explain.explanation import Explanation
     from psrt.explain.svg import Canvas
 
-#: Modes in which workers have somebody to wait for.
+#: Modes with several workers.
 TIMELINES = modes_with(lambda mode: not mode.single)
 
 _WRAPPED = fill(", ".join(ALGORITHMS), 74, subsequent_indent=" " * 17, break_on_hyphens=False)
 _HELP = f"""\
 usage: psrt explain WHAT [flags]
 
-Draws how ranks work together, without MPI and without mpirun. WHAT is one of
+Draw how ranks work together. Needs neither MPI nor mpirun. WHAT is one of
 
   an all-reduce  {_WRAPPED}
-  a phase        {", ".join(PHASES)}
-                   who sends which chunk to whom, round by round, what comes of it, and what it
-                   costs beside the least that is possible
+  a collective   {", ".join(PHASES)}
+                   which chunk each rank sends to which, round by round; the result; and the
+                   cost next to the lower bound
   a mode         {", ".join(TIMELINES)}
-                   a timeline of who computes and who waits for whom
-  compare        predicted times of all all-reduces, and where one overtakes the other
+                   a timeline of when each worker computes, and when it waits for which other
+  compare        predicted times of all all-reduces, and the sizes at which one overtakes another
 
   psrt explain ring --ranks 4
   psrt explain ring --order A,B,D,C --values example.csv
   psrt explain ssp --staleness 2 --slow 1:3
   psrt explain compare --ranks 2:1024 --bytes 1K:1G
 
-psrt explain WHAT --help lists the flags."""
+psrt explain WHAT --help lists the flags of each."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Explain and return the exit status.
+    """Run ``psrt explain`` and return the exit status.
 
     Raises:
-        ConfigError: if there is no such thing, or its flags will not do.
-        SystemExit: after the help of a thing was printed.
+        ConfigError: if there is nothing of that name, or its flags are invalid.
+        SystemExit: after ``--help`` was printed.
     """
     what, rest = (argv[0] if argv else ""), list(argv[1:])
     if what in ("-h", "--help"):
@@ -69,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _explainer(what: str) -> Callable[[str, list[str]], None]:
-    """Return what explains ``what``."""
+    """Return the function that explains ``what``."""
     if what in SCHEDULES:
         return _schedule
     if what in TIMELINES:
@@ -77,11 +77,12 @@ def _explainer(what: str) -> Callable[[str, list[str]], None]:
     if what == "compare":
         return _compare
     if not what or what.startswith("-"):
-        raise ConfigError("explain what? psrt explain --help lists it; for instance: explain ring")
+        raise ConfigError(
+            "explain what? for example: psrt explain ring; psrt explain --help lists all"
+        )
     known = (*SCHEDULES, *TIMELINES, "compare")
     raise ConfigError(
-        f"nothing to explain called {what!r}{did_you_mean(what, known)}, "
-        f"there are {', '.join(known)}"
+        f"cannot explain {what!r}{did_you_mean(what, known)}, only {', '.join(known)}"
     )
 
 
@@ -110,20 +111,22 @@ def _explanation(what: str, given: argparse.Namespace) -> Explanation:
     schedule = SCHEDULES[what]
     if given.order is not None and not (isinstance(schedule, Algorithm) and schedule.ordered):
         having = ", ".join(name for name, row in ALGORITHMS.items() if row.ordered)
-        raise ConfigError(f"order: {what} has none to choose; {having} has")
+        raise ConfigError(f"order has no meaning with {what}; only {having} has one to choose")
     if given.root is not None and not schedule.rooted:
         having = ", ".join(name for name, row in PHASES.items() if row.rooted)
-        raise ConfigError(f"root: {what} has none to choose; {having} have")
+        raise ConfigError(f"root has no meaning with {what}; {having} have one to choose")
     if given.values is None:
         example = None
         size = read_flag("ranks", WHOLE, given.ranks or "4", min=1, max=MOST_RANKS)
         nbytes = read_flag("bytes", BYTES, given.bytes or "1M")
         if nbytes % ITEMSIZE:
-            raise ConfigError(f"bytes must be whole float32, {ITEMSIZE} each, got {nbytes}")
+            raise ConfigError(f"bytes must be a multiple of {ITEMSIZE}, for float32, got {nbytes}")
         names, n = default_names(size), nbytes // ITEMSIZE
     else:
         if given.ranks is not None or given.bytes is not None:
-            raise ConfigError(f"{given.values} says how many ranks and numbers there are")
+            raise ConfigError(
+                f"the numbers of {given.values} set ranks and size: leave --ranks and --bytes out"
+            )
         example = read_example(given.values)
         names, size, n = example.names, len(example.names), example.n
     return explain(
@@ -174,7 +177,7 @@ def _compare(what: str, argv: list[str]) -> None:
 
 
 def _checked(given: argparse.Namespace) -> argparse.Namespace:
-    """Return the flags, once what they name can be written."""
+    """Return the flags after a check that the drawing's file can be written."""
     check_writable(given.svg)
     return given
 
@@ -186,7 +189,7 @@ def _publish(
     text: Callable[[], str],
     canvas: Callable[[], Canvas],
 ) -> None:
-    """Draw if asked to, then print one of the two."""
+    """Write the drawing if one is asked for, then print the document or the text."""
     if given.svg is not None:
         canvas().save(given.svg)
     say(_json(document()) if given.json else text())

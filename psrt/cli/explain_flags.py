@@ -1,4 +1,4 @@
-"""Flags of ``psrt explain``, and what they stand for. Needs no numpy, no MPI."""
+"""Flags of ``psrt explain`` and their values. Needs no numpy, no MPI."""
 
 from __future__ import annotations
 
@@ -21,46 +21,50 @@ _SHOWN = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.draw
 #: Defaults of a timeline.
 _WORKERS, _STEPS, _SEED, _SLOW = "4", "8", "0", "1:3"
 _TIMES = Number("TIMES", 0.01, 1000)
-#: Local SGD averages every 8 steps: as many as show it twice.
+#: Local SGD averages every 8 steps: this number shows it twice.
 _LOCAL_STEPS = "16"
-#: Steps that a drawing has room for.
+#: Most steps that fit into a drawing.
 _MOST_STEPS = 200
 
 
 def schedule_parser(what: str) -> FlagParser:
-    """Return the parser for an all-reduce or a phase."""
-    parser = FlagParser(prog=f"psrt explain {what}", description="Show what it does, hop by hop.")
+    """Return the parser for a collective."""
+    parser = FlagParser(
+        prog=f"psrt explain {what}",
+        description=f"Show which chunks ranks exchange in {what}, round by round, and the cost.",
+    )
     add = parser.add_argument
     add("--ranks", metavar="N", help="number of ranks (4)")
     add("--bytes", metavar="BYTES", help="size of each rank's float32 vector: 64K, 1M, 1G (1M)")
     add(
         "--values",
         metavar="FILE",
-        help="worked example: CSV, a line per rank with its name and its numbers",
+        help="work through the numbers of this CSV file: a line per rank, its name first",
     )
     add("--op", choices=tuple(OPS), default="sum", help="operation that combines the numbers (sum)")
-    add("--order", metavar="A,B,...", help="order of the ranks around the ring (as listed)")
-    add("--root", metavar="A", help="root of a collective that has one (the first)")
-    add("--all", action="store_true", help="print every step, however many there are")
+    add("--order", metavar="A,B,...", help="order of the ranks around the ring (as numbered)")
+    add("--root", metavar="A", help="root rank, if the collective has one (the first)")
+    add("--all", action="store_true", help="print every round, however many there are")
     _add_costs(parser)
     _add_outputs(parser)
     return parser
 
 
 def timeline_parser(mode: str) -> FlagParser:
-    """Return the parser for a mode: its knobs, and what the small job is like."""
+    """Return the parser for a mode: its knobs, and the size and delays of the small job."""
     parser = FlagParser(
         prog=f"psrt explain {mode}",
-        description="Run a small job of the mode in virtual time and draw who waits for whom.",
+        description=f"Run a small {mode} job in virtual time and draw when each worker computes, "
+        "and when it waits for which other.",
     )
     steps = _LOCAL_STEPS if MODES[mode].averages else _STEPS
     add = parser.add_argument
     add("--workers", metavar="N", default=_WORKERS, help=f"number of workers ({_WORKERS})")
-    add("--steps", metavar="N", default=steps, help=f"steps of each worker ({steps})")
+    add("--steps", metavar="N", default=steps, help=f"number of steps of each worker ({steps})")
     add(
         "--slow",
         metavar="I:TIMES,...",
-        help=f"slow workers, TIMES as slow as usual; or none ({_SLOW})",
+        help=f"make steps of worker I take TIMES as long; or none ({_SLOW})",
     )
     add("--seed", metavar="N", default=_SEED, help=f"seed of the random delays ({_SEED})")
     for name, knob in knobs_of(TrainConfig).items():
@@ -75,20 +79,21 @@ def compare_parser() -> FlagParser:
     """Return the parser for the comparison."""
     parser = FlagParser(
         prog="psrt explain compare",
-        description="Predict the time of every all-reduce, and where one overtakes the other.",
+        description="Predict the time of every all-reduce, and the sizes at which one overtakes "
+        "another.",
     )
     add = parser.add_argument
     add(
         "--ranks",
         metavar="FROM:TO",
         default="2:64",
-        help="range of the number of ranks, doubling (2:64)",
+        help="numbers of ranks, each twice the one before (2:64)",
     )
     add(
         "--bytes",
         metavar="FROM:TO",
         default="1K:1G",
-        help="range of vector sizes, in steps of 4 times (1K:1G)",
+        help="vector sizes, each 4 times the one before (1K:1G)",
     )
     _add_costs(parser)
     add("--json", action="store_true", help="print JSON")
@@ -97,10 +102,10 @@ def compare_parser() -> FlagParser:
 
 
 def slow_of(given: argparse.Namespace, workers: int) -> dict[int, float]:
-    """Return by worker how many times longer its steps take, as the flag says it or by default.
+    """Return worker → factor by which its steps take longer, from the flag or the default.
 
     Raises:
-        ConfigError: if the flag is nothing like that, or names a worker that is not there.
+        ConfigError: if the flag cannot be parsed, or names a worker that does not exist.
     """
     text = given.slow or (_SLOW if workers > 1 else "none")
     return {} if text == "none" else read_by_worker("slow", _TIMES, [text], workers)
@@ -110,7 +115,7 @@ def config_of(mode: str, given: argparse.Namespace) -> TrainConfig:
     """Return the config of a timeline's job.
 
     Raises:
-        ConfigError: for a knob that will not do, or that the mode has no use for.
+        ConfigError: for an invalid value, or a knob without meaning in the mode.
     """
     knobs = dict(knobs_of(TrainConfig))
     knobs["steps"] = replace(knobs["steps"], max=_MOST_STEPS)
@@ -120,7 +125,7 @@ def config_of(mode: str, given: argparse.Namespace) -> TrainConfig:
         if (text := getattr(given, name)) is not None
     }
     if MODES[mode].sums_gradients:
-        values["overlap"] = False  # a step computes in one piece here
+        values["overlap"] = False  # the toy problem computes its gradient in one piece
     return TrainConfig(mode=mode, **values)
 
 
@@ -128,7 +133,7 @@ def costs_of(given: argparse.Namespace) -> LinkCosts:
     """Return the α, β and γ that the flags ask for.
 
     Raises:
-        ConfigError: for a file or a number that will not do.
+        ConfigError: for an unreadable file or an invalid number.
     """
     from psrt.collective.analysis.costs_file import read_costs
     from psrt.collective.analysis.machine import DEFAULT_COSTS
@@ -144,20 +149,21 @@ def costs_of(given: argparse.Namespace) -> LinkCosts:
 
 
 def _fits(knob: Knob, mode: str) -> bool:
-    """Return whether a mode has a use for a knob."""
+    """Return whether a knob has an effect in a mode."""
     return all(mode in it.values for it in knob.requires if it.field == "mode")
 
 
 def _add_costs(parser: FlagParser) -> None:
     add = parser.add_argument
     add(
-        "--machine-costs", metavar="FILE", help="of a machine, as bench allreduce --fit writes them"
-    )
+        "--machine-costs", metavar="FILE",
+        help="read α, β and γ from this file, which psrt bench allreduce --fit writes",
+    )  # fmt: skip
     add(
         "--link", choices=("between", "inside"), default="between",
-        help="whether messages go between hosts or inside one (between)",
+        help="take the α, β and γ of messages between hosts or inside one (between)",
     )  # fmt: skip
-    add("--alpha", metavar="SECONDS", help="α: seconds per message, whatever its length")
+    add("--alpha", metavar="SECONDS", help="α: latency, seconds per message of any length")
     add("--beta", metavar="SECONDS", help="β: seconds per byte on the wire")
     add("--gamma", metavar="SECONDS", help="γ: seconds per byte combined")
 

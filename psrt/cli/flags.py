@@ -21,9 +21,9 @@ Train a model on the ranks that mpirun starts, or serially in this process.
 Some defaults depend on the mode and the number of ranks: `psrt show`, with the same flags, prints
 the configuration that a run would have."""
 
-#: Either of them says how long the run is, so one given as a flag replaces the other's TOML key.
+#: Both set the length of the run, so either one given as a flag replaces the other's TOML key.
 LENGTHS = ("epochs", "steps")
-#: Words for how many ranks, or workers, there are to be.
+#: Flags that users try for the number of ranks or workers, which mpirun sets.
 RANK_WORDS = ("workers", "ranks", "n", "np", "nproc", "num-workers", "processes", "world-size")
 
 
@@ -33,9 +33,9 @@ _MODES = "\n".join(f"{row.name:<10} {row.doc}" for row in MODES.values())
 class FlagParser(argparse.ArgumentParser):
     """argparse that raises `ConfigError` instead of exiting, and guesses at misspelled flags."""
 
-    #: Flag for each other word that a user may try; without leading dashes, as are the notes'.
+    #: Other name that a user may try → flag, both without leading dashes.
     synonyms: dict[str, str]
-    #: What to do instead, for words that no flag stands for.
+    #: Name without a flag, without leading dashes → what to do instead.
     notes: dict[str, str]
 
     def __init__(self, **kwargs: Any) -> None:
@@ -45,7 +45,7 @@ class FlagParser(argparse.ArgumentParser):
         self.synonyms, self.notes = {}, {}
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print before it ends the process."""
+        """Raise the message that argparse would print before it ends the process."""
         if "required" in message:
             message += f"; {self.prog} --help says more"
         raise ConfigError(message.removeprefix("argument "))
@@ -67,13 +67,13 @@ class FlagParser(argparse.ArgumentParser):
         return namespace
 
     def _hint(self, flag: str) -> str:
-        """Return a guess at what an unknown flag was meant to be, or where the flags are listed."""
+        """Return a guess at which flag was meant, or say where all of them are listed."""
         word = flag.lstrip("-").replace("_", "-").lower()
         if word in self.notes and word not in self.synonyms:
             return f" ({self.notes[word]})"
         known = [name[2:] for name in self._option_string_actions if name.startswith("--")]
         guess = did_you_mean(word, known, self.synonyms, prefix="--")
-        return guess or f"; {self.prog} --help lists those that there are"
+        return guess or f"; {self.prog} --help lists all of them"
 
 
 def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> FlagParser:
@@ -97,8 +97,8 @@ def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> F
     groups: dict[str, argparse._ArgumentGroup] = {}
     for name, knob in knobs_of(TrainConfig).items():
         if knob.group not in groups:
-            told = _MODES if name == "mode" else None
-            groups[knob.group] = parser.add_argument_group(knob.group, told)
+            description = _MODES if name == "mode" else None
+            groups[knob.group] = parser.add_argument_group(knob.group, description)
         _add_flag(groups[knob.group], name, knob)
     return parser
 
@@ -134,7 +134,7 @@ def config_of(namespace: argparse.Namespace) -> TrainConfig:
 
 
 def values_of(namespace: argparse.Namespace) -> dict[str, Any]:
-    """Return what parsed flags say of the config, and where they do not, its ``--config``.
+    """Return the values that ``--config`` and, with precedence, the parsed flags give.
 
     Raises:
         ConfigError: as `parse_train`.
@@ -166,17 +166,17 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, knob: Knob) -> None:
 
 
 def _value(name: str, knob: Knob, given: Any) -> Any:
-    """Return a knob's value from what argparse collected."""
+    """Convert a value that argparse collected to the knob's type."""
     if knob.kind is SWITCH:
         return given
     return read(name, knob, ",".join(given) if isinstance(given, list) else given)
 
 
 def _help(name: str, knob: Knob) -> str:
-    """Return the help line: what it is, which modes use it, and its default."""
-    # A rate's parameters are used where the rate is: the last condition says the most.
-    told = [it for it in knob.requires if it.field != "servers"][-1:]
-    notes = [f"{dashed(it.field)} {', '.join(it.values)}" for it in told]
+    """Return the help line: the knob's own, where it applies, and its default."""
+    # A rate's parameters apply where the rate does: the last condition is the narrowest.
+    narrowest = [it for it in knob.requires if it.field != "servers"][-1:]
+    notes = [f"{dashed(it.field)} {', '.join(it.values)}" for it in narrowest]
     default = knob.default_text
     if not default:
         # The class's own attribute is a slot; the default is in the field.

@@ -17,9 +17,9 @@ from psrt.config.modes import MODES, Servers
 from psrt.errors import ConfigError
 from psrt.history import Header, History, Kind, read_history
 
-#: All-reduces that virtual time can compute once it knows how long they take.
+#: All-reduces that a simulation can perform, given how long they take.
 _KNOWN = (AUTO, NODE, LIBRARY, *ALGORITHMS)
-#: Flags that may make the model another one than the run's.
+#: Flags that may make the model differ from the run's.
 _MODEL = ("hidden", "dataset")
 #: Flags that change the number of samples in a step of all workers.
 _STEP = ("workers", "batch_size")
@@ -27,13 +27,13 @@ _STEP = ("workers", "batch_size")
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """A simulation that imitates a recorded run, as far as no flags override it."""
+    """A simulation that imitates a recorded run, except where flags override it."""
 
     #: Not resolved.
     config: TrainConfig
-    #: Workers of the run.
+    #: Number of workers of the run.
     workers: int
-    #: n and the samples of its data, without numerics; None: those of the config's model and data.
+    #: n, and number of samples of the data, without numerics; None takes those of the config.
     parameters: int | None = None
     samples: int | None = None
 
@@ -42,10 +42,10 @@ def read_like(namespace: argparse.Namespace) -> Like:
     """Return the simulation that imitates the run of ``--like``.
 
     A run of ``psrt.run`` may have had a model and data that no flags describe. Neither is needed
-    where nothing is computed: the history tells how long its epochs were.
+    without numerics: the length of an epoch follows from the history.
 
     Raises:
-        ConfigError: if it has no history, or the flags are not possible; one line.
+        ConfigError: if there is no history, or the flags are invalid; one line.
     """
     given = vars(namespace)
     history = read_history(given["like"])
@@ -76,14 +76,14 @@ def samples_of(history: History) -> int | None:
         steps = events[(kinds == kind) & (events["shard"] <= 0)]
         first = steps["progress"] < 1.0
         total += int(steps["samples"][first].sum())
-        # The last batch of an epoch may be smaller, so one that is ends an epoch.
+        # Only the last batch of an epoch may be smaller, so a smaller one ends an epoch.
         smaller = (steps["samples"] > 0) & (steps["samples"] < full)
         over = over or not first.all() or bool(smaller.any())
     return total if over and total else None
 
 
 def _check_model(config: TrainConfig, header: Header) -> None:
-    """Raise unless the config's model has as many parameters as that of the run."""
+    """Raise unless the config's model has the run's number of parameters."""
     from psrt.job.problems import timing_problem
 
     n = timing_problem(config, workers=len(header.workers)).n
@@ -97,15 +97,15 @@ def _check_model(config: TrainConfig, header: Header) -> None:
 def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
     """Return the config of a simulation that imitates a recorded run.
 
-    Knobs of the run that have no meaning beside the flags are left out, such as those of its mode
-    where a flag asks for another one.
+    Knobs of the run that have no meaning together with the flags are left out, such as those of
+    its mode where a flag asks for another mode.
 
     Args:
         header: of the recorded run.
-        namespace: the flags, parsed.
+        namespace: the parsed flags.
 
     Raises:
-        ConfigError: one line for anything that is not possible.
+        ConfigError: for invalid flags; one line.
     """
     given = values_of(namespace)
     if "replay" in given:
@@ -126,13 +126,13 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
 
 
 def _meaningful(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is given, and those of ``values`` that have a meaning beside it."""
+    """Return ``given``, and those of ``values`` that have a meaning together with it."""
     kept = {**values, **given}
     mode = MODES[kept["mode"]]
     fixed = mode.servers is not Servers.OPTIONAL
     if "servers" not in given and fixed and bool(kept.get("servers")) != mode.needs_servers:
         kept.pop("servers", None)
-    # What depends on a knob that is dropped is dropped after it.
+    # In the order of declaration: knobs that depend on a dropped one are dropped after it.
     knobs = knobs_of(TrainConfig)
     for name in knobs:
         if name in kept and name not in given and first_miss(knobs, name, kept.get):

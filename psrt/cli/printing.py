@@ -1,4 +1,4 @@
-"""Lines for the user, from whichever subcommand: what stdout and stderr can take."""
+"""Lines for the user, from any subcommand, in characters that stdout and stderr can encode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-#: What stands for a character where a terminal or a file has no such one.
+#: Replacement of a character that the terminal or file cannot encode.
 _PLAIN = str.maketrans(
     {
         "µ": "u", "μ": "u", "τ": "tau", "θ": "theta", "α": "alpha", "β": "beta", "γ": "gamma",
@@ -23,12 +23,12 @@ _PLAIN = str.maketrans(
 )  # fmt: skip
 _ERRORS = "psrt.plain"
 
-#: Why stdout took no more, if it did not.
+#: The error at which stdout took no more; None if there was none.
 _refused: OSError | None = None
 
 
 def prepare_streams() -> None:
-    """Let stdout and stderr write any text, in characters that they have."""
+    """Let stdout and stderr replace characters that they cannot encode."""
     codecs.register_error(_ERRORS, _replace)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started this process
@@ -39,17 +39,17 @@ def prepare_streams() -> None:
 
 
 def say(text: str) -> None:
-    """Print at once, also where stdout is a pipe, as it is under mpirun.
+    """Print and flush: under mpirun stdout is a pipe.
 
-    A reader that has seen enough, such as ``head``, is no error, and what is under way goes on
-    where the disk behind stdout is full; ``refused`` tells of that afterwards.
+    A reader that closes the pipe early, such as ``head``, is not an error. A full disk behind
+    stdout does not stop the job either; ``refused`` returns that error afterwards.
     """
     with _writing():
         print(text, flush=True)
 
 
 def flush() -> None:
-    """Print what others have left in the buffer, such as argparse."""
+    """Print what others, such as argparse, have left in the buffer."""
     with _writing():
         sys.stdout.flush()
 
@@ -67,20 +67,20 @@ def _writing() -> Iterator[None]:
 
 
 def refused() -> str | None:
-    """Return, once, why stdout did not take all that was said; None if it did."""
+    """Return, once, the reason why stdout did not take all output; None if it did."""
     global _refused
     error, _refused = _refused, None
     return None if error is None else f"error: cannot write to stdout: {error.strerror}"
 
 
 def _print_nowhere() -> None:
-    """Have no more of stdout: what is left in its buffer must not be tried again at exit."""
+    """Send stdout to the null device: what is left in its buffer must not be retried at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _replace(error: UnicodeError) -> tuple[str, int]:
-    """Return what stands for the characters that cannot be written, and where to go on."""
+    """Return the replacement of unencodable characters and the position after them."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end].translate(_PLAIN)

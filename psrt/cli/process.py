@@ -1,4 +1,4 @@
-"""How a command runs as a process: what it prints, what stops it, and the status it ends with."""
+"""A command as a process: its errors in one line, its signals, and its exit status."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _FAILED = 1
 def run_command(command: Callable[[], int], name: str) -> int:
     """Run a command and return the exit status of the process.
 
-    What a user can mend, an interruption, a full disk and too little memory are one line; of
-    several processes that a launcher started the first one prints it. Anything else is a bug and
-    raised.
+    Errors that the user can fix, interruptions, a full disk and lack of memory become one line; of
+    several processes that a launcher started, the first one prints it. Any other exception is a
+    bug and propagates.
 
     Args:
         command: returns its status.
-        name: begins that line.
+        name: the line's prefix.
     """
     prepare_streams()
     try:
@@ -51,11 +51,12 @@ def run_command(command: Callable[[], int], name: str) -> int:
         print_once(f"{name}: {line}", sys.stderr)
         if isinstance(error, PsrtError):
             # All ranks agreed to raise it, or each found it in the same flags before MPI began.
-            # A launcher may end the others as soon as one fails: the one that speaks is the one.
+            # A launcher may kill the others as soon as one fails, so only the process that prints
+            # the line fails.
             return status if error.agreed or started_rank() == 0 else 0
     if started_ranks() > 1:
-        # The others may wait for this one for ever, and MPI for them at exit: the launcher, which
-        # sees a process gone without a word to MPI, ends them all.
+        # The others may wait for this one forever, and MPI_Finalize for them. Exit without it: a
+        # launcher that sees a process vanish kills the others.
         sys.stdout.flush()
         os._exit(status)
     return status
@@ -74,7 +75,7 @@ def print_once(text: str, stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raise ``KeyboardInterrupt``, with the signal's number, for all that asks to end."""
+    """Raise ``KeyboardInterrupt``, with the signal's number, on every terminating signal."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -88,7 +89,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    # Who asks again does not want to wait until everything is put away.
+    # A second signal kills at once, without waiting for the clean-up.
     for each in _SIGNALS:
         signal.signal(each, signal.SIG_DFL)
     raise KeyboardInterrupt(number)

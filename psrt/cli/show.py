@@ -1,4 +1,4 @@
-"""psrt show: what a run with these flags would do, as TOML. Needs no MPI."""
+"""``psrt show``: the configuration of a run with these flags, as TOML. Needs no MPI."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from psrt.config.values import WHOLE
 from psrt.units import plural
 
 _DESCRIPTION = """\
-Print the configuration of a run of `psrt train` with the same flags, every default filled in, as
-TOML for --config."""
+Print the configuration that `psrt train` would run with the same flags, every default filled in,
+as TOML for --config."""
 
 _RANKS = Knob(
     WHOLE, "job", "number of ranks of the job (default: as few as these flags need)", min=1
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     """Print the resolved config and return the exit status.
 
     Raises:
-        ConfigError: if the flags will not do.
+        ConfigError: for invalid flags.
         SystemExit: after ``--help`` was printed.
     """
     namespace = show_parser().parse(argv)
@@ -53,7 +53,7 @@ def _recorded(run: str) -> int:
 
 
 def fewest_ranks(config: TrainConfig) -> int:
-    """Return the smallest number of ranks that a config can run on; 1 where it does not tell.
+    """Return the smallest number of ranks that a config can run on; 1 where any number will do.
 
     >>> fewest_ranks(TrainConfig(mode="softsync", softsync=3, servers=2))
     5

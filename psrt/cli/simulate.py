@@ -19,47 +19,47 @@ if TYPE_CHECKING:
     from psrt.job.scenario import Scenario
 
 _DESCRIPTION = """\
-Run a whole job in one process, in virtual time: the same servers and workers that `psrt train` runs
-under mpirun, while the flags below say how long computing and sending take. The flags of `psrt
-train` mean the same here. The same --seed gives the same files, bit for bit.
+Run a whole job in one process, in virtual time: the same servers and workers as `psrt train` under
+mpirun, with the time of computing and sending drawn from the distributions below. The flags of
+`psrt train` mean the same here. The same --seed gives the same files, bit for bit.
 
   psrt simulate --mode ssp --staleness 3 --workers 16 --servers 2 --inject 1:slow:4
   psrt simulate --mode async --workers 1000 --servers 8 --timing-only --parameters 10000000 \\
     --steps 50 --compute lognormal:0.1:0.3 --link 5e-5:1.25e9
 
-By default a model is trained, so the result is accuracy over virtual time. With --timing-only the
-result is time and staleness only; thousands of workers are cheap, and with --steps no data is
-read."""
+By default a model is trained, and the result is accuracy over virtual time. With --timing-only
+nothing is computed, and the result is time and staleness: thousands of workers are cheap, and with
+--steps no data is read."""
 
 #: Flags of `psrt train` that have no meaning here.
 _REAL_TIME = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.real_time)
 _GROUP = "virtual time"
 _WORKERS = Knob(
-    WHOLE, _GROUP, "number of workers, beside the servers", metavar="W", min=1,
+    WHOLE, _GROUP, "number of workers, in addition to the servers", metavar="W", min=1,
     max=1_000_000, fallback=4,
 )  # fmt: skip
 _PARAMETERS = Knob(
     WHOLE, _GROUP, "number of parameters, with --timing-only", metavar="N", min=1, max=10**12,
-    default_text="those of the model that the flags give",
+    default_text="that of the model that the flags describe",
 )  # fmt: skip
 _CRASH = Number("SECONDS", 0.0, 1e9)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Simulate as the flags say.
+    """Run ``psrt simulate``.
 
     Returns:
         The exit status 0.
 
     Raises:
-        ConfigError: for flags that will not do.
-        TransportError: if the job comes to a standstill.
-        DivergedError: if the loss does.
+        ConfigError: for invalid flags.
+        TransportError: if the job deadlocks.
+        DivergedError: if the loss diverges.
         SystemExit: after ``--help`` was printed.
     """
     config, scenario = parse_simulate(argv)
     if started_ranks() > 1:
-        raise ConfigError("psrt simulate is one process with all ranks in it; leave mpirun out")
+        raise ConfigError("psrt simulate runs all ranks in one process: start it without mpirun")
     from psrt.job.scenario import run_in_virtual_time
 
     run_in_virtual_time(config, scenario, say=say)
@@ -77,31 +77,31 @@ def simulate_parser() -> FlagParser:
     add("--workers", metavar="W", help=f"{_WORKERS.help} (default: {_WORKERS.fallback})")
     add(
         "--like", metavar="RUN",
-        help="imitate a run that was made with --record: its config, its workers, and how long "
+        help="imitate a run made with --record: its config, number of workers, and how long "
         "computing, messages, updates and sums took; other flags override; implies --timing-only",
     )  # fmt: skip
     add(
         "--compute", metavar="LAW",
-        help="draw the seconds of a gradient from constant:SECONDS, normal:MEAN:SD, "
+        help="draw the seconds that a gradient takes from constant:SECONDS, normal:MEAN:SD, "
         "lognormal:MEDIAN:SIGMA, pareto:SCALE:SHAPE, exponential:MEAN, or run:DIR, the times in "
-        "a run that was made with --record (default: lognormal:0.001:0.1)",
+        "a run made with --record (default: lognormal:0.001:0.1)",
     )  # fmt: skip
     add(
         "--link", metavar="LATENCY_S:BYTES_PER_S",
-        help="latency and bandwidth of each rank's link, each way; the latter may be inf "
+        help="latency and bandwidth of each rank's link, in each direction; bandwidth may be inf "
         "(default: 5e-5:1.25e9)",
     )  # fmt: skip
     add(
         "--server-apply", metavar="BYTES_PER_S",
-        help="how fast a server applies gradients; inf: at once (default: 2e9)",
+        help="rate at which a server applies gradients; inf: in no time (default: 2e9)",
     )  # fmt: skip
     add(
         "--crash", metavar="WORKER:SECONDS", action="append",
-        help="let a worker die at this time; may be given again",
+        help="kill a worker at this time; may be repeated",
     )  # fmt: skip
     add(
         "--timing-only", action=argparse.BooleanOptionalAction,
-        help="count time and staleness, and compute nothing (default: no, but yes with --like)",
+        help="simulate time and staleness, and compute nothing (default: no; with --like: yes)",
     )  # fmt: skip
     add(
         "--parameters", metavar="N",
@@ -111,10 +111,10 @@ def simulate_parser() -> FlagParser:
 
 
 def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
-    """Return the training's config, not resolved, and what the job in virtual time is like.
+    """Return the training's config, not resolved, and the arguments of the virtual launcher.
 
     Raises:
-        ConfigError: one line for anything that will not do.
+        ConfigError: for invalid flags; one line.
         SystemExit: after ``--help`` was printed to stdout.
     """
     namespace = simulate_parser().parse(argv)
@@ -131,8 +131,8 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
     parameters = given.get("parameters")
     if parameters is not None and numerics:
         raise ConfigError(
-            f"--parameters {parameters} has no meaning where a model is trained, which has as "
-            "many as it has; it belongs to --timing-only"
+            f"--parameters {parameters} has no meaning with a model, which has "
+            "its own; it belongs to --timing-only"
         )
     from psrt.job.scenario import Scenario
     from psrt.simulation.cost_flags import VirtualCosts
@@ -150,7 +150,7 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
 
 
 def _like(namespace: argparse.Namespace) -> Like | None:
-    """Return what the run of ``--like`` was like, None without one."""
+    """Return the run that ``--like`` imitates; None without the flag."""
     if "like" not in namespace:
         return None
     from psrt.cli.like import read_like  # needs numpy

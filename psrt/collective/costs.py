@@ -1,4 +1,4 @@
-"""What a network costs: α, β and γ, in which every schedule is priced. Pure: numbers only.
+"""The network's costs α, β and γ, in which every schedule is priced. Pure: numbers only.
 
 The model of Hockney, "The communication challenge for MPP", Parallel Computing 20(3), 1994, with
 the γ of Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class LinkCosts:
-    """What the machine takes, in seconds."""
+    """Costs of a network, in seconds."""
 
     #: α, per message.
     alpha: float
@@ -28,12 +28,12 @@ class LinkCosts:
         return self.alpha + nbytes * self.beta
 
     def chain(self, messages: float, sent: float, combined: float) -> float:
-        """Return the seconds of what one rank does one after the other.
+        """Return the seconds that one rank takes for messages and combining in sequence.
 
         Args:
-            messages: their number.
-            sent: bytes in all of them.
-            combined: bytes.
+            messages: number of messages.
+            sent: bytes in all of them together.
+            combined: bytes combined.
         """
         return messages * self.alpha + sent * self.beta + combined * self.gamma
 

@@ -1,4 +1,4 @@
-"""What an all-reduce may do to p numbers, one row each. Pure; numpy is met when one is used.
+"""The operations of an all-reduce, one row each. Pure; numpy is imported on first use.
 
 Every operation folds two values at a time and is associative and commutative in exact arithmetic;
 in floating point only commutative, which is why the order of the schedule shows in the last bits
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from psrt.arrays import AnyArray
 
-#: Whole numbers below this are exact; products beyond it go on in float64.
+#: Products of integers are exact below this, and continue in float64 beyond.
 _EXACT = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """How two contributions become one, and what becomes of the last of them.
+    """A fold of two contributions, and the last step from the fold to the result.
 
     >>> import numpy as np
     >>> numbers = np.array([7, -7])
@@ -40,21 +40,21 @@ class Operation:
     function: str
     #: The same for two numbers of Python.
     of_two: Callable[[Any, Any], Any]
-    #: Stands between two numbers in print; empty: the name stands before them.
+    #: Infix sign in print; empty: the name is printed before the numbers.
     sign: str = ""
-    #: Whether the fold of all is divided by their number.
+    #: Whether the fold is divided by the number of ranks.
     divides: bool = False
-    #: Whether it knows integers only.
+    #: Whether it is defined for integers only.
     integers: bool = False
-    #: What MPI calls the fold, before it is divided.
+    #: MPI's name of the fold.
     mpi: str = field(kw_only=True)
-    #: Whether MPI leaves all ranks with the same floating point numbers. It says nothing of a NaN,
-    #: nor of -0.0 beside 0.0, in minima and maxima.
+    #: Whether all ranks end with the same floating point numbers when MPI reduces. MPI does not
+    #: specify a NaN, nor -0.0 against 0.0, in minima and maxima.
     mpi_agrees_on_floats: bool = field(default=True, kw_only=True)
 
     @property
     def ufunc(self) -> np.ufunc:
-        """What folds two arrays element by element; takes ``out``."""
+        """The numpy function that folds two arrays element by element; takes ``out``."""
         import numpy as np
 
         found: np.ufunc = getattr(np, self.function)
@@ -72,7 +72,7 @@ class Operation:
             divide(folded, size, out=folded)
 
     def takes(self, dtype: npt.DTypeLike) -> bool:
-        """Return whether it knows a type."""
+        """Return whether it is defined for a type."""
         import numpy as np
 
         return not self.integers or np.dtype(dtype).kind in "iu"
@@ -85,7 +85,7 @@ def _product(one: float, other: float) -> float:
 
 #: By name. ``mean`` is the sum, then divided by p: integers by floor division, so that the result
 #: is the same on every rank and of the same type; the sum itself must fit the type. ``min`` and
-#: ``max`` hand a NaN on. Sums and products of integers wrap around, as numpy's do.
+#: ``max`` propagate a NaN. Sums and products of integers wrap around, as numpy's do.
 OPS: dict[str, Operation] = {
     operation.name: operation
     for operation in (

@@ -2,8 +2,8 @@
 
 ``ALGORITHMS[name](rank, size, n)`` yields what ``rank`` does, in order, to all-reduce ``n``
 elements among ``size`` ranks; ``PHASES[name](rank, size, n, root)`` does so for the collectives
-that an all-reduce is made of, each by itself. Everything else that knows a schedule by its name
-asks here: flags and their help, the choice of ``auto``, prices, explanations, plots, tests.
+that an all-reduce is composed of. All code that uses schedules by name reads this registry: flags
+and their help, the choice of ``auto``, prices, explanations, plots, tests.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from psrt.collective.schedules.scatter import scatter_steps
 from psrt.collective.schedules.segmented_ring import segmented_ring_seconds, segmented_ring_steps
 from psrt.collective.schedules.tree import tree_seconds, tree_steps
 
-#: By name. Of all-reduces that take the same time ``auto`` prefers the first, and plots take their
-#: colours by position.
+#: By name. On a tie ``auto`` prefers the first, and plots choose colours by position.
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
     for algorithm in (
@@ -101,7 +100,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     )
 }
 
-#: By name: the collectives that are parts of an all-reduce, and their like.
+#: By name: the collectives that an all-reduce is composed of, and related ones.
 PHASES: dict[str, Schedule] = {
     phase.name: phase
     for phase in (
@@ -166,11 +165,11 @@ SCHEDULES: dict[str, Schedule] = {**ALGORITHMS, **PHASES}
 
 #: Leaves the choice to the machine's costs.
 AUTO = "auto"
-#: Folds in shared memory inside a host, and between hosts by whatever is best there.
+#: Folds in shared memory inside a host, and between hosts by the fastest schedule.
 NODE = "node"
-#: What joins the part inside a host and the schedule between hosts in a name.
+#: Joins, in a name, the part inside a host and the schedule between hosts.
 PLUS = "node+"
 #: The MPI library's own.
 LIBRARY = "mpi"
-#: Everything that an all-reduce can be asked for by.
+#: All names of all-reduces that a user may ask for.
 ALL_REDUCES = (AUTO, NODE, LIBRARY, *ALGORITHMS, *(PLUS + name for name in ALGORITHMS))

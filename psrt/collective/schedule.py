@@ -1,4 +1,4 @@
-"""What a row of the registry says of a collective: its steps, its price, its promises. Pure."""
+"""The row of a collective in the registry: its steps, its price, its guarantees. Pure."""
 
 from __future__ import annotations
 
@@ -11,44 +11,51 @@ from psrt.collective.spec import CollectiveSpec
 from psrt.collective.step import Step
 from psrt.errors import ConfigError
 
-#: p ≥ 2 → the bytes that some rank must at least send or receive, and combine, as shares of n.
+#: p ≥ 2 → lower bounds of the bytes that some rank sends or receives, and combines, as fractions
+#: of n.
 Least = Callable[[int], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A collective as data: what each rank does, and what it must come to.
+    """A collective as data: the steps of each rank, and the result required of them.
 
-    Calling it yields the steps of one rank, whether it has a root or not.
+    Calling it yields the steps of one rank.
 
     >>> from psrt.collective.registry import PHASES
     >>> [step.receive_from for step in PHASES["reduce"](1, 3, 10, root=1)]
     [2, 0]
     """
 
-    #: Its key, and how users call it.
+    #: Its key, and its name for users.
     name: str
-    #: ``(rank, size, n)``, and ``root`` behind it if ``rooted`` → what ``rank`` does, in order.
+    #: ``(rank, size, n)``, followed by ``root`` if ``rooted`` → the steps of ``rank``, in order.
     steps: Callable[..., Iterator[Step]]
-    #: One line for people.
+    #: One line for the help text.
     summary: str
-    #: ``(size, n, root)`` → what the steps must do.
+    #: ``(size, n, root)`` → the result required of the steps.
     specify: Callable[[int, int, int], CollectiveSpec] = field(kw_only=True)
-    #: What no schedule of this kind can undercut; ``psrt.explain.totals`` derives it.
+    #: Lower bounds of every schedule of this kind; ``psrt.explain.totals`` derives them.
     least: Least = field(kw_only=True)
     #: Whether one rank, any, is the only source or destination.
     rooted: bool = field(default=False, kw_only=True)
 
     @property
     def kind(self) -> str:
-        """What it does, which for all but the all-reduces is its name."""
+        """Name of the collective; the same as ``name`` except for all-reduces."""
         return self.name
 
     def __call__(self, rank: int, size: int, n: int, root: int = 0) -> Iterator[Step]:
-        """Yield what ``rank`` of ``size`` does, in order, on ``n`` elements.
+        """Yield the steps of one rank, in order.
+
+        Args:
+            rank: from 0 to ``size`` - 1.
+            size: number of ranks, ≥ 1.
+            n: number of elements of the vector, ≥ 0.
+            root: the root's rank; None takes rank 0 if the collective has a root.
 
         Raises:
-            ConfigError: if ``root`` is no rank, or given where there is none.
+            ConfigError: if ``root`` is not a rank, or the collective has no root.
         """
         self._check(size, root)
         return self.steps(rank, size, n, root) if self.rooted else self.steps(rank, size, n)
@@ -79,7 +86,7 @@ def _least_of_all_reduce(p: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm(Schedule):
-    """An all-reduce, and what its executor and its price must know of it.
+    """An all-reduce, with the properties that its executor and its price depend on.
 
     >>> from psrt.collective.registry import ALGORITHMS
     >>> len(list(ALGORITHMS["ring"](0, 4, 100)))
@@ -90,24 +97,23 @@ class Algorithm(Schedule):
         default=spec.all_reduce, kw_only=True
     )
     least: Least = field(default=_least_of_all_reduce, kw_only=True)
-    #: What it costs, beside its steps in the schedule's file.
+    #: Its cost in closed form, derived in the schedule's file.
     closed_form: ClosedForm = field(kw_only=True)
-    #: Whether the closed form is an upper bound and not what the clocks of `price` read.
+    #: Whether the closed form is an upper bound of `price`, rather than equal to it.
     bounded: bool = field(default=False, kw_only=True)
-    #: Whether all ranks of a host talk to other hosts at once, and so share the host's wire; in a
-    #: ring and in the trees about one of them does, as the ranks of a host follow each other.
+    #: Whether all ranks of a host send to other hosts at the same time and so share the host's
+    #: wire; in a ring and in trees about one does, since the ranks of a host are consecutive.
     shares_link: bool = field(default=False, kw_only=True)
-    #: Whether it is written so that an executor may fold one step's receipt while the next one's
-    #: bytes travel.
+    #: Whether an executor may fold the bytes received in one step while those of the next travel.
     overlaps: bool = field(default=False, kw_only=True)
-    #: Whether its steps take the ``order`` in which the ranks stand.
+    #: Whether its steps take an ``order`` of the ranks.
     ordered: bool = field(default=False, kw_only=True)
-    #: ``(size, n)`` → elements that must be there behind the vector.
+    #: ``(size, n)`` → number of elements of workspace behind the vector.
     workspace: Callable[[int, int], int] = field(default=_no_workspace, kw_only=True)
 
     @property
     def kind(self) -> str:
-        """What it does."""
+        """Name of the collective."""
         return "all-reduce"
 
     def spec(self, size: int, n: int, root: int = 0) -> CollectiveSpec:
@@ -116,13 +122,13 @@ class Algorithm(Schedule):
         return spec.all_reduce(size, n, workspace=self.workspace(size, n))
 
     def seconds(self, size: int, nbytes: float, costs: LinkCosts, *, itemsize: int = 4) -> float:
-        """Return what it takes, in closed form.
+        """Return the time that it takes, in closed form, in seconds.
 
         Args:
-            size: ranks, p ≥ 1.
-            nbytes: bytes of the vector; none take no time, since empty messages are left out.
-            costs: of the machine.
-            itemsize: bytes of an element, which the number of segments and blocks depends on.
+            size: number of ranks, p ≥ 1.
+            nbytes: bytes of the vector; 0 takes no time, since empty messages are left out.
+            costs: α, β and γ of every message.
+            itemsize: bytes of an element, on which the number of segments and blocks depends.
 
         >>> from psrt.collective.registry import ALGORITHMS
         >>> ALGORITHMS["ring"].seconds(4, 1000, LinkCosts(alpha=1.0, beta=0.01, gamma=0.002))

@@ -1,7 +1,7 @@
-"""What ranks start with and what they must end with. Pure: the question, never the answer.
+"""Specifications: the contents that ranks start with and must end with. Pure.
 
-A schedule says how; a ``CollectiveSpec`` says what. The prover is given both, so that a schedule
-cannot be right merely because it agrees with itself. One function here per collective; each takes
+A schedule says how, a ``CollectiveSpec`` says what; the prover compares the two, so that a schedule
+is not correct merely because it agrees with itself. One function here per collective; each takes
 ``(size, n, root)``, and those without a root ignore it.
 """
 
@@ -15,10 +15,10 @@ from psrt.partition import Span, even_spans
 
 
 class Postcondition(NamedTuple):
-    """What a rank must hold in ``span`` at the end, each element at its own place."""
+    """The content that a rank must end with in ``span``, each element at its own place."""
 
     span: Span
-    #: Rank whose numbers these are; None: the fold of all ranks' numbers, each counted once.
+    #: Rank with whose numbers ``span`` ends; None: with the fold of all ranks, each counted once.
     source: int | None
 
 
@@ -26,13 +26,13 @@ class Postcondition(NamedTuple):
 class CollectiveSpec:
     """The start and the end of a collective, for every rank."""
 
-    #: Elements of the vector, ≥ 0.
+    #: Number of elements of the vector, ≥ 0.
     n: int
-    #: Elements behind it that a schedule may use as it likes; undefined at the start.
+    #: Number of elements of scratch memory behind it; undefined at the start.
     workspace: int
-    #: Spans of the vector that rank i's own numbers are in at the start; the rest is undefined.
+    #: By rank, spans of the vector with its own numbers at the start; the rest is undefined.
     has: tuple[tuple[Span, ...], ...]
-    #: What rank i must end with; the rest may hold anything.
+    #: By rank, the contents required at the end; the rest may hold anything.
     owed: tuple[tuple[Postcondition, ...], ...]
 
     @property

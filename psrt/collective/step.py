@@ -1,31 +1,31 @@
-"""One step of a collective: the word that schedules are written in. Pure: no buffers, no MPI.
+"""One step of a collective, the unit of schedules. Pure: no buffers, no MPI.
 
 A collective algorithm is a generator of ``Step``: one rank's sends and receives in its own
-order. Four readers share it: the executor moves bytes, the prover (``proof.py``) shows that every
+order. Four consumers share it: the executor moves bytes, the prover (``proof.py``) shows that every
 rank ends with every contribution exactly once, the cost model prices it, and ``psrt explain``
 draws it.
 
 Nomenclature, in all modules of this package:
 
 =========  =======================================================================
-``p``      ranks that take part, ``size`` in the code
-``n``      elements of the vector; every rank holds one of that length
-chunk      one of the p nearly equal spans that the vector is cut into
+``p``      number of ranks that take part, ``size`` in the code
+``n``      number of elements of the vector, the same on every rank
+chunk      one of p nearly equal spans of the vector
 workspace  private elements behind the vector, ``[n, n + workspace)``; mostly none
-round      all steps that happen at the same time; the length of the schedule
+round      all steps that happen at the same time
 lg         logarithm to base 2; q = 2**⌊lg p⌋ is the largest power of two ≤ p
-α          seconds that a message costs whatever its length
+α          seconds per message of any length
 β          seconds per element on the wire
 γ          seconds per element to combine two values; copying is not counted
 =========  =======================================================================
 
-A schedule is a pure function of (rank, p, n), so no rank ever asks another what comes next.
-Each generator upholds three promises:
+A schedule is a pure function of (rank, p, n), so no rank has to ask another for the next step.
+Every generator guarantees:
 
-1. *Exactly once.* Every rank ends with what it is owed; where that is a fold, each of the p
-   contributions counts once.
+1. *Exactly once.* Every rank ends with the contents that its spec requires; in a fold each of the
+   p contributions counts once.
 2. *Same bits.* All ranks end with the same bits, though addition in floating point is not
-   associative: each element is summed either by one owner whom the others copy, or in the same
+   associative: each element is summed either by one owner and copied by the others, or in the same
    bracketing everywhere, swapping only a + b for b + a, which round to the same value.
 3. *No deadlock*, even where a send returns only once its receive is posted (rendezvous), as long
    as every rank runs its steps in order and posts both halves of a step before it waits for one.
@@ -37,16 +37,16 @@ from typing import NamedTuple
 
 from psrt.partition import Span
 
-#: The span of a half that a step does not have.
+#: The span of a missing half of a step.
 NOTHING = Span(0, 0)
 
 
 class Step(NamedTuple):
     """One send and one receive of one rank, posted together and completed together.
 
-    What leaves is the value that the rank held before the step, even where ``send`` and
-    ``receive`` are the same span; so a receive that combines lands in scratch memory first. Spans
-    that are copied into never overlap the span that is being sent.
+    The value sent is the one before the step, even where ``send`` and ``receive`` are the same
+    span, so a receive that combines goes to scratch memory first. Spans that are copied into never
+    overlap the span that is being sent.
 
     Both sides of a message know its length beforehand. A message of an empty span carries
     nothing, and an executor may leave it out, since its peer will leave it out too. What travels

@@ -1,6 +1,6 @@
 """The configuration of a run: every knob once, checked, to and from TOML. Needs no numpy.
 
-`TrainConfig` is what the user said; `resolve` turns it into what a run on so many ranks will do;
+`TrainConfig` is what the user asked for; `resolve` fills it in for a number of ranks;
 `check_data` adds the checks that need the data. Components take plain arguments, never this.
 """
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def check(config: TrainConfig) -> None:
     """Check the knobs against each other.
 
-    While the mode is not known, what depends on it is left for `resolve`, which sets it.
+    While the mode is not known, checks that depend on it are left to `resolve`, which sets it.
 
     Raises:
         ConfigError: one line that names the flags.
@@ -49,9 +49,9 @@ def first_miss(
     Args:
         knobs: all of them.
         name: of the knob.
-        value_of: returns the value of a knob by its name. ``None`` counts as what it stands for:
-            the fallback, or the number of servers that the mode has by itself; where that
-            is not known either, as of a mode that is still to be resolved, the condition may hold.
+        value_of: returns the value of a knob by its name. ``None`` counts as the default: the
+            fallback, or the mode's own number of servers; where that is not known either, because
+            the mode is still to be resolved, the condition may hold.
     """
     for condition in knobs[name].requires:
         current = value_of(condition.field)
@@ -73,12 +73,12 @@ def check_data(
         config: as `resolve` returned it.
         samples: training samples.
         parameters: of the whole model.
-        workers: ranks that compute gradients.
-        classes: of the data, 0 for a regression; ``None`` where the problem is the user's own.
+        workers: number of ranks that compute gradients.
+        classes: number of classes, 0 for a regression; ``None`` for a problem of the user's own.
 
     Raises:
         ConfigError: if a global batch is larger than the data, a shard would own no parameter,
-            or the loss cannot be taken of these targets.
+            or the loss is not defined for these targets.
     """
     batch = config.batch_size * workers
     if batch > samples:
@@ -89,7 +89,8 @@ def check_data(
         )
     if (config.servers or 0) > parameters:
         raise ConfigError(
-            f"--servers {config.servers}: {parameters} parameters cannot be cut into so many shards"
+            f"--servers {config.servers}: {parameters} parameters cannot be split into "
+            "that many shards"
         )
     if classes == 0 and config.loss != "squared":
         raise ConfigError(
@@ -123,7 +124,7 @@ def _any(values: Collection[Any]) -> str:
 
 
 def _check_length(config: TrainConfig) -> None:
-    """Check what says how long the run is."""
+    """Check the knobs that set the length of the run."""
     if config.epochs is not None and config.steps is not None:
         raise ConfigError("give --epochs or --steps, not both")
     if config.epochs is not None and config.warmup_epochs > config.epochs:
@@ -134,7 +135,7 @@ def _check_length(config: TrainConfig) -> None:
 
 
 def _check_injections(config: TrainConfig) -> None:
-    """Check that what begins at a step begins within the run."""
+    """Check that no injection begins after the last step."""
     for injection in config.inject:
         if config.steps is not None and injection.first_step >= config.steps:
             raise ConfigError(
@@ -144,15 +145,15 @@ def _check_injections(config: TrainConfig) -> None:
 
 
 def overlaps(config: TrainConfig) -> bool:
-    """Tell whether an all-reduce begins before the gradient is there as a whole.
+    """Return whether an all-reduce begins before the whole gradient has been computed.
 
-    A clipped gradient is multiplied by what the norm of all of it says, so it has to be.
+    Not where the gradient is clipped: the factor depends on the norm of all of it.
     """
     return config.clip_norm is None if config.overlap is None else config.overlap
 
 
 def _check_overlap(config: TrainConfig) -> None:
-    """Check what says how an all-reduce is cut."""
+    """Check the knobs that set how an all-reduce is cut into buckets."""
     if config.overlap and config.clip_norm is not None:
         raise ConfigError(
             f"--overlap has no meaning with --clip-norm {shown(config.clip_norm)}: "
@@ -167,7 +168,7 @@ def _check_overlap(config: TrainConfig) -> None:
 
 
 def _check_servers(config: TrainConfig, mode: Mode) -> None:
-    """Check what only some modes do with servers and with shared memory."""
+    """Check the mode's number of servers and its use of shared memory."""
     if mode.needs_servers and config.servers == 0:
         raise ConfigError(f"--mode {mode.name} needs at least 1 server, got --servers 0")
     if config.servers and not mode.may_have_servers:

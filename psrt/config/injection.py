@@ -1,7 +1,7 @@
 """Injection: one way of slowing a worker down on purpose, as ``--inject`` spells it.
 
-What is written here is what is asked for; `psrt.runtime.delays` makes seconds of it. Injections
-that name the same worker add up, also two of the same kind and one of ``*``, which is everybody.
+An injection says what was asked for; `psrt.runtime.delays` turns it into seconds. Injections that
+name the same worker add up, also two of the same kind, and ``*`` names every worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS: Final[dict[str, tuple[tuple[Number, ...], str]]] = {
 
 
 class Injection(NamedTuple):
-    """A worker, or all of them, and what slows it down.
+    """A slow-down of one worker, or of all.
 
     >>> str(Injection(1, "slow", (2.0, 50)))
     '1:slow:2:50'
@@ -37,7 +37,7 @@ class Injection(NamedTuple):
     worker: int | None
     #: A key of ``KINDS``.
     kind: str
-    #: As ``KINDS`` lists them, with those that were left out.
+    #: As ``KINDS`` lists them, defaults filled in.
     numbers: tuple[float, ...]
 
     @property
@@ -49,7 +49,7 @@ class Injection(NamedTuple):
         return int(steps[0]) if steps else 0
 
     def __str__(self) -> str:
-        """Return the text that is read as this injection."""
+        """Return the text that `read_injection` turns into this injection."""
         numbers = list(self.numbers)
         if numbers[-1] == KINDS[self.kind][0][-1].default:
             numbers.pop()
@@ -63,10 +63,10 @@ def _written(number: float) -> str:
 
 
 def read_injection(text: str) -> Injection:
-    """Return the injection that a text stands for.
+    """Parse an injection.
 
     Raises:
-        ValueError: the end of a sentence, as a `Kind` has it.
+        ValueError: with the end of a sentence, see `psrt.config.values`.
     """
     who, _, rest = text.strip().partition(":")
     kind, *parts = rest.split(":")
@@ -101,7 +101,7 @@ def _read(text: str) -> tuple[Injection, ...]:
 
 
 def _accept(value: Any) -> tuple[Injection, ...]:
-    """Take a list of texts, of injections, or of what JSON makes of injections."""
+    """Accept a list of texts, of injections, or of injections as JSON holds them."""
     if not isinstance(value, list | tuple):
         raise ValueError('must be a list of texts, like ["1:delay:0.005"]')
     return tuple(read_injection(_text(item)) for item in value)

@@ -1,4 +1,4 @@
-"""Knob: all that is known of one field of the configuration, kept in the field's metadata."""
+"""Knob: everything declared about one field of the configuration, kept in its metadata."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psrt.errors import ConfigError
 
 
 class Condition(NamedTuple):
-    """A knob has a meaning only where another field has one of these values."""
+    """A knob has an effect only where another field has one of these values."""
 
     #: Name of the other field: mode, servers, optimizer, schedule, allreduce or staleness_rate.
     field: str
@@ -26,42 +26,42 @@ class Condition(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Knob:
-    """What help, flags, TOML, checks and defaults need to know of one field."""
+    """A field as its help, flag, TOML key, checks and default need it."""
 
-    #: What its values are.
+    #: Type of its values.
     kind: Kind
-    #: Heading of the help text that it stands under.
+    #: Heading of its group in the help text.
     group: str
     #: One line for the help text.
     help: str
-    #: What its value is called in the help text; the kind's own word if empty.
+    #: Name of its value in the help text; the kind's own word if empty.
     metavar: str = ""
-    #: The only values it can have; none means any.
+    #: The only values allowed; empty allows any.
     choices: tuple[str, ...] = ()
-    #: Smallest value, itself allowed.
+    #: Smallest value, inclusive.
     min: float | None = None
-    #: Bound below, itself not allowed.
+    #: Lower bound, exclusive.
     exclusive_min: float | None = None
-    #: Largest value, itself allowed.
+    #: Largest value, inclusive.
     max: float | None = None
-    #: Bound above, itself not allowed.
+    #: Upper bound, exclusive.
     exclusive_max: float | None = None
-    #: Where it has a meaning; all of them must hold. Such a knob is ``None`` when not given.
+    #: Where it has an effect; all must hold. Such a knob is ``None`` when not given.
     requires: tuple[Condition, ...] = ()
-    #: Value that `resolve` fills in where the knob has a meaning and was not given.
+    #: Value that `resolve` fills in where the knob has an effect and was not given.
     fallback: Any = None
-    #: Other words for it, with dashes, that a user may try.
+    #: Other names for it, with dashes, that a user may try.
     synonyms: tuple[str, ...] = ()
-    #: Whether another value of it makes other numbers; else a replay may have another.
+    #: Whether its value changes the trained numbers; if not, a replay may use another value.
     numeric: bool = True
-    #: Whether it belongs to the run, so that a replay and a simulation like it take it over; else
-    #: to how one run was watched or disturbed.
+    #: Whether it belongs to the run, so that a replay and ``simulate --like`` take it over; if not,
+    #: to how that one run was observed or disturbed.
     of_run: bool = True
-    #: Whether it is about real time, and has no meaning in virtual time.
+    #: Whether it concerns real time, so that it has no effect in virtual time.
     real_time: bool = False
-    #: Whether it shows in a timeline of a few steps, which has a flag for it.
+    #: Whether it shows in a timeline of a few steps, so that ``psrt explain`` has a flag for it.
     drawn: bool = False
-    #: The default in words, where neither the field's default nor ``fallback`` tells it.
+    #: The default in words, where neither the field's default nor ``fallback`` is the whole truth.
     default_text: str = ""
 
 
@@ -74,7 +74,7 @@ def knob(default: Any, kind: Kind, group: str, help: str, **rest: Any) -> Any:
 def knobs_of(config: Any) -> Mapping[str, Knob]:
     """Return the knobs of a config class (or of its instance) by field name, in order.
 
-    A knob that rows of `psrt.config.modes` list requires one of these modes, before all else.
+    A knob listed by rows of `psrt.config.modes` requires one of those modes first of all.
     """
     return _knobs(config if isinstance(config, type) else type(config))
 
@@ -93,7 +93,7 @@ def _knobs(cls: type) -> Mapping[str, Knob]:
 
 
 def synonyms_of(config: Any) -> dict[str, str]:
-    """Return which knob, with dashes, each synonym stands for."""
+    """Return a dict from each synonym to its knob, both with dashes."""
     return {word: dashed(name) for name, it in knobs_of(config).items() for word in it.synonyms}
 
 
@@ -110,7 +110,7 @@ def accept(name: str, knob: Knob, value: Any) -> Any:
     """Return ``value`` in its canonical type.
 
     Raises:
-        ConfigError: if type, choice or range will not do: "batch-size must be at least 1, got 0".
+        ConfigError: for a wrong type, choice or range: "batch-size must be at least 1, got 0".
     """
     try:
         value = knob.kind.accept(value)
@@ -132,7 +132,7 @@ def accept(name: str, knob: Knob, value: Any) -> Any:
 
 
 def read(name: str, knob: Knob, text: str) -> Any:
-    """Return the value that the text of a flag stands for.
+    """Parse the text of a knob's flag.
 
     Raises:
         ConfigError: as `accept`.
@@ -145,7 +145,7 @@ def read(name: str, knob: Knob, text: str) -> Any:
 
 
 def read_flag(name: str, kind: Kind, text: str, **bounds: float) -> Any:
-    """Return the value of a flag that is no knob of a run.
+    """Parse the text of a flag that is not a knob of a run.
 
     >>> from psrt.config.values import BYTES
     >>> read_flag("bytes", BYTES, "1K", min=1)
@@ -160,13 +160,13 @@ def read_flag(name: str, kind: Kind, text: str, **bounds: float) -> Any:
 def read_by_worker(
     name: str, number: Number, texts: Sequence[str], workers: int
 ) -> dict[int, float]:
-    """Return a number of some workers from ``WORKER:NUMBER``, or several with commas between.
+    """Return a dict from worker to number out of texts ``WORKER:NUMBER[,WORKER:NUMBER...]``.
 
     >>> read_by_worker("crash", Number("SECONDS", 0, 10), ["1:0.5,0:2", "3:1"], 4)
     {1: 0.5, 0: 2.0, 3: 1.0}
 
     Raises:
-        ConfigError: if a text is nothing like that, or names a worker twice or that is not there.
+        ConfigError: if a text has another form, names a worker twice, or one that does not exist.
     """
     numbers = (Number("WORKER", 0, LARGEST, whole=True), number)
     found: dict[int, float] = {}
@@ -186,7 +186,7 @@ def read_by_worker(
 
 
 def shown(value: Any) -> str:
-    """Return a value as a message shows it, near to how a user would type it.
+    """Return a value for a message, close to how a user would type it.
 
     >>> shown(10.0), shown(0.5), shown(True), shown("a"), shown((128, 64))
     ('10', '0.5', 'true', "'a'", '128,64')

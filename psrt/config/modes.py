@@ -1,9 +1,8 @@
-"""The modes: one row says all there is to say of one. Data only.
+"""The modes: everything about a mode that is data, one row each.
 
-The knobs, who decides in a run (`psrt.sync`), who composes it, who checks its history and who
-explains it read these rows; nothing else compares a mode's name. A row declares what is promised,
-such as "at most that many steps ahead"; who decides and, independently, who checks have formulas
-of their own for it.
+Knobs, policies (`psrt.sync`), job set-up, the checker of histories and `psrt explain` read these
+rows; no other code compares a mode's name. A row declares a promise, such as "at most s steps
+ahead"; the policy and, independently, the checker each have their own formula for it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ class Servers(Enum):
 
     NEVER = "never"
     ALWAYS = "always"
-    #: Where there are none, an all-reduce does what they would.
+    #: Without servers an all-reduce takes their place.
     OPTIONAL = "optional"
 
 
@@ -29,45 +28,45 @@ class Mode:
 
     #: As ``--mode`` spells it.
     name: str
-    #: What it does, in one line.
+    #: One line for the help text.
     doc: str
     servers: Servers = Servers.NEVER
-    #: Whether it is one process without anybody to wait for.
+    #: Whether it is a single process.
     single: bool = False
     #: Whether its workers take steps of their own, and parameters are averaged, not gradients.
     averages: bool = False
-    #: Whether an update is a round: it waits for the gradients of all live workers, and nobody
-    #: begins the next one before.
+    #: Whether updates are rounds: an update waits for the gradients of all live workers, and no
+    #: worker begins the next round before it.
     rounds: bool = False
-    #: Knobs that only some modes have and this one does; the first is the one it is known by.
+    #: Knobs of this mode that not every mode has; the first one characterizes it.
     knobs: tuple[str, ...] = ()
     #: Knob b: a round is complete without the b slowest, whose gradients for it are dropped.
     backup: str | None = None
-    #: Knob s: a worker may be at most s steps ahead of the slowest.
+    #: Knob s: a worker may run at most s steps ahead of the slowest.
     lead: str | None = None
-    #: Knob k: an update waits for 1/k of the live workers, whichever come first.
+    #: Knob k: an update waits for the first 1/k of the live workers.
     share: str | None = None
     #: Its first knob in words: ``{}`` is the value.
     words: str = ""
 
     @property
     def needs_servers(self) -> bool:
-        """Whether it cannot be without servers."""
+        """Whether servers are required."""
         return self.servers is Servers.ALWAYS
 
     @property
     def may_have_servers(self) -> bool:
-        """Whether there can be servers."""
+        """Whether servers are possible."""
         return self.servers is not Servers.NEVER
 
     @property
     def sums(self) -> bool:
-        """Whether its workers sum by an all-reduce where there is no server."""
+        """Whether workers without a server sum by an all-reduce."""
         return not self.single and not self.needs_servers
 
     @property
     def sums_gradients(self) -> bool:
-        """Whether it is gradients that they sum, one for every step."""
+        """Whether that all-reduce sums gradients, in every step."""
         return self.sums and not self.averages
 
     @property
@@ -82,7 +81,7 @@ class Mode:
 
     @property
     def default_servers(self) -> int:
-        """How many servers there are where nobody says."""
+        """Default number of servers."""
         return int(self.needs_servers)
 
     def described(self, value_of: Callable[[str], Any]) -> str:
@@ -110,7 +109,7 @@ _SUMMED = ("allreduce", "machine_costs", "check_every")
 _ROWS = (
     Mode(
         name="serial",
-        doc="one process, with nobody to wait for",
+        doc="one process, without communication",
         single=True,
     ),
     Mode(
@@ -124,13 +123,13 @@ _ROWS = (
     ),
     Mode(
         name="async",
-        doc="every gradient is applied as soon as it arrives; nobody waits",
+        doc="every gradient is applied as soon as it arrives; no worker waits for another",
         servers=Servers.ALWAYS,
         knobs=_STALE,
     ),
     Mode(
         name="ssp",
-        doc="as async, but no worker gets more than --staleness steps ahead of the slowest",
+        doc="as async, but no worker runs more than --staleness steps ahead of the slowest",
         servers=Servers.ALWAYS,
         lead="staleness",
         knobs=("staleness", *_STALE),
@@ -138,7 +137,7 @@ _ROWS = (
     ),
     Mode(
         name="softsync",
-        doc="every update averages workers/K gradients, in order of arrival; nobody waits",
+        doc="every update averages the next workers/K gradients to arrive; no worker waits",
         servers=Servers.ALWAYS,
         share="softsync",
         knobs=("softsync", *_STALE),
@@ -178,5 +177,5 @@ def modes_with(has: Callable[[Mode], bool]) -> tuple[str, ...]:
 
 
 def default_mode(ranks: int) -> Mode:
-    """Return the mode of a job of that many ranks where nobody says."""
+    """Return the default mode of a job of that many ranks."""
     return MODES["serial" if ranks == 1 else "sync"]

@@ -9,8 +9,9 @@ from psrt.collective.registry import ALL_REDUCES
 #: Where the servers are put among the ranks.
 PLACEMENTS: Final = ("spread", "first", "last")
 
-#: All-reduces: ``auto`` picks one, ``node`` is the shared memory of a host, ``mpi`` the library's
-#: own, ``node+`` a schedule is shared memory inside hosts and the schedule between them.
+#: All-reduces: ``auto`` picks one, ``node`` goes through the shared memory of a host, ``mpi`` is
+#: the library's own, ``node+`` a schedule goes through shared memory inside hosts and runs the
+#: schedule between them.
 ALLREDUCE_NAMES: Final = ALL_REDUCES
 
 #: Bytes of gradient that are summed at once at least: long enough for its messages to cost more

@@ -1,4 +1,4 @@
-"""From what was asked to what a run on so many ranks does: defaults filled in, counts checked."""
+"""Resolve a config for a number of ranks: fill in defaults and check counts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _EPOCHS = 10.0
 def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
     """Fill in every default that depends on the mode and check against the number of ranks.
 
-    What has no meaning stays ``None``. Resolving a resolved config changes nothing.
+    Knobs without an effect stay ``None``. Resolving a resolved config changes nothing.
 
     Args:
         config: what the user asked for.
-        ranks: processes of the job, servers and workers together, at least 1.
+        ranks: number of processes of the job, servers and workers together, at least 1.
 
     Returns:
         A config whose mode, servers, lr and epochs-or-steps are set, and every knob of its mode.
@@ -61,7 +61,7 @@ def _with(config: TrainConfig, **changes: Any) -> TrainConfig:
 
 
 def _with_lengths_and_rates(config: TrainConfig) -> TrainConfig:
-    """Fill in what depends on another knob than the mode."""
+    """Fill in defaults that depend on a knob other than the mode."""
     if config.epochs is None and config.steps is None:
         config = replace(config, epochs=_EPOCHS)
     if config.lr is None:

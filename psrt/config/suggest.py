@@ -1,4 +1,4 @@
-"""A guess at what a misspelled name was meant to be."""
+"""Guess which name was meant by a misspelled one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 def did_you_mean(
     name: str, known: Iterable[str], synonyms: Mapping[str, str] = _NONE, *, prefix: str = ""
 ) -> str:
-    """Return ``" (did you mean X?)"`` for what ``name`` may stand for, or nothing.
+    """Return ``" (did you mean X?)"`` for the closest known name, or ``""`` if none is close.
 
     Args:
         name: as it was given.
-        known: the names that there are.
-        synonyms: other words for some of them; what such a word stands for counts before any
-            name that is only spelled alike.
-        prefix: what the names are shown with.
+        known: all valid names.
+        synonyms: synonym → name; a synonym takes precedence over a name with a similar spelling.
+        prefix: shown before the suggested name.
 
     >>> did_you_mean("stalenes", ["seed", "staleness"], prefix="--")
     ' (did you mean --staleness?)'

@@ -12,9 +12,9 @@ from psrt.errors import ConfigError
 
 
 def to_toml(config: TrainConfig) -> str:
-    """Return the config as TOML; what is ``None`` is left out.
+    """Return the config as TOML, without the knobs that are ``None``.
 
-    `from_toml` makes an equal config of it: floats are written with all the digits they need.
+    `from_toml` reads back an equal config: floats are written with all the digits they need.
     """
     lines: list[str] = []
     group = ""
@@ -43,7 +43,7 @@ def read_toml(text: str, *, source: str) -> dict[str, Any]:
     """
     try:
         values = tomllib.loads(text)
-    # A number of thousands of digits or an absurd nesting is refused in other words.
+    # Numbers of thousands of digits and absurd nesting raise errors other than TOMLDecodeError.
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source}: not TOML: {str(error).splitlines()[0]}") from None
     knobs = knobs_of(TrainConfig)

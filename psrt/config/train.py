@@ -1,4 +1,4 @@
-"""TrainConfig: every knob of a run, once. What is not given is ``None`` until `resolve`."""
+"""TrainConfig: every knob of a run, declared once. Knobs not given are ``None`` until `resolve`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPTIMIZER = "optimizer"
 _DATA = "data and model"
 _RUN = "run"
 
-#: An all-reduce has a meaning where no server does what it would.
+#: Where an all-reduce takes the place of servers.
 _NO_SERVERS = Condition("servers", range(1))
 _SERVERS = Condition("servers", range(1, LARGEST))
 _ADAM = (Condition("optimizer", ("adam", "adamw")),)
@@ -31,7 +31,7 @@ def _of_rate(name: str) -> tuple[Condition, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """What the user asked for; frozen, every value checked alone and against the others.
+    """The configuration that the user asked for; frozen, each value checked, also with the others.
 
     Values are brought to their canonical types (a whole number given for a float becomes one,
     lists become tuples). A knob that only some modes, optimizers, schedules or rates use is
@@ -66,13 +66,13 @@ class TrainConfig:
         synonyms=("backups", "backup-workers"),
     )
     staleness: int | None = knob(
-        None, WHOLE, _MODE, "how many steps a worker may be ahead of the slowest",
+        None, WHOLE, _MODE, "number of steps that a worker may run ahead of the slowest",
         min=0, fallback=3, drawn=True,
         synonyms=("max-staleness", "slack"),
     )
     softsync: int | None = knob(
         None, WHOLE, _MODE,
-        "average workers/K gradients in each update; K from 1 to the number of workers",
+        "average workers/K gradients per update; K from 1 to the number of workers",
         metavar="K", min=1, fallback=1, drawn=True,
     )
     local_steps: int | None = knob(
@@ -95,30 +95,30 @@ class TrainConfig:
     )
     allreduce: str | None = knob(
         None, TEXT, _MODE,
-        "how to sum: auto, node (shared memory), mpi (the library's), a schedule such as ring, or "
-        "node+ring between hosts",
+        "all-reduce algorithm: auto, node (shared memory), mpi (the library's), a schedule such as "
+        "ring, or node+ring (ring between hosts)",
         metavar="NAME", choices=names.ALLREDUCE_NAMES, requires=(_NO_SERVERS,), fallback="auto",
         drawn=True,
         synonyms=("all-reduce", "algorithm"),
     )
     machine_costs: str | None = knob(
         None, TEXT, _MODE,
-        "let auto pick by the costs in this file, which bench allreduce --fit writes",
+        "read the costs by which auto picks from this file; psrt bench allreduce --fit writes it",
         metavar="FILE", requires=(_NO_SERVERS, Condition("allreduce", ("auto",))),
         default_text="those of a common machine", numeric=False, of_run=False,
         synonyms=("costs",),
     )
     overlap: bool | None = knob(
-        None, SWITCH, _MODE, "sum a layer's gradient while those of the layers below are computed",
+        None, SWITCH, _MODE, "sum a layer's gradient while those of lower layers are computed",
         default_text="yes, but not with --clip-norm",
     )
     bucket_bytes: int | None = knob(
-        None, WHOLE, _MODE, "sum layers together until they have this many bytes",
+        None, WHOLE, _MODE, "sum layers together in buckets of at least this many bytes",
         metavar="BYTES", min=1, default_text=f"{names.BUCKET_BYTES}",
         synonyms=("bucket-size",),
     )
     check_every: int | None = knob(
-        None, WHOLE, _MODE, "check every K updates that all ranks have the same parameters; "
+        None, WHOLE, _MODE, "compare the parameters of all ranks every K updates; "
         "0: only at the end", metavar="K", min=0, requires=(_NO_SERVERS,), fallback=100,
         numeric=False,
     )
@@ -140,11 +140,11 @@ class TrainConfig:
         metavar="K", min=0, requires=_of_rate("drop"), fallback=4,
     )
     dc_lambda: float | None = knob(
-        None, REAL, _RATE, "strength of the delay compensation", min=0, max=1e6,
+        None, REAL, _RATE, "strength lambda of the delay compensation", min=0, max=1e6,
         requires=_of_rate("delay-compensated"), default_text="0.04, or 2 with --dc-adaptive",
     )
     dc_adaptive: bool | None = knob(
-        None, SWITCH, _RATE, "divide that strength by the gradient's running root mean square",
+        None, SWITCH, _RATE, "divide lambda by the gradient's running root mean square",
         requires=_of_rate("delay-compensated"), fallback=False,
     )
 
@@ -159,7 +159,7 @@ class TrainConfig:
         synonyms=("learning-rate", "rate", "eta"),
     )
     momentum: float | None = knob(
-        None, REAL, _OPTIMIZER, "share of the velocity that is kept from step to step",
+        None, REAL, _OPTIMIZER, "fraction of the velocity kept from step to step",
         min=0, exclusive_max=1, requires=_VELOCITY, fallback=0.9,
         synonyms=("mu",),
     )
@@ -178,12 +178,12 @@ class TrainConfig:
     )
     epsilon: float | None = knob(
         # Below 1e-30 the square root's square would vanish in float32.
-        None, REAL, _OPTIMIZER, "number added to the root of the mean square",
+        None, REAL, _OPTIMIZER, "added to the root of the mean square, against division by zero",
         min=1e-30, max=1e6, requires=_ADAM, fallback=1e-8,
         synonyms=("eps",),
     )
     clip_norm: float | None = knob(
-        None, REAL, _OPTIMIZER, "scale a gradient down whose L2 norm is above X",
+        None, REAL, _OPTIMIZER, "scale gradients with an L2 norm above X down to X",
         exclusive_min=0, max=1e30,
         default_text="no clipping",
         synonyms=("clip", "grad-clip", "max-grad-norm"),
@@ -252,7 +252,7 @@ class TrainConfig:
     )
     record: bool = knob(
         False, SWITCH, _RUN,
-        "write the history of every read, push and update to --out, for check and --replay",
+        "record every read, push and update in --out, for psrt check and --replay",
         numeric=False, of_run=False,
         synonyms=("history",),
     )
@@ -272,13 +272,13 @@ class TrainConfig:
     )
     inject: tuple[Injection, ...] = knob(
         (), INJECTIONS, _RUN,
-        "slow a worker (or all: *) down by delay:S, jitter:S, tail:S:SHAPE, pause:STEP:S or "
-        "slow:FACTOR[:STEP]; may be given again",
+        "slow down a worker (*: all of them) by delay:S, jitter:S, tail:S:SHAPE, pause:STEP:S or "
+        "slow:FACTOR[:STEP]; may be repeated",
         default_text="none", numeric=False, of_run=False,
         synonyms=("straggler", "jitter", "slow", "delay"),
     )
     timeout_s: float = knob(
-        60.0, REAL, _RUN, "end the job if a rank waits longer for another", metavar="SECONDS",
+        60.0, REAL, _RUN, "end the job if a rank waits this long for another", metavar="SECONDS",
         exclusive_min=0, max=1e6, numeric=False, real_time=True,
         synonyms=("timeout",),
     )
@@ -297,6 +297,6 @@ class TrainConfig:
 
     @property
     def scheme(self) -> Mode:
-        """The row of its mode, which a resolved config has."""
+        """Row of the mode; only a resolved config is sure to have one."""
         assert self.mode is not None, "not resolved: the mode is not known yet"
         return MODES[self.mode]

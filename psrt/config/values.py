@@ -1,8 +1,9 @@
-"""Text to value, for every flag: kinds of value, and numbers with colons between them.
+"""From text to value, for every flag: kinds of value, and numbers separated by colons.
 
 A kind knows types, not ranges; ranges belong to the knob. ``read`` takes the text of a flag,
 ``accept`` a Python or TOML value, ``write`` returns a TOML literal. Whatever reads here raises
-`ValueError` with the end of a sentence, "must be a whole number"; who knows the flag begins it.
+`ValueError` with the end of a sentence, "must be a whole number"; the caller puts the flag's name
+before it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 #: TOML and numpy both hold whole numbers in 64 bits.
 LARGEST = 2**63 - 1
-#: What K, M and G after a number of bytes multiply it by, and the most bytes that can be asked for.
+#: Factors of the suffixes K, M and G of a number of bytes, and the largest number accepted.
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MOST_BYTES = 1 << 40
 
@@ -26,7 +27,7 @@ _MOST_BYTES = 1 << 40
 class Kind:
     """One kind of value."""
 
-    #: As help and messages call it when the knob has no metavar.
+    #: Its name in help and messages when the knob has no metavar.
     metavar: str
     #: Text of a flag → value.
     read: Callable[[str], Any]
@@ -34,7 +35,7 @@ class Kind:
     accept: Callable[[Any], Any]
     #: Value → TOML literal.
     write: Callable[[Any], str]
-    #: Whether the flag may be given again; the texts are read as one, with commas between them.
+    #: Whether the flag may be repeated; its texts are joined with commas before they are read.
     several: bool = False
 
 
@@ -157,7 +158,7 @@ WHOLE = Kind("N", _read_whole, _accept_whole, str)
 REAL = Kind("X", _read_real, _accept_real, repr)
 #: A real number that may be infinite.
 RATE = Kind("X", _read_rate, _accept_rate, repr)
-#: A number of bytes, after which K, M and G are 1024, 1024² and 1024³ of them.
+#: A number of bytes; the suffixes K, M and G multiply it by 1024, 1024² and 1024³.
 BYTES = Kind("BYTES", _read_bytes, _accept_whole, str)
 TEXT = Kind("TEXT", _accept_text, _accept_text, write_text)
 SWITCH = Kind("", _read_switch, _accept_switch, lambda value: "true" if value else "false")
@@ -167,23 +168,23 @@ WIDTHS = Kind(
 
 
 class Number(NamedTuple):
-    """One of several numbers that a text has with colons between them."""
+    """One of the numbers of a text that separates them by colons."""
 
-    #: As forms and messages call it.
+    #: Its name in forms and messages.
     name: str
-    #: Smallest and largest value, themselves allowed; the largest may be infinite.
+    #: Smallest and largest value, inclusive; the largest may be infinite.
     min: float
     max: float
-    #: Whether it must be whole.
+    #: Whether it must be an integer.
     whole: bool = False
-    #: Its value where it is left out; None where it must be given. Only the last one may be.
+    #: Its default; None where it must be given. Only the last number may have one.
     default: int | None = None
 
     def read(self, text: str) -> float:
-        """Return the number that a text stands for.
+        """Parse the number.
 
         Raises:
-            ValueError: if it is none, or out of range.
+            ValueError: if the text is not a number, or out of range.
         """
         kind = WHOLE if self.whole else RATE
         value: float = kind.read(text)
@@ -200,7 +201,7 @@ class Number(NamedTuple):
 
 
 def form(numbers: Sequence[Number]) -> str:
-    """Return how a text with these numbers is written.
+    """Return the form of a text with these numbers.
 
     >>> form([Number("FACTOR", 1, 10), Number("STEP", 0, 10, default=0)])
     'FACTOR[:STEP]'
@@ -211,19 +212,19 @@ def form(numbers: Sequence[Number]) -> str:
 
 
 def read_numbers(numbers: Sequence[Number], text: str, *, before: str = "") -> tuple[float, ...]:
-    """Return the numbers of a text, with the last one's default where it was left out.
+    """Parse numbers separated by colons; a last one that was left out gets its default.
 
     Args:
-        numbers: that it should have.
-        text: colons between them.
-        before: what stands before the text where it comes from, for the message.
+        numbers: the expected numbers, in order.
+        text: the numbers, separated by colons.
+        before: what precedes ``text`` in the flag, for the message.
 
     >>> read_numbers([Number("LATENCY_S", 0, 1e6), Number("BYTES_PER_S", 1, math.inf)], "5e-5:inf")
     (5e-05, inf)
 
     Raises:
-        ValueError: if they are too few, too many or out of range: "must be SCALE:SHAPE, SCALE from
-            0 to 1000000, SHAPE from 0.1 to 10".
+        ValueError: if there are too few or too many, or one is out of range: "must be SCALE:SHAPE,
+            SCALE from 0 to 1000000, SHAPE from 0.1 to 10".
     """
     parts = text.split(":")
     parts += [str(n.default) for n in numbers[len(parts) :] if n.default is not None]

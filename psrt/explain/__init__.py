@@ -1,1 +1,1 @@
-"""Schedules and modes drawn for people: what happens step by step, and what it costs. No MPI."""
+"""Draws schedules and modes for people, step by step, with their costs. No MPI."""

@@ -1,7 +1,7 @@
-"""Which all-reduce is the fastest where: predicted times over numbers of ranks and bytes. Pure.
+"""Find the fastest all-reduce: predicted times by number of ranks and bytes. Pure.
 
-The times are those of the closed forms for float32, every message
-costing the same, as between hosts of one rank each.
+Times are those of the closed forms for float32 where every message costs the same, as between
+hosts of one rank each.
 
 The document:
 
@@ -12,8 +12,8 @@ format        ``"psrt explain compare 1"``
 itemsize      bytes of an element
 costs         ``alpha``, ``beta`` and ``gamma``, in seconds per message and per byte
 rows          a list of ``{"ranks", "bytes", "seconds", "best", "least"}``: predicted seconds by
-              algorithm, the fastest one, and the seconds that none can undercut
-crossovers    a list of ``{"ranks", "algorithm", "from", "to"}``: the fastest, and in which bytes
+              algorithm, the fastest one, and the lower bound in seconds
+crossovers    a list of ``{"ranks", "algorithm", "from", "to"}``: the fastest in a range of bytes
 ============  ====================================================================================
 """
 
@@ -31,7 +31,7 @@ from psrt.collective.costs import LinkCosts
 from psrt.collective.registry import ALGORITHMS
 from psrt.units import size_text, time_text
 
-#: How closely a crossover is found: to the 64th part of its bytes.
+#: Relative precision of a crossover: a 64th of its bytes.
 _CLOSE = 64
 
 
@@ -39,26 +39,26 @@ class Stretch(NamedTuple):
     """The sizes for which one algorithm is the fastest."""
 
     algorithm: str
-    #: Bytes of the vector, the smallest and the largest: of what was compared, or where it meets
-    #: the next stretch.
+    #: Smallest and largest bytes of the vector: the ends of the comparison, or the crossovers to
+    #: the neighbouring stretches.
     first: int
     last: int
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One vector on one number of ranks."""
+    """Predictions for one vector size on one number of ranks."""
 
     ranks: int
     nbytes: int
     #: Predicted time by algorithm, in seconds.
     seconds: dict[str, float]
-    #: No all-reduce can undercut this, in seconds.
+    #: Lower bound of every all-reduce, in seconds.
     least: float
 
     @property
     def best(self) -> str:
-        """The fastest algorithm; of several the first in the order of ``ALGORITHMS``."""
+        """The fastest algorithm; on a tie the first in the order of ``ALGORITHMS``."""
         return fastest(self.seconds)
 
 
@@ -77,10 +77,10 @@ class Comparison:
         return [row for row in self.rows if row.ranks == ranks]
 
     def stretches(self, ranks: int) -> list[Stretch]:
-        """Return who is the fastest, from the shortest vector on.
+        """Return the fastest algorithm of each range of sizes, the shortest vector first.
 
-        Between two compared sizes with different winners the crossover is found by halving; what
-        wins neither here nor there, but in between, is found too where halving meets it.
+        Between two compared sizes with different winners the crossover is found by bisection. An
+        algorithm that wins only in between is found if bisection happens to probe its range.
         """
         found = [Stretch(fastest(_times(ranks, self.sizes[0], self.costs)), *self.sizes[:1] * 2)]
         for low, high in pairwise(self.sizes):
@@ -94,12 +94,12 @@ class Comparison:
 
 
 def compare(ranks: Sequence[int], sizes: Sequence[int], costs: LinkCosts) -> Comparison:
-    """Predict all times.
+    """Predict the time of every all-reduce for every size on every number of ranks.
 
     Args:
-        ranks: numbers of ranks, ≥ 1, rising.
-        sizes: bytes of the vector, ≥ 1, rising; at least one of each.
-        costs: of a message.
+        ranks: numbers of ranks, ≥ 1, ascending, at least one.
+        sizes: vector sizes in bytes, ≥ 1, ascending, at least one.
+        costs: α, β and γ of every message.
 
     >>> found = compare([16], [1 << 10, 1 << 30], LinkCosts(alpha=25e-6, beta=1e-9, gamma=1e-10))
     >>> [row.best for row in found.rows]
@@ -121,7 +121,7 @@ def _times(ranks: int, nbytes: int, costs: LinkCosts) -> dict[str, float]:
 
 
 def _winners(ranks: int, low: int, high: int, costs: LinkCosts) -> Iterator[tuple[str, int]]:
-    """Yield who wins from ``low`` on, and until where, up to ``high``."""
+    """Yield each winner from ``low`` to ``high`` bytes with the end of its range."""
     first, last = (fastest(_times(ranks, nbytes, costs)) for nbytes in (low, high))
     if first == last:
         yield first, high
@@ -135,12 +135,12 @@ def _winners(ranks: int, low: int, high: int, costs: LinkCosts) -> Iterator[tupl
 
 
 FORMAT = "psrt explain compare 1"
-#: Stands behind the best time of a row.
+#: Marks the best time of a row.
 _BEST = "*"
 
 
 def as_document(comparison: Comparison) -> dict[str, Any]:
-    """Return what ``json.dumps`` takes."""
+    """Return the document as objects for ``json.dumps``."""
     return {
         "format": FORMAT,
         "itemsize": ITEMSIZE,
@@ -181,7 +181,7 @@ def as_text(comparison: Comparison) -> str:
 
 
 def crossovers(comparison: Comparison, ranks: int) -> str:
-    """Return the sentence that says which algorithm is the fastest, and up to which size."""
+    """Return a sentence with the fastest algorithms and the sizes up to which they are."""
     *before, last = comparison.stretches(ranks)
     if not before:
         return f"for {_ranks(ranks)}: {last.algorithm} throughout"
@@ -204,7 +204,7 @@ def _table(rows: list[Row]) -> Iterator[str]:
 
 
 def _header(names: list[str]) -> list[list[str]]:
-    """Return the lines of the header: names broken at their hyphens, standing at the bottom."""
+    """Return the lines of the header: names broken at their hyphens, aligned at the bottom."""
     broken = [name.replace("-", "-\n").split("\n") for name in names]
     height = max(map(len, broken))
     columns = [[""] * (height - len(parts)) + parts for parts in broken]

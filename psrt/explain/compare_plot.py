@@ -1,7 +1,7 @@
-"""A comparison as a picture: times over bytes, and a map of who wins. Needs matplotlib.
+"""A comparison as a plot: times over bytes, and a map of the fastest. Needs matplotlib.
 
-Matplotlib is imported when a picture is drawn and not before. Colours are those of Okabe and Ito,
-which colour-blind readers can distinguish; what is a variant of another is dashed.
+Matplotlib is imported only when a plot is drawn. Colours are those of Okabe and Ito, which
+colour-blind readers can distinguish; variants of an algorithm are dashed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _COLOURS = (
     "#009E73", "#D55E00", "#0072B2", "#56B4E9", "#E69F00", "#B8A800", "#CC79A7", "#777777",
     "#AAAAAA",
 )  # fmt: skip
-#: Most panels of times; with more numbers of ranks they are spread over them.
+#: Most panels of times; of more numbers of ranks an evenly spread selection is shown.
 _PANELS = 3
-#: Sizes that a curve is drawn through, from the smallest to the largest.
+#: Number of sizes on a curve, from the smallest to the largest.
 _FINE = 160
-#: What the vertical axis of the curves is labelled with; what takes longer leaves the panel.
+#: Labels of the curves' vertical axis; longer times leave the panel.
 _MULTIPLES = (1, 2, 5, 10, 20, 50, 100)
 _WORST = _MULTIPLES[-1]
-#: Narrowest stretch of the map that its name fits into, as a share of its width.
+#: Narrowest stretch of the map that has room for a name, as a fraction of the map's width.
 _ROOM = 0.2
 
 
@@ -45,7 +45,7 @@ def plot(comparison: Comparison, path: str | PathLike[str]) -> None:
         path: the file to write; its ending chooses the format.
 
     Raises:
-        ConfigError: if there is too little to draw, matplotlib is not installed, or the file
+        ConfigError: if the comparison is too small, matplotlib is not installed, or the file
             cannot be written.
     """
     ranks = [p for p in comparison.ranks if p > 1]
@@ -81,7 +81,7 @@ def _style(name: str) -> tuple[str, str]:
 
 
 def _between(low: int, high: int) -> list[int]:
-    """Return sizes that are even on a logarithmic axis, rising."""
+    """Return sizes evenly spaced on a logarithmic axis, ascending."""
     return sorted({round(low * (high / low) ** (i / (_FINE - 1))) for i in range(_FINE)})
 
 
@@ -95,8 +95,8 @@ def _spread(ranks: Sequence[int], most: int) -> list[int]:
 def _times(axes: Axes, fine: Comparison, ranks: int) -> None:
     """Draw a line per algorithm, with a broad one beneath the fastest.
 
-    Times are drawn as multiples of the lower bound: over six decades of bytes all others would be
-    nearly one line.
+    Times are drawn as multiples of the lower bound: as absolute times over six decades of bytes
+    they would nearly coincide.
     """
     rows = fine.of(ranks)
     sizes = [row.nbytes for row in rows]
@@ -110,7 +110,7 @@ def _times(axes: Axes, fine: Comparison, ranks: int) -> None:
     axes.set_yscale("log")
     worst = max(time / row.least for row in rows for time in row.seconds.values())
     axes.set_ylim(0.9, min(_WORST, 1.3 * worst))
-    axes.axhspan(0.9, 1, color="0.85", linewidth=0)  # where nobody can be
+    axes.axhspan(0.9, 1, color="0.85", linewidth=0)  # below the lower bound
     shown = [multiple for multiple in _MULTIPLES if multiple <= 1.3 * worst]
     axes.set_yticks(shown, [f"{multiple}×" for multiple in shown])
     axes.set_title(f"{ranks} ranks: time as a multiple of the lower bound", fontsize=10)
@@ -120,7 +120,7 @@ def _times(axes: Axes, fine: Comparison, ranks: int) -> None:
 
 
 def _map(axes: Axes, comparison: Comparison, ranks: Sequence[int]) -> None:
-    """Draw a bar per number of ranks, cut where one algorithm hands over to the next."""
+    """Draw a bar per number of ranks, divided at the crossovers."""
     low, high = comparison.sizes[0], comparison.sizes[-1]
     for y, p in enumerate(ranks):
         for name, first, last in comparison.stretches(p):
@@ -156,7 +156,7 @@ def _figure(*, panels: int) -> Figure:
     figure = blank(10 if columns == 1 else 12.5, 3.9 * rows + 1)
     grid = figure.add_gridspec(rows, columns)
     for i in range(panels):
-        # The last one of an odd number has the row for itself.
+        # The last panel of an odd number fills its row.
         alone = panels % 2 and i == panels - 1
         figure.add_subplot(grid[i // 2, :] if alone else grid[i // 2, i % 2])
     return figure

@@ -1,22 +1,22 @@
-"""A collective as JSON, complete whatever its length, for programs. Pure.
+"""A collective as JSON for programs, always complete. Pure.
 
-The document (``format`` is raised when a key changes its meaning):
+The document (the number in ``format`` is raised when a key changes its meaning):
 
 =============  ===================================================================================
 key            value
 =============  ===================================================================================
 format         ``"psrt explain 1"``
-name, kind     the schedule, and what it does: ``all-reduce`` or the phase's own name
+name, kind     the schedule, and its collective: ``all-reduce`` or the phase's own name
 op             sum, mean, min, max or prod
-ranks          names, by rank; ranks are numbers in all that follows
+ranks          names, by rank; the keys below hold ranks as numbers
 order, root    ranks in the order of the ring, and the root; null where there is none
 elements       of a vector, and ``itemsize`` bytes of each; ``workspace`` elements behind it
 chunks         ``[start, stop]`` of each cell, those of the workspace last
-start          by rank, by chunk: what it holds at the start, as ``{"of", "values"}`` or null
+start          by rank, by chunk: its content at the start, as ``{"of", "values"}`` or null
 rounds         a list of rounds, each ``{"round", "steps"}``; round 0 has local steps only
 steps          ``from``, ``to`` (equal: a local step), ``send`` and ``receive`` (lists of chunks),
                ``combine``, and by chunk ``carries``, ``before`` and ``after``
-result         by rank, ``{chunk: {"of", "values"}}`` of what it was owed
+result         by rank, ``{chunk: {"of", "values"}}`` for the chunks of its result
 totals         sums and predicted seconds, with ``least`` and ``ratio``
 =============  ===================================================================================
 
@@ -39,7 +39,7 @@ FORMAT = "psrt explain 1"
 
 
 def as_document(explanation: Explanation) -> dict[str, Any]:
-    """Return what ``json.dumps`` takes."""
+    """Return the document as objects for ``json.dumps``."""
     trace = explanation.trace
     return {
         "format": FORMAT,

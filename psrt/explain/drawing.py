@@ -1,7 +1,7 @@
 """A collective as a drawing: ranks are columns, time runs down, rounds are rows of arrows.
 
-Under each arrow that ends at a rank stands what the rank then holds, a box per chunk: the fuller
-the colour, the more ranks' numbers are in it; green is complete.
+Below each arrow that ends at a rank are the rank's new contents, a box per chunk: the stronger the
+colour, the more ranks' numbers the box contains; green is the complete sum.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from psrt.explain.trace import Holding, Holdings, Hop
 from psrt.explain.words import COMPLETE, cell_name, members, numbers, ranges
 from psrt.units import plural, size_text, time_text
 
-#: Boxes of a rank side by side; more go into further rows.
+#: Most boxes of a rank in a row; more go into further rows.
 _ABREAST = 16
-#: Boxes up to which they are wide enough to be written into.
+#: Most boxes in a row that are wide enough for text.
 _WRITTEN = 8
-#: Complete sums; edges of boxes in which nothing happens.
+#: Colours of complete sums, and of the edges of unchanged boxes.
 _GREEN, _GREY = "#BFE8D0", "#B8BEC6"
-#: Red, green, blue of one rank's numbers, and of a sum that is all but complete.
+#: Red, green and blue of a single rank's numbers, and of an almost complete sum.
 _SHADES = ((0xF1, 0x9B), (0xF6, 0xC6), (0xFC, 0xEA))
-#: By source, where numbers are only moved about: Okabe and Ito's colours, light.
+#: By source, in collectives without sums: Okabe and Ito's colours, light.
 _TINTS = ("#CFE4F5", "#FBE3B5", "#C8EBDD", "#F3D6E6", "#D9F0FA", "#F7D3BF", "#E2E2E2", "#FBF7BF")
 
 
@@ -47,7 +47,7 @@ class Boxes:
         self.height = self._height * self._rows
 
     def _columns(self) -> int:
-        """Return how many boxes stand side by side."""
+        """Return the number of boxes in a row."""
         size = self._explanation.size
         if self._explanation.schedule.kind == "all-to-all" and self._count == size * size:
             return size  # the vector is a table of blocks: rows are sent, columns are received
@@ -56,14 +56,14 @@ class Boxes:
     def paint(
         self, canvas: Canvas, middle: float, y: float, held: Holdings, changed: Container[int]
     ) -> None:
-        """Draw what a rank holds; boxes that have changed get a firm edge.
+        """Draw a rank's contents; changed boxes get a firm edge.
 
         Args:
-            canvas: what to draw on.
-            middle: of the strip, from the left.
-            y: its upper edge.
-            held: by cell.
-            changed: cells.
+            canvas: to draw on.
+            middle: centre of the strip from the left, in pixels.
+            y: upper edge of the strip, in pixels.
+            held: the rank's contents, by cell.
+            changed: cells that have changed.
         """
         left = middle - self.width / 2
         canvas.rect(left, y, self.width, self.height, fill="white")
@@ -72,7 +72,7 @@ class Boxes:
             self._box(canvas, left, y, i, held[i], firm=i in firm)
 
     def number(self, canvas: Canvas, middle: float, y: float) -> None:
-        """Write the chunks' numbers above a strip, where they stand in one row."""
+        """Write the chunks' numbers above a strip of a single row."""
         cells = self._explanation.trace.cells
         if self._rows > 1 or self._count == 1:
             return
@@ -108,7 +108,7 @@ class Boxes:
             )  # fmt: skip
 
     def _label(self, held: Holding) -> str:
-        """Return what stands in a box: the numbers, or whose numbers are in the sum."""
+        """Return the text of a box: its numbers, or the ranks that the sum contains."""
         explanation = self._explanation
         if explanation.numbered:
             text = numbers(held.numbers, most=4)
@@ -123,7 +123,7 @@ class Boxes:
 
 
 def _ever(explanation: Explanation) -> set[Holding]:
-    """Return everything that any rank ever holds."""
+    """Return the contents of every rank at every time."""
     trace = explanation.trace
     found = {held for rank in trace.start for held in rank if held is not None}
     found |= {held for hop in trace.hops for held in hop.after if held is not None}
@@ -132,11 +132,11 @@ def _ever(explanation: Explanation) -> set[Holding]:
     }
 
 
-#: More columns than this are no drawing.
+#: Most columns that are readable.
 MOST_RANKS = 32
-#: More boxes than this are no drawing either.
+#: Most boxes that a viewer opens in reasonable time.
 _MOST_BOXES = 200_000
-#: Local steps of a rank in one round that are shown; the others are counted.
+#: Most local steps of a rank shown in one round; further ones are only counted.
 _MOST_LOCAL = 8
 
 _MARGIN, _GUTTER, _GAP, _TOP, _LINE, _BOTTOM = 26.0, 74.0, 34.0, 132.0, 14.0, 54.0
@@ -148,7 +148,7 @@ def draw(explanation: Explanation) -> Canvas:
     """Return the drawing.
 
     Raises:
-        ConfigError: if there are too many ranks, rounds or chunks for one.
+        ConfigError: if there are too many ranks, rounds or chunks.
     """
     if explanation.size > MOST_RANKS:
         raise ConfigError(f"svg draws at most {MOST_RANKS} ranks, got {explanation.size}")
@@ -160,7 +160,7 @@ def draw(explanation: Explanation) -> Canvas:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What happens between two rows of strips: messages, or steps within ranks."""
+    """The events between two rows of strips: messages, or steps within ranks."""
 
     label: str
     hops: tuple[Hop, ...]
@@ -177,8 +177,8 @@ class _Drawing:
         name = max(text_width(name, 13) for name in explanation.names)
         self._pitch = max(boxes.width, name + 12, 60.0) + _GAP
         rows = _rows(explanation)
-        # Where a rank is owed less than it holds, or what it holds is still to be divided, a last
-        # row shows the result.
+        # A last row shows the result where that is only a part of what a rank holds, or is still
+        # to be divided.
         cells = len(explanation.trace.cells.spans)
         sifts = any(len(explanation.trace.owed(rank)) < cells for rank in range(explanation.size))
         sifts |= explanation.numbered and explanation.divides
@@ -199,7 +199,7 @@ class _Drawing:
         self._legend(height - 24)
 
     def _x(self, rank: int) -> float:
-        """Return the middle of a rank's column; columns stand in the order of the ring."""
+        """Return the centre of a rank's column; columns are in the order of the ring."""
         order = self._explanation.order
         place = rank if order is None else order.index(rank)
         return _MARGIN + _GUTTER + self._pitch * (place + 0.5)
@@ -208,7 +208,7 @@ class _Drawing:
         self.canvas.text(_MARGIN, y, text, anchor="start", fill=_SOFT)
 
     def _heading(self, title: str, facts: str, bottom: float) -> None:
-        """Write what it is, and draw the ranks with their lifelines."""
+        """Write the title, and draw the ranks with their lifelines."""
         self.canvas.text(_MARGIN, 30, title, size=18, anchor="start", bold=True)
         self._label(54, facts)
         for rank, name in enumerate(self._explanation.names):
@@ -226,7 +226,7 @@ class _Drawing:
             self._boxes.number(self.canvas, self._x(rank), _TOP)
 
     def _row(self, row: _Row, y: float) -> None:
-        """Draw what happens, and below it the boxes of those who got something."""
+        """Draw the events, and below them the boxes of the ranks that received something."""
         self._label(y + row.height / 2, row.label)
         changed: dict[int, set[int]] = {}
         for hop in row.hops:
@@ -255,7 +255,7 @@ class _Drawing:
             self.canvas.tag(x + share * (to_x - x), top + share * (bottom - top), text, fill=colour)
 
     def _what(self, hop: Hop) -> str:
-        """Return which chunks travel, shortened to what fits between two columns."""
+        """Return the chunks of a message as text short enough to fit between two columns."""
         cells = self._explanation.trace.cells
         if len(cells.spans) == 1:
             return ""
@@ -263,7 +263,7 @@ class _Drawing:
         return text if text_width(text, 10) < self._pitch * 0.7 else f"{len(hop.send)} chunks"
 
     def _local(self, hops: Sequence[Hop], y: float) -> None:
-        """Write what a rank does within its own memory, line by line."""
+        """Write the steps of a rank within its own memory, a line each."""
         vector = self._explanation.trace.cells.in_vector
         lines = [
             f"{ranges(hop.receive, vector)} {'+=' if hop.combine else '='} "
@@ -277,7 +277,7 @@ class _Drawing:
             self.canvas.tag(x, y + _LINE * (i + 1), line, fill=_LOCAL)
 
     def _result(self, y: float) -> None:
-        """Draw what each rank was owed; the rest of what it has is of no use."""
+        """Draw each rank's result, without scratch contents."""
         self._label(y + self._boxes.height / 2, "result")
         for rank in range(self._explanation.size):
             found: Holdings = [None] * len(self._explanation.trace.cells.spans)
@@ -305,13 +305,13 @@ class _Drawing:
                 x = self._entry(x + 22, y, text)
 
     def _entry(self, x: float, y: float, text: str) -> float:
-        """Write a text of the legend and return where the next entry begins."""
+        """Write an entry of the legend and return the position of the next one."""
         self.canvas.text(x, y, text, size=11, anchor="start", fill=_SOFT)
         return x + text_width(text, 11) + 18
 
 
 def _rows(explanation: Explanation) -> list[_Row]:
-    """Return what is drawn from top to bottom: messages by round, then what ranks do alone."""
+    """Return the rows from top to bottom: the messages of a round, then the local steps."""
     band = 50.0 if explanation.size <= 4 else 62.0 if explanation.size <= 8 else 76.0
     rows = []
     for number, hops in explanation.trace.by_round():

@@ -1,4 +1,4 @@
-"""A trace and everything asked for with it: what texts, JSON and drawings are made of."""
+"""A trace with its inputs and totals: the source of texts, JSON and drawings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from psrt.explain.totals import Totals, total
 from psrt.explain.trace import FOLDS, Holding, Number, ScheduleTrace, trace_schedule
 from psrt.explain.values import Example
 
-#: Most ranks that are shown one by one; `psrt explain compare` prices more.
+#: Most ranks that are shown individually; `psrt explain compare` prices more.
 MOST_RANKS = 256
 #: Most steps of all ranks together; this many take seconds to draw.
 MOST_STEPS = 200_000
-#: Most numbers of an example; beyond, nobody can follow them.
+#: Most numbers of an example that a reader can follow.
 MOST_NUMBERS = 65_536
 
 
 def default_names(size: int) -> tuple[str, ...]:
-    """Return A, B, C, … as long as the alphabet lasts, else 0, 1, 2, ….
+    """Return A, B, C, … for up to 26 ranks, else 0, 1, 2, ….
 
     >>> default_names(3), default_names(27)[-1]
     (('A', 'B', 'C'), '26')
@@ -45,11 +45,11 @@ class Explanation:
     names: tuple[str, ...]
     #: The operation's name.
     op: str
-    #: The ranks as they stand on the ring; None: by number, or there is no ring.
+    #: The ranks in the order of the ring; None: by number, or there is no ring.
     order: tuple[int, ...] | None
-    #: The root where there is one.
+    #: The root, if there is one.
     root: int | None
-    #: Whether there are numbers.
+    #: Whether the trace has numbers, not only symbols.
     numbered: bool
 
     @property
@@ -69,11 +69,11 @@ class Explanation:
 
     @property
     def fold_name(self) -> str:
-        """What the fold of all is called before it is divided."""
+        """Name of the fold over all ranks before it is divided."""
         return "sum" if self.divides else self.op
 
     def result(self, rank: int) -> list[tuple[int, Holding]]:
-        """Return the cells that ``rank`` ends with and was owed, means divided."""
+        """Return the cells of a rank's result, means divided."""
         return [
             (cell, self._finished(holding))
             for cell in self.trace.owed(rank)
@@ -97,24 +97,24 @@ def explain(
     order: tuple[int, ...] | None = None,
     root: int = 0,
 ) -> Explanation:
-    """Explain what a schedule does.
+    """Trace and price a schedule.
 
     Args:
         schedule: a row of the registry.
-        size: ranks.
-        n: elements of the vector.
-        costs: of the machine whose time is predicted.
+        size: number of ranks, ≥ 1.
+        n: number of elements of the vector.
+        costs: α, β and γ for the predicted time.
         example: names and numbers; without one, ranks are letters and sums are symbols.
         op: a key of ``FOLDS``.
-        order: the ranks as they stand on the ring.
-        root: the root where there is one.
+        order: the ranks in the order of the ring.
+        root: rank of the root, if there is one.
 
     Raises:
-        ConfigError: for more ranks, steps or numbers than can be shown one by one.
+        ConfigError: for more ranks, steps or numbers than can be shown individually.
     """
     if size > MOST_RANKS:
         raise ConfigError(
-            f"explain shows at most {MOST_RANKS} ranks, got {size}; "
+            f"psrt explain shows at most {MOST_RANKS} ranks, got {size}; "
             "psrt explain compare prices more"
         )
     if example is not None and size * n > MOST_NUMBERS:
@@ -139,7 +139,7 @@ def explain(
 
 
 def overlaps(schedule: Schedule) -> bool:
-    """Return whether an executor may combine beside the next step."""
+    """Return whether an executor may combine during the next step."""
     return isinstance(schedule, Algorithm) and schedule.overlaps
 
 
@@ -158,7 +158,7 @@ def _plan(
     plan: list[list[Step]] = []
     left = MOST_STEPS
     for rank in range(size):
-        # Not all of them first: there may be more than fit into memory.
+        # Counted while they are made: all of them may not fit into memory.
         plan.append(list(islice(steps(rank, size, n, *last), left + 1)))
         left -= len(plan[-1])
         if left < 0:
@@ -170,7 +170,7 @@ def _plan(
 
 
 def _divided(value: Number, size: int) -> Number:
-    """Return a mean; a whole one stays a whole number."""
+    """Return a mean, as an integer if it is one."""
     if isinstance(value, int) and value % size == 0:
         return value // size
     return value / size

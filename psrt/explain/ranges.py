@@ -1,4 +1,4 @@
-"""Ranges of ranks and bytes as flags write them: ``2:1024``, ``1K:1G``, ``4,8,100``. Pure."""
+"""Parse ranges of ranks and bytes such as ``2:1024``, ``1K:1G``, ``4,8,100``. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from psrt.config.knobs import read_flag
 from psrt.config.values import BYTES, WHOLE
 from psrt.errors import ConfigError
 
-#: More ranks than this take long to compare: the double tree is laid out edge by edge.
+#: Most ranks; more take long to compare, because the double tree is laid out edge by edge.
 MOST_RANKS = 1 << 14
-#: As many values as still make a table that a person reads.
+#: Most values: more make no readable table.
 _MOST_VALUES = 64
-#: From one value of a range to the next.
+#: Factor from one value of a range to the next.
 _RANKS_FACTOR, _BYTES_FACTOR = 2, 4
 
 

@@ -1,4 +1,4 @@
-"""A drawing as SVG text: shapes in, a file out. Knows nothing of what is drawn."""
+"""A canvas that turns shapes into SVG text. Knows nothing about collectives."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from psrt.files import write_text
 
 #: Found on most systems, with Greek letters and arrows.
 _FONT = "'DejaVu Sans', 'Helvetica Neue', Arial, sans-serif"
-#: Mean width of a character of this font, in units of its size: to make room for texts.
+#: Mean width of a character of this font, in units of its size, to make room for texts.
 _CHARACTER = 0.62
 
 
 def text_width(text: str, size: float) -> float:
-    """Return about how wide a text is, in pixels."""
+    """Return the approximate width of a text, in pixels."""
     return len(text) * size * _CHARACTER
 
 
@@ -65,7 +65,7 @@ class Canvas:
     def arrow(
         self, x: float, y: float, to_x: float, to_y: float, *, stroke: str, width: float = 1.6
     ) -> None:
-        """Draw a line with a head; the head is a shape of its own, which every viewer shows."""
+        """Draw a line with a head; the head is a polygon, since not all viewers show markers."""
         angle = math.atan2(to_y - y, to_x - x)
         head = 5 + 2 * width
         neck_x, neck_y = to_x - head * math.cos(angle), to_y - head * math.sin(angle)
@@ -87,9 +87,9 @@ class Canvas:
         anchor: str = "middle",
         bold: bool = False,
     ) -> None:
-        """Write a text whose middle is at the height ``y``."""
+        """Write a text, vertically centred at ``y``."""
         weight = ' font-weight="bold"' if bold else ""
-        # A third of the size below the middle is where the letters stand.
+        # The baseline is a third of the size below the centre.
         self._shapes.append(
             f'<text x="{x:.1f}" y="{y + 0.35 * size:.1f}" font-size="{size:g}" fill="{fill}" '
             f'text-anchor="{anchor}"{weight}>{escape(text)}</text>'

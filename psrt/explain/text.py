@@ -1,4 +1,4 @@
-"""A collective as text: round by round who sends what to whom, the result, the sums. Pure."""
+"""A collective as text: the messages of each round, the result, the totals. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from psrt.explain.trace import Holding, Hop
 from psrt.explain.words import COMPLETE, hop_text, numbers, place_text, ranges, sizes, symbol_text
 from psrt.units import size_text, time_text
 
-#: Lines of hops up to which all of them are printed.
+#: Most lines of hops that are printed in full.
 _ALL = 100
-#: Where there are more: rounds shown at the beginning and at the end, and hops shown of each.
+#: With more lines: number of rounds shown at the beginning and at the end, and hops of each.
 _FIRST, _LAST, _HOPS = 3, 2, 6
 
 
@@ -21,7 +21,7 @@ def as_text(explanation: Explanation, *, everything: bool = False) -> str:
 
     Args:
         explanation: what to print.
-        everything: whether to print every hop, however many they are.
+        everything: whether to print every hop, however many there are.
     """
     parts = [
         _heading(explanation),
@@ -65,7 +65,7 @@ def _heading(explanation: Explanation) -> str:
 
 
 def _rounds(explanation: Explanation, everything: bool) -> Iterator[str]:
-    """Yield a paragraph per round, or as many as can be read."""
+    """Yield a paragraph per round, leaving out rounds in the middle if there are many."""
     rounds = list(explanation.trace.by_round())
     if not rounds:
         yield "nothing to send"
@@ -96,14 +96,14 @@ def _round(explanation: Explanation, label: int, hops: Sequence[Hop], most: int)
     return "\n".join(lines)
 
 
-#: Ranks whose results are shown one by one.
+#: Most ranks whose results are shown individually.
 _MOST_RESULTS = 40
-#: Numbers and chunks of a rank's result that are shown.
+#: Most numbers and chunks shown of a rank's result.
 _MOST_NUMBERS, _MOST_CHUNKS = 64, 16
 
 
 def ending_text(explanation: Explanation) -> str:
-    """Return the partial results of each chunk, where they form a chain, and the result."""
+    """Return the result, after the partial results of each chunk if they form a chain."""
     if not explanation.n:
         return ""
     lines = _chains(explanation)
@@ -123,7 +123,7 @@ def ending_text(explanation: Explanation) -> str:
 
 
 def totals_text(explanation: Explanation) -> str:
-    """Return the table of sums beside their bounds."""
+    """Return the table of totals next to their lower bounds."""
     totals, size = explanation.totals, explanation.size
     price, least, costs = totals.price, totals.least, totals.costs
     pairs = size * (size - 1)
@@ -163,12 +163,12 @@ def totals_text(explanation: Explanation) -> str:
         f"γ = {_rate(costs.gamma)} combined"
     )
     if overlaps(explanation.schedule):
-        lines.append("what has come is combined while the next bytes are on their way")
+        lines.append("received bytes are combined while the next ones are in flight")
     return "\n".join(lines)
 
 
 def _result(explanation: Explanation, rank: int) -> str:
-    """Return what a rank was owed and has; nothing if it was owed nothing."""
+    """Return a rank's result as text; empty if it has none."""
     found = explanation.result(rank)
     if not found:
         return ""
@@ -191,7 +191,7 @@ def _result(explanation: Explanation, rank: int) -> str:
 
 
 def _chains(explanation: Explanation) -> list[str]:
-    """Return each chunk's partial results, if every chunk is added up along one path."""
+    """Return each chunk's partial results, if every chunk is summed along a single path."""
     if not explanation.numbered or not explanation.trace.folds or explanation.size == 1:
         return []
     chains: dict[int, list[Holding]] = {}

@@ -1,4 +1,4 @@
-"""A mode's timeline: a small job of the real roles in virtual time, and what it teaches."""
+"""A mode's timeline: a small job of the real roles in virtual time, and its lesson."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
 from psrt.units import plural
 
-#: Parameters of the job: nothing depends on them, but each server must own one.
+#: Number of parameters: nothing depends on it, but each server must own at least one.
 _PARAMETERS = 64
-#: A usual step takes 1 unit of time, more or less by this share; a message this much.
+#: A normal step takes 1 unit of time, give or take this fraction; a message takes this long.
 _SPREAD, _LATENCY = 0.1, 0.03
 
 
 class _Bowl:
-    """The simplest problem that roles will train: |θ|²/2, whose gradient is θ.
+    """The simplest problem that can be trained: |θ|²/2, whose gradient is θ.
 
-    It starts at its minimum, so no rate and no staleness, however large, makes it diverge.
+    It starts at its minimum, so it does not diverge at any learning rate or staleness.
     """
 
     def initial(self) -> Vector:
-        """Return where to start."""
+        """Return the initial parameters, the minimum."""
         return np.zeros(_PARAMETERS, np.float32)
 
     def batches(self, worker: int, workers: int, epoch: int) -> list[list[int]]:
-        """Return four batches of one sample, so that the length of an epoch is known."""
+        """Return four batches of one sample; a list, so that an epoch's length is known."""
         return [[0]] * 4
 
     def loss_and_grad(self, theta: Vector, batch: object, out: Vector) -> float:
@@ -53,11 +53,11 @@ class Timeline:
 
     #: Resolved.
     config: TrainConfig
-    #: By worker, how many times longer than usual its steps take.
+    #: By worker, the factor by which its steps take longer.
     slow: tuple[float, ...]
     #: By worker, in order of time.
     lines: tuple[tuple[Stretch, ...], ...]
-    #: When the last worker was done, in usual steps.
+    #: Time at which the last worker finished, in units of a normal step.
     seconds: float
     #: Mean and largest staleness τ of the gradients that were applied; None without servers.
     staleness: tuple[float, int] | None
@@ -68,7 +68,13 @@ class Timeline:
         return len(self.lines)
 
     def share(self, worker: int, what: str, waiting_for: int | None = None) -> float:
-        """Return the share of a worker's own time that it spent so, in [0, 1]."""
+        """Return the fraction of its own time that a worker spent on something.
+
+        Args:
+            worker: its number.
+            what: ``COMPUTE``, ``WAIT`` or ``MESSAGE``.
+            waiting_for: counts only waits for this worker; None counts all.
+        """
         line = self.lines[worker]
         whole = sum(stretch.seconds for stretch in line)
         spent = sum(
@@ -83,12 +89,12 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
     """Train the small job and return its timeline.
 
     Args:
-        config: of the mode, with ``steps``; its seed decides about delays, too.
-        workers: W.
-        slow: by worker, how many times longer than usual a step takes; others take 1 unit.
+        config: of the mode, with ``steps``; its seed also seeds the delays.
+        workers: number of workers, ≥ 1.
+        slow: worker → factor by which its steps take longer; 1 for all others.
 
     Raises:
-        ConfigError: if the config does not fit the workers.
+        ConfigError: if the config does not fit the number of workers.
     """
     factors = tuple(slow.get(worker, 1.0) for worker in range(workers))
     worlds: list[RecordingWorld] = []
@@ -139,7 +145,7 @@ def lesson(timeline: Timeline) -> str:
 
 
 def _costs(role_map: RoleMap, factors: tuple[float, ...]) -> SimulationCosts:
-    """Return what things take: steps by worker, messages little, bytes nothing."""
+    """Return the job's costs: steps by worker, a small latency, no cost per byte."""
 
     def step(rank: int, rng: np.random.Generator) -> float:
         worker = role_map.worker_of(rank)
@@ -152,7 +158,7 @@ def _costs(role_map: RoleMap, factors: tuple[float, ...]) -> SimulationCosts:
 
 
 def _staleness(histograms: Sequence[Sequence[int]]) -> tuple[float, int] | None:
-    """Return mean and maximum of τ, given how many gradients had which τ at each server."""
+    """Return mean and maximum of τ, given each server's histogram of τ."""
     counts = [(tau, count) for found in histograms for tau, count in enumerate(found) if count]
     total = sum(count for _, count in counts)
     if not total:
@@ -161,7 +167,7 @@ def _staleness(histograms: Sequence[Sequence[int]]) -> tuple[float, int] | None:
 
 
 def described(timeline: Timeline) -> Iterator[str]:
-    """Yield what the job is, in parts of a sentence."""
+    """Yield a description of the job, in parts of a sentence."""
     config = timeline.config
     yield config.scheme.described(partial(getattr, config))
     servers = config.servers or 0

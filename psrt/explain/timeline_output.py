@@ -5,12 +5,12 @@ key            value
 =============  ===================================================================================
 format         ``"psrt explain timeline 1"``
 mode, steps    the mode, and steps per worker; ``workers`` and ``servers`` count them
-slow           by worker, how many times longer than usual its steps take
-seconds        when the last worker was done; a usual step takes 1
-lines          by worker, what it did: ``{"start", "stop", "what"}`` with ``step`` (from 0 on)
-               where it computes and ``waiting_for`` (a worker) where it waits; ``message`` has
+slow           by worker, the factor by which its steps take longer
+seconds        time at which the last worker finished; a normal step takes 1
+lines          by worker, in order of time: ``{"start", "stop", "what"}``, with ``step`` (from 0
+               on) where it computes and ``waiting_for`` (a worker) where it waits; ``message`` has
                neither
-shares         by worker, ``compute``, ``wait`` and ``message`` as shares of its time
+shares         by worker, ``compute``, ``wait`` and ``message`` as fractions of its time
 staleness      ``{"mean", "max"}`` in versions; null where there is none
 lesson         one line for people
 =============  ===================================================================================
@@ -25,7 +25,7 @@ from psrt.explain.svg import Canvas, text_width
 from psrt.explain.timeline import Timeline, described, lesson
 from psrt.explain.waiting import COMPUTE, MESSAGE, WAIT, Stretch
 
-#: Workers are called by one character where they are waited for.
+#: One character for each worker, for waits in the drawing.
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _COMPUTES, _STEP_ENDS, _WAITS, _TRAVELS = "█", "▌", "·", "-"
 _LEGEND = (
@@ -39,7 +39,7 @@ def as_text(timeline: Timeline, *, width: int = 76) -> str:
 
     Args:
         timeline: what to draw.
-        width: characters of the time axis.
+        width: of the time axis, in characters.
     """
     label = len(f"worker {timeline.workers - 1}")
     rows = [
@@ -57,7 +57,7 @@ def as_text(timeline: Timeline, *, width: int = 76) -> str:
 
 
 def row_of(line: tuple[Stretch, ...], seconds: float, width: int) -> str:
-    """Return one worker's row: each character is what the worker did in the middle of its time.
+    """Return one worker's row: a character shows what the worker did at the middle of its time.
 
     >>> row_of((Stretch(0, 4, COMPUTE, 0), Stretch(4, 7, WAIT, 1), Stretch(7, 8, COMPUTE, 1)), 8, 8)
     '████·1·█'
@@ -84,7 +84,7 @@ def _at(line: tuple[Stretch, ...], time: float) -> Stretch | None:
 
 
 def _axis(seconds: float, width: int) -> str:
-    """Return the time axis, marked in usual steps, no nearer than the marks can be read."""
+    """Return the time axis, marked in normal steps, with marks far enough apart to be read."""
     apart = next(a for a in (1, 2, 5, 10, 20, 50, 100, 10**9) if a * width / seconds >= 6)
     text = ""
     mark = 0
@@ -105,7 +105,7 @@ def _waiting_for(timeline: Timeline, worker: int) -> str:
 
 
 _MARGIN, _GUTTER, _LENGTH, _TOP, _ROW, _BAR = 26.0, 88.0, 1000.0, 84.0, 44.0, 28.0
-#: Computing, by worker: Okabe and Ito's colours; who waits wears those of whom it waits for.
+#: By worker, Okabe and Ito's colours; a wait has the colour of the worker that is waited for.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#6A6A6A", "#8C6D1F")
 
 
@@ -181,7 +181,7 @@ def _legend(canvas: Canvas, y: float) -> None:
 
 
 def _label(canvas: Canvas, x: float, y: float, text: str) -> float:
-    """Write a text of the legend and return where the next entry begins."""
+    """Write an entry of the legend and return the position of the next one."""
     canvas.text(x, y, text, size=11, anchor="start", fill="#555555")
     return x + text_width(text, 11) + 24
 
@@ -190,7 +190,7 @@ FORMAT = "psrt explain timeline 1"
 
 
 def as_document(timeline: Timeline) -> dict[str, Any]:
-    """Return what ``json.dumps`` takes."""
+    """Return the document as objects for ``json.dumps``."""
     config, staleness = timeline.config, timeline.staleness
     return {
         "format": FORMAT,

@@ -1,6 +1,6 @@
-"""What a collective comes to in all, beside what none of its kind can undercut. Pure.
+"""Totals of a collective next to the lower bounds of its kind. Pure.
 
-**Lower bounds** of p ranks and n bytes in the α-β-γ model, each by itself. Those of an all-reduce
+**Lower bounds** for p ranks and n bytes in the α-β-γ model, each by itself. Those of an all-reduce
 are derived in ``psrt.collective.analysis.cost``; those of the phases follow in the same way:
 
 ==============  =========  ==============  =============
@@ -41,7 +41,7 @@ from psrt.collective.costs import LinkCosts
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """What no schedule of a kind can undercut, in units without a machine."""
+    """Lower bounds of every schedule of a kind, independent of a machine."""
 
     rounds: int
     #: Bytes that the busiest rank sends or receives.
@@ -52,12 +52,12 @@ class Least:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """One schedule's sums and predicted time, beside the bounds of its kind."""
+    """One schedule's totals and predicted time, next to the bounds of its kind."""
 
     price: Price
     least: Least
     costs: LinkCosts
-    #: Seconds on messages, bytes and combinations: the price of each at no cost of the others.
+    #: Seconds for messages, for bytes and for combining: each with the other two costs at 0.
     parts: Bounds
     bounds: Bounds
 
@@ -68,7 +68,7 @@ class Totals:
 
     @property
     def ratio(self) -> float:
-        """Predicted time as a multiple of the bound, 1 where there is nothing to do."""
+        """Predicted time as a multiple of the bound; 1 if both are 0."""
         return self.price.seconds / self.bounds.seconds if self.bounds.seconds else 1.0
 
 
@@ -97,12 +97,12 @@ def total(
     """Price a plan.
 
     Args:
-        schedule: that the plan is of.
+        schedule: the plan's row of the registry.
         plan: by rank, its steps.
-        n: elements of the vector.
-        itemsize: bytes of one.
-        costs: of the machine.
-        overlap: whether combining runs beside the next step.
+        n: number of elements of the vector.
+        itemsize: bytes of an element.
+        costs: α, β and γ of every message.
+        overlap: whether combining runs during the next step.
     """
 
     def alone(beta: float, gamma: float) -> float:

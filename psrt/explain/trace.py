@@ -1,11 +1,11 @@
-"""What happens in a collective, round by round: who hands what to whom, and what comes of it.
+"""Trace a collective: the messages of each round, and the contents of each rank after them.
 
-The schedules of all ranks are run on *holdings*, which say whose numbers a piece of the vector is
-the sum of, and, where an example has numbers, what that sum is. Texts, drawings and JSON are made
-of the trace that comes out; nothing else here runs a schedule. Pure: no buffers, no MPI.
+The schedules of all ranks run on *holdings*: the set of ranks whose numbers a piece of the vector
+sums and, in an example with numbers, that sum. Texts, drawings and JSON are made from the trace;
+nothing else here runs a schedule. Pure: no buffers, no MPI.
 
-A *cell* is a run of elements that no message ever takes apart, so all of them share one fate and
-one place in a drawing. A ring of p ranks has p cells, its chunks; a tree has one, the vector.
+A *cell* is a run of elements that no message ever splits, so they can share one place in a
+drawing. A ring of p ranks has p cells, its chunks; a tree has one, the vector.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Cells:
         workspace: int = 0,
         also: Iterable[Span] = (),
     ) -> None:
-        """Cut where any message begins or ends.
+        """Cut the vector wherever a message begins or ends.
 
         Args:
             plan: the steps of all ranks.
-            n: elements of the vector.
-            workspace: elements behind it.
-            also: spans whose ends shall be ends of cells, too.
+            n: number of elements of the vector.
+            workspace: number of elements behind it.
+            also: further spans at whose ends to cut.
         """
         bounds = {0, n, n + workspace}
         for span in also:
@@ -51,9 +51,9 @@ class Cells:
                     if span.size:
                         bounds |= {*span}
         _close(bounds, set(_moves(plan)))
-        #: Each cell's elements.
+        #: By cell, its elements.
         self.spans = tuple(Span(a, b) for a, b in pairwise(sorted(bounds)))
-        #: How many of them are in the vector; the others are in the workspace.
+        #: Number of cells in the vector; the others are in the workspace.
         self.in_vector = sum(span.start < n for span in self.spans)
         self._index = {span.start: i for i, span in enumerate(self.spans)}
         self._index[n + workspace] = len(self.spans)
@@ -64,7 +64,7 @@ class Cells:
 
 
 def _moves(plan: Sequence[Sequence[Step]]) -> Iterator[tuple[Span, Span]]:
-    """Yield where from and where to, for all that lands elsewhere than it left from.
+    """Yield source and target span of each transfer that changes the place.
 
     Messages of one pair of ranks keep their order, so the i-th that one sends is the i-th that
     the other receives.
@@ -83,7 +83,7 @@ def _moves(plan: Sequence[Sequence[Step]]) -> Iterator[tuple[Span, Span]]:
 
 
 def _close(bounds: set[int], moves: set[tuple[Span, Span]]) -> None:
-    """Add the bounds that others have on the far side of a move, until there are none to add."""
+    """Carry bounds over to the other side of each transfer until nothing changes."""
     while moves:
         before = len(bounds)
         for one, other in moves:
@@ -97,12 +97,12 @@ def _close(bounds: set[int], moves: set[tuple[Span, Span]]) -> None:
 Number = int | float
 Fold = Callable[[Number, Number], Number]
 
-#: Operation → what it folds two numbers with; a mean is a sum that is divided at the end.
+#: Operation → its fold of two numbers; a mean is a sum that is divided at the end.
 FOLDS: dict[str, Fold] = {op.name: op.of_two for op in OPS.values()}
 
 
 class Holding(NamedTuple):
-    """What a rank has in one cell."""
+    """The content of one cell of a rank."""
 
     #: Bit mask of the ranks whose numbers are folded here, each counted once.
     whose: int
@@ -110,9 +110,9 @@ class Holding(NamedTuple):
     numbers: tuple[Number, ...] = ()
 
 
-#: By cell; None: nothing of use.
+#: By cell; None is an undefined content.
 Holdings = list[Holding | None]
-#: What travels, by cell.
+#: The content of a message, by cell.
 Carried = tuple[Holding | None, ...]
 
 
@@ -120,37 +120,37 @@ Carried = tuple[Holding | None, ...]
 class Hop:
     """One message, or one local step of a rank, which is its own ``source`` and ``target``."""
 
-    #: From 1 on. Two messages are in one round if neither has to wait for the other; a local
-    #: step belongs to the round before it, 0 at the start.
+    #: From 1 on. Messages that do not wait for each other share a round; a local step belongs to
+    #: the round before it, 0 at the start.
     round: int
     source: int
     target: int
-    #: Cells that leave, and cells that they land in.
+    #: Cells sent, and cells that they arrive in.
     send: range
     receive: range
-    #: Whether the target folds what arrives into what it has.
+    #: Whether the target folds the content into its own.
     combine: bool
-    #: What arrives, by cell.
+    #: The content that arrives, by cell.
     carried: tuple[Holding | None, ...]
-    #: What the target has in these cells before and after.
+    #: The target's content of these cells before and after.
     before: tuple[Holding | None, ...]
     after: tuple[Holding | None, ...]
 
     @property
     def local(self) -> bool:
-        """Whether no message is needed."""
+        """Whether it is a step within one rank."""
         return self.source == self.target
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTrace:
-    """All that happens, in order."""
+    """All hops of a collective, in order."""
 
     spec: CollectiveSpec
     cells: Cells
     #: By round, and within a round by source, local steps last.
     hops: tuple[Hop, ...]
-    #: By rank, what it has at the start and at the end.
+    #: By rank, its contents at the start and at the end.
     start: tuple[Holdings, ...]
     end: tuple[Holdings, ...]
 
@@ -161,7 +161,7 @@ class ScheduleTrace:
 
     @property
     def folds(self) -> bool:
-        """Whether the collective adds up, rather than only moving numbers about."""
+        """Whether the collective sums, rather than only moving numbers."""
         return self.spec.folds
 
     def by_round(self) -> Iterator[tuple[int, tuple[Hop, ...]]]:
@@ -170,7 +170,7 @@ class ScheduleTrace:
             yield number, tuple(hops)
 
     def owed(self, rank: int) -> list[int]:
-        """Return the cells that the collective owes a rank; what is in the others is of no use."""
+        """Return the cells of a rank's result; the others end with scratch contents."""
         return [i for owed in self.spec.owed[rank] for i in self.cells.of(owed.span)]
 
 
@@ -181,11 +181,11 @@ def trace_schedule(
     fold: Fold = operator.add,
     order: Sequence[int] | None = None,
 ) -> ScheduleTrace:
-    """Run the steps of all ranks and write down what happens.
+    """Run the steps of all ranks and record every hop.
 
     Args:
         plan: by rank, its steps.
-        spec: what the ranks start with and must end with.
+        spec: the contents that ranks start with and must end with.
         values: by rank, the n numbers of its vector; None: a trace of symbols.
         fold: combines two of them, the lower rank's first.
         order: of the ranks within a round; None: by number.
@@ -199,7 +199,7 @@ def trace_schedule(
     start = tuple(_start(spec, cells, rank, values) for rank in range(spec.size))
     memory = _TraceMemory(cells, start, fold)
     run(plan, memory)
-    # A rank receives at most once a round, so this order keeps every rank's own.
+    # A rank receives at most once per round, so sorting keeps each rank's own order.
     place = {rank: i for i, rank in enumerate(order or range(spec.size))}
     hops = sorted(memory.hops, key=lambda hop: (hop.round, hop.local, place[hop.source]))
     trace = ScheduleTrace(spec, cells, tuple(hops), start, tuple(memory.state))
@@ -210,7 +210,7 @@ def trace_schedule(
 def _start(
     spec: CollectiveSpec, cells: Cells, rank: int, values: Sequence[Sequence[Number]] | None
 ) -> Holdings:
-    """Return what a rank's own numbers are in."""
+    """Return the spans of a rank's own numbers."""
     holdings: Holdings = [None] * len(cells.spans)
     for span in spec.has[rank]:
         for i in cells.of(span):
@@ -221,7 +221,7 @@ def _start(
 
 
 def _check(trace: ScheduleTrace) -> None:
-    """Check that every rank ends with what it is owed."""
+    """Check that every rank ends with its result."""
     everyone = (1 << trace.spec.size) - 1
     for rank, debts in enumerate(trace.spec.owed):
         for span, source in debts:
@@ -235,20 +235,20 @@ def _check(trace: ScheduleTrace) -> None:
 
 
 class _TraceMemory:
-    """What ranks hold, written down hop by hop. A ``Memory`` of the rendezvous."""
+    """The contents of all ranks, recorded hop by hop. A ``Memory`` of the rendezvous."""
 
     def __init__(self, cells: Cells, start: Sequence[Holdings], fold: Fold) -> None:
         self._cells = cells
         self._fold = fold
-        #: By rank, what it has now.
+        #: By rank, its contents now.
         self.state = [list(holdings) for holdings in start]
-        #: By rank, what has come: from which cells, what, and in which round.
+        #: By rank, arrived messages: source cells, content, round.
         self._arrived: dict[int, tuple[range, Carried, int]] = {}
-        #: In the order in which they came to pass.
+        #: In the order in which they happened.
         self.hops: list[Hop] = []
 
     def post(self, rank: RankState) -> None:
-        """Nothing happens before a message goes through."""
+        """Do nothing: contents change only when a message goes through."""
 
     def local(self, rank: RankState) -> None:
         """Combine or copy; the step belongs to the round before it."""
@@ -256,14 +256,14 @@ class _TraceMemory:
             self._take(rank, *self._leaving(rank), rank.round)
 
     def carry(self, sender: RankState, receiver: RankState) -> None:
-        """Keep what is sent; the sender's own memory changes when its step ends."""
+        """Keep a copy of the content sent; the sender's memory changes when its step ends."""
         round = max(sender.round, receiver.round) + 1
         self._arrived[receiver.rank] = *self._leaving(sender), round
 
     def end(self, rank: RankState) -> None:
-        """Put what has come where it belongs."""
+        """Store or fold the message that has arrived."""
         arrived = self._arrived.pop(rank.rank, None)
-        if arrived is not None:  # empty spans are no news
+        if arrived is not None:  # empty spans change nothing
             self._take(rank, *arrived)
 
     def _leaving(self, rank: RankState) -> tuple[range, Carried]:
@@ -277,7 +277,7 @@ class _TraceMemory:
         before = tuple(state[i] for i in into)
         after = carried
         if step.combine:
-            # The lower rank's operand first; within one rank, what was there.
+            # The lower rank's operand first; within one rank, the old content.
             mine_last = step.receive_from < rank.rank
             after = tuple(
                 self._folded(rank, came, had) if mine_last else self._folded(rank, had, came)

@@ -16,34 +16,34 @@ from psrt.files import read_text
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Ranks with names, and what their vectors hold."""
+    """Named ranks and their vectors."""
 
-    #: By rank.
+    #: Names, by rank.
     names: tuple[str, ...]
     #: By rank, n numbers.
     values: tuple[tuple[Number, ...], ...]
 
     @property
     def n(self) -> int:
-        """Elements of a vector."""
+        """Number of elements of a vector."""
         return len(self.values[0])
 
 
 def read_example(path: str) -> Example:
     """Read an example from a file.
 
-    A line is for instance ``A, 17, 11, 1, 9``. Empty lines, and those that begin with ``#``, are
-    passed over. Whole numbers of up to 18 digits stay exact; others are float64.
+    A line is for instance ``A, 17, 11, 1, 9``. Empty lines and lines that begin with ``#`` are
+    skipped. Whole numbers of up to 18 digits stay exact; others are float64.
 
     Raises:
-        ConfigError: one line with file and line number, if it cannot be read or is not like that.
+        ConfigError: with file and line number, if it cannot be read or parsed.
     """
     names: list[str] = []
     values: list[tuple[Number, ...]] = []
     for line, (name, *cells) in _rows(path):
         where = f"{path}, line {line}"
         if not name or not name.isprintable():
-            raise ConfigError(f"{where}: {name!r} is no name for a rank")
+            raise ConfigError(f"{where}: {name!r} cannot be the name of a rank")
         if name in names:
             raise ConfigError(f"{where}: a second rank {name!r}")
         row = tuple(_number(cell, where) for cell in cells)
@@ -62,10 +62,10 @@ def read_example(path: str) -> Example:
 
 
 def read_order(text: str, names: Sequence[str]) -> tuple[int, ...]:
-    """Return the ranks in the order in which a text such as ``A,B,D,C`` names them.
+    """Return the ranks in the order of a text such as ``A,B,D,C``.
 
     Raises:
-        ConfigError: if that is not every rank once.
+        ConfigError: unless it names every rank once.
     """
     given = [name.strip() for name in text.split(",")]
     for name in given:
@@ -83,7 +83,7 @@ def rank_of(name: str, names: Sequence[str], flag: str) -> int:
     """Return the rank that a flag names.
 
     Raises:
-        ConfigError: if there is none of this name.
+        ConfigError: if no rank has this name.
     """
     if name not in names:
         hint = did_you_mean(name, names)
@@ -93,7 +93,7 @@ def rank_of(name: str, names: Sequence[str], flag: str) -> int:
 
 
 def _rows(path: str) -> list[tuple[int, list[str]]]:
-    """Return the cells of every line that has some, with the line's number."""
+    """Yield each non-empty line's number and cells."""
     text = read_text(path, "a CSV file", encoding="utf-8-sig")
     reader = csv.reader(text.splitlines(), skipinitialspace=True)
     try:

@@ -1,14 +1,13 @@
-"""Who computes and who waits for whom, written down while the real roles run in virtual time.
+"""Record when each worker computes, and when it waits for which other, in virtual time.
 
-Nothing here knows what a mode is: `psrt.job` trains with the same coroutines that run on a
-cluster, and the ports of a `RecordingWorld` write down what passes them.
+Nothing here depends on the mode: `psrt.job` trains with the same coroutines as on a cluster, and
+the ports of a `RecordingWorld` record the calls.
 
 - A worker *computes* while its port lets computing time pass.
-- Between two of these it *waits*, in a mode with servers from its push until the last answer.
-  A server answers a push when the policy lets it. The worker waited for the sender of the push
-  that set the answer off, from its own request until that push was sent; the rest of the time
-  messages were on their way.
-- Without servers everybody waits in a sum for the last one to come to it, and then for messages.
+- Between two steps it *waits*: in a mode with servers from its push until the last reply. A server
+  replies as soon as the policy allows. Until the push that triggered the reply was sent, the worker
+  waited for that push's sender; for the rest of the time messages were in flight.
+- Without servers all workers wait in a sum for the last one to join it, and then for messages.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from psrt.transport import RoleMap
 from psrt.transport.port import NO_PAYLOAD
 
 T = TypeVar("T")
-#: What a worker does in a stretch of time.
+#: The activities of a worker.
 COMPUTE, WAIT, MESSAGE = "compute", "wait", "message"
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Some time of one worker, in virtual seconds."""
+    """An interval of one worker's virtual time, in seconds."""
 
     start: float
     stop: float
@@ -42,39 +41,39 @@ class Stretch:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Its length."""
         return self.stop - self.start
 
 
 @dataclass(slots=True)
 class Log:
-    """What the port of one worker has seen."""
+    """The calls at the port of one worker."""
 
     #: Start and stop of each step's computing, in order.
     busy: list[tuple[float, float]] = field(default_factory=list)
-    #: When an answer came, whose push set it off, and when that push had been sent.
+    #: Time of each reply, the worker whose push triggered it, and the time that push was sent.
     answers: list[tuple[float, int, float]] = field(default_factory=list)
-    #: When the worker was done with everything.
+    #: Time at which the worker finished.
     done: float = 0.0
 
 
 class RecordingWorld(Simulator):
-    """A virtual world that writes down who does what when."""
+    """A simulator whose ports record their calls."""
 
     def __init__(self, role_map: RoleMap, **rest: Any) -> None:
         super().__init__(role_map, **rest)
         #: By worker number.
         self.logs = [Log() for _ in role_map.workers]
-        #: When the messages were sent that a server has not handled yet, by worker and server.
+        #: By worker and server, the times at which messages were sent that are not handled yet.
         self.sent: dict[tuple[int, int], deque[float]] = {}
-        #: Whose message set off the answers that a worker has not had yet, and when that was
-        #: sent, by rank of the server and of the worker.
+        #: By rank of the server and of the worker, for each reply in flight: the worker whose
+        #: message triggered it, and the time that was sent.
         self.causes: dict[tuple[int, int], deque[tuple[int, float]]] = {}
         self.ports = [RecordingPort(self, rank) for rank in range(role_map.size)]
 
 
 class RecordingPort(VirtualPort):
-    """A port that tells its world what passes it."""
+    """A port that records its calls in its simulator."""
 
     def __init__(self, world: RecordingWorld, rank: int) -> None:
         super().__init__(world, rank)
@@ -82,23 +81,23 @@ class RecordingPort(VirtualPort):
         worker = self.role_map.worker_of(rank)
         #: None at a server.
         self._log = None if worker is None else world.logs[worker]
-        #: Server: whose message is being handled, and when it was sent.
+        #: At a server: the worker whose message is being handled, and the time it was sent.
         self._cause = 0, 0.0
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
-        """Begin a step."""
+        """Record the start of a step."""
         if self._log is not None:
             self._log.busy.append((self.now(), self.now()))
         return await super().compute(work, *args)
 
     async def pause(self, seconds: float) -> None:
-        """Extend the step by that time; a straggler's delay is part of it."""
+        """Extend the step; a straggler's delay is part of it."""
         if self._log is not None and self._log.busy:
             self._log.busy[-1] = self._log.busy[-1][0], self.now() + seconds
         await super().pause(seconds)
 
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
-        """Write down when a worker sends, and why a server answers."""
+        """Record the time of a worker's message, and the cause of a server's reply."""
         if type(message) is Params:
             self._records.causes.setdefault((self.rank, to), deque()).append(self._cause)
         else:
@@ -106,7 +105,7 @@ class RecordingPort(VirtualPort):
         super().send(to, message, region)
 
     async def receive(self) -> Message:
-        """Write down what came."""
+        """Record a reply, or the cause of the replies to come."""
         message = await super().receive()
         if isinstance(message, Params):
             server = self.role_map.servers[message.shard]
@@ -119,17 +118,17 @@ class RecordingPort(VirtualPort):
         return message
 
     def report(self, report: Report) -> None:
-        """Write down the end of a worker, whose last report it is."""
+        """Record the end of a worker at its last report."""
         if report.last and self._log is not None:
             self._log.done = self.now()
         super().report(report)
 
 
 def stretches(logs: Sequence[Log], *, served: bool) -> list[list[Stretch]]:
-    """Return what each worker did from the start until it was done.
+    """Return each worker's stretches, from the start until it finished.
 
     Args:
-        logs: by worker.
+        logs: the calls at the ports, by worker.
         served: whether there are servers.
     """
     return [_line(logs, worker, served) for worker in range(len(logs))]
@@ -155,7 +154,7 @@ def _line(logs: Sequence[Log], worker: int, served: bool) -> list[Stretch]:
 def _cause(
     logs: Sequence[Log], worker: int, step: int, resumed: float, served: bool
 ) -> tuple[int, float]:
-    """Return the worker that a worker waited for after a step, and until when."""
+    """Return the worker that a worker waited for after a step, and the end of that wait."""
     if served:
         answers = [a for a in logs[worker].answers if logs[worker].busy[step][1] < a[0] <= resumed]
         return (answers[-1][1], answers[-1][2]) if answers else (worker, 0.0)

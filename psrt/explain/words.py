@@ -1,4 +1,4 @@
-"""What ranks, sums, chunks and steps are called in print. Pure: numbers in, texts out."""
+"""Names of ranks, sums, chunks and steps in printed texts. Pure: numbers in, texts out."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from psrt.explain.explanation import Explanation
 from psrt.explain.trace import Holding, Hop
 from psrt.partition import Span
 
-#: The fold of everybody's numbers, once it is complete.
+#: The complete fold, of all ranks' numbers.
 COMPLETE = "Σ"
-#: Ranks whose names are written out, in the sum that completes a chunk; more are just Σ.
+#: Most ranks named in the sum that completes a chunk; with more it is only Σ.
 _SPELT = 8
 
 
@@ -28,7 +28,7 @@ def members(mask: int) -> Iterator[int]:
 
 
 def sum_of(mask: int, names: Sequence[str]) -> str:
-    """Return the sum of some ranks' numbers as text; three neighbours and more are a range.
+    """Return the sum of some ranks' numbers as text; three or more neighbours become a range.
 
     >>> sum_of(0b1011, "ABCD"), sum_of(0b11101111, "ABCDEFGH")
     ('A+B+D', 'A…D+F…H')
@@ -50,7 +50,7 @@ def sum_of(mask: int, names: Sequence[str]) -> str:
 
 
 def spelt(mask: int, names: Sequence[str]) -> str:
-    """Return a sum that a fold has just made: ``A+B``, or ``A+B+C = Σ`` if it is complete."""
+    """Return the result of a fold: ``A+B``, or ``A+B+C = Σ`` if it is complete."""
     size = len(names)
     if mask.bit_count() < size:
         return sum_of(mask, names)
@@ -60,7 +60,7 @@ def spelt(mask: int, names: Sequence[str]) -> str:
 
 
 def cell_name(index: int, vector_cells: int) -> str:
-    """Return what a cell is called: its number, or ``w`` and a number in the workspace.
+    """Return the name of a cell: its number, or ``w`` and a number in the workspace.
 
     >>> cell_name(3, 4), cell_name(5, 4)
     ('3', 'w1')
@@ -69,7 +69,7 @@ def cell_name(index: int, vector_cells: int) -> str:
 
 
 def ranges(indices: Sequence[int], vector_cells: int) -> str:
-    """Return cell numbers as text, neighbours as a range.
+    """Return cell numbers as text, neighbours joined to a range.
 
     >>> ranges([0, 1, 2, 5, 7, 8], 20)
     '0–2 5 7–8'
@@ -88,7 +88,7 @@ def ranges(indices: Sequence[int], vector_cells: int) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number of an example: whole ones as they are, others to six digits.
+    """Format a number of an example: integers in full, others with six digits.
 
     >>> number(37), number(9.25), number(1 / 3), number(1e300)
     ('37', '9.25', '0.333333', '1e+300')
@@ -97,7 +97,7 @@ def number(value: float) -> str:
 
 
 def numbers(values: Sequence[float], most: int = 8) -> str:
-    """Return a cell's numbers: bare if it is one, else in brackets, the first of many.
+    """Format a cell's numbers: a single one bare, several in brackets, only the first of many.
 
     >>> numbers([17]), numbers([1, 2]), numbers([1, 2, 3], most=2)
     ('17', '(1, 2)', '(1, 2, … 3 in all)')
@@ -109,7 +109,7 @@ def numbers(values: Sequence[float], most: int = 8) -> str:
 
 
 def sizes(cells: Sequence[Span]) -> str:
-    """Return how many elements the cells have.
+    """Return the number of elements of the cells, or its range.
 
     >>> sizes([Span(0, 4), Span(4, 7)])
     '3 or 4 elements'
@@ -121,7 +121,7 @@ def sizes(cells: Sequence[Span]) -> str:
 
 
 def hop_text(explanation: Explanation, hop: Hop) -> tuple[str, str]:
-    """Return what happens, and what the target has after it.
+    """Return a hop, and the target's content after it, as text.
 
     For instance ``A → B: chunk 0 (A)`` and ``B holds A+B``.
     """
@@ -141,7 +141,7 @@ def hop_text(explanation: Explanation, hop: Hop) -> tuple[str, str]:
 
 
 def place_text(explanation: Explanation, cells: Sequence[int]) -> str:
-    """Return what some cells are called: ``chunks 0–3``, ``vector``, or ``w1`` behind it."""
+    """Return the name of some cells: ``chunks 0–3``, ``vector``, or ``w1`` in the workspace."""
     vector = explanation.trace.cells.in_vector
     if cells[0] >= vector:
         return ranges(cells, vector)
@@ -151,7 +151,7 @@ def place_text(explanation: Explanation, cells: Sequence[int]) -> str:
 
 
 def symbol_text(explanation: Explanation, holding: Holding | None, *, new: bool) -> str:
-    """Return whose numbers a holding is made of; ``new``: it has just been made."""
+    """Return the ranks that a holding sums, as text; ``new`` if this hop made it."""
     if holding is None:
         return "–"
     full = explanation.trace.folds and holding.whose == (1 << explanation.size) - 1
@@ -167,7 +167,7 @@ def _contents(
     *,
     new: bool = False,
 ) -> str:
-    """Return what some cells hold: once, if it is the same sum in all of them."""
+    """Return the contents of some cells; a sum common to all of them only once."""
     if explanation.numbered:
         return " ".join(numbers(one.numbers) if one else "–" for one in held)
     groups: dict[Holding | None, list[int]] = {}
@@ -181,11 +181,11 @@ def _contents(
 
 
 def _sums(explanation: Explanation, hop: Hop) -> str:
-    """Return the arithmetic of a hop: ``17 + 5 = 22``, or what was copied."""
+    """Return the arithmetic of a hop: ``17 + 5 = 22``, or the numbers copied."""
     after = _contents(explanation, hop.receive, hop.after)
     if not hop.combine:
         return after
-    # What came stands first, as a person adds it up; the operations commute.
+    # The received number first, as a person would add it up; the operations commute.
     came, had = (_contents(explanation, hop.receive, held) for held in (hop.carried, hop.before))
     if sign := OPS[explanation.op].sign:
         return f"{came} {sign} {had} = {after}"

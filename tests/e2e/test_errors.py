@@ -127,7 +127,9 @@ def test_no_such_command(launch, words, word):
 
 def test_a_server_mode_needs_more_than_one_rank(launch):
     refused(launch.train(1, "--mode", "async"), "1 rank", "mpirun")
-    refused(launch.psrt("train", "--mode", "async"), "a worker, each a rank", "mpirun")
+    refused(
+        launch.psrt("train", "--mode", "async"), "a server and a worker, one rank each", "mpirun"
+    )
 
 
 def test_more_shards_than_parameters(launch):

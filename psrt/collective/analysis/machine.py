@@ -11,8 +11,8 @@ writes the sum back into all of them, and all meet again. For n bytes:
 
 - A barrier is ⌈lg L⌉ rounds of looking at a neighbour's flag, since after k rounds a rank can
   have heard from at most 2**k.
-- A rank reads L slices of n/L bytes and writes as many, so 2n bytes pass through its hands
-  whatever L is. ``byte`` is what one byte of the vector costs, its read and its write together.
+- A rank reads L slices of n/L bytes and writes as many, so it moves 2n bytes whatever L is.
+  ``byte`` is the time per byte of the vector, for its read and its write together.
 - On as many cores as ranks these passes run side by side. Where ranks outnumber the cores they
   queue up, L/cores of them on each core.
 
@@ -32,7 +32,7 @@ from typing import Any
 from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
 
-#: More seconds than anything here takes; a file that says so is broken.
+#: Largest time accepted, in seconds; a file with a larger one is broken.
 _LONGEST = 1e9
 #: One measurement of the library's all-reduce on one host: ranks, bytes, seconds.
 Measured = tuple[int, int, float]
@@ -40,7 +40,7 @@ Measured = tuple[int, int, float]
 
 @dataclass(frozen=True, slots=True)
 class NodeCosts:
-    """What the shared-memory fold takes; see the top of this file."""
+    """Costs of the shared-memory fold; see the top of this file."""
 
     #: Seconds of one round of a barrier.
     sync_s: float
@@ -63,7 +63,7 @@ class NodeCosts:
 
 @dataclass(frozen=True, slots=True)
 class MachineCosts:
-    """Everything that `choose` knows of a machine."""
+    """The costs of a machine that `choose` compares by."""
 
     #: Of messages between ranks of one host.
     inside: LinkCosts
@@ -77,11 +77,11 @@ class MachineCosts:
     library: tuple[Measured, ...] = ()
 
     def queue(self, ranks: int) -> float:
-        """Return how often a core must take its turn where ``ranks`` of a host all compute."""
+        """Return the slow-down of a host on which ``ranks`` ranks compute at the same time."""
         return max(1.0, ranks / self.cores)
 
     def library_seconds(self, ranks: int, nbytes: int) -> float | None:
-        """Return what the library takes on one host, or None where these ranks were not measured.
+        """Return the library's time on one host; None if this number of ranks was not measured.
 
         Between two measured sizes the time is read off the straight line on log-log paper: times
         are flat for short vectors and proportional to long ones, and both are straight there.

@@ -1,4 +1,4 @@
-"""Which all-reduce a user's word for it comes to, on these hosts and at these costs."""
+"""Resolve a user's name of an all-reduce, for given hosts and costs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from psrt.collective.registry import AUTO, NODE
 
 
 def library_reduces(dtype: np.dtype[Any]) -> bool:
-    """Tell whether MPI has a reduction for a type; it has none for float16."""
+    """Return whether MPI has a reduction for a type; it has none for float16."""
     return dtype != np.float16
 
 
 def library_agrees(op: str, dtype: np.dtype[Any]) -> bool:
-    """Tell whether the library leaves all ranks with the same bits.
+    """Return whether all ranks end with the same bits when the library reduces.
 
-    In minima and maxima of floating point numbers it need not: where one rank has a NaN the
-    others may end with different numbers.
+    Not so in minima and maxima of floating point numbers: if one rank has a NaN, ranks may end
+    with different numbers.
     """
     return OPS[op].mpi_agrees_on_floats or not np.issubdtype(dtype, np.floating)
 
@@ -36,16 +36,16 @@ def pick(
     *,
     op: str = "sum",
 ) -> Choice:
-    """Return what ``algorithm`` comes to, with the reason.
+    """Return the all-reduce that ``algorithm`` stands for, with the reason.
 
     Args:
-        algorithm: ``auto``, ``node``, or anything else, which is left as it is.
-        hosts: ranks on each host.
+        algorithm: ``auto``, ``node``, or any other name, which stands for itself.
+        hosts: number of ranks on each host.
         nbytes: of the vector.
         kind: type of its elements.
         costs: of the machine; the same on every rank, so that all pick the same.
-        op: what is done to the numbers; ``auto`` takes the library only where all ranks are sure
-            to end with the same bits.
+        op: a key of ``OPS``; ``auto`` takes the library only if all ranks are sure to end with the
+            same bits.
     """
     if algorithm not in (AUTO, NODE) or (algorithm == NODE and len(hosts) == 1):
         return Choice(algorithm, 0.0, "as asked")

@@ -1,18 +1,18 @@
-"""The prover: shows that a schedule does what it must, or where it does not. Pure: no numbers.
+"""The prover: shows that a schedule meets its spec, or where it does not. Pure: no numbers.
 
 ``prove`` runs the schedules of all ranks by rendezvous (``rendezvous.py``) on sets of contributions
 (``provenance.py``) instead of numbers. That it ends without an error means that, for these p and n,
 
-- every rank ends with what the spec says, each contribution counted exactly once;
-- ranks that are owed the same fold bracket it in the same way, so they end with the same bits
-  wherever a + b and b + a have the same;
-- nothing is sent, folded or copied before it is there;
-- every send has its receive, of the same size, and nobody waits for ever;
-- spans are where they may be, and nothing overwrites what is being sent.
+- every rank ends with the contents of the spec, each contribution counted exactly once;
+- ranks that end with the same fold bracket it in the same way, so they end with the same bits if
+  a + b and b + a have the same bits;
+- nothing is sent, folded or copied before it is defined;
+- every send has a receive of the same size, and there is no deadlock;
+- spans are within bounds, and no span that is being sent is overwritten.
 
-**What it does not show.** It holds for the p and n that were tried. A schedule depends on n only by
-where it cuts, so a few n with empty, ragged and even chunks tell about all; but that is a habit of
-these schedules, not a theorem about yours.
+**Limits.** A proof holds for the p and n that were tried. These schedules depend on n only through
+their cuts, so a few n with empty, ragged and even chunks stand for all; for a new schedule that
+has to be checked.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from psrt.partition import Span
 
 
 def prove(spec: CollectiveSpec, plan: Sequence[Iterable[Step]]) -> Traffic:
-    """Show that ``plan`` does what ``spec`` asks for.
+    """Show that ``plan`` meets ``spec``.
 
     Args:
-        spec: what ranks start with, and must end with.
-        plan: the steps of each rank.
+        spec: the contents that ranks start with and must end with.
+        plan: by rank, its steps.
 
     Returns:
-        What it comes to, in elements.
+        Its rounds, messages and elements.
 
     Raises:
         ScheduleError: if it does not.
@@ -60,32 +60,32 @@ def prove(spec: CollectiveSpec, plan: Sequence[Iterable[Step]]) -> Traffic:
 
 
 class _Contributions:
-    """What all ranks hold, and the rules of a step: what must be there before it is used."""
+    """The contents of all ranks, and the rules of a step: nothing undefined may be used."""
 
     def __init__(self, plan: Sequence[Sequence[Step]], spec: CollectiveSpec) -> None:
-        """Look at every step by itself, and give every rank what it starts with."""
+        """Check every step by itself, and set up the contents at the start."""
         self._ranks = [_begin(rank, steps, spec) for rank, steps in enumerate(plan)]
         self._arrived: list[Sequence[Run]] = [()] * spec.size
         self._size = spec.size
 
     def post(self, rank: RankState) -> None:
-        """Nothing happens before a message goes through."""
+        """Do nothing: contents change only when a message goes through."""
 
     def local(self, rank: RankState) -> None:
         """Fold or copy."""
         self._take(rank, self._read(rank))
 
     def carry(self, sender: RankState, receiver: RankState) -> None:
-        """Look at what is sent; it counts as it is now, since the sender's step is not over."""
+        """Read the content sent; it is still that before the step, which is not over."""
         self._arrived[receiver.rank] = self._read(sender)
 
     def end(self, rank: RankState) -> None:
-        """Fold or copy what came."""
+        """Fold or copy the content received."""
         if rank.step.receive_from is not None:
             self._take(rank, self._arrived[rank.rank])
 
     def owed(self, rank: int, due: Postcondition) -> list[Run]:
-        """Return what a rank ends with in the place of what it is owed, if it is that."""
+        """Return a rank's final content, after a check that it is the one required."""
         span, source = due
         expected = (1 << self._size) - 1 if source is None else 1 << source
         try:
@@ -135,7 +135,7 @@ def _begin(rank: int, steps: Sequence[Step], spec: CollectiveSpec) -> Provenance
 
 
 def _check_ends(memory: _Contributions, spec: CollectiveSpec) -> None:
-    """Check that all hold what they are owed, and the same bits of the same fold."""
+    """Check that all ranks end with the required contents, and equal folds with equal bits."""
     folds: dict[Span, tuple[int, list[Run]]] = {}
     for rank, owed in enumerate(spec.owed):
         for due in owed:
@@ -148,7 +148,7 @@ def _check_ends(memory: _Contributions, spec: CollectiveSpec) -> None:
 
 
 def _wrong_alone(rank: int, step: Step, spec: CollectiveSpec) -> str | None:
-    """Return what can be seen to be wrong with a step of ``rank`` by itself, if anything."""
+    """Return the error of a step of ``rank`` taken by itself, or None."""
     to, (start, stop), source, (first, last), combine = step
     local = to == rank
     if local != (source == rank):

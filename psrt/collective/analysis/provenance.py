@@ -1,15 +1,15 @@
-"""What a rank holds while a schedule is proved: whose contributions, not what numbers. Pure.
+"""A rank's contents while a schedule is proved: contributions instead of numbers. Pure.
 
 Instead of a number, each place of a rank's memory holds *which element* of the vector it is, *the
 set of ranks* whose contributions have been folded into it, as the bits of a whole number, and *in
 what bracketing*, as a fingerprint that is the same for a + b and b + a but not for (a + b) + c and
 a + (b + c). Two such values may be folded only if they are of the same element and share no rank;
-a place that nobody has written holds nothing, and may be neither sent nor folded.
+a place that was never written is undefined, and may be neither sent nor folded.
 
 Places that no step distinguishes need not be distinguished here either. A rank's memory is cut
 once, at every end of a span in its own steps, and a slot between two cuts is defined as a whole or
-not at all. Inside a slot there may still be several *runs*, where what came was cut finer by its
-sender. So a proof costs by the step, and not by the element.
+not at all. Inside a slot there may still be several *runs*, where the sender's cuts were finer. So
+the cost of a proof depends on the number of steps, not of elements.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import TypeAlias
 
 from psrt.partition import Span
 
-#: So many places with consecutive elements, the first element, the ranks in each of them, and the
-#: fingerprint of how they were bracketed: 64 bits, which two ways share by mere chance only.
+#: Number of places with consecutive elements, the first element, the ranks folded into each, and
+#: a fingerprint of their bracketing: 64 bits, which two bracketings share only by chance.
 Run: TypeAlias = tuple[int, int, int, int]
 
 
 class Flaw(Exception):  # noqa: N818  caught at once and raised with the step, as a ScheduleError
-    """A memory was used against the rules."""
+    """A step broke the rules of memory."""
 
 
 class Provenance:
@@ -66,7 +66,7 @@ class Provenance:
         return runs
 
     def write(self, span: Span, runs: Sequence[Run]) -> None:
-        """Put ``runs``, which are as long as ``span``, in the place of what was there."""
+        """Replace the content of ``span`` by ``runs`` of the same length."""
         first, last = self._index[span.start], self._index[span.stop]
         if last == first + 1:
             self._slots[first] = runs
@@ -75,16 +75,16 @@ class Provenance:
         self._slots[first:last] = _pieces(runs, [end - span.start for end in ends])
 
     def fold(self, span: Span, runs: Sequence[Run]) -> None:
-        """Fold ``runs``, which are as long as ``span``, into what is there.
+        """Fold ``runs`` into the content of ``span``, of the same length.
 
         Raises:
-            Flaw: if there is nothing, or another element, or a contribution counted already.
+            Flaw: if that is undefined, of another element, or counts a contribution already.
         """
         self.write(span, list(_folded(self.read(span), runs)))
 
 
 def own(rank: int, span: Span) -> Run:
-    """Return what ``rank`` has in ``span`` at the start: its own contribution to each element."""
+    """Return the content of ``span`` at the start: the rank's own contribution to each element."""
     return span.size, span.start, 1 << rank, rank
 
 

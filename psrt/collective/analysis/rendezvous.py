@@ -1,9 +1,9 @@
-"""All ranks of a schedule at once, by rendezvous: the one engine of proofs, prices and drawings.
+"""Run all ranks of a schedule by rendezvous: the one engine of proofs, prices and drawings.
 
-A rank takes its steps in order. A message goes through when both of its ends have posted it, which
-is the strictest that MPI allows; a step ends when both its halves are through. What a message
-carries and what becomes of it is the business of a ``Memory``: whose contributions it brings
-(``proof``), how long it takes (``cost``), what people are shown (``psrt.explain``).
+A rank takes its steps in order. A message goes through when both of its ends have posted it, the
+strictest behaviour that MPI allows; a step ends when both its halves are through. A ``Memory``
+defines the content and the effect of a message: contributions (``proof``), times (``cost``), or
+a drawing (``psrt.explain``).
 
 **One run is enough.** The ranks could take turns in many ways, but every one of them leads to the
 same end. A step names its peers, so the k-th message from a to b is the same one in every run; what
@@ -23,21 +23,21 @@ from psrt.collective.step import NOTHING, Step
 from psrt.errors import ProtocolError
 
 _NO_STEP = Step(None, NOTHING, None, NOTHING, False)
-#: Links of a deadlock that are named; a chain may be as long as there are ranks.
+#: Most links of a deadlock that are named; a chain may contain all ranks.
 _LINKS = 6
 
 
 class ScheduleError(ProtocolError):
-    """A schedule does not do what it must; the text says which rank, which step, and why."""
+    """A schedule is wrong; the text says at which rank and step, and why."""
 
     def __init__(self, rank: int, why: str, index: int | None = None, step: Step | None = None):
-        """Say it.
+        """Compose the message.
 
         Args:
-            rank: that is at fault, or the first to notice.
-            why: what is wrong.
-            index: of the step among the rank's own; None at the end of all.
-            step: that one.
+            rank: the rank at fault, or the first to notice.
+            why: the error.
+            index: of the step among the rank's own; None after the last step.
+            step: that step.
         """
         where = "" if step is None else f", step {index} ({in_words(rank, step)})"
         super().__init__(f"rank {rank}{where}: {why}")
@@ -45,7 +45,7 @@ class ScheduleError(ProtocolError):
 
 
 class RankState:
-    """One rank on its way through its steps."""
+    """One rank's progress through its steps."""
 
     __slots__ = (
         "combined", "done", "index", "met", "rank", "received", "receiving", "round", "sending",
@@ -75,29 +75,29 @@ class RankState:
         return peer
 
     def error(self, why: str) -> ScheduleError:
-        """Return what is wrong with the posted step."""
+        """Return an error at the posted step."""
         return ScheduleError(self.rank, why, self.index, self.step)
 
 
 class Memory(Protocol):
-    """What ranks hold, and what messages do to it."""
+    """The contents of ranks, and the effect of messages on them."""
 
     def post(self, rank: RankState) -> None:
-        """Take note that ``rank`` has posted a step with a peer."""
+        """Handle that ``rank`` has posted a step with a peer."""
 
     def local(self, rank: RankState) -> None:
-        """Do a step of ``rank`` within its own memory."""
+        """Execute a step of ``rank`` within its own memory."""
 
     def carry(self, sender: RankState, receiver: RankState) -> None:
-        """Hand a message over, both ends of which are posted."""
+        """Transfer a message whose ends are both posted."""
 
     def end(self, rank: RankState) -> None:
-        """Take in what came; both halves of the posted step are through."""
+        """Complete the posted step, whose halves are both through."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a schedule comes to; elements, not bytes."""
+    """Totals of a schedule; elements, not bytes."""
 
     #: Messages in the longest chain that wait for each other; local steps do not count.
     rounds: int
@@ -112,17 +112,17 @@ class Traffic:
 
 
 def run(plan: Sequence[Iterable[Step]], memory: Memory, *, empty_messages: bool = False) -> Traffic:
-    """Take all steps of all ranks.
+    """Run all steps of all ranks.
 
     Args:
-        plan: the steps of each rank.
-        memory: what they do it to.
+        plan: by rank, its steps.
+        memory: the contents that the steps act on.
         empty_messages: whether halves of empty spans wait for each other like others; executors
             leave them out.
 
     Raises:
-        ScheduleError: if ranks wait for each other for ever, two ends of a message differ in
-            size, or the memory objects.
+        ScheduleError: if ranks deadlock, two ends of a message differ in size, or the memory
+            raises it.
     """
     ranks = [RankState(rank, steps) for rank, steps in enumerate(plan)]
     messages = 0
@@ -190,7 +190,7 @@ def run(plan: Sequence[Iterable[Step]], memory: Memory, *, empty_messages: bool 
 
 
 def _next(rank: RankState, memory: Memory) -> Step | None:
-    """Return the next step with a peer, local ones done on the way."""
+    """Return the next step with a peer, executing local ones before it."""
     for step in rank.steps:
         rank.step = step
         rank.index += 1
@@ -204,7 +204,7 @@ def _next(rank: RankState, memory: Memory) -> Step | None:
 
 
 def _check_all_are_through(ranks: Sequence[RankState]) -> None:
-    """Check that nobody is left waiting, or say who waits for whom."""
+    """Check that no rank is left waiting; raise with the chain of waiting ranks otherwise."""
     first = next((rank for rank in ranks if not rank.done), None)
     if first is None:
         return

@@ -1,1 +1,1 @@
-"""One schedule a file: what a rank sends, receives and combines, in order."""
+"""One schedule per file: a rank's sends, receives and combines, in order."""

@@ -14,7 +14,7 @@ from psrt.errors import ConfigError
         ("train --sizes 1K", "--sizes is for bench allreduce, not for bench train"),
         ("ps --machine-costs a.json", "--machine-costs is for bench allreduce"),
         ("train --fit a.json", "--fit is for bench allreduce"),
-        ("allreduce --fit a.json --machine-costs b.json", "take one of them"),
+        ("allreduce --fit a.json --machine-costs b.json", "give one of them"),
         ("allreduce --rounds 0", "at least 1"),
         ("allreduce --size 1K", "unknown flag --size (did you mean --sizes?)"),
         ("allreduce", "python -m psrt bench allreduce"),

@@ -189,10 +189,10 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ("", "explain what? psrt explain --help lists it"),
-        ("--ranks 4 ring", "explain what? psrt explain --help lists it"),
-        ("rnig", "nothing to explain called 'rnig' (did you mean ring?), there are butterfly, "),
-        ("serial", "nothing to explain called 'serial'"),
+        ("", "explain what? for example: psrt explain ring"),
+        ("--ranks 4 ring", "explain what? for example: psrt explain ring"),
+        ("rnig", "cannot explain 'rnig' (did you mean ring?), only butterfly, "),
+        ("serial", "cannot explain 'serial'"),
         ("ring 4", "unexpected argument '4'"),
         ("ring --rank 4", "unknown flag --rank (did you mean --ranks?)"),
         ("ring --ranks", "--ranks: expected one argument"),
@@ -201,11 +201,14 @@ def test_what_cannot_be_written_is_found_before_the_work(what, monkeypatch):
         ("ring --ranks 257", "ranks must be at most 256, got 257"),
         ("segmented-ring --ranks 64 --bytes 8G", "takes more than 200000 steps"),
         ("ring --bytes 1X", "bytes must be a number of bytes such as 64K, 1M or 1G, got '1X'"),
-        ("ring --bytes 7", "bytes must be whole float32, 4 each, got 7"),
+        ("ring --bytes 7", "bytes must be a multiple of 4, for float32, got 7"),
         ("ring --op avg", "--op: invalid choice: 'avg'"),
-        ("tree --order A,B,C,D", "order: tree has none to choose; ring has"),
+        ("tree --order A,B,C,D", "order has no meaning with tree; only ring has one to choose"),
         ("ring --order A,B", "order leaves out C, D, expected every rank once"),
-        ("ring --root A", "root: ring has none to choose; broadcast, reduce, scatter, gather have"),
+        (
+            "ring --root A",
+            "root has no meaning with ring; broadcast, reduce, scatter, gather have one to choose",
+        ),
         ("reduce --root Z", "root names 'Z', the ranks are A, B, C, D"),
         ("ring --json --all", "--json is always complete; leave --all out"),
         ("ring --alpha fast", "alpha must be a finite number, got 'fast'"),
@@ -252,7 +255,7 @@ def test_costs_that_are_none(tmp_path):
 
 @pytest.mark.parametrize("flag", ["--ranks", "--bytes"])
 def test_an_example_says_itself_how_large_it_is(path, flag):
-    expected = f"{path} says how many ranks and numbers there are"
+    expected = f"the numbers of {path} set ranks and size: leave --ranks and --bytes out"
     assert refusal("ring", "--values", path, flag, "4") == expected
 
 

@@ -73,11 +73,11 @@ def test_help_lists_every_subcommand(flag, capsys):
     [
         (
             [],
-            f"give a command, one of {', '.join(COMMANDS)}; psrt --help says more",
+            f"no command given, expected one of {', '.join(COMMANDS)}; psrt --help says more",
         ),
         (
             ["trian"],
-            f"no command 'trian' (did you mean train?), there are {', '.join(COMMANDS)}",
+            f"unknown command 'trian' (did you mean train?), expected one of {', '.join(COMMANDS)}",
         ),
         (["show", "--lr", "0"], "lr must be above 0, got 0"),
     ],

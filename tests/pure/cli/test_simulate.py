@@ -100,8 +100,8 @@ SECONDS = "from 0 to 1000000"
            f"1000000000, got {crash!r}") for crash in ("1", "x:2", "1:-1", "1:inf", "-1:2")),
         ("--crash 9:1", "crash names worker 9 that is not there, the last is 3"),
         ("--crash 1:2 --crash 1:3", "crash names worker 1 twice"),
-        ("--parameters 10", "--parameters 10 has no meaning where a model is trained, which has as "
-         "many as it has; it belongs to --timing-only"),
+        ("--parameters 10", "--parameters 10 has no meaning with a model, which has its own; "
+         "it belongs to --timing-only"),
         ("--timing-only --parameters 0", "parameters must be at least 1, got 0"),
         ("--timing-only --parameters x", "parameters must be a whole number, got 'x'"),
     ],
@@ -160,7 +160,9 @@ def test_a_run_that_diverges(capsys):
 
 def test_not_under_mpirun(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "4")
-    with pytest.raises(ConfigError, match=r"is one process .*; leave mpirun out$"):
+    with pytest.raises(
+        ConfigError, match=r"runs all ranks in one process: start it without mpirun$"
+    ):
         main(SMALL.split())
 
 

@@ -449,7 +449,7 @@ def test_every_shard_must_own_a_parameter():
     check_data(config, samples=10, parameters=3, workers=1)
     with pytest.raises(ConfigError) as caught:
         check_data(config, samples=10, parameters=2, workers=1)
-    assert str(caught.value) == ("--servers 3: 2 parameters cannot be cut into so many shards")
+    assert str(caught.value) == ("--servers 3: 2 parameters cannot be split into that many shards")
 
 
 def test_a_regression_needs_squared_error():

@@ -50,8 +50,8 @@ def test_whole_numbers_stay_exact(tmp_path):
         ("A,nan\n", "{path}, line 1: 'nan' is not a finite number"),
         ("A,1e999\n", "{path}, line 1: '1e999' is not a finite number"),
         ("A,1\nA,2\n", "{path}, line 2: a second rank 'A'"),
-        (",1,2\n", "{path}, line 1: '' is no name for a rank"),
-        ("A\x01,1\n", "{path}, line 1: 'A\\x01' is no name for a rank"),
+        (",1,2\n", "{path}, line 1: '' cannot be the name of a rank"),
+        ("A\x01,1\n", "{path}, line 1: 'A\\x01' cannot be the name of a rank"),
         (b"\xff\xfe1", "{path}: not a CSV file in UTF-8"),
     ],
 )

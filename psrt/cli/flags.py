@@ -97,8 +97,8 @@ def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> F
     groups: dict[str, argparse._ArgumentGroup] = {}
     for name, knob in knobs_of(TrainConfig).items():
         if knob.group not in groups:
-            description = _MODES if name == "mode" else None
-            groups[knob.group] = parser.add_argument_group(knob.group, description)
+            intro = _MODES if name == "mode" else None
+            groups[knob.group] = parser.add_argument_group(knob.group, intro)
         _add_flag(groups[knob.group], name, knob)
     return parser
 

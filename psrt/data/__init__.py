@@ -1,6 +1,6 @@
-"""Data: where samples come from, and who sees which of them when.
+"""Data: the sources of samples, and their assignment to workers and steps.
 
-Nothing in here knows of MPI or of the model; a source returns checked arrays or a `ConfigError`.
+Nothing here needs MPI or the model; sources return checked arrays, or raise `ConfigError`.
 """
 
 from psrt.data.batches import BatchPlan

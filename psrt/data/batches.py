@@ -1,4 +1,4 @@
-"""Who sees which samples when: seeded, disjoint, the same for any cut into workers. Pure."""
+"""Assign samples to workers and steps: seeded, disjoint, for any number of workers. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from psrt.errors import ConfigError
 from psrt.partition import even_spans
 
-#: Epochs whose order is kept.
+#: Number of epochs whose order is kept.
 _KEPT = 3
 
 
@@ -17,15 +17,15 @@ class BatchPlan:
     The order of an epoch depends on ``seed`` and the epoch alone, and step ``t`` takes the next
     ``batch_size * workers`` samples of it. So 4 workers with batches of 8 and 1 worker with
     batches of 32 see the same samples at the same step, and a run with servers or all-reduce
-    can be held against serial mini-batch SGD.
+    can be compared with serial mini-batch SGD.
 
     A worker may ask for epochs in any order; the orders of the last few are kept (8 bytes a sample
     each), because workers in one process need not all be in the same one.
 
     Args:
-        samples: training samples, at least 1.
-        batch_size: samples per worker and step, at least 1.
-        workers: workers that share a global batch, at least 1.
+        samples: number of training samples, at least 1.
+        batch_size: number of samples per worker and step, at least 1.
+        workers: number of workers that share a global batch, at least 1.
         seed: of the order of the epochs, not negative.
 
     Raises:
@@ -41,19 +41,19 @@ class BatchPlan:
         ):
             if value < least:
                 raise ConfigError(f"{name} must be at least {least}, got {value}")
-        #: Training samples of one epoch.
+        #: Number of training samples, those of one epoch.
         self.samples = samples
-        #: Samples that one worker takes in a full step.
+        #: Number of samples of one worker in a full step.
         self.batch_size = batch_size
-        #: Slices of a global batch.
+        #: Number of workers, the slices of a global batch.
         self.workers = workers
         #: Seed of the order of the epochs.
         self.seed = seed
-        #: Samples that all workers together take in a full step.
+        #: Number of samples of all workers together in a full step.
         self.global_batch = batch_size * workers
-        #: Steps that see every sample once; the last may be smaller than the others.
+        #: Number of steps of an epoch, which sees every sample once; the last may be smaller.
         self.steps_per_epoch = -(-samples // self.global_batch)
-        #: The newest epochs that were asked for, with their orders, oldest first.
+        #: The epochs requested last → their orders, oldest first.
         self._orders: dict[int, np.ndarray] = {}
 
     def order(self, epoch: int) -> np.ndarray:
@@ -78,7 +78,7 @@ class BatchPlan:
 
         Returns:
             (b,) intp, a view of the epoch's order. ``b`` is ``batch_size``, except in a smaller
-            last step: what is left is cut evenly, and the last workers may get none of it.
+            last step: the remaining samples are split evenly, and the last workers may get none.
         """
         if not (0 <= step < self.steps_per_epoch and 0 <= worker < self.workers):
             raise IndexError(

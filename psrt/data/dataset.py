@@ -1,4 +1,4 @@
-"""Dataset: arrays that are ready to train on, and the one place where they are checked."""
+"""Dataset: arrays ready to train on, and the one place where they are checked."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from psrt.errors import ConfigError
 
-#: Rows converted or checked at a time, so that a check never doubles the data in memory.
+#: Number of rows converted or checked at a time, so that a check never doubles the memory.
 _ROWS = 4096
-#: Labels from here on are taken for a mistake: the model would need an output for each of them.
+#: Larger labels are taken for a mistake: the model would need an output for each of them.
 MAX_CLASSES = 1_000_000
 
 
@@ -19,7 +19,7 @@ MAX_CLASSES = 1_000_000
 class Dataset:
     """Training and test samples of one problem; made by ``checked_dataset``."""
 
-    #: Where it came from, as messages and reports call it.
+    #: Its source, as messages and reports name it.
     name: str
     #: (N, d) float32, C-contiguous, finite.
     x_train: np.ndarray
@@ -34,17 +34,17 @@ class Dataset:
 
     @property
     def samples(self) -> int:
-        """Training samples, N."""
+        """Number of training samples, N."""
         return len(self.x_train)
 
     @property
     def features(self) -> int:
-        """Values per sample, d."""
+        """Number of values per sample, d."""
         return int(self.x_train.shape[1])
 
     @property
     def outputs(self) -> int:
-        """Values a model has to return per sample: classes, or targets of a regression."""
+        """Number of outputs that a model needs: classes, or targets of a regression."""
         return self.classes or int(self.y_train.shape[1])
 
 
@@ -58,28 +58,28 @@ def checked_dataset(
     scale: float | None = None,
     classes: int | None = None,
 ) -> Dataset:
-    """Check and convert what a source has read; every source ends here.
+    """Check and convert the arrays of a source; every source ends with this call.
 
     Samples with more than one axis (images) are flattened. Integer ``y`` are class labels, float
     ``y`` the targets of a regression. Arrays that already have the right type and layout are not
     copied.
 
     Args:
-        name: what messages call the source: a name or a path.
+        name: of the source in messages: a name or a path.
         x_train: (N, ...) of any real type.
         y_train: (N,) or (N, 1) integers, or (N,) or (N, k) floats.
         x_test: (M, ...), M at least 1, same trailing shape.
         y_test: as ``y_train``.
         scale: divisor of all ``x``; 255 brings bytes to [0, 1].
-        classes: how many there are, where the source knows it: more than all labels, and the
-            training part need not have each of them. None is the largest label of the training
-            part plus one, and at least 2.
+        classes: number of classes if the source knows it, above all labels; the training part
+            need not contain each of them. None takes the largest label of the training part plus
+            one, and at least 2.
 
     Returns:
-        The dataset, in the types that `Dataset` tells.
+        The dataset, with the types of `Dataset`.
 
     Raises:
-        ConfigError: one line with ``name`` and the array, if a type, shape or value will not do.
+        ConfigError: one line with ``name`` and the array, for an invalid type, shape or value.
     """
     x_train = _samples(name, "x_train", x_train, scale)
     x_test = _samples(name, "x_test", x_test, scale)
@@ -103,11 +103,11 @@ def checked_dataset(
 
 
 def _classes(name: str, y_train: np.ndarray, y_test: np.ndarray) -> int:
-    """Return the number of classes that the training part shows.
+    """Return the number of classes of the training part.
 
     Raises:
-        ConfigError: if the test part has another one: no model can learn it, so the parts are
-            likely of different data, or cut from sorted data.
+        ConfigError: if the test part has another class: no model can learn it, so the parts
+            probably belong to different data, or were cut from sorted data.
     """
     seen = np.zeros(max(2, int(y_train.max()) + 1), bool)
     seen[y_train] = True
@@ -157,11 +157,11 @@ def _labels(name: str, part: str, y: np.ndarray) -> np.ndarray:
 
 
 def _float32(name: str, part: str, values: np.ndarray, scale: float | None) -> np.ndarray:
-    """Return finite float32 of ``values`` (N, d); a copy only where the type or layout asks."""
+    """Return ``values`` (N, d) as finite float32; a copy only if the type or layout requires it."""
     out = values
     if scale is not None or values.dtype != np.float32 or not values.flags.c_contiguous:
         out = np.empty(values.shape, dtype=np.float32)
-        with np.errstate(over="ignore", invalid="ignore"):  # told below, in one line
+        with np.errstate(over="ignore", invalid="ignore"):  # reported below, in one line
             for rows in _blocks(len(values)):
                 if scale is None:
                     out[rows] = values[rows]

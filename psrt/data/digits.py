@@ -8,7 +8,7 @@ import numpy as np
 
 from psrt.data.dataset import Dataset, checked_dataset
 
-#: Ink is counted in cells of 4 x 4 pixels, so a value is 0 to 16.
+#: A value counts the inked pixels of a cell of 4 x 4, so it is from 0 to 16.
 _FULL = 16.0
 
 

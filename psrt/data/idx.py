@@ -23,7 +23,7 @@ from psrt.errors import ConfigError
 #: First four bytes of unsigned bytes with three axes (images) and with one (labels).
 IMAGES_MAGIC = 0x00000803
 LABELS_MAGIC = 0x00000801
-#: Bytes read at a time, so that a header that lies cannot ask for memory.
+#: Bytes read at a time, so that a wrong header cannot make psrt allocate its size.
 _PIECE = 1 << 20
 
 
@@ -50,7 +50,7 @@ def _load_pair(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _find(folder: Path, stem: str, kind: str) -> Path:
-    """Return the file as LeCun spells it, or as unpacking tools do, with a dot before idx."""
+    """Return the file under LeCun's name, or with a dot before idx, as unpacking tools write it."""
     for ending in ("", ".gz"):
         for dash in "-.":
             path = folder / f"{stem}{dash}{kind}-ubyte{ending}"
@@ -67,7 +67,7 @@ def read_idx(path: Path, magic: int) -> np.ndarray:
         magic: the four bytes it must begin with.
 
     Returns:
-        uint8 in the shape that the header tells.
+        uint8 in the shape given by the header.
 
     Raises:
         ConfigError: one line that names the file.
@@ -75,7 +75,7 @@ def read_idx(path: Path, magic: int) -> np.ndarray:
     try:
         with _open(path) as stream:
             return _parse(path, stream, magic)
-    except EOFError:  # how gzip tells that its own end is missing
+    except EOFError:  # gzip raises this if its end is missing
         raise ConfigError(f"{path}: truncated gzip file") from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise ConfigError(f"{path}: corrupt gzip file: {error}") from None
@@ -111,7 +111,7 @@ def _parse(path: Path, stream: IO[bytes], magic: int) -> np.ndarray:
 
 
 def _read(stream: IO[bytes], nbytes: int) -> bytearray:
-    """Read ``nbytes`` or, if the stream is shorter, what there is."""
+    """Read ``nbytes``, or less if the stream is shorter."""
     content = bytearray()
     while len(content) < nbytes:
         piece = stream.read(min(_PIECE, nbytes - len(content)))

@@ -1,4 +1,4 @@
-"""From a dataset's name or path to checked arrays: the one door to all sources."""
+"""Load checked arrays by a dataset's name or path, from all sources."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from psrt.errors import ConfigError
 
 
 def dataset_size(spec: str, *, seed: int) -> tuple[int, int, int]:
-    """Return training samples, features and outputs of a dataset; what is made up is not made.
+    """Return the numbers of training samples, features and outputs; synthetic data is not made.
 
     Args:
         spec: as for ``load_dataset``.
-        seed: of what is made up.
+        seed: of synthetic data.
 
     Raises:
         ConfigError: as ``load_dataset``.
@@ -38,7 +38,7 @@ def load_dataset(spec: str, *, seed: int) -> Dataset:
     Args:
         spec: ``digits``, ``synthetic``, ``synthetic:SAMPLESxFEATURESxCLASSES``, a folder of IDX
             files, or the path of an ``.npz``. A folder called digits is ``./digits``.
-        seed: of what is made up; data that is read does not depend on it.
+        seed: of synthetic data; data from files does not depend on it.
 
     Raises:
         ConfigError: one line that names the dataset or the file.

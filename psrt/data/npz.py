@@ -10,22 +10,22 @@ import numpy as np
 from psrt.data.dataset import Dataset, checked_dataset
 from psrt.errors import ConfigError
 
-#: The arrays that the file must hold; others are not looked at.
+#: The arrays that the file must contain; others are ignored.
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def load_npz(path: Path) -> Dataset:
     """Load an ``.npz``: integer ``y`` are labels, float ``y`` the targets of a regression.
 
-    Values are taken as they are: scale them before saving.
+    Values are not scaled: scale them before saving.
 
     Raises:
         ConfigError: one line that names the file, if it is missing or damaged, lacks an array,
-            holds one of objects, or if type, shape or values will not do.
+            contains Python objects, or has an invalid type, shape or value.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy's remarks on files of its Python 2 days
+            warnings.simplefilter("ignore")  # numpy warns about files written by Python 2
             arrays = _read(path)
     except ConfigError:
         raise
@@ -33,7 +33,7 @@ def load_npz(path: Path) -> Dataset:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except MemoryError:
         raise ConfigError(f"{path}: does not fit into memory") from None
-    # A damaged zip or array header raises whatever the damage happens to hit: BadZipFile,
+    # A damaged zip or array header raises many kinds of error, depending on the damage: BadZipFile,
     # zlib.error, NotImplementedError, ValueError, SyntaxError, struct.error and more.
     except Exception as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
@@ -42,9 +42,9 @@ def load_npz(path: Path) -> Dataset:
 
 
 def _read(path: Path) -> tuple[np.ndarray, ...]:
-    """Return the four arrays as they are in the file."""
+    """Return the four arrays, unchecked."""
     with path.open("rb") as stream:
-        if stream.read(2) != b"PK":  # else numpy would suspect a pickle and advise to load it
+        if stream.read(2) != b"PK":  # otherwise numpy would suspect a pickle and advise to load it
             raise ConfigError(f"{path}: not an .npz file")
         stream.seek(0)
         with np.load(stream, allow_pickle=False) as members:
@@ -63,6 +63,6 @@ def _member(path: Path, members: np.lib.npyio.NpzFile, part: str) -> np.ndarray:
                 f"{path}: {part} holds Python objects, which psrt never unpickles"
             ) from None
         raise
-    if not isinstance(array, np.ndarray):  # a member that is no .npy comes back as raw bytes
+    if not isinstance(array, np.ndarray):  # numpy returns a member that is not an .npy as raw bytes
         raise ConfigError(f"{path}: {part} is not a numpy array")
     return array

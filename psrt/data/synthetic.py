@@ -1,4 +1,4 @@
-"""The synthetic dataset: Gaussian inputs that a seeded random teacher network labels, any size."""
+"""The synthetic dataset: Gaussian inputs labelled by a seeded random teacher, of any size."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from psrt.data.dataset import Dataset, checked_dataset
 from psrt.errors import ConfigError
 from psrt.partition import block_spans
 
-#: Samples, features and classes of plain ``synthetic``.
+#: Numbers of samples, features and classes of plain ``synthetic``.
 DEFAULT_SIZE = (4096, 32, 10)
-#: Hidden units of the teacher: few enough that a student of the usual size can follow.
+#: Number of hidden units of the teacher: few enough that a student of the default size can learn.
 _TEACHER_WIDTH = 32
-#: Samples labelled at a time; bounds the teacher's working memory.
+#: Number of samples labelled at a time; bounds the teacher's working memory.
 _BLOCK = 4096
 
 
@@ -25,7 +25,7 @@ def parse_size(spec: str) -> tuple[int, int, int]:
     (1000, 20, 5)
 
     Raises:
-        ConfigError: if it is spelled otherwise or asks for less than 5 x 1 x 2.
+        ConfigError: if it has another form, or asks for less than 5 x 1 x 2.
     """
     if spec == "synthetic":
         return DEFAULT_SIZE
@@ -43,7 +43,7 @@ def parse_size(spec: str) -> tuple[int, int, int]:
 
 
 def load_synthetic(spec: str, *, seed: int) -> Dataset:
-    """Make the dataset that ``spec`` sizes; a fifth as many test samples come on top.
+    """Make a dataset of the size in ``spec``, with a fifth as many test samples in addition.
 
     Inputs are standard normal; a label is the largest score of a teacher with one hidden layer
     of tanh units and normal weights. It has no biases, so that every score has mean zero and no
@@ -54,7 +54,7 @@ def load_synthetic(spec: str, *, seed: int) -> Dataset:
         seed: of the inputs and of the teacher.
 
     Raises:
-        ConfigError: for a bad ``spec``, or if this much memory is not to be had.
+        ConfigError: for a bad ``spec``, or if memory does not suffice.
     """
     samples, features, classes = parse_size(spec)
     total = samples + samples // 5
@@ -69,10 +69,10 @@ def load_synthetic(spec: str, *, seed: int) -> Dataset:
 
 
 def _teach(rng: np.random.Generator, x: np.ndarray, classes: int) -> np.ndarray:
-    """Return the teacher's labels (N,) int64 of ``x`` (N, d)."""
+    """Return the teacher's labels (N,) int64 for ``x`` (N, d)."""
     features = x.shape[1]
     first = rng.standard_normal((features, _TEACHER_WIDTH), dtype=np.float32)
-    first /= np.float32(np.sqrt(features))  # so that the hidden units see unit variance
+    first /= np.float32(np.sqrt(features))  # so that the inputs of hidden units have unit variance
     second = rng.standard_normal((_TEACHER_WIDTH, classes), dtype=np.float32)
     labels = np.empty(len(x), dtype=np.int64)
     for start, stop in block_spans(len(x), _BLOCK):

@@ -23,7 +23,7 @@ _SIGN_BIT = np.full((), 31, np.int32)
 
 
 class Activation(Protocol):
-    """The nonlinearity of one hidden layer; what it remembers of a forward pass is its own."""
+    """The nonlinearity of one hidden layer; may keep state of the last forward pass."""
 
     def forward(self, z: FloatArray) -> None:
         """Overwrite the sums ``z`` ``(b, d)`` with the layer's values; ``b <= batch_size``."""
@@ -57,9 +57,9 @@ class Relu:
     def backward(self, h: FloatArray, delta: FloatArray) -> None:
         """Zero ``delta`` wherever the value was not positive; ``h`` is overwritten.
 
-        The sign bit of 0 − h, spread over the word, is a mask of bits. That is the cost of three
-        plain passes; comparing and multiplying by booleans makes numpy convert in a buffer, and
-        writing where a mask is set takes ten times as long.
+        The sign bit of 0 − h, spread over the word, is a bit mask. This costs three plain passes;
+        comparing and multiplying by booleans makes numpy convert in a buffer, and writing where a
+        mask is set takes ten times as long.
         """
         np.subtract(ZERO, h, h)  # and not −h: 0 − 0 is +0 whatever the sign of h
         mask, bits = h.view(np.int32), delta.view(np.int32)
@@ -128,7 +128,7 @@ class Gelu:
         np.multiply(slope, self._THREE, slope)
         np.add(slope, self._SCALE, slope)  # u′
         np.multiply(z, gate, z)
-        # The slope s + 2·h·u′·(1 − s), with 1 − s in the place of s to need no third buffer.
+        # The slope s + 2·h·u′·(1 − s); 1 − s overwrites s, so that two buffers are enough.
         np.multiply(slope, z, slope)
         np.multiply(slope, self._TWO, slope)
         np.subtract(ONE, gate, gate)

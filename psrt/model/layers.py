@@ -1,4 +1,4 @@
-"""Where the tensors of a dense network are in its flat vector. Views, never copies."""
+"""The positions of a dense network's tensors in its flat vector. Views, never copies."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Layer(NamedTuple):
 
 
 class FlatViews:
-    """The layers of the vector seen last; looking them up again costs one comparison."""
+    """The layers of the vector used last; looking them up again costs one comparison."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = tuple(sizes)
         self.n = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(sizes))
-        #: Holding the vector itself keeps its identity from being given to another one.
+        #: A reference to the vector itself, so that no other object gets its identity.
         self._vector: FloatArray | None = None
         self._layers: tuple[Layer, ...] = ()
 
     def spans(self) -> tuple[Span, ...]:
-        """Return where each layer is in the vector, weight and bias together, in order."""
+        """Return the span of each layer in the vector, weight and bias together, in order."""
         sizes = ((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(self._sizes))
         return tuple(Span(a, b) for a, b in pairwise(accumulate(sizes, initial=0)))
 

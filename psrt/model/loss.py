@@ -1,7 +1,7 @@
 """Losses fused with their gradient, in place. Knows one matrix of outputs, never parameters.
 
-A loss returns its mean over the batch and leaves the gradient of that mean where the outputs
-were; taking the two apart would read the outputs twice.
+A loss returns its mean over the batch and overwrites the outputs with the gradient of that mean;
+computing the two separately would read the outputs twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Loss(Protocol):
 
         Args:
             outputs: C-contiguous, with ``1 <= b <= batch_size`` rows.
-            targets: class labels ``(b,)`` in ``[0, k)``, or what else the loss understands.
+            targets: class labels ``(b,)`` in ``[0, k)``, or values ``(b, k)`` for some losses.
 
         Raises:
             ConfigError: if the targets do not fit the outputs.
@@ -32,7 +32,7 @@ class Loss(Protocol):
 
 
 class Labels:
-    """Where the elements of the labelled classes are in a flat ``(b, k)`` matrix."""
+    """The positions of the labelled classes in a flat ``(b, k)`` matrix."""
 
     def __init__(self, batch_size: int, width: int) -> None:
         #: Flat index of each row's first element.
@@ -44,12 +44,12 @@ class Labels:
         """Return the flat index of each row's class.
 
         Raises:
-            ConfigError: if a label is no class of the model.
+            ConfigError: if a label is not a class of the model.
         """
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             raise ConfigError(f"targets are {labels.dtype} {labels.shape}, expected class labels")
-        # Seen as unsigned a negative label is huge: one reduction checks both ends. The byte order
-        # stays, or small big-endian labels would be huge, too, and huge ones small.
+        # As unsigned, a negative label is huge: one reduction checks both ends. The view keeps the
+        # byte order; otherwise small big-endian labels would be huge, too, and huge ones small.
         unsigned = labels.dtype.str.replace("i", "u")
         if np.maximum.reduce(labels.view(unsigned)) >= width:
             raise ConfigError(
@@ -62,7 +62,7 @@ class Labels:
     def pick(self, matrix: FloatArray, index: npt.NDArray[np.intp]) -> FloatArray:
         """Return each row's element at ``index``, in a buffer that the next call overwrites."""
         values = self._values[: len(index)]
-        # Unlike "raise", mode "clip" needs no copy to write to `out`; locate() has checked.
+        # Unlike "raise", mode "clip" needs no copy for `out`; locate() has checked the range.
         matrix.take(index, out=values, mode="clip")
         return values
 
@@ -89,7 +89,7 @@ class CrossEntropy:
         self._labels = Labels(batch_size, width)
         #: Scratch: each row's maximum, then its sum of exponentials, then the sum's logarithm.
         self._column = np.empty((batch_size, 1), np.float32)
-        #: What sums a row faster than a reduction does.
+        #: Ones: a product with them sums rows faster than a reduction does.
         self._ones = np.ones((width, 1), np.float32)
 
     def __call__(self, outputs: FloatArray, targets: AnyArray) -> float:

@@ -1,9 +1,9 @@
 """A multi-layer perceptron over one flat float32 vector. Pure: arrays in, arrays out.
 
-Parameters and gradient are flat vectors because that is what is sent, cut into shards and
-updated; the layers are views of them. A step allocates no array: every product, activation
-and loss is written into a buffer that was made with the model, and the gradient of each
-tensor straight into its place in the vector that will be sent.
+Parameters and gradient are flat vectors, the form in which they are sent, sharded and updated;
+the layers are views of them. A step allocates no array: every product, activation and loss is
+written into a buffer that was made with the model, and the gradient of each tensor directly into
+its place in the vector to be sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PartT = TypeVar("PartT")
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """What one batch of ``b`` rows computes; views of the model's own memory."""
+    """The intermediate values of a batch of ``b`` rows; views of the model's own memory."""
 
     #: Values of the hidden layers and, last, the outputs: ``(b, width)`` each.
     values: tuple[FloatArray, ...]
@@ -62,7 +62,7 @@ class MLP:
             sizes: widths from the input to the output, at least two, each at least 1.
             activation: of the hidden layers, a name in ``ACTIVATIONS``.
             loss: a name in ``LOSSES``.
-            batch_size: the most rows a batch may have.
+            batch_size: largest number of rows of a batch.
 
         Raises:
             ConfigError: if a size is not positive or a name unknown.
@@ -74,7 +74,7 @@ class MLP:
         #: Most rows of a batch.
         self.batch_size = batch_size
         self._parameters, self._gradient = FlatViews(sizes), FlatViews(sizes)
-        #: Parameters, elements of the flat vector.
+        #: Number of parameters, the length of the flat vector.
         self.n = self._parameters.n
         self._bounded = activation == "tanh"
         new = _named(ACTIVATIONS, activation, "activation")
@@ -90,7 +90,7 @@ class MLP:
 
         Under tanh the weights are uniform with variance 2/(in + out) (Glorot & Bengio, AISTATS
         2010), otherwise normal with variance 2/in (He et al., ICCV 2015), so that neither
-        signal nor gradient grows or fades with depth.
+        signal nor gradient grows or vanishes with depth.
         """
         theta = np.zeros(self.n, np.float32)
         for weight, _ in FlatViews(self.sizes).of(theta):
@@ -122,7 +122,7 @@ class MLP:
             for name, tensor in layer._asdict().items()
         }
 
-    @np.errstate(all="ignore")  # a diverging run is told by its loss, not by warnings
+    @np.errstate(all="ignore")  # a diverging run shows in its loss, not in warnings
     def loss_and_grad(
         self,
         theta: FloatArray,
@@ -133,22 +133,22 @@ class MLP:
     ) -> float:
         """Return the mean loss of a batch and write its gradient; allocates no array.
 
-        The layers of the last ``theta`` and ``out`` are remembered, so callers that keep to
-        the same two vectors pay for the views once.
+        The layers of the last ``theta`` and ``out`` are cached, so callers that pass the same two
+        vectors every time pay for the views once.
 
         Args:
             theta: parameters ``(n,)``, float32.
             x: inputs ``(b, d)``, float32, ``b <= batch_size``; an empty batch has loss 0 and
                 gradient 0, as it adds nothing to a mean weighted by rows.
             y: class labels ``(b,)``, or targets ``(b, k)`` under the squared loss.
-            out: where the gradient of the mean goes, ``(n,)``, float32; overwritten.
-            ready: called with i as soon as the i-th of ``gradient_spans`` is done with, once each
+            out: receives the gradient of the mean, ``(n,)``, float32.
+            ready: called with i as soon as the i-th of ``gradient_spans`` is finished, once each
                 and in order: its gradient is final and its parameters are not read any more, so
-                both may be overwritten while the layers below are still to come. Not called for
+                both may be overwritten while the lower layers are still computed. Not called for
                 an empty batch.
 
         Returns:
-            The mean loss, NaN or infinite where the numbers left float32.
+            The mean loss, NaN or infinite on overflow.
 
         Raises:
             ConfigError: if shapes or labels do not fit the model.
@@ -168,8 +168,8 @@ class MLP:
         """Return mean loss and accuracy over any number of rows, a batch at a time.
 
         Returns:
-            The mean loss and the share of rows whose largest output is the label's, in
-            ``[0, 1]``; None where targets are not labels. NaN for no rows at all.
+            The mean loss and the accuracy, the fraction of rows whose largest output is the
+            label's; None if targets are not labels. NaN for no rows.
         """
         layers = self._parameters.of(theta)
         total, right = 0.0, 0
@@ -186,7 +186,7 @@ class MLP:
         return (total / rows if rows else math.nan), accuracy
 
     def _buffers_for(self, x: FloatArray, y: AnyArray) -> Buffers:
-        """Return buffers of as many rows as ``x`` has, after a check of what came."""
+        """Return buffers with the number of rows of ``x``, after a check of ``x`` and ``y``."""
         rows = len(x)
         if x.shape != (rows, self.sizes[0]) or x.dtype != np.float32 or len(y) != rows:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Adagrad: each element's rate falls with the gradients it has seen."""
+"""Adagrad: each element's learning rate falls with its accumulated squared gradients."""
 
 from __future__ import annotations
 

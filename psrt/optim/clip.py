@@ -1,4 +1,4 @@
-"""Clipping a gradient by its L2 norm. Pure: a norm and a factor, the scaling is the caller's."""
+"""Clipping a gradient by its L2 norm. Pure: a norm and a factor; the caller scales."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _CHUNK = 8192
 
 
 def clip_factor(norm: float, limit: float | None) -> float:
-    """Return what to multiply a gradient with so that its norm is at most ``limit``.
+    """Return the factor that scales a gradient's norm down to at most ``limit``.
 
-    A NaN norm gives NaN and an infinite one 0, which turns the infinite element into NaN: what
-    has diverged stays visible.
+    A NaN norm gives NaN and an infinite one 0, which turns the infinite element into NaN:
+    divergence stays visible.
 
     Args:
         norm: L2 norm of the whole gradient, at least 0.
-        limit: the longest that a gradient may be; None for no clipping.
+        limit: largest norm allowed; None for no clipping.
 
     >>> clip_factor(8.0, 2.0), clip_factor(1.0, 2.0), clip_factor(8.0, None)
     (0.25, 1.0, 1.0)
@@ -34,9 +34,9 @@ def clip_factor(norm: float, limit: float | None) -> float:
 
 @np.errstate(all="ignore")
 def square_sum(vector: Vector) -> float:
-    """Return Σx² in float64, which a float32 sum of millions of squares would blur.
+    """Return Σx² in float64, because a float32 sum of millions of squares loses precision.
 
-    The squares of any float32 fit. Sums of the spans of a vector add up to that of the whole.
+    The square of any float32 fits. The sums of the spans of a vector add up to that of the whole.
 
     >>> square_sum(np.array([3, 4], np.float32))
     25.0

@@ -18,8 +18,8 @@ _MEMORY, _EPSILON = 0.95, 1e-7
 class DelayCompensated:
     """G + λ·G⊙G⊙(θ_now − θ_read): a first-order Taylor step with G⊙G for the Hessian.
 
-    Adaptive, λ = λ₀/√(M + ε) for each element, M ← mM + (1 − m)G⊙G before use. With λ = 0 a
-    gradient comes out bit for bit as it went in.
+    Adaptive, λ = λ₀/√(M + ε) for each element, M ← mM + (1 − m)G⊙G before use. λ = 0 leaves a
+    gradient unchanged, bit for bit.
 
     Source: Zheng et al., ICML 2017 (1609.08326): DC-ASGD-c and DC-ASGD-a.
     """
@@ -31,7 +31,7 @@ class DelayCompensated:
         """Set up.
 
         Args:
-            n: elements of the shard.
+            n: number of elements of the shard.
             dc_lambda: λ, or λ₀ if adaptive; None for the paper's 0.04, or 2.
             adaptive: whether λ follows the gradient's running mean square.
 
@@ -54,7 +54,7 @@ class DelayCompensated:
         self._square, self._term = block_scratch(n), block_scratch(n)
 
     def scale(self, staleness: int) -> float:
-        """Return 1: all is done element by element."""
+        """Return 1: the rule works element by element, in ``block``."""
         return 1.0
 
     @np.errstate(all="ignore")
@@ -75,7 +75,7 @@ class DelayCompensated:
         np.add(grad, term, out)
 
     def observe(self, span: Span, theta_before: Vector, theta_after: Vector, lr: float) -> None:
-        """Learn nothing: the mean square is of gradients, which ``block`` sees."""
+        """Do nothing: the mean square is of gradients, which ``block`` sees."""
 
     def _root(self, span: Span, square: Vector) -> Vector:
         """Fold G⊙G into the mean square and return √(M + ε), in the place of ``square``."""

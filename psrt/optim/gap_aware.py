@@ -1,4 +1,4 @@
-"""Gap-aware rates: divide a gradient by how many steps its parameters have been left behind."""
+"""Gap-aware rates: divide a gradient by the distance that the parameters have moved, in steps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from psrt.errors import ConfigError
 from psrt.optim.optimizer import block_scratch, scalar
 from psrt.partition import Span
 
-#: Memory of the steps' mean square, and what keeps C from being zero.
+#: Memory of the steps' mean square, and the ε that keeps C above zero.
 _MEMORY, _EPSILON = 0.999, 1e-8
-#: Share of the peak rate below which a step is not taken for one: the rounding of the
-#: parameters would be too much of it.
+#: Fraction of the peak rate below which a step is not observed: rounding of the parameters would
+#: be too large a part of it.
 _LEAST_RATE = 1e-3
 _ONE = scalar(1)
 
@@ -21,10 +21,9 @@ class GapAware:
     """G/(1 + abs(θ_now − θ_read)/C), C = η_max·(√v̂ + ε): the gap in units of one large step.
 
     v is the running mean square of the steps that updates make at unit rate,
-    (θ_before − θ_after)/η, so momentum and Adam count as what they do; v̂ = v/(1 − 0.999ᵗ) after
-    t updates undoes its start from zero. Both gap and C are taken element by element. A
-    parameter that has not moved keeps its gradient bit for bit, and so do all under C = ∞,
-    which is ``max_lr=math.inf``.
+    (θ_before − θ_after)/η, so it includes momentum and Adam's scaling; v̂ = v/(1 − 0.999ᵗ) after
+    t updates corrects its start at zero. Both gap and C are element-wise. A parameter that has
+    not moved keeps its gradient bit for bit, and with ``max_lr=math.inf``, which is C = ∞, all do.
 
     Source: Barkai, Hakimi, Schuster, ICLR 2020 (1909.10802).
     """
@@ -36,8 +35,8 @@ class GapAware:
         """Set up.
 
         Args:
-            n: elements of the shard.
-            max_lr: the largest learning rate of the run, a schedule's ``peak``.
+            n: number of elements of the shard.
+            max_lr: largest learning rate of the run, a schedule's ``peak``.
 
         Raises:
             ConfigError: if the rate is not positive.
@@ -45,7 +44,7 @@ class GapAware:
         if not max_lr > 0:
             raise ConfigError(f"gap-aware rates with a peak rate of {max_lr}, expected above 0")
         self.state: dict[str, Vector] = {"mean_square_step": np.zeros(n, np.float32)}
-        #: Updates observed.
+        #: Number of updates observed.
         self.updates = 0
         self._max_lr, self._least_lr = scalar(max_lr), _LEAST_RATE * max_lr
         self._memory, self._epsilon = scalar(_MEMORY), scalar(_EPSILON)
@@ -54,7 +53,7 @@ class GapAware:
         self._unit, self._gap = block_scratch(n), block_scratch(n)
 
     def scale(self, staleness: int) -> float:
-        """Return 1: all is done element by element."""
+        """Return 1: the rule works element by element, in ``block``."""
         return 1.0
 
     @np.errstate(all="ignore")
@@ -81,13 +80,14 @@ class GapAware:
     def observe(self, span: Span, theta_before: Vector, theta_after: Vector, lr: float) -> None:
         """Fold one block of an update's step into the mean square.
 
-        An update with next to no rate, as a warm-up begins and a cosine ends with, is passed over.
+        An update with a tiny rate, such as at the start of a warm-up or the end of a cosine, is
+        skipped.
         """
         if lr < self._least_lr:
             return
-        # The update counts once its last block is here, not with its first: blocks are turned and
-        # observed alternately, and those after the first would correct the bias of a mean square
-        # that has not seen this update yet by the number that includes it.
+        # Count the update at its last block, not at its first: calls of ``block`` and ``observe``
+        # alternate, and ``block`` after the first would correct the bias of a mean square without
+        # this update by a count that includes it.
         if span.stop == len(self.state["mean_square_step"]):
             self.updates += 1
         self._rest[()] = (1 - _MEMORY) / lr**2

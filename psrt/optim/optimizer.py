@@ -1,8 +1,8 @@
-"""What an optimizer is, and one step with it. Knows spans of a vector, never layers or ranks.
+"""The protocol of an optimizer, and one step with it. Knows spans, never layers or ranks.
 
-Every optimizer here is element-wise: element i of the next parameters depends on element i of
-what came in and of the state, by float32 operations that round the same wherever they run. So a
-vector that is cut into shards and blocks, in any way, ends with the bits of the uncut one.
+Every optimizer here is element-wise: element i of the next parameters depends only on element i
+of the inputs and of the state, by float32 operations that round the same everywhere. So a vector
+that is cut into shards and blocks, in any way, ends with the same bits as the whole one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ BLOCK = 65536
 class Optimizer(Protocol):
     """Turns a gradient into the next parameters, a block at a time."""
 
-    #: Named float32 arrays ``(n,)``, all that a checkpoint must keep beside ``updates``.
+    #: Named float32 arrays ``(n,)``: with ``updates`` the whole state of a checkpoint.
     state: dict[str, Vector]
-    #: Updates begun so far.
+    #: Number of updates begun so far.
     updates: int
 
     def begin(self, lr: float) -> None:
@@ -35,11 +35,11 @@ class Optimizer(Protocol):
         """Write the next parameters of one block; allocates no array.
 
         Args:
-            span: where the block is in the optimizer's own vector of ``n`` elements; at most
-                ``BLOCK`` elements, each of them once per update, blocks in any order.
+            span: the block's position in the optimizer's vector of ``n`` elements; at most
+                ``BLOCK`` elements, each once per update, blocks in any order.
             theta: the block of the parameters, ``(span.size,)``.
             grad: the block of the gradient; never written.
-            out: where the block of the next parameters goes; may be ``theta``.
+            out: receives the block of the next parameters; may be ``theta``.
         """
 
 
@@ -57,7 +57,7 @@ def step(optimizer: Optimizer, theta: Vector, grad: Vector, out: Vector, lr: flo
         optimizer: made for ``n`` elements.
         theta: parameters ``(n,)``.
         grad: gradient ``(n,)``.
-        out: the next parameters ``(n,)``; may be ``theta``.
+        out: receives the next parameters ``(n,)``; may be ``theta``.
         lr: learning rate of this update.
     """
     optimizer.begin(lr)
@@ -68,10 +68,10 @@ def step(optimizer: Optimizer, theta: Vector, grad: Vector, out: Vector, lr: flo
 
 
 def scalar(value: float = 0.0) -> Vector:
-    """Return a 0-d float32 array, which costs numpy half of what a Python number does."""
+    """Return a 0-d float32 array: as an operand it costs numpy half as much as a Python number."""
     return np.array(value, np.float32)
 
 
 def block_scratch(n: int) -> Vector:
-    """Return room for the largest block of a vector of ``n`` elements."""
+    """Return a buffer for the largest block of a vector of ``n`` elements."""
     return np.empty(min(n, BLOCK), np.float32)

@@ -27,18 +27,18 @@ RowT = TypeVar("RowT")
 
 
 class OptimizerRow(NamedTuple):
-    """How to make an optimizer for ``n`` elements."""
+    """A constructor of an optimizer for ``n`` elements, and its knobs."""
 
     make: Callable[..., Optimizer]
-    #: Knobs it takes beside ``n`` and ``weight_decay``.
+    #: Knobs that it takes in addition to ``n`` and ``weight_decay``.
     knobs: tuple[str, ...] = ()
 
 
 class RateRow(NamedTuple):
-    """How to make a staleness rate."""
+    """A constructor of a staleness rate, and its knobs."""
 
     make: Callable[..., StalenessRate]
-    #: Knobs it takes, ``n`` included where it keeps arrays.
+    #: Knobs that it takes, with ``n`` if it keeps arrays.
     knobs: tuple[str, ...] = ()
 
 
@@ -81,15 +81,15 @@ def make_optimizer(
 
     Args:
         name: a name in ``OPTIMIZERS``.
-        n: elements of its vector.
-        momentum: share of the velocity that a step keeps, in ``[0, 1)``; None for 0.9.
+        n: number of elements of its vector.
+        momentum: fraction of the velocity that a step keeps, in ``[0, 1)``; None for 0.9.
         weight_decay: L2 coefficient, coupled to the gradient in all but adamw.
         beta1: memory of Adam's mean, in ``[0, 1)``; None for 0.9.
         beta2: memory of Adam's mean square, in ``[0, 1)``; None for 0.999.
-        epsilon: what is added to the root of squares, above 0; None for 1e-8.
+        epsilon: added to the root of the mean square, above 0; None for 1e-8.
 
     Raises:
-        ConfigError: if the name is unknown, a knob out of range, or given and of no use to it.
+        ConfigError: if the name is unknown, or a knob is out of range or not taken.
     """
     row = _row(OPTIMIZERS, name, "optimizer")
     for knob, memory in (("momentum", momentum), ("beta1", beta1), ("beta2", beta2)):
@@ -119,18 +119,17 @@ def make_staleness_rate(
 
     Args:
         name: a name in ``STALENESS_RATES``.
-        n: elements of the shard.
-        window: gradients that mean-inverse averages over; None for 32.
+        n: number of elements of the shard.
+        window: number of gradients that mean-inverse averages over; None for 32.
         power: p of power; None for 0.5.
         decay: b of exponential; None for 0.2.
-        limit: the staleness beyond which drop drops; required by it.
+        limit: largest staleness that drop keeps; required by it.
         dc_lambda: strength of delay-compensated; None for 0.04, or 2 if adaptive.
-        adaptive: whether that follows the gradient's mean square; None for no.
-        max_lr: the run's largest learning rate, required by gap-aware; others may be given it.
+        adaptive: whether that strength follows the gradient's mean square; None for no.
+        max_lr: largest learning rate of the run; required by gap-aware, accepted by all.
 
     Raises:
-        ConfigError: if the name is unknown, a knob out of range, missing, or given and of no
-            use to it.
+        ConfigError: if the name is unknown, or a knob is out of range, missing or not taken.
     """
     row = _row(STALENESS_RATES, name, "staleness rate")
     knobs = {
@@ -141,7 +140,7 @@ def make_staleness_rate(
         "dc_lambda": dc_lambda,
         "adaptive": adaptive or None,
     }
-    # What describes the run and not the rule may be given to every rule.
+    # max_lr describes the run and not the rule, so every rule accepts it.
     run = {"n": n, "max_lr": max_lr}
     taken = _taken({**knobs, **{k: v for k, v in run.items() if k in row.knobs}}, row.knobs, name)
     for required in ("limit", "max_lr"):
@@ -154,7 +153,7 @@ def _taken(given: Mapping[str, Any], takes: tuple[str, ...], name: str) -> dict[
     """Return the knobs that were given.
 
     Raises:
-        ConfigError: if one of them is not taken.
+        ConfigError: if the constructor does not take one of them.
     """
     knobs = {knob: value for knob, value in given.items() if value is not None}
     for knob in knobs:

@@ -6,7 +6,7 @@ import math
 
 from psrt.errors import ConfigError
 
-#: How far progress may be off, as a share of it.
+#: Relative tolerance of progress.
 _HAIR = 1e-6
 #: Every schedule's name.
 SCHEDULES = ("constant", "step", "cosine")
@@ -37,15 +37,15 @@ class Schedule:
 
         Args:
             kind: ``constant``, ``step`` or ``cosine``.
-            lr: the rate that the warm-up reaches.
-            epochs: where the cosine ends; later progress gets its last rate.
-            warmup_epochs: epochs over which the rate rises from 0 to the schedule's own.
-            decay_epochs: epochs between two decays of ``step``; the first comes so long after
-                the warm-up.
-            decay_factor: what each of them multiplies the rate with.
+            lr: peak rate, at the end of the warm-up.
+            epochs: end of the cosine; later progress gets its last rate.
+            warmup_epochs: number of epochs in which the rate rises from 0 to ``lr``.
+            decay_epochs: number of epochs between two decays of ``step``, and between the warm-up
+                and the first.
+            decay_factor: factor of each decay.
 
         Raises:
-            ConfigError: if the kind is unknown, or a number leaves no sensible curve.
+            ConfigError: if the kind is unknown or a number invalid.
         """
         if kind not in SCHEDULES:
             raise ConfigError(f"unknown schedule {kind!r}, expected one of {', '.join(SCHEDULES)}")
@@ -56,7 +56,7 @@ class Schedule:
         if not (decay_epochs > 0 and 0 < decay_factor <= 1):
             raise ConfigError(f"step of factor {decay_factor} every {decay_epochs} epochs")
         self._kind, self._epochs = kind, epochs
-        #: The largest rate there is, reached where the warm-up ends.
+        #: The largest rate, at the end of the warm-up.
         self.peak = lr
         self._warmup = warmup_epochs
         self._decay_epochs, self._decay_factor = decay_epochs, decay_factor
@@ -73,8 +73,8 @@ class Schedule:
     def _shape(self, since: float) -> float:
         """Return the factor in ``[0, 1]`` at ``since`` epochs after the warm-up."""
         if self._kind == "step":
-            # Progress that has been through float32, as in an all-reduce, or through a difference
-            # may be a hair short of where a decay begins.
+            # Progress that was rounded to float32, such as in an all-reduce, or computed by a
+            # subtraction may be slightly below the start of a decay.
             hair = _HAIR * (since + self._warmup)
             return self._decay_factor ** math.floor((since + hair) / self._decay_epochs)
         if self._kind == "cosine":

@@ -1,8 +1,8 @@
-"""Staleness-aware rates: what a gradient is worth, given how old its parameters were.
+"""Staleness-aware rates: the weight of a gradient, by the age of its parameters.
 
 The staleness τ of a gradient is the number of updates that its shard has made since the
-parameters it was computed on. A rule turns each gradient before gradients are averaged, and
-never the learning rate that they share. Most rules are one factor r(τ); the element-wise ones
+parameters it was computed on. A rule transforms each gradient before gradients are averaged, and
+never the learning rate that they share. Most rules are a factor r(τ); the element-wise ones
 (``delay_compensated.py``, ``gap_aware.py``) also look at how far each parameter has moved.
 """
 
@@ -17,7 +17,7 @@ from psrt.arrays import Vector
 from psrt.errors import ConfigError
 from psrt.partition import Span
 
-#: Least factor of the rules that only weaken a gradient: at 0 it would count as dropped.
+#: Smallest factor of the rules that only weaken a gradient: 0 would count as dropped.
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
@@ -39,15 +39,15 @@ class StalenessRate(Protocol):
     state: dict[str, Vector]
 
     def scale(self, staleness: int) -> float:
-        """Return the factor r(τ) of one gradient; exactly 0.0 means to drop and count it."""
+        """Return the factor r(τ) of one gradient; exactly 0.0 drops it, which is counted."""
 
     def block(
         self, span: Span, grad: Vector, theta_now: Vector, theta_read: Vector, out: Vector
     ) -> None:
-        """Write what the rule makes of one block of a gradient; allocates no array.
+        """Transform one block of a gradient; allocates no array.
 
         Args:
-            span: where the block is in the shard, at most ``BLOCK`` elements.
+            span: the block's position in the shard, at most ``BLOCK`` elements.
             grad: the block of the gradient ``(span.size,)``; written only if it is ``out``.
             theta_now: the block of the parameters that the update starts from.
             theta_read: the block of the parameters that the gradient was computed on.

@@ -1,4 +1,4 @@
-"""Everything of virtual time: a seeded scheduler, ports, links with costs, calibration."""
+"""Discrete-event simulation of a job: a seeded scheduler, ports, a network model, calibration."""
 
 from psrt.simulation.costs import SimulationCosts
 from psrt.simulation.simulator import Simulator

@@ -1,4 +1,4 @@
-"""A rank's part in what all workers do together in virtual time: sums, and comparing numbers."""
+"""A rank's collective operations in virtual time: sums, and comparing numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def suspend() -> Generator[None, None, None]:
 
 
 class CollectivePort:
-    """What a port in virtual time has for collective operations; see ``Port``."""
+    """The collective operations of a port in virtual time; see ``Port``."""
 
     def __init__(self, world: Simulator, rank: int) -> None:
         """Set up without spans."""
@@ -47,24 +47,24 @@ class CollectivePort:
             0 if self.worker < 0 else CONTROL + (self.role_map.n if world.numerics else 0),
             np.float32,
         )
-        #: Whether the role waits for something to arrive.
+        #: Whether the role waits for an arrival.
         self.waiting = False
         #: Whether computing time passes.
         self.computing = False
         #: Called when computing time is over.
         self._after_compute: list[Callable[[], object]] = []
-        #: By rank, the way there; made when first taken.
+        #: By rank, the channel to it; made on first use.
         self._channels: dict[int, Channel] = {}
-        #: Spans that have arrived and were not taken yet, by source and key.
+        #: Spans that have arrived and were not yet consumed, by source and key.
         self._spans: defaultdict[tuple[int, int], deque[tuple[Vector | None, int]]]
         self._spans = defaultdict(deque)
         self._reductions = 0
 
     def after_compute(self, action: Callable[[], object]) -> None:
-        """Act now or, where work asks for it, when the computing time of the work is over.
+        """Act now, or at the end of the computing time if called from within ``compute``.
 
-        In virtual time the work is done first and its time passes afterwards, so what the work
-        begins before its end would begin too early by up to all of that time.
+        In virtual time the work runs first and its time passes afterwards, so an action started in
+        the middle of the work would be early by up to that whole time.
         """
         if self.computing:
             self._after_compute.append(action)
@@ -72,24 +72,31 @@ class CollectivePort:
             action()
 
     def channel(self, to: int) -> Channel:
-        """Return the way to rank ``to``."""
+        """Return the channel to rank ``to``."""
         return self._channels.setdefault(to, Channel(self.rank, to))
 
     def post(self, to: int, key: int, numbers: Vector | None, nbytes: int) -> None:
-        """Send numbers to rank ``to``, for what it knows as ``key``; they are copied."""
+        """Send a span to another rank.
+
+        Args:
+            to: the rank.
+            key: marks the reduction; the receiver passes it to ``take_span``.
+            numbers: copied at the call; None without numerics.
+            nbytes: their length, with or without numerics.
+        """
         world, copy = self.world, None if numbers is None else numbers.copy()
         self.bytes_sent += nbytes
         arrive = world.ports[to].keep_span
         world.network.send(self.channel(to), nbytes, arrive, (self.rank, key, copy, nbytes))
 
     def keep_span(self, span: tuple[int, int, Vector | None, int]) -> None:
-        """Keep what has arrived until it is taken."""
+        """Queue a span that has arrived, and wake the role."""
         source, key, numbers, nbytes = span
         self._spans[source, key].append((numbers, nbytes))
         self.world.wake(self.rank)
 
     def take_span(self, source: int, key: int) -> Sequence[Vector | None]:
-        """Return the next numbers that rank ``source`` posted for ``key``, if they are here."""
+        """Return the next numbers that rank ``source`` posted for ``key``; empty if none yet."""
         waiting = self._spans[source, key]
         if not waiting:
             return ()
@@ -98,17 +105,16 @@ class CollectivePort:
         return (numbers,)
 
     async def arrival(self) -> None:
-        """Suspend until something has arrived."""
+        """Suspend until the next arrival."""
         self.waiting = True
         await suspend()
 
     def choice(self, algorithm: str, n: int) -> tuple[str, str]:
-        """Return the all-reduce that ``algorithm`` comes to.
+        """Return the all-reduce that ``algorithm`` names, and the reason; see ``Port``.
 
-        ``auto`` picks among hosts of one rank each; but where the costs say how long a sum takes,
-        they are those of a run on one host, and so is the choice. Virtual ranks are on no host, so
-        there is no ``node+NAME``; ``mpi`` is the library's own secret, so it runs only where its
-        time was measured.
+        ``auto`` assumes hosts of one rank each, unless the costs were measured on one host
+        (``costs.reduce``), which it then assumes. Virtual ranks have no hosts, so ``node+NAME`` is
+        refused; the schedule of ``mpi`` is unknown, so it needs a measured time.
         """
         workers, timed = len(self.role_map.workers), self.world.costs.reduce is not None
         if algorithm == AUTO:
@@ -124,23 +130,24 @@ class CollectivePort:
 
     def reduction(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
         """Make the plan of a sum; every rank owns every element."""
-        self._reductions += 1  # counts alike on all workers, which make the same in the same order
+        # The same number on all workers: they make the same reductions in the same order.
+        self._reductions += 1
         algorithm, _ = self.choice(algorithm, span.size)
         by_messages = algorithm in ALGORITHMS and self.world.costs.reduce is None
         plan = ScheduleSum if by_messages else RendezvousSum
         return plan(self, span, algorithm, take, key=self._reductions)
 
     def numbers(self, span: Span) -> Vector | None:
-        """Return a span of the gradient; without numerics there are the control values alone."""
+        """Return a span of the gradient; without numerics, only the control values exist."""
         if self.world.numerics:
             return span.of(self.gradient)
         return self.gradient[:] if span.start >= self.role_map.n else None
 
     def share_theta(self, algorithm: str) -> None:
-        """Do nothing: every worker has its own memory."""
+        """Do nothing: every simulated worker has its own memory."""
 
     async def differing(self, number: int) -> list[int]:
-        """Meet where all workers compare their numbers; see ``Port``."""
+        """Compare one number of each worker, at a rendezvous; see ``Port``."""
         world, nbytes = self.world, 8 * (len(self.role_map.workers) - 1)
         found: list[list[int]] = []
 

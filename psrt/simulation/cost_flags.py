@@ -1,7 +1,7 @@
-"""How long computing, sending and updating take in virtual time, as flags say it.
+"""The flags for the time of computing, sending and updating in a simulation.
 
 ``compute`` is the distribution of the time of one gradient, ``link`` the α-β model of each rank's
-link, ``server_apply`` how fast a server applies gradients. Impossible values are refused in a line.
+link, ``server_apply`` the rate at which a server applies gradients.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from psrt.simulation.calibration import RecordedCosts, calibrate
 from psrt.simulation.distributions import LONGEST, read_compute
 from psrt.transport import RoleMap
 
-#: A millisecond, give or take a tenth: workers that are equal to the bit would march in step, as no
-#: real ones do.
+#: A millisecond, give or take a tenth: workers of exactly equal speed would stay in lockstep, as
+#: real ones never do.
 DEFAULT_COMPUTE = "lognormal:0.001:0.1"
 #: Ethernet of 10 Gbit/s.
 DEFAULT_LINK = "5e-5:1.25e9"
-#: One core, which reads gradients and parameters and writes parameters.
+#: About one core, which reads gradients and parameters and writes parameters.
 DEFAULT_SERVER_APPLY = "2e9"
 
 #: Stands before the folder of a recorded run whose durations are replayed.
@@ -43,7 +43,7 @@ class VirtualCosts:
     """The three costs as texts, or ``like:DIR`` for those of a recorded run; checked when made.
 
     Raises:
-        ConfigError: one line that says what is possible.
+        ConfigError: one line with the valid forms.
     """
 
     #: One of ``distributions.FORMS``.
@@ -63,11 +63,11 @@ class VirtualCosts:
 
     @classmethod
     def like(cls, run: str, **given: str) -> VirtualCosts:
-        """Return those of a recorded run, except for what is given."""
+        """Return the costs of a recorded run, except for those given."""
         return cls(**{**dict.fromkeys(_PARTS, LIKE + run), **given})
 
     def runs(self) -> list[tuple[str, str]]:
-        """Return the recorded runs that are read, each after the flag that names it.
+        """Return the recorded runs to read, each after the flag that names it.
 
         >>> VirtualCosts.like("runs/a", compute="run:runs/b").runs()
         [('--compute', 'runs/b'), ('--like', 'runs/a'), ('--like', 'runs/a')]
@@ -82,14 +82,14 @@ class VirtualCosts:
     def at(
         self, role_map: RoleMap, *, say: Callable[[str], None] = lambda line: None
     ) -> SimulationCosts:
-        """Return the costs of a job of this wiring.
+        """Return the costs of a job.
 
         Args:
-            role_map: who is who.
-            say: takes a line with the means of a recorded run.
+            role_map: its workers and servers.
+            say: called with a line about the means of a recorded run.
 
         Raises:
-            ConfigError: if a run that is named cannot be read or does not say what the job needs.
+            ConfigError: if a named run cannot be read or lacks the times that the job needs.
         """
         texts = {name: getattr(self, name) for name in _PARTS}
         named = {name: text[len(LIKE) :] for name, text in texts.items() if text.startswith(LIKE)}
@@ -146,7 +146,7 @@ def read_link(text: str) -> tuple[float, float]:
     ((5e-05, 1250000000.0), (0.0, inf))
 
     Raises:
-        ConfigError: if the text is nothing like that.
+        ConfigError: if the text has another form, or a number is out of range.
     """
     latency, bandwidth = _read("link", (Number("LATENCY_S", 0.0, LONGEST), _RATE), text)
     return latency, bandwidth
@@ -156,7 +156,7 @@ def read_rate(flag: str, text: str) -> float:
     """Return a number of bytes per second, which may be infinite.
 
     Raises:
-        ConfigError: if it is none, or less than 1.
+        ConfigError: if it is not a number, or less than 1.
     """
     (rate,) = _read(flag, (_RATE,), text)
     return rate

@@ -1,4 +1,4 @@
-"""How long things take in virtual time: computing, links, updates, sums. Pure: numbers and draws.
+"""The durations of a simulation: computing, links, updates, sums. Pure: numbers and draws.
 
 **The model of a link.** Every rank has one link to a network without bottlenecks of its own. Each
 direction of the link passes ``bandwidth`` bytes a second, one message after another:
@@ -44,7 +44,7 @@ Draw = Callable[[np.random.Generator], float]
 
 @dataclass(frozen=True, slots=True)
 class SimulationCosts:
-    """How long things take, in virtual seconds. With the defaults every order of events can occur.
+    """Durations in virtual seconds. With the defaults, every order of events can occur.
 
     Every draw must return a finite number, 0 or more; the simulator refuses anything else.
 
@@ -64,15 +64,15 @@ class SimulationCosts:
     per_byte: float = 0.0
     #: Bytes per second of each rank's link, in each direction; see the module.
     bandwidth: float = math.inf
-    #: ``(rank, bytes, rng)``: how long a server applies that many bytes of gradient; None: updates
-    #: take no time.
+    #: ``(rank, bytes, rng)``: the time in which a server applies that many bytes of gradient; None:
+    #: updates take no time.
     apply: Callable[[int, int, np.random.Generator], float] | None = None
-    #: ``(rank, message, idle, rng)``: how long a rank takes to receive a message that has arrived,
-    #: and whether it was idle until then; None: no time, in order of arrival. Otherwise it also
-    #: looks for messages as ranks of one host do: at one peer after another, in turn.
+    #: ``(rank, message, idle, rng)``: the time of receiving a message that has arrived; ``idle`` is
+    #: whether the rank waited for it. It also makes ranks poll their peers in turn, as on one host;
+    #: None: no time, in order of arrival.
     receive: Callable[[int, Message, bool, np.random.Generator], float] | None = None
-    #: From the last worker's arrival at a sum over all workers to its result, whatever messages its
-    #: schedule would send; None: those messages are sent.
+    #: From the last worker's arrival at a sum over all workers to its result, instead of the
+    #: messages of its schedule; None: those messages are sent.
     reduce: Draw | None = None
 
     def __post_init__(self) -> None:

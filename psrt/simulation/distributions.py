@@ -21,11 +21,11 @@ LONGEST = 1e6
 
 
 class Distribution(NamedTuple):
-    """How flags write a distribution of seconds, and how to draw from it."""
+    """The form of a distribution of seconds on the command line, and how to draw from it."""
 
     #: Its numbers, in order.
     numbers: tuple[Number, ...]
-    #: Returns, for those numbers, what draws seconds.
+    #: Returns, for those numbers, a function that draws seconds.
     make: Callable[..., Draw]
 
 
@@ -57,17 +57,17 @@ def _seconds(name: str) -> Number:
 DISTRIBUTIONS = {
     "constant": Distribution((_seconds("SECONDS"),), _constant),
     "normal": Distribution((_seconds("MEAN"), _seconds("SD")), _normal),
-    # Larger sigmas and smaller shapes would draw what is no finite number.
+    # Larger sigmas and smaller shapes would overflow.
     "lognormal": Distribution((_seconds("MEDIAN"), Number("SIGMA", 0.0, 20.0)), _lognormal),
     "pareto": Distribution((_seconds("SCALE"), Number("SHAPE", 0.1, LONGEST)), _pareto),
     "exponential": Distribution((_seconds("MEAN"),), _exponential),
 }
-#: How ``compute`` may be written.
+#: The forms of ``compute``.
 FORMS = (*(f"{name}:{form(it.numbers)}" for name, it in DISTRIBUTIONS.items()), "run:DIR")
 
 
 def read_compute(text: str) -> Compute:
-    """Return what draws the time of a gradient.
+    """Return a function that draws the time of a gradient.
 
     >>> rng = np.random.default_rng(0)
     >>> read_compute("constant:0.01")(0, rng)
@@ -76,7 +76,7 @@ def read_compute(text: str) -> Compute:
     True
 
     Raises:
-        ConfigError: for an unknown distribution, or numbers that it cannot have.
+        ConfigError: for an unknown distribution, or numbers out of its range.
     """
     kind, _, rest = text.partition(":")
     if kind == "run":
@@ -92,7 +92,7 @@ def read_compute(text: str) -> Compute:
 
 
 def resampled(run: str) -> Compute:
-    """Return what draws from the times of the gradients of a recorded run.
+    """Return a function that draws from the gradient times of a recorded run.
 
     Worker i of the simulation draws from those of worker i of the run, modulo the run's workers,
     with replacement. They include injected delays.
@@ -119,7 +119,7 @@ def resampled(run: str) -> Compute:
 
 
 def _computing(events: np.ndarray[Any, Any]) -> list[float]:
-    """Return how long each gradient of a worker took, injected delays included."""
+    """Return the time of each gradient of a worker, injected delays included."""
     steps = events[(events["kind"] == Kind.STEP) & (events["samples"] > 0)]
     if not len(steps):  # the same gradient goes to every shard
         pushed = (events["kind"] == Kind.PUSH) & (events["shard"] == 0)

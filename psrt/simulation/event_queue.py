@@ -1,12 +1,12 @@
-"""A queue of events in virtual time: what happens when, and the time that has been reached.
+"""A queue of events in virtual time.
 
-An event is a call at a time. Events of the same time happen in an order that the seed draws, so
-that tests meet every order; what an event costs hardly depends on how many others wait.
+An event is a call at a time. Simultaneous events happen in an order drawn from the seed, so that
+tests meet every order; the cost of an event hardly depends on the length of the queue.
 
-**The same seed is the same run, event for event.** A heap of (time, tie, number, …) orders events
-totally: the number, which counts calls, settles equal ties, so neither actions nor the order of a
-hash table is ever compared. Ties come from a random stream of their own: how many numbers the
-costs draw does not shift them.
+**The same seed gives the same run, event for event.** A heap of (time, tie, number, …) orders
+events totally: the number, which counts calls, decides equal ties, so neither actions nor the order
+of a hash table is ever compared. Ties have a random stream of their own, so the number of draws of
+the costs does not shift them.
 """
 
 from __future__ import annotations
@@ -53,10 +53,15 @@ class EventQueue:
         self._number = count().__next__
 
     def after(self, seconds: float, action: Action, argument: Any = None) -> None:
-        """Call ``action(argument)`` that many seconds from now.
+        """Call ``action(argument)`` after a delay.
+
+        Args:
+            seconds: from now.
+            action: what to call.
+            argument: its argument.
 
         Raises:
-            ConfigError: if that is no duration.
+            ConfigError: if ``seconds`` is negative or not finite.
         """
         if not 0.0 <= seconds < math.inf:
             refuse(seconds)
@@ -75,11 +80,11 @@ class EventQueue:
         Args:
             when: finite, not in the past.
             action: what to call.
-            argument: goes with it.
-            not_before: what ``at`` returned for the previous event of the sequence.
+            argument: its argument.
+            not_before: the value that ``at`` returned for the previous event of the sequence.
 
         Returns:
-            When it happens.
+            The time of the event.
         """
         if when > not_before:
             heappush(self._queue, (when, self._tie(), self._number(), action, argument))
@@ -89,7 +94,7 @@ class EventQueue:
 
 
 def refuse(seconds: float) -> NoReturn:
-    """Raise a `ConfigError` about a cost that is no duration."""
+    """Raise a `ConfigError` about a cost that is negative or not finite."""
     raise ConfigError(f"costs must be finite and 0 or more seconds, one came to {seconds}")
 
 

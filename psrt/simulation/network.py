@@ -1,4 +1,4 @@
-"""The network of virtual time: when a message that is sent now arrives; ``costs`` has the model."""
+"""The simulated network: computes when a message arrives; ``costs`` describes the model."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Network:
         """Send a message now; ``arrive(argument)`` is called when all of it has arrived.
 
         Args:
-            channel: that it takes.
+            channel: from the sender to the receiver.
             nbytes: its length.
-            arrive: takes it in.
+            arrive: called on arrival.
             argument: the message.
         """
         delay = self._latency(self._rng) + nbytes * self._per_byte
@@ -75,7 +75,7 @@ class Network:
         channel.newest = queue.at(leaves + delay, self._enter, message, not_before=channel.newest)
 
     def follow(self, channel: Channel, arrive: Action, argument: Any) -> None:
-        """Deliver something of no length after everything already in flight on a channel."""
+        """Deliver a message of no length after everything already in flight on a channel."""
         queue = self._queue
         if self._is_finite:
             arrive, argument = self._enter, (channel.to, 0, arrive, argument)
@@ -86,6 +86,6 @@ class Network:
         to, nbytes, arrive, argument = message
         queue, free = self._queue, self._free_to_receive[to]
         when = max(queue.time, free) + nbytes * self._seconds_per_byte
-        # Arrivals at one link are a sequence, too: of two that end at the same time, such as one
-        # of no bytes behind another, the one that entered first is delivered first.
+        # Arrivals at one link are ordered, too: of two that end at the same time, such as an empty
+        # message behind another, the one that entered first is delivered first.
         self._free_to_receive[to] = queue.at(when, arrive, argument, not_before=free)

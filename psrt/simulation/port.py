@@ -1,6 +1,6 @@
 """A rank's port in virtual time: the protocol ``Port`` on top of a simulator.
 
-Payloads lie with their writer until they are read, as in shared memory, or are copied when their
+A payload stays with its writer until it is read, as in shared memory, or is copied when its
 message arrives, as between hosts. A role that awaits is suspended until an event resumes it.
 """
 
@@ -35,13 +35,13 @@ class VirtualPort(CollectivePort):
     def __init__(self, world: Simulator, rank: int) -> None:
         super().__init__(world, rank)
         role_map, shard = self.role_map, self.role_map.shard_of(rank)
-        #: Says whom this rank waits for; a role replaces it.
+        #: Describes the peers that this rank waits for; a role replaces it.
         self.waiting_for: Callable[[], str] = lambda: "a message"
         #: See ``Port``.
         self.apply_s: Callable[[int], float] | None = (
             None if world.costs.apply is None else self._apply_seconds
         )
-        #: How long it takes to receive a message that is here; None: no time.
+        #: The time of receiving a message that has arrived; None: no time.
         self._receive_s = world.costs.receive
         #: Messages received, if that takes time.
         self._turn = 0
@@ -63,7 +63,7 @@ class VirtualPort(CollectivePort):
         return self.world.time
 
     def payload(self, worker: int) -> Vector:
-        """Return where the gradient span of ``worker`` is found."""
+        """Return the gradient span of ``worker``."""
         if not self.world.numerics:
             return self.gradient
         rank = self.role_map.workers[worker]
@@ -88,13 +88,13 @@ class VirtualPort(CollectivePort):
         return work(*args)
 
     async def pause(self, seconds: float) -> None:
-        """Let that much virtual time pass."""
+        """Let ``seconds`` of virtual time pass."""
         world = self.world
         world.after(seconds, world.resume, self.rank)
         await suspend()
 
     def _apply_seconds(self, nbytes: int) -> float:
-        """Return how long this server applies that many bytes, and count it as busy that long."""
+        """Draw the time of applying ``nbytes`` of gradient, and add it to the busy time."""
         world = self.world
         assert world.costs.apply is not None, "there is no apply_s without a cost"
         seconds = world.costs.apply(self.rank, nbytes, world.rng)
@@ -121,7 +121,7 @@ class VirtualPort(CollectivePort):
         return None
 
     def deliver(self, mail: Mail) -> None:
-        """Take in a message that has arrived."""
+        """Queue a message that has arrived, and resume a waiting role."""
         world = self.world
         if not world.shared_memory and world.numerics:
             channel, message, region, _ = mail
@@ -134,12 +134,12 @@ class VirtualPort(CollectivePort):
             world.resume(self.rank)
 
     def in_flight(self, to: int) -> bool:
-        """Tell whether the last payload sent to rank ``to`` may still be being read."""
+        """Return whether rank ``to`` may still be reading the last payload sent to it."""
         channel = self._channels.get(to)
         return channel is not None and channel.unread > 0
 
     def forget(self, rank: int) -> None:
-        """Count everything sent to a rank as read: it will not read any more."""
+        """Count everything sent to a crashed rank as read: it reads no more."""
         channel = self._channels.get(rank)
         if channel is not None and channel.unread:
             channel.unread = 0
@@ -152,8 +152,8 @@ class VirtualPort(CollectivePort):
             self.waiting = idle = True
             await suspend()
         if seconds is not None:
-            # Which message is next is settled before its cost is known, and again after it: what
-            # arrives meanwhile may be from a peer whose turn comes first.
+            # The next message is chosen before its cost is drawn, and again after the cost has
+            # passed: a message that arrived meanwhile may be from a peer whose turn is earlier.
             if not idle:
                 self._bring_forward()
             await self.pause(seconds(self.rank, inbox[0][1], idle, self.world.rng))
@@ -172,7 +172,7 @@ class VirtualPort(CollectivePort):
         return message
 
     def _bring_forward(self) -> None:
-        """Put the message of the peer whose turn it is first, else that of the next one."""
+        """Move the message of the peer whose turn is next to the front of the inbox."""
         inbox, role_map = self._inbox, self.role_map
         if len(inbox) > 1:
             peers = role_map.workers if self.worker < 0 else role_map.servers
@@ -185,8 +185,8 @@ class VirtualPort(CollectivePort):
     async def until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
         """Let time pass until ``done()``.
 
-        That is asked again whenever a peer has read all that it was sent, and before a deadlock
-        is reported.
+        It is evaluated whenever a peer has read everything sent to it, and before a deadlock is
+        reported.
         """
         if not done():
             self.waiting_for, before = waiting_for, self.waiting_for
@@ -195,5 +195,5 @@ class VirtualPort(CollectivePort):
             self.waiting_for = before
 
     def report(self, report: Report) -> None:
-        """Hand ``report`` to the world."""
+        """Hand ``report`` to the simulator."""
         self.world.on_report(report)

@@ -16,7 +16,7 @@ from psrt.collective import ALGORITHMS, Step
 
 
 class SpanLink(Protocol):
-    """What carries the spans of a rank's steps."""
+    """The transport of the spans of a rank's steps."""
 
     def post(self, to: int, key: int, numbers: Vector | None, nbytes: int) -> None:
         """Send numbers to rank ``to``, for its run ``key``; they are copied."""
@@ -26,10 +26,10 @@ class SpanLink(Protocol):
 
 
 class ScheduleRun:
-    """One rank's steps of an all-reduce, again and again by one plan.
+    """One rank's steps of an all-reduce, repeated round after round.
 
-    It looks at what has arrived only when asked to advance, so what a role meets in the middle of
-    its work is what a real one would: sums that are there because others were faster.
+    Arrivals are consumed only in ``advance``, so a role that polls in the middle of its work finds
+    what a real one would: steps completed because other ranks were faster.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class ScheduleRun:
             link: carries the spans.
             algorithm: a key of ``ALGORITHMS``.
             n: elements to sum.
-            rank: of the ``size`` ranks that take part.
-            size: their number, p.
-            key: marks this run's spans; the same on all ranks and no other's.
-            numerics: whether there are numbers; if not, their bytes are moved.
+            rank: this rank, in [0, ``size``).
+            size: the number of ranks, p.
+            key: marks this run's spans; the same on all ranks, and unique.
+            numerics: whether to compute; if not, only the messages are sent.
         """
         self._link, self._rank, self._key, self._n = link, rank, key, n
         row = ALGORITHMS[algorithm]
-        # Thousands of ranks that sum three numbers have nothing to do in most steps.
+        # With thousands of ranks that sum three numbers, most steps are empty.
         self._steps = [s for s in row(rank, size, n) if s.send.size or s.receive.size]
         # The gradient has no space behind a span for the workspace that some schedules need.
         self._values: Vector | None = (
@@ -72,14 +72,14 @@ class ScheduleRun:
         return self._values[: self._n]
 
     def begin(self, mine: Vector | None) -> bool:
-        """Take in this rank's numbers and do the first steps; return whether these were all."""
+        """Copy this rank's numbers and run the first steps; return whether all are done."""
         if mine is not None:
             np.copyto(self.sums, mine)
         self._at, self._sent = 0, False
         return self.advance()
 
     def advance(self) -> bool:
-        """Do every step whose span has arrived; return whether all are done."""
+        """Run every step whose span has arrived; return whether all are done."""
         while self._at < len(self._steps):
             if not self._do(self._steps[self._at]):
                 return False
@@ -87,7 +87,7 @@ class ScheduleRun:
         return True
 
     def _do(self, step: Step) -> bool:
-        """Do one step as far as possible; return whether it is done."""
+        """Run one step as far as possible; return whether it is done."""
         send_to, send, source, receive, combine = step
         values = self._values
         if step.is_local(self._rank):

@@ -27,7 +27,7 @@ class _Task:
 
 
 class Scheduler(EventQueue):
-    """Events and the roles that they resume. Knows neither messages nor what roles wait for."""
+    """Runs events and resumes roles; knows nothing of messages and of what roles wait for."""
 
     def __init__(self, seed: int) -> None:
         """Start at 0 s without roles; ``seed`` draws the order of simultaneous events."""
@@ -35,7 +35,7 @@ class Scheduler(EventQueue):
         self._tasks: dict[int, _Task] = {}
         #: Roles that have not ended.
         self._open = 0
-        #: Roles that wait for a condition: by rank, what tells whether it holds.
+        #: Roles that wait for a condition, by rank.
         self._watches: dict[int, Callable[[], bool]] = {}
         #: Ranks whose condition the present event may have made true.
         self._touched: list[int] = []
@@ -43,11 +43,11 @@ class Scheduler(EventQueue):
     def run(self, roles: dict[int, Role]) -> dict[int, Any]:
         """Run a role at each rank to its end and return their results by rank.
 
-        The result of a role that was ended is None.
+        The result of a role stopped by ``end`` is None.
 
         Raises:
-            TransportError: if nothing can happen any more and a role has not ended.
-            ConfigError: if a cost is no duration.
+            TransportError: on a deadlock: no event is left and a role has not ended.
+            ConfigError: if a cost is negative or not finite.
         """
         self._tasks = {rank: _Task(role) for rank, role in roles.items()}
         self._open = len(roles)
@@ -76,7 +76,7 @@ class Scheduler(EventQueue):
                 self._check_touched()
 
     def resume(self, rank: int) -> None:
-        """Run a role on to its next await that takes time; nothing happens if it has ended."""
+        """Run a role up to its next await that takes time; do nothing if it has ended."""
         task = self._tasks[rank]
         if task.done:
             return
@@ -87,7 +87,7 @@ class Scheduler(EventQueue):
             self._open -= 1
 
     def end(self, rank: int) -> bool:
-        """End a role wherever it is; return whether there was one that had not ended."""
+        """Stop a role wherever it is; return whether it was running."""
         task = self._tasks.get(rank)
         if task is None or task.done:
             return False
@@ -97,16 +97,16 @@ class Scheduler(EventQueue):
         return True
 
     def watch(self, rank: int, done: Callable[[], bool]) -> None:
-        """Resume a role as soon as ``done()``, which is asked when the rank is touched."""
+        """Resume a role once ``done()``, which is evaluated whenever the rank is touched."""
         self._watches[rank] = done
 
     def touch(self, rank: int) -> None:
-        """Note that something which a role may be watching has changed at its rank."""
+        """Mark a rank whose watched condition may have changed."""
         if rank in self._watches:
             self._touched.append(rank)
 
     def _check_touched(self) -> None:
-        """Resume the roles whose condition holds, and those that this sets free in turn."""
+        """Resume the roles whose condition holds, and those that they release in turn."""
         touched, watches = self._touched, self._watches
         while touched:
             rank = touched.pop()
@@ -118,10 +118,10 @@ class Scheduler(EventQueue):
         """Check every condition, touched or not, before calling it a deadlock.
 
         No deadlock is missed, and none is reported wrongly. An empty queue means that no message is
-        in flight and no time is left to pass, so only a condition can still come true. It may have
-        done so without a touch, as one that looks at what other roles share: so all are asked.
-        Where that resumes nobody and queues nothing, nothing changes any more, and whoever has not
-        ended waits forever.
+        in flight and no time is left to pass, so only a condition can still become true. It may
+        have done so without a touch, such as one about state that other roles share: so all are
+        evaluated. If that resumes no role and queues no event, nothing can change any more, and
+        every role that has not ended waits forever.
         """
         watched = len(self._watches)
         self._touched.extend(self._watches)
@@ -131,5 +131,5 @@ class Scheduler(EventQueue):
             raise TransportError(self.deadlock(waiting))
 
     def deadlock(self, waiting: Sequence[int]) -> str:
-        """Return what to say of ranks that wait forever; whoever knows what for says more."""
+        """Return the message of a deadlock; a subclass that knows the causes says more."""
         return f"deadlock at {self.time:.6f} s of virtual time: ranks {waiting} wait"

@@ -1,8 +1,8 @@
-"""A job in virtual time: all its ranks in one process, their ports, and the network between them.
+"""The simulator of a job: all ranks in one process, their ports, and the network between them.
 
 The seed decides every delay and every tie, so the same seed gives the same run, event for event
-and to the bit, and another seed another interleaving. What an event costs does not depend on the
-number of ranks, so thousands may take part.
+and to the bit, and another seed another interleaving. The cost of an event does not depend on the
+number of ranks, so thousands can be simulated.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Simulator(Scheduler):
         """Make a port for every rank.
 
         Args:
-            role_map: who is who.
+            role_map: the ranks of workers and servers, and the spans of the shards.
             seed: decides every delay and every tie.
-            costs: what things take.
-            shared_memory: whether a server reads gradients where the workers have them; if not
-                they are copied when a push arrives, as between hosts.
-            machine: what ``auto`` picks an all-reduce by; it need not agree with ``costs``.
-            numerics: whether there are any numbers; without them vectors are empty, and messages
-                are as long as they would be.
+            costs: the durations of computing, sending and updating.
+            shared_memory: whether a server reads gradients in the workers' memory; if not, they
+                are copied when a push arrives, as between hosts.
+            machine: the costs by which ``auto`` picks an all-reduce; may differ from ``costs``.
+            numerics: whether to compute; if not, vectors are empty, and messages keep the length
+                that they would have.
         """
         super().__init__(seed)
         self.role_map = role_map
@@ -60,27 +60,27 @@ class Simulator(Scheduler):
         self.numerics = numerics
         #: By rank of a server, the seconds that it spent applying gradients.
         self.busy = dict.fromkeys(role_map.servers, 0.0)
-        #: By rank, when its role crashed.
+        #: By rank, the time at which its role crashed, in seconds.
         self.crashed: dict[int, float] = {}
         #: Called with the rank of a role that has crashed.
         self.on_crash: Callable[[int], None] = lambda _: None
-        #: Takes the reports that reach rank 0.
+        #: Called with every report that reaches rank 0.
         self.on_report: Callable[[Report], None] = lambda _: None
-        #: Where all workers meet: sums without messages.
+        #: The sums without messages, by key.
         self.rendezvous = RendezvousTable(self)
         #: Carries messages.
         self.network = Network(self, self.costs, self.rng, ranks=role_map.size)
         self.ports = [VirtualPort(self, rank) for rank in range(role_map.size)]
 
     def wake(self, rank: int) -> None:
-        """Resume a role that waits for something to arrive."""
+        """Resume a role that waits for an arrival."""
         port = self.ports[rank]
         if port.waiting:
             port.waiting = False
             self.resume(rank)
 
     def deadlock(self, waiting: Sequence[int]) -> str:
-        """Return who waits for what, and who has crashed."""
+        """Describe the ranks that wait, and those that have crashed."""
         parts = [f"{self._name(rank)} crashed at {at:g} s" for rank, at in self.crashed.items()]
         parts += [
             f"rank {rank} waits for {self.ports[rank].waiting_for()}" for rank in waiting[:_NAMED]
@@ -96,19 +96,19 @@ class Simulator(Scheduler):
         )
 
     def crash_at(self, rank: int, seconds: float, *, notice_s: float = 0.0) -> None:
-        """End the role at a rank at a time, wherever it is then; to be called before ``run``.
+        """Schedule the crash of a role; to be called before ``run``.
 
-        What it has sent arrives. Each server is told of a worker's death by a ``Leave``,
-        ``notice_s`` seconds later and after everything that the worker had sent there; nobody else
-        is told anything. A role that has ended by then does not crash.
+        Messages that it has sent still arrive. Each server gets a ``Leave`` of a crashed worker
+        ``notice_s`` later, after everything that the worker sent there; no other rank is notified.
+        A role that has ended by then does not crash.
 
         Args:
             rank: of any role.
-            seconds: of virtual time.
-            notice_s: until the death is noticed.
+            seconds: the virtual time of the crash.
+            notice_s: the delay until the servers notice, in seconds.
 
         Raises:
-            ConfigError: if there is no such rank, or that is no time.
+            ConfigError: if there is no such rank, or a time is negative or not finite.
         """
         if not 0 <= rank < self.role_map.size:
             raise ConfigError(f"rank {rank} cannot crash, the last is {self.role_map.size - 1}")
@@ -131,7 +131,7 @@ class Simulator(Scheduler):
             self.after(notice_s, self._give_notice, rank)
 
     def _give_notice(self, rank: int) -> None:
-        """Tell the servers of a worker's death."""
+        """Send the ``Leave`` of a crashed worker to the servers."""
         port, worker = self.ports[rank], self.role_map.worker_of(rank)
         assert worker is not None, "only workers are missed"
         for server in self.role_map.servers:

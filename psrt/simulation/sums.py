@@ -1,8 +1,8 @@
 """Sums over all workers of a virtual world: by a schedule's messages, or at a rendezvous.
 
-A schedule sends messages through the network unless ``costs.reduce`` says how long its sums take.
-Then it is summed at a rendezvous, like ``node`` and ``mpi``; bits and bytes are those of a real run
-all the same.
+A schedule sends messages through the network, unless ``costs.reduce`` gives the time of its sums;
+then it is summed at a rendezvous, like ``node`` and ``mpi``, with the bits and the byte counts of a
+real run.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Sum:
         self._over = True
 
     def begin(self) -> None:
-        """Begin a round, at the end of the computing time in which it is asked for."""
+        """Begin a round, or, from within ``compute``, at the end of its computing time."""
         assert self._over, "a round begins when the last one is over"
         self._over = False
         self._port.after_compute(self._start)
 
     def poll(self) -> bool:
-        """Move on, but not in the middle of computing: that time has yet to pass for the role."""
+        """Progress, except within ``compute``: its time has yet to pass for the role."""
         if not self._over and not self._port.computing and self._advance():
             self._over = True
             if self._mine is not None:
@@ -57,7 +57,7 @@ class Sum:
         return self._over
 
     async def finish(self) -> None:
-        """Look again whenever something arrives."""
+        """Poll after every arrival until the round is over."""
         while not self.poll():
             await self._port.arrival()
 
@@ -65,15 +65,15 @@ class Sum:
         raise NotImplementedError
 
     def _advance(self) -> bool:
-        """Do what can be done; return whether the sums are there."""
+        """Progress without waiting; return whether the sums are complete."""
         raise NotImplementedError
 
     def _sums(self) -> Vector:
-        """Return the sums, once they are there; only with numbers."""
+        """Return the complete sums; only with numerics."""
         raise NotImplementedError
 
     def _hand_over(self, mine: Vector) -> None:
-        """Give the sums to whoever takes them, or leave them where the numbers were."""
+        """Pass the sums to ``take``, or write them over this worker's numbers."""
         sums, span = self._sums(), self._span
         if self._take is None:
             np.copyto(mine, sums)
@@ -83,7 +83,7 @@ class Sum:
 
 
 class ScheduleSum(Sum):
-    """By messages."""
+    """A sum by a schedule's messages."""
 
     def __init__(
         self, port: CollectivePort, span: Span, algorithm: str, take: Take | None, *, key: int
@@ -106,7 +106,7 @@ class ScheduleSum(Sum):
 
 
 class RendezvousSum(Sum):
-    """At a rendezvous of all workers."""
+    """A sum at a rendezvous of all workers."""
 
     def __init__(
         self, port: CollectivePort, span: Span, algorithm: str, take: Take | None, *, key: int
@@ -136,12 +136,17 @@ class RendezvousSum(Sum):
 
     def _sums(self) -> Vector:
         sums: Vector = self._result
-        # All workers are given the same array, and who takes sums may overwrite them.
+        # All workers share one array, and ``take`` may overwrite its sums.
         return sums if self._take is None else sums.copy()
 
 
 def _fold(algorithm: str, *, whole: bool) -> Fold:
-    """Return what sums the workers' numbers; ``whole``: all ranks want all of the few sums."""
+    """Return the function that sums the workers' numbers.
+
+    Args:
+        algorithm: name of an all-reduce.
+        whole: whether every rank needs all sums; else each gets those of its own slice.
+    """
     if algorithm in ALGORITHMS:
         return partial(sum_by_schedule, algorithm)
     return _in_worker_order if whole or algorithm == LIBRARY else _by_owners
@@ -156,7 +161,7 @@ def _in_worker_order(vectors: Sequence[Vector]) -> Vector:
 
 
 def _by_owners(vectors: Sequence[Vector]) -> Vector:
-    """Return the sum as the ranks of one host make it, each its own slice.
+    """Return the sum as the ranks of one host compute it, each its own slice.
 
     A rank sums in place: its own numbers come first, then the others' in their order.
     """
@@ -171,11 +176,11 @@ def _by_owners(vectors: Sequence[Vector]) -> Vector:
 
 
 def _nothing(brought: Sequence[Any]) -> None:
-    """Sum what has no numbers."""
+    """Return nothing: without numerics there are no numbers to sum."""
 
 
 def _moved_bytes(algorithm: str, rank: int, ranks: int, n: int, *, whole: bool) -> int:
-    """Return the bytes that a rank sends in a sum of n elements, as a real one counts them."""
+    """Return the bytes that a rank sends in a sum of n elements, as counted in a real run."""
     if algorithm in ALGORITHMS:
         steps = ALGORITHMS[algorithm](rank, ranks, n)
         return 4 * sum(s.send.size for s in steps if s.send_to not in (None, rank))

@@ -1,8 +1,8 @@
-"""How a rank waits: fast when traffic is dense, without burning a core when it is not.
+"""Waiting of a rank: with low latency under dense traffic, without burning a core otherwise.
 
-MPI's blocking calls spin, and a rank that spins takes its core from a worker that shares it. So
-every wait of psrt is a loop of fruitless polls around ``Backoff.pause``: first spin, then yield
-the core, then sleep until a peer rings; and at the deadline give up and say who was waited for.
+MPI's blocking calls spin, and a spinning rank takes its core from a worker that shares it. So
+every wait of psrt is a loop of polls around ``Backoff.pause``: first spin, then yield the core,
+then sleep until a peer wakes it; at the deadline, raise an error that names the peers waited for.
 """
 
 from __future__ import annotations
@@ -15,40 +15,39 @@ from typing import Protocol
 
 from psrt.errors import TransportError
 
-#: Polls before the first yield, when there is a core for every rank: some 15 µs. No more, since
-#: the kernel may have put two of them on one core all the same, and then each waits for the other
-#: to get tired of spinning.
+#: Polls before the first yield, with a core for every rank: about 15 µs. No more, since the kernel
+#: may still have put two ranks on one core, and then each spins while the other needs it.
 SPINS = 60
-#: Yields before the first sleep, with a core for every rank: with the spins some 200 µs. Longer
-#: than it takes to wake a sleeper, or two ranks that answer each other would take turns in falling
-#: asleep.
+#: Yields before the first sleep, with a core for every rank: with the spins about 200 µs. Longer
+#: than a wake-up takes, or two ranks that answer each other would fall asleep in turn.
 YIELDS_WITH_A_CORE = 400
-#: Yields before the first sleep, without. A yield that takes so many seconds gave the core to a
-#: rank that computes, which would not give it back in time; the next so many waits do without.
+#: Yields before the first sleep, with more ranks than cores. A yield longer than ``BUSY_S`` gave
+#: the core to a rank that computes and will not return it in time; then the next
+#: ``WAITS_WITHOUT_YIELDS`` waits sleep without yielding.
 YIELDS = 50
 BUSY_S = 200e-6
 WAITS_WITHOUT_YIELDS = 50
-#: A sleep is this share of the time waited so far, so waiting costs at most so much latency.
+#: A sleep is this share of the time waited so far, and so at most that share is added latency.
 SHARE = 1 / 16
-#: Bounds of a sleep that nothing but time ends, in seconds. The kernel adds some 50 µs.
+#: Bounds of a sleep that only a timer ends, in seconds. The kernel adds about 50 µs.
 SHORTEST_S, LONGEST_S = 20e-6, 250e-6
-#: After a second of silence nobody is in a hurry.
+#: After a second of silence latency no longer matters: longer sleeps.
 IDLE_AFTER_S, IDLE_S = 1.0, 2e-3
-#: Bounds of a sleep that a bell ends.
-BELL_SHORTEST_S, BELL_LONGEST_S = 1e-3, 20e-3
+#: Bounds of a sleep that a wake-up ends, in seconds.
+WOKEN_SHORTEST_S, WOKEN_LONGEST_S = 1e-3, 20e-3
 
 
 class Sleeper(Protocol):
-    """What can be woken: see ``psrt.mpi.links.wakeup``."""
+    """A rank that peers can wake: see ``psrt.mpi.links.wakeup``."""
 
     def raise_flag(self) -> None:
-        """Say that this rank is about to sleep."""
+        """Announce that this rank is about to sleep."""
 
     def lower_flag(self) -> None:
-        """Say that this rank is awake."""
+        """Announce that this rank is awake."""
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep so long at the most; tell whether something ended it before."""
+        """Sleep for at most ``seconds``; return whether a peer woke this rank."""
 
 
 class Backoff:
@@ -70,14 +69,14 @@ class Backoff:
 
         Args:
             oversubscribed: whether the host has more ranks than cores; then nobody spins.
-            timeout_s: the deadline of a wait.
-            wakeup: ends a sleep when there is something to see; None: only time does.
-            busy_s: a yield that takes so long is not worth repeating: see ``BUSY_S``.
-            yields: before the first sleep, with more ranks than cores.
+            timeout_s: the deadline of a wait, in seconds.
+            wakeup: ends a sleep when a peer has sent something; None: only the timer does.
+            busy_s: the duration from which a yield is not worth repeating: see ``BUSY_S``.
+            yields: the number of yields before the first sleep, with more ranks than cores.
             while_idle: called now and then during a long wait.
-            busy_until: asked at the deadline until when, by ``time.monotonic``, somebody was known
-                to be busy and not late; the deadline is ``timeout_s`` after that.
-            knob: where the user sets the deadline, for the error.
+            busy_until: called at the deadline; returns until when, by ``time.monotonic``, a peer
+                was known to be busy and not late; the deadline moves to ``timeout_s`` after that.
+            knob: the user's name for the deadline, for the error.
         """
         self._spins = 0 if oversubscribed else SPINS
         self._yields = yields if oversubscribed else YIELDS_WITH_A_CORE
@@ -87,34 +86,34 @@ class Backoff:
         self._while_idle = while_idle
         self._busy_until = busy_until
         self._knob = knob
-        #: Whether some of what is waited for rings no bell.
+        #: Whether some of the awaited traffic wakes no sleeper, so that it must be polled.
         self.must_poll = wakeup is None
         self._polls = 0
         self._since = 0.0
         self._flag_is_up = False
         #: Polls before the first sleep, of this wait.
         self._awake = self._spins + self._yields
-        #: Waits that are to do without yields.
-        self._hasty = 0
+        #: Waits left that go without yields.
+        self._without_yields = 0
 
     def begin(self) -> None:
         """Start a wait."""
         self._polls = 0
-        if self._hasty:
-            self._hasty -= 1
-            self._awake = self._spins + self._yields * (not self._hasty)
+        if self._without_yields:
+            self._without_yields -= 1
+            self._awake = self._spins + self._yields * (not self._without_yields)
 
     def end(self) -> None:
-        """End a wait that came to something."""
+        """End a successful wait."""
         if self._flag_is_up and self._wakeup is not None:
             self._wakeup.lower_flag()
             self._flag_is_up = False
 
     def pause(self, waiting_for: Callable[[], str]) -> None:
-        """Let some time pass after a fruitless poll.
+        """Spin, yield or sleep after an unsuccessful poll.
 
         Args:
-            waiting_for: says who is waited for, and for what; called at the deadline only.
+            waiting_for: describes the peers and the message waited for; called at the deadline.
 
         Raises:
             TransportError: at the deadline.
@@ -125,12 +124,14 @@ class Backoff:
         if self._polls <= self._awake:
             os.sched_yield()
             if time.monotonic() - now > self._busy_s:
-                self._awake, self._hasty = 0, WAITS_WITHOUT_YIELDS
+                self._awake, self._without_yields = 0, WAITS_WITHOUT_YIELDS
             return
         if self._wakeup is not None and not self._flag_is_up:
             self._wakeup.raise_flag()
             self._flag_is_up = True
-            return  # for one more look, now that whoever comes will ring
+            # Poll once more before sleeping: whatever was sent before the flag was up came without
+            # a wake-up; whoever sends from now on sees the flag and wakes this rank.
+            return
         self._while_idle()
         self._sleep(now - self._since)
 
@@ -146,7 +147,7 @@ class Backoff:
         self.end()
 
     def spin(self, waiting_for: Callable[[], str]) -> None:
-        """Let as little time pass as can be, for what moves on only while it is polled.
+        """Yield at most, for traffic that progresses only while it is polled.
 
         Raises:
             TransportError: at the deadline.
@@ -156,7 +157,7 @@ class Backoff:
             os.sched_yield()
 
     def _poll(self, waiting_for: Callable[[], str]) -> float | None:
-        """Count a fruitless poll; return the time when it is late enough not to spin any more."""
+        """Count an unsuccessful poll; return the time, or None while spinning."""
         self._polls += 1
         if self._polls <= self._spins:
             return None
@@ -175,15 +176,15 @@ class Backoff:
         return now
 
     def _sleep(self, waited: float) -> None:
-        """Sleep, the longer the longer it has been."""
+        """Sleep for a share of the time waited so far."""
         if self.must_poll:
             longest = LONGEST_S if waited < IDLE_AFTER_S else IDLE_S
             seconds = min(longest, max(SHORTEST_S, waited * SHARE))
         else:
-            seconds = min(BELL_LONGEST_S, max(BELL_SHORTEST_S, waited * SHARE))
+            seconds = min(WOKEN_LONGEST_S, max(WOKEN_SHORTEST_S, waited * SHARE))
         if self._wakeup is None:
             time.sleep(seconds)
             return
         if self._wakeup.sleep(seconds):
-            self._polls = 0  # something comes, and more may follow at once
+            self._polls = 0  # a message has arrived, and more may follow at once: spin again
         self.end()

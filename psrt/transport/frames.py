@@ -1,7 +1,7 @@
-"""How a message lies in memory and on the wire: fixed size, native byte order, no pickle.
+"""The layout of a message in memory and on the wire: fixed size, native byte order, no pickle.
 
-Every frame is ``FRAME_BYTES`` long; byte 0 tells the kind, the fields follow from byte 8 on.
-Hosts of one job must share a byte order, as MPI's own raw buffers ask.
+Every frame is ``FRAME_BYTES`` long; byte 0 is the kind, the fields start at byte 8. All hosts of a
+job must have the same byte order, as MPI's raw buffers require, too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import get_type_hints
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Message, Params, Push, Report
 
-#: Bytes of a frame of the training's own traffic, and what each such message counts for.
+#: Bytes of a frame of training traffic, and of each such message in the byte counters.
 FRAME_BYTES = 64
 
 _PUSH, _PARAMS, _LEAVE = 1, 2, 3
@@ -23,16 +23,16 @@ _WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqq"), struct.Struct("=8xqq")
 _CODES = {int: "q", float: "d", bool: "?"}
 _REPORT = struct.Struct("=" + "".join(map(_CODES.__getitem__, get_type_hints(Report).values())))
 
-#: Bytes of a report; reports travel apart and are not counted.
+#: Bytes of a report; reports are sent apart from the training traffic and are not counted.
 REPORT_BYTES = _REPORT.size
 
 Buffer = bytearray | memoryview
-#: Makes a named tuple out of the tuple of its fields in half the time that ``_make`` takes.
+#: Makes a named tuple from the tuple of its fields in half the time of ``_make``.
 _new = tuple.__new__
 
 
 def encode(message: Message, buffer: Buffer, offset: int = 0) -> None:
-    """Write ``message`` into ``buffer`` at ``offset``."""
+    """Write ``message`` into ``buffer`` at ``offset``, in at most ``FRAME_BYTES`` bytes."""
     kind = type(message)
     if kind is Push:
         _WRITE_PUSH.pack_into(buffer, offset, _PUSH, *message)
@@ -51,7 +51,7 @@ def decode(buffer: Buffer, offset: int = 0) -> Message:
     Leave(worker=3, clock=7)
 
     Raises:
-        ProtocolError: if no kind of message has this code.
+        ProtocolError: if the kind is unknown.
     """
     code = buffer[offset]
     if code == _PUSH:
@@ -69,5 +69,5 @@ def encode_report(report: Report) -> bytes:
 
 
 def decode_report(buffer: Buffer | bytes) -> Report:
-    """Read a report back."""
+    """Read a report that ``encode_report`` wrote."""
     return Report._make(_REPORT.unpack_from(buffer))

@@ -1,4 +1,4 @@
-"""Who says something else than most: for workers that must agree. Pure."""
+"""Finds the workers whose value differs from the majority's. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 
 def outliers(numbers: Sequence[int]) -> list[int]:
-    """Return the places of the numbers that are not the most frequent one, in order.
+    """Return the indices of the numbers that are not the most frequent one, in order.
 
-    Of equally frequent ones the one that comes first counts, so that two workers that differ
-    are told apart in the same way everywhere.
+    Ties are decided for the number that comes first, so all workers get the same result.
 
     >>> outliers([7, 7, 9, 7]), outliers([7, 9]), outliers([5])
     ([2], [1], [])

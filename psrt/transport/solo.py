@@ -1,4 +1,4 @@
-"""The port of a job of one rank: no MPI, nobody to talk to. And what drives a role to its end."""
+"""The port of a job of one rank, without MPI or peers; and ``drive``, which runs a role."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ T = TypeVar("T")
 def drive(role: Coroutine[Any, Any, T]) -> T:
     """Run a role to its end over a port on which no await ever suspends.
 
-    A run that diverges is told by its loss, not by numpy's warnings on the way there.
+    Numpy's floating-point warnings are off: a run that diverges raises an error for its loss.
+
+    Returns:
+        The result of the role.
     """
     try:
         with np.errstate(all="ignore"):
@@ -33,9 +36,9 @@ def drive(role: Coroutine[Any, Any, T]) -> T:
 
 
 class SoloPort:
-    """One worker by itself."""
+    """The port of a worker without peers."""
 
-    #: Time passes by itself.
+    #: In real time, applying takes the time it takes.
     apply_s: Callable[[int], float] | None = None
 
     def __init__(self, n: int) -> None:
@@ -45,7 +48,7 @@ class SoloPort:
         self.bytes_sent = 0
         self.bytes_received = 0
         self.waiting_for: Callable[[], str] = lambda: "nobody"
-        #: Takes the reports.
+        #: Called with every report.
         self.on_report: Callable[[Report], None] = lambda _: None
         self.gradient: Vector = np.zeros(n + CONTROL, np.float32)
         self.theta: Vector = np.zeros(n, np.float32)
@@ -68,7 +71,7 @@ class SoloPort:
         time.sleep(seconds)
 
     async def until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
-        """Refuse to wait: nothing can change."""
+        """Raise unless ``done()``: without peers nothing can change while waiting."""
         if not done():
             _nobody()
 
@@ -97,20 +100,20 @@ class SoloPort:
         _nobody()
 
     def choice(self, algorithm: str, n: int) -> tuple[str, str]:
-        """Return any name as it is: they all do nothing."""
+        """Return any named all-reduce unchanged: with one rank, all of them do nothing."""
         if algorithm == "auto":
             return "node", "one rank has nothing to sum"
         return algorithm, AS_ASKED
 
     def reduction(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
-        """Make a plan that takes the own numbers for the sums."""
+        """Make a plan whose sums are this worker's own numbers."""
         return _OwnNumbers(self.gradient, span, take)
 
     def share_theta(self, algorithm: str) -> None:
-        """Do nothing: there is nobody to share it with."""
+        """Do nothing: there are no other workers."""
 
     async def differing(self, number: int) -> list[int]:
-        """Return no worker: one agrees with itself."""
+        """Return an empty list: one worker agrees with itself."""
         return []
 
 
@@ -127,7 +130,7 @@ class _OwnNumbers:
         self._over = False
 
     def poll(self) -> bool:
-        """Hand the numbers over, if that was not done yet."""
+        """Hand the numbers to ``take``, once a round."""
         if not self._over:
             self._over = True
             if self._take is not None:

@@ -141,7 +141,7 @@ def test_a_wait_that_ends_during_that_look_takes_the_flag_down(clock):
 def test_a_bell_allows_longer_sleeps_unless_something_must_be_polled(clock):
     backoff = Backoff(oversubscribed=True, timeout_s=10.0, wakeup=Wakeup(clock))
     wait(backoff, YIELDS + 2)
-    assert clock.slept == [module.BELL_SHORTEST_S]
+    assert clock.slept == [module.WOKEN_SHORTEST_S]
     backoff.must_poll = True
     wait(backoff, YIELDS + 2)
     assert clock.slept[-1] == module.SHORTEST_S

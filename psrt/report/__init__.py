@@ -1,9 +1,9 @@
-"""What a run leaves behind: records, lines on the console, files. Pure of MPI and of time.
+"""The output of a run: records, console lines, files. Without MPI and clocks.
 
 Workers send ``Report`` messages; rank 0's ``MetricsAggregator`` merges them into ``Record``s, which
-become lines of ``metrics.jsonl`` and of the console; the end of a run is a ``Summary``. Whoever
-compares or plots runs reads these files and never a live run, so ``psrt.report.figure``, which
-needs matplotlib, is not imported here.
+become lines of ``metrics.jsonl`` and of the console; a finished run has a ``Summary``. Tools that
+compare or plot runs read these files, never a live run, so ``psrt.report.figure``, which needs
+matplotlib, is not imported here.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from psrt.units import plural, size_text
 
 
 def epoch_line(record: Record) -> str:
-    """Return the line of one record; what was not measured is left out.
+    """Return the line of one record, without the figures that were not measured.
 
     >>> epoch_line(Record(3, 135, 0.21427, 0.19, 0.947, 0.2, 181234.5, 4320, 1.93, 4, 0, 0, True))
     'epoch  3  step  135  loss 0.2143  accuracy 94.7 %  1.8e+05 samples/s  staleness 1.9'
@@ -39,7 +39,7 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
 
     Args:
         summary: the fields of a ``Summary``, as a dictionary or as read from ``summary.json``.
-        folder: where the files of the run are, None: nowhere.
+        folder: the run's folder; None if it wrote no files.
     """
     rows = [("mode", _mode(summary)), *_quality(summary), ("speed", _speed(summary))]
     rows += _staleness(summary)
@@ -61,7 +61,7 @@ def _mode(summary: Mapping[str, Any]) -> str:
 
 
 def _quality(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the row that says how good the model is: accuracy, or the loss without classes."""
+    """Return the row of the model's quality: accuracy, or the loss without classes."""
     accuracy, loss = summary["test_accuracy"], summary["test_loss"]
     if accuracy is not None:
         return [("accuracy", f"{100 * accuracy:.2f} %")]

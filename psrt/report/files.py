@@ -19,7 +19,7 @@ from psrt.report.summary import Summary
 
 CONFIG, METRICS = "config.toml", "metrics.jsonl"
 MODEL, SUMMARY = "model.safetensors", "summary.json"
-#: Of a run in virtual time only.
+#: Written by a simulation only.
 SIMULATION = "simulation.json"
 
 #: All that a run writes; ``--overwrite`` deletes these and nothing else.
@@ -32,11 +32,11 @@ _PART = ".part"
 class OutputFolder:
     """The four files of a run: config.toml, metrics.jsonl, model.safetensors, summary.json.
 
-    One in virtual time has a fifth, simulation.json, and no model if it computed nothing.
+    A simulation has a fifth, simulation.json, and no model if it computed nothing.
 
     The model and the summary appear whole or not at all: each is written under another name and
-    then renamed, which is atomic within a folder. So a folder that holds ``summary.json`` holds a
-    run that came to its end.
+    then renamed, which is atomic within a folder. So a folder with ``summary.json`` holds a
+    finished run.
 
     Args:
         path: the folder; it need not exist.
@@ -48,8 +48,8 @@ class OutputFolder:
     def prepare(self, config_toml: str, *, overwrite: bool = False) -> None:
         """Make the folder, free of an earlier run, with ``config.toml`` in it.
 
-        Called once, before training, so that a run does not find out at its end that it cannot be
-        kept. Where it raises, nothing was changed.
+        Called once, before training, so that a run does not fail at its end because it cannot be
+        written. If it raises, nothing was changed.
 
         Args:
             config_toml: the resolved configuration.
@@ -60,9 +60,9 @@ class OutputFolder:
                 and may not be overwritten.
         """
         self._check(overwrite)
-        with self._told("write to"):
+        with self._config_errors("write to"):
             self.path.mkdir(parents=True, exist_ok=True)
-            # Asked by doing: permissions do not tell of read-only mounts, nor bind root.
+            # Try it: permission bits show no read-only mounts, and do not bind root.
             with tempfile.TemporaryFile(dir=self.path):
                 pass
             history.clear(self.history)
@@ -72,7 +72,7 @@ class OutputFolder:
             try:
                 (self.path / CONFIG).write_text(config_toml, encoding="utf-8")
             except OSError:
-                self.discard()  # half a file would be in the way of the next run
+                self.discard()  # half a file would block the next run
                 raise
 
     @property
@@ -92,7 +92,7 @@ class OutputFolder:
         """
         from safetensors.numpy import save_file  # a run without --out does without it
 
-        # The format stores rows one after the other; a strided view would be stored as it lies.
+        # The format requires C order; safetensors would write a strided view's memory unchanged.
         arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
         with self._replacing(MODEL) as part:
             save_file(arrays, part)
@@ -109,7 +109,7 @@ class OutputFolder:
     def discard(self) -> None:
         """Delete what ``prepare`` made, and the folder if nothing else is in it.
 
-        For a run that turned out impossible after all: it is not to be in the way of the next.
+        For a run that turns out to be impossible: it must not block the next one.
         """
         with contextlib.suppress(OSError, ConfigError):
             history.clear(self.history)
@@ -119,8 +119,8 @@ class OutputFolder:
                 self.path.rmdir()
 
     def _check(self, overwrite: bool) -> None:
-        """Raise if the folder is taken; look, but touch nothing."""
-        with self._told("use"):
+        """Raise if the folder cannot be used; change nothing."""
+        with self._config_errors("use"):
             if self.path.exists() and not self.path.is_dir():
                 raise ConfigError(f"output folder {self.path} is a file")
             found = [name for name in FILES if (self.path / name).exists()]
@@ -136,8 +136,8 @@ class OutputFolder:
             )
 
     @contextlib.contextmanager
-    def _told(self, verb: str) -> Iterator[None]:
-        """Turn what the file system says into one line for the user."""
+    def _config_errors(self, verb: str) -> Iterator[None]:
+        """Turn an error of the file system into a `ConfigError` of one line."""
         try:
             yield
         except OSError as error:
@@ -145,12 +145,12 @@ class OutputFolder:
 
     @contextlib.contextmanager
     def _replacing(self, name: str) -> Iterator[Path]:
-        """Give a path to write to, which becomes ``name`` when done and vanishes on an error.
+        """Yield a path to write to, which is renamed to ``name`` at the end or deleted on an error.
 
         Raises:
             OutputError: if it cannot be written.
         """
-        from safetensors import SafetensorError  # which a full disk is, too
+        from safetensors import SafetensorError  # raised on a full disk, too
 
         part = self.path / (name + _PART)
         try:
@@ -164,7 +164,7 @@ class OutputFolder:
 
 
 def _reason(error: Exception) -> str:
-    """Return what the file system said; safetensors has it at the end of a sentence of its own."""
+    """Return the file system's message; safetensors puts its number at the end of a sentence."""
     number = re.search(r"os error (\d+)", str(error))
     if number is not None:
         return os.strerror(int(number[1]))

@@ -1,4 +1,4 @@
-"""The aggregator: many workers' reports become one series of records. Pure: no files, no clock."""
+"""Merges the reports of all workers into one series of records. Pure: no files, no clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Record:
     test_loss: float | None
     #: Accuracy on the test set in [0, 1], if anyone evaluated and there are classes.
     accuracy: float | None
-    #: Time since training began until the last of the workers got here, in seconds.
+    #: Time from the start of training until the last worker reached ``step``, in seconds.
     seconds: float
     #: Training samples per second of the interval, all workers together.
     samples_per_second: float | None
@@ -46,14 +46,14 @@ class Record:
     bytes_received: int
     #: Whether an epoch ends here.
     epoch_end: bool
-    #: When the test set was looked at, in seconds since training began: earlier than ``seconds``
-    #: where the worker that did so is ahead of others. None if nobody did.
+    #: Time of the evaluation on the test set, in seconds since training began: earlier than
+    #: ``seconds`` if the evaluating worker is ahead of others. None without an evaluation.
     evaluated_seconds: float | None = None
     #: Mean gap ‖θ_now − θ_read‖/√n of the interval's measured gradients, None without any.
     gap_mean: float | None = None
     #: Largest difference of shard versions in a read of the interval, None without pushes.
     skew_max: int | None = None
-    #: Share of the workers' time in the interval that they waited, None where none passed.
+    #: Share of the workers' time in the interval spent waiting, None if no time passed.
     waiting_share: float | None = None
 
 
@@ -68,7 +68,7 @@ class MetricsAggregator:
     What workers report last, between two logged steps, makes one more record at the very end.
 
     Args:
-        workers: how many workers report, W ≥ 1.
+        workers: the number of workers that report, W ≥ 1.
         log_every: steps between records; 0: at the ends of epochs only.
     """
 
@@ -78,8 +78,8 @@ class MetricsAggregator:
         self._log_every = log_every
         #: Step of each worker's newest report; inf once it has left.
         self._reached: list[float] = [-1.0] * workers
-        #: How many workers have reached a step, and a heap of the steps that are in it. With them
-        #: a report costs the same however many workers there are.
+        #: The number of workers at each step, and a heap of these steps: so the cost of a report
+        #: does not grow with the number of workers.
         self._at: Counter[float] = Counter({-1.0: workers})
         self._steps: list[float] = [-1.0]
         #: Reports that no record holds yet, by step, and a heap of these steps.
@@ -97,11 +97,11 @@ class MetricsAggregator:
 
     @property
     def finished(self) -> bool:
-        """Whether every worker has sent its last report, so that none is to be waited for."""
+        """Whether every worker has sent its last report."""
         return self._slowest() == math.inf
 
     def add(self, report: Report) -> list[Record]:
-        """Take one worker's report; return the records that it completes, in step order.
+        """Merge one worker's report; return the records that it completes, in step order.
 
         Raises:
             ProtocolError: if no such worker exists, or it reports after its last report or
@@ -119,12 +119,12 @@ class MetricsAggregator:
         return self._complete()
 
     def gone(self, worker: int) -> list[Record]:
-        """Wait no longer for a worker that died; return the records that this completes."""
+        """Stop waiting for a worker that died; return the records that this completes."""
         self._reach(worker, math.inf)
         return self._complete()
 
     def _complete(self) -> list[Record]:
-        """Return the records that every worker has come to, in step order."""
+        """Return the records of steps that every worker has reached, in step order."""
         records = []
         while self._open and self._open[0] <= self._slowest():
             step = heapq.heappop(self._open)
@@ -136,7 +136,7 @@ class MetricsAggregator:
         return records
 
     def _is_logged(self, report: Report) -> bool:
-        """Whether a record of the report's step is due, unless it is there already."""
+        """Whether the report's step is to be logged and has no record yet."""
         on_beat = self._log_every > 0 and report.step % self._log_every == 0
         return report.step > self._recorded and (on_beat or report.epoch_end)
 
@@ -155,7 +155,7 @@ class MetricsAggregator:
         self._reach(worker, math.inf if report.last else step)
 
     def _reach(self, worker: int, step: float) -> None:
-        """Note that a worker has come to a step."""
+        """Note that a worker has reached a step; inf if it has left."""
         before, self._reached[worker] = self._reached[worker], step
         self._at[before] -= 1
         if step not in self._at:
@@ -163,7 +163,7 @@ class MetricsAggregator:
         self._at[step] += 1
 
     def _slowest(self) -> float:
-        """Return the step that every worker has come to."""
+        """Return the last step that every worker has reached; inf if all have left."""
         while not self._at[self._steps[0]]:
             del self._at[heapq.heappop(self._steps)]
         return self._steps[0]
@@ -210,7 +210,7 @@ def _ratio(total: float, count: float) -> float | None:
 
 
 def _share(part: float, whole: float) -> float | None:
-    """Return part of whole, at most 1: workers do not report at the same time."""
+    """Return part / whole, at most 1, since workers do not report at the same time."""
     return min(1.0, part / whole) if whole > 0 else None
 
 
@@ -224,13 +224,13 @@ def _evaluated(report: Report) -> bool:
 
 
 def _weighted_loss(reports: Sequence[Report], samples: int) -> float:
-    """Return the mean loss over all samples; a report without samples has no say."""
+    """Return the mean loss over all samples; reports without samples have a loss of nan."""
     if not samples:
         return math.nan
     return sum(r.loss * r.samples for r in reports if r.samples) / samples
 
 
 def _mean_of_known(values: Iterable[float]) -> float | None:
-    """Return the mean of those that are not nan, None if all are: nobody evaluated."""
+    """Return the mean of the values that are not nan; None if all are, without evaluation."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else None

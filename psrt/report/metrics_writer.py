@@ -1,4 +1,4 @@
-"""Rank 0's ear: turns reports into records, writes them down and says them aloud."""
+"""Rank 0's receiver of reports: merges them into records, writes and prints those."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psrt.report.metrics_aggregator import MetricsAggregator, Record
 
 
 class MetricsWriter:
-    """Takes every worker's reports; keeps, writes and prints the records that they make."""
+    """Merges every worker's reports into records; stores, writes and prints them."""
 
     def __init__(
         self,
@@ -26,15 +26,15 @@ class MetricsWriter:
         """Open the metrics file.
 
         Args:
-            workers: how many report, W.
+            workers: the number of workers that report, W.
             log_every: steps between records; None: at the ends of epochs only.
             folder: prepared; None writes nothing.
-            say: takes a line for the user.
+            say: called with each line for the user.
         """
         self._aggregator = MetricsAggregator(workers, log_every=log_every or 0)
         self._metrics = folder.metrics() if folder is not None else None
         self._say = say
-        #: Why the metrics could not be written to their end; None while they can.
+        #: Why the metrics could not all be written; None if they could.
         self.failed: OutputError | None = None
         #: All records so far.
         self.records: list[Record] = []
@@ -45,11 +45,11 @@ class MetricsWriter:
         return self._aggregator.finished
 
     def add(self, report: Report) -> None:
-        """Take one report."""
+        """Merge one report; store, write and print the records that it completes."""
         self._keep(self._aggregator.add(report))
 
     def gone(self, worker: int) -> None:
-        """Wait no longer for a worker that died."""
+        """Stop waiting for a worker that died."""
         self._keep(self._aggregator.gone(worker))
 
     def _keep(self, records: Iterable[Record]) -> None:
@@ -67,7 +67,7 @@ class MetricsWriter:
             self._metrics.write(record)
         except OSError as error:
             self.failed = OutputError(f"cannot write {self._metrics.path}: {error.strerror}")
-            self._say(f"{self.failed}; training goes on without metrics")
+            self._say(f"{self.failed}; training continues without metrics")
             self.close()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""``simulation.json``, and what is said of a run that only virtual time can tell. Pure."""
+"""``simulation.json``, and the lines about a run that only a simulation can measure. Pure."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from psrt.report.staleness import Waiting
 from psrt.report.strict_json import dumps
 from psrt.report.summary import Summary
 
-#: What a worker waits for: field of ``Waiting``, in words.
+#: The causes of waiting: field of ``Waiting``, in words.
 _CAUSES = {
     "for_workers": "other workers",
     "for_server": "the servers' work",
     "for_messages": "messages",
     "for_reduce": "sums",
 }
-#: Crashes that are told one by one.
-_TOLD = 8
+#: Crashes that are listed one by one.
+_LISTED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """How busy a server was: shares of the virtual time, in [0, 1]."""
 
-    #: Working gradients in.
+    #: Applying gradients.
     apply: float
     #: Its link, towards it and away from it.
     link_in: float
@@ -35,21 +35,21 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a simulated run was like beside its config, and what it took."""
+    """The settings of a simulated run beside its config, and what only a simulation measures."""
 
     #: Ranks that computed gradients, W.
     workers: int
-    #: Costs as they were asked for, see ``psrt.simulation.cost_flags``.
+    #: The costs as given, see ``psrt.simulation.cost_flags``.
     compute: str
     link: str
     server_apply: str
-    #: (worker, seconds) each: when it was to die.
+    #: (worker, seconds) each: the scheduled crashes.
     crash: tuple[tuple[int, float], ...]
     #: Whether anything was computed.
     numerics: bool
     #: Elements of the parameter vector, n.
     parameters: int
-    #: Of the training and of the order of events.
+    #: Seed of the training and of the order of events.
     seed: int
     #: Scheduler events.
     events: int
@@ -69,9 +69,9 @@ def simulation_text(run: Simulation, summary: Summary, wall_seconds: float) -> s
     """Return the lines below the table of a run.
 
     Args:
-        run: it is over.
-        summary: of it.
-        wall_seconds: that the simulation itself took.
+        run: finished.
+        summary: of the same run.
+        wall_seconds: wall-clock time of the simulation itself.
     """
     rate = run.events / wall_seconds if wall_seconds > 0 else 0.0
     rows = [
@@ -94,7 +94,7 @@ def simulation_text(run: Simulation, summary: Summary, wall_seconds: float) -> s
 
 
 def _waiting(workers: Sequence[Waiting]) -> list[tuple[str, str]]:
-    """Return how much of their time workers waited, on average and at most, and what for."""
+    """Return the workers' share of waiting, mean and maximum, and its causes."""
     most = max(workers, key=lambda worker: worker.share)
     mean = sum(worker.share for worker in workers) / len(workers)
     text = f"{100 * mean:.1f} % of a worker's time"
@@ -107,7 +107,7 @@ def _waiting(workers: Sequence[Waiting]) -> list[tuple[str, str]]:
 
 
 def _servers(servers: Sequence[Load]) -> list[tuple[str, str]]:
-    """Return how busy servers were, on average and at most."""
+    """Return the servers' busy shares, mean and maximum."""
     if not servers:
         return []
     parts = []
@@ -125,7 +125,7 @@ def _servers(servers: Sequence[Load]) -> list[tuple[str, str]]:
 
 def _crashes(run: Simulation) -> str:
     seconds = dict(run.crash)
-    told = [f"worker {worker} at {seconds[worker]:g} s" for worker in run.crashed[:_TOLD]]
-    if len(run.crashed) > _TOLD:
-        told.append(f"{len(run.crashed) - _TOLD} more")
-    return ", ".join(told)
+    listed = [f"worker {worker} at {seconds[worker]:g} s" for worker in run.crashed[:_LISTED]]
+    if len(run.crashed) > _LISTED:
+        listed.append(f"{len(run.crashed) - _LISTED} more")
+    return ", ".join(listed)

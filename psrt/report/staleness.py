@@ -1,4 +1,4 @@
-"""How stale gradients were, how far apart shards, and who waited for what: parts of a summary."""
+"""Staleness of gradients, skew of reads, and waiting of workers: parts of a summary."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Counts:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Counts:
-        """Return what JSON made of it: its keys are text."""
+        """Rebuild it from JSON, whose keys are text."""
         found = {int(number): int(count) for number, count in values["histogram"].items()}
         return cls(values["mean"], values["max"], found)
 
@@ -52,14 +52,14 @@ class Gap:
 
     @classmethod
     def of(cls, gaps: tuple[int, float, float]) -> Gap:
-        """Return the statistics of what ``Stats.gaps`` keeps."""
+        """Return the statistics of ``Stats.gaps``: count, sum, maximum."""
         count, whole, largest = gaps
         return cls(whole / count if count else 0.0, largest, count)
 
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """How stale the gradients were that went into the parameters; zeros and () without pushes."""
+    """The staleness of the applied gradients; zeros and () without pushes."""
 
     #: Mean τ over all pushes and shards.
     mean: float
@@ -71,7 +71,7 @@ class Staleness:
     by_worker: tuple[Counts, ...] = ()
     #: The same by shard, all workers together.
     by_shard: tuple[Counts, ...] = ()
-    #: What the versions amount to in the parameters.
+    #: The effect of staleness on the parameters.
     gap: Gap = Gap(0.0, 0.0, 0)
 
     @classmethod
@@ -93,7 +93,7 @@ class Staleness:
 
     @classmethod
     def of_shards(cls, ranks: Iterable[Stats]) -> Staleness:
-        """Join what the servers counted, in the order of the shards."""
+        """Merge the servers' counters, in the order of the shards."""
         shards = [stats for stats in ranks if stats.shard >= 0]
         if not shards:
             return cls.of(())
@@ -126,12 +126,12 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One worker's time of training that it did not compute in."""
+    """The waiting time of one worker, in seconds, by cause."""
 
     worker: int
-    #: In all.
+    #: All causes together.
     seconds: float
-    #: Of its time from the first step to the last.
+    #: ``seconds`` as a share of its time from the first step to the last, at most 1.
     share: float
     #: For other workers: a gate or a quorum held its answer back.
     for_workers: float
@@ -146,7 +146,7 @@ class Waiting:
 
     @classmethod
     def of(cls, stats: Stats) -> Waiting:
-        """Return a worker's, whose waiting may not be all of its time."""
+        """Return the waiting time of the worker that counted ``stats``."""
         waited = stats.waited
         seconds = sum(waited.values())
         return cls(

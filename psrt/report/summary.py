@@ -1,4 +1,4 @@
-"""``summary.json``: what came out of one run, in one object. Pure: text in, text out."""
+"""``summary.json``: the result of one run, in one object. Pure: text in, text out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from psrt.stats import Stats
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One run: what it was, how far it got, how good it is, what it cost."""
+    """The result of a run: its setting, length, quality and cost."""
 
     #: Synchronization mode, as in ``--mode``.
     mode: str
@@ -38,9 +38,9 @@ class Summary:
     epochs: int
     #: Gradient steps finished, the largest clock of a worker.
     steps: int
-    #: All-reduce that summed the gradients or parameters; None where nothing was summed so.
+    #: All-reduce that summed the gradients or parameters; None without one.
     allreduce: str | None
-    #: Why it was this one, in words that follow "because", or "as asked"; empty without one.
+    #: The reason for it, to follow "because", or "as asked"; empty without one.
     allreduce_why: str
     #: All-reduces that made one update; 0 without one.
     buckets: int
@@ -64,7 +64,7 @@ class Summary:
     parameters_sha256: str
     #: Updates of each shard, or of the parameters that all ranks share where there are none.
     updates: int
-    #: Gradients that came but were not applied: late ones of backups, or too stale.
+    #: Gradients that arrived but were not applied: late ones of backups, or too stale.
     dropped: int
     #: Staleness of the applied gradients.
     staleness: Staleness
@@ -72,7 +72,7 @@ class Summary:
     skew_max: int
     #: Reads by that difference.
     skew: Counts
-    #: Who waited how long and for what, by worker.
+    #: Waiting time by worker and cause.
     waiting: tuple[Waiting, ...]
     #: Largest distance of two workers' clocks.
     clock_spread_max: int
@@ -90,7 +90,7 @@ class Summary:
 
     @classmethod
     def from_json(cls, text: str) -> Summary:
-        """Return the summary that ``to_json`` wrote; fields it does not know are passed over.
+        """Return the summary that ``to_json`` wrote; unknown fields are ignored.
 
         Raises:
             ConfigError: if the text is no JSON object or lacks a field.
@@ -113,7 +113,7 @@ class Summary:
         return cls(**known, more={name: more[name] for name in more if name not in known})
 
 
-#: What every summary has.
+#: The fields of every summary.
 FIELDS = tuple(field.name for field in dataclasses.fields(Summary) if field.name != "more")
 
 

@@ -66,7 +66,7 @@ def test_a_model_that_does_not_fit(launch, command):
 def test_metrics_that_do_not_fit(launch, command):
     done = limited(launch, 8_000, command, *MANY)
     told_once(done, "run/metrics.jsonl", "File too large")
-    assert done.stdout.count("training goes on without metrics") == 1
+    assert done.stdout.count("training continues without metrics") == 1
     for name in ("model.safetensors", "summary.json"):
         assert (launch.folder / "run" / name).stat().st_size > 0
     assert (launch.folder / "run/metrics.jsonl").stat().st_size <= 8_000

@@ -123,7 +123,7 @@ class Contract:
 
     @property
     def reads_its_writes(self) -> bool:
-        """Whether a worker's gradient is in the parameters that it goes on with."""
+        """Whether a worker's gradient is part of the parameters of its next step."""
         return not self.share
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from psrt.history.check.table import Ints, Table, rank_in_group
 
 
 def check_delivery(contract: Contract, workers: Workers, shard: Shard, findings: Findings) -> None:
-    """Hold what the workers wrote down about a shard against what it wrote itself."""
+    """Compare the workers' events about a shard with the shard's own."""
     real = np.flatnonzero(~shard.pushes.asks)  # to ask for a newer version is no push of a gradient
     _check_pushes(contract, workers, shard, real, findings)
     if findings.none:
@@ -115,16 +115,16 @@ def _check_leaving(contract: Contract, workers: Workers, shard: Shard, findings:
     """Check that a shard hears of a worker's leaving what the worker said."""
     mine, table = workers.table, shard.table
     gone = np.flatnonzero((workers.leave < len(mine)) & (shard.left < len(table)))
-    said, heard = workers.leave[gone], shard.left[gone]
-    holds = mine["clock"][said] == table["clock"][heard]
+    sent, received = workers.leave[gone], shard.left[gone]
+    holds = mine["clock"][sent] == table["clock"][received]
     if contract.simulated:
-        holds &= _not_after(mine, said, table, heard)
+        holds &= _not_after(mine, sent, table, received)
     text = "worker {worker} left shard {shard} at clock {clock}, not as it said: at {said}"
-    findings.on(table, heard).require(
-        MEMBERSHIP, holds, text, said=mine["clock"][said], because=[(mine, said)]
+    findings.on(table, received).require(
+        MEMBERSHIP, holds, text, said=mine["clock"][sent], because=[(mine, sent)]
     )
 
 
 def _not_after(cause: Table, causes: Ints, effect: Table, effects: Ints) -> np.ndarray:
-    """Tell of each pair of events whether the first did not happen after the second."""
+    """Return, for each pair of events, whether the first did not happen after the second."""
     return cause.real("time")[causes] <= effect.real("time")[effects]

@@ -45,7 +45,7 @@ _FLAGS = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was checked, and the first violation if there is one."""
+    """The outcome of a check: the rules checked, and the first violation if any."""
 
     contract: Contract
     #: Events in all, and the time from the first to the last, in seconds.

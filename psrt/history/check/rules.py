@@ -30,8 +30,7 @@ FINAL = "final version"
 SUMMARY = "summary"
 DIGESTS = "digests"
 
-#: Rule → what holds if it is kept. ``python -m psrt.history.check`` makes the table in
-#: docs/history.md of it.
+#: Rule → its promise. ``python -m psrt.history.check`` makes the table in docs/history.md of it.
 RULES = {
     FIELDS: "every event is possible by itself, and timestamps never decrease",
     STEPS: "every worker counts its steps one by one, from the first of its run to the last",
@@ -46,22 +45,21 @@ RULES = {
     FIFO: "a worker's gradients are applied in the order of its steps",
     STALENESS: "recorded staleness is the version met minus the version read",
     GAPS: "gaps are measured in asynchronous modes only, and are 0 where no update came between",
-    QUORUM: "an update has as many gradients as its mode asks for, as soon as they are there",
+    QUORUM: "an update has as many gradients as its mode asks for, as soon as they have arrived",
     ROUND: "an update of a round is made of gradients of its version only",
     ORDER: "gradients are summed in the order of workers in a round, of arrival in a quorum",
     REPLIES: "a worker is answered as soon as its mode allows, and not before",
     PROGRESS: "no worker is further ahead of the slowest than the bound",
     GUARANTEE: "a read contains every update older than the bound, on every shard",
     OWN: "a read contains all of the reader's own updates",
-    SAVED: "a gradient is saved if its worker goes on before its update, and is summed first",
-    RATES: "every gradient has the scheduled rate of its progress times what its staleness is "
-    "worth",
-    AVERAGING: "averages come when their period says, and weigh the samples since the one before",
-    SUMS: "every worker takes part in every sum and takes the same from it",
-    CAUSALITY: "a sum is over only after every worker has brought its part",
-    FINAL: "what is written at the end is the last version",
+    SAVED: "a gradient is saved if its worker continues before its update, and is summed first",
+    RATES: "every gradient has the scheduled rate of its progress times its staleness factor",
+    AVERAGING: "averages follow their period, weighted by the samples since the one before",
+    SUMS: "every worker takes part in every sum and gets the same result",
+    CAUSALITY: "a sum ends only after every worker has contributed",
+    FINAL: "the parameters written at the end are the last version",
     SUMMARY: "the figures of the summary follow from the events",
-    DIGESTS: "the saved parameters have the digest that the summary tells",
+    DIGESTS: "the saved parameters have the digest in the summary",
 }
 
 

@@ -70,7 +70,7 @@ def check(
 
 
 class _Case:
-    """One history, and what is found. A step relies on those before."""
+    """The check of one history; each step relies on those before."""
 
     def __init__(
         self,

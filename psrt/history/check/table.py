@@ -1,4 +1,4 @@
-"""Events by columns, each contiguous, and what is asked of them in bulk. Knows no rule."""
+"""Events by columns, each contiguous, and bulk operations on them. Knows no rule."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Table:
         return np.flatnonzero(self.are(*kinds))
 
     def are(self, *kinds: Kind) -> Bools:
-        """Tell for each event whether it is of one of these kinds."""
+        """Return, for each event, whether it is of one of these kinds."""
         found: Bools = self["kind"] == kinds[0]
         for kind in kinds[1:]:
             found |= self["kind"] == kind
@@ -80,7 +80,7 @@ def previous(values: NDArray[Any], first: Any) -> NDArray[Any]:
 
 
 def same_as_before(group: Ints) -> Bools:
-    """Tell for each element whether it belongs to the group of the one before.
+    """Return, for each element, whether it belongs to the group of the one before.
 
     >>> same_as_before(np.array([0, 0, 2]))
     array([False,  True, False])
@@ -118,7 +118,7 @@ def find(keys: Ints, wanted: Ints) -> Ints:
 
 
 def repeats(numbers: Ints) -> Bools:
-    """Tell for each number whether it has come before.
+    """Return, for each number, whether it occurred before.
 
     >>> repeats(np.array([7, 8, 7, 7]))
     array([False, False,  True,  True])

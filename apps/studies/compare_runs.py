@@ -1,4 +1,4 @@
-"""The runs that compare_modes.py compares: which they are, how they run, what is kept of them."""
+"""The runs that compare_modes.py compares: their configs, their execution, their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plot of ``compare_modes.py``: who is fast when workers are late, and what it costs.
+"""The plot of ``compare_modes.py``: the fastest modes when workers are late, and their cost.
 
 Colours are those of Okabe
 and Ito, "Color universal design", 2008; the shapes of the marks tell the same once more.

@@ -1,4 +1,4 @@
-"""Which mode wins where, where it loses, and what it pays: from standings to words. Pure."""
+"""Where each mode wins, where it loses, and its price: from standings to words. Pure."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def _wrapped(line: str) -> list[str]:
 
 
 def _fastest(cell: Row, cells: Sequence[Row]) -> str:
-    """Tell who wins a scenario; ``cell`` is its first."""
+    """Return the winner of a scenario as text; ``cell`` is the first of its standings."""
     rivals = _rivals(cell, cells)
     tie = f", a tie with {_listed(rivals)}" if rivals else ""
     return "\n".join(_wrapped(f"  {cell['scenario']:<8} {cell['mode']}, {_time(cell)}{tie}"))
 
 
 def _won(cell: Row, cells: Sequence[Row]) -> str:
-    """Tell of a scenario in which nobody else is as fast."""
+    """Describe a scenario in which no other mode is as fast."""
     if cell["standing"] != FIRST or _rivals(cell, cells):
         return ""
     rivals = [c for c in _beside(cell, cells) if c is not cell]
@@ -63,14 +63,14 @@ def _won(cell: Row, cells: Sequence[Row]) -> str:
 
 
 def _tied(cell: Row, cells: Sequence[Row]) -> str:
-    """Tell of a scenario in which the seeds do not say who is faster."""
+    """Describe a scenario in which the seeds do not decide which mode is faster."""
     if cell["standing"] == FIRST and (rivals := _rivals(cell, cells)):
         return f"{cell['scenario']}: with {_listed(rivals)}"
     return _beaten(cell, cells) if cell["standing"] == TIED else ""
 
 
 def _near(cell: Row, cells: Sequence[Row]) -> str:
-    """Tell of a scenario in which it is almost the fastest."""
+    """Describe a scenario in which the mode is almost the fastest."""
     return _beaten(cell, cells) if cell["standing"] == NEAR else ""
 
 
@@ -79,7 +79,7 @@ def _beaten(cell: Row, cells: Sequence[Row]) -> str:
 
 
 def _lost(cell: Row, cells: Sequence[Row]) -> str:
-    """Tell of a scenario in which it is slow, does not get there, or is less accurate."""
+    """Describe a scenario in which the mode is slow, misses the target, or is less accurate."""
     if cell["standing"] == BASELINE:
         return ""
     losses = []
@@ -96,7 +96,7 @@ def _lost(cell: Row, cells: Sequence[Row]) -> str:
 
 
 def _shown(cell: Row, cells: Sequence[Row]) -> str:
-    """Tell of the baseline, which is not in the race."""
+    """Describe the baseline, which does not compete."""
     if cell["standing"] != BASELINE:
         return ""
     beside = "" if cell["ratio"] is None else f"; {_beaten(cell, cells)}"
@@ -104,7 +104,7 @@ def _shown(cell: Row, cells: Sequence[Row]) -> str:
 
 
 def _price(mine: Sequence[Row], runs: Sequence[Row]) -> str:
-    """Tell what a mode pays for its time, each where it is the most."""
+    """Describe the price of a mode's speed, each part in the scenario where it is largest."""
     stalest, dropped, waiting = (
         max(mine, key=lambda cell: cell[key])
         for key in ("staleness_mean", "dropped", "waiting_share")

@@ -1,1 +1,1 @@
-"""Benchmarks: everything side by side and interleaved in one run, results verified."""
+"""Benchmarks: candidates interleaved in one run, their results verified."""

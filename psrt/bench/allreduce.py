@@ -1,18 +1,17 @@
-"""All-reduces of every algorithm beside the library's and beside a copy of the buffer.
+"""Compare all-reduces of every algorithm with the library's and with a copy of the buffer.
 
-Each candidate's sum is verified, to the element, before it is timed; ``allreduce_rows`` says who
-they are. They run on one host, and among ranks that are on several or count as being. Two speeds
-are usual:
+Each candidate's sum is verified, to the element, before it is timed; ``allreduce_rows`` lists the
+candidates. They run on one host, and between hosts, real or pretended. Two bandwidths are usual:
 
-- *algbw*, the bytes of the vector over the time: what the caller sees;
-- *busbw*, algbw·2(p − 1)/p: what a wire would see if no more were sent than any all-reduce must.
+- *algbw*, the bytes of the vector over the time, as the caller sees it;
+- *busbw*, algbw·2(p − 1)/p: the traffic on a wire that carries the minimum of any all-reduce.
   It can be compared between numbers of ranks, and with the speed of the wire.
 
 Between hosts a ring takes 2(p − 1)/p·nβ at least. **Which β**: in a ring every rank sends and
-receives at the same time, all ranks at once, and where they share cores, memory or a wire each
-gets less of it than two ranks that have it to themselves. So β is that of ``exchange``, in which
-each rank sends n bytes to the next one while it receives n from the last: nβ is its time, read in
-the same rounds. What is combined on the way (γ) comes on top and counts as the ring's.
+receives at the same time, and where ranks share cores, memory or a wire each gets a smaller part
+than a pair of ranks alone would. So β is that of ``exchange``, in which each rank sends n bytes to
+the next one while it receives n from the last: nβ is its time, measured in the same rounds. The
+time for combining (γ) is additional and counts as the ring's.
 """
 
 from __future__ import annotations
@@ -53,22 +52,22 @@ _K, _M = 1 << 10, 1 << 20
 SIZES = tuple(_K << power for power in range(0, 17, 2))
 RANKS = (2, 4)
 HOSTS = (1, 2, 4)
-#: Between hosts, larger sizes are of interest.
+#: Sizes between hosts, where larger ones are of interest.
 _BETWEEN_FROM = _M
-#: Largest vector: a schedule may want a few of them besides.
+#: Largest vector: a schedule may need a few more of that size as workspace.
 LARGEST = 1 << 30
-#: Seconds that all turns of one of ``KEY`` may take, and the fewest turns of it; and the same of
-#: the others. Calls that take long, as the library's do with more ranks than cores, have fewer
-#: turns: the whole has an end.
+#: Budget in seconds of all turns of a candidate of ``KEY``, and its smallest number of turns; then
+#: the same for other candidates. Slow calls, such as the library's with more ranks than cores,
+#: have fewer turns, so that the benchmark ends.
 _KEY_S, _KEY_LEAST = 1.0, 5
 _OTHER_S, _OTHER_LEAST = 0.1, 2
-#: What takes longer is left out at larger sizes: with more ranks than cores MPICH's own call of
-#: 1 MB was seen to take 5 s, and one of 64 MB takes as many minutes.
+#: Candidates that take longer are left out at larger sizes: with more ranks than cores a call of
+#: MPICH's own with 1 MB was seen to take 5 s, and one with 64 MB takes as many minutes.
 _LONG_S = 2.0
 
 
 def sizes_on(layout: Layout, sizes: Sequence[int]) -> list[int]:
-    """Return which sizes are measured on a layout: between hosts the large ones, if any are."""
+    """Return the sizes to measure on a layout: between hosts the large ones, if there are any."""
     large = [nbytes for nbytes in sizes if nbytes >= _BETWEEN_FROM]
     return list(large if len(layout.hosts) > 1 and large else sizes)
 
@@ -85,13 +84,13 @@ def measure(
 
     Args:
         comm: all ranks.
-        layouts: who takes part, see ``psrt.bench.layouts``.
-        costs: by which ``auto`` picks, and times are predicted.
-        sizes: bytes of the vector of float32, each a multiple of 4.
-        rounds: turns of each candidate; some have fewer at large sizes.
+        layouts: the sets of ranks to measure, see ``psrt.bench.layouts``.
+        costs: for the choice of ``auto`` and for predicted times.
+        sizes: bytes of the float32 vector, each a multiple of 4.
+        rounds: number of turns of each candidate; some have fewer at large sizes.
 
     Returns:
-        At rank 0 the rows, see ``rows_of``; an empty list elsewhere.
+        On rank 0 the rows, see ``rows_of``; elsewhere an empty list.
 
     Raises:
         ProtocolError: on every rank, if a sum is wrong.
@@ -137,7 +136,7 @@ def _race(
         candidates = {name: _candidate(comm, name, call.make) for name, call in calls.items()}
         found = race(candidates, rounds, track=RankTrack(comm))
         chosen = communicator.choice(nbytes).algorithm
-        # The plans hold views of the window, which goes with the communicator.
+        # The plans hold views of the window, which the communicator frees.
         del buffers, calls, candidates
     return Outcome(layout, nbytes, sent, chosen, found)
 
@@ -150,13 +149,13 @@ def _candidate(comm: MPI.Comm, name: Name, call: Callable[[], object]) -> Candid
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One way to do it, and how to see that it did."""
+    """A call to measure, and its expected result."""
 
     make: Callable[[], object]
-    #: What is filled before the call, and what is looked at after it.
+    #: The array filled before the call, and the one checked after it.
     given: FloatArray
     result: FloatArray
-    #: A tile of what must be there then.
+    #: A tile of the expected result.
     wanted: FloatArray
     #: Whether the communicator counts its bytes.
     counted: bool
@@ -190,7 +189,7 @@ class _Buffers:
             return _Call(exchange, window, plain, self._last, counted=False)
         array = window if name.buffer == WINDOW else plain
         call = partial(self._communicator.all_reduce, array, "sum", name.algorithm)
-        # What the library sends of what it was handed is its own affair.
+        # The bytes that the library sends are unknown.
         return _Call(
             call,
             array,
@@ -203,8 +202,8 @@ class _Buffers:
         """Make each call once, on whole numbers; collective.
 
         Returns:
-            The bytes that each rank sent in each, None where nobody counts them. The library's
-            own call is not made: it may take seconds.
+            By candidate, the bytes that each rank sent; None if they are not counted. The
+            library's own call is skipped: it may take seconds.
 
         Raises:
             ProtocolError: on every rank, if one has a wrong sum.
@@ -233,14 +232,14 @@ class _Buffers:
         }
 
     def clear(self) -> None:
-        """Set all numbers to 0: sums of sums stay 0, where others would grow beyond bounds."""
+        """Set all numbers to 0: repeated sums of others would overflow."""
         self._window[:] = 0
         self._plain[:] = 0
         self._comm.Barrier()
 
 
 def check(name: Name, result: FloatArray, wanted: FloatArray, rank: int) -> None:
-    """Look at every element of a result.
+    """Check every element of a result.
 
     Raises:
         ProtocolError: if one is wrong.

@@ -1,20 +1,20 @@
-"""The candidates of ``bench allreduce``, and what a race of theirs amounts to. Pure.
+"""The candidates of ``bench allreduce``, and the rows of its table. Pure.
 
 =================  ============================================================================
-algorithm          what it is
+algorithm          description
 =================  ============================================================================
 ``MPI.Allreduce``  the library's, blocking and in place on a plain array: the yardstick
-``auto``           what ``Communicator`` picks by the machine's costs
+``auto``           the choice of ``Communicator`` by the machine's costs
 ``node``, NAME …   the algorithms of ``Communicator`` by their names
 ``mpi``            the library's again, called by ``Communicator`` with its check of signatures
-``copyto``         every rank copies the vector once, all at a time: no sum can be had for less
+``copyto``         all ranks copy the vector once, at the same time: a lower bound of any sum
 ``exchange``       every rank sends the vector to the next one while it receives from the last
 =================  ============================================================================
 
-Small calls are timed in two patterns, since programs make them in both and the order of candidates
-can turn over between them: **back to back**, where a rank that is ahead begins the next call while
-others end the last one, and each **after a barrier**, as a step of training that all ranks reach at
-once. Each is held against ``MPI.Allreduce`` in the same pattern.
+Small calls are timed in two patterns, since programs use both and the ranking of candidates can
+differ between them: **back to back**, where a fast rank begins the next call while others finish
+the last one, and each **after a barrier**, like a step of training that all ranks reach at once.
+Each is compared with ``MPI.Allreduce`` in the same pattern.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Name(NamedTuple):
     pattern: str = BACK_TO_BACK
 
 
-#: Candidates that people choose between; they have a turn in almost every round.
+#: The candidates that users choose between; they have a turn in almost every round.
 KEY: tuple[Name, ...] = (
     Name(LIBRARY, PLAIN), Name(AUTO, WINDOW), Name(AUTO, PLAIN), Name("node", WINDOW),
     Name("ring", WINDOW), Name("ring", PLAIN), Name(COPY, WINDOW), Name(EXCHANGE, WINDOW),
 )  # fmt: skip
-#: Up to here both patterns are timed. What takes longer than a rank may be ahead is alike in both.
+#: Largest size timed in both patterns; longer calls take the same time in both.
 SMALL = 64 << 10
 #: Between hosts, above this, only ``KEY`` is measured.
 LARGEST_BETWEEN = 16 << 20
@@ -59,13 +59,13 @@ _BETWEEN = ("ring", "segmented-ring", "double-tree", "butterfly", "halving-doubl
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one size on one layout; the same on every rank."""
+    """The result of one size on one layout; the same on every rank."""
 
     layout: Layout
     nbytes: int
-    #: By name, the bytes that each rank sent in one call; None: nobody counts them.
+    #: By name, the bytes that each rank sent in one call; None if they are not counted.
     sent: dict[Name, tuple[int, ...] | None]
-    #: What ``auto`` picked.
+    #: The choice of ``auto``.
     chosen: str
     readings: Readings[Name]
 
@@ -139,7 +139,7 @@ def _row(outcome: Outcome, name: Name, costs: MachineCosts) -> dict[str, Any]:
 
 
 def _predicted(algorithm: str, outcome: Outcome, costs: MachineCosts) -> float | None:
-    """Return the predicted seconds; None where the costs say nothing of it."""
+    """Return the predicted seconds; None if the costs do not cover the candidate."""
     name = "mpi" if algorithm == LIBRARY else algorithm
     return predict(name, [len(host) for host in outcome.layout.hosts], outcome.nbytes, 4, costs)
 

@@ -1,4 +1,4 @@
-"""What is said of many readings: a median with its quartiles, tables, JSON, and the machine."""
+"""Statistics of readings: medians with quartiles, tables, JSON, and the machine."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import numpy as np
 from psrt.files import write_text
 
 Row = Mapping[str, Any]
-#: A heading, and what stands below it: the value of that key, or what a function makes of a row.
+#: A heading, and the key or the function of a row that gives the column's values.
 Column = tuple[str, str | Callable[[Row], object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is said of many readings of one quantity, in its own unit."""
+    """Median and quartiles of readings of one quantity, in its unit."""
 
     median: float
     #: Lower quartile.
@@ -55,7 +55,7 @@ class Summary:
 
 
 def spread(key: str, scale: float = 1.0, digits: int = 2) -> Callable[[Row], str]:
-    """Return what writes the summary of a row under ``key``: a dash where there is none."""
+    """Return a function that formats the summary of a row under ``key``, a dash for None."""
     return lambda row: "-" if row[key] is None else row[key].format(scale, digits)
 
 
@@ -104,7 +104,7 @@ def to_json(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, Summary):
         return asdict(value)
-    raise TypeError(f"{type(value).__name__} is nothing that a benchmark reports")
+    raise TypeError(f"{type(value).__name__} cannot be reported by a benchmark")
 
 
 def write_json(path: str | Path, value: Any) -> None:
@@ -117,7 +117,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def machine() -> str:
-    """Return processor, cores, Python, numpy and, where it is in use, the MPI library."""
+    """Return processor, cores, Python, numpy and, if it is in use, the MPI library."""
     parts = [
         f"{len(os.sched_getaffinity(0))} cores of {_processor()}",
         f"Python {platform.python_version()}",

@@ -1,4 +1,4 @@
-"""What a machine's messages and memory cost, from times that were read on it. Pure.
+"""Fit the costs of a machine's messages and memory to times measured on it. Pure.
 
 Each constant is the slope or the intercept of a straight line through readings:
 
@@ -8,12 +8,12 @@ Each constant is the slope or the intercept of a straight line through readings:
 ``sync``, ``byte``  T = 2·⌈lg L⌉·sync + max(1, L/cores)·n·byte of a shared-memory all-reduce
 ==================  ===========================================================================
 
-An exchange and no ping-pong gives α and β, since that is what a step of a schedule is: a rank of a
-ring sends and receives at once, and where the two share a wire or a core that shows in β.
+α and β are those of an exchange, not of a ping-pong, because a step of a schedule is an exchange: a
+rank of a ring sends and receives at once, and if the two share a wire or a core β is larger.
 
 Times reach from microseconds to tens of milliseconds. Least squares of plain differences would
-see only the largest, so they are taken of *relative* ones: each equation is divided by its time.
-No constant may be negative; where the best fit has one that is, it is 0 and the rest is fitted
+fit only the largest, so *relative* differences are used: each equation is divided by its time.
+No constant may be negative; one that is negative in the best fit becomes 0 and the rest is fitted
 without it, as in Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23 (with two
 unknowns all subsets can simply be tried).
 """
@@ -34,19 +34,19 @@ from psrt.collective.costs import LinkCosts
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A solution, and how far off it is."""
+    """A solution and its errors."""
 
     values: tuple[float, ...]
-    #: Root of the mean square of (predicted − read)/read, and the largest of them.
+    #: Root mean square of (predicted − measured)/measured, and the largest of them.
     typical: float
     worst: float
-    #: Equations that it is from.
+    #: Number of equations.
     readings: int
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Seconds, as read; empty where nobody could take part."""
+    """Measured seconds; empty where no ranks could take part."""
 
     #: Bytes each way → one exchange between two ranks of a host, through windows.
     inside: Mapping[int, float] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Readings:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The costs of a machine, and the fits behind them by what they are of."""
+    """The costs of a machine, and the fits behind them."""
 
     costs: MachineCosts
     fits: Mapping[str, Fit]
@@ -99,18 +99,18 @@ def solve(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> Fit:
 
 
 def _least_squares(matrix: Any) -> Any:
-    """Solve ``matrix @ x = 1``, the columns brought to one scale: bytes are many, messages few."""
+    """Solve ``matrix @ x = 1`` with scaled columns: bytes are many, messages few."""
     scale = np.linalg.norm(matrix, axis=0)
     scale[scale == 0] = 1.0
     return np.linalg.lstsq(matrix / scale, np.ones(len(matrix)), rcond=None)[0] / scale
 
 
 def fit_machine(readings: Readings, cores: int) -> Fitted:
-    """Fit everything; what nobody could measure is psrt's own guess, and has no fit.
+    """Fit all costs; those not measured keep psrt's defaults, and have no fit.
 
     Args:
-        readings: what was read.
-        cores: of a host.
+        readings: the measured times.
+        cores: number of cores of a host.
     """
     fits: dict[str, Fit] = {}
     default = DEFAULT_COSTS
@@ -136,13 +136,13 @@ def fit_machine(readings: Readings, cores: int) -> Fitted:
 
 
 def _node_row(ranks: int, nbytes: int, cores: int) -> tuple[float, float]:
-    """Return what ``sync`` and ``byte`` count for in ``NodeCosts.seconds``."""
+    """Return the factors of ``sync`` and ``byte`` in ``NodeCosts.seconds``."""
     return NodeCosts(1.0, 0.0).seconds(ranks, nbytes, cores), NodeCosts(0.0, 1.0).seconds(
         ranks, nbytes, cores
     )
 
 
-#: Constant → what it is, the fit that it comes from, and its place in it; β's are per byte.
+#: Constant → its description, its fit, and its position in the fit; β's are per byte.
 _CONSTANTS = (
     ("α inside a host, per step (µs)", "inside", 0, 1e6),
     ("β inside a host (ns/byte)", "inside", 1, 1e9),

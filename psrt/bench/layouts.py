@@ -1,4 +1,4 @@
-"""Which ranks take part in a measurement, and on which hosts they are or count as being. Pure."""
+"""The ranks that take part in a measurement, and their hosts, real or pretended. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Layout:
     """Ranks by host."""
 
     hosts: tuple[tuple[int, ...], ...]
-    #: Whether ranks of one host only count as being on several: they then share no memory, and
-    #: their messages go by MPI as they would between hosts, but over no wire.
+    #: Whether ranks of one host are treated as several hosts: they then share no memory, and their
+    #: messages go through MPI as between hosts, but over no wire.
     pretended: bool
 
     @property
@@ -33,12 +33,12 @@ class Layout:
 
 
 def layout(present: Sequence[Sequence[int]], ranks: int, hosts: int) -> Layout | None:
-    """Place ranks on hosts, as many on each.
+    """Place ranks on hosts, the same number on each.
 
     Args:
-        present: the ranks of each host that there is.
-        ranks: the number that is wanted.
-        hosts: the number of hosts to place them on.
+        present: by real host, its ranks.
+        ranks: number of ranks to place.
+        hosts: number of hosts to place them on.
 
     Returns:
         The ranks on hosts of their own if there are enough, else all on the first one; None if the
@@ -67,10 +67,10 @@ def layout(present: Sequence[Sequence[int]], ranks: int, hosts: int) -> Layout |
 def layouts(
     present: Sequence[Sequence[int]], ranks: Sequence[int], hosts: Sequence[int]
 ) -> list[Layout]:
-    """Return every number of ranks on every number of hosts, as far as they can be placed.
+    """Return a layout for each number of ranks on each number of hosts that is possible.
 
     Raises:
-        ConfigError: if none can.
+        ConfigError: if none is.
     """
     found = [layout(present, p, h) for h in hosts for p in ranks]
     if not any(found):

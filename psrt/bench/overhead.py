@@ -1,4 +1,4 @@
-"""What psrt itself costs: a step without compute or bytes, and a server that only waits."""
+"""psrt's own overhead: a step without compute or bytes, and a server that only waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from psrt.mpi.port import MpiPort
 from psrt.partition import even_spans
 from psrt.transport import RoleMap, drive
 
-#: Two batches of one sample, which nobody looks at.
+#: Two batches of one sample; their content is never read.
 _FIRST, _NOTHING = ((np.zeros((1, 1), np.float32), np.zeros(1, np.int64)) for _ in range(2))
 #: Mode → its config.
 _STEPS: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ class _NoCompute:
         return [_FIRST, *[_NOTHING] * 999]
 
     def loss_and_grad(self, theta: Vector, batch: Any, out: Vector) -> float:
-        """Leave the gradient as it is; a worker looks once whether it was written."""
+        """Leave the gradient as it is; a worker checks only once whether it was written."""
         if batch is _FIRST:
             out[:] = 0.0
         return 0.0
@@ -88,10 +88,9 @@ def _own_costs(comm: MPI.Comm, *, rounds: int, steps: int) -> dict[str, Summary]
 
 
 def _beside_a_server(comm: MPI.Comm, *, rounds: int, turn_s: float) -> Summary | None:
-    """Return the share of their speed that 2 workers keep while a third rank waits for them.
+    """Return the fraction of their speed that 2 workers keep while a third rank waits for them.
 
-    They are held against workers beside a rank that sleeps in the operating system, which costs
-    nothing.
+    The reference is 2 workers next to a rank that sleeps in the operating system, at no cost.
     """
     problem = FixedBatch(MODELS["784-512-512-10"])
     n, track = problem.model.n, RankTrack(comm)
@@ -101,7 +100,7 @@ def _beside_a_server(comm: MPI.Comm, *, rounds: int, turn_s: float) -> Summary |
     steps = calls_in_a_turn(trial(compute, track), Pace(turn_s, fewest=4))
 
     def waits(count: int) -> float:
-        """Let the server wait in ``receive`` until both workers are through."""
+        """Let the server wait in ``receive`` until both workers have finished."""
         if comm.rank == 0:
             for _ in port.role_map.workers:
                 drive(port.receive())

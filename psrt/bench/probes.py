@@ -1,8 +1,8 @@
-"""Reads on a machine what ``fit`` makes constants of.
+"""Measure on this machine the times that ``fit`` needs.
 
-An exchange is an all-gather of psrt's own between two ranks: each sends its half and receives the
-other's. So α is what a step costs with all that psrt does around it, and predictions with it are
-of psrt's schedules, not of a wire alone.
+An exchange is one of psrt's all-gathers between two ranks: each sends its half and receives the
+other's. So α includes psrt's own work around a step, and predictions are of psrt's schedules, not
+of a wire alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from psrt.bench.race import Candidate, Key, race, repeated
 from psrt.bench.ranks import RankTrack, run_on
 from psrt.mpi.communicator import Communicator
 
-#: Bytes each way of an exchange, and those that are folded.
+#: Bytes in each direction of an exchange, and bytes folded.
 EXCHANGES = (64, 1 << 10, 16 << 10, 256 << 10, 2 << 20, 8 << 20)
 FOLDS = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 #: Bytes of the vectors of all-reduces.
@@ -38,19 +38,19 @@ def read_machine(
     folds: Sequence[int] = FOLDS,
     vectors: Sequence[int] = VECTORS,
 ) -> Readings:
-    """Read everything that the ranks at hand allow; collective.
+    """Measure everything that these ranks allow; collective.
 
     Args:
         comm: all ranks.
-        present: the ranks of each host.
-        ranks: numbers of ranks of which all-reduces are read.
-        rounds: turns of each.
-        exchanges: bytes each way.
-        folds: bytes.
-        vectors: bytes of the vectors of all-reduces.
+        present: by host, its ranks.
+        ranks: numbers of ranks to measure all-reduces on.
+        rounds: number of turns of each.
+        exchanges: sizes of exchanges, in bytes in each direction.
+        folds: sizes of folds, in bytes.
+        vectors: sizes of all-reduces, in bytes.
 
     Returns:
-        Medians at rank 0; nothing elsewhere.
+        Medians on rank 0; elsewhere empty readings.
     """
     found: dict[str, dict[int, float]] = {"inside": {}, "between": {}, "fold": {}}
     for name, hosts in (("inside", 1), ("between", 2)):
@@ -77,7 +77,7 @@ def read_machine(
 def _exchanges(
     comm: MPI.Comm, *, placed: Layout, sizes: Sequence[int], rounds: int
 ) -> dict[int, float]:
-    """Return the seconds of an exchange, by its bytes each way."""
+    """Return bytes in each direction → seconds of an exchange."""
     with Communicator(comm, host=placed.host_of(placed.ranks[comm.rank])) as communicator:
         buffer = communicator.empty(2 * max(sizes) // 4)
         calls = {m: partial(communicator.all_gather, buffer[: 2 * m // 4]) for m in sizes}

@@ -1,6 +1,6 @@
 """Push and pull of one vector between workers and servers: psrt beside the simplest loop.
 
-The simplest loop is what one would write first: a server posts an ``Irecv`` per worker, takes
+The simplest loop is a naive first version: a server posts an ``Irecv`` per worker, takes
 whichever completes (``Waitany``), does ``w -= lr * g`` and ``Send``s w back; a worker ``Send``s
 and ``Recv``s. Both do the same updates with the same numbers, turn by turn in one run, and the
 result of both is checked: whole numbers, so it is exact in any order.
@@ -134,7 +134,7 @@ class PlainTrips:
         """Do nothing."""
 
 
-#: What is compared, by name.
+#: The candidates, by name.
 CANDIDATES: dict[str, Callable[[MPI.Comm, int, int], PsrtTrips | PlainTrips]] = {
     "psrt": PsrtTrips,
     "plain": PlainTrips,
@@ -199,9 +199,9 @@ def _compare(comm: MPI.Comm, *, servers: int, n: int, rounds: int, turn_s: float
 
 
 def _checked(trip: PsrtTrips | PlainTrips, comm: MPI.Comm, servers: int, wrong: list[str]) -> Run:
-    """Return what makes round trips: the slowest worker's time counts, a server's does not.
+    """Return a function that makes round trips; only the workers' times count.
 
-    A server that did not apply every push once says so in ``wrong``.
+    A server that did not apply every push exactly once reports it in ``wrong``.
     """
 
     def run(count: int) -> float:

@@ -1,4 +1,4 @@
-"""One way to time candidates against each other: interleaved, in one run, the slowest rank counts.
+"""Time candidates against each other: interleaved, in one run, by the slowest rank.
 
 A machine's speed drifts by more than the differences worth knowing. So candidates take turns, round
 by round, and what is compared was read within moments of each other. A turn makes a call as often
@@ -25,15 +25,15 @@ Run = Callable[[int], float]
 _TRIALS = ((1, math.inf), (10, 10e-3), (100, 200e-6))
 
 
-#: A budget gives that much for the sake of ``Candidate.least``.
+#: Factor by which a budget may be exceeded for the sake of ``Candidate.least``.
 _STRETCH = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something to time."""
+    """A call to time, and its share of the time."""
 
-    #: None on ranks that have no part in it.
+    #: None on ranks that do not take part.
     run: Run | None
     #: Seconds that all its turns together may take.
     budget_s: float = math.inf
@@ -63,7 +63,7 @@ class Track(Protocol):
 
 class _OneProcess:
     def meet(self) -> None:
-        """Wait for nobody."""
+        """Do nothing: there are no other ranks."""
 
     def slowest(self, seconds: list[float]) -> list[float]:
         return seconds
@@ -74,7 +74,7 @@ ONE_PROCESS: Track = _OneProcess()
 
 @dataclass(frozen=True, slots=True)
 class Readings(Generic[Key]):
-    """What came of a race; the same on every rank."""
+    """The result of a race; the same on every rank."""
 
     #: By round, the seconds of one call of each candidate that had a turn in it.
     rounds: Sequence[Mapping[Key, float]]
@@ -155,7 +155,7 @@ def race(
 
 
 def repeated(call: Callable[[], object]) -> Run:
-    """Return what makes a call again and again, back to back."""
+    """Return a function that repeats a call, back to back."""
 
     def run(count: int) -> float:
         start = perf_counter()
@@ -201,10 +201,10 @@ def plan(seconds: float, candidate: Candidate, rounds: int, pace: Pace) -> tuple
     a millisecond.
 
     Args:
-        seconds: about what a call takes.
-        candidate: whose calls they are.
-        rounds: that there are.
-        pace: of its turns.
+        seconds: approximate time of a call.
+        candidate: its budget counts.
+        rounds: number of rounds.
+        pace: length of a turn.
 
     >>> budget = Candidate(None, budget_s=0.3)
     >>> [plan(s, budget, 9, Pace()) for s in (1e-5, 0.05, 0.3, 0.6, 5.0)]
@@ -217,7 +217,7 @@ def plan(seconds: float, candidate: Candidate, rounds: int, pace: Pace) -> tuple
 
 
 def has_turn(number: int, turns: int, rounds: int) -> bool:
-    """Tell whether a candidate has a turn in round ``number``, its turns being spread evenly.
+    """Return whether a candidate has a turn in round ``number``; turns are spread evenly.
 
     >>> [number for number in range(9) if has_turn(number, 3, 9)]
     [2, 5, 8]

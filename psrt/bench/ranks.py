@@ -1,4 +1,4 @@
-"""A race among MPI ranks: how they meet, and how those without a part leave the cores to others."""
+"""A race among MPI ranks: their barriers, and sleep for ranks that do not take part."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from psrt.mpi.agreement import raise_on_all
 from psrt.transport.backoff import Backoff
 
 Result = TypeVar("Result")
-#: Nobody waits longer for the others.
+#: Longest wait for other ranks, in seconds.
 _TIMEOUT_S = 3600.0
-#: Yields before a wait would sleep.
+#: Number of yields before a wait would sleep.
 _NEVER_SLEEP = 1 << 30
 
 
@@ -96,7 +96,7 @@ def part_of(comm: MPI.Comm, ranks: Sequence[int]) -> MPI.Comm | None:
 
 
 def after_a_barrier(comm: MPI.Comm, call: Callable[[], object]) -> Callable[[int], float]:
-    """Return what makes a call again and again, each after MPI's barrier, which is not counted."""
+    """Return a function that repeats a call, each after an MPI barrier that is not timed."""
 
     def run(count: int) -> float:
         seconds = 0.0

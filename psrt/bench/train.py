@@ -29,7 +29,7 @@ from psrt.transport import SoloPort, drive
 
 MODELS = {"784-512-512-10": (784, 512, 512, 10), "784-2048-2048-10": (784, 2048, 2048, 10)}
 BATCH = 64
-#: Name → ranks and config. The first is what the others are held against.
+#: Name → number of ranks, and config. The first is the reference of the others.
 SCHEMES: dict[str, tuple[int, dict[str, Any]]] = {
     "serial": (1, {"mode": "serial"}),
     "sync": (3, {"mode": "sync"}),
@@ -43,7 +43,7 @@ _LR = 0.01
 
 
 class FixedBatch:
-    """A problem of one batch that comes again and again, with real numbers."""
+    """A problem that repeats a single batch, with real numbers."""
 
     def __init__(self, sizes: tuple[int, ...], batch_size: int = BATCH) -> None:
         rng = np.random.default_rng(0)
@@ -56,7 +56,7 @@ class FixedBatch:
         return self.model.initial(np.random.default_rng(1))
 
     def batches(self, worker: int, workers: int, epoch: int) -> list[Any]:
-        """Return the batch a few times over."""
+        """Return the batch a few times."""
         return [self.batch] * 16
 
     def gradient_spans(self) -> tuple[Span, ...]:
@@ -75,7 +75,7 @@ class FixedBatch:
         return self.model.loss_and_grad(theta, x, y, out, ready)
 
     def evaluate(self, theta: Vector) -> dict[str, float]:
-        """Measure nothing: this is about time."""
+        """Return no figures: only time is measured."""
         return {}
 
 
@@ -163,7 +163,7 @@ def measure(
 
 
 def workers_of(name: str) -> int:
-    """Return how many ranks of a candidate compute gradients."""
+    """Return the number of ranks of a candidate that compute gradients."""
     if name == TORCH:
         return 2
     ranks, knobs = SCHEMES[name]
@@ -204,14 +204,14 @@ def _race(comm: MPI.Comm, sizes: tuple[int, ...], rounds: int, turn_s: float) ->
 
 
 def _has_torch(comm: MPI.Comm) -> bool:
-    """Tell whether torch is installed on every rank; collective."""
+    """Return whether torch is installed on every rank; collective."""
     missing = np.array([importlib.util.find_spec("torch") is None], np.int64)
     comm.Allreduce(MPI.IN_PLACE, missing, MPI.SUM)
     return not missing[0]
 
 
 def _check_equal(schemes: dict[str, Scheme]) -> None:
-    """Raise if synchronous training did not lead where serial training did.
+    """Raise if the result of synchronous training differs from that of serial training.
 
     All workers have the same batch, so their mean gradient is the serial one up to rounding.
     """

@@ -1,4 +1,4 @@
-"""Numbers that show whether an all-reduce summed right: whole ones, exact in any order. Pure."""
+"""Test data for all-reduces: whole numbers, whose sum is exact in any order. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_RANKS = 180
 
 
 class WholeNumbers:
-    """What each rank gives, and what all must end with.
+    """The contribution of each rank, and the result required of all.
 
     Rank r gives ``(r + 1)·(i mod 1021) + r`` as its element i, so a contribution that is lost,
     doubled, or another rank's changes the sum.
@@ -34,7 +34,7 @@ class WholeNumbers:
         self._ranks = ranks
 
     def of(self, rank: int) -> FloatArray:
-        """Return the tile that a rank gives."""
+        """Return the tile of a rank's contribution."""
         return np.float32(rank + 1) * self._base + np.float32(rank)
 
     def total(self) -> FloatArray:
@@ -55,7 +55,7 @@ def fill(array: FloatArray, tile: FloatArray) -> None:
 
 
 def first_difference(array: FloatArray, tile: FloatArray) -> int | None:
-    """Return the first place where an array is no copy of a tile; None if there is none.
+    """Return the first index at which an array differs from copies of a tile; None if equal.
 
     >>> tile = np.arange(3, dtype=np.float32)
     >>> array = np.array([0, 1, 2, 0, 7], np.float32)

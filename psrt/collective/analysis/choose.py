@@ -1,6 +1,6 @@
-"""Which all-reduce to take: the one that the machine's costs predict to be the fastest. Pure.
+"""Choose the all-reduce that is the fastest by the machine's costs. Pure.
 
-What there is to choose from depends on where the ranks are:
+The candidates depend on the hosts of the ranks:
 
 =====================================  ========================================================
 ranks                                  candidates
@@ -11,25 +11,24 @@ on several hosts, several on some      the same over all ranks, and ``node+NAME`
                                        by shared memory, between hosts by the schedule NAME
 =====================================  ========================================================
 
-The shortest prediction wins, with two exceptions that keep a choice from being clever on paper
-only. The library must be predicted to be more than 10 % faster to be taken, since near a tie the
-noise of its measurement would decide. And schedules of messages are no candidates inside a host,
-where shared memory does the same with one barrier or two; ``why`` names the best of them all the
-same. Where an exception decides, ``why`` says so.
+The shortest prediction wins, with two exceptions. The library must be predicted to be more than
+10 % faster, since near a tie the noise of its measurement would decide. And schedules of messages
+are not candidates inside a host, where shared memory needs only one barrier or two; ``why`` still
+names the best of them.
 
-**Between hosts.** A host has one wire, whoever of its ranks uses it; ``between.beta`` is that of
-one pair of ranks that have it to themselves.
+**Between hosts.** The ranks of a host share its one wire; ``between.beta`` is that of a single
+pair of ranks without other traffic.
 
 - ``node+NAME``: every host offers as many rails as the smallest host has ranks, and rail i runs
   NAME over all hosts with the i-th slice of the vector. So each rail sends 1/rails of the bytes
   over 1/rails of the wire, and combines 1/rails of them on a core that it may have to share.
-- A schedule over all ranks: where its row says ``shares_link``, all ranks of a host talk to other
-  hosts at once and share the wire. Each message is priced as one between hosts, so these are
-  predicted to be somewhat slower than they are.
+- A schedule over all ranks: if its row has ``shares_link``, all ranks of a host send to other hosts
+  at once and share the wire. Each message is priced as one between hosts, so the prediction is
+  somewhat too slow.
 
-**Inside a host** every step of a rank is the work of a core, so ranks beyond the cores take turns:
-messages, copies and combining take as many times as long as there are ranks to a core. Between
-hosts this holds for combining only.
+**Inside a host** every step of a rank needs a core, so with more ranks than cores they take turns:
+messages, copies and combining take longer by the number of ranks per core. Between hosts this
+holds for combining only.
 """
 
 from __future__ import annotations
@@ -45,17 +44,17 @@ from psrt.collective.schedule import Algorithm
 from psrt.errors import ConfigError
 from psrt.units import plural, size_text, time_text
 
-#: How much faster than ``node`` the library must be to be taken: more than 10 %.
+#: Factor by which the library must be faster than ``node`` to be chosen.
 _CLEARLY = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen, and why."""
+    """The chosen algorithm, and the reason."""
 
     #: A key of ``ALGORITHMS``, ``node``, ``node+`` and such a key, or ``mpi``.
     algorithm: str
-    #: Predicted time.
+    #: Predicted time, in seconds.
     seconds: float
     #: One sentence with the numbers that decided.
     why: str
@@ -73,12 +72,12 @@ def choose(
     """Choose an all-reduce.
 
     Args:
-        hosts: ranks on each host, ≥ 1 each.
+        hosts: number of ranks on each host, ≥ 1 each.
         nbytes: bytes of the vector, ≥ 0.
         itemsize: bytes of an element.
         costs: of the machine.
-        dtype_ok_for_library: whether the library knows the type; mostly it has no float16.
-        shared_memory: whether the ranks of a host shall fold in shared memory on several hosts.
+        dtype_ok_for_library: whether the library supports the type; most have no float16.
+        shared_memory: whether ranks of a host must fold in shared memory, also on several hosts.
 
     Raises:
         ConfigError: if there is no host, or one without ranks.
@@ -118,15 +117,15 @@ def choose(
 def predict(
     algorithm: str, hosts: Sequence[int], nbytes: int, itemsize: int, costs: MachineCosts
 ) -> float | None:
-    """Return the seconds that an all-reduce should take, None where nothing is known.
+    """Return the predicted seconds of an all-reduce; None if the costs do not cover it.
 
     Args:
         algorithm: ``mpi``, ``node``, ``node+`` and a schedule's name, or a schedule's name.
-        hosts: ranks on each host, ≥ 1 each.
+        hosts: number of ranks on each host, ≥ 1 each.
         nbytes: bytes of the vector, ≥ 0.
         itemsize: bytes of an element.
-        costs: of the machine. Nothing is known of the library on several hosts, nor of numbers
-            of ranks that it was not measured on; and nothing of ``node`` on several hosts.
+        costs: of the machine. They cover the library on one host, for the measured numbers of
+            ranks, and ``node`` on one host.
 
     Raises:
         ConfigError: if there is no such schedule.

@@ -1,26 +1,26 @@
-"""What a collective costs, read off its schedule. Pure: spans and seconds, never buffers or MPI.
+"""Price a collective by its schedule. Pure: spans and seconds, never buffers or MPI.
 
 A schedule is run on clocks instead of numbers. In the α-β-γ model of a network
 
 - a message of b bytes takes α + bβ seconds, from the moment when both ends have posted it;
 - a rank sends one message and receives one at the same time, to and from any two ranks, and
   messages between different pairs do not slow each other down;
-- to combine b bytes takes bγ; to copy in the own memory is free.
+- combining b bytes takes bγ; copying within a rank's memory is free.
 
 Each rank takes its steps in order, on its own clock, and waits for its peers exactly where the
-schedule makes it wait (`rendezvous`). The price is the latest clock, with no formula in between:
-the closed forms in the files of the schedules are held against it by the tests.
+schedule requires it (`rendezvous`). The price is the latest clock, without any formula: the tests
+compare the closed forms in the files of the schedules with it.
 
-**Overlap.** An executor may post step i + 1 before it combines what step i brought, and combine
-while the bytes are on their way:
+**Overlap.** An executor may post step i + 1 before it combines the bytes of step i, and combine
+while the next bytes are in flight:
 
 .. code-block:: text
 
     wire   | step 1 |  step 2  |  step 3  |
     rank            | fold 1 | | fold 2 | | fold 3 |
 
-It may not where step i + 1 sends or overwrites the elements that are being combined; there it
-waits. The rank has one pair of hands, so step i + 1 ends when its bytes are there *and* fold i is
+Not where step i + 1 sends or overwrites the elements that are being combined: there it waits. A
+rank combines one message at a time, so step i + 1 ends when its bytes have arrived *and* fold i is
 done.
 
 **Lower bounds**, for any all-reduce of n bytes in this model:
@@ -54,7 +54,7 @@ from psrt.partition import Span
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What one run of a schedule comes to."""
+    """The time and traffic of one run of a schedule."""
 
     #: The latest clock, in seconds.
     seconds: float
@@ -151,14 +151,14 @@ class _Clocks:
         self._alpha = costs.alpha
         self._beta, self._gamma = costs.beta * itemsize, costs.gamma * itemsize
         self._overlap = overlap
-        #: By rank, in seconds: gone by when its step was posted, and when the messages of that
-        #: step, and the fold beside it, are through so far.
+        #: By rank, in seconds: when its step was posted, and when the messages of that step and
+        #: the fold during it have ended so far.
         self._now, self._end = [0.0] * size, [0.0] * size
-        #: By rank: what it still has to combine while its next step is under way.
+        #: By rank: the span still to be combined during its next step.
         self._fold = [NOTHING] * size
 
     def post(self, rank: RankState) -> None:
-        """Begin a step; the fold left over is done before it or beside it."""
+        """Begin a step; a pending fold is done before or during it."""
         r = rank.rank
         if _touches(rank.step, self._fold[r]):
             self._settle(r)
@@ -166,7 +166,7 @@ class _Clocks:
         self._fold[r] = NOTHING
 
     def local(self, rank: RankState) -> None:
-        """Combine two spans of the own memory; a copy is free."""
+        """Combine two spans of a rank's memory; a copy is free."""
         step = rank.step
         if step.combine:
             self._settle(rank.rank)
@@ -175,13 +175,13 @@ class _Clocks:
             self._settle(rank.rank)
 
     def carry(self, sender: RankState, receiver: RankState) -> None:
-        """Let a message take its time, from when both ends have posted it."""
+        """Add the time of a message, from the moment when both ends have posted it."""
         a, b = sender.rank, receiver.rank
         end = max(self._now[a], self._now[b]) + self._alpha + sender.step.send.size * self._beta
         self._end[a], self._end[b] = max(self._end[a], end), max(self._end[b], end)
 
     def end(self, rank: RankState) -> None:
-        """Go on; what came is combined now or beside the next step."""
+        """End a step; the bytes received are combined now or during the next step."""
         r, step = rank.rank, rank.step
         self._now[r] = self._end[r]
         if step.combine and step.receive_from is not None:
@@ -190,13 +190,13 @@ class _Clocks:
                 self._settle(r)
 
     def latest(self) -> float:
-        """Return when the last rank is through, its last fold included."""
+        """Return the time at which the last rank has finished, its last fold included."""
         for r in range(len(self._now)):
             self._settle(r)
         return max(self._now, default=0.0)
 
     def _settle(self, r: int) -> None:
-        """Do the fold that is left over, beside nothing."""
+        """Do a pending fold, with no step at the same time."""
         self._now[r] += self._fold[r].size * self._gamma
         self._fold[r] = NOTHING
 

@@ -103,10 +103,10 @@ def _parse(path: Path, stream: IO[bytes], magic: int) -> np.ndarray:
     content = _read(stream, expected)
     if len(content) < expected:
         raise ConfigError(
-            f"{path}: truncated, {len(content)} bytes of data where the header tells {expected}"
+            f"{path}: truncated, {len(content)} bytes of data where the header says {expected}"
         )
     if stream.read(1):
-        raise ConfigError(f"{path}: more data than the {expected} bytes that the header tells")
+        raise ConfigError(f"{path}: more data than the {expected} bytes that the header says")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 

@@ -83,8 +83,8 @@ def test_a_missing_file_is_named(tmp_path, name):
 BROKEN = {
     "empty": (lambda raw: b"", "truncated, 0 bytes are no IDX header"),
     "half a header": (lambda raw: raw[:10], "truncated, 10 bytes are no IDX header"),
-    "short": (lambda raw: raw[:-1], "truncated, 83 bytes of data where the header tells 84"),
-    "long": (lambda raw: raw + b"x", "more data than the 84 bytes that the header tells"),
+    "short": (lambda raw: raw[:-1], "truncated, 83 bytes of data where the header says 84"),
+    "long": (lambda raw: raw + b"x", "more data than the 84 bytes that the header says"),
     "labels": (
         lambda raw: idx(LABELS["train"]),
         "magic number 0x00000801, expected 0x00000803",
@@ -96,7 +96,7 @@ BROKEN = {
     "text": (lambda raw: b"<html>not found", "magic number 0x3c68746d, expected 0x00000803"),
     "a header that lies": (
         lambda raw: raw[:4] + b"\xff" * 12 + raw[16:],
-        f"truncated, 84 bytes of data where the header tells {(2**32 - 1) ** 3}",
+        f"truncated, 84 bytes of data where the header says {(2**32 - 1) ** 3}",
     ),
 }
 

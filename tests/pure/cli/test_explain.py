@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -168,7 +169,7 @@ def test_compare_plots(ran, monkeypatch):
 
 
 def test_a_reader_that_has_seen_enough():
-    command = f"{sys.executable} -m psrt explain ring --ranks 64 --all"
+    command = f"{shlex.quote(sys.executable)} -m psrt explain ring --ranks 64 --all"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command} | head -1"], capture_output=True, text=True
     )

@@ -19,7 +19,7 @@ DTYPES = ("float16", "float32", "float64", "int32", "int64")
 ABSENT: Any = object()
 
 
-def fault_of(buf: AnyArray, op: Any, algorithm: str, root: Any, *, size: int) -> str:
+def fault_of(buf: AnyArray, op: Any, algorithm: Any, root: Any, *, size: int) -> str:
     """Return what is wrong with a call's arguments on ``size`` ranks; empty if nothing is."""
     if not isinstance(buf, np.ndarray) or isinstance(buf, np.ma.MaskedArray):
         return f"a {type(buf).__name__} is no numpy array of numbers"
@@ -29,13 +29,13 @@ def fault_of(buf: AnyArray, op: Any, algorithm: str, root: Any, *, size: int) ->
         return f"the array of shape {buf.shape} and strides {buf.strides} is not contiguous"
     if not buf.flags.writeable:
         return "the array is read-only"
-    if op is not ABSENT and op not in OPS:
+    if op is not ABSENT and not (isinstance(op, str) and op in OPS):
         return f"unknown operation {op!r}, expected one of {', '.join(OPS)}"
     if op is not ABSENT and not OPS[op].takes(buf.dtype):
         return f"{op} is for integers, got {buf.dtype}"
     if root is not ABSENT and not (isinstance(root, (int, np.integer)) and 0 <= root < size):
-        return f"root {root} is none of {size} ranks"
-    if algorithm not in ALL_REDUCES:
+        return f"root {root} is not a rank from 0 to {size - 1}"
+    if not (isinstance(algorithm, str) and algorithm in ALL_REDUCES):
         return f"unknown algorithm {algorithm!r}, expected one of {', '.join(ALL_REDUCES)}"
     if algorithm == LIBRARY and not library_reduces(buf.dtype):
         return f"MPI has no reduction for {buf.dtype}; take another algorithm"

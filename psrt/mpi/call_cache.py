@@ -105,8 +105,12 @@ class CallCache:
         seen: _Seen = (id(buf), call, op, algorithm, root, number)
         if call == "all_reduce":
             seen = (id(buf), op, algorithm)  # as it looks there itself
-        if seen in self.seen:
-            _, kind, flags, bound = self.seen[seen]
+        try:
+            known = self.seen.get(seen)
+        except TypeError:  # an operation such as MPI.SUM; the check of the arguments says so
+            known = None
+        if known is not None:
+            _, kind, flags, bound = known
             alike = buf.dtype is kind and buf.flags.num == flags
             if alike and bound.refusals == self._refusals:
                 return bound
@@ -189,8 +193,8 @@ class CallCache:
         if self.closed:
             wrong = "the communicator is closed"
         if wrong:
-            words = [str(word) for word in (op, root) if word is not ABSENT]
-            self.refuse(f"{call}({', '.join([*words, algorithm])})", wrong)
+            words = [str(word) for word in (op, root, algorithm) if word is not ABSENT]
+            self.refuse(f"{call}({', '.join(words)})", wrong)
         vector = stored(buf)
         place = self._executor.segments.locate(vector)
         where: object = place or id(buf)

@@ -125,7 +125,7 @@ class Communicator(NonblockingCalls):
         """
         try:
             run, kind, flags, _ = self._seen[id(buf), op, algorithm]
-        except KeyError:
+        except (KeyError, TypeError):  # TypeError: an operation such as MPI.SUM
             run = None
         # An array may have become another one in place, as by ``buf.dtype = np.int32``.
         if run is None or buf.dtype is not kind or buf.flags.num != flags or self._under_way:

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 from psrt.errors import ConfigError, ProtocolError, PsrtError, TransportError
 
@@ -259,6 +260,10 @@ REFUSED = {
     "float16 by the library": (lambda g: g.all_reduce(ones(9, "float16"), "sum", "mpi"), "float16"),
     "unknown operation": (lambda g: g.all_reduce(ones(), "median"), "median"),
     "unknown operation, long": (lambda g: g.all_reduce(ones(), "é" * 1200), "ééé"),
+    "an operation of MPI": (lambda g: g.all_reduce(ones(), MPI.SUM), "unknown operation"),
+    "a list of operations": (lambda g: g.reduce_async(ones(), ["sum"]), "operation ['sum']"),
+    "a list of algorithms": (lambda g: g.all_reduce(ones(), "sum", ["ring"]), "algorithm ['ring']"),
+    "a list of roots": (lambda g: g.broadcast(ones(), [0]), "root [0]"),
     "unknown algorithm": (lambda g: g.all_reduce(ones(), "sum", "star"), "star"),
     "no schedule between hosts": (lambda g: g.all_reduce(ones(), "sum", "node+mpi"), "node"),
     "a nonblocking call": (lambda g: g.all_reduce_async(ones(), "sum", "star"), "star"),

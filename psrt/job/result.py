@@ -10,7 +10,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError, OutputError, ProtocolError
+from psrt.errors import ConfigError, DivergedError, OutputError, ProtocolError
 from psrt.report import (
     Counts,
     OutputFolder,
@@ -83,6 +83,7 @@ def summarize(
 
     Raises:
         ConfigError: if no worker had a batch.
+        DivergedError: if a parameter ended as nan or infinite.
         ProtocolError: if ranks without servers ended with different parameters.
     """
     servers = config.servers or 0
@@ -95,6 +96,10 @@ def summarize(
     if not total.steps and not died:
         raise ConfigError(
             "nothing was trained: batches() gave no worker any batch; expected at least one"
+        )
+    if not np.isfinite(theta).all():  # the loss may not look at all of them
+        raise DivergedError(
+            "diverged: the parameters at the end are nan or infinite; try a smaller --lr"
         )
     return Summary(
         mode=config.mode or "",

@@ -27,9 +27,7 @@ def check_methods(problem: object) -> None:
     """
     missing = [f"{name}()" for name in METHODS if not callable(getattr(problem, name, None))]
     if missing:
-        raise ConfigError(
-            f"the problem, a {type(problem).__name__}, has no {' and no '.join(missing)}"
-        )
+        raise ConfigError(f"the problem, {_kind(problem)}, has no {' and no '.join(missing)}")
 
 
 def sample_counter(problem: object) -> Callable[[Any], int]:
@@ -119,6 +117,11 @@ def _said(value: object) -> str:
     if value is None:
         return "None"
     text = repr(value)
-    article = "an" if type(value).__name__[0] in "aeio" else "a"
-    name = f"{article} {type(value).__name__}"
-    return f"{name}, {text}" if len(text) <= 20 else name
+    return f"{_kind(value)}, {text}" if len(text) <= 20 else _kind(value)
+
+
+def _kind(value: object) -> str:
+    """Return the name of a value's type, with its article."""
+    name = type(value).__name__
+    article = "an" if name[0] in "aeioAEIO" or name == "ndarray" else "a"
+    return f"{article} {name}"

@@ -7,7 +7,7 @@ import pytest
 
 import psrt
 from psrt import TrainConfig
-from psrt.errors import ConfigError
+from psrt.errors import ConfigError, DivergedError
 
 N = 3
 
@@ -62,6 +62,7 @@ def left_out(theta, batch, out):
     ("methods", "message"),
     [
         ({"evaluate": None}, r"the problem, a Broken, has no evaluate\(\)"),
+        ({"initial": lambda: np.full(3, np.nan, np.float32)}, r"parameters that are nan or"),
         ({"initial": lambda: np.ones(3)}, r"initial\(\) must return a flat float32 .* float64"),
         ({"initial": lambda: np.ones((3, 1), np.float32)}, r"initial\(\) must .* \(3, 1\)"),
         (
@@ -110,3 +111,20 @@ def test_attributes_with_the_names_of_methods_that_may_be_missing(tmp_path):
     run = psrt.run(TrainConfig(mode="serial", steps=2, out=str(out), record=True), problem)
     assert run.summary.steps == 2
     assert (out / "model.safetensors").exists()
+
+
+def test_a_problem_has_its_article():
+    with pytest.raises(ConfigError, match=r"the problem, an object, has no initial\(\)"):
+        train(object())
+    with pytest.raises(ConfigError, match=r"returned an ndarray, expected the mean loss"):
+        train(broken(loss_and_grad=lambda *_: np.ones(30)))
+
+
+def test_a_gradient_that_is_no_number_ends_the_run_though_the_loss_is_one():
+    def poisoned(theta, batch, out):
+        out.fill(np.nan)
+        return 0.5
+
+    problem = broken(loss_and_grad=poisoned, evaluate=lambda theta: {"loss": 0.5})
+    with pytest.raises(DivergedError, match=r"the parameters at the end are nan or infinite"):
+        train(problem)

@@ -16,6 +16,7 @@ from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, Servers
 from psrt.errors import ConfigError
 from psrt.history import Header, History, Kind, read_history
+from psrt.history.reading import Events
 
 #: All-reduces that a simulation can perform, given how long they take.
 _KNOWN = (AUTO, NODE, LIBRARY, *ALGORITHMS)
@@ -56,6 +57,9 @@ def read_like(namespace: argparse.Namespace) -> Like:
         return Like(config, workers)
     if any(name in given for name in _MODEL):
         return Like(config, workers)
+    full = batch_of(history)
+    if "batch_size" not in given:
+        config = replace(config, batch_size=full)
     samples = samples_of(history)
     if config.steps is not None and any(name in given for name in _STEP):
         samples = None  # a step may need more than the run had
@@ -65,15 +69,27 @@ def read_like(namespace: argparse.Namespace) -> Like:
     return Like(config, workers, header.n, samples)
 
 
+def _steps(events: Events) -> Events:
+    """Return the events of one worker that stand for its steps, one for each."""
+    kinds = events["kind"]
+    kind = Kind.STEP if (kinds == Kind.STEP).any() else Kind.PUSH
+    steps: Events = events[(kinds == kind) & (events["shard"] <= 0)]
+    return steps
+
+
+def batch_of(history: History) -> int:
+    """Return the samples of a full batch; a problem of the user's own has batches of its own."""
+    largest = max(int(_steps(events)["samples"].max(initial=0)) for events in history.workers)
+    return largest or history.header.knob("batch_size", 1)
+
+
 def samples_of(history: History) -> int | None:
     """Return the number of samples in an epoch of a run, None where no epoch ended."""
     header = history.header
     total, over = 0, header.knob("epochs", 0) >= 1
-    full = header.knob("batch_size", 0)
+    full = batch_of(history)
     for events in history.workers:
-        kinds = events["kind"]
-        kind = Kind.STEP if (kinds == Kind.STEP).any() else Kind.PUSH
-        steps = events[(kinds == kind) & (events["shard"] <= 0)]
+        steps = _steps(events)
         first = steps["progress"] < 1.0
         total += int(steps["samples"][first].sum())
         # Only the last batch of an epoch may be smaller, so a smaller one ends an epoch.

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from psrt import SimulationCosts
+import psrt
+from psrt import SimulationCosts, TrainConfig
 from psrt.cli.simulate import parse_simulate
 from psrt.history import Kind, read_history
 from psrt.job.scenario import run_in_virtual_time
@@ -119,3 +120,33 @@ def test_shards_that_backups_leave_behind_are_asked_again(tmp_path):
     pushed = sum(int((events["kind"] == Kind.PUSH).sum()) for events in history.workers)
     assert received > pushed
     assert np.isfinite(like(tmp_path / "run").samples_per_second)
+
+
+class Own:
+    """A problem that cuts its own batches: 10 of the same size for each worker."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def initial(self):
+        return np.ones(6, np.float32)
+
+    def batches(self, worker, workers, epoch):
+        return [np.zeros((self.size, 2))] * 10
+
+    def loss_and_grad(self, theta, batch, out):
+        out[:] = theta
+        return float(theta @ theta)
+
+    def evaluate(self, theta):
+        return {"loss": float(theta @ theta)}
+
+
+@pytest.mark.parametrize("size", [5, 32, 50])
+@pytest.mark.parametrize("length", [{"epochs": 2}, {"steps": 15}], ids=str)
+def test_batches_are_as_large_as_those_of_the_run_whatever_its_batch_size(tmp_path, size, length):
+    folder = tmp_path / "run"
+    config = TrainConfig(mode="async", servers=1, record=True, out=str(folder), **length)
+    measured = psrt.simulate(config, Own(size), workers=3).summary
+    predicted = like(folder)
+    assert (predicted.steps, predicted.samples) == (measured.steps, measured.samples)

@@ -29,9 +29,9 @@ from psrt.errors import (
 )
 from psrt.mpi.links.shared_memory import NodeMemory
 
-#: A rank that failed waits so long for a lower rank of its host to have failed, too.
+#: Seconds that a failed rank waits for a lower rank of its host to have failed, too.
 _GRACE_S = 0.1
-#: How long a failed rank gives the one that speaks to end the job.
+#: Seconds that a failed rank gives the reporting one to end the job.
 _PATIENCE_S = 3.0
 #: How long the launcher is given to read what a failed rank says. It may see the abort first and
 #: then never read the rest.

@@ -58,7 +58,7 @@ def kind_and_lengths(
 
 
 def overlap(one: AnyArray, other: object) -> bool:
-    """Tell whether two arrays have memory in common; they are contiguous, or will be refused."""
+    """Return whether two arrays have memory in common; they are contiguous, or will be refused."""
     return isinstance(other, np.ndarray) and np.may_share_memory(one, other)
 
 

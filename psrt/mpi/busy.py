@@ -1,9 +1,9 @@
-"""Who computes is not late: ranks say so before they do what may take longer than a deadline.
+"""Announces long work: a rank that computes is not late.
 
-A rank that computes calls no MPI, so it cannot answer when somebody wonders where it is; it must
-have said so before. Most gradients take milliseconds and a message for each would cost more than
-it is worth, so only what may take long is announced: see ``Busy.begin``. Whoever waits looks for
-these announcements at its deadline, and waits on while anybody computes.
+A rank that computes calls no MPI, so it cannot answer a question; it must have announced its work
+before. Most gradients take milliseconds, and a message for each would cost more than it is worth,
+so only work that may take long is announced: see ``Busy.begin``. A rank that waits looks for these
+announcements at its deadline, and waits longer while another rank computes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TAG = 2
 _BEGINS, _ENDS = b"\1", b"\0"
 #: What took more than this share of the deadline last time is announced the next time.
 _SHARE = 1 / 4
-#: Nobody computes for this many deadlines: whoever seems to is gone.
+#: A rank that seems to compute for this many deadlines is gone.
 MOST_DEADLINES = 60
 #: How long an announcement may take to leave. The first message to a host has to set up a
 #: connection, which goes on only while MPI is called, and that is over once the work begins.
@@ -38,9 +38,9 @@ class Busy:
         self._comm = comm
         self._long_s = _SHARE * timeout_s
         self._gone_after_s = MOST_DEADLINES * timeout_s
-        #: Rank → when it was heard of that it computes.
+        #: Rank → when its announcement arrived.
         self._since: dict[int, float] = {}
-        #: Until when one of them was known to compute.
+        #: The last time that one of them was known to compute.
         self._until = -float("inf")
         self._out: list[MPI.Request] = []
         #: When the newest step was begun.

@@ -1,4 +1,4 @@
-"""Collective calls, compiled and kept: what a call on an array comes to, found again next time."""
+"""Compiled collective calls, kept so that the next equal call finds its plan."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BoundCall:
     #: Whether the array is one of the caller's own, which is kept alive by this.
     is_plain: bool
     nbytes: int
-    #: Calls that this rank had refused by then.
+    #: Number of calls that this rank had refused by then.
     refusals: int
     #: The arrays that it was lately called with. They are held, so that no other array gets the
     #: identity of one of them; and referred to weakly as well, because numpy moves the memory of
@@ -75,9 +75,9 @@ class CallCache:
         self._choices: dict[tuple[str, int, str, str], Choice] = {}
         #: What is compiled.
         self.bound: dict[_Key, BoundCall] = {}
-        #: Array and call → what runs it, and what the array was then: its type, and its flags,
-        #: which tell of other strides, too. ``all_reduce`` looks here by itself, so this dict,
-        #: like ``under_way``, is never replaced by another.
+        #: Array and call → what runs it, and the array's type and flags at that time; the flags
+        #: change with its strides. ``all_reduce`` looks here by itself, so neither this dict
+        #: nor ``under_way`` is ever replaced by another.
         self.seen: dict[_Seen, tuple[Callable[[], None], np.dtype[Any], int, BoundCall]] = {}
         #: Number of a start → its buffer, and what is under way on it.
         self.under_way: dict[int, tuple[AnyArray, Work]] = {}
@@ -118,31 +118,31 @@ class CallCache:
 
     @property
     def _refusals(self) -> int:
-        """Calls that this rank could not take part in.
+        """The number of calls that this rank refused.
 
-        It is part of every signature: a rank that tries again what it has just refused must not
-        meet others who are still in the first attempt. If all have refused the same, all go on.
+        It is part of every signature: a rank that retries a refused call must not match others
+        that are still in the first attempt. If all have refused the same calls, all go on.
         """
         return len(self._executor.matcher.refused)
 
     def clear(self) -> None:
-        """Forget every call, once all are through."""
+        """Forget every call, once all are complete."""
         for bound in list(self.bound.values()):
             self.forget(bound)
 
     def let_finish(self, which: Callable[[int], bool]) -> None:
-        """Wait for what is under way, if it is one of ``which``."""
+        """Wait for the calls under way that are among ``which``."""
         for key in [key for key in self.under_way if which(key)]:
             _, handle = self.under_way.pop(key)
             handle.wait()
 
     def evict(self, signature: str) -> None:
-        """Forget what was compiled for a call, once it is through."""
+        """Forget what was compiled for a signature, once it is complete."""
         for bound in [bound for bound in self.bound.values() if bound.signature == signature]:
             self.forget(bound)
 
     def forget(self, bound: BoundCall) -> None:
-        """Let go of a compiled call, once it is through, and with the last one of the buffer."""
+        """Free a compiled call, once it is complete; the last one of a buffer releases it."""
         for seen in bound.seen:
             self.seen.pop(seen, None)
         del self.bound[bound.key]
@@ -150,7 +150,7 @@ class CallCache:
         self._executor.release(bound.plan)
 
     def _see(self, seen: _Seen, buf: AnyArray, bound: BoundCall) -> None:
-        """Remember an array as one that a compiled call is made with."""
+        """Remember an array that a compiled call is made with."""
         self.seen[seen] = (bound.run, buf.dtype, buf.flags.num, bound)
         bound.seen[seen] = (buf, weakref.ref(buf))
         if len(bound.seen) > _MOST_SEEN:  # new views of one place, again and again
@@ -159,7 +159,7 @@ class CallCache:
             self.seen.pop(oldest, None)
 
     def _make_room(self) -> None:
-        """Forget the oldest calls on plain arrays, which only live on for having been called with.
+        """Forget the oldest calls on plain arrays, which nothing else may keep alive.
 
         Those on arrays from ``empty`` cost nothing but themselves.
         """
@@ -187,7 +187,7 @@ class CallCache:
         left; any other by its identity.
 
         Raises:
-            ConfigError: if they will not do; the other ranks are told.
+            ConfigError: if they are not valid; the other ranks get a ProtocolError.
         """
         wrong = fault_of(buf, op, algorithm, root, size=sum(self._hosts))
         if self.closed:
@@ -267,7 +267,7 @@ class CallCache:
             self.refuse(signature, "the communicator is closed")
 
     def refuse(self, signature: str, why: str) -> NoReturn:
-        """Tell the other ranks that this one cannot make its call.
+        """Refuse a call, and send the other ranks the reason.
 
         Raises:
             ConfigError: always.

@@ -1,4 +1,4 @@
-"""Communicator: collectives for anyone with numpy buffers, no trainer needed."""
+"""Communicator: collectives on numpy arrays, without a trainer."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Communicator(NonblockingCalls):
         machine_costs: MachineCosts | None = None,
         host: int | None = None,
     ) -> None:
-        """Set up, and start MPI if nobody has.
+        """Set up, and start MPI if it is not running.
 
         Args:
             comm: the ranks, duplicated; None takes all ranks of the job.
-            timeout_s: longest that a call waits for another rank.
+            timeout_s: seconds that a call waits for another rank at most.
             machine_costs: for ``auto``, the same on every rank; None takes psrt's own.
             host: ranks that give the same number count as being on one host if they really are;
                 None leaves it to MPI.
@@ -118,10 +118,10 @@ class Communicator(NonblockingCalls):
             ``buf``.
 
         Raises:
-            ConfigError: if this rank's arguments will not do; the other ranks get a ProtocolError.
-            ProtocolError: on every rank, if they do not call the same; the communicator is then
-                of no use any more.
-            TransportError: if a rank does not come within the deadline.
+            ConfigError: if this rank's arguments are not valid; the others get a ProtocolError.
+            ProtocolError: on every rank, if their calls differ; the communicator cannot be used
+                afterwards.
+            TransportError: if a rank does not arrive within the deadline.
         """
         try:
             run, kind, flags, _ = self._seen[id(buf), op, algorithm]
@@ -137,7 +137,7 @@ class Communicator(NonblockingCalls):
         """Reduce ``buf`` over all ranks and leave each with its chunk of the result.
 
         Args:
-            buf: as in ``all_reduce``; the chunks of the other ranks are of no use afterwards.
+            buf: as in ``all_reduce``; the chunks of the other ranks are undefined afterwards.
             op: as in ``all_reduce``.
 
         Returns:
@@ -178,7 +178,7 @@ class Communicator(NonblockingCalls):
         """Reduce ``buf`` over all ranks into that of rank ``root``.
 
         Args:
-            buf: as in ``all_reduce``; those of the other ranks are of no use afterwards.
+            buf: as in ``all_reduce``; those of the other ranks are undefined afterwards.
             op: as in ``all_reduce``.
             root: the same on every rank.
 
@@ -226,7 +226,7 @@ class Communicator(NonblockingCalls):
         return buf
 
     def all_to_all(self, buf: AnyArray) -> AnyArray:
-        """Hand each rank the block that every rank has for it.
+        """Send each rank the block that every rank has for it.
 
         Args:
             buf: a table of size × size blocks, the same shape on every rank. Rank r fills row r,
@@ -250,16 +250,16 @@ class Communicator(NonblockingCalls):
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes handed to other ranks so far, by MPI or through shared memory."""
+        """Bytes sent to other ranks so far, by MPI or through shared memory."""
         return self._executor.bytes_sent
 
     @property
     def bytes_received(self) -> int:
-        """Bytes taken from other ranks so far."""
+        """Bytes received from other ranks so far."""
         return self._executor.bytes_received
 
     def close(self) -> None:
-        """Free what was made; collective. Arrays from ``empty`` must not be used afterwards.
+        """Free all resources; collective. Arrays from ``empty`` must not be used afterwards.
 
         Raises:
             ProtocolError: if other ranks are in another call.

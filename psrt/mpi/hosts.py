@@ -51,7 +51,7 @@ class Layout:
 
 
 def split_hosts(comm: MPI.Comm, host: int | None = None) -> tuple[MPI.Intracomm, Layout]:
-    """Find out who shares memory with whom; collective.
+    """Find out which ranks share memory; collective.
 
     Args:
         comm: the ranks.

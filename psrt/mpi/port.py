@@ -64,7 +64,7 @@ class MpiPort:
         """
         self.rank = comm.rank
         self.role_map = role_map
-        #: Says whom this rank waits for; a role replaces it.
+        #: Returns what this rank waits for; a role replaces it.
         self.waiting_for: Callable[[], str] = lambda: "a message"
         self._comm = comm.Dup()
         self._control = comm.Dup()
@@ -167,7 +167,7 @@ class MpiPort:
         self._frame_requests = [link.frame_request for link in self._remote]
         #: Remote links whose frame has come while the payload may not have.
         self._half: list[RemoteLink] = []
-        # What comes by MPI rings no bell.
+        # What comes by MPI wakes no sleeper.
         self._backoff.must_poll = len(self._local) < self._comm.size
 
     def _link(self, peer: int, *, sends: list[Vector], landing: Vector | None) -> None:
@@ -266,7 +266,7 @@ class MpiPort:
             )
 
     def in_flight(self, to: int) -> bool:
-        """Tell whether the last payload sent to rank ``to`` may still be being read."""
+        """Return whether the last payload sent to rank ``to`` may still be being read."""
         return self._links[to].in_flight()
 
     async def receive(self) -> Message:

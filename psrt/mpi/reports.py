@@ -45,5 +45,5 @@ class Reports:
             self.on_report(decode_report(data))
 
     def are_taken(self) -> bool:
-        """Tell whether all that this rank sent has been taken."""
+        """Return whether all that this rank sent has been taken."""
         return all(request.Test() for request, _ in self._out)

@@ -260,6 +260,6 @@ def test_a_worker_that_does_not_come_is_named(comm, enough_on_few, host, name):
             TransportError, match=r"no answer within 0.2 s .--timeout-s.: .*reducti"
         ):
             drive(reduction.finish())
-        with pytest.raises(ProtocolError, match="of no use any more"):
+        with pytest.raises(ProtocolError, match="cannot be used after an error"):
             drive(port.differing(0))
     comm.Barrier()

@@ -114,7 +114,7 @@ class Compiler:
                 op,
             )
         elif len(layout.hosts) > 1:
-            self._contexts.of(signature + BETWEEN)  # as its mates: all count the same contexts
+            self._contexts.of(signature + BETWEEN)  # as its peers do: all count the same contexts
         plan = Direct(
             context,
             buffers,
@@ -214,7 +214,7 @@ class Compiler:
     def _team(
         self, vector: AnyVector, place: SegmentOffset | None, *, in_order: bool = False
     ) -> Team:
-        """Number the ranks for a schedule: host by host, so that neighbours are mostly mates."""
+        """Number the ranks for a schedule: host by host, so that most neighbours share one."""
         layout = self._layout
         order = tuple(rank for host in layout.hosts for rank in host)
         if in_order:
@@ -227,15 +227,15 @@ class Compiler:
         return Team(me, order, seen)
 
     def _rooms(self, signature: str, vector: AnyVector) -> Sequence[AnyVector]:
-        """Return each mate's staging memory for a few pieces; collective the first time."""
+        """Return each local rank's staging memory for a few pieces; collective the first time."""
         piece = min(vector.nbytes, PIECE_BYTES // vector.itemsize * vector.itemsize)
         return self._contexts.stage(signature, STAGES * piece, vector.dtype)
 
     def _whole_rooms(self, signature: str, vector: AnyVector) -> Sequence[AnyVector]:
-        """Return each mate's staging memory for all of a vector; collective the first time."""
+        """Return each local rank's staging memory for a whole vector; collective the first time."""
         return self._contexts.stage(signature, vector.nbytes, vector.dtype)
 
 
 def holds(whole: Span, part: Span) -> bool:
-    """Tell whether all of one span is in another; an empty one is in any."""
+    """Return whether all of one span is in another; an empty one is in any."""
     return not part.size or (whole.start <= part.start and part.stop <= whole.stop)

@@ -1,8 +1,8 @@
-"""What all ranks derive from a call's signature: sync slots, marks, staging buffers.
+"""Contexts, which all ranks derive from a call's signature: sync slots, tags, staging buffers.
 
-All ranks make the same calls in the same order, so each gives out the same slots to the same
-signatures without asking anybody. Only what is the same on every rank may decide here: which
-buffer a rank calls with, or which call it made last, is not.
+All ranks make the same calls in the same order, so each assigns the same slots to the same
+signatures without communication. Only what is the same on every rank may decide here; which
+buffer a rank calls with, or which call it made last, may differ.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ContextTable:
         Args:
             memory: of this host, with ``FLOATS`` numbers a rank.
             layout: who is on which host.
-            wakers: each mate's flag and what wakes it.
+            wakers: each node-local rank's flag and what wakes it.
             segments: where staging memory is allocated.
             tags: the largest MPI tag to use.
             meet: waits until all ranks make the same call.
@@ -56,17 +56,17 @@ class ContextTable:
         self._tags = tags
         self._meet = meet
         self._contexts: dict[str, CollectiveContext] = {}
-        #: Called with a signature whose context is given away: its plans must not run any more.
+        #: Called with a signature whose context is evicted: its plans must not run again.
         self.on_evict: Callable[[str], None] = lambda signature: None
         #: Slot → local rank → steps begun in it so far.
         self._bases: dict[int, dict[int, int]] = {}
         #: Signature → the segment of its staging memory.
         self._stages: dict[str, int] = {}
-        #: Size in bytes → segments that were staging memory of contexts given away.
+        #: Size in bytes → segments that were staging memory of evicted contexts.
         self._spare: dict[int, list[int]] = {}
 
     def of(self, signature: str) -> CollectiveContext:
-        """Return what all ranks derive from a signature."""
+        """Return the context of a signature."""
         context = self._contexts.get(signature)
         if context is not None:
             return context
@@ -94,7 +94,7 @@ class ContextTable:
         return context
 
     def _evict(self, signature: str) -> int:
-        """Let go of a context; return the number of its slot."""
+        """Evict a context; return the number of its slot."""
         self.on_evict(signature.removesuffix(BETWEEN))
         if signature in self._stages:
             segment = self._stages.pop(signature)
@@ -102,7 +102,7 @@ class ContextTable:
         return self._contexts.pop(signature).slot.number
 
     def stage(self, signature: str, nbytes: int, kind: np.dtype[Any]) -> Sequence[AnyVector]:
-        """Return each mate's staging memory of so many bytes; collective the first time."""
+        """Return the ``nbytes`` of staging memory of each node-local rank; collective at first."""
         if signature not in self._stages:
             size = max(_LEAST_STAGE, 1 << (nbytes - 1).bit_length())
             spare = self._spare.get(size)

@@ -1,9 +1,9 @@
-"""Carries collectives out: keeps the ranks' calls in step, waits, and finds out what is wrong.
+"""Runs collectives: keeps the ranks' calls in step, waits, and finds out what went wrong.
 
 All ranks make the same calls in the same order. From its call's *signature* (what is reduced, how,
-by which algorithm) every rank derives the same *context* without asking anybody: which slot of the
-shared memory, which checksum, which MPI tag (``contexts``). What differs between ranks, such as
-where in its memory a rank's array is, is bound on each rank by itself (``compiler``).
+by which algorithm) every rank derives the same *context* without communication: a slot of the
+shared memory, a checksum, an MPI tag (``contexts``). What differs between ranks, such as the
+address of an array, is bound on each rank by itself (``compiler``).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from psrt.transport.backoff import Backoff
 #: Polls before a wait gets its own state: most collectives of a few kilobytes end within these.
 _QUICK_POLLS = 60
 #: Yields before the first sleep, with more ranks than cores, and how long one may take. Here the
-#: rank that gets the core is one that this rank waits for, so giving it away is always right.
+#: rank that gets the core is one that this rank waits for, so yielding is always right.
 _YIELDS, _BUSY_S = 400, math.inf
-#: The largest tag that any MPI allows, and as many as are enough to tell calls apart.
+#: The largest tag that every MPI allows, and the most tags that are needed to separate calls.
 _LEAST_TAGS, _MOST_TAGS = 32767, (1 << 24) - 1
 
 #: Executors that are open. Whatever waits in one of them moves on what is under way in all: ranks
@@ -72,7 +72,9 @@ class CollectiveExecutor:
             busy_until: see ``Backoff``.
             knob: see ``Backoff``.
         """
-        assert isinstance(comm, MPI.Intracomm), "collectives are among the ranks of one group"
+        assert isinstance(comm, MPI.Intracomm), (
+            "collectives are among the ranks of one intracommunicator"
+        )
         self._comm, self._library, self._control = comm.Dup(), comm.Dup(), comm.Dup()
         self._node, self.layout = split_hosts(self._comm, host)
         self._memory = NodeMemory(self._node, FLOATS)
@@ -142,10 +144,10 @@ class CollectiveExecutor:
     def check(self) -> None:
         """Raise a ``ProtocolError`` if an earlier call has failed."""
         if self.broken:
-            raise ProtocolError(f"the group is of no use any more: {self.broken}")
+            raise ProtocolError(f"the communicator cannot be used after an error: {self.broken}")
 
     def runner(self, signature: str, plan: Plan) -> Callable[[], None]:
-        """Return what makes a call and carries its plan out."""
+        """Return a function that makes a call and runs its plan."""
         if isinstance(plan, OneShot):
             self._one_shots.append(plan)
             return plan.quick(self.matcher, signature, self._wait_here)
@@ -169,7 +171,7 @@ class CollectiveExecutor:
         return self._received + sum(plan.runs * plan.bytes_received for plan in self._one_shots)
 
     def count(self, plan: Plan, runs: int = 1) -> None:
-        """Add up what the runs of a plan have moved."""
+        """Count the bytes that runs of a plan have moved."""
         self._sent += runs * plan.bytes_sent
         self._received += runs * plan.bytes_received
 
@@ -178,7 +180,7 @@ class CollectiveExecutor:
         self.run(plan)
 
     def _wait_here(self, plan: Plan) -> None:
-        """Wait until all mates have come to the barrier of a plan."""
+        """Wait until all node-local ranks have arrived at the barrier of a plan."""
         assert isinstance(plan, OneShot), "the others wait in their own runs"
         try:
             self._wait(plan.is_complete, plan)
@@ -186,7 +188,7 @@ class CollectiveExecutor:
             self._fail(error)
 
     def run(self, plan: Plan) -> None:
-        """Carry a plan out.
+        """Run a plan.
 
         Raises:
             ProtocolError: if the ranks turn out to be in different calls.
@@ -200,7 +202,7 @@ class CollectiveExecutor:
         self.count(plan)
 
     def start(self, plan: Plan, result: Any = None) -> Work:
-        """Begin to carry a plan out; ``result`` is what comes of it, for whoever waits."""
+        """Begin to run a plan; ``result`` becomes that of the ``Work``."""
         handle = Work(self, plan, result)
         try:
             if not handle.advance():
@@ -210,7 +212,7 @@ class CollectiveExecutor:
         return handle
 
     def meet(self, signature: str) -> None:
-        """Wait until all ranks make this call; then MPI's own blocking collectives are safe.
+        """Wait until all ranks make this call, so that MPI's blocking collectives are safe.
 
         Raises:
             ProtocolError, TransportError: as ``run``.
@@ -238,7 +240,7 @@ class CollectiveExecutor:
             self._fail(error)
 
     def poll(self, handle: Work) -> None:
-        """Move a handle on, and all others with it."""
+        """Progress a handle, and all others with it."""
         self.check()
         try:
             self.poll_active()
@@ -251,7 +253,7 @@ class CollectiveExecutor:
             self._fail(error)
 
     def poll_active(self) -> None:
-        """Move on whatever is under way."""
+        """Progress everything under way."""
         self._active = [handle for handle in self._active if not handle.advance()]
 
     def _others(self) -> list[CollectiveExecutor]:
@@ -259,13 +261,13 @@ class CollectiveExecutor:
         return [executor for executor in _open if executor._active and executor is not self]
 
     def help(self, *, idle: bool = False) -> None:
-        """Move on what is under way while this rank waits for another executor's work.
+        """Progress what is under way while this rank waits for another executor's work.
 
-        What fails here spoils this executor and is raised by its own next call, not by the wait of
-        somebody else.
+        A failure here breaks this executor and is raised by its own next call, not by the wait in
+        the other one.
 
         Args:
-            idle: whether to look as well for what other ranks tell of their calls.
+            idle: whether to look for signatures of other ranks as well.
         """
         try:
             self.poll_active()
@@ -299,7 +301,7 @@ class CollectiveExecutor:
         backoff.end()
 
     def _waiting_for(self, plan: Plan | _Meet) -> str:
-        """Say who is waited for, and who may be the cause of it."""
+        """Name the ranks waited for, and those that may be the cause."""
         text = f"{plan.waiting_for()} in {self.matcher.latest()}"
         silent = self.matcher.silent()
         return f"{text}; no word of it from {name_ranks(silent)}" if silent else text
@@ -311,10 +313,10 @@ class CollectiveExecutor:
             other.help(idle=True)
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """Find out who calls what, if that is the trouble, and let nothing be tried again.
+        """Find out who is in which call, if they differ, and refuse every later call.
 
-        Not even what another kind of error has interrupted, such as Ctrl-C: the others have got
-        further in it than this rank.
+        An interruption such as Ctrl-C breaks the executor, too: the other ranks have got further in
+        the call than this one.
         """
         if not self.broken:
             _wrecks.append(self)
@@ -352,15 +354,15 @@ class Work:
     def __init__(self, executor: CollectiveExecutor, plan: Plan, result: Any) -> None:
         self._executor = executor
         self.plan = plan
-        #: What the same call returns where it waits; of no use before the end.
+        #: What the blocking call returns; not valid before the end.
         self.result = result
         self._run = plan.run()
         self._ready: Ready = lambda: True
-        #: Whether it has come to its end.
+        #: Whether the collective is complete.
         self.done = False
 
     def test(self) -> bool:
-        """Move on as far as possible without waiting; tell whether the collective is done.
+        """Progress as far as possible without waiting; return whether the collective is done.
 
         Raises:
             ProtocolError: if the ranks turn out to be in different calls.
@@ -380,7 +382,7 @@ class Work:
             self._executor.finish(self)
 
     def advance(self) -> bool:
-        """Move on as far as possible without waiting; tell whether it is done."""
+        """Progress as far as possible without waiting; return whether it is done."""
         while not self.done and self._ready():
             try:
                 self._ready = next(self._run)
@@ -391,7 +393,7 @@ class Work:
 
 
 class _Meet:
-    """What is waited for where there is no plan."""
+    """A wait without a plan."""
 
     polls = True
 

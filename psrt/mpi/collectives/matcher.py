@@ -1,10 +1,10 @@
-"""Which collective call every rank is in: so that ranks that call different things find out.
+"""Matches the collective calls of the ranks, so that a difference between them is an error.
 
-Messages of collectives carry numbers and nothing else, so two ranks that call different things
-would wait for each other, or mix up their numbers. What a rank calls is written down as the call's
-*signature*, one line of text. Its checksum marks every doorbell and every MPI tag of the call, so
-the numbers of different calls never meet; and a rank that has waited for a while sends its
-signature to all others and reads theirs. Calls that go well never send a signature.
+Messages of collectives carry elements and nothing else, so two ranks in different calls would wait
+for each other, or mix up their elements. Each call has a *signature*, one line of text. Its
+checksum marks every doorbell and every MPI tag of the call, so messages of different calls never
+match; and a rank that has waited for a while sends its signature to all others and reads theirs.
+Calls that succeed without a long wait send no signatures.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from mpi4py import MPI
 
 from psrt.errors import ProtocolError
 
-#: A rank tells what it calls after so long without getting on, in seconds.
+#: Seconds without progress after which a rank sends its signatures.
 TELL_AFTER_S = 0.3
-#: Time between two looks at what others have told.
+#: Seconds between two looks for the signatures of others.
 _LOOK_EVERY_S = 0.05
-#: Calls that are remembered: a rank may be so far behind one that has left its call.
+#: Number of calls remembered: a rank may be that far behind one that has finished its call.
 MEMORY = 256
-#: Calls that a rank tells at a time: as many may be under way.
+#: Most signatures sent at a time: as many calls may be under way.
 _NEWEST = 16
 _LONGEST = 1000
 _TAG = 9
@@ -31,58 +31,58 @@ _SIGNATURE, _REFUSAL = b"s", b"r"
 
 
 class CallMatcher:
-    """One rank's signatures, and what the others have told of theirs."""
+    """One rank's signatures, and those received from the others."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         """Set up.
 
         Args:
-            comm: all ranks of the group; for signatures only.
+            comm: all ranks of the communicator; for signatures only.
         """
         self._comm = comm
-        #: Calls made so far, by this rank.
+        #: Number of calls that this rank has made.
         self.number = 0
         #: Signatures of this rank's newest calls: that of call k is at ``k % MEMORY``.
         self.signatures = [""] * MEMORY
         #: Numbers of the calls that this rank refused.
         self.refused: set[int] = set()
-        self._told = 0
-        #: What others told of calls that this rank has not made yet.
+        self._announced = 0
+        #: Messages about calls that this rank has not made yet.
         self._early: list[tuple[int, int, bytes, str]] = []
-        #: Sends that may not be over. They are never cancelled: some MPI crashes at that.
+        #: Sends that may not be complete. They are never cancelled: some MPIs crash on that.
         self._requests: list[MPI.Request] = []
         #: Messages sent to each of the others, and received from each rank.
         self._sent = 0
         self._heard = [0] * comm.size
-        #: The newest call that each rank has told of.
+        #: The newest call that each rank has sent a signature of.
         self._newest = [0] * comm.size
         self._waiting_since = 0.0
         self._next_look = 0.0
 
     def begin(self, signature: str) -> int:
-        """Note that this rank makes its next call; return the call's number."""
+        """Record that this rank makes its next call; return the call's number."""
         self.number += 1
         self.signatures[self.number % MEMORY] = signature
         self._waiting_since = 0.0
         return self.number
 
     def latest(self) -> str:
-        """Return the number and signature of this rank's newest call, as words."""
+        """Return the number and signature of this rank's newest call, as text."""
         return f"call {self.number}, {self.signatures[self.number % MEMORY]}"
 
     def silent(self) -> list[int]:
-        """Return the ranks that have had time to tell of this rank's newest call, and have not."""
-        if self._told < self.number:
+        """Return the ranks that had time to announce this rank's newest call and have not."""
+        if self._announced < self.number:
             return []
         me = self._comm.rank
         return [r for r, newest in enumerate(self._newest) if newest < self.number and r != me]
 
     def wait_begins(self) -> None:
-        """Note that this rank begins to wait."""
+        """Record that this rank begins to wait."""
         self._waiting_since = 0.0
 
     def while_waiting(self) -> None:
-        """Tell and look, if it is time; called again and again while nothing gets on.
+        """Send signatures and look for others', if it is time; called while nothing progresses.
 
         Raises:
             ProtocolError: if another rank is in another call, or cannot take part in this one.
@@ -95,17 +95,17 @@ class CallMatcher:
             return
         self._next_look = now + _LOOK_EVERY_S
         if now - self._waiting_since > TELL_AFTER_S:
-            self._tell()
+            self._announce()
         self.look()
 
     def refuse(self, signature: str, why: str) -> None:
-        """Make a call that this rank cannot take part in: tell the others why."""
+        """Record a call that this rank cannot take part in, and send the others the reason."""
         self.refused.add(self.begin(signature))
         self._send(self.number, _REFUSAL, why)
-        self._told = self.number
+        self._announced = self.number
 
     def look(self) -> None:
-        """Read what others have told.
+        """Read the signatures and refusals that others have sent.
 
         Raises:
             ProtocolError: as ``while_waiting``.
@@ -122,7 +122,7 @@ class CallMatcher:
             self._compare(source, number, bytes(data[8:9]), data[9:].decode(errors="replace"))
 
     def _take(self, status: MPI.Status) -> bytearray:
-        """Receive the message that was probed for."""
+        """Receive the probed message."""
         data = bytearray(status.Get_count(MPI.BYTE))
         source = status.Get_source()
         self._comm.Recv([data, MPI.BYTE], source, _TAG)
@@ -130,7 +130,7 @@ class CallMatcher:
         return data
 
     def drain(self) -> None:
-        """Receive what nobody has read: a communicator is freed without messages; collective."""
+        """Receive all unread messages, so that the communicator can be freed; collective."""
         sent = np.empty(self._comm.size, np.int64)
         self._comm.Allgather(np.array([self._sent], np.int64), sent)
         status = MPI.Status()
@@ -141,23 +141,23 @@ class CallMatcher:
         MPI.Request.Waitall(self._requests)
 
     def disagree(self, wait: Callable[[Callable[[], bool]], None]) -> None:
-        """Find out, at a checksum that does not fit, who calls what.
+        """Find out who is in which call, after a checksum that does not match.
 
         Args:
-            wait: waits until something is true, and looks meanwhile.
+            wait: waits until a condition is true, and calls ``look`` meanwhile.
 
         Raises:
             ProtocolError: always.
         """
-        self._tell()
+        self._announce()
         wait(lambda: False)
 
-    def _tell(self) -> None:
-        """Send the signatures of the calls that the others have not heard of."""
-        for number in range(max(self._told, self.number - _NEWEST) + 1, self.number + 1):
+    def _announce(self) -> None:
+        """Send the signatures that this rank has not sent yet."""
+        for number in range(max(self._announced, self.number - _NEWEST) + 1, self.number + 1):
             if number not in self.refused:
                 self._send(number, _SIGNATURE, self.signatures[number % MEMORY])
-        self._told = self.number
+        self._announced = self.number
 
     def _send(self, number: int, kind: bytes, text: str) -> None:
         self._requests = [request for request in self._requests if not request.Test()]
@@ -176,9 +176,9 @@ class CallMatcher:
         alike = refused if kind == _REFUSAL else text == _cut(mine).decode(errors="replace")
         if number <= self.number - MEMORY or alike:
             return
-        self._tell()  # whoever waits for this rank is to know, too
+        self._announce()  # the ranks that wait for this one must learn of it, too
         if not refused:
-            self._send(number, _SIGNATURE, mine)  # which may be too long ago to be told otherwise
+            self._send(number, _SIGNATURE, mine)  # too old a call for _announce, perhaps
         me = self._comm.rank
         if kind == _REFUSAL:
             raise ProtocolError(f"rank {source} cannot take part in call {number}: {text}")
@@ -189,5 +189,5 @@ class CallMatcher:
 
 
 def _cut(text: str) -> bytes:
-    """Return what is sent of a text: all of it, unless it is very long."""
+    """Return a text as it is sent: cut if it is very long."""
     return text.encode()[:_LONGEST]

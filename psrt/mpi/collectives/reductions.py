@@ -24,7 +24,7 @@ from psrt.transport.port import Reduction, Take
 _COMPARISON = "comparison of numbers"
 
 #: From this size on the ranks of a host share one θ. A smaller one is mostly in each core's own
-#: cache, and what a mate has written must be fetched from there line by line: measured on two
+#: cache, and what a peer has written must be fetched from there line by line: measured on two
 #: cores with 1 MiB each, sharing cost a step of 2.7 MB an eighth and gained at 7 and 23 MB.
 ONE_THETA_BYTES = 1 << 22
 
@@ -130,7 +130,7 @@ class Reductions:
         return outliers(self._numbers.tolist())
 
     def close(self) -> None:
-        """Let go of the memory of others."""
+        """Release the memory of others."""
         self._gradient = self._theta = np.zeros(0, np.float32)
 
 
@@ -143,7 +143,7 @@ def _refuse(signature: str) -> None:
 
 
 def _shards(algorithm: str) -> bool:
-    """Tell whether each rank is handed only its own elements of the sums."""
+    """Return whether each rank is handed only its own elements of the sums."""
     return algorithm == NODE or algorithm.startswith(PLUS)
 
 

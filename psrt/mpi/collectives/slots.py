@@ -35,7 +35,7 @@ STAGE_BYTES = 3 * 8192
 #: float32 numbers that a rank's window must have for all slots.
 FLOATS = SLOTS * (_WORDS * 8 + STAGE_BYTES) // 4
 _BARRIERS, BEGUN, READ, _CALL = 0, 1, 2, 3
-#: The count is above so many bits of checksum: 2**40 barriers are enough for years.
+#: Bits of checksum below the count: 2**40 barriers are enough for years.
 SHIFT = 24
 
 Ready: TypeAlias = Callable[[], bool]
@@ -105,7 +105,7 @@ class Barrier:
         self.word = (self.own[_BARRIERS] >> SHIFT << SHIFT) | checksum
 
     def arrive(self) -> bool:
-        """Say that this rank is here, with all that it wrote before; tell whether all others are.
+        """Publish that this rank has arrived, with all it wrote before; return whether all have.
 
         Raises:
             OtherCallError: as ``is_complete``.
@@ -134,10 +134,10 @@ class Barrier:
         return True
 
     def is_complete(self) -> bool:
-        """Tell whether all others have come, too.
+        """Return whether all others have arrived.
 
         Raises:
-            OtherCallError: if one of them has come for something else.
+            OtherCallError: if one of them has arrived in another call.
         """
         word = self.word
         for others in self.others:
@@ -157,7 +157,7 @@ class Barrier:
         return True
 
     def absent(self) -> list[int]:
-        """Return the local ranks that have not come yet."""
+        """Return the local ranks that have not arrived."""
         return [r for r, words in enumerate(self._words) if words[_BARRIERS] < self.word]
 
 
@@ -172,7 +172,7 @@ class Progress:
         self._checksum = checksum
 
     def enter(self) -> None:
-        """Say which call the counts from here on are of."""
+        """Publish which call the counts belong to from here on."""
         # No fence: nobody looks at it before it has seen the first BEGUN, whose release comes later
         # in program order and so covers this store. Peers cannot still be reading the old one: they
         # looked at it when they saw a step begun whose receipt they have acknowledged since.
@@ -190,7 +190,7 @@ class Progress:
                 wake()
 
     def reached(self, local: int, word: int, count: int) -> bool:
-        """Tell whether a peer's counter is at least ``count``.
+        """Return whether a peer's counter is at least ``count``.
 
         Raises:
             OtherCallError: if it counts the steps of something else.

@@ -28,7 +28,7 @@ class Persistent(Protocol):
         """Begin."""
 
     def Test(self) -> bool:
-        """Tell whether it is through."""
+        """Return whether it is through."""
 
     def Free(self) -> None:
         """Free what was made."""

@@ -54,11 +54,11 @@ class RemoteLink:
         self.frame_request.Start()
 
     def unread(self) -> bool:
-        """Tell whether the last message has not left, so that the next must wait."""
+        """Return whether the last message has not left, so that the next must wait."""
         return self.in_flight()
 
     def in_flight(self) -> bool:
-        """Tell whether the last message or its payload may still be being read by MPI."""
+        """Return whether the last message or its payload may still be being read by MPI."""
         if self._sending and MPI.Request.Testall(self._sending):
             self._sending = []
         return bool(self._sending)

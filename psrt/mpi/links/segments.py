@@ -1,4 +1,4 @@
-"""Buffers in shared-memory windows: who asks for one gets its own, and sees its mates'."""
+"""Buffers in shared-memory windows: each rank has its own and sees those of its host."""
 
 from __future__ import annotations
 

@@ -160,13 +160,13 @@ class LocalLink:
         self.bytes_received = 0
 
     def unread(self) -> bool:
-        """Tell whether the last message has not been read, so that the next must wait."""
+        """Return whether the last message has not been read, so that the next must wait."""
         # The reader counts after its last look at frame and payload, so equal counts mean that
         # both may be overwritten. Each count has one writer; no lock is needed for either.
         return self._out[_READ] != self._rung
 
     def in_flight(self) -> bool:
-        """Tell whether the last payload may still be being read from this rank's region."""
+        """Return whether the last payload may still be being read from this rank's region."""
         return self._lent and self._out[_READ] != self._rung
 
     def send(self, message: Message, region: int) -> None:
@@ -261,7 +261,7 @@ class LocalLink:
         return message
 
     def _land(self, region: int) -> bool:
-        """Copy what is ready of the payload; tell whether that was the last of it."""
+        """Copy the part of the payload that is ready; return whether it is complete now."""
         assert self._landing is not None
         # Acquire: the count first, then the bytes that it speaks of. It only grows while this
         # payload is under way, so an old one is merely too small.

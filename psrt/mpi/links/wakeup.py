@@ -1,7 +1,7 @@
 """Lets a rank sleep in the kernel until a peer on its host has something for it.
 
 Polling with short sleeps either burns the core that another rank computes on or answers late. A
-rank that is about to sleep says so in a word that its peers see; whoever then has something for
+rank that is about to sleep raises a flag that its peers see; a peer that then has something for
 it writes a byte into its named pipe, and the kernel wakes it at once. Without pipes (no folder
 for them, say) sleeps are just short.
 
@@ -28,7 +28,7 @@ from psrt.mpi.links.shared_memory import NodeMemory
 
 
 class Wakeup:
-    """One rank's bell, and the wakers of its peers' on the same host. Collective to make."""
+    """One rank's pipe, and the wakers of its peers on the same host. Collective to make."""
 
     def __init__(self, comm: MPI.Comm, memory: NodeMemory) -> None:
         """Make this rank's pipe and open the peers'.
@@ -48,26 +48,26 @@ class Wakeup:
         return self._own >= 0
 
     def raise_flag(self) -> None:
-        """Say that this rank is about to sleep."""
+        """Publish that this rank is about to sleep."""
         self._flag[0] = 1
         # A full fence, on x86 too: the flag must be out before the sleeper's last look, or a peer
         # could store its count and miss the flag while this rank misses the count.
         self._fence()
 
     def lower_flag(self) -> None:
-        """Say that this rank is awake."""
+        """Publish that this rank is awake."""
         # No fence: a peer that still sees the flag up writes a byte too many, which ends a later
         # sleep early and does no other harm.
         self._flag[0] = 0
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep so long at the most; tell whether a peer did."""
+        """Sleep for at most ``seconds``; return whether a peer ended the sleep."""
         if self._own < 0:
             time.sleep(seconds)
             return False
         if not select.select([self._own], [], [], seconds)[0]:
             return False
-        # All that was written so far, by however many: one look at the counts answers them all.
+        # All bytes written so far, by any number of peers: one look at the counts answers them all.
         os.read(self._own, 4096)
         return True
 
@@ -77,12 +77,12 @@ class Wakeup:
             return memoryview(bytes(8)).cast("q"), lambda: None
         pipe = self._wakers[peer]
 
-        def pull() -> None:
-            # Full: it has been pulled before. Broken: nobody is there to be woken.
+        def wake() -> None:
+            # Full: it has been woken already. Broken: the peer is gone.
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 os.write(pipe, b"!")
 
-        return self._memory.flag(peer), pull
+        return self._memory.flag(peer), wake
 
     def close(self) -> None:
         """Close the pipes."""

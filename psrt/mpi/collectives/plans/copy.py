@@ -12,7 +12,7 @@ from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
 
 
 class Copy(Plan):
-    """Copies what a rank is owed from where the other ranks of the host have it.
+    """Copies what this rank ends with out of the buffers of the other ranks of the host.
 
     An all-gather, a broadcast, a scatter, a gather, an all-to-all: whatever ends with numbers of
     single ranks in their own places.
@@ -48,7 +48,7 @@ class Copy(Plan):
         )
 
     def run(self) -> Run:
-        """Carry it out."""
+        """Run it."""
         barrier = self._context.barrier
         # Release and acquire: all that the owners wrote to their buffers is seen behind it.
         if not barrier.arrive():
@@ -63,11 +63,11 @@ class Copy(Plan):
             yield barrier.is_complete
 
     def waiting_for(self) -> str:
-        """Name the ranks that have not come."""
+        """Name the ranks that have not arrived."""
         return self._context.absent()
 
     def free(self) -> None:
-        """Let go of the peers' memory."""
+        """Release the peers' memory."""
         self._copies.clear()
 
 
@@ -82,7 +82,7 @@ class Copied(Plan):
         self.polls = plan.polls
 
     def run(self) -> Run:
-        """Carry it out."""
+        """Run it."""
         # Peers touch the scratch between the first barrier of a run and its last: the last run's is
         # behind, and this run's first one publishes the copy.
         np.copyto(self._scratch, self._vector)
@@ -91,7 +91,7 @@ class Copied(Plan):
         np.copyto(self._vector, self._scratch)
 
     def waiting_for(self) -> str:
-        """Name who is waited for."""
+        """Name the ranks waited for."""
         return self._plan.waiting_for()
 
     def free(self) -> None:

@@ -42,7 +42,7 @@ class Sink(Protocol):
 
     #: Where the fold of a block goes before ``write``; None: to where this rank's own block is.
     scratch: AnyVector | None
-    #: Tells whether blocks may be given already; None: always.
+    #: Returns whether blocks may be given already; None: always.
     gate: Ready | None
 
     def write(self, span: Span, folded: AnyVector) -> None:
@@ -151,7 +151,7 @@ class Direct(Plan):
         return _Block(span, parts, parts[0] if direct else scratch[: span.size])  # type: ignore[index]
 
     def run(self) -> Run:
-        """Carry it out."""
+        """Run it."""
         barrier = self._barrier
         if not barrier.arrive():
             yield barrier.is_complete
@@ -215,13 +215,13 @@ class Direct(Plan):
                 hand_out(span, out)
 
     def waiting_for(self) -> str:
-        """Name the ranks that have not come."""
+        """Name the ranks that have not arrived."""
         if self._between is not None and not self._barrier.absent():
             return self._between.waiting_for()
         return self._context.absent()
 
     def free(self) -> None:
-        """Let go of the peers' memory."""
+        """Release the peers' memory."""
         self._blocks.clear()
         if self._between is not None:
             self._between.free()

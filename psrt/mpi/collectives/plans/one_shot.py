@@ -60,7 +60,7 @@ class OneShot(Plan):
         self.bytes_sent = self.bytes_received = vector.nbytes * (self._ranks - 1)
 
     def run(self) -> Run:
-        """Carry it out."""
+        """Run it."""
         barrier = self._barrier
         # The stage of the barrier that comes next, as ``quick`` counts them.
         self._turns[((barrier.word >> SHIFT) + 1) % STAGES][0][:] = self._bytes
@@ -71,15 +71,15 @@ class OneShot(Plan):
     def quick(
         self, calls: CallMatcher, signature: str, wait: Callable[[Plan], None]
     ) -> Callable[[], None]:
-        """Return what makes the call and carries it out, in as few operations as can be.
+        """Return a function that makes the call and runs it in as few operations as possible.
 
-        At a kilobyte each of Python's steps shows. This is ``CallMatcher.begin`` and ``run`` in one
-        piece; only where somebody is late it calls for help.
+        At a kilobyte every step of Python counts. This is ``CallMatcher.begin`` and ``run`` in one
+        piece; only where a rank is late it calls ``wait``.
 
         Args:
-            calls: takes note of the call.
+            calls: records the call.
             signature: of the call.
-            wait: waits until all are here.
+            wait: waits until all have arrived.
         """
         barrier, turns, source, vector = self._barrier, self._turns, self._bytes, self._vector
         signatures, own, others, wakers = (
@@ -157,7 +157,7 @@ class OneShot(Plan):
         return call_two if ranks == 2 and finish is None else call
 
     def is_complete(self) -> bool:
-        """Tell whether all have put their numbers where the others see them."""
+        """Return whether all have put their numbers where the others see them."""
         return self._barrier.is_complete()
 
     def _fold_all(self) -> None:
@@ -171,9 +171,9 @@ class OneShot(Plan):
             self._finish(vector, self._ranks)
 
     def waiting_for(self) -> str:
-        """Name the ranks that have not come."""
+        """Name the ranks that have not arrived."""
         return self._context.absent()
 
     def free(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._turns.clear()

@@ -19,15 +19,15 @@ class Plan(Protocol):
     bytes_sent: int
     #: Bytes that one run takes from other ranks.
     bytes_received: int
-    #: Whether some of what it waits for comes by MPI, which rings no bell.
+    #: Whether some of what it waits for comes by MPI, which wakes no sleeper.
     polls: bool
 
     def run(self) -> Run:
-        """Carry it out, once."""
+        """Run it, once."""
         ...
 
     def waiting_for(self) -> str:
-        """Say who is waited for."""
+        """Name the ranks waited for."""
         ...
 
     def free(self) -> None:
@@ -59,7 +59,7 @@ class CollectiveContext:
         self.progress = Progress(self.slot, self.checksum)
 
     def absent(self) -> str:
-        """Say which mates have not come to the barrier."""
+        """Name the node-local ranks that have not arrived at the barrier."""
         ranks = [self.local_ranks[r] for r in self.barrier.absent()]
         return name_ranks(ranks)
 

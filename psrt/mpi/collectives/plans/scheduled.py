@@ -1,9 +1,9 @@
-"""The steps of a schedule, carried out: through windows inside a host, between hosts by MPI.
+"""Runs the steps of a schedule: through windows inside a host, between hosts by MPI.
 
-Each half of a step goes its own way. A peer on this host whose vector is in a window is read where
-it lies: it says how many steps it has begun, the reader says how many receipts it has read, and no
-other message is needed. Everything else goes by MPI through persistent requests, which are bound
-to their spans once and started again in every run.
+The two halves of a step are independent. A peer on this host whose vector is in a window is read
+in place: it publishes the number of steps it has begun, the reader the number of receipts it has
+read, and no other message is needed. Everything else goes by MPI through persistent requests,
+which are bound to their spans once and started in every run.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Scheduled(Plan):
         self._comm = comm
         self._rooted = rooted
         steps = schedules[team.rank]
-        #: Local rank → steps of a run, where mates count each other's; by MPI nobody does.
+        #: Local rank → steps of a run, where node-local ranks count each other's; by MPI none does.
         self._lengths = {team.seen[r][0]: len(s) for r, s in schedules.items()}
         # A rank that nobody sees publishes no counts, and its peers add nothing to its base; so it
         # must not either, or the next call in this slot would begin at different counts.
@@ -231,7 +231,7 @@ class Scheduled(Plan):
             move.early = folds and by_mpi and lands_apart and free
 
     def run(self) -> Run:
-        """Carry it out."""
+        """Run it."""
         # Not fenced by itself: the release of the first BEGUN orders this store before it.
         self._progress.enter()
         moves = self._moves
@@ -266,7 +266,7 @@ class Scheduled(Plan):
         return self._bases[self._context.slot.local_rank]
 
     def _take_in(self, move: _Move) -> Generator[Ready, None, AnyVector | None]:
-        """Wait for what arrives; return it if it is still to be brought to where it goes."""
+        """Wait for what arrives; return it if it is not in its place yet."""
         if move.source < 0:
             if move.receive is not None and not move.receive.Test():
                 yield move.receive.Test
@@ -325,7 +325,7 @@ def _start(move: _Move) -> None:
 
 
 def _combine(fold: Fold, move: _Move, given: AnyVector | None) -> None:
-    """Bring what was given to where it goes; the lower rank's operand comes first."""
+    """Copy or fold what was given into its place; the lower rank's operand comes first."""
     mine = move.mine
     if mine is None or given is None or given is mine:
         return

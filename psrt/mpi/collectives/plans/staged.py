@@ -89,7 +89,7 @@ class Staged(Plan):
         self.bytes_sent = self.bytes_received = 2 * moved
 
     def run(self) -> Run:
-        """Carry it out."""
+        """Run it."""
         barrier, context = self._context.barrier, self._context
         # Kept in the context, not in the plan: other arrays with the same signature use the same
         # stages, and what a slow rank of their call still reads must not be this call's first.
@@ -148,11 +148,11 @@ class Staged(Plan):
         )
 
     def waiting_for(self) -> str:
-        """Name the ranks that have not come."""
+        """Name the ranks that have not arrived."""
         return self._context.absent()
 
     def free(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._stages.clear()
         self._pieces.clear()
 

@@ -1,8 +1,7 @@
-"""The MPI library's own all-reduce, so that ranks that call different things find out.
+"""The MPI library's own all-reduce, with a check that all ranks make the same call.
 
-The library does not look whether all ranks reduce the same; it hangs, or adds what does not belong
-together. So first two whole numbers of fixed length are reduced, from which each rank sees whether
-the checksums of all calls are the same.
+The library does not check that all ranks reduce the same; it hangs, or adds unrelated elements. So
+two integers are reduced first, from which each rank sees whether all calls have the same checksum.
 
 The library also wants its calls on one communicator in the same order on every rank, finished or
 not. Where several are under way the first halves begin as they are called, which is the same order
@@ -69,7 +68,7 @@ class Vendor(Plan):
         self.bytes_sent = self.bytes_received = vector.nbytes
 
     def run(self) -> Run:
-        """Carry it out; the library gets on only while it is asked."""
+        """Run it; the library progresses only while it is called."""
         checks, numbers, line = self._access
         me = object()
         line.append(me)
@@ -89,7 +88,7 @@ class Vendor(Plan):
         self._operation.finish(self._vector, numbers.size)
 
     def waiting_for(self) -> str:
-        """Say that the library does not tell."""
+        """Name no rank: the library does not say."""
         return "the other ranks in the MPI library's all-reduce"
 
     def free(self) -> None:

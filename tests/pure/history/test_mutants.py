@@ -479,7 +479,7 @@ def tells_another_staleness(monkeypatch):
     monkeypatch.setattr(
         Server, "_answer",
         lambda self, serve, version, now: answer(self, serve, version, now)._replace(
-            staleness=self._met[serve.worker] + (serve.clock == 3)
+            staleness=self._tau[serve.worker] + (serve.clock == 3)
         ),
     )  # fmt: skip
 

@@ -55,8 +55,11 @@ def test_a_message_that_is_not_read_names_the_reader(comm, open_port):
             port.send(0, Push(comm.rank - 1, 1, 0, 1, 0.0, 0.0), 0)
 
 
-def test_whoever_computes_is_not_late_and_says_so_to_every_rank(comm, open_port, host):
+def test_whoever_computes_is_not_late_and_says_so_to_every_rank(
+    comm, open_port, host, enough_on_few
+):
     """A first step, a batch that is long in coming, and an evaluation: nobody saw them coming."""
+    enough_on_few()
     port = open_port(servers=1, host=host, timeout_s=SOON_S)
     if comm.rank == 0:
         for _ in range(3 * (comm.size - 1)):
@@ -85,7 +88,8 @@ def test_whoever_stops_after_its_work_is_late_all_the_same(comm, open_port):
             drive(port.receive())
 
 
-def test_whoever_computes_for_ever_is_gone(comm, open_port):
+def test_whoever_computes_for_ever_is_gone(comm, open_port, enough_on_few):
+    enough_on_few()
     port = open_port(servers=1)
     port._busy._gone_after_s = 5 * TIMEOUT_S
     if comm.rank:
@@ -98,7 +102,8 @@ def test_whoever_computes_for_ever_is_gone(comm, open_port):
 
 
 @pytest.mark.parametrize("algorithm", ["node", "ring", "mpi"])
-def test_in_a_sum_whoever_computes_is_not_late(comm, open_port, algorithm):
+def test_in_a_sum_whoever_computes_is_not_late(comm, open_port, algorithm, enough_on_few):
+    enough_on_few()
     port = open_port(timeout_s=SOON_S)
     total = port.reduction(Span(0, 8), algorithm, None)
     for step in range(2):
@@ -110,7 +115,8 @@ def test_in_a_sum_whoever_computes_is_not_late(comm, open_port, algorithm):
         assert (port.gradient[:8] == comm.size).all()
 
 
-def test_last_reports_may_take_as_long_as_somebody_evaluates(comm, open_port):
+def test_last_reports_may_take_as_long_as_somebody_evaluates(comm, open_port, enough_on_few):
+    enough_on_few()
     port, reports = open_port(timeout_s=SOON_S), []
     if comm.rank == comm.size - 1:
         drive(port.aside(time.sleep, 2.2 * SOON_S))

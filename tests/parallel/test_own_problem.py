@@ -152,6 +152,7 @@ class Slow(Uneven):
         return super().evaluate(theta)
 
 
+@pytest.mark.mpi(min_size=3)  # a server and two workers, one of whom is slow
 @pytest.mark.parametrize("flags", schemes("sync", "async", "local-sgd, server", "ring", "mpi"))
 def test_whoever_computes_is_not_late(comm, flags):
     config = config_of(flags, epochs=1, timeout_s=Slow.TIMEOUT_S)

@@ -22,6 +22,7 @@ from psrt.cli.show import show_parser
 from psrt.cli.simulate import simulate_parser
 from psrt.collective import ALGORITHMS, PHASES, Schedule
 from psrt.config import MODES
+from psrt.history.check import RULES
 
 _FOLDER = Path(__file__).parent
 #: Stands for a module's docstring, or for a section per row of a registry.
@@ -60,15 +61,28 @@ def collectives() -> str:
     Between ``<!-- psrt.some.module -->`` and ``<!-- / -->`` stands the docstring of that module.
     So everything is derived in one place, beside the code that it is about.
     """
-    page = (_FOLDER / "collectives.md").read_text(encoding="utf-8")
-    return _PART.sub(lambda part: f"{part[1]}{_part(part[2])}\n{part[3]}", page)
+    return _filled("collectives.md")
+
+
+def history() -> str:
+    """The page on histories, whose table of rules is the checker's."""
+    return _filled("history.md")
 
 
 #: Name of a page → what returns its text.
-PAGES = {"cli.md": cli, "collectives.md": collectives}
+PAGES = {"cli.md": cli, "collectives.md": collectives, "history.md": history}
+
+
+def _filled(name: str) -> str:
+    """Return a page with its marked parts made anew."""
+    page = (_FOLDER / name).read_text(encoding="utf-8")
+    return _PART.sub(lambda part: f"{part[1]}{_part(part[2])}\n{part[3]}", page)
 
 
 def _part(name: str) -> str:
+    if name == "RULES":
+        rules = [f"| {rule} | {promise} |" for rule, promise in RULES.items()]
+        return "\n".join(["| rule | what holds |", "|---|---|", *rules])
     if name not in _ROWS:
         return _derivation(name)
     rows = list(_ROWS[name])

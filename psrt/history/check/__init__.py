@@ -6,10 +6,10 @@ all events that it is about. It goes in three steps, and each relies on the one 
 1. every event by itself is possible (``wellformed``);
 2. the events of a shard and of a worker come in a valid order: versions increase by one, a worker
    is received and answered by turns until it leaves (``alternation``);
-3. all else: what each step computed on (``steps``, ``rates``), what was sent and what came
-   (``delivery``), what became of every push and of what updates are made (``updates``), who was
-   answered when (``gating``), sums and averages without servers (``sums``), and what was written
-   at the end (``summary``).
+3. all else: what each step computed on and at which rate (``steps``), what was sent, what came and
+   who was answered when (``exchange``), what became of every push and of what updates are made
+   (``updates``), sums and averages without servers (``sums``), and what was written at the end
+   (``summary``).
 
 The first violation of the earliest step is reported; within a step, the one that happened first.
 """
@@ -17,9 +17,7 @@ The first violation of the earliest step is reported; within a step, the one tha
 from __future__ import annotations
 
 from psrt.history.check.contract import Contract, contract_of
-from psrt.history.check.findings import EventRef, Findings, Violation
-from psrt.history.check.report import Outcome
-from psrt.history.check.rules import RULES
+from psrt.history.check.findings import RULES, EventRef, Findings, Outcome, Violation
 from psrt.history.check.run import check
 
 __all__ = [

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from psrt.history.check.contract import Contract
-from psrt.history.check.findings import EventRef, Findings
-from psrt.history.check.rules import ALTERNATION, MEMBERSHIP, READS, VERSIONS
+from psrt.history.check.findings import ALTERNATION, MEMBERSHIP, READS, VERSIONS, EventRef, Findings
 from psrt.history.check.table import (
     Bools,
     Grid,

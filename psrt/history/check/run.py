@@ -16,14 +16,14 @@ from psrt.errors import ConfigError
 from psrt.files import read_text
 from psrt.history.check.alternation import Shard, shard_of, workers_of
 from psrt.history.check.contract import Contract, contract_of
-from psrt.history.check.delivery import check_delivery
-from psrt.history.check.findings import EventRef, Findings
-from psrt.history.check.gating import check_replies
-from psrt.history.check.rates import check_own_rates, check_rates, check_shared_rates
-from psrt.history.check.report import Outcome
+from psrt.history.check.exchange import check_delivery, check_replies
+from psrt.history.check.findings import EventRef, Findings, Outcome
 from psrt.history.check.steps import (
     check_departures,
     check_local_steps,
+    check_own_rates,
+    check_rates,
+    check_shared_rates,
     check_silence,
     check_steps,
 )

@@ -1,21 +1,29 @@
-"""How many gradient steps a worker makes, in which order, on which part of the data, and its end.
+"""A worker's gradient steps: how many, on which part of the data, at which rate, and its end.
 
 Where psrt cuts the data into batches, the clock of a step says all there is to say about it, and so
 does the number of a worker's steps about its end. A problem that brings its own batches may stop
 where it likes between two epochs, but not within one whose batches it has counted.
+
+The learning rate of a gradient is the scheduled one times a factor for its staleness. The formulas
+are this checker's own. Sources: warm-up, Goyal et al. 2017 (1706.02677); cosine, Loshchilov &
+Hutter, ICLR 2017 (1608.03983); inverse, Zhang et al., IJCAI 2016 (1511.05950); mean-inverse, Gupta
+et al., ICDM 2016 (1509.04210); element-wise rules have no factor for a gradient as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 
+from psrt.history.check.alternation import Shard
 from psrt.history.check.contract import Contract
-from psrt.history.check.findings import EventRef, Findings
-from psrt.history.check.rules import BATCHES, MEMBERSHIP, STEPS
-from psrt.history.check.table import Bools, Floats, Ints, Table, previous, same_as_before
+from psrt.history.check.findings import BATCHES, MEMBERSHIP, RATES, STEPS, EventRef, Findings
+from psrt.history.check.table import Bools, Floats, Grid, Ints, Table, previous, same_as_before
+from psrt.history.check.updates import PushOutcomes
 from psrt.history.events import Kind
+from psrt.history.header import Header
 
 #: By how much two numbers of epochs may differ that are the same but for rounding.
 _HAIR = 1e-9
@@ -174,3 +182,161 @@ def _check_whole_epochs(
         "has more"
     )
     findings.on(table, at).require(STEPS, ~ends | (share <= 0) | whole | done, text)
+
+
+#: Gradients that the mean of mean-inverse is over.
+_WINDOW = 32
+#: Relative error of a product of two rates, as a float32; and what a float32 cannot tell from 0.
+_ROUNDING, _TINY = 1e-5, 1e-36
+#: Share of progress by which it may be off where a schedule is asked: it is a mean of several
+#: numbers, and a decay begins a hair early so that rounding does not put it off by a step.
+_NEAR = 2e-6
+#: The same for each worker whose progress went through a sum of float32 numbers.
+_FLOAT32_HAIR = 1.2e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The learning rate as a function of progress, in epochs."""
+
+    lr: float
+    shape: str = "constant"
+    warmup: float = 0.0
+    epochs: float = np.inf
+    decay_epochs: float = 5.0
+    decay_factor: float = 0.1
+
+    @classmethod
+    def of(cls, header: Header) -> Schedule | None:
+        """Return that of a run; None where its header does not tell it."""
+        lr = header.knob("lr")
+        if type(lr) not in (int, float):
+            return None
+        return cls(
+            float(lr),
+            str(header.knob("schedule", "constant")),
+            _number(header, "warmup_epochs", 0.0),
+            _number(header, "epochs", np.inf),
+            _number(header, "decay_epochs", 5.0),
+            _number(header, "decay_factor", 0.1),
+        )
+
+    def rate(self, progress: Floats) -> Floats:
+        """Return η at each of these."""
+        since = np.maximum(progress - self.warmup, 0.0)
+        shape = np.ones(len(progress))
+        if self.shape == "step":
+            shape = np.power(self.decay_factor, np.floor(since / self.decay_epochs))
+        elif self.shape == "cosine" and self.epochs > self.warmup:
+            done = np.minimum(since / (self.epochs - self.warmup), 1.0)
+            shape = 0.5 * (1.0 + np.cos(np.pi * done))
+        return self.lr * np.where(progress < self.warmup, progress / self.warmup, shape)
+
+    def bounds(self, progress: Floats, hair: float = _NEAR) -> tuple[Floats, Floats]:
+        """Return the smallest and the largest η within a hair of each of these."""
+        near = [self.rate(progress * (1.0 + side * hair)) for side in (-1, 0, 1)]
+        return np.min(near, axis=0), np.max(near, axis=0)
+
+
+def check_rates(
+    contract: Contract, header: Header, shard: Shard, outcomes: PushOutcomes, findings: Findings
+) -> None:
+    """Check the rate of every gradient that a shard applied.
+
+    An update has one η, that of the mean progress of its gradients.
+    """
+    table = shard.table
+    applied = table.where(Kind.APPLY)
+    applied = applied[table["worker"][applied] >= 0]
+    version, progress = table["version"][applied], table.real("progress")[applied]
+    count = np.maximum(np.bincount(version), 1)  # by version
+    mean = np.bincount(version, progress) / count
+    brings = table["samples"][applied] > 0
+    at, version = applied[brings], version[brings]
+    factor = _worth(header, shard, outcomes, at)
+    schedule = _outer(header) if contract.mode.averages else Schedule.of(header)
+    if schedule is not None:
+        low, high = schedule.bounds(mean[version])
+        _check(", of staleness {tau},", low * factor, high * factor, table, at, findings)
+
+
+def check_own_rates(header: Header, table: Table, findings: Findings) -> None:
+    """Check the rate of steps that workers take by themselves."""
+    at = table.where(Kind.STEP)
+    at = at[table["samples"][at] > 0]
+    schedule = Schedule.of(header)
+    if schedule is not None:
+        low, high = schedule.bounds(table.real("progress")[at])
+        _check("", low, high, table, at, findings)
+
+
+def check_shared_rates(
+    contract: Contract, header: Header, table: Table, rounds: Grid, findings: Findings
+) -> None:
+    """Check the rate that all workers take from each sum, by the mean progress of who trains."""
+    training = table["flag"][rounds] > 0
+    progress = np.where(training, table.real("progress")[rounds], 0.0).sum(0)
+    mean = progress / np.maximum(training.sum(0), 1)
+    schedule = _outer(header) if contract.mode.averages else Schedule.of(header)
+    if schedule is None:
+        return
+    ends = rounds + 1
+    low, high = schedule.bounds(mean, _NEAR + contract.workers * _FLOAT32_HAIR)
+    some = table.real("weight")[rounds].sum(0) > 0
+    for worker in ends:
+        _check(" of its update", low[some], high[some], table, worker[some], findings)
+
+
+def _check(
+    what: str, low: Floats, high: Floats, table: Table, at: Ints, findings: Findings
+) -> None:
+    rate = table.real("rate")[at]
+    holds = (rate >= low * (1 - _ROUNDING) - _TINY) & (rate <= high * (1 + _ROUNDING) + _TINY)
+    text = (
+        f"the gradient of worker {{worker}} at clock {{clock}}{what} had rate {{rate:g}}, "
+        "expected {due:g}"
+    )
+    findings.on(table, at).require(RATES, holds, text, due=(low + high) / 2)
+
+
+def _outer(header: Header) -> Schedule:
+    """Return the rate of averages: that of the outer optimizer, or 1 to take the mean as it is."""
+    return Schedule(_number(header, "outer_lr", 1.0))
+
+
+def _worth(header: Header, shard: Shard, outcomes: PushOutcomes, at: Ints) -> Floats:
+    """Return r(τ), which is 1 where the rule has no factor for a gradient as a whole."""
+    tau = shard.table.real("tau")[at]
+    name = header.knob("staleness_rate", "constant")
+    if name == "mean-inverse":
+        return _mean_inverse(shard, outcomes, at)
+    if name == "inverse":
+        return np.reciprocal(np.maximum(tau, 1.0))
+    if name == "power":
+        return np.power(1.0 + tau, -_number(header, "staleness_power", 0.5))
+    if name == "exponential":
+        return np.exp(-_number(header, "staleness_decay", 0.2) * tau)
+    return np.ones(len(tau))
+
+
+def _mean_inverse(shard: Shard, outcomes: PushOutcomes, at: Ints) -> Floats:
+    """Return 1/⟨τ⟩ of the last gradients up to each, in the order in which they were first used.
+
+    One that was saved was used then, whatever came before its update.
+    """
+    of = shard.find_push(at)
+    saved = np.where(of >= 0, outcomes.saved[of], len(shard.table)) if len(at) else at
+    order = np.argsort(np.minimum(saved, at), kind="stable")
+    # The sum of a window is the difference of two running sums.
+    total = np.concatenate([[0], np.cumsum(shard.table["tau"][at][order])])
+    count = np.arange(1, len(at) + 1)
+    seen = np.minimum(count, _WINDOW)
+    recent = total[count] - total[count - seen]
+    factor = np.empty(len(at))
+    factor[order] = np.minimum(1.0, seen / np.maximum(recent, 1))
+    return factor
+
+
+def _number(header: Header, name: str, otherwise: float) -> float:
+    value = header.knob(name, otherwise)
+    return float(value) if type(value) in (int, float) else otherwise

@@ -9,9 +9,8 @@ import numpy as np
 
 from psrt.history.check.alternation import Shard, Workers
 from psrt.history.check.contract import Contract
-from psrt.history.check.findings import EventRef, Findings
-from psrt.history.check.gating import all_finished
-from psrt.history.check.rules import DIGESTS, FINAL, SUMMARY
+from psrt.history.check.exchange import all_finished
+from psrt.history.check.findings import DIGESTS, FINAL, SUMMARY, EventRef, Findings
 from psrt.history.check.table import Ints, Table, rank_in_group
 from psrt.history.events import Kind
 from psrt.history.header import Header

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from psrt.history.check.contract import Contract
-from psrt.history.check.findings import Findings
-from psrt.history.check.rules import AVERAGING, CAUSALITY, MEMBERSHIP, SUMS
+from psrt.history.check.findings import AVERAGING, CAUSALITY, MEMBERSHIP, SUMS, Findings
 from psrt.history.check.steps import check_local_steps, check_silence
 from psrt.history.check.table import (
     Bools,

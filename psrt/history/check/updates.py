@@ -8,8 +8,17 @@ import numpy as np
 
 from psrt.history.check.alternation import Shard
 from psrt.history.check.contract import Contract
-from psrt.history.check.findings import Findings
-from psrt.history.check.rules import FIFO, GAPS, ONCE, ORDER, QUORUM, ROUND, SAVED, STALENESS
+from psrt.history.check.findings import (
+    FIFO,
+    GAPS,
+    ONCE,
+    ORDER,
+    QUORUM,
+    ROUND,
+    SAVED,
+    STALENESS,
+    Findings,
+)
 from psrt.history.check.table import Bools, Ints, previous, repeats, same_as_before
 from psrt.history.events import LATE, Kind
 

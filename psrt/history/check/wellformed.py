@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psrt.history.check.contract import Contract
-from psrt.history.check.findings import EventRef, Findings, Reasons
-from psrt.history.check.rules import FIELDS
+from psrt.history.check.findings import FIELDS, EventRef, Findings, Reasons
 from psrt.history.check.table import Bools, Ints, Table
 from psrt.history.events import LATE, LOST, PRESENT, Kind
 

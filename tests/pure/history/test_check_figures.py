@@ -6,16 +6,13 @@ Each way to go wrong leaves a history that contradicts itself nowhere else.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import psrt
 from psrt.config import TrainConfig
 from psrt.history import Kind, read_history
 from psrt.history.check import Findings, check, contract_of
-from psrt.history.check.rules import table
 from psrt.history.check.run import check_run
 from psrt.history.check.summary import SummaryCheck
 from psrt.job.scenario import Scenario, run_in_virtual_time
@@ -281,9 +278,3 @@ def test_parameters_that_moved_without_an_update(run):
         told = summary | {"parameters_sha256": digest}
         SummaryCheck(told, contract_of(header), header, findings).digests(header, None, 0)
         assert (findings.first is not None) == moved
-
-
-def test_the_table_in_the_docs_is_that_of_the_rules():
-    """To make it anew: python -m psrt.history.check."""
-    page = Path(psrt.__file__).parents[1] / "docs" / "history.md"
-    assert table() in page.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from psrt.arrays import AnyArray
 from psrt.collective import OPS
 from psrt.collective.analysis.pick import library_reduces
-from psrt.collective.registry import ALL_REDUCES, LIBRARY
+from psrt.collective.registry import ALL_REDUCES, AUTO, LIBRARY
 
 #: Element types that can be reduced.
 DTYPES = ("float16", "float32", "float64", "int32", "int64")
@@ -19,7 +19,9 @@ DTYPES = ("float16", "float32", "float64", "int32", "int64")
 ABSENT: Any = object()
 
 
-def fault_of(buf: AnyArray, op: Any, algorithm: Any, root: Any, *, size: int) -> str:
+def fault_of(
+    buf: AnyArray, op: Any, algorithm: Any, root: Any, *, size: int, in_place: bool = True
+) -> str:
     """Return what is wrong with a call's arguments on ``size`` ranks; empty if nothing is."""
     if not isinstance(buf, np.ndarray) or isinstance(buf, np.ma.MaskedArray):
         return f"a {type(buf).__name__} is no numpy array of numbers"
@@ -27,8 +29,10 @@ def fault_of(buf: AnyArray, op: Any, algorithm: Any, root: Any, *, size: int) ->
         return f"{buf.dtype.str} numbers cannot be reduced, only native {', '.join(DTYPES)}"
     if not buf.flags.forc:
         return f"the array of shape {buf.shape} and strides {buf.strides} is not contiguous"
-    if not buf.flags.writeable:
+    if in_place and not buf.flags.writeable:
         return "the array is read-only"
+    if isinstance(op, np.ndarray) or isinstance(root, np.ndarray):
+        return "the call works in place, on one array, and got two"
     if op is not ABSENT and not (isinstance(op, str) and op in OPS):
         return f"unknown operation {op!r}, expected one of {', '.join(OPS)}"
     if op is not ABSENT and not OPS[op].takes(buf.dtype):
@@ -40,6 +44,25 @@ def fault_of(buf: AnyArray, op: Any, algorithm: Any, root: Any, *, size: int) ->
     if algorithm == LIBRARY and not library_reduces(buf.dtype):
         return f"MPI has no reduction for {buf.dtype}; take another algorithm"
     return ""
+
+
+def fault_of_blocks(buf: AnyArray, out: Any, *, size: int) -> str:
+    """Return what is wrong with blocks for ``size`` ranks, and with where others are to go."""
+    if buf.size % size:
+        return f"an array of {buf.size} elements is not {size} equal blocks, one for each rank"
+    if not buf.flags.c_contiguous:
+        return f"the blocks of an array of shape {buf.shape} stored columns first are scattered"
+    if out is None:
+        return ""
+    wrong = fault_of(out, ABSENT, AUTO, ABSENT, size=size)
+    if wrong:
+        return f"out: {wrong}"
+    if (out.size, out.dtype) != (buf.size, buf.dtype) or not out.flags.c_contiguous:
+        return (
+            f"out is of {out.size} elements {out.dtype}, expected {buf.size} elements {buf.dtype}, "
+            "rows first, as what is sent"
+        )
+    return "out shares memory with what is sent" if np.may_share_memory(buf, out) else ""
 
 
 def kind_and_lengths(

@@ -14,7 +14,7 @@ from psrt.collective.analysis.choose import Choice
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.collective.analysis.pick import pick
 from psrt.errors import ConfigError
-from psrt.mpi.arguments import ABSENT, fault_of, overlap, stored
+from psrt.mpi.arguments import ABSENT, fault_of, fault_of_blocks, overlap, stored
 
 if TYPE_CHECKING:
     from psrt.mpi.collectives.executor import CollectiveExecutor, Work
@@ -30,7 +30,8 @@ _ALL_REDUCES = ("all_reduce", "all_reduce_async")
 _MOST_SEEN = 8
 
 #: What a compiled call is found by: where its numbers lie (the array's identity, or its place in a
-#: window), what they are, then call, op, algorithm, root, number.
+#: window, and the address of the result where that goes elsewhere), what they are, then call, op,
+#: algorithm, root, number.
 _Key: TypeAlias = tuple[Any, ...]
 #: What an array is seen by, with the call on it: its identity first, then the words of the call.
 _Seen: TypeAlias = tuple[object, ...]
@@ -45,7 +46,7 @@ class BoundCall:
     plan: Plan
     #: Makes the call and carries it out.
     run: Callable[[], None]
-    #: Whether the array is one of the caller's own, which is kept alive by this.
+    #: Whether an array of it is one of the caller's own, which is kept alive by this.
     is_plain: bool
     nbytes: int
     #: Number of calls that this rank had refused by then.
@@ -53,7 +54,7 @@ class BoundCall:
     #: The arrays that it was lately called with. They are held, so that no other array gets the
     #: identity of one of them; and referred to weakly as well, because numpy moves the memory of
     #: an array (``resize``) only if there is no weak reference.
-    seen: dict[_Seen, tuple[AnyArray, object]] = field(default_factory=dict)
+    seen: dict[_Seen, tuple[object, ...]] = field(default_factory=dict)
 
 
 class CallCache:
@@ -79,8 +80,8 @@ class CallCache:
         #: change with its strides. ``all_reduce`` looks here by itself, so neither this dict
         #: nor ``under_way`` is ever replaced by another.
         self.seen: dict[_Seen, tuple[Callable[[], None], np.dtype[Any], int, BoundCall]] = {}
-        #: Number of a start → its buffer, and what is under way on it.
-        self.under_way: dict[int, tuple[AnyArray, Work]] = {}
+        #: Number of a start → its buffer, where its result goes if elsewhere, what is under way.
+        self.under_way: dict[int, tuple[AnyArray, AnyArray | None, Work]] = {}
         #: Whether the communicator is closed.
         self.closed = False
         executor.contexts.on_evict = self.evict
@@ -95,16 +96,19 @@ class CallCache:
         *,
         root: Any = ABSENT,
         number: int = 0,
+        out: AnyArray | None = None,
     ) -> BoundCall:
-        """Return the compiled call on a buffer that nothing else is under way on."""
+        """Return the compiled call on buffers that nothing else is under way on."""
         self._executor.check()
         if self.under_way:
-            self.let_finish(lambda key: overlap(self.under_way[key][0], buf))
-            for key in [key for key, (_, work) in self.under_way.items() if work.done]:
+            self.let_finish(lambda key: self._in_use(key, buf) or self._in_use(key, out))
+            for key in [key for key, (_, _, work) in self.under_way.items() if work.done]:
                 del self.under_way[key]
         seen: _Seen = (id(buf), call, op, algorithm, root, number)
         if call == "all_reduce":
             seen = (id(buf), op, algorithm)  # as it looks there itself
+        if isinstance(out, np.ndarray):  # with what may become of it in place
+            seen += (id(out), out.dtype, out.flags.num)
         try:
             known = self.seen.get(seen)
         except TypeError:  # an operation such as MPI.SUM; the check of the arguments says so
@@ -114,7 +118,11 @@ class CallCache:
             alike = buf.dtype is kind and buf.flags.num == flags
             if alike and bound.refusals == self._refusals:
                 return bound
-        return self._bind(seen, call, buf, op, algorithm, root=root, number=number)
+        return self._bind(seen, call, buf, op, algorithm, root=root, number=number, out=out)
+
+    def _in_use(self, key: int, array: AnyArray | None) -> bool:
+        """Return whether what is under way by a number has memory in common with an array."""
+        return any(one is not None and overlap(one, array) for one in self.under_way[key][:2])
 
     @property
     def _refusals(self) -> int:
@@ -133,7 +141,7 @@ class CallCache:
     def let_finish(self, which: Callable[[int], bool]) -> None:
         """Wait for the calls under way that are among ``which``."""
         for key in [key for key in self.under_way if which(key)]:
-            _, handle = self.under_way.pop(key)
+            *_, handle = self.under_way.pop(key)
             handle.wait()
 
     def evict(self, signature: str) -> None:
@@ -146,13 +154,15 @@ class CallCache:
         for seen in bound.seen:
             self.seen.pop(seen, None)
         del self.bound[bound.key]
-        self.let_finish(lambda number: self.under_way[number][1].plan is bound.plan)
+        self.let_finish(lambda number: self.under_way[number][2].plan is bound.plan)
         self._executor.release(bound.plan)
 
-    def _see(self, seen: _Seen, buf: AnyArray, bound: BoundCall) -> None:
-        """Remember an array that a compiled call is made with."""
+    def _see(
+        self, seen: _Seen, buf: AnyArray, bound: BoundCall, out: AnyArray | None = None
+    ) -> None:
+        """Remember the arrays that a compiled call is made with."""
         self.seen[seen] = (bound.run, buf.dtype, buf.flags.num, bound)
-        bound.seen[seen] = (buf, weakref.ref(buf))
+        bound.seen[seen] = (buf, weakref.ref(buf), out)
         if len(bound.seen) > _MOST_SEEN:  # new views of one place, again and again
             oldest = next(iter(bound.seen))
             del bound.seen[oldest]
@@ -180,6 +190,7 @@ class CallCache:
         *,
         root: Any,
         number: int,
+        out: AnyArray | None,
     ) -> BoundCall:
         """Check a call's arguments and find what is compiled for it, or compile it.
 
@@ -189,7 +200,10 @@ class CallCache:
         Raises:
             ConfigError: if they are not valid; the other ranks get a ProtocolError.
         """
-        wrong = fault_of(buf, op, algorithm, root, size=sum(self._hosts))
+        size = sum(self._hosts)
+        wrong = fault_of(buf, op, algorithm, root, size=size, in_place=out is None)
+        if not wrong and call.removesuffix(_LATER) == "all_to_all":
+            wrong = fault_of_blocks(buf, out, size=size)
         if self.closed:
             wrong = "the communicator is closed"
         if wrong:
@@ -197,7 +211,10 @@ class CallCache:
             self.refuse(f"{call}({', '.join(words)})", wrong)
         vector = stored(buf)
         place = self._executor.segments.locate(vector)
+        to = None if out is None else stored(out)
         where: object = place or id(buf)
+        if to is not None:
+            where = where, to.ctypes.data
         number = 0 if place is not None else number
         form = vector.ctypes.data, buf.dtype, buf.shape, buf.flags.c_contiguous
         key = (where, form, call, op, algorithm, root, number)
@@ -206,14 +223,20 @@ class CallCache:
             self.forget(bound)
             bound = None
         if bound is None:
-            bound = self._compile(key, call, buf, vector, place)
-        self._see(seen, buf, bound)
+            bound = self._compile(key, call, buf, vector, place, to)
+        self._see(seen, buf, bound, out)
         if bound.is_plain:
             self._make_room()
         return bound
 
     def _compile(
-        self, key: _Key, call: str, buf: AnyArray, vector: AnyArray, place: SegmentOffset | None
+        self,
+        key: _Key,
+        call: str,
+        buf: AnyArray,
+        vector: AnyArray,
+        place: SegmentOffset | None,
+        out: AnyArray | None,
     ) -> BoundCall:
         """Compile a call on a buffer."""
         op, algorithm, root, number = key[-4:]
@@ -228,12 +251,16 @@ class CallCache:
         words += [op] if op is not ABSENT else []
         words += [f"root {root}"] if root is not ABSENT else []
         words += [name] if name else []
+        words += ["to another array"] if out is not None else []
         words += [f"number {number}"] if call.endswith(_LATER) and place is None else []
         words += [f"after {self._refusals} refused calls"] if self._refusals else []
         signature = f"{call}({', '.join(words)})"
-        plan = self._plan(call, signature, vector, place, op=op, name=name, root=root)
-        run, is_plain = self._executor.runner(signature, plan), place is None
-        bound = BoundCall(key, signature, plan, run, is_plain, vector.nbytes, self._refusals)
+        plan = self._plan(call, signature, vector, place, op=op, name=name, root=root, out=out)
+        # What it keeps alive of the caller's own, though the buffer may be in a window.
+        is_plain = place is None or out is not None
+        nbytes = vector.nbytes * (1 if out is None else 2)
+        run = self._executor.runner(signature, plan)
+        bound = BoundCall(key, signature, plan, run, is_plain, nbytes, self._refusals)
         self.bound[key] = bound
         return bound
 
@@ -247,10 +274,13 @@ class CallCache:
         op: Any,
         name: str,
         root: Any,
+        out: AnyArray | None,
     ) -> Plan:
         compiler, op = self._executor.compiler, "sum" if op is ABSENT else op
         if name:
             return compiler.all_reduce(signature, vector, op, name, place)
+        if call.removesuffix(_LATER) == "all_to_all":
+            return compiler.all_to_all(signature, vector, out, place=place)
         phase, root = call.removesuffix(_LATER).replace("_", "-"), 0 if root is ABSENT else root
         return compiler.phase(signature, phase, vector, op=op, root=root, place=place)
 

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 class Communicator(NonblockingCalls):
     """Ranks that reduce numpy arrays together. Collective to make and to close.
 
+    A call takes one array, of the same shape on every rank, and works in place, as MPI does with
+    ``MPI.IN_PLACE``; only ``all_to_all`` takes a second one. Where a rank sends or receives but a
+    part, that is its *chunk* of the array: the ``rank``-th of ``psrt.partition.even_spans(buf.size,
+    size)``, of the elements as they are stored.
+
     Every rank makes the same calls in the same order, on arrays of the same shape and type. Where
     they differ, every rank gets a ProtocolError in that call or in its next one, except ranks that
     neither send nor receive an element in the call, such as those with an empty chunk. What is
@@ -141,8 +146,7 @@ class Communicator(NonblockingCalls):
             op: as in ``all_reduce``.
 
         Returns:
-            This rank's chunk, a flat view of ``buf``: the ``rank``-th of
-            ``psrt.partition.even_spans(buf.size, size)``, of the elements as they are stored.
+            This rank's chunk, a flat view of ``buf``, which is where it stays.
 
         Raises:
             as ``all_reduce``.
@@ -152,6 +156,9 @@ class Communicator(NonblockingCalls):
 
     def all_gather(self, buf: AnyArray) -> AnyArray:
         """Fill ``buf`` with every rank's chunk of it, as ``reduce_scatter`` cuts and leaves them.
+
+        Args:
+            buf: as in ``all_reduce``, of the length of the result; each rank fills its own chunk.
 
         Returns:
             ``buf``.
@@ -164,6 +171,10 @@ class Communicator(NonblockingCalls):
 
     def broadcast(self, buf: AnyArray, root: int = 0) -> AnyArray:
         """Fill ``buf`` with that of rank ``root``.
+
+        Args:
+            buf: as in ``all_reduce``.
+            root: the same on every rank.
 
         Returns:
             ``buf``.
@@ -195,8 +206,9 @@ class Communicator(NonblockingCalls):
         """Leave each rank with its chunk of rank ``root``'s ``buf``.
 
         Args:
-            buf: as in ``all_reduce``. What it holds elsewhere than in the own chunk is of no use
-                afterwards, but at ``root``, where nothing changes.
+            buf: as in ``all_reduce``, of the whole length on every rank. What it holds elsewhere
+                than in the own chunk is of no use afterwards, but at ``root``, where nothing
+                changes.
             root: the same on every rank.
 
         Returns:
@@ -212,8 +224,9 @@ class Communicator(NonblockingCalls):
         """Fill rank ``root``'s ``buf`` with every rank's chunk, as ``scatter`` cuts them.
 
         Args:
-            buf: as in ``all_reduce``. The other ranks keep their own chunk; what else their arrays
-                hold is of no use afterwards.
+            buf: as in ``all_reduce``, of the length of the result on every rank; each fills its own
+                chunk. The other ranks keep theirs; what else their arrays hold is of no use
+                afterwards.
             root: the same on every rank.
 
         Returns:
@@ -225,24 +238,24 @@ class Communicator(NonblockingCalls):
         self._calls.find("gather", buf, root=root).run()
         return buf
 
-    def all_to_all(self, buf: AnyArray) -> AnyArray:
-        """Send each rank the block that every rank has for it.
+    def all_to_all(self, buf: AnyArray, out: AnyArray | None = None) -> AnyArray:
+        """Send each rank the block that every rank has for it, as ``MPI.Alltoall`` does.
 
         Args:
-            buf: a table of size × size blocks, the same shape on every rank. Rank r fills row r,
-                where block (r, j) is for rank j, and ends with column r. With the shape (size,
-                size, …) these are ``buf[r]`` and ``buf[:, r]``; any other array is cut like
-                ``even_spans``, and each of its chunks is cut so again. What is in neither the row
-                nor the column is left as it is.
+            buf: (size, …) or (size · k,): ``size`` equal blocks one after another, block j for
+                rank j; contiguous with rows first, of one of ``DTYPES``, the same shape on every
+                rank. From ``empty``, it is read by the other ranks of the host where it lies.
+            out: where the result goes: of the type of ``buf`` and as many elements, anywhere but
+                in ``buf``, which is only read then. None: to ``buf``, as with ``MPI.IN_PLACE``.
 
         Returns:
-            ``buf``.
+            ``out``, or ``buf`` where that is None; block i is what rank i had for this rank.
 
         Raises:
-            as ``all_reduce``.
+            as ``all_reduce``; ConfigError also if these are not ``size`` equal blocks.
         """
-        self._calls.find("all_to_all", buf).run()
-        return buf
+        self._calls.find("all_to_all", buf, out=out).run()
+        return buf if out is None else out
 
     def choice(self, nbytes: int, dtype: npt.DTypeLike = np.float32, op: str = "sum") -> Choice:
         """Return what ``auto`` picks for a vector of ``nbytes`` bytes, the prediction, and why."""

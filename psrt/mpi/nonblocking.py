@@ -70,9 +70,12 @@ class NonblockingCalls:
         """Begin a ``gather``, as ``all_reduce_async`` does an ``all_reduce``."""
         return self._begin("gather_async", buf, root=root)
 
-    def all_to_all_async(self, buf: AnyArray) -> Work:
-        """Begin an ``all_to_all``, as ``all_reduce_async`` does an ``all_reduce``."""
-        return self._begin("all_to_all_async", buf)
+    def all_to_all_async(self, buf: AnyArray, out: AnyArray | None = None) -> Work:
+        """Begin an ``all_to_all``, as ``all_reduce_async`` does an ``all_reduce``.
+
+        Both arrays must be left alone until it is done.
+        """
+        return self._begin("all_to_all_async", buf, out=out)
 
     def _begin(
         self,
@@ -82,6 +85,7 @@ class NonblockingCalls:
         algorithm: str = "auto",
         *,
         root: Any = ABSENT,
+        out: AnyArray | None = None,
         result: Callable[[AnyArray], AnyArray] = lambda buf: buf,
     ) -> Work:
         """Make a call and return at once; ``result`` is what it returns of its buffer."""
@@ -89,11 +93,11 @@ class NonblockingCalls:
         self._started += 1
         # One that was started long ago with the same number must be through before its like.
         self._calls.let_finish(lambda key: key == number)
-        bound = self._calls.find(call, buf, op, algorithm, root=root, number=number)
+        bound = self._calls.find(call, buf, op, algorithm, root=root, number=number, out=out)
         self._executor.call(bound.signature)
-        handle = self._executor.start(bound.plan, result(buf))
+        handle = self._executor.start(bound.plan, result(buf) if out is None else out)
         if not handle.done:
-            self._calls.under_way[number] = (buf, handle)
+            self._calls.under_way[number] = (buf, out, handle)
         return handle
 
     def _chunk(self, buf: AnyArray) -> AnyArray:

@@ -157,7 +157,7 @@ DIFFERENCES = {
         ("reduce_async(", "min, root 0", "max, root 0"),
     ),
     "a table": (
-        lambda g, w: g.all_to_all(w),
+        lambda g, w: g.all_to_all(w[: g.size]),
         lambda g, w: g.all_gather(w),
         ("all_to_all", "all_gather"),
     ),
@@ -170,6 +170,11 @@ DIFFERENCES = {
         lambda g, w: g.empty(10),
         lambda g, w: g.empty(10, "int32"),
         ("empty((10,), float32)", "empty((10,), int32)"),
+    ),
+    "where the result goes": (
+        lambda g, w: g.all_to_all(w[: g.size]),
+        lambda g, w: g.all_to_all(w[: g.size], ones(g.size)),
+        ("all_to_all", "to another array"),
     ),
     "the end, of one": (
         lambda g, w: g.all_reduce(w),
@@ -274,7 +279,25 @@ REFUSED = {
     "no such root of a gather": (lambda g: g.gather_async(ones(), -1), "root -1"),
     "no operation": (lambda g: g.reduce(ones(), None), "unknown operation None"),
     "bits of decimal numbers": (lambda g: g.all_reduce(ones(), "xor"), "xor is for integers"),
-    "a table that is read-only": (lambda g: g.all_to_all(locked(ones())), "read-only"),
+    "blocks that are read-only": (lambda g: g.all_to_all(locked(ones(g.size))), "read-only"),
+    "no blocks for all": (lambda g: g.all_to_all(ones(g.size + 1)), "equal blocks"),
+    "blocks by column": (lambda g: g.all_to_all(ones((3, g.size)).T), "scattered"),
+    "a result of no array": (lambda g: g.all_to_all(ones(g.size), [0.0]), "out: a list"),
+    "a result of another length": (lambda g: g.all_to_all(ones(g.size), ones(99)), "expected"),
+    "a result of another type": (
+        lambda g: g.all_to_all_async(ones(g.size), ones(g.size, "int32")),
+        "int32, expected",
+    ),
+    "a result that is read-only": (
+        lambda g: g.all_to_all(ones(g.size), locked(ones(g.size))),
+        "out: the array is read-only",
+    ),
+    "a result on what is sent": (
+        lambda g: (lambda both: g.all_to_all(both[: g.size], both[1:]))(ones(g.size + 1)),
+        "shares memory",
+    ),
+    "two arrays to reduce": (lambda g: g.all_reduce(ones(), ones()), "on one array, and got two"),
+    "two arrays to gather": (lambda g: g.gather(ones(2), ones()), "on one array, and got two"),
     "half a root": (lambda g: g.broadcast(ones(), 0.5), "root 0.5"),
     "a buffer of complex numbers": (lambda g: g.empty(3, "complex64"), "complex64"),
     "a buffer of negative length": (lambda g: g.empty((2, -1)), "(2, -1)"),

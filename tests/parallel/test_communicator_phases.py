@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 from psrt.collective import OPS
 from psrt.mpi.arguments import DTYPES
@@ -114,12 +115,6 @@ def test_what_is_too_long_for_one_message(open_communicator, monkeypatch, host):
             np.testing.assert_array_equal(buffer, np.arange(n) + root)
 
 
-def table(size, n):
-    """Return the slice of each block of the table of size × size blocks that n elements make."""
-    rows = [np.arange(n)[span.start : span.stop] for span in even_spans(n, size)]
-    return [[row[b.start : b.stop] for b in even_spans(row.size, size)] for row in rows]
-
-
 def expected_of(call, every, root, op):
     """Return what each rank's buffer holds at the end, and where that is promised.
 
@@ -143,15 +138,11 @@ def expected_of(call, every, root, op):
         if call == "gather":
             due[root, chunk], promised[root, chunk] = every[rank, chunk], True
             promised[rank, chunk] = True
-        if call == "all_to_all":
-            promised[:] = True
-            for source, row in enumerate(table(size, n)):
-                due[rank, row[rank]] = every[source, row[rank]]
     return due, promised
 
 
 #: Method → what it takes besides the buffer.
-CALLS = {"reduce": ("op", "root"), "scatter": ("root",), "gather": ("root",), "all_to_all": ()}
+CALLS = {"reduce": ("op", "root"), "scatter": ("root",), "gather": ("root",)}
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -190,15 +181,80 @@ def test_against_numpy(open_communicator, host, call, later):
                     assert got is buffer
 
 
-def test_all_to_all_of_a_square_table(open_communicator, host):
-    """As torch's and MPI's: rank r's row becomes rank r's column."""
+def blocks(rank, size, k, dtype="float32"):
+    """Return what a rank sends in an all-to-all: block j is for rank j."""
+    values = 1000 * rank + 10 * np.arange(size)[:, None] + np.arange(k) % 10
+    return values.astype(dtype)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_all_to_all_is_mpis(comm, open_communicator, host, later):
+    """In windows and out of them, in place and not, again and again, against ``MPI.Alltoall``."""
     communicator = open_communicator(host=host)
-    for make in (communicator.empty, lambda shape: np.zeros(shape, np.float32)):
-        buffer = make((communicator.size, communicator.size, 3))
-        buffer[communicator.rank] = 100 * communicator.rank + np.arange(communicator.size)[:, None]
-        communicator.all_to_all(buffer)
-        expected = 100 * np.arange(communicator.size)[:, None] + communicator.rank
-        np.testing.assert_array_equal(buffer[:, communicator.rank], expected.repeat(3, 1))
+    size, rank = communicator.size, communicator.rank
+
+    def call(*arrays):
+        if not later:
+            return communicator.all_to_all(*arrays)
+        work = communicator.all_to_all_async(*arrays)
+        work.wait()
+        return work.result
+
+    for k, dtype in [(0, "float32"), (1, "int64"), (3, "float16"), (1000, "int32"), (30_001, "f4")]:
+        sent, expected = blocks(rank, size, k, dtype), np.empty((size, k), dtype)
+        comm.Alltoall([sent.view(np.uint8), MPI.BYTE], [expected.view(np.uint8), MPI.BYTE])
+        assert (expected == [blocks(r, size, k, dtype)[rank] for r in range(size)]).all()
+        window, other = (communicator.empty((size, k), dtype) for _ in range(2))
+        plain = np.empty(size * k, dtype)
+        for buffer in (window, plain, window[::1], plain.reshape(size, k)):
+            for _ in range(2):
+                buffer[...] = sent.reshape(buffer.shape)
+                assert call(buffer) is buffer
+                np.testing.assert_array_equal(buffer.reshape(size, k), expected)
+        outs = (other, np.empty((size, k), dtype), np.empty(size * k, dtype))
+        for buffer, out in itertools.product((window, plain), outs):
+            for _ in range(2):
+                buffer[...] = sent.reshape(buffer.shape)
+                out[...] = -1
+                assert call(buffer, out) is out
+                np.testing.assert_array_equal(out.reshape(size, k), expected)
+                np.testing.assert_array_equal(buffer.reshape(size, k), sent)
+
+
+def test_all_to_all_only_reads_what_goes_elsewhere(open_communicator, host):
+    communicator = open_communicator(host=host)
+    size, rank = communicator.size, communicator.rank
+    sent, out = blocks(rank, size, 4), np.empty((size, 4), np.float32)
+    sent.flags.writeable = False
+    communicator.all_to_all(sent, out)
+    np.testing.assert_array_equal(out, [blocks(r, size, 4)[rank] for r in range(size)])
+
+
+def test_results_that_go_elsewhere_are_not_kept(open_communicator):
+    """A new array for each result: what is compiled for them does not pile up."""
+    communicator = open_communicator()
+    window = communicator.empty((communicator.size, 5))
+    for turn in range(200):
+        window[...] = turn
+        result = communicator.all_to_all(window, np.zeros_like(window))
+        assert (result == turn).all()
+    assert len(communicator._calls.bound) <= 65
+    assert len(communicator._calls.seen) <= 65
+
+
+def test_results_under_way_are_waited_for(open_communicator, host):
+    """A call on the array that an earlier one still fills comes after it."""
+    communicator = open_communicator(host=host)
+    size, rank = communicator.size, communicator.rank
+    for buffer in (communicator.empty((size, 7)), np.empty((size, 7), np.float32)):
+        buffer[...] = blocks(rank, size, 7)
+        out = np.empty_like(buffer)
+        work = communicator.all_to_all_async(buffer, out)
+        communicator.all_reduce(out, "max")
+        work.wait()
+        assert work.result is out
+        expected = np.max([[blocks(r, size, 7)[q] for r in range(size)] for q in range(size)], 0)
+        np.testing.assert_array_equal(out, expected)
 
 
 def test_several_kinds_are_under_way_at_once(open_communicator, host):
@@ -206,11 +262,12 @@ def test_several_kinds_are_under_way_at_once(open_communicator, host):
     size, rank = communicator.size, communicator.rank
     buffers = [np.full(40, rank, np.int64) for _ in range(7)] + [communicator.empty(40, "int64")]
     buffers[-1][:] = rank
+    table = blocks(rank, size, 3)
     handles = [
         communicator.reduce_async(buffers[0], "max", size - 1),
         communicator.scatter_async(buffers[1], size - 1),
         communicator.gather_async(buffers[2], size - 1),
-        communicator.all_to_all_async(buffers[3]),
+        communicator.all_to_all_async(table),
         communicator.broadcast_async(buffers[4], size - 1),
         communicator.all_gather_async(buffers[5]),
         communicator.reduce_scatter_async(buffers[6], "or"),
@@ -225,6 +282,7 @@ def test_several_kinds_are_under_way_at_once(open_communicator, host):
         assert (buffers[0] == rank).all()
         np.testing.assert_array_equal(buffers[2], owners)
     assert (handles[1].result == size - 1).all()
+    np.testing.assert_array_equal(table, [blocks(r, size, 3)[rank] for r in range(size)])
     assert (buffers[4] == size - 1).all()
     np.testing.assert_array_equal(buffers[5], owners)
     assert (handles[6].result == folded).all()
@@ -232,11 +290,12 @@ def test_several_kinds_are_under_way_at_once(open_communicator, host):
         assert (buffers[7] == np.bitwise_xor.reduce(np.arange(size))).all()
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", [*CALLS, "all_to_all"])
 def test_what_is_sent_is_received(comm, open_communicator, enough_on_few, host, call):
     enough_on_few()
     communicator = open_communicator(host=host)
-    for buffer in (communicator.empty(1000), np.zeros(1000, np.float32)):
+    n = 1000 // communicator.size * communicator.size
+    for buffer in (communicator.empty(n), np.zeros(n, np.float32)):
         before = np.array([communicator.bytes_sent, communicator.bytes_received])
         getattr(communicator, call)(buffer)
         moved = np.array([communicator.bytes_sent, communicator.bytes_received]) - before

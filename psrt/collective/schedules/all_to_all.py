@@ -2,7 +2,8 @@
 
 The vector is a p × p table of blocks: row i is chunk i, and each row is cut into p blocks again.
 Rank r starts with row r, its block (r, j) being meant for rank j, and ends with column r, the
-blocks (i, r), each at its own place: a transposition of who has what, not of the table.
+blocks (i, r), each at its own place: a transposition of who has what, not of the table. A caller
+has two arrays of p blocks, the row and the column; ``on_blocks`` puts the steps on these.
 
 .. code-block:: text
 
@@ -27,7 +28,7 @@ MPICH", IJHPCA 19(1), 2005.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from psrt.collective.step import Step
 from psrt.partition import Span
@@ -64,6 +65,31 @@ def all_to_all_steps(rank: int, size: int, n: int) -> Iterator[Step]:
         to, source = (rank + away) % size, (rank - away) % size
         send, receive = block_of(n, size, rank, to), block_of(n, size, source, rank)
         yield Step(to, send, source, receive, False)
+
+
+def on_blocks(steps: Iterable[Step], rank: int, size: int, n: int) -> Iterator[Step]:
+    """Put the steps over a table on the arrays of ``size`` blocks that a rank really has.
+
+    Args:
+        steps: of ``all_to_all_steps(rank, size, n * size)``.
+        rank: this rank, in ``[0, size)``.
+        size: ranks that take part, p ≥ 1.
+        n: elements of each of the two arrays, a multiple of ``size``.
+
+    Yields:
+        the same steps, which send from ``n`` elements, the row, and receive into as many behind
+        them, the column.
+
+    >>> [(s.send_to, s.send.start, s.receive_from, s.receive.start)
+    ...  for s in on_blocks(all_to_all_steps(1, 3, 9), 1, 3, 3)]
+    [(2, 2, 0, 3), (0, 0, 2, 5)]
+    """
+    block = n // size
+    for step in steps:
+        assert step.receive_from is not None, "every step is an exchange"
+        start, source = step.send.start - rank * n, n + step.receive_from * block
+        send, receive = Span(start, start + block), Span(source, source + block)
+        yield Step(step.send_to, send, step.receive_from, receive, False)
 
 
 def _part(span: Span, parts: int, index: int) -> Span:

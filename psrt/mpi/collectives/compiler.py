@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from mpi4py import MPI
 
 from psrt.arrays import AnyVector
 from psrt.collective import ALGORITHMS, OPS, PHASES
 from psrt.collective.registry import LIBRARY, PLUS
+from psrt.collective.schedules.all_to_all import on_blocks
 from psrt.collective.spec import CollectiveSpec
 from psrt.mpi.collectives.contexts import BETWEEN, ContextTable
-from psrt.mpi.collectives.plans.copy import Copied, Copy
+from psrt.mpi.collectives.plans.copy import Copied, Copy, Fetched
 from psrt.mpi.collectives.plans.direct import Direct, Keep, Sink
+from psrt.mpi.collectives.plans.exchange import Exchange, Swap
 from psrt.mpi.collectives.plans.one_shot import ONE_SHOT_BYTES, OneShot
 from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan
 from psrt.mpi.collectives.plans.scheduled import Scheduled, Team
@@ -146,7 +149,7 @@ class Compiler:
             vector,
             OPS[op],
             result=result,
-            workspace=algorithm.workspace(size, n),
+            workspace=np.empty(algorithm.workspace(size, n), vector.dtype),
             overlaps=algorithm.overlaps,
         )
 
@@ -193,6 +196,46 @@ class Compiler:
             result=folds[0] if folds else None,
             rooted=phase.rooted,
         )
+
+    def all_to_all(
+        self,
+        signature: str,
+        vector: AnyVector,
+        out: AnyVector | None,
+        *,
+        place: SegmentOffset | None,
+    ) -> Plan:
+        """Compile an all-to-all.
+
+        Args:
+            signature: of the call.
+            vector: (n,), this rank's block for each rank; n is a multiple of their number.
+            out: (n,), where each rank's block for this one goes; None: to ``vector``.
+            place: as in ``all_reduce``.
+        """
+        size, n, context = self._layout.size, vector.size, self._contexts.of(signature)
+        if place is not None and len(self._layout.hosts) == 1:
+            buffers = self._segments.views(place, vector)
+            return Swap(context, buffers) if out is None else Exchange(context, buffers, out)
+        team = self._team(vector, place, in_order=True)
+        phase, result = PHASES["all-to-all"], np.empty_like(vector) if out is None else out
+        plan = Scheduled(
+            self._comm,
+            context,
+            team,
+            {r: list(on_blocks(phase(r, size, n * size), r, size, n)) for r in team.seen},
+            vector,
+            OPS["sum"],
+            workspace=result,
+        )
+        own, block = team.rank, n // size
+        # What this rank has for itself, and in place all the rest, which may arrive before what
+        # stands there has been sent.
+        mine = Span(own * block, (own + 1) * block)
+        if out is not None:
+            return Fetched(plan, [(mine.of(out), mine.of(vector))])
+        others = (Span(0, mine.start), Span(mine.stop, n))
+        return Fetched(plan, [(span.of(vector), span.of(result)) for span in others])
 
     def _fold_to_owners(
         self,

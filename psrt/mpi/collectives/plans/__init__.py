@@ -6,6 +6,8 @@ plan            how the numbers move
 ``direct``    ranks of a host fold each other's windows directly, each its own slice
 ``staged``      the same through staging memory, for arrays that peers cannot see
 ``one_shot``        the smallest messages: one barrier, then every rank folds everything
+``copy``        out of the other windows of a host, what a rank is to end with of each
+``exchange``      a block for each rank, out of the windows of a host
 ``scheduled``    the steps of a schedule, through windows inside a host, else by MPI
 ``vendor``     the MPI library's own all-reduce
 ==============  ================================================================================

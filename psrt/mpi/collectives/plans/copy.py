@@ -1,4 +1,4 @@
-"""Plans that copy: out of the windows of a host, and into staging memory and back."""
+"""Plans that copy: out of the windows of a host, around another plan, and behind one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
 class Copy(Plan):
     """Copies what this rank ends with out of the buffers of the other ranks of the host.
 
-    An all-gather, a broadcast, a scatter, a gather, an all-to-all: whatever ends with numbers of
-    single ranks in their own places.
+    An all-gather, a broadcast, a scatter, a gather: whatever ends with numbers of single ranks in
+    their own places.
     """
 
     polls = False
@@ -97,3 +97,35 @@ class Copied(Plan):
     def free(self) -> None:
         """Free the plan."""
         self._plan.free()
+
+
+class Fetched(Plan):
+    """A plan, and copies of what it brought to where it belongs."""
+
+    def __init__(self, plan: Plan, copies: list[tuple[AnyVector, AnyVector]]) -> None:
+        """Compile.
+
+        Args:
+            plan: runs first.
+            copies: from the second to the first of each pair, all of them this rank's own.
+        """
+        self._plan = plan
+        self._copies = copies
+        self.bytes_sent, self.bytes_received = plan.bytes_sent, plan.bytes_received
+        self.polls = plan.polls
+
+    def run(self) -> Run:
+        """Run it."""
+        yield from self._plan.run()
+        # A schedule ends when all that it sends has left, or has been read out of the window.
+        for into, given in self._copies:
+            np.copyto(into, given)
+
+    def waiting_for(self) -> str:
+        """Name the ranks waited for."""
+        return self._plan.waiting_for()
+
+    def free(self) -> None:
+        """Free the plan."""
+        self._plan.free()
+        self._copies.clear()

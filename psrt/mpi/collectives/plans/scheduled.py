@@ -79,7 +79,7 @@ class Scheduled(Plan):
         operation: Operation,
         *,
         result: Span | None = None,
-        workspace: int = 0,
+        workspace: AnyVector | None = None,
         overlaps: bool = False,
         rooted: bool = False,
     ) -> None:
@@ -93,7 +93,7 @@ class Scheduled(Plan):
             vector: (n,), this rank's.
             operation: what folds two values.
             result: what this rank ends with the fold of, to be finished; None: nothing.
-            workspace: elements that the schedule wants behind the vector.
+            workspace: what the schedule's spans behind the vector are of; None: there are none.
             overlaps: whether a step may begin before the receipt of the last one is folded.
             rooted: whether messages go one way, to one rank or from it.
         """
@@ -104,7 +104,7 @@ class Scheduled(Plan):
         self._vector = vector
         self._result = None if result is None else result.of(vector)
         self._team = team
-        self._workspace = np.empty(workspace, vector.dtype)
+        self._workspace = workspace
         self._bases = context.bases
         self._scratch: list[AnyVector] = []
         self._comm = comm
@@ -214,6 +214,7 @@ class Scheduled(Plan):
     def _view(self, span: Span) -> AnyVector:
         n = self._vector.size
         if span.start >= n and span.size:
+            assert self._workspace is not None, "the schedule has spans behind the vector"
             return self._workspace[span.start - n : span.stop - n]
         return span.of(self._vector)
 

@@ -83,6 +83,7 @@ class ContextTable:
             local=self._layout.local_rank,
             size=len(self._layout.local_ranks),
             wakers=self._wakers,
+            oversubscribed=self._layout.oversubscribed,
         )
         bases = self._bases.setdefault(
             number, dict.fromkeys(range(len(self._layout.local_ranks)), 0)

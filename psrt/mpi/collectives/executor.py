@@ -14,6 +14,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from os import sched_yield
 from typing import Any, NoReturn
 
 import numpy as np
@@ -27,14 +28,21 @@ from psrt.mpi.collectives.matcher import CallMatcher
 from psrt.mpi.collectives.plans.one_shot import OneShot
 from psrt.mpi.collectives.plans.plan import Plan, name_ranks
 from psrt.mpi.collectives.plans.vendor import Vendor, VendorAccess
-from psrt.mpi.collectives.slots import FLOATS, OtherCallError, Ready, clear_words
+from psrt.mpi.collectives.slots import (
+    FLOATS,
+    QUICK_YIELDS,
+    OtherCallError,
+    Ready,
+    clear_words,
+)
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.links.segments import Segments
 from psrt.mpi.links.shared_memory import NodeMemory
 from psrt.mpi.links.wakeup import Wakeup
 from psrt.transport.backoff import Backoff
 
-#: Polls before a wait gets its own state: most collectives of a few kilobytes end within these.
+#: Polls before a wait gets its own state, with a core for every rank: most collectives of a few
+#: kilobytes end within these.
 _QUICK_POLLS = 60
 #: Yields before the first sleep, with more ranks than cores, and how long one may take. Here the
 #: rank that gets the core is one that this rank waits for, so yielding is always right.
@@ -278,7 +286,13 @@ class CollectiveExecutor:
                 self._fail(error)
 
     def _wait(self, ready: Ready, plan: Plan | _Meet) -> None:
-        if not self._oversubscribed:
+        if self._oversubscribed:
+            # Who is late most likely waits for this core, and arrives while this rank yields it.
+            for _ in range(QUICK_YIELDS):
+                sched_yield()
+                if ready():
+                    return
+        else:
             for _ in range(_QUICK_POLLS):
                 if ready():
                     return

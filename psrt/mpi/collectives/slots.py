@@ -35,6 +35,9 @@ STAGE_BYTES = 3 * 8192
 #: float32 numbers that a rank's window must have for all slots.
 FLOATS = SLOTS * (_WORDS * 8 + STAGE_BYTES) // 4
 _BARRIERS, BEGUN, READ, _CALL = 0, 1, 2, 3
+#: Yields of a wait before it gets its own state, with more ranks than cores: most waits end within
+#: one to three. More would keep what else is under way from being moved on.
+QUICK_YIELDS = 16
 #: Bits of checksum below the count: 2**40 barriers are enough for years.
 SHIFT = 24
 
@@ -57,7 +60,14 @@ class SyncSlot:
     """One collective's words and staging, in the memory of every rank of the host."""
 
     def __init__(
-        self, memory: NodeMemory, number: int, *, local: int, size: int, wakers: list[Waker]
+        self,
+        memory: NodeMemory,
+        number: int,
+        *,
+        local: int,
+        size: int,
+        wakers: list[Waker],
+        oversubscribed: bool,
     ) -> None:
         """Find the words.
 
@@ -67,6 +77,7 @@ class SyncSlot:
             local: this rank, on its host.
             size: ranks of the host.
             wakers: each rank's flag and what wakes it.
+            oversubscribed: whether the ranks share cores.
         """
         buffers = [memory.numbers(r).view(np.uint8) for r in range(size)]
         at = number * _WORDS * 8
@@ -81,6 +92,8 @@ class SyncSlot:
         self.local_rank = local
         self.fence = memory.fence_if_needed()
         self.wakers = wakers
+        #: Whether who is waited for may need this rank's core to arrive.
+        self.oversubscribed = oversubscribed
 
 
 class Barrier:
@@ -101,6 +114,7 @@ class Barrier:
         self.wakers = [waker for r, waker in enumerate(slot.wakers) if r != slot.local_rank]
         #: What orders stores; None where they are seen in order.
         self.fence = slot.fence
+        self._oversubscribed = slot.oversubscribed
         #: What this rank published last: the count of its barriers, and the checksum.
         self.word = (self.own[_BARRIERS] >> SHIFT << SHIFT) | checksum
 
@@ -126,8 +140,11 @@ class Barrier:
         for others in self.others:
             if others[_BARRIERS] != word:
                 # Late, ahead, or in another call. A store takes about a look or two from core to
-                # core, and to wait at length costs more than to look again.
-                return self.is_complete() or self.is_complete() or self.is_complete()
+                # core, and to wait at length costs more than to look again; unless who is late
+                # needs this core, which is then better yielded at once.
+                return self.is_complete() or (
+                    not self._oversubscribed and (self.is_complete() or self.is_complete())
+                )
         # Acquire: what the others wrote is read only after their counts.
         if self.fence is not None:
             self.fence()

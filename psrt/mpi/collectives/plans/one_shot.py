@@ -12,6 +12,7 @@ had read stage k by then.
 from __future__ import annotations
 
 from collections.abc import Callable
+from os import sched_yield
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from psrt.collective.ops import Operation
 from psrt.mpi.collectives.matcher import MEMORY, CallMatcher
 from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
 from psrt.mpi.collectives.plans.staged import STAGES
-from psrt.mpi.collectives.slots import SHIFT, STAGE_BYTES
+from psrt.mpi.collectives.slots import QUICK_YIELDS, SHIFT, STAGE_BYTES
 
 #: Most bytes of a vector for which this plan is meant.
 ONE_SHOT_BYTES = STAGE_BYTES // STAGES
@@ -93,6 +94,7 @@ class OneShot(Plan):
         (asleep, wake), theirs = wakers[0], others[0]
         # The quicker way to name a ufunc's output; numpy deprecates it for these two.
         looks = range(8)
+        yields = range(QUICK_YIELDS if self._context.slot.oversubscribed else 0)
         by_position = fold not in (np.minimum, np.maximum)
 
         def call_two() -> None:
@@ -138,18 +140,30 @@ class OneShot(Plan):
             for asleep, wake in wakers:
                 if asleep[0]:
                     wake()
-            # One that is late, one that is a barrier ahead and one in another call all end up in
-            # ``wait``, which tells them apart; its own look covers all, so one call is enough.
+            # A peer may be a barrier ahead: it has seen this rank arrive here. One that is late
+            # most likely waits for this core. If it does not come, or is in another call, ``wait``
+            # tells these apart; its own look covers all, so one call is enough.
+            ahead = word + one
             for theirs in others:
-                if theirs[0] != word:
-                    wait(self)
-                    break
+                if theirs[0] != word and theirs[0] != ahead:
+                    for _ in yields:
+                        sched_yield()
+                        if theirs[0] == word or theirs[0] == ahead:
+                            break
+                    else:
+                        wait(self)
+                        break
             # Acquire: ``wait`` has a fence of its own, but not the quick way here.
             if fence is not None:
                 fence()
-            fold(first, second, out=vector)
-            for numbers in rest:
-                fold(vector, numbers, out=vector)
+            if by_position:
+                fold(first, second, vector)
+                for numbers in rest:
+                    fold(vector, numbers, vector)
+            else:
+                fold(first, second, out=vector)
+                for numbers in rest:
+                    fold(vector, numbers, out=vector)
             if finish is not None:
                 finish(vector, ranks)
             self.runs += 1

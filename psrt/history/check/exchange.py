@@ -6,6 +6,8 @@ these: Ho et al., NeurIPS 2013.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from psrt.history.check.alternation import Shard, Workers
@@ -57,22 +59,9 @@ def _check_pushes(
     if not findings.none:
         return
     of = pushed[starts[sender] + place]
-    for name in ("clock", "version", "samples"):
-        text = (
-            f"shard {{shard}} received from worker {{worker}} {name} {{said}}, which pushed {name} "
-            "{due}"
-        )
-        findings.on(table, received).require_equal(
-            DELIVERY, table[name][received], mine[name][of], text, because=[(mine, of)]
-        )
-    text = "shard {shard} received a push with progress {said:g}, its worker pushed {due:g}"
-    findings.on(table, received).require_equal(
-        DELIVERY,
-        table.real("progress")[received],
-        mine.real("progress")[of],
-        text,
-        because=[(mine, of)],
-    )
+    text = "shard {shard} received from worker {worker} {field} {said}, which pushed {field} {due}"
+    fields = ("clock", "version", "samples", "progress")
+    _require_same(findings, DELIVERY, fields, (table, received), (mine, of), text)
     if contract.simulated:
         text = "shard {shard} received a push of worker {worker} before it was sent"
         findings.on(table, received).require(
@@ -102,14 +91,8 @@ def _check_reads(
         READS, known, "worker {worker} read a reply of shard {shard} that it never gave"
     )
     read, reply, push = read[known], reply[known], push[known]
-    for name in ("clock", "version"):
-        text = (
-            f"worker {{worker}} read of shard {{shard}} {name} {{said}}, which answered {name} "
-            "{due}"
-        )
-        findings.on(mine, read).require_equal(
-            READS, mine[name][read], table[name][reply], text, because=[(table, reply)]
-        )
+    text = "worker {worker} read of shard {shard} {field} {said}, which answered {field} {due}"
+    _require_same(findings, READS, ("clock", "version"), (mine, read), (table, reply), text)
     text = "worker {worker} was told staleness {said} by shard {shard}, its push met {due}"
     findings.on(mine, read).require_equal(
         READS,
@@ -137,6 +120,30 @@ def _check_leaving(contract: Contract, workers: Workers, shard: Shard, findings:
     findings.on(table, received).require(
         MEMBERSHIP, holds, text, said=mine["clock"][sent], because=[(mine, sent)]
     )
+
+
+def _require_same(
+    findings: Findings,
+    rule: str,
+    fields: Sequence[str],
+    here: tuple[Table, Ints],
+    there: tuple[Table, Ints],
+    text: str,
+) -> None:
+    """Require that events of one table say the same as those of another that they answer to.
+
+    Args:
+        findings: takes what is wrong.
+        rule: its name.
+        fields: columns that are compared; the text may name one, {field}.
+        here: a table and the positions in it of events that may be wrong.
+        there: the same of the events that are right, pair by pair.
+        text: what is wrong.
+    """
+    (table, at), (other, of) = here, there
+    for field in fields:
+        said, due = table.column(field)[at], other.column(field)[of]
+        findings.on(table, at).require_equal(rule, said, due, text, field=field, because=[there])
 
 
 def _not_after(cause: Table, causes: Ints, effect: Table, effects: Ints) -> np.ndarray:

@@ -44,6 +44,10 @@ class Table:
             self._reals[name] = self.events[name].astype(np.float64)
         return self._reals[name]
 
+    def column(self, name: str) -> Ints | Floats:
+        """Return a column of whole or of real numbers, as its field is."""
+        return self.real(name) if EVENT[name].kind == "f" else self[name]
+
     def value(self, name: str, at: int) -> Any:
         """Return a field of one event; the kind by its name."""
         value = self.events[name][at].item()

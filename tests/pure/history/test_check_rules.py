@@ -545,7 +545,7 @@ BAD = [
     ("local-sgd", "averaging", "before it has made a step", [("STEP w1", "")]),
     ("ssp", "reliable delivery", "of worker 1, which pushed only 1 times",
      [("PUSH w1 c1", ""), ("READ w1 c2", ""), ("LEAVE w1", "")]),
-    ("ssp", "reliable delivery", "with progress 0.5, its worker pushed 0",
+    ("ssp", "reliable delivery", "progress 0.5, which pushed progress 0.0",
      [("RECEIVE w0 c1", "RECEIVE w0 c1 v1 p0.5"), ("APPLY w0 c1", "APPLY w0 c1 v2 t0 p0.5")]),
     ("ssp", "reads", "read a reply of shard 0 that it never gave",
      [("APPLY w0 c1", "APPLY w0 c1 v2 t0\nLEFT w0 c2"), ("REPLY w0 c2", ""), ("LEAVE w0", ""),

@@ -10,8 +10,10 @@ from typing import Any
 
 from psrt.errors import ConfigError
 
-#: Version of the folder's layout and of ``EVENT``.
-FORMAT = 2
+#: Version of the folder's layout, of these fields and of ``EVENT``.
+FORMAT = 3
+#: Largest number that a check computes with; a float64 knows every whole number up to here.
+MOST = 2**53
 #: Name of the header's checksum, beside its fields.
 _SUM = "crc32"
 
@@ -54,6 +56,8 @@ class Header:
     simulated: bool = False
     #: Whether it computed anything; a simulation need not.
     numerics: bool = True
+    #: Workers whose crash was scheduled, which a simulation may do; they may have left before it.
+    crashes: tuple[int, ...] = ()
     format: int = field(default=FORMAT)
 
     @property
@@ -83,8 +87,11 @@ class Header:
             raise ConfigError(f"not JSON: {error}") from None
         if not isinstance(values, dict):
             raise ConfigError("not a JSON object")
-        if values.get("format") != FORMAT:
-            raise ConfigError(f"of format {values.get('format')!r}, this psrt reads {FORMAT}")
+        version = values.get("format")
+        if version != FORMAT:
+            older = type(version) is int and version < FORMAT
+            whose = ", which an older psrt wrote" if older else ""
+            raise ConfigError(f"of format {version!r}{whose}; this psrt reads {FORMAT}")
         if values.pop(_SUM, None) != _crc(values):
             raise ConfigError("damaged: its checksum does not match its fields")
         known = {item.name: item for item in dataclasses.fields(cls)}
@@ -97,17 +104,17 @@ class Header:
 
     def _check(self) -> None:
         """Raise if the fields have impossible types or values."""
-        for name in ("workers", "servers", "spans", "hosts", "files"):
+        for name in ("workers", "servers", "spans", "hosts", "files", "crashes"):
             if not isinstance(getattr(self, name), tuple):
                 raise ConfigError(f"has {name} that are not a list")
         if not all(len(_rows(span)) == 2 for span in self.spans):
             raise ConfigError("has spans that are not pairs")
         if self.batches is not None and (
             len(_rows(self.batches)) != 2
-            or not all(type(number) is int and number > 0 for number in _rows(self.batches))
+            or not all(type(number) is int and 0 < number <= MOST for number in _rows(self.batches))
         ):
-            raise ConfigError("has batches that are not two positive whole numbers")
-        whole = [self.n, *self.workers, *self.servers, *self.hosts]
+            raise ConfigError(f"has batches that are not two whole numbers from 1 to {MOST}")
+        whole = [self.n, *self.workers, *self.servers, *self.hosts, *self.crashes]
         whole += [bound for span in self.spans for bound in _rows(span)]
         names: list[Any] = [*self.files, self.psrt, self.numpy]
         names += [self.initial_sha256, self.data_sha256, self.code_sha256]

@@ -46,6 +46,8 @@ class Launcher(ABC):
     library = ""
     #: Whether time is virtual, and whether anything is computed.
     simulated, numerics = False, True
+    #: Workers whose crash is scheduled.
+    crashes: Sequence[int] = ()
     #: The number of workers that crashed.
     died = 0
     #: Called at the first process with every report of a worker.

@@ -59,6 +59,7 @@ def history_header(
     hosts: tuple[int, ...] = (),
     simulated: bool = False,
     numerics: bool = True,
+    crashes: tuple[int, ...] = (),
 ) -> Header:
     """Return the header of a run's history.
 
@@ -73,6 +74,7 @@ def history_header(
         hosts: number of the host of each rank.
         simulated: whether time is virtual.
         numerics: whether anything is computed.
+        crashes: workers whose crash is scheduled.
     """
     return Header(
         config=dataclasses.asdict(config),
@@ -92,4 +94,5 @@ def history_header(
         hosts=hosts,
         simulated=simulated,
         numerics=numerics,
+        crashes=crashes,
     )

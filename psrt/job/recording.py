@@ -106,6 +106,7 @@ class Recording:
                 hosts=setup.hosts,
                 simulated=launcher.simulated,
                 numerics=launcher.numerics,
+                crashes=tuple(launcher.crashes),
             )
             write_header(self.folder.history, header)
 

@@ -135,6 +135,7 @@ class VirtualLauncher(Launcher):
         self._workers, self._seed, self._costs = workers, seed, costs
         self._make_world = world
         self._parameters, self._samples, self._crashes = parameters, samples, tuple(crashes)
+        self.crashes = tuple(sorted({worker for worker, _ in crashes}))
         self._reports: list[Report] = []
 
     def ranks_of(self, config: TrainConfig) -> int:

@@ -7,7 +7,7 @@ A written history is a text with an event a line: its kind, then fields by their
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,6 +101,7 @@ def recorded(
     header = history_header(
         resolve(config, ranks=role_map.size), role_map, initial=np.zeros(role_map.n, np.float32),
         problem=None, files=(), simulated=True,
+        crashes=tuple({worker for worker, _ in crashes}),
     )  # fmt: skip
     return Recorded(assemble(header, [log.kept()]), run)
 
@@ -121,7 +122,7 @@ def written(
     workers: int,
     servers: int = 1,
     simulated: bool = True,
-    defaults: Mapping[str, Any] | None = None,
+    crashes: tuple[int, ...] = (),
     **knobs: Any,
 ) -> History:
     """Return the history that a text tells of; no knob is checked, so that any can be tried."""
@@ -129,7 +130,8 @@ def written(
         TrainConfig(mode=mode, servers=servers, lr=0.1, batch_size=1, **knobs),
         ranks=workers + servers,
     )
-    return assemble(header_of(config, workers, servers, simulated=simulated), [events_of(text)])
+    header = header_of(config, workers, servers, simulated=simulated, crashes=crashes)
+    return assemble(header, [events_of(text)])
 
 
 def header_of(config: Any, workers: int, servers: int, **more: Any) -> Header:

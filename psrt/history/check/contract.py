@@ -27,7 +27,7 @@ import numpy as np
 from psrt.config.modes import MODES, Mode
 from psrt.errors import ConfigError
 from psrt.history.check.table import Floats, Ints
-from psrt.history.header import Header
+from psrt.history.header import MOST, Header
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,8 @@ class DataPlan:
         """Return the number of steps that begin before this many epochs are over."""
         if math.isinf(epochs):
             return epochs
+        if epochs * self.steps > MOST:
+            return math.inf  # no run gets there
         # The first clock whose step would begin at the end or after it; which of two it is where
         # a fraction of an epoch ends on a step is a matter of rounding.
         clock = max(0, math.ceil(epochs * self.steps - 1e-6))
@@ -101,8 +103,10 @@ class Contract:
     described: str = ""
     #: How the data is cut; None where the problem cuts it by itself.
     plan: DataPlan | None = None
-    #: Whether it was a run in virtual time, whose ranks may be made to die.
+    #: Whether it was a run in virtual time, and workers that were made to die in it, unless they
+    #: had left by then.
     simulated: bool = False
+    crashes: tuple[int, ...] = ()
     #: Whether all ranks had one clock, so that their times can be compared.
     one_clock: bool = False
     #: Whether a worker's part of a sum may be under way before it is written down as ready: sums
@@ -162,10 +166,11 @@ def contract_of(header: Header) -> Contract:
         post_local_epoch=_whole(header, "post_local_epoch", 0) if mode.averages else 0,
         batch_size=_whole(header, "batch_size", 1, least=1),
         steps=math.inf if header.knob("steps") is None else _whole(header, "steps", 0),
-        epochs=_real(header, "epochs"),
+        epochs=real_knob(header, "epochs", math.inf),
         described=mode.described(header.knob),
         plan=None if header.batches is None else DataPlan(*header.batches, workers),
         simulated=header.simulated,
+        crashes=header.crashes,
         one_clock=header.simulated or len(set(header.hosts)) == 1,
         ahead=bool(header.knob("overlap"))
         and (not header.simulated or bool(header.knob("inject"))),
@@ -174,15 +179,23 @@ def contract_of(header: Header) -> Contract:
 
 def _whole(header: Header, name: str, otherwise: int, *, least: int = 0) -> int:
     value = header.knob(name, otherwise)
-    if type(value) is not int or value < least:
-        raise ConfigError(f"the history's header has {name} {value!r}, expected at least {least}")
+    if type(value) is not int or not least <= value <= MOST:
+        raise ConfigError(
+            f"the history's header has {name} {value!r}, expected a whole number from {least} to "
+            f"{MOST}"
+        )
     return value
 
 
-def _real(header: Header, name: str) -> float:
-    value = header.knob(name, math.inf)
-    if type(value) not in (int, float) or not value >= 0:
-        raise ConfigError(f"the history's header has {name} {value!r}, expected a number")
+def real_knob(header: Header, name: str, otherwise: float) -> float:
+    """Return a real number out of a header, ``otherwise`` if the mode does not use it.
+
+    Raises:
+        ConfigError: if it is none, or negative, or too large to compute with.
+    """
+    value = header.knob(name, otherwise)
+    if type(value) not in (int, float) or not (0 <= value <= MOST or value == math.inf):
+        raise ConfigError(f"the history's header has {name} {value!r}, expected up to {MOST}")
     return float(value)
 
 
@@ -191,6 +204,8 @@ def _check_ranks(header: Header) -> None:
     ranks = (*header.workers, *header.servers)
     if len(set(ranks)) < len(ranks):
         raise ConfigError("the history's header gives one rank to two roles")
+    if header.crashes and not (header.simulated and max(header.crashes) < len(header.workers)):
+        raise ConfigError("the history's header has crashes of workers that cannot crash")
     spans = header.spans
     starts, stops = [span[0] for span in spans], [span[1] for span in spans]
     if spans and (starts != [0, *stops[:-1]] or stops[-1] != header.n):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from psrt.history.check.alternation import Shard
-from psrt.history.check.contract import Contract
+from psrt.history.check.contract import Contract, real_knob
 from psrt.history.check.findings import BATCHES, MEMBERSHIP, RATES, STEPS, EventRef, Findings
 from psrt.history.check.table import Bools, Floats, Grid, Ints, Table, previous, same_as_before
 from psrt.history.check.updates import PushOutcomes
@@ -54,8 +54,9 @@ def check_departures(
         MEMBERSHIP, ~same_as_before(owner), text, because=[previous(at, -1)]
     )
     staying = np.flatnonzero(leave == len(table))
-    if contract.simulated and contract.shards:
-        staying = staying[~np.isin(staying, [*(staying if crashed is None else crashed)])]
+    may = contract.crashes if crashed is None else set(crashed) & set(contract.crashes)
+    if contract.shards:
+        staying = staying[~np.isin(staying, [*may])]
     if len(staying):
         worker = int(staying[0])
         last = np.flatnonzero(table["worker"] == worker)[-1:]
@@ -209,16 +210,15 @@ class Schedule:
     @classmethod
     def of(cls, header: Header) -> Schedule | None:
         """Return that of a run; None where its header does not tell it."""
-        lr = header.knob("lr")
-        if type(lr) not in (int, float):
+        if header.knob("lr") is None:
             return None
         return cls(
-            float(lr),
+            real_knob(header, "lr", 0.0),
             str(header.knob("schedule", "constant")),
-            _number(header, "warmup_epochs", 0.0),
-            _number(header, "epochs", np.inf),
-            _number(header, "decay_epochs", 5.0),
-            _number(header, "decay_factor", 0.1),
+            real_knob(header, "warmup_epochs", 0.0),
+            real_knob(header, "epochs", np.inf),
+            real_knob(header, "decay_epochs", 5.0),
+            real_knob(header, "decay_factor", 0.1),
         )
 
     def rate(self, progress: Floats) -> Floats:
@@ -301,7 +301,7 @@ def _check(
 
 def _outer(header: Header) -> Schedule:
     """Return the rate of averages: that of the outer optimizer, or 1 to take the mean as it is."""
-    return Schedule(_number(header, "outer_lr", 1.0))
+    return Schedule(real_knob(header, "outer_lr", 1.0))
 
 
 def _worth(header: Header, shard: Shard, outcomes: PushOutcomes, at: Ints) -> Floats:
@@ -313,9 +313,9 @@ def _worth(header: Header, shard: Shard, outcomes: PushOutcomes, at: Ints) -> Fl
     if name == "inverse":
         return np.reciprocal(np.maximum(tau, 1.0))
     if name == "power":
-        return np.power(1.0 + tau, -_number(header, "staleness_power", 0.5))
+        return np.power(1.0 + tau, -real_knob(header, "staleness_power", 0.5))
     if name == "exponential":
-        return np.exp(-_number(header, "staleness_decay", 0.2) * tau)
+        return np.exp(-real_knob(header, "staleness_decay", 0.2) * tau)
     return np.ones(len(tau))
 
 
@@ -335,8 +335,3 @@ def _mean_inverse(shard: Shard, outcomes: PushOutcomes, at: Ints) -> Floats:
     factor = np.empty(len(at))
     factor[order] = np.minimum(1.0, seen / np.maximum(recent, 1))
     return factor
-
-
-def _number(header: Header, name: str, otherwise: float) -> float:
-    value = header.knob(name, otherwise)
-    return float(value) if type(value) in (int, float) else otherwise

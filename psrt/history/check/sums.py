@@ -108,11 +108,11 @@ def _check_parts(
         what=lambda i: "absent, before" if trains[i] else "present, after",
         because=[leave[owner]],
     )
-    full = contract.batch_size * contract.local_steps
+    full = float(contract.batch_size * contract.local_steps)
     due = (samples > 0) if contract.workers == 1 else samples / full
     right = weight == np.asarray(due).astype(np.float32)
     text = (
-        f"worker {{worker}} brings weight {{weight:g}} for {{samples}} samples, of which {full} "
+        f"worker {{worker}} brings weight {{weight:g}} for {{samples}} samples, of which {full:g} "
         "weigh 1"
     )
     findings.on(table, at).require(SUMS, right & (trains | (samples == 0)), text)

@@ -86,10 +86,10 @@ def check_job(draw, folder, modes=MODES):
         for read in books.reads:
             check_read(mode, config, books, read, dead)
         check_end(mode, books, run, dead)
-    check_history(config, run, books, folder)
+    check_history(config, run, books, folder, dead)
 
 
-def check_history(config, run, books, folder):
+def check_history(config, run, books, folder, dead):
     role_map = run.world.role_map
     header = history_header(
         resolve(config, ranks=role_map.size),
@@ -100,6 +100,7 @@ def check_history(config, run, books, folder):
         plan=run.workers[0].strategy.plan,
         hosts=(0,) * role_map.size,
         simulated=True,
+        crashes=tuple(dead),
     )
     write_header(folder, header)
     outcome = check(read_history(folder))

@@ -187,8 +187,20 @@ def test_another_mode_is_found_out(good):
     ):
         header, events = good(name)
         assert outcome_of(header, events)
-        header = type(header)(
-            **{item: getattr(header, item) for item in header.__slots__}
-            | {"config": header.config | changes}
-        )
+        header = with_header(header, config=header.config | changes)
         assert not outcome_of(header, events), (name, changes)
+
+
+def with_header(header, **changes):
+    return type(header)(**{item: getattr(header, item) for item in header.__slots__} | changes)
+
+
+@pytest.mark.parametrize("number", [2**70, 10**400, -1, math.nan, math.inf, 1e300, True, "x", []])
+def test_a_header_with_numbers_that_cannot_be(good, mode, number):
+    """One line or a finding, never a traceback: not with numbers that 64 bits cannot hold."""
+    header, events = good(mode)
+    for name, value in header.config.items():
+        if type(value) in (int, float) or value is None:
+            outcome_of(with_header(header, config=header.config | {name: number}), events)
+    for batches in ((2**53, 1), (2**53, 2**53), (1, 2**53)):
+        outcome_of(with_header(header, batches=batches), events)

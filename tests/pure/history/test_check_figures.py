@@ -278,3 +278,16 @@ def test_parameters_that_moved_without_an_update(run):
         told = summary | {"parameters_sha256": digest}
         SummaryCheck(told, contract_of(header), header, findings).digests(header, None, 0)
         assert (findings.first is not None) == moved
+
+
+@pytest.mark.parametrize("name", ["sync", "async", "local-sgd", "allreduce"])
+def test_nobody_dies_unless_a_crash_was_scheduled(run, name):
+    """Without ``simulation.json`` the header says who may have died."""
+    out = run(name)
+    (out / "simulation.json").unlink()
+    history = read_history(out)
+    assert check_run(out).ok
+    events = history.workers[1]
+    workers = (history.workers[0], events[events["kind"] != Kind.LEAVE], history.workers[2])
+    forged = type(history)(history.header, workers, history.shards, history.finals)
+    assert "worker 1 never said that it leaves" in violated(check(forged), "membership")

@@ -93,10 +93,14 @@ def test_times_that_are_none_can_be_told_of():
 
 def test_a_death_is_no_offence_but_in_a_real_run():
     text = GATE.replace("LEAVE w1 c1\n", "\n")
-    assert check(written(text, "async", workers=2)).ok
-    assert check(written(text, "async", workers=2), crashed=[1]).ok
+    scheduled = written(text, "async", workers=2, crashes=(0, 1))
+    assert check(scheduled).ok
+    assert check(scheduled, crashed=[1]).ok
     for outcome in (
-        check(written(text, "async", workers=2), crashed=[0]),
+        check(scheduled, crashed=[0]),
+        check(written(text, "async", workers=2)),
+        check(written(text, "async", workers=2), crashed=[1]),
+        check(written(text, "async", workers=2, crashes=(0,))),
         check(written(text, "async", workers=2, simulated=False)),
     ):
         assert outcome.violation.rule == "membership"

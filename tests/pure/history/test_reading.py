@@ -232,7 +232,7 @@ def rewritten(run, change):
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("format", 1, "of format 1, this psrt reads 2"),
+        ("format", 1, "of format 1, which an older psrt wrote; this psrt reads 3"),
         ("format", None, "of format None"),
         ("workers", [], "0 workers"),
         ("workers", [2, "3"], "not whole numbers"),
@@ -252,6 +252,9 @@ def rewritten(run, change):
         ("code_sha256", "AB" * 32, "digests that are not"),
         ("batches", [10], "batches that are not"),
         ("batches", [0, 1], "batches that are not"),
+        ("batches", [2**70, 1], "batches that are not"),
+        ("crashes", 1, "crashes that are not a list"),
+        ("crashes", [-1], "not whole numbers"),
     ],
 )
 def test_a_header_that_cannot_be_is_refused(run, name, value, text):

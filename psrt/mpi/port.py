@@ -389,6 +389,7 @@ class MpiPort:
         self._busy.close()
         for link in self._remote:
             link.close()
+        self._remote.clear()
         self._links.clear()
         self._payloads.clear()
         self._rotations = [[]]

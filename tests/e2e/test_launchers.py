@@ -51,3 +51,14 @@ def test_half_of_a_job_by_itself_is_none(launch, role):
         assert done.status == 2
         assert len(done.errors) == 1
         assert f"psrt {role}" in done.errors[0]
+
+
+def test_a_communicator_of_one_process_says_nothing(launch):
+    """Where mpi4py comes first, Open MPI says of each window that it has no UCX."""
+    script = (
+        "from mpi4py import MPI; import psrt; c = psrt.Communicator(); b = c.empty(3); "
+        "c.all_reduce(b); c.all_gather(b); c.close(); print(b)"
+    )
+    own = {"OMPI_MCA_osc": "", "OMPI_MCA_mca_base_param_files": "none"}
+    done = launch.python("-c", script, **own)
+    assert (done.status, done.stdout, done.stderr) == (0, "[0. 0. 0.]\n", "")

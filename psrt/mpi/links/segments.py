@@ -9,9 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from psrt.arrays import Bytes
-
-#: Alignment of a buffer in its window, in bytes: a page.
-_PAGE = 4096
+from psrt.mpi.links.memory import SharedMemory
 
 
 class SegmentOffset(NamedTuple):
@@ -33,12 +31,10 @@ class Segment:
             node: the ranks of this host.
             nbytes: of each rank's buffer.
         """
-        pages = max(1, -(-nbytes // _PAGE))
-        self._window = MPI.Win.Allocate_shared(pages * _PAGE, 1, comm=node)
+        self._memory = SharedMemory(node, nbytes)
         #: Local rank → its bytes.
         self.buffers: list[Bytes] = [
-            np.frombuffer(memoryview(self._window.Shared_query(r)[0]), np.uint8)[:nbytes]  # type: ignore[arg-type]
-            for r in range(node.size)
+            np.frombuffer(part, np.uint8)[:nbytes] for part in self._memory.parts
         ]
         self.buffers[node.rank][:] = 0
         node.Barrier()
@@ -50,7 +46,7 @@ class Segment:
     def free(self) -> None:
         """Free the window; views of it must not be used afterwards."""
         self.buffers.clear()
-        self._window.Free()
+        self._memory.free()
 
 
 class Segments:

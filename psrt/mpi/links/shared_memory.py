@@ -28,6 +28,7 @@ from mpi4py import MPI
 
 from psrt.arrays import Vector
 from psrt.messages import Message
+from psrt.mpi.links.memory import SharedMemory
 from psrt.transport.frames import FRAME_BYTES, decode, encode
 from psrt.transport.port import NO_PAYLOAD
 
@@ -62,12 +63,8 @@ class NodeMemory:
         # A mailbox for each rank, this rank's flag on a cache line of its own, then numbers.
         self._flag_at = comm.size * MAILBOX_WORDS * WORD
         self._mail_bytes = -(-(self._flag_at + 64) // 4096) * 4096
-        self._window = MPI.Win.Allocate_shared(self._mail_bytes + 4 * floats, 1, comm=comm)
-        self._window.Lock_all(MPI.MODE_NOCHECK)
-        self._memory = [
-            memoryview(self._window.Shared_query(r)[0])  # type: ignore[arg-type]
-            for r in range(comm.size)
-        ]
+        self._shared = SharedMemory(comm, self._mail_bytes + 4 * floats)
+        self._memory = self._shared.parts
         # A new window may hold anything. Each rank clears its own counts and flag; the fence puts
         # the zeros before the barrier, so nobody takes what was there for a doorbell.
         self._memory[comm.rank][: self._mail_bytes] = bytes(self._mail_bytes)
@@ -88,7 +85,7 @@ class NodeMemory:
 
     def fence(self) -> None:
         """Order this rank's stores and loads around this point."""
-        self._window.Sync()
+        self._shared.fence()
 
     def fence_if_needed(self) -> Callable[[], None] | None:
         """Return ``fence`` where the processor needs it, None where stores are seen in order."""
@@ -96,9 +93,7 @@ class NodeMemory:
 
     def close(self) -> None:
         """Free the window; views of it must not be used afterwards."""
-        self._memory.clear()
-        self._window.Unlock_all()
-        self._window.Free()
+        self._shared.free()
 
     def _mailbox(self, writer: int, reader: int) -> memoryview:
         nbytes = MAILBOX_WORDS * WORD

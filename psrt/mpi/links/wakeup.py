@@ -90,6 +90,7 @@ class Wakeup:
             if pipe >= 0:
                 os.close(pipe)
         self._own, self._wakers = -1, []
+        self._flag = memoryview(bytearray(8)).cast("q")  # lets go of the memory that it was in
 
 
 def _pipes(comm: MPI.Comm) -> tuple[int, list[int]]:

@@ -1,0 +1,47 @@
+"""Memory that the ranks of one host share: the only place where it is allocated."""
+
+from __future__ import annotations
+
+import mmap
+
+from mpi4py import MPI
+
+#: Alignment of each rank's part, in bytes: a page.
+PAGE = 4096
+
+
+class SharedMemory:
+    """A part for each rank of a host, which all of them see. Collective to make and to free."""
+
+    def __init__(self, node: MPI.Intracomm, nbytes: int) -> None:
+        """Allocate; what is there at first is undefined.
+
+        Args:
+            node: the ranks of this host.
+            nbytes: of this rank's part, rounded up to pages; ranks may differ.
+        """
+        nbytes = max(1, -(-nbytes // PAGE)) * PAGE
+        self._window: MPI.Win | None = None
+        #: Local rank → its bytes.
+        self.parts: list[memoryview]
+        if node.size == 1:
+            # Nobody to share it with: no window, and no line of Open MPI, which says once for each
+            # that it has no UCX wherever mpi4py was imported before psrt.
+            self.parts = [memoryview(mmap.mmap(-1, nbytes))]
+            return
+        self._window = window = MPI.Win.Allocate_shared(nbytes, 1, comm=node)
+        window.Lock_all(MPI.MODE_NOCHECK)
+        self.parts = [memoryview(window.Shared_query(r)[0]) for r in range(node.size)]  # type: ignore[arg-type]
+
+    def fence(self) -> None:
+        """Order this rank's stores and loads around this point."""
+        if self._window is not None:
+            self._window.Sync()
+
+    def free(self) -> None:
+        """Free the memory; views of it must not be used afterwards."""
+        self.parts.clear()
+        if self._window is not None:
+            self._window.Unlock_all()
+            self._window.Free()
+            self._window = None

@@ -281,8 +281,12 @@ class CallCache:
             return compiler.all_reduce(signature, vector, op, name, place)
         if call.removesuffix(_LATER) == "all_to_all":
             return compiler.all_to_all(signature, vector, out, place=place)
-        phase, root = call.removesuffix(_LATER).replace("_", "-"), 0 if root is ABSENT else root
-        return compiler.phase(signature, phase, vector, op=op, root=root, place=place)
+        phase = call.removesuffix(_LATER).replace("_", "-")
+        if root is ABSENT:
+            return compiler.phase(signature, phase, vector, op=op, place=place)
+        # A call that returns at once must not wait for the other ranks.
+        meet = not call.endswith(_LATER)
+        return compiler.phase(signature, phase, vector, op=op, root=root, place=place, meet=meet)
 
     def pick(self, algorithm: str, nbytes: int, kind: np.dtype[Any], op: str) -> Choice:
         """Return the algorithm that a call of ``nbytes`` bytes runs."""

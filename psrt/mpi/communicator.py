@@ -30,11 +30,16 @@ class Communicator(NonblockingCalls):
     size)``, of the elements as they are stored.
 
     Every rank makes the same calls in the same order, on arrays of the same shape and type. Where
-    they differ, every rank gets a ProtocolError in that call or in its next one, except ranks that
-    neither send nor receive an element in the call, such as those with an empty chunk. What is
+    they differ, every rank gets a ProtocolError in that call or in its next one. (A rank that
+    neither sends nor receives an element in a call, such as one with an empty chunk, notices in the
+    next call in which it does; in calls with a root, already the first time it makes them.) What is
     compiled for a call is kept, and with it an array of the caller's own: up to 64 calls, and
     256 MiB of arrays that nobody else may hold any more. Arrays from ``empty`` live until the end
     anyway.
+
+    As a context manager it is closed at the end of the block. Where the block ends with an error on
+    a rank, the others are not left waiting for that rank until the deadline: the call that they
+    wait in, or their next one, raises a ProtocolError that says which rank left with what.
 
     >>> communicator = psrt.Communicator()                                  # doctest: +SKIP
     >>> buffer = communicator.empty(1000)                                   # doctest: +SKIP
@@ -297,5 +302,6 @@ class Communicator(NonblockingCalls):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None or self._executor.broken:
-            self.close()
+        if error is not None and not self._calls.closed:
+            self._executor.leave(error)
+        self.close()

@@ -8,6 +8,7 @@ import pytest
 from mpi4py import MPI
 
 from psrt.errors import ConfigError, ProtocolError, PsrtError, TransportError
+from psrt.mpi.communicator import Communicator
 
 pytestmark = pytest.mark.mpi(min_size=2)
 #: Longer than this nobody may be left in the dark, on a machine that is busy with other things.
@@ -46,6 +47,62 @@ def assert_of_no_use(communicator):
 
 def ones(n=10, dtype="float32"):
     return np.ones(n, dtype)
+
+
+#: Name → what the others do when a rank leaves its block with an error.
+WAITS = {
+    "a window": lambda g, w: g.all_reduce(w),
+    "a ring": lambda g, w: g.all_reduce(ones(100), "sum", "ring"),
+    "the library's": lambda g, w: g.all_reduce(ones(100), "sum", "mpi"),
+    "a handle": lambda g, w: g.all_reduce_async(w).wait(),
+    "handles": lambda g, w: [h.wait() for h in [g.all_reduce_async(ones(9)) for _ in range(3)]],
+    "blocks": lambda g, w: g.all_to_all(ones(g.size)),
+    "a buffer to be made": lambda g, w: g.empty(10),
+    "the end": lambda g, w: None,
+}
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_a_rank_that_leaves_with_an_error_is_not_waited_for(comm, host, wait, under_way):
+    communicator = Communicator(comm, timeout_s=20.0, host=host)
+    window, leaver = communicator.empty(3000), comm.size - 1
+
+    def block():
+        with communicator:
+            communicator.all_reduce(window)
+            if comm.rank == leaver:
+                if under_way:
+                    communicator.all_reduce_async(window)
+                raise ValueError("no more\nof this")
+            wait(communicator, window)
+
+    if comm.rank == leaver:
+        # What it has begun may be found to differ before it comes to its own error.
+        with pytest.raises((ValueError, ProtocolError) if under_way else ValueError):
+            block()
+    elif not under_way:
+        assert f"rank {leaver} left with ValueError: no more of this" in str(error_of(block))
+    else:
+        assert isinstance(error_of(block), ProtocolError)
+
+
+#: Calls with a root in which some ranks neither send nor receive.
+ROOTED = {
+    "root of one element": (lambda g: g.scatter(ones(1), 0), lambda g: g.scatter(ones(1), 1)),
+    "root of nothing": (lambda g: g.broadcast(ones(0), 0), lambda g: g.broadcast(ones(0), 1)),
+    "type": (lambda g: g.gather(ones(1)), lambda g: g.gather(ones(1, "int32"))),
+    "operation": (lambda g: g.reduce(ones(0)), lambda g: g.reduce(ones(0), "max")),
+    "length": (lambda g: g.reduce(ones(0)), lambda g: g.reduce(ones(1))),
+}
+
+
+@pytest.mark.parametrize(("most", "last"), ROOTED.values(), ids=ROOTED)
+def test_a_rank_without_elements_notices_a_difference(comm, open_communicator, host, most, last):
+    communicator = open_communicator(host=host)
+    error = error_of(lambda: (last if comm.rank == comm.size - 1 else most)(communicator))
+    assert isinstance(error, ProtocolError)
+    assert "call different things" in str(error)
 
 
 #: Name → what most ranks call, what one rank calls, and what each side's message must hold. A rank
@@ -413,6 +470,7 @@ def test_a_rank_that_has_gone_on_is_told_of_an_old_call(comm, open_communicator,
     odd = comm.size - 1
     buffer = ones(3)
     communicator.all_reduce(buffer)
+    communicator.broadcast(buffer)  # in the first of its kind all ranks meet
     if communicator.rank != odd:
         error = error_of(
             lambda: [communicator.broadcast(buffer) for _ in range(behind)] + [end(communicator)]

@@ -162,6 +162,7 @@ class Compiler:
         op: str = "sum",
         root: int = 0,
         place: SegmentOffset | None,
+        meet: bool = False,
     ) -> Plan:
         """Compile a phase over all ranks.
 
@@ -176,10 +177,15 @@ class Compiler:
             op: a key of ``OPS``.
             root: of phases that have one.
             place: as in ``all_reduce``.
+            meet: see ``ContextTable.of``; not among windows, where all meet in any case.
         """
         phase, size, n = PHASES[name], self._layout.size, vector.size
-        spec, context = phase.spec(size, n, root), self._contexts.of(signature)
-        if place is not None and len(self._layout.hosts) == 1:
+        spec, in_windows = (
+            phase.spec(size, n, root),
+            place is not None and len(self._layout.hosts) == 1,
+        )
+        context = self._contexts.of(signature, meet=meet and not in_windows)
+        if place is not None and in_windows:
             buffers = self._segments.views(place, vector)
             if spec.folds:
                 return self._fold_to_owners(context, buffers, op, spec)

@@ -65,11 +65,22 @@ class ContextTable:
         #: Size in bytes → segments that were staging memory of evicted contexts.
         self._spare: dict[int, list[int]] = {}
 
-    def of(self, signature: str) -> CollectiveContext:
-        """Return the context of a signature."""
+    def of(self, signature: str, *, meet: bool = False) -> CollectiveContext:
+        """Return the context of a signature.
+
+        Args:
+            signature: of a call.
+            meet: whether all ranks meet where it is new: in calls in which some rank may neither
+                send nor receive anything, and would not notice that others call something else.
+
+        Raises:
+            ProtocolError: if they do.
+        """
         context = self._contexts.get(signature)
         if context is not None:
             return context
+        if meet:
+            self._meet(signature)
         number = len(self._contexts)
         if number == SLOTS:
             # The oldest goes, whoever used which last: only this is the same on every rank.

@@ -345,6 +345,21 @@ class CollectiveExecutor:
         self.on_broken()
         raise error
 
+    def leave(self, error: BaseException) -> None:
+        """Tell the other ranks, who may wait for this one, that it makes no more calls.
+
+        Args:
+            error: what ends them on this rank; a difference between the ranks is known to all.
+        """
+        if self.broken and isinstance(error, ProtocolError):
+            return
+        # A call that failed here was not completed, and what is under way will not be.
+        since = 0 if self._active else self.matcher.number + (not self.broken)
+        self.matcher.leave(error, since=since)
+        if not self.broken:
+            with contextlib.suppress(type(error)):
+                self._fail(error)
+
     def close(self) -> None:
         """Free what was made; collective, unless something has failed before."""
         try:

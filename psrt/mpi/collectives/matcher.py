@@ -27,7 +27,9 @@ MEMORY = 256
 _NEWEST = 16
 _LONGEST = 1000
 _TAG = 9
-_SIGNATURE, _REFUSAL = b"s", b"r"
+_SIGNATURE, _REFUSAL, _FAREWELL = b"s", b"r", b"l"
+#: How long a farewell may take to leave; the first message to a host sets up a connection.
+_LEAVES_WITHIN_S = 0.1
 
 
 class CallMatcher:
@@ -104,8 +106,21 @@ class CallMatcher:
         self._send(self.number, _REFUSAL, why)
         self._announced = self.number
 
+    def leave(self, error: BaseException, *, since: int) -> None:
+        """Send the others that this rank makes no more calls, and why.
+
+        Args:
+            error: what ends them.
+            since: the first call that this rank does not complete.
+        """
+        words = " ".join(str(error).split())
+        self._send(since, _FAREWELL, f"{type(error).__name__}{': ' if words else ''}{words}")
+        deadline = time.monotonic() + _LEAVES_WITHIN_S
+        while not MPI.Request.Testall(self._requests) and time.monotonic() < deadline:
+            pass
+
     def look(self) -> None:
-        """Read the signatures and refusals that others have sent.
+        """Read the signatures, refusals and farewells that others have sent.
 
         Raises:
             ProtocolError: as ``while_waiting``.
@@ -171,6 +186,8 @@ class CallMatcher:
         if number > self.number:
             self._early.append((source, number, kind, text))
             return
+        if kind == _FAREWELL:
+            raise ProtocolError(f"rank {source} left with {text}")
         mine = self.signatures[number % MEMORY]
         refused = number in self.refused
         alike = refused if kind == _REFUSAL else text == _cut(mine).decode(errors="replace")

@@ -41,6 +41,16 @@ class Done:
         return [line for line in self.stderr.splitlines() if "psrt: error:" in line]
 
 
+def environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a command: a user's, and what is given."""
+    own = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(_FOREIGN) and key not in _CHOICES
+    }
+    return {**own, **_OURS, **variables}
+
+
 class Launch:
     """Starts commands in a folder."""
 
@@ -83,15 +93,10 @@ class Launch:
         cwd: Path | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[str]:
-        own = {
-            key: value
-            for key, value in os.environ.items()
-            if not key.startswith(_FOREIGN) and key not in _CHOICES
-        }
         return subprocess.Popen(
             list(map(str, words)),
             cwd=cwd or self.folder,
-            env={**own, **_OURS, **(variables or {})},
+            env=environment(**(variables or {})),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

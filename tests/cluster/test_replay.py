@@ -1,0 +1,31 @@
+"""A replay of a run over hosts, elsewhere; and of one elsewhere, over hosts."""
+
+import pytest
+
+JOB = ["--dataset", "synthetic:600x20x4", "--hidden", "16", "--batch-size", "16", "--steps", "25"]
+SLOW = ["--inject", "0:jitter:0.002", "--inject", "1:tail:0.001:1.5"]
+
+
+def replayed(hosts, vendor, ranks, run):
+    return hosts.mpirun(vendor, ranks, "-m", "psrt", "train", "--replay", run)
+
+
+@pytest.mark.parametrize("ranks", [(3, 2), (5,)], ids=["other hosts", "one host"])
+def test_an_asynchronous_run_repeats_on_other_hosts(hosts, train, vendor, ranks):
+    flags = ["--mode", "async", "--servers", 2, "--placement", "spread", *JOB, *SLOW]
+    run = train(f"{vendor}-async-{len(ranks)}", vendor, (2, 2, 1), *flags)
+    done = replayed(hosts, vendor, ranks, run)
+    assert done.status == 0, done.stderr
+    assert "the same parameters to the bit" in done.stdout
+
+
+def test_sums_by_host_are_repeated_on_the_same_hosts_only(hosts, train, vendor):
+    run = train(f"{vendor}-node", vendor, (5,), "--mode", "allreduce", "--allreduce", "node", *JOB)
+    done = replayed(hosts, vendor, (2, 2, 1), run)
+    assert done.status == 2
+    assert "ranks on other hosts, which node sums by" in done.errors[0]
+    over_hosts = ["--mode", "allreduce", "--allreduce", "node+ring", *JOB]
+    run = train(f"{vendor}-node-ring", vendor, (2, 2, 1), *over_hosts)
+    done = replayed(hosts, vendor, (2, 2, 1), run)
+    assert (done.status, "the same parameters to the bit" in done.stdout) == (0, True), done.stderr
+    assert replayed(hosts, vendor, (3, 2), run).status == 2

@@ -14,7 +14,8 @@ from collections.abc import Hashable, Iterator
 
 from mpi4py import MPI
 
-_TAG = 2
+from psrt.mpi.tags import BUSY
+
 _BEGINS, _ENDS = b"\1", b"\0"
 #: What took more than this share of the deadline last time is announced the next time.
 _SHARE = 1 / 4
@@ -96,9 +97,9 @@ class Busy:
         """Take in what the others have announced."""
         status = MPI.Status()
         word = bytearray(1)
-        while self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status):
+        while self._comm.Iprobe(MPI.ANY_SOURCE, BUSY, status):
             # Not from any source again: that may be another message than the one that was found.
-            self._comm.Recv([word, MPI.BYTE], status.source, _TAG)
+            self._comm.Recv([word, MPI.BYTE], status.source, BUSY)
             if word == _BEGINS:
                 self._since[status.source] = time.monotonic()
             elif self._since.pop(status.source, None) is not None:
@@ -113,7 +114,7 @@ class Busy:
         comm = self._comm
         self._out = [request for request in self._out if not request.Test()]
         self._out += [
-            comm.Isend([word, MPI.BYTE], rank, _TAG)
+            comm.Isend([word, MPI.BYTE], rank, BUSY)
             for rank in range(comm.size)
             if rank != comm.rank
         ]

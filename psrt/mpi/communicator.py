@@ -69,10 +69,11 @@ class Communicator(NonblockingCalls):
         """
         from psrt.mpi.start import world  # isort: skip  # starts MPI
         from psrt.mpi.collectives.executor import CollectiveExecutor
+        from psrt.mpi.collectives.slots import FLOATS
+        from psrt.mpi.fabric import Fabric
 
-        self._executor = CollectiveExecutor(
-            world() if comm is None else comm, timeout_s=timeout_s, host=host
-        )
+        self._fabric = Fabric(world() if comm is None else comm, host, floats=FLOATS)
+        self._executor = CollectiveExecutor(self._fabric, timeout_s=timeout_s)
         layout = self._executor.layout
         #: This rank.
         self.rank = layout.rank
@@ -291,7 +292,10 @@ class Communicator(NonblockingCalls):
         finally:
             if not self._executor.broken:  # or MPI may still be writing to what they hold
                 self._calls.clear()
-            self._executor.close()
+            try:
+                self._executor.close()
+            finally:
+                self._fabric.close(alone=bool(self._executor.broken))
 
     def __enter__(self) -> Communicator:
         return self

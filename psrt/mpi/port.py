@@ -8,9 +8,9 @@ of the two is decided for each pair. Nothing here blocks inside MPI: every wait 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -21,18 +21,18 @@ from psrt.messages import Message, Report
 from psrt.mpi.busy import Busy
 from psrt.mpi.collectives.executor import CollectiveExecutor
 from psrt.mpi.collectives.reductions import Reductions
-from psrt.mpi.hosts import split_hosts
+from psrt.mpi.collectives.slots import FLOATS
+from psrt.mpi.fabric import Fabric
 from psrt.mpi.links.pieces import pieces
 from psrt.mpi.links.remote import RemoteLink
-from psrt.mpi.links.shared_memory import LocalLink, NodeMemory
-from psrt.mpi.links.wakeup import Wakeup
+from psrt.mpi.links.shared_memory import LocalLink
 from psrt.mpi.reports import Reports
+from psrt.mpi.tags import FETCH
 from psrt.partition import Span
 from psrt.transport.backoff import Backoff
 from psrt.transport.port import CONTROL, NO_PAYLOAD, VERSIONS, Reduction, RoleMap, Take
 
 T = TypeVar("T")
-_TAG_FETCH = 4
 #: Where the user sets the deadline.
 _KNOB = "--timeout-s"
 
@@ -66,11 +66,11 @@ class MpiPort:
         self.role_map = role_map
         #: Returns what this rank waits for; a role replaces it.
         self.waiting_for: Callable[[], str] = lambda: "a message"
-        self._comm = comm.Dup()
-        self._control = comm.Dup()
-        self._reports = Reports(self._control)
-        self._busy = Busy(self._control, timeout_s)
-        self._node, layout = split_hosts(self._comm, host)
+        self._fabric = fabric = Fabric(comm, host, floats=self._floats())
+        self._comm, self._memory, self._wakeup = fabric.comm, fabric.memory, fabric.wakeup
+        layout = fabric.layout
+        self._reports = Reports(self._comm)
+        self._busy = Busy(self._comm, timeout_s)
         #: Rank in the job → rank on this host.
         self._local = {rank: local for local, rank in enumerate(layout.local_ranks)}
         self._lay_out_memory()
@@ -78,7 +78,7 @@ class MpiPort:
         self._executor: CollectiveExecutor | None = None
         self._reductions: Reductions | None = None
         if not role_map.servers:
-            self._prepare_reductions(timeout_s, host, costs)
+            self._prepare_reductions(timeout_s, costs)
         self._oversubscribed = layout.oversubscribed
         self._backoff = Backoff(
             oversubscribed=self._oversubscribed,
@@ -90,16 +90,16 @@ class MpiPort:
         )
         self._make_links()
 
+    def _floats(self) -> int:
+        """Return how many numbers this rank has in the memory of its host."""
+        role_map, shard = self.role_map, self.role_map.shard_of(self.rank)
+        if not role_map.servers:
+            return FLOATS  # gradient and parameters lie in windows of their own
+        return 2 * role_map.n + CONTROL if shard is None else VERSIONS * role_map.spans[shard].size
+
     def _lay_out_memory(self) -> None:
         role_map, rank = self.role_map, self.rank
         shard = role_map.shard_of(rank)
-        floats = (
-            2 * role_map.n + CONTROL if shard is None else VERSIONS * role_map.spans[shard].size
-        )
-        if not role_map.servers:
-            floats = 0  # they lie in windows of their own
-        self._memory = NodeMemory(self._node, floats)
-        self._wakeup = Wakeup(self._node, self._memory)
         if not role_map.servers:
             self.gradient = self.theta = np.zeros(0, np.float32)
             self.versions: list[Vector] = []
@@ -112,11 +112,10 @@ class MpiPort:
             self.gradient = self.theta = np.zeros(0, np.float32)
             self.versions = self._versions_of(rank)
 
-    def _prepare_reductions(self, timeout_s: float, host: int | None, costs: MachineCosts) -> None:
+    def _prepare_reductions(self, timeout_s: float, costs: MachineCosts) -> None:
         executor = CollectiveExecutor(
-            self._comm,
+            self._fabric,
             timeout_s=timeout_s,
-            host=host,
             while_idle=self._idle,
             busy_until=self._busy.until,
             knob=_KNOB,
@@ -345,18 +344,6 @@ class MpiPort:
         else:
             self._backoff.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
 
-    def gather(self, mine: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-        """Bring a row of whole numbers from every rank to rank 0; collective.
-
-        Returns:
-            (ranks, len(mine)) int64 at rank 0, None elsewhere.
-        """
-        row = np.array(mine, np.int64)
-        rows = np.empty((self._comm.size, row.size), np.int64) if self.rank == 0 else None
-        self.meet()
-        self._comm.Gather(row, rows)
-        return rows
-
     def fetch(self, source: int, mine: Vector | None, out: Vector | None) -> None:
         """Copy a vector from rank ``source`` (which gives ``mine``) to rank 0 (into ``out``)."""
         if source == 0 == self.rank:
@@ -366,15 +353,15 @@ class MpiPort:
         elif self.rank == source:
             assert mine is not None
             for piece in pieces(mine):
-                self._comm.Send(piece, 0, _TAG_FETCH)
+                self._comm.Send(piece, 0, FETCH)
         elif self.rank == 0:
             assert out is not None
             for piece in pieces(out):
-                self._comm.Recv(piece, source, _TAG_FETCH)
+                self._comm.Recv(piece, source, FETCH)
 
     def meet(self) -> None:
         """Wait, without burning a core, until every rank is here."""
-        request = self._control.Ibarrier()
+        request = self._comm.Ibarrier()
 
         def is_complete() -> bool:
             self._idle()
@@ -398,7 +385,4 @@ class MpiPort:
             self._executor.close()
         self.gradient = self.theta = np.zeros(0, np.float32)
         self.versions = []
-        self._wakeup.close()
-        self._memory.close()
-        for comm in (self._node, self._control, self._comm):
-            comm.Free()
+        self._fabric.close(alone=self._executor is not None and bool(self._executor.broken))

@@ -1,4 +1,4 @@
-"""Reports to rank 0 over MPI, on a communicator of their own, apart from the training's traffic."""
+"""Reports to rank 0 over MPI, by a tag of their own, apart from the training's traffic."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable
 from mpi4py import MPI
 
 from psrt.messages import Report
+from psrt.mpi.tags import REPORT
 from psrt.transport.frames import REPORT_BYTES, decode_report, encode_report
-
-_TAG = 1
 
 
 class Reports:
@@ -33,15 +32,15 @@ class Reports:
         self._out = [pair for pair in self._out if not pair[0].Test()]
         data = encode_report(report)
         # Synchronous: the request is done when the report has been taken.
-        self._out.append((self._comm.Issend([data, MPI.BYTE], 0, _TAG), data))
+        self._out.append((self._comm.Issend([data, MPI.BYTE], 0, REPORT), data))
 
     def take(self) -> None:
         """Take the reports that have come; on every rank, for MPI moves only while it is called."""
-        while self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, self._status) and self._is_first:
+        while self._comm.Iprobe(MPI.ANY_SOURCE, REPORT, self._status) and self._is_first:
             data = bytearray(REPORT_BYTES)
             # From the rank that was probed: over libfabric MPICH may give a receive from anybody
             # none of the messages that the probe has seen, and then it blocks for ever.
-            self._comm.Recv([data, MPI.BYTE], self._status.Get_source(), _TAG)
+            self._comm.Recv([data, MPI.BYTE], self._status.Get_source(), REPORT)
             self.on_report(decode_report(data))
 
     def are_taken(self) -> bool:

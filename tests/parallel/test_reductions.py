@@ -226,9 +226,10 @@ def test_what_all_ranks_send_all_ranks_receive(comm, open_port):
         reduction = port.reduction(Span(0, 1000), usual(port, name), None)
         reduction.begin()
         drive(reduction.finish())
-        moved = port.gather([port.bytes_sent - before[0], port.bytes_received - before[1]])
+        port.meet()
+        moved = comm.gather([port.bytes_sent - before[0], port.bytes_received - before[1]])
         if comm.rank == 0:
-            sent, received = moved.sum(axis=0)
+            sent, received = map(sum, zip(*moved, strict=True))
             assert sent == received
             assert (sent > 0) == (comm.size > 1 or name == "mpi")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from mpi4py import MPI
 
 from psrt.arrays import AnyVector
 from psrt.collective import ALGORITHMS, OPS, PHASES
@@ -21,35 +20,26 @@ from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan
 from psrt.mpi.collectives.plans.scheduled import Scheduled, Team
 from psrt.mpi.collectives.plans.staged import PIECE_BYTES, STAGES, Staged
 from psrt.mpi.collectives.plans.vendor import Vendor, VendorAccess
-from psrt.mpi.hosts import Layout
-from psrt.mpi.links.segments import SegmentOffset, Segments
+from psrt.mpi.fabric import Fabric
+from psrt.mpi.links.segments import SegmentOffset
 from psrt.partition import Span, even_spans
 
 
 class Compiler:
     """Makes the plans of one rank."""
 
-    def __init__(
-        self,
-        comm: MPI.Intracomm,
-        library: VendorAccess,
-        layout: Layout,
-        segments: Segments,
-        contexts: ContextTable,
-    ) -> None:
+    def __init__(self, fabric: Fabric, library: VendorAccess, contexts: ContextTable) -> None:
         """Set up.
 
         Args:
-            comm: for the steps of schedules.
+            fabric: of the ranks.
             library: how the library's own collectives are reached.
-            layout: who is on which host.
-            segments: the windows.
             contexts: what ranks derive from signatures.
         """
-        self._comm = comm
+        self._comm = fabric.comm
         self._library = library
-        self._layout = layout
-        self._segments = segments
+        self._layout = fabric.layout
+        self._segments = fabric.segments
         self._contexts = contexts
 
     def all_reduce(

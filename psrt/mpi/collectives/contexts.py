@@ -16,9 +16,8 @@ import numpy as np
 from psrt.arrays import AnyVector
 from psrt.mpi.collectives.plans.plan import CollectiveContext
 from psrt.mpi.collectives.slots import SHIFT, SLOTS, SyncSlot
-from psrt.mpi.hosts import Layout
-from psrt.mpi.links.segments import Segments
-from psrt.mpi.links.shared_memory import NodeMemory, Waker
+from psrt.mpi.fabric import Fabric
+from psrt.mpi.tags import FIRST_STEP
 
 #: What a signature ends with that is about a call's part between hosts.
 BETWEEN = " between hosts"
@@ -31,10 +30,7 @@ class ContextTable:
 
     def __init__(
         self,
-        memory: NodeMemory,
-        layout: Layout,
-        wakers: list[Waker],
-        segments: Segments,
+        fabric: Fabric,
         *,
         tags: int,
         meet: Callable[[str], None],
@@ -42,17 +38,14 @@ class ContextTable:
         """Set up.
 
         Args:
-            memory: of this host, with ``FLOATS`` numbers a rank.
-            layout: who is on which host.
-            wakers: each node-local rank's flag and what wakes it.
-            segments: where staging memory is allocated.
+            fabric: of the ranks, with ``FLOATS`` numbers a rank.
             tags: the largest MPI tag to use.
             meet: waits until all ranks make the same call.
         """
-        self._memory = memory
-        self._layout = layout
-        self._wakers = wakers
-        self._segments = segments
+        self._memory = fabric.memory
+        self._layout = fabric.layout
+        self._wakers = [fabric.wakeup.waker(r) for r in range(fabric.node.size)]
+        self._segments = fabric.segments
         self._tags = tags
         self._meet = meet
         self._contexts: dict[str, CollectiveContext] = {}
@@ -100,7 +93,7 @@ class ContextTable:
             number, dict.fromkeys(range(len(self._layout.local_ranks)), 0)
         )
         # The slot is in the tag, so calls that are under way together never share one.
-        tag = checksum % (self._tags // SLOTS) * SLOTS + number + 1
+        tag = FIRST_STEP + checksum % ((self._tags - FIRST_STEP) // SLOTS) * SLOTS + number
         context = CollectiveContext(slot, checksum, tag, self._layout.local_ranks, bases)
         self._contexts[signature] = context
         return context

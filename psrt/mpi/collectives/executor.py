@@ -29,16 +29,12 @@ from psrt.mpi.collectives.plans.one_shot import OneShot
 from psrt.mpi.collectives.plans.plan import Plan, name_ranks
 from psrt.mpi.collectives.plans.vendor import Vendor, VendorAccess
 from psrt.mpi.collectives.slots import (
-    FLOATS,
     QUICK_YIELDS,
     OtherCallError,
     Ready,
     clear_words,
 )
-from psrt.mpi.hosts import split_hosts
-from psrt.mpi.links.segments import Segments
-from psrt.mpi.links.shared_memory import NodeMemory
-from psrt.mpi.links.wakeup import Wakeup
+from psrt.mpi.fabric import Fabric
 from psrt.transport.backoff import Backoff
 
 #: Polls before a wait gets its own state, with a core for every rank: most collectives of a few
@@ -62,10 +58,9 @@ class CollectiveExecutor:
 
     def __init__(
         self,
-        comm: MPI.Comm,
+        fabric: Fabric,
         *,
         timeout_s: float,
-        host: int | None = None,
         while_idle: Callable[[], None] = lambda: None,
         busy_until: Callable[[], float] = lambda: -math.inf,
         knob: str = "timeout_s",
@@ -73,24 +68,22 @@ class CollectiveExecutor:
         """Set up.
 
         Args:
-            comm: the ranks; duplicated.
+            fabric: of the ranks, with ``FLOATS`` numbers a rank; closed by the caller.
             timeout_s: the deadline of every wait.
-            host: see ``split_hosts``.
             while_idle: called now and then during a long wait.
             busy_until: see ``Backoff``.
             knob: see ``Backoff``.
         """
-        assert isinstance(comm, MPI.Intracomm), (
-            "collectives are among the ranks of one intracommunicator"
-        )
-        self._comm, self._library, self._control = comm.Dup(), comm.Dup(), comm.Dup()
-        self._node, self.layout = split_hosts(self._comm, host)
-        self._memory = NodeMemory(self._node, FLOATS)
-        clear_words(self._memory, self._node.rank)
-        self._memory.fence()
-        self._node.Barrier()
-        self._wakeup = Wakeup(self._node, self._memory)
-        self.matcher = CallMatcher(self._control)
+        self._comm = fabric.comm
+        # A rank that errs may be in a collective of the library's which the others never enter;
+        # on the same communicator it would be matched with the next meeting of theirs.
+        self._library = fabric.comm.Dup()
+        self.layout = fabric.layout
+        clear_words(fabric.memory, fabric.node.rank)
+        fabric.memory.fence()
+        fabric.node.Barrier()
+        self._wakeup = fabric.wakeup
+        self.matcher = CallMatcher(self._comm)
         self._while_idle = while_idle
         self._oversubscribed = self.layout.oversubscribed
         self._backoff = Backoff(
@@ -103,25 +96,17 @@ class CollectiveExecutor:
             busy_until=busy_until,
             knob=knob,
         )
-        self.segments = Segments(self._node)
+        self.segments = fabric.segments
         tags = self._comm.Get_attr(MPI.TAG_UB)
-        wakers = [self._wakeup.waker(r) for r in range(self._node.size)]
         #: What ranks derive from signatures.
         self.contexts = ContextTable(
-            self._memory,
-            self.layout,
-            wakers,
-            self.segments,
+            fabric,
             tags=min(int(tags or _LEAST_TAGS), _MOST_TAGS),
             meet=self.meet,
         )
         #: Makes the plans.
         self.compiler = Compiler(
-            self._comm,
-            VendorAccess(self._control, self._library, deque()),
-            self.layout,
-            self.segments,
-            self.contexts,
+            fabric, VendorAccess(self._comm, self._library, deque()), self.contexts
         )
         self._active: list[Work] = []
         #: Other executors with something under way, when this one last began to wait.
@@ -229,7 +214,7 @@ class CollectiveExecutor:
         # With the call's number: the same signature of another call is another barrier.
         checksum = zlib.crc32(f"{self.matcher.number} {signature}".encode())
         mine, most = np.array([checksum, -checksum], np.int64), np.empty(2, np.int64)
-        request = self._control.Iallreduce(mine, most, MPI.MAX)
+        request = self._comm.Iallreduce(mine, most, MPI.MAX)
         self._barrier = mine, most
         try:
             self._wait(request.Test, _Meet(signature))
@@ -362,19 +347,12 @@ class CollectiveExecutor:
 
     def close(self) -> None:
         """Free what was made; collective, unless something has failed before."""
-        try:
-            if not self.broken:
-                self.meet("close()")
-                self.matcher.drain()
-                self.segments.free()
-                _open.remove(self)
-        finally:
-            self._wakeup.close()
         if self.broken:
-            return  # the others may not come to free the windows and communicators
-        self._memory.close()
-        for comm in (self._node, self._library, self._control, self._comm):
-            comm.Free()
+            return  # the others may not come to free the communicator
+        self.meet("close()")
+        self.matcher.drain()
+        _open.remove(self)
+        self._library.Free()
 
 
 class Work:

@@ -16,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from psrt.errors import ProtocolError
+from psrt.mpi.tags import CALL
 
 #: Seconds without progress after which a rank sends its signatures.
 TELL_AFTER_S = 0.3
@@ -26,7 +27,6 @@ MEMORY = 256
 #: Most signatures sent at a time: as many calls may be under way.
 _NEWEST = 16
 _LONGEST = 1000
-_TAG = 9
 _SIGNATURE, _REFUSAL, _FAREWELL = b"s", b"r", b"l"
 #: How long a farewell may take to leave; the first message to a host sets up a connection.
 _LEAVES_WITHIN_S = 0.1
@@ -129,7 +129,7 @@ class CallMatcher:
         for source, number, kind, text in early:
             self._compare(source, number, kind, text)
         status = MPI.Status()
-        while self._comm.Iprobe(MPI.ANY_SOURCE, _TAG, status):
+        while self._comm.Iprobe(MPI.ANY_SOURCE, CALL, status):
             source = status.Get_source()
             data = self._take(status)
             number = int.from_bytes(data[:8], "little")
@@ -140,7 +140,7 @@ class CallMatcher:
         """Receive the probed message."""
         data = bytearray(status.Get_count(MPI.BYTE))
         source = status.Get_source()
-        self._comm.Recv([data, MPI.BYTE], source, _TAG)
+        self._comm.Recv([data, MPI.BYTE], source, CALL)
         self._heard[source] += 1
         return data
 
@@ -151,7 +151,7 @@ class CallMatcher:
         status = MPI.Status()
         for source in range(self._comm.size):
             while source != self._comm.rank and self._heard[source] < sent[source]:
-                self._comm.Probe(source, _TAG, status)
+                self._comm.Probe(source, CALL, status)
                 self._take(status)
         MPI.Request.Waitall(self._requests)
 
@@ -180,7 +180,7 @@ class CallMatcher:
         self._sent += 1
         for rank in range(self._comm.size):
             if rank != self._comm.rank:
-                self._requests.append(self._comm.Isend([data, MPI.BYTE], rank, _TAG))
+                self._requests.append(self._comm.Isend([data, MPI.BYTE], rank, CALL))
 
     def _compare(self, source: int, number: int, kind: bytes, text: str) -> None:
         if number > self.number:

@@ -27,7 +27,9 @@ class SharedMemory:
         if node.size == 1:
             # Nobody to share it with: no window, and no line of Open MPI, which says once for each
             # that it has no UCX wherever mpi4py was imported before psrt.
-            self.parts = [memoryview(mmap.mmap(-1, nbytes))]
+            # The pages go when the last view of them does.
+            pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self.parts = [memoryview(pages)]
             return
         self._window = window = MPI.Win.Allocate_shared(nbytes, 1, comm=node)
         window.Lock_all(MPI.MODE_NOCHECK)

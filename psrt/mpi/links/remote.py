@@ -10,10 +10,10 @@ from mpi4py import MPI
 from psrt.arrays import Vector
 from psrt.messages import Message
 from psrt.mpi.links.pieces import pieces
+from psrt.mpi.tags import DATA, FRAME
 from psrt.transport.frames import FRAME_BYTES, decode, encode
 from psrt.transport.port import NO_PAYLOAD
 
-_TAG_FRAME, _TAG_DATA = 1, 2
 _REGION_AT = FRAME_BYTES - 1  # the last byte of a frame is free in every kind of message
 
 
@@ -33,14 +33,13 @@ class RemoteLink:
         """
         self._frame_out = bytearray(FRAME_BYTES)
         self._frame_in = bytearray(FRAME_BYTES)
-        self._send_frame = comm.Send_init([self._frame_out, MPI.BYTE], peer, _TAG_FRAME)
+        self._send_frame = comm.Send_init([self._frame_out, MPI.BYTE], peer, FRAME)
         #: Completes when the next message's frame has come.
-        self.frame_request = comm.Recv_init([self._frame_in, MPI.BYTE], peer, _TAG_FRAME)
+        self.frame_request = comm.Recv_init([self._frame_in, MPI.BYTE], peer, FRAME)
         self._send_data = [
-            [comm.Send_init(piece, peer, _TAG_DATA) for piece in pieces(region)]
-            for region in regions
+            [comm.Send_init(piece, peer, DATA) for piece in pieces(region)] for region in regions
         ]
-        self._receive_data = [comm.Recv_init(part, peer, _TAG_DATA) for part in pieces(landing)]
+        self._receive_data = [comm.Recv_init(part, peer, DATA) for part in pieces(landing)]
         self._sending: list[MPI.Prequest] = []
         #: The frame that has come while its payload has not.
         self._half: tuple[Message, int] | None = None

@@ -1,0 +1,55 @@
+"""What the ranks of one communicator talk through: made once, whatever is built upon it."""
+
+from __future__ import annotations
+
+from mpi4py import MPI
+
+from psrt.mpi.hosts import split_hosts
+from psrt.mpi.links.segments import Segments
+from psrt.mpi.links.shared_memory import NodeMemory
+from psrt.mpi.links.wakeup import Wakeup
+
+
+class Fabric:
+    """A duplicate of a communicator, its hosts, and what the ranks of this host share.
+
+    Collective to make and to close. All that is built upon it sends its messages on the duplicate,
+    told apart by ``psrt.mpi.tags``, and makes its collectives there in one order on all ranks.
+    """
+
+    def __init__(self, comm: MPI.Comm, host: int | None = None, *, floats: int = 0) -> None:
+        """Set up.
+
+        Args:
+            comm: the ranks; duplicated.
+            host: see ``split_hosts``.
+            floats: float32 numbers that this rank wants to have in ``memory``.
+        """
+        assert isinstance(comm, MPI.Intracomm), (
+            "collectives are among the ranks of one intracommunicator"
+        )
+        #: All ranks, for psrt's own messages.
+        self.comm = comm.Dup()
+        #: The ranks of this host, and who is on which.
+        self.node, self.layout = split_hosts(self.comm, host)
+        #: Mailboxes, flags and numbers of the ranks of this host.
+        self.memory = NodeMemory(self.node, floats)
+        #: Lets this rank sleep until one of them has something for it.
+        self.wakeup = Wakeup(self.node, self.memory)
+        #: Windows that are made later.
+        self.segments = Segments(self.node)
+
+    def close(self, *, alone: bool = False) -> None:
+        """Free what was made; collective.
+
+        Args:
+            alone: whether something has failed, so that the others may not come: then only what
+                is this rank's own is freed.
+        """
+        self.wakeup.close()
+        if alone:
+            return
+        self.segments.free()
+        self.memory.close()
+        self.node.Free()
+        self.comm.Free()

@@ -22,8 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 from psrt.bench.figures import Column, Summary, spread, table
-from psrt.bench.layouts import Layout, layout
-from psrt.bench.race import Candidate, Readings, race, repeated
+from psrt.bench.race import Candidate, Layout, Readings, layout, race, repeated
 from psrt.bench.ranks import RankTrack, run_on
 from psrt.cli.bench import Report, run_script
 from psrt.cli.bench_allreduce import hosts_present

@@ -36,13 +36,14 @@ from psrt.bench.allreduce_rows import (
     WINDOW,
     Name,
     Outcome,
+    WholeNumbers,
+    fill,
+    first_difference,
     names,
     rows_of,
 )
-from psrt.bench.layouts import Layout
-from psrt.bench.race import Candidate, race, repeated
+from psrt.bench.race import Candidate, Layout, race, repeated
 from psrt.bench.ranks import RankTrack, after_a_barrier, run_on
-from psrt.bench.whole_numbers import WholeNumbers, fill, first_difference
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.errors import ProtocolError
 from psrt.mpi.agreement import raise_on_all
@@ -84,7 +85,7 @@ def measure(
 
     Args:
         comm: all ranks.
-        layouts: the sets of ranks to measure, see ``psrt.bench.layouts``.
+        layouts: the sets of ranks to measure, see ``psrt.bench.race``.
         costs: for the choice of ``auto`` and for predicted times.
         sizes: bytes of the float32 vector, each a multiple of 4.
         rounds: number of turns of each candidate; some have fewer at large sizes.

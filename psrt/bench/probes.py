@@ -14,8 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from psrt.bench.fit import Readings
-from psrt.bench.layouts import Layout, layout
-from psrt.bench.race import Candidate, Key, race, repeated
+from psrt.bench.race import Candidate, Key, Layout, layout, race, repeated
 from psrt.bench.ranks import RankTrack, run_on
 from psrt.mpi.communicator import Communicator
 

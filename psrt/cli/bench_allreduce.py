@@ -11,13 +11,13 @@ from typing import Any
 from mpi4py import MPI
 
 from psrt.bench import allreduce, allreduce_rows, fit
-from psrt.bench.layouts import Layout, layouts
+from psrt.bench.allreduce_rows import MOST_RANKS
 from psrt.bench.probes import read_machine
-from psrt.bench.whole_numbers import MOST_RANKS
+from psrt.bench.race import Layout, layouts
 from psrt.collective.analysis.costs_file import read_costs
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.errors import ConfigError
-from psrt.explain.ranges import read_ranks, read_sizes
+from psrt.explain.inputs import read_ranks, read_sizes
 from psrt.files import write_text
 from psrt.mpi.agreement import bcast_text, raise_on_all
 from psrt.mpi.hosts import split_hosts

@@ -9,9 +9,8 @@ from psrt.bench import allreduce, allreduce_rows, overhead, ps, train
 from psrt.bench.allreduce_rows import AFTER_BARRIER, EXCHANGE, names
 from psrt.bench.figures import table
 from psrt.bench.fit import Readings, fit_machine
-from psrt.bench.layouts import layouts
 from psrt.bench.probes import read_machine
-from psrt.bench.race import Candidate, race
+from psrt.bench.race import Candidate, layouts, race
 from psrt.bench.ranks import RankTrack, after_a_barrier, run_on
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.errors import ProtocolError

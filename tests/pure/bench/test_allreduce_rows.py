@@ -21,8 +21,7 @@ from psrt.bench.allreduce_rows import (
     rows_of,
 )
 from psrt.bench.figures import to_json
-from psrt.bench.layouts import Layout
-from psrt.bench.race import Readings
+from psrt.bench.race import Layout, Readings
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import predict
 from psrt.collective.analysis.machine import DEFAULT_COSTS

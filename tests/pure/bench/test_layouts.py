@@ -2,7 +2,7 @@
 
 import pytest
 
-from psrt.bench.layouts import Layout, layout, layouts
+from psrt.bench.race import Layout, layout, layouts
 from psrt.errors import ConfigError
 
 HERE = [[0, 1, 2, 3]]

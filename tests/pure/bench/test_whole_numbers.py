@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from psrt.bench.whole_numbers import MOST_RANKS, WholeNumbers, fill, first_difference
+from psrt.bench.allreduce_rows import MOST_RANKS, WholeNumbers, fill, first_difference
 
 N = 200_003
 

@@ -92,12 +92,12 @@ def _schedule(what: str, argv: list[str]) -> None:
     if given.json and given.all:
         raise ConfigError("--json is always complete; leave --all out")
     explanation = _explanation(what, given)
-    from psrt.explain import document, drawing, text
+    from psrt.explain import drawing, output
 
     _publish(
         given,
-        document=lambda: document.as_document(explanation),
-        text=lambda: text.as_text(explanation, everything=given.all),
+        document=lambda: output.as_document(explanation),
+        text=lambda: output.as_text(explanation, everything=given.all),
         canvas=lambda: drawing.draw(explanation),
     )
 
@@ -106,7 +106,7 @@ def _explanation(what: str, given: argparse.Namespace) -> Explanation:
     """Return the explanation that the flags ask for."""
     from psrt.arrays import ITEMSIZE
     from psrt.explain.explanation import MOST_RANKS, default_names, explain
-    from psrt.explain.values import rank_of, read_example, read_order
+    from psrt.explain.inputs import rank_of, read_example, read_order
 
     schedule = SCHEDULES[what]
     if given.order is not None and not (isinstance(schedule, Algorithm) and schedule.ordered):
@@ -163,16 +163,14 @@ def _compare(what: str, argv: list[str]) -> None:
     """Explain which all-reduce is the fastest where."""
     given = compare_parser().parse(argv)
     from psrt.explain import compare
-    from psrt.explain.ranges import read_ranks, read_sizes
+    from psrt.explain.inputs import read_ranks, read_sizes
     from psrt.report import figure
 
     if given.plot is not None:
         figure.check_path(given.plot)
     found = compare.compare(read_ranks(given.ranks), read_sizes(given.bytes), costs_of(given))
     if given.plot is not None:
-        from psrt.explain import compare_plot
-
-        compare_plot.plot(found, given.plot)
+        compare.plot(found, given.plot)
     say(_json(compare.as_document(found)) if given.json else compare.as_text(found))
 
 

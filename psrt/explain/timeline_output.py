@@ -22,8 +22,7 @@ from itertools import groupby
 from typing import Any
 
 from psrt.explain.svg import Canvas, text_width
-from psrt.explain.timeline import Timeline, described, lesson
-from psrt.explain.waiting import COMPUTE, MESSAGE, WAIT, Stretch
+from psrt.explain.timeline import COMPUTE, MESSAGE, WAIT, Stretch, Timeline, described, lesson
 
 #: One character for each worker, for waits in the drawing.
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"

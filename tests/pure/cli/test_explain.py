@@ -160,7 +160,7 @@ def test_compare(ran):
 
 
 def test_compare_plots(ran, monkeypatch):
-    import psrt.explain.compare_plot as module
+    import psrt.explain.compare as module
 
     calls = []
     monkeypatch.setattr(module, "plot", lambda found, path: calls.append((found.ranks, path)))

@@ -9,9 +9,8 @@ from psrt.collective.analysis.cost import lower_bounds
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
-from psrt.explain.compare import Stretch, as_document, as_text, compare, crossovers
-from psrt.explain.compare_plot import plot
-from psrt.explain.ranges import MOST_RANKS, read_ranks, read_sizes
+from psrt.explain.compare import Stretch, as_document, as_text, compare, crossovers, plot
+from psrt.explain.inputs import MOST_RANKS, read_ranks, read_sizes
 
 KB, MB = 1 << 10, 1 << 20
 COSTS = DEFAULT_COSTS.between

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from psrt.collective import SCHEDULES
-from psrt.explain.document import FORMAT, as_document
+from psrt.explain.output import FORMAT, as_document
 from support.explanations import EXAMPLE, explained
 
 

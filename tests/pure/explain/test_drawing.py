@@ -10,8 +10,8 @@ import pytest
 from psrt.collective import SCHEDULES
 from psrt.errors import ConfigError
 from psrt.explain.drawing import draw
+from psrt.explain.inputs import Example
 from psrt.explain.svg import Canvas
-from psrt.explain.values import Example
 from support.cases import each
 from support.explanations import EXAMPLE, explained
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from psrt.collective import SCHEDULES
-from psrt.explain.text import as_text
-from psrt.explain.values import Example
+from psrt.explain.inputs import Example
+from psrt.explain.output import as_text
 from support.cases import each
 from support.explanations import EXAMPLE, explained
 

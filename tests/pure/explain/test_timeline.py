@@ -9,9 +9,8 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
-from psrt.explain.timeline import Timeline, described, lesson, run
+from psrt.explain.timeline import COMPUTE, MESSAGE, WAIT, Stretch, Timeline, described, lesson, run
 from psrt.explain.timeline_output import FORMAT, as_document, as_text, draw, row_of
-from psrt.explain.waiting import COMPUTE, MESSAGE, WAIT, Stretch
 
 MODES = {
     "sync": {"mode": "sync"},

@@ -7,7 +7,7 @@ import pytest
 from psrt.collective import ALGORITHMS, SCHEDULES
 from psrt.collective.analysis.cost import lower_bounds
 from psrt.collective.costs import LinkCosts
-from psrt.explain.totals import least
+from psrt.explain.explanation import least
 from support.cases import each
 from support.explanations import explained
 

@@ -10,8 +10,8 @@ import pytest
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Step
 from psrt.collective.spec import all_reduce
 from psrt.errors import ConfigError, ProtocolError
+from psrt.explain.inputs import Example
 from psrt.explain.trace import FOLDS, Holding, trace_schedule
-from psrt.explain.values import Example
 from psrt.partition import Span
 from support.cases import each
 from support.explanations import EXAMPLE, explained

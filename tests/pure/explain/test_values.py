@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psrt.errors import ConfigError
-from psrt.explain.values import Example, rank_of, read_example, read_order
+from psrt.explain.inputs import Example, rank_of, read_example, read_order
 
 
 def read(tmp_path, text):

@@ -20,8 +20,10 @@ from psrt.launchers import launched, start_line
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+#: The benchmark of sums, which is called as a mode is.
+_SUMS = "allreduce"
 #: Benchmark → the smallest number of ranks, and the number for its full table.
-RANKS = {"allreduce": (2, 4), "ps": (2, 5), "train": (3, 3)}
+RANKS = {_SUMS: (2, 4), "ps": (2, 5), "train": (3, 3)}
 #: Flags of ``allreduce`` alone.
 _OF_ALLREDUCE = ("sizes", "ranks", "hosts", "fit", "machine_costs")
 
@@ -171,7 +173,7 @@ def _add_flags(parser: FlagParser) -> None:
 def _check(given: argparse.Namespace) -> None:
     """Raise for flags that do not go together."""
     _check_rounds(given)
-    if given.what != "allreduce":
+    if given.what != _SUMS:
         for name in _OF_ALLREDUCE:
             if getattr(given, name) is not None:
                 raise ConfigError(
@@ -192,7 +194,7 @@ def _check_rounds(given: argparse.Namespace) -> None:
 def _measure(given: argparse.Namespace, comm: MPI.Comm) -> Report:
     """Return title → rows and their table."""
     rounds: int = given.rounds
-    if given.what == "allreduce":
+    if given.what == _SUMS:
         from psrt.cli.bench_allreduce import run as run_allreduce
 
         return run_allreduce(given, comm)

@@ -100,8 +100,8 @@ class Strategy(Protocol):
         ...
 
 
-class Serial(Strategy):
-    """No communication at all: the reference of every other scheme."""
+class LocalSteps(Strategy):
+    """What takes optimizer steps of its own, on this rank's parameters alone."""
 
     def __init__(
         self,
@@ -111,6 +111,14 @@ class Serial(Strategy):
         clip_norm: float | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
+        """Set up.
+
+        Args:
+            port: holds the gradient and θ.
+            updater: takes the steps.
+            clip_norm: largest l2 norm of a gradient; None for any.
+            events: records events for the history; None keeps none.
+        """
         self._port = port
         self._events = events
         self._since = 0.0
@@ -119,6 +127,10 @@ class Serial(Strategy):
         self._updater = updater
         self._clip_norm = clip_norm
         self.updates = 0
+
+
+class Serial(LocalSteps):
+    """No communication at all: the reference of every other scheme."""
 
     def begin(self, step: Step) -> None:
         """Note when the step begins."""

@@ -9,10 +9,10 @@ import numpy as np
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import (
+    LocalSteps,
     ReducePlan,
     Step,
     StepResult,
-    Strategy,
     WaitBreakdown,
     clip_weight,
 )
@@ -129,7 +129,7 @@ class ReduceAverager(Averager):
         return self._reducer.updates
 
 
-class LocalSGD(Strategy):
+class LocalSGD(LocalSteps):
     """Local steps between averages.
 
     Source: Stich, ICLR 2019 (arXiv:1805.09767); outer optimizers as in SlowMo (Wang et al., ICLR
@@ -146,21 +146,13 @@ class LocalSGD(Strategy):
         clip_norm: float | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
-        self._port = port
-        self._events = events
-        self._since = 0.0
-        self._theta = port.theta
-        self._gradient = gradient_of(port)
-        self._updater = updater
+        super().__init__(port, updater, clip_norm=clip_norm, events=events)
         self._averager = averager
         self.plan = averager.plan
         self._period = period
-        self._clip_norm = clip_norm
-        #: Since the last average.
+        #: Since the last average; ``updates`` counts those.
         self._steps = 0
         self._samples = 0
-        #: Averages so far.
-        self.updates = 0
         self._progress = 0.0
 
     def begin(self, step: Step) -> None:

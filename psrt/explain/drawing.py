@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from psrt.errors import ConfigError
 from psrt.explain.explanation import Explanation
 from psrt.explain.svg import Canvas, text_width
-from psrt.explain.trace import Holding, Holdings, Hop
+from psrt.explain.trace import Content, Contents, Hop
 from psrt.explain.words import COMPLETE, cell_name, members, numbers, ranges
 from psrt.units import plural, size_text, time_text
 
@@ -54,7 +54,7 @@ class Boxes:
         return min(max(self._count, 1), _ABREAST)
 
     def paint(
-        self, canvas: Canvas, middle: float, y: float, held: Holdings, changed: Container[int]
+        self, canvas: Canvas, middle: float, y: float, held: Contents, changed: Container[int]
     ) -> None:
         """Draw a rank's contents; changed boxes get a firm edge.
 
@@ -80,7 +80,7 @@ class Boxes:
             x = middle - self.width / 2 + self._width * (i + 0.5)
             canvas.text(x, y - 6, cell_name(i, cells.in_vector), size=7, fill="#888888")
 
-    def fill(self, held: Holding | None) -> str:
+    def fill(self, held: Content | None) -> str:
         """Return the colour of a box."""
         if held is None:
             return "white"
@@ -93,7 +93,7 @@ class Boxes:
         return "#" + "".join(f"{round(a + share * (b - a)):02X}" for a, b in _SHADES)
 
     def _box(
-        self, canvas: Canvas, left: float, y: float, i: int, held: Holding | None, *, firm: bool
+        self, canvas: Canvas, left: float, y: float, i: int, held: Content | None, *, firm: bool
     ) -> None:
         x = left + self._width * (i % self._abreast)
         y += self._height * (i // self._abreast)
@@ -107,7 +107,7 @@ class Boxes:
                 size=11, fill="#111111" if firm else "#777777", bold=firm,
             )  # fmt: skip
 
-    def _label(self, held: Holding) -> str:
+    def _label(self, held: Content) -> str:
         """Return the text of a box: its numbers, or the ranks that the sum contains."""
         explanation = self._explanation
         if explanation.numbered:
@@ -122,7 +122,7 @@ class Boxes:
         return joined if len(joined) <= 4 else f"{len(ranks)} of {explanation.size}"
 
 
-def _ever(explanation: Explanation) -> set[Holding]:
+def _ever(explanation: Explanation) -> set[Content]:
     """Return the contents of every rank at every time."""
     trace = explanation.trace
     found = {held for rank in trace.start for held in rank if held is not None}
@@ -280,7 +280,7 @@ class _Drawing:
         """Draw each rank's result, without scratch contents."""
         self._label(y + self._boxes.height / 2, "result")
         for rank in range(self._explanation.size):
-            found: Holdings = [None] * len(self._explanation.trace.cells.spans)
+            found: Contents = [None] * len(self._explanation.trace.cells.spans)
             for cell, held in self._explanation.result(rank):
                 found[cell] = held
             self._boxes.paint(self.canvas, self._x(rank), y, found, range(len(found)))
@@ -296,9 +296,9 @@ class _Drawing:
                 self.canvas.arrow(x, y, x + 30, y, stroke=colour)
                 x = self._entry(x + 38, y, text)
         if trace.folds and self._explanation.size > 1:
-            everyone = Holding((1 << self._explanation.size) - 1)
+            everyone = Content((1 << self._explanation.size) - 1)
             for held, text in (
-                (Holding(1), "one rank's"),
+                (Content(1), "one rank's"),
                 (everyone, f"{COMPLETE}: the {self._explanation.fold_name} of all"),
             ):
                 self.canvas.rect(x, y - 7, 14, 14, fill=self._boxes.fill(held), stroke="#B8BEC6")

@@ -42,7 +42,7 @@ from psrt.collective.analysis.cost import Bounds, Price, price
 from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
 from psrt.explain.inputs import Example
-from psrt.explain.trace import FOLDS, Holding, Number, ScheduleTrace, trace_schedule
+from psrt.explain.trace import FOLDS, Content, Number, ScheduleTrace, trace_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,18 +184,18 @@ class Explanation:
         """Name of the fold over all ranks before it is divided."""
         return "sum" if self.divides else self.op
 
-    def result(self, rank: int) -> list[tuple[int, Holding]]:
+    def result(self, rank: int) -> list[tuple[int, Content]]:
         """Return the cells of a rank's result, means divided."""
         return [
-            (cell, self._finished(holding))
+            (cell, self._finished(content))
             for cell in self.trace.owed(rank)
-            if (holding := self.trace.end[rank][cell]) is not None
+            if (content := self.trace.end[rank][cell]) is not None
         ]
 
-    def _finished(self, holding: Holding) -> Holding:
+    def _finished(self, content: Content) -> Content:
         if not self.divides:
-            return holding
-        return Holding(holding.whose, tuple(_divided(x, self.size) for x in holding.numbers))
+            return content
+        return Content(content.whose, tuple(_divided(x, self.size) for x in content.numbers))
 
 
 def explain(

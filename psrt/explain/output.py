@@ -31,7 +31,7 @@ from typing import Any
 
 from psrt.arrays import ITEMSIZE
 from psrt.explain.explanation import Explanation, Totals, overlaps
-from psrt.explain.trace import Holding, Hop
+from psrt.explain.trace import Content, Hop
 from psrt.explain.words import (
     COMPLETE,
     hop_text,
@@ -88,11 +88,11 @@ def _step(explanation: Explanation, hop: Hop) -> dict[str, Any]:
     }
 
 
-def _all(explanation: Explanation, held: Sequence[Holding | None]) -> list[dict[str, Any] | None]:
+def _all(explanation: Explanation, held: Sequence[Content | None]) -> list[dict[str, Any] | None]:
     return [None if one is None else _one(explanation, one) for one in held]
 
 
-def _one(explanation: Explanation, held: Holding) -> dict[str, Any]:
+def _one(explanation: Explanation, held: Content) -> dict[str, Any]:
     values = list(held.numbers) if explanation.numbered else None
     return {"of": list(members(held.whose)), "values": values}
 
@@ -282,17 +282,17 @@ def _result(explanation: Explanation, rank: int) -> str:
     if not found:
         return ""
     place = place_text(explanation, [cell for cell, _ in found])
-    held = [holding for _, holding in found]
+    held = [content for _, content in found]
     if explanation.numbered:
-        flat = [value for holding in held for value in holding.numbers]
+        flat = [value for content in held for value in content.numbers]
         text = numbers(flat, most=_MOST_NUMBERS)
         return text if len(flat) == explanation.n else f"{place}: {text}"
-    if len({holding.whose for holding in held}) == 1:
+    if len({content.whose for content in held}) == 1:
         return f"{symbol_text(explanation, held[0], new=True)} in {place}"
     vector = explanation.trace.cells.in_vector
     texts = [
-        f"{ranges([cell], vector)}: {symbol_text(explanation, holding, new=False)}"
-        for cell, holding in found[:_MOST_CHUNKS]
+        f"{ranges([cell], vector)}: {symbol_text(explanation, content, new=False)}"
+        for cell, content in found[:_MOST_CHUNKS]
     ]
     if len(found) > _MOST_CHUNKS:
         texts.append(f"… {len(found)} in all")
@@ -303,7 +303,7 @@ def _chains(explanation: Explanation) -> list[str]:
     """Return each chunk's partial results, if every chunk is summed along a single path."""
     if not explanation.numbered or not explanation.trace.folds or explanation.size == 1:
         return []
-    chains: dict[int, list[Holding]] = {}
+    chains: dict[int, list[Content]] = {}
     for hop in explanation.trace.hops:
         if hop.local and hop.combine:
             return []

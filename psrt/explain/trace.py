@@ -1,6 +1,6 @@
 """Trace a collective: the messages of each round, and the contents of each rank after them.
 
-The schedules of all ranks run on *holdings*: the set of ranks whose numbers a piece of the vector
+The schedules of all ranks run on *contents*: the set of ranks whose numbers a piece of the vector
 sums and, in an example with numbers, that sum. Texts, drawings and JSON are made from the trace;
 nothing else here runs a schedule. Pure: no buffers, no MPI.
 
@@ -101,7 +101,7 @@ Fold = Callable[[Number, Number], Number]
 FOLDS: dict[str, Fold] = {op.name: op.of_two for op in OPS.values()}
 
 
-class Holding(NamedTuple):
+class Content(NamedTuple):
     """The content of one cell of a rank."""
 
     #: Bit mask of the ranks whose numbers are folded here, each counted once.
@@ -111,9 +111,9 @@ class Holding(NamedTuple):
 
 
 #: By cell; None is an undefined content.
-Holdings = list[Holding | None]
+Contents = list[Content | None]
 #: The content of a message, by cell.
-Carried = tuple[Holding | None, ...]
+Carried = tuple[Content | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,10 @@ class Hop:
     #: Whether the target folds the content into its own.
     combine: bool
     #: The content that arrives, by cell.
-    carried: tuple[Holding | None, ...]
+    carried: tuple[Content | None, ...]
     #: The target's content of these cells before and after.
-    before: tuple[Holding | None, ...]
-    after: tuple[Holding | None, ...]
+    before: tuple[Content | None, ...]
+    after: tuple[Content | None, ...]
 
     @property
     def local(self) -> bool:
@@ -151,8 +151,8 @@ class ScheduleTrace:
     #: By round, and within a round by source, local steps last.
     hops: tuple[Hop, ...]
     #: By rank, its contents at the start and at the end.
-    start: tuple[Holdings, ...]
-    end: tuple[Holdings, ...]
+    start: tuple[Contents, ...]
+    end: tuple[Contents, ...]
 
     @property
     def rounds(self) -> int:
@@ -209,15 +209,15 @@ def trace_schedule(
 
 def _start(
     spec: CollectiveSpec, cells: Cells, rank: int, values: Sequence[Sequence[Number]] | None
-) -> Holdings:
+) -> Contents:
     """Return the spans of a rank's own numbers."""
-    holdings: Holdings = [None] * len(cells.spans)
+    contents: Contents = [None] * len(cells.spans)
     for span in spec.has[rank]:
         for i in cells.of(span):
             start, stop = cells.spans[i]
             numbers = () if values is None else tuple(values[rank][start:stop])
-            holdings[i] = Holding(1 << rank, numbers)
-    return holdings
+            contents[i] = Content(1 << rank, numbers)
+    return contents
 
 
 def _check(trace: ScheduleTrace) -> None:
@@ -237,11 +237,11 @@ def _check(trace: ScheduleTrace) -> None:
 class _TraceMemory:
     """The contents of all ranks, recorded hop by hop. A ``Memory`` of the rendezvous."""
 
-    def __init__(self, cells: Cells, start: Sequence[Holdings], fold: Fold) -> None:
+    def __init__(self, cells: Cells, start: Sequence[Contents], fold: Fold) -> None:
         self._cells = cells
         self._fold = fold
         #: By rank, its contents now.
-        self.state = [list(holdings) for holdings in start]
+        self.state = [list(contents) for contents in start]
         #: By rank, arrived messages: source cells, content, round.
         self._arrived: dict[int, tuple[range, Carried, int]] = {}
         #: In the order in which they happened.
@@ -291,10 +291,10 @@ class _TraceMemory:
             )
         )  # fmt: skip
 
-    def _folded(self, rank: RankState, first: Holding | None, second: Holding | None) -> Holding:
+    def _folded(self, rank: RankState, first: Content | None, second: Content | None) -> Content:
         if first is None or second is None:
             raise rank.error(f"{first} is combined with {second}: one of them is undefined")
         if first.whose & second.whose:
             raise rank.error(f"{first} is combined with {second}: some would count twice")
         numbers = tuple(map(self._fold, first.numbers, second.numbers))
-        return Holding(first.whose | second.whose, numbers)
+        return Content(first.whose | second.whose, numbers)

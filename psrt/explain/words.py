@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from psrt.collective import OPS
 from psrt.explain.explanation import Explanation
-from psrt.explain.trace import Holding, Hop
+from psrt.explain.trace import Content, Hop
 from psrt.partition import Span
 
 #: The complete fold, of all ranks' numbers.
@@ -150,27 +150,27 @@ def place_text(explanation: Explanation, cells: Sequence[int]) -> str:
     return f"chunk{'s' if len(cells) > 1 else ''} {ranges(cells, vector)}"
 
 
-def symbol_text(explanation: Explanation, holding: Holding | None, *, new: bool) -> str:
-    """Return the ranks that a holding sums, as text; ``new`` if this hop made it."""
-    if holding is None:
+def symbol_text(explanation: Explanation, content: Content | None, *, new: bool) -> str:
+    """Return the ranks that a content sums, as text; ``new`` if this hop made it."""
+    if content is None:
         return "–"
-    full = explanation.trace.folds and holding.whose == (1 << explanation.size) - 1
+    full = explanation.trace.folds and content.whose == (1 << explanation.size) - 1
     if not full or explanation.size == 1:
-        return sum_of(holding.whose, explanation.names)
-    return spelt(holding.whose, explanation.names) if new else COMPLETE
+        return sum_of(content.whose, explanation.names)
+    return spelt(content.whose, explanation.names) if new else COMPLETE
 
 
 def _contents(
     explanation: Explanation,
     cells: Sequence[int],
-    held: Sequence[Holding | None],
+    held: Sequence[Content | None],
     *,
     new: bool = False,
 ) -> str:
     """Return the contents of some cells; a sum common to all of them only once."""
     if explanation.numbered:
         return " ".join(numbers(one.numbers) if one else "–" for one in held)
-    groups: dict[Holding | None, list[int]] = {}
+    groups: dict[Content | None, list[int]] = {}
     for cell, one in zip(cells, held, strict=True):
         groups.setdefault(one, []).append(cell)
     texts = {one: symbol_text(explanation, one, new=new) for one in groups}

@@ -41,7 +41,7 @@ def differences(now: Header, then: Header) -> list[str]:
     if len(found) == known:
         found += _numbers(now, then)
     by_hosts = then.algorithm == "node" or (then.algorithm or "").startswith("node+")
-    if by_hosts and _mates(now) != _mates(then):
+    if by_hosts and _local_roots(now) != _local_roots(then):
         found.append(f"ranks on other hosts, which {then.algorithm} sums by")
     return found
 
@@ -108,7 +108,7 @@ def _digests(here: str, there: str) -> str:
     return f" ({here[:_DIGITS]} instead of {there[:_DIGITS]})"
 
 
-def _mates(header: Header) -> list[int]:
+def _local_roots(header: Header) -> list[int]:
     """Return, for each rank, the first rank that it shares memory with."""
     if header.config.get("shared_memory") is False:
         return list(range(len(header.hosts)))

@@ -11,7 +11,7 @@ from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Step
 from psrt.collective.spec import all_reduce
 from psrt.errors import ConfigError, ProtocolError
 from psrt.explain.inputs import Example
-from psrt.explain.trace import FOLDS, Holding, trace_schedule
+from psrt.explain.trace import FOLDS, Content, trace_schedule
 from psrt.partition import Span
 from support.cases import each
 from support.explanations import EXAMPLE, explained
@@ -181,4 +181,4 @@ def test_the_lower_rank_s_operand_comes_first():
     task = ALGORITHMS["ring"].spec(2, 1)
     plan = [[Step(1, Span(0, 1), 1, Span(0, 1), True)], [Step(0, Span(0, 1), 0, Span(0, 1), True)]]
     trace = trace_schedule(plan, task, [[10], [3]], minus)
-    assert [rank[0] for rank in trace.end] == [Holding(0b11, (7,))] * 2
+    assert [rank[0] for rank in trace.end] == [Content(0b11, (7,))] * 2

@@ -18,6 +18,7 @@ from psrt.cli.bench import bench_parser
 from psrt.cli.check import check_parser
 from psrt.cli.explain_flags import compare_parser, schedule_parser, timeline_parser
 from psrt.cli.flags import FlagParser, train_parser
+from psrt.cli.launch import launch_parser
 from psrt.cli.show import show_parser
 from psrt.cli.simulate import simulate_parser
 from psrt.collective import ALGORITHMS, PHASES, Schedule
@@ -41,6 +42,7 @@ def cli() -> str:
     lines += ["", "`psrt server` and `psrt worker` take the flags of `psrt train`."]
     train = train_parser()
     own = {name for action in train._actions for name in action.option_strings}
+    lines += _command(launch_parser())
     lines += _command(train)
     lines += _command(
         simulate_parser(), "Beside the flags of `psrt train`, but `--timeout-s`:", own

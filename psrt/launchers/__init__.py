@@ -1,0 +1,30 @@
+"""Everything psrt knows of launchers: mpirun of either vendor, and Slurm's srun. Imports no MPI.
+
+``environment`` reads what a launcher told this process, ``library`` finds the MPI that mpi4py
+loads, ``hostfile`` the hosts, ``lines`` builds the command that starts ranks on them, ``hints``
+says to the user which command that is.
+"""
+
+from __future__ import annotations
+
+from psrt.launchers.environment import (
+    RANKS,
+    SIZES,
+    launched,
+    mismatch,
+    started_rank,
+    started_ranks,
+)
+from psrt.launchers.hints import again, mpirun, start_line
+
+__all__ = [
+    "RANKS",
+    "SIZES",
+    "again",
+    "launched",
+    "mismatch",
+    "mpirun",
+    "start_line",
+    "started_rank",
+    "started_ranks",
+]

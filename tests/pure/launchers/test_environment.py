@@ -1,0 +1,60 @@
+"""What launchers say of a process, in variables that this test sets, and what is wrong with it."""
+
+import pytest
+
+from psrt import launchers
+from psrt.launchers import launched, mismatch, started_rank, started_ranks
+
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2", "PMIX_RANK": "2"}
+MPICH = {"PMI_SIZE": "4", "PMI_RANK": "2", "MPI_LOCALNRANKS": "4"}
+SRUN = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name in (*launchers.SIZES, *launchers.RANKS, "MPI_LOCALNRANKS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def put(variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return put
+
+
+@pytest.mark.parametrize("variables", [OPEN_MPI, MPICH, SRUN, SRUN | {"PMIX_RANK": "2"}])
+def test_a_rank_of_several(environment, variables):
+    environment(variables)
+    assert (launched(), started_ranks(), started_rank()) == (True, 4, 2)
+    assert "one of 4 ranks, but Some MPI sees one" in mismatch(1, "Some MPI", "its mpirun")
+    assert mismatch(4, "Some MPI", "its mpirun") is None
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, {"SLURM_STEP_NUM_TASKS": "1"}],
+    ids=["a shell", "a batch script", "srun -n 1"],
+)
+def test_a_process_by_itself(environment, variables):
+    environment(variables)
+    assert (launched(), started_ranks(), started_rank()) == (False, 1, 0)
+    assert mismatch(1, "Some MPI", "its mpirun") is None
+
+
+def test_the_innermost_launcher_counts(environment):
+    environment({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"} | OPEN_MPI)
+    assert (started_ranks(), started_rank()) == (4, 2)
+    environment({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0"})
+    assert (launched(), started_ranks()) == (True, 1)
+
+
+def test_pmix_alone_tells_that_there_are_lower_ranks(environment):
+    environment({"PMIX_RANK": "3"})
+    assert (launched(), started_ranks(), started_rank()) == (True, 4, 3)
+
+
+def test_only_slurm_is_told_to_take_srun(environment):
+    environment(SRUN)
+    assert "srun --mpi=pmix, or its mpirun" in mismatch(1, "Some MPI", "its mpirun")
+    environment(MPICH)
+    assert "srun" not in mismatch(1, "Some MPI", "its mpirun")

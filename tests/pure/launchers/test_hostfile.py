@@ -1,0 +1,58 @@
+"""Hostfiles as Open MPI's and MPICH's users and batch systems write them, and what is refused."""
+
+import pytest
+
+from psrt.errors import ConfigError
+from psrt.launchers.hostfile import Host, parse_hosts, read_hostfile
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("node01:4\nnode02:2", [("node01", 4), ("node02", 2)]),
+        ("node01 slots=4\nnode02 slots = 2", [("node01", 4), ("node02", 2)]),
+        ("node01\n\n  10.0.0.2 : 3  # the big one\n# node03:9\n", [("node01", 1), ("10.0.0.2", 3)]),
+        ("b\na\nb\n", [("b", 2), ("a", 1)]),
+        ("a.b-c_d:1", [("a.b-c_d", 1)]),
+        ("n1:2\r\nn2:2\r\n", [("n1", 2), ("n2", 2)]),
+    ],
+)
+def test_either_format(text, hosts):
+    assert list(parse_hosts(text, "hosts")) == [Host(*host) for host in hosts]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("-oProxyCommand=evil", "no name"),
+        ("--prefix:2", "no name"),
+        ("a;rm", "no name"),
+        ("$(id)", "no name"),
+        ("root@node01", "no name"),
+        ("node01,node02", "no name"),
+        ("../x", "no name"),
+        ("nöde", "no name"),
+        ("node01:0", "slots from 1 on"),
+        ("node01:-1", "slots from 1 on"),
+        ("node01:²", "slots from 1 on"),
+        ("node01 slots=many", "slots from 1 on"),
+        ("node01:1:2", "slots from 1 on"),
+        ("node01:99999999999", "slots from 1 on"),
+        ("node01 4", "expected host"),
+        ("node01 slots=2 max_slots=4", "expected host"),
+        (":4", "expected host"),
+    ],
+)
+def test_what_is_none_is_refused_with_its_line(line, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        parse_hosts(f"node00:2\n{line}", "my-hosts")
+    assert "my-hosts, line 2: " in str(caught.value)
+
+
+def test_a_file_without_hosts_is_refused(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("# nobody\n")
+    with pytest.raises(ConfigError, match="names no host"):
+        read_hostfile(str(path))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_hostfile(str(tmp_path / "nowhere"))

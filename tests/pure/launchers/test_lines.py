@@ -1,0 +1,122 @@
+"""The lines that start ranks: what each launcher needs to be told, and nothing else."""
+
+import pytest
+
+from psrt.errors import ConfigError
+from psrt.launchers.hostfile import Host
+from psrt.launchers.library import Library
+from psrt.launchers.lines import BINDINGS, Line, Start, mpirun_line, pmi_of, srun_line
+
+OPEN, OLD, MPICH = Library("Open MPI v5.0.11"), Library("Open MPI v4.1.4"), Library("MPICH 5.0.2")
+COMMAND = ["/env/bin/python", "-m", "psrt"]
+TWO = (Host("node01", 2), Host("node02", 1))
+
+
+def start(ranks=3, slots=4, **more):
+    return Start(COMMAND, ranks, slots=slots, **more)
+
+
+def mpirun(library, job, *, root=False, environment=None):
+    line = mpirun_line(job, library, "/env/bin/mpirun", root=root, environment=environment or {})
+    assert line.words[0] == "/env/bin/mpirun"
+    assert line.words[-5:] == ["-n", str(job.ranks), *COMMAND]
+    return " ".join(line.words[1:-5]), dict(line.variables)
+
+
+def srun(library, job, **more):
+    line = srun_line(job, library, "some", **{"cpus_per_task": None, **more})
+    assert line.words[:2] == ["srun", "--mpi=some"]
+    assert line.words[-5:] == ["-n", str(job.ranks), *COMMAND]
+    return " ".join(line.words[2:-5]), dict(line.variables)
+
+
+def test_on_this_host_nothing_is_needed_but_no_binding():
+    assert mpirun(OPEN, start()) == ("--bind-to none", {})
+    assert mpirun(MPICH, start()) == ("", {})
+
+
+def test_more_ranks_than_slots():
+    assert mpirun(OPEN, start(5))[0] == "--oversubscribe --bind-to none"
+    assert mpirun(MPICH, start(5))[0] == ""
+    assert "--overcommit" in srun(OPEN, start(5))[0]
+    assert "--overcommit" not in srun(OPEN, start(4))[0]
+
+
+def test_root_is_a_case_of_open_mpi_alone():
+    assert mpirun(OPEN, start(), root=True)[0] == "--allow-run-as-root --bind-to none"
+    assert mpirun(MPICH, start(), root=True)[0] == ""
+
+
+def test_hosts_are_named_to_either():
+    assert mpirun(MPICH, start(hosts=TWO))[0] == "-hosts node01:2,node02:1"
+    words = mpirun(OPEN, start(hosts=TWO))[0]
+    assert words.startswith("--host node01:2,node02:1 --bind-to none ")
+
+
+@pytest.mark.parametrize(("library", "flag"), [(OPEN, "--prtemca"), (OLD, "--mca")])
+def test_a_lost_host_is_noticed_within_half_a_minute(library, flag):
+    words = mpirun(library, start(hosts=TWO))[0]
+    for name in ("time 10", "intvl 5", "probes 3"):
+        assert f"{flag} oob_tcp_keepalive_{name}" in words
+    assert "keepalive" not in mpirun(library, start())[0]
+
+
+def test_what_open_mpi_is_told_to_take_to_other_hosts():
+    here = {"PATH": "a", "HOME": "b", "PYTHONPATH": "c", "MKL_NUM_THREADS": "2", "SECRET": "d"}
+    job = {"variables": {"OMP_NUM_THREADS": "1"}, "exported": ["MINE"]}
+    words, variables = mpirun(OPEN, start(hosts=TWO, **job), environment=here)
+    taken = ["MINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "PATH", "PYTHONPATH"]
+    assert words.endswith("".join(f" -x {name}" for name in taken))
+    assert variables == {"OMP_NUM_THREADS": "1"}
+    assert "-x" not in mpirun(OPEN, start(**job), environment=here)[0]
+
+
+def test_an_interface():
+    words, variables = mpirun(OPEN, start(interface="10.0.0.0/16"))
+    assert "--mca btl_tcp_if_include 10.0.0.0/16 --prtemca prte_if_include 10.0.0.0/16" in words
+    assert variables == {}
+    assert "--mca oob_tcp_if_include eth1" in mpirun(OLD, start(interface="eth1"))[0]
+    words, variables = mpirun(MPICH, start(interface="eth1"))
+    assert words == "-iface eth1"
+    assert variables == {"UCX_NET_DEVICES": "eth1", "FI_TCP_IFACE": "eth1"}
+    assert srun(OPEN, start(interface="eth1"))[1] == {"OMPI_MCA_btl_tcp_if_include": "eth1"}
+    assert srun(MPICH, start(interface="eth1"))[1] == variables
+
+
+@pytest.mark.parametrize("interface", ["10.0.0.0/16", "10.0.0.1", "eth1;x", ""])
+def test_mpich_takes_an_interface_by_its_name_only(interface):
+    with pytest.raises(ConfigError, match="--interface must be a name"):
+        mpirun(MPICH, start(interface=interface))
+
+
+def test_every_binding_has_a_word_for_each():
+    for name in BINDINGS:
+        assert "--bind-to" in mpirun(OPEN, start(bind=name))[0]
+        assert ("-bind-to" in mpirun(MPICH, start(bind=name))[0]) == (name != "none")
+        assert "--cpu-bind=" in srun(OPEN, start(bind=name))[0]
+    assert "--cpu-bind" not in srun(OPEN, start())[0]
+
+
+def test_flags_of_the_user_come_before_the_number_of_ranks():
+    for launcher in (mpirun, srun):
+        assert launcher(OPEN, start(flags=["--mca", "a", "b"]))[0].endswith("--mca a b")
+
+
+def test_a_task_that_fails_ends_the_step():
+    words = srun(MPICH, start(), cpus_per_task="2")[0]
+    assert words == "--kill-on-bad-exit=1 --quit-on-interrupt --export=ALL --cpus-per-task=2"
+
+
+LISTED = "MPI plugin types are...\n\tnone\n\tpmix\n\tcray_shasta\nspecific pmix plugin versions"
+
+
+def test_slurm_must_speak_what_the_library_does():
+    assert pmi_of(OPEN, LISTED) == "pmix"
+    assert pmi_of(MPICH, LISTED) is None
+    assert pmi_of(MPICH, "srun: MPI types are...\nsrun: pmi2\nsrun: none") == "pmi2"
+    assert pmi_of(OPEN, "") is None
+
+
+def test_a_line_can_be_pasted():
+    line = Line(["mpirun", "-x", "A", "a b", "$HOME;"], {"A": "1 2"})
+    assert str(line) == "A='1 2' mpirun -x A 'a b' '$HOME;'"

@@ -23,7 +23,14 @@ from psrt.history.check.findings import (
     Asked,
     Findings,
 )
-from psrt.history.check.table import Bools, Ints, Table, rank_in_group
+from psrt.history.check.table import (
+    Bools,
+    Ints,
+    Table,
+    previous,
+    rank_in_group,
+    same_as_before,
+)
 from psrt.history.check.updates import PushOutcomes
 
 
@@ -240,13 +247,21 @@ def all_finished(shard: Shard) -> Ints:
     LEFT counts for all m that are larger than the number of its pushes, and the position by which
     all have is the largest of all these. It grows with m, so a searchsorted in it says how many
     steps the slowest had finished at a position.
+
+    With backups, a worker that asks for a newer version has finished only the steps before, and one
+    that was overtaken has finished what it left out with its next push.
     """
     pushes, most = shard.pushes, int(shard.pushes.clock.max(initial=-1)) + 2
     by_push, by_leave = np.zeros(most + 1, np.int64), np.zeros(most + 1, np.int64)
     finished = np.zeros(len(shard.left), np.int64)
-    np.maximum.at(finished, pushes.worker, pushes.clock + 1)
+    steps = pushes.clock + ~pushes.asks
+    np.maximum.at(finished, pushes.worker, steps)
     order = np.argsort(pushes.at)
-    by_push[pushes.clock[order] + 1] = pushes.at[order]  # the last one stays
+    by_push[steps[order]] = pushes.at[order]  # the last one stays
+    before = np.where(same_as_before(pushes.worker), previous(steps, 0), 0)
+    for i in np.flatnonzero(steps > before + 1):
+        left_out = by_push[before[i] + 1 : steps[i]]
+        np.maximum(left_out, pushes.at[i], out=left_out)
     order = np.argsort(shard.left)
     by_leave[finished[order] + 1] = shard.left[order]
     reached = np.maximum(by_push, np.maximum.accumulate(by_leave))

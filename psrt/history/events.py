@@ -20,11 +20,13 @@ REDUCED     the sum is over: clock, version: updates so far, ``weight``: of all 
 LEAVE       the worker is done: clock
 at a server
 RECEIVE     a push was received: shard, clock, version it was computed on, samples, progress
-SAVE        its gradient was saved, since its worker continues before the update: shard, clock
+SAVE        its gradient was saved, since its worker continues before the update: shard, clock,
+            version it was computed on
 APPLY       a push is part of an update; one event each, in the order of summation: shard, clock,
             version: the new one, tau, samples, ``rate``: η·r(τ), ``gap``, ``seconds``: of the
             whole update. An update without pushes has worker −1 and clock −1
-DROP        a push is not used: shard, clock, version it was computed on, tau; flag LATE or LOST
+DROP        a push is not used: shard, clock, version it was computed on, samples, progress, tau;
+            flag LATE or LOST
 REPLY       a worker was answered: shard, clock of its next step, version
 LEFT        a worker's ``LEAVE`` was received: shard, clock
 anywhere
@@ -36,6 +38,7 @@ END         the last event of a file: clock: events before it, version: CRC-32 o
 
 from __future__ import annotations
 
+import math
 import struct
 from enum import IntEnum
 
@@ -64,6 +67,30 @@ class Kind(IntEnum):
 #: Kinds that a worker writes, and those of a server.
 WORKER_KINDS = (Kind.READ, Kind.PUSH, Kind.STEP, Kind.REDUCE, Kind.REDUCED, Kind.LEAVE)
 SERVER_KINDS = (Kind.RECEIVE, Kind.SAVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.LEFT)
+
+#: Kind → the fields that it has, beyond kind, worker and time; the others are as in ``UNUSED``.
+FIELDS = {
+    Kind.READ: ("shard", "clock", "version", "tau", "seconds"),
+    Kind.PUSH: ("shard", "clock", "version", "samples", "progress", "seconds"),
+    Kind.STEP: ("clock", "samples", "progress", "rate", "seconds"),
+    Kind.REDUCE: ("clock", "version", "samples", "progress", "weight", "flag"),
+    Kind.REDUCED: ("clock", "version", "weight", "rate", "seconds", "flag"),
+    Kind.LEAVE: ("clock",),
+    Kind.RECEIVE: ("shard", "clock", "version", "samples", "progress"),
+    Kind.SAVE: ("shard", "clock", "version"),
+    Kind.APPLY: (
+        "shard", "clock", "version", "tau", "samples", "progress", "rate", "gap", "seconds",
+    ),
+    Kind.DROP: ("shard", "clock", "version", "tau", "samples", "progress", "flag"),
+    Kind.REPLY: ("shard", "clock", "version"),
+    Kind.LEFT: ("shard", "clock"),
+    Kind.FINAL: ("shard", "version"),
+}  # fmt: skip
+#: The value of a field that an event does not have; numbers that count something have none.
+UNUSED = {
+    "shard": -1, "clock": -1, "version": -1, "tau": 0, "samples": 0, "progress": 0.0, "rate": 0.0,
+    "gap": math.nan, "weight": 0.0, "seconds": 0.0, "flag": 0,
+}  # fmt: skip
 
 #: Flag of REDUCE and REDUCED: this worker, or any worker, is still training.
 PRESENT = 1

@@ -14,6 +14,8 @@ import numpy as np
 
 from psrt.config import TrainConfig, resolve
 from psrt.history import EVENT, EventLog, Header, History, Kind
+from psrt.history.events import FIELDS as KIND_FIELDS
+from psrt.history.events import UNUSED
 from psrt.history.reading import assemble
 from psrt.job.provenance import history_header
 from psrt.job.virtual import SimulatedRun, simulate
@@ -155,6 +157,8 @@ def header_of(config: Any, workers: int, servers: int, **more: Any) -> Header:
     )
 
 
+#: Kind that has a duration → the kind since which it counts.
+_SINCE = {Kind.READ: Kind.PUSH, Kind.PUSH: Kind.READ, Kind.REDUCED: Kind.REDUCE}
 _FIELDS = {
     "w": "worker", "c": "clock", "v": "version", "s": "shard", "m": "samples", "t": "tau",
     "r": "rate", "f": "flag", "p": "progress", "x": "weight", "g": "gap", "d": "seconds",
@@ -170,14 +174,26 @@ def events_of(text: str) -> np.ndarray:
     for i, (kind, *fields) in enumerate(lines):
         event = events[i : i + 1]
         event["kind"], event["gap"], event["time"] = Kind[kind], math.nan, i / 1000
-        if kind in ("STEP", "REDUCE", "REDUCED", "LEAVE"):
-            event["shard"] = -1
-        if kind in ("PUSH", "RECEIVE", "APPLY", "STEP", "DROP", "REDUCE"):
+        for field, unused in UNUSED.items():
+            if field not in KIND_FIELDS[Kind[kind]]:
+                event[field] = unused
+        if "w-1" not in fields and kind in ("PUSH", "RECEIVE", "APPLY", "STEP", "DROP", "REDUCE"):
             event["samples"] = 1
-        if kind in ("APPLY", "STEP", "REDUCED"):
+        if "w-1" not in fields and kind in ("APPLY", "STEP", "REDUCED"):
             event["rate"] = 0.1
         if kind == "FINAL":
-            event["worker"], event["clock"] = -1, -1
+            event["worker"] = 0 if "s-1" in fields else -1
         for field in fields:
             event[_FIELDS[field[0]]] = float(field[1:]) if "." in field else int(field[1:])
+        _fill_duration(events, i)
     return events
+
+
+def _fill_duration(events: np.ndarray, i: int) -> None:
+    """Say how long an event took, if it says nothing and its kind says so."""
+    event, since = events[i], _SINCE.get(Kind(int(events[i]["kind"])))
+    before = events[:i][events["kind"][:i] == since] if since else events[:0]
+    for field in ("worker", "shard"):
+        before = before[before[field] == event[field]]
+    if len(before) and not event["seconds"]:
+        event["seconds"] = event["time"] - before["time"][-1]

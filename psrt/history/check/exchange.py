@@ -22,6 +22,7 @@ from psrt.history.check.findings import (
     REPLIES,
     Asked,
     Findings,
+    require_duration,
 )
 from psrt.history.check.table import (
     Bools,
@@ -151,6 +152,18 @@ def _require_same(
     for field in fields:
         said, due = table.column(field)[at], other.column(field)[of]
         findings.on(table, at).require_equal(rule, said, due, text, field=field, because=[there])
+
+
+def check_durations(workers: Workers, findings: Findings) -> None:
+    """Check how long a worker says that it computed, and that it waited for replies."""
+    table, reads, pushes = workers.table, workers.reads, workers.pushes
+    first = ~same_as_before(table["worker"][reads[:, 0]])
+    # Reads and pushes alternate, so the last of the one kind before one of the other is its own.
+    began = np.searchsorted(pushes[:, 0], reads[:, 0]) - 1
+    since = np.where(first[:, None], reads, pushes[began] if len(pushes) else reads)
+    require_duration(findings, table, reads.ravel(), since.ravel())
+    began = np.searchsorted(reads[:, 0], pushes[:, 0]) - 1
+    require_duration(findings, table, pushes.ravel(), reads[began].ravel())
 
 
 def _not_after(cause: Table, causes: Ints, effect: Table, effects: Ints) -> np.ndarray:

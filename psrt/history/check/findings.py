@@ -43,9 +43,14 @@ RATES = "rates"
 AVERAGING = "averaging"
 SUMS = "sums"
 CAUSALITY = "causality"
+DURATIONS = "durations"
 FINAL = "final version"
 SUMMARY = "summary"
 DIGESTS = "digests"
+
+#: By how much durations may be off: as a float32, and as the difference of two times of a clock
+#: that may have run for years.
+_FLOAT32, _CLOCK = 1e-6, 2e-6
 
 #: Rule → its promise. ``python docs/build.py history.md`` makes the table on that page of it.
 RULES = {
@@ -74,6 +79,7 @@ RULES = {
     AVERAGING: "averages follow their period, weighted by the samples since the one before",
     SUMS: "every worker takes part in every sum and gets the same result",
     CAUSALITY: "a sum ends only after every worker has contributed",
+    DURATIONS: "a duration is the time between the events that it spans",
     FINAL: "the parameters written at the end are the last version",
     SUMMARY: "the figures of the summary follow from the events",
     DIGESTS: "the saved parameters have the digest in the summary",
@@ -205,6 +211,35 @@ class Asked(NamedTuple):
     def forbid(self, rule: str, text: str, **more: Any) -> None:
         """Require that there are no such events."""
         self.require(rule, np.zeros(len(self.at), bool), text, **more)
+
+
+def require_duration(
+    findings: Findings, table: Table, at: Ints, since: Ints, *, most: bool = False
+) -> None:
+    """Require that the duration of an event is the time since another one.
+
+    Args:
+        findings: takes what is wrong.
+        table: of both.
+        at: the events that have a duration.
+        since: by event, the one since which it is counted.
+        most: whether it may be shorter, since it began some time after that.
+    """
+    seconds = table.real("seconds")[at]
+    due = table.real("time")[at] - table.real("time")[since]
+    slack = _CLOCK + _FLOAT32 * due
+    holds = (seconds <= due + slack) & (most | (seconds >= due - slack))
+    text = "{kind} of worker {worker} says it took {seconds:g} s, it is {due:g} s since {before}"
+    if most:
+        text = text.replace("it is", "it is only")
+    findings.on(table, at).require(
+        DURATIONS,
+        holds,
+        text,
+        due=due,
+        before=lambda i: table.value("kind", int(since[i])),
+        because=[since],
+    )
 
 
 def _of(value: Any, i: int) -> Any:

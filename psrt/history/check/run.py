@@ -16,7 +16,7 @@ from psrt.errors import ConfigError
 from psrt.files import read_text
 from psrt.history.check.alternation import Shard, shard_of, workers_of
 from psrt.history.check.contract import Contract, contract_of
-from psrt.history.check.exchange import check_delivery, check_replies
+from psrt.history.check.exchange import check_delivery, check_durations, check_replies
 from psrt.history.check.findings import EventRef, Findings, Outcome
 from psrt.history.check.steps import (
     check_departures,
@@ -137,6 +137,7 @@ class _Case:
         shards = [shard for shard in found if shard is not None]
         if workers is None or len(shards) < len(found) or not findings.none:
             return
+        check_durations(workers, findings)
         if not contract.mode.averages:  # else a push is no step
             check_steps(contract, table, workers.pushes[:, 0], leave, findings)
         for shard in shards:

@@ -19,7 +19,15 @@ import numpy as np
 
 from psrt.history.check.alternation import Shard
 from psrt.history.check.contract import Contract, real_knob
-from psrt.history.check.findings import BATCHES, MEMBERSHIP, RATES, STEPS, EventRef, Findings
+from psrt.history.check.findings import (
+    BATCHES,
+    MEMBERSHIP,
+    RATES,
+    STEPS,
+    EventRef,
+    Findings,
+    require_duration,
+)
 from psrt.history.check.table import Bools, Floats, Grid, Ints, Table, previous, same_as_before
 from psrt.history.check.updates import PushOutcomes
 from psrt.history.events import Kind
@@ -86,6 +94,9 @@ def check_local_steps(contract: Contract, table: Table, leave: Ints, findings: F
         text,
         because=[np.where(follows, previous(steps, -1), -1)],
     )
+    # A step begins some time after the event of its worker before it.
+    later = steps[same_as_before(table["worker"])[steps]]
+    require_duration(findings, table, later, later - 1, most=True)
     check_steps(contract, table, steps, leave, findings)
 
 

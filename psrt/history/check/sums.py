@@ -8,7 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from psrt.history.check.contract import Contract
-from psrt.history.check.findings import AVERAGING, CAUSALITY, MEMBERSHIP, SUMS, Findings
+from psrt.history.check.findings import (
+    AVERAGING,
+    CAUSALITY,
+    MEMBERSHIP,
+    SUMS,
+    Findings,
+    require_duration,
+)
 from psrt.history.check.steps import check_local_steps, check_silence
 from psrt.history.check.table import (
     Bools,
@@ -45,6 +52,7 @@ def check_sums(contract: Contract, table: Table, leave: Ints, findings: Findings
     _check_parts(contract, table, rounds, leave, findings)
     _check_results(contract, table, rounds, findings)
     _check_causality(contract, table, rounds, findings)
+    require_duration(findings, table, rounds.ravel() + 1, rounds.ravel())
     trained = parts[table["flag"][parts] & PRESENT > 0]
     if contract.mode.averages:
         check_averaging(contract, table, trained, leave, findings)

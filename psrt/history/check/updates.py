@@ -18,6 +18,7 @@ from psrt.history.check.findings import (
     SAVED,
     STALENESS,
     Findings,
+    require_duration,
 )
 from psrt.history.check.table import Bools, Ints, previous, repeats, same_as_before
 from psrt.history.events import LATE, Kind
@@ -42,6 +43,7 @@ def check_updates(contract: Contract, shard: Shard, findings: Findings) -> PushO
     _check_used_once(shard, outcomes, findings)
     _check_drops(contract, shard, outcomes, findings)
     _check_staleness(shard, findings)
+    _check_durations(shard, findings)
     _check_gaps(contract, shard, outcomes, findings)
     _check_saved(contract, shard, outcomes, findings)
     _check_order(contract, shard, outcomes, findings)
@@ -151,7 +153,7 @@ def _check_drops(
 
 
 def _check_staleness(shard: Shard, findings: Findings) -> None:
-    """Check τ of the pushes that were applied or dropped."""
+    """Check τ of the pushes that were applied or dropped, and versions of those not applied."""
     pushes, table = shard.pushes, shard.table
     at = table.where(Kind.APPLY, Kind.DROP)
     of = shard.find_push(at)
@@ -166,12 +168,21 @@ def _check_staleness(shard: Shard, findings: Findings) -> None:
     findings.on(table, at).require_equal(
         STALENESS, table["tau"][at], met - read, text, read=read, met=met, because=[pushes.at[of]]
     )
-    drops = np.flatnonzero(table["kind"][at] == Kind.DROP)
-    at, of = at[drops], of[drops]
+    at = table.where(Kind.DROP, Kind.SAVE)
+    of = shard.find_push(at)
+    at, of = at[of >= 0], of[of >= 0]
     text = "shard {shard} recorded version {said} for a push that was computed on version {due}"
     findings.on(table, at).require_equal(
         STALENESS, table["version"][at], pushes.version[of], text, because=[pushes.at[of]]
     )
+
+
+def _check_durations(shard: Shard, findings: Findings) -> None:
+    """Check that an update took no longer than since the message that set it off came."""
+    table = shard.table
+    at = table.where(Kind.APPLY)
+    messages = table.where(Kind.RECEIVE, Kind.LEFT)
+    require_duration(findings, table, at, messages[shard.message[at]], most=True)
 
 
 def _check_gaps(

@@ -7,7 +7,8 @@ import numpy as np
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import FIELDS, EventRef, Findings, Reasons
 from psrt.history.check.table import Bools, Ints, Table
-from psrt.history.events import LATE, LOST, PRESENT, Kind
+from psrt.history.events import FIELDS as FIELDS_OF
+from psrt.history.events import LATE, LOST, PRESENT, UNUSED, Kind
 
 #: Kinds between a worker and a shard, and among the workers alone.
 _SERVED = (Kind.READ, Kind.PUSH)
@@ -35,6 +36,7 @@ def check_events(contract: Contract, tables: list[Table], findings: Findings) ->
         _check_counts(table, most, findings)
         _check_numbers(table, findings)
         _check_flags(table, findings)
+        _check_unused(table, findings)
         _check_places(contract, table, findings)
 
 
@@ -97,6 +99,18 @@ def _check_flags(table: Table, findings: Findings) -> None:
     _require(findings, table, holds, "flag {flag}, which has no meaning there")
 
 
+def _check_unused(table: Table, findings: Findings) -> None:
+    """Check that an event has no value in the fields that its kind does not have."""
+    nothing = table.are(Kind.APPLY) & (table["worker"] < 0)  # an update out of nothing
+    for name, unused in UNUSED.items():
+        has = table.are(*(kind for kind, fields in FIELDS_OF.items() if name in fields))
+        if name not in ("shard", "version", "seconds"):
+            has &= ~nothing
+        column = table.column(name)
+        holds = has | (np.isnan(column) if name == "gap" else column == unused)
+        _require(findings, table, holds, f"{name} {{{name}}}, which it does not have")
+
+
 def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
     """Check that workers and shards are those of the run, and kinds those of its mode."""
     shard, worker, clock = table["shard"], table["worker"], table["clock"]
@@ -106,6 +120,9 @@ def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
     holds &= ~applied | ((worker < 0) == (clock < 0)) & (clock >= -1)
     _require(findings, table, holds, "of worker {worker} at clock {clock}")
     served = contract.shards > 0
+    # Servers write their shards, else worker 0 the parameters that all share.
+    holds = ~table.are(Kind.FINAL) | (worker == (-1 if contract.shards else 0))
+    _require(findings, table, holds, "by worker {worker}")
     needs_shard = table.are(*_SERVED) | (table.are(Kind.FINAL) & served)
     holds = ~needs_shard | ((shard >= 0) & (shard < contract.shards))
     _require(findings, table, holds, f"of shard {{shard}} of {contract.shards}")

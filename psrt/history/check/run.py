@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from psrt.history.header import Header
 from psrt.history.reading import History, read_history
 
 #: Beside ``history/``.
+_METRICS = "metrics.jsonl"
 _CONFIG, _SUMMARY, _SIMULATION = "config.toml", "summary.json", "simulation.json"
 _MODEL = "model.safetensors"
 
@@ -46,6 +47,7 @@ def check(
     history: History,
     *,
     summary: Mapping[str, object] | None = None,
+    metrics: Sequence[Mapping[str, object]] = (),
     crashed: Collection[int] | None = None,
     saved_sha256: str | None = None,
 ) -> Outcome:
@@ -54,6 +56,7 @@ def check(
     Args:
         history: as ``read_history`` returned it.
         summary: the run's ``summary.json``, if it is to tell the same.
+        metrics: the records of its ``metrics.jsonl``, which the summary's figures follow from.
         crashed: workers that died in virtual time, if that is known.
         saved_sha256: of the parameters that were saved, if that is known.
 
@@ -63,7 +66,7 @@ def check(
     Raises:
         ConfigError: if the header cannot be that of a run of psrt.
     """
-    case = _Case(contract_of(history.header), history, summary, crashed, saved_sha256)
+    case = _Case(contract_of(history.header), history, summary, metrics, crashed, saved_sha256)
     with np.errstate(all="ignore"):  # senseless numbers are reported, not warned of
         case.check()
     return Outcome.of(case.contract, case.findings, case.tables)
@@ -77,6 +80,7 @@ class _Case:
         contract: Contract,
         history: History,
         summary: Mapping[str, object] | None,
+        metrics: Sequence[Mapping[str, object]],
         crashed: Collection[int] | None,
         saved_sha256: str | None,
     ) -> None:
@@ -87,7 +91,7 @@ class _Case:
         self.finals = Table(history.finals, "final version")
         self.tables = [self.workers, *self.shards, self.finals]
         self.findings = Findings()
-        self._summary = summary
+        self._summary, self._metrics = summary, metrics
         self._crashed = crashed
         self._saved_sha256 = saved_sha256
 
@@ -126,6 +130,9 @@ class _Case:
             summary.updates(updates)
             summary.steps(table, table.where(Kind.STEP))
             summary.without_servers()
+            summary.measured(self._metrics)
+            if not contract.mode.averages:  # its last average is in no step
+                summary.waiting(table, table.where(Kind.REDUCED)[table["flag"][rounds.ravel()] > 0])
 
     def _check_served(self, leave: Ints) -> None:
         """Check a mode with servers."""
@@ -154,8 +161,13 @@ class _Case:
         if summary := self._check_summary(max(len(shard.updates) for shard in shards)):
             summary.shards(shards)
             summary.reads(workers)
-            if contract.mode.averages and not died.any():
+            if died.any():
+                return
+            if contract.mode.averages:
                 summary.steps(table, table.where(Kind.STEP))
+            else:
+                summary.waiting(table, workers.reads[:, 0])
+            summary.measured(self._metrics)
 
     def _check_final(self, shard: Shard) -> None:
         last = EventRef(shard.table, len(shard.table) - 1)
@@ -188,6 +200,7 @@ def check_run(run: str | PathLike[str]) -> Outcome:
     return check(
         history,
         summary=_read_json(folder / _SUMMARY),
+        metrics=_read_lines(folder / _METRICS),
         crashed=crashed if isinstance(crashed, list) else None,
         saved_sha256=_saved_sha256(folder / _MODEL, history.header.n),
     )
@@ -214,12 +227,22 @@ def _read_json(path: Path) -> dict[str, object] | None:
     """Return the object in a JSON file; None if there is no such file."""
     if not path.exists():
         return None
+    return _parsed(read_text(str(path)), str(path))
+
+
+def _read_lines(path: Path) -> list[dict[str, object]]:
+    """Return the objects in a file of JSON lines; none if there is no such file."""
+    lines = read_text(str(path)).splitlines() if path.exists() else []
+    return [_parsed(line, f"{path}, line {i}") for i, line in enumerate(lines, 1) if line.strip()]
+
+
+def _parsed(text: str, where: str) -> dict[str, object]:
     try:
-        values = json.loads(read_text(str(path)))
+        values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not JSON: {error}") from None
+        raise ConfigError(f"{where}: not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: not a JSON object")
+        raise ConfigError(f"{where}: not a JSON object")
     return values
 
 

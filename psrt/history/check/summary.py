@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -143,6 +143,40 @@ class SummaryCheck:
             self._gaps(told["gap"], gap[~np.isnan(gap)])
         self._same_if_told("clock_spread_max", max(_spread(self._contract, it) for it in shards))
 
+    def measured(self, metrics: Sequence[Mapping[str, object]]) -> None:
+        """Check what follows from other figures, and from the last record; nobody has died.
+
+        Loss and bytes are in no event. The last record has what all workers had reported by then,
+        and only sends little after it: nothing is trained.
+        """
+        seconds, samples = self._summary.get("seconds"), self._summary.get("samples")
+        if _is_number(seconds) and _is_number(samples):
+            self._near("samples_per_second", samples / seconds if seconds else 0.0)
+        last = metrics[-1] if metrics else {}
+        for name, column in (("train_loss", "loss"), ("samples", "samples")):
+            if column in last:
+                self._same_if_told(name, last[column], of="the last of metrics.jsonl")
+        for name in ("bytes_sent", "bytes_received"):
+            said, least = self._summary.get(name), last.get(name)
+            if _is_number(said) and _is_number(least):
+                self._same_if_told(name, max(said, least), of="the last of metrics.jsonl")
+
+    def waiting(self, table: Table, at: Ints) -> None:
+        """Check how long each worker waited in all; the causes are not in the events.
+
+        Args:
+            table: events of all workers.
+            at: the ends of their waits.
+        """
+        told = self._summary.get("waiting")
+        if not isinstance(told, list):
+            return
+        due = np.bincount(table["worker"][at], table.real("seconds")[at], self._contract.workers)
+        for row in told:
+            worker = row.get("worker") if isinstance(row, dict) else None
+            if type(worker) is int and 0 <= worker < self._contract.workers:
+                self._near(f"waiting of worker {worker}", due[worker], row.get("seconds"))
+
     def digests(self, header: Header, saved: str | None, updates: int) -> None:
         """Check the digest of the parameters at the end.
 
@@ -178,30 +212,40 @@ class SummaryCheck:
             ("max", float(numbers.max(initial=0.0))),
         ):
             if isinstance(told, dict) and figure in told:
-                said = told[figure]
-                near = isinstance(said, (int, float)) and abs(said - due) <= _ROUNDING * abs(due)
-                self._compare(f"{name} {figure}", due if near else said, due)
+                self._near(f"{name} {figure}", due, told[figure])
+
+    def _near(self, name: str, due: float, said: object = None) -> None:
+        """Compare two numbers but for rounding; ``said`` is that of this name if not given."""
+        said = self._summary.get(name) if said is None else said
+        near = _is_number(said) and abs(said - due) <= _ROUNDING * abs(due)
+        self._compare(name, due if near else said, due)
 
     def _same(self, name: str, due: object) -> None:
         self._compare(name, self._summary.get(name), due)
 
-    def _same_if_told(self, name: str, due: object, inside: str | None = None) -> None:
+    def _same_if_told(
+        self, name: str, due: object, inside: str | None = None, *, of: str = "the history"
+    ) -> None:
         """Compare a figure that a summary need not have; ``inside`` names a part of it."""
         if name not in self._summary:
             return
         said = self._summary[name]
         if inside is not None:
             said = said.get(inside) if isinstance(said, dict) else said
-        self._compare(name, said, due)
+        self._compare(name, said, due, of)
 
-    def _compare(self, name: str, said: object, due: object) -> None:
+    def _compare(self, name: str, said: object, due: object, of: str = "the history") -> None:
         self._findings.count(SUMMARY, 1)
         if said == due:
             return
         if isinstance(said, list) and isinstance(due, list) and len(said) == len(due):
             at = next(i for i in range(len(due)) if said[i] != due[i])
             name, said, due = f"{name} at {at}", said[at], due[at]
-        self._findings.missing(SUMMARY, f"{name}: the summary says {said}, the history {due}")
+        self._findings.missing(SUMMARY, f"{name}: the summary says {said}, {of} {due}")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return type(value) in (int, float)
 
 
 def _spread(contract: Contract, shard: Shard) -> int:

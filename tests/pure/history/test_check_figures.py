@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
+from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
 from psrt.history.check import Findings, check, contract_of
 from psrt.history.check.run import check_run
@@ -254,6 +255,39 @@ def test_every_figure_of_a_summary_that_follows_from_the_events(run, name):
         path.write_text(json.dumps(summary | {"staleness": wrong}))
         text = f"staleness by_worker at {len(rows) - 1} mean: the summary says"
         assert text in violated(check_run(out), "summary")
+
+
+@pytest.mark.parametrize("name", ["serial", "allreduce", "local-sgd", "sync", "backup", "async"])
+def test_figures_of_a_summary_that_follow_from_others_and_from_the_metrics(run, name):
+    out = run(name)
+    path = out / "summary.json"
+    summary = json.loads(path.read_text())
+    last = "the last of metrics.jsonl"
+    for figure, wrong, than in (
+        ("samples_per_second", summary["samples_per_second"] * 1.01, "the history"),
+        ("train_loss", 0.5, last),
+        ("bytes_sent", -1, last),
+        ("bytes_received", -1, last),
+    ):
+        path.write_text(json.dumps(summary | {figure: wrong}))
+        text = violated(check_run(out), "summary")
+        assert text.startswith(f"{figure}: the summary says {wrong}, {than}")
+    if name != "local-sgd":
+        first, *rest = summary["waiting"]
+        rows = [first | {"seconds": first["seconds"] * 1.01 + 1}, *rest]
+        path.write_text(json.dumps(summary | {"waiting": rows}))
+        assert "waiting of worker 0: the summary says" in violated(check_run(out), "summary")
+    path.write_text(json.dumps(summary))
+    metrics = out / "metrics.jsonl"
+    *lines, end = metrics.read_text().splitlines()
+    record = json.loads(end)
+    metrics.write_text("\n".join([*lines, json.dumps(record | {"samples": 1})]))
+    assert f"samples: the summary says {summary['samples']}, {last} 1" in violated(
+        check_run(out), "summary"
+    )
+    metrics.write_text("\n".join([*lines, end[:-9]]))
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl, line .*not JSON"):
+        check_run(out)
 
 
 def test_a_model_that_is_not_that_of_the_run(run):

@@ -157,9 +157,9 @@ class LocalSGD(LocalSteps):
 
     def begin(self, step: Step) -> None:
         """Note when a step begins."""
-        self._since = self._port.now()
         if not self._steps:
             self._averager.begin(Step(self.updates, 0, step.progress))
+        self._since = self._port.now()  # after that, which is no part of the step
 
     async def step(self, step: Step) -> StepResult:
         """Take a local step, and average if one is due."""

@@ -21,7 +21,7 @@ from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.launchers.library import short_version
 from psrt.mpi.agreement import AbortGuard, bcast_text, gather_texts, raise_on_all
-from psrt.mpi.hosts import split_hosts
+from psrt.mpi.hosts import Layout
 from psrt.mpi.port import MpiPort
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
@@ -60,7 +60,7 @@ def run_over_mpi(
     """
     guard = AbortGuard(comm)
     with guard.watch():
-        result = run_job(MpiLauncher(comm, role), config, problem, say=say)
+        result = run_job(MpiLauncher(comm, guard.layout, role), config, problem, say=say)
     guard.close()
     return result
 
@@ -70,18 +70,20 @@ class MpiLauncher(Launcher):
 
     several = True
 
-    def __init__(self, comm: MPI.Comm, role: str | None) -> None:
-        """Exchange the hosts and the started roles of all ranks; collective.
+    def __init__(self, comm: MPI.Comm, layout: Layout, role: str | None) -> None:
+        """Exchange the started roles of all ranks; collective.
 
         Args:
             comm: the ranks of the job.
+            layout: who is on which host.
             role: the role that this rank was started in, None for any.
         """
         self._comm = comm
         self.first = comm.rank == 0
         self.ranks = comm.size
         self.library = library_name()
-        self._hosts = _hosts_of(comm)
+        lowest = {rank: ranks[0] for ranks in layout.hosts for rank in ranks}
+        self._hosts = [lowest[rank] for rank in range(comm.size)]
         given = np.empty(comm.size, np.int64)
         comm.Allgather(np.array([_STARTED_AS[role]], np.int64), given)
         self._started_as = given.tolist()
@@ -211,14 +213,6 @@ class MpiLauncher(Launcher):
 def library_name() -> str:
     """Return name and version of the MPI library, in a few words."""
     return short_version(MPI.Get_library_version())
-
-
-def _hosts_of(comm: MPI.Comm) -> list[int]:
-    """Return, for each rank, the lowest rank of its host; collective."""
-    node, layout = split_hosts(comm)
-    node.Free()
-    lowest = {rank: ranks[0] for ranks in layout.hosts for rank in ranks}
-    return [lowest[rank] for rank in range(comm.size)]
 
 
 def _send(comm: MPI.Comm, rows: np.ndarray, rank: int) -> None:

@@ -27,6 +27,7 @@ from psrt.errors import (
     line_of,
     status_of,
 )
+from psrt.mpi.hosts import Layout, split_hosts
 from psrt.mpi.links.shared_memory import NodeMemory
 
 #: Seconds that a failed rank waits for a lower rank of its host to have failed, too.
@@ -130,7 +131,9 @@ class AbortGuard:
 
     def __init__(self, comm: MPI.Comm) -> None:
         self._comm = comm
-        self._node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        #: The ranks by host.
+        self.layout: Layout
+        self._node, self.layout = split_hosts(comm)
         self._memory = NodeMemory(self._node, 1)
         self._flags = [self._memory.numbers(r)[:1] for r in range(self._node.size)]
         self._flags[self._node.rank][0] = 0.0

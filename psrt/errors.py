@@ -33,6 +33,19 @@ class ReplayError(ProtocolError):
 class TransportError(PsrtError):
     """A peer did not answer within the deadline, or cannot be reached."""
 
+    exit_status = 4
+
+
+class JobOverError(PsrtError):
+    """The job is over because of another rank, and has been told to be; nothing is to be added."""
+
+    #: Exit statuses: a rank did not answer within the deadline, or its process has ended.
+    LATE, DIED = 4, 5
+
+    def __init__(self, status: int) -> None:
+        super().__init__("the job is over")
+        self.exit_status = status
+
 
 class DivergedError(PsrtError):
     """The loss turned NaN or infinite; the parameters are worthless from here on."""

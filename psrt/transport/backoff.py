@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from psrt.errors import TransportError
+from psrt.faults.vitals import HERE, Vitals
 
 #: Polls before the first yield, with a core for every rank: about 15 µs. No more, since the kernel
 #: may still have put two ranks on one core, and then each spins while the other needs it.
@@ -64,6 +65,7 @@ class Backoff:
         while_idle: Callable[[], None] = lambda: None,
         busy_until: Callable[[], float] = lambda: -math.inf,
         knob: str = "timeout_s",
+        vitals: Vitals = HERE,
     ) -> None:
         """Set up.
 
@@ -77,7 +79,9 @@ class Backoff:
             busy_until: called at the deadline; returns until when, by ``time.monotonic``, a peer
                 was known to be busy and not late; the deadline moves to ``timeout_s`` after that.
             knob: the user's name for the deadline, for the error.
+            vitals: told of long waits; ends a wait when the job is over.
         """
+        self._vitals = vitals
         self._spins = 0 if oversubscribed else SPINS
         self._yields = yields if oversubscribed else YIELDS_WITH_A_CORE
         self._timeout_s = timeout_s
@@ -91,6 +95,8 @@ class Backoff:
         self._polls = 0
         self._since = 0.0
         self._flag_is_up = False
+        #: Whether this wait is told to ``vitals``.
+        self._is_long = False
         #: Polls before the first sleep, of this wait.
         self._awake = self._spins + self._yields
         #: Waits left that go without yields.
@@ -105,9 +111,10 @@ class Backoff:
 
     def end(self) -> None:
         """End a successful wait."""
-        if self._flag_is_up and self._wakeup is not None:
-            self._wakeup.lower_flag()
-            self._flag_is_up = False
+        if self._flag_is_up:
+            self._lower_flag()
+        if self._is_long:
+            self._vitals.waiting_for, self._is_long = None, False
 
     def pause(self, waiting_for: Callable[[], str]) -> None:
         """Spin, yield or sleep after an unsuccessful poll.
@@ -117,6 +124,7 @@ class Backoff:
 
         Raises:
             TransportError: at the deadline.
+            JobOverError: if another rank has failed.
         """
         now = self._poll(waiting_for)
         if now is None:
@@ -132,6 +140,8 @@ class Backoff:
             # Poll once more before sleeping: whatever was sent before the flag was up came without
             # a wake-up; whoever sends from now on sees the flag and wakes this rank.
             return
+        if not self._is_long:
+            self._vitals.waiting_for, self._is_long = waiting_for, True
         self._while_idle()
         self._sleep(now - self._since)
 
@@ -152,9 +162,13 @@ class Backoff:
         Raises:
             TransportError: at the deadline.
         """
-        if self._poll(waiting_for) is not None:
-            self._while_idle()
-            os.sched_yield()
+        now = self._poll(waiting_for)
+        if now is None:
+            return
+        if not self._is_long and now - self._since > IDLE_AFTER_S:
+            self._vitals.waiting_for, self._is_long = waiting_for, True
+        self._while_idle()
+        os.sched_yield()
 
     def _poll(self, waiting_for: Callable[[], str]) -> float | None:
         """Count an unsuccessful poll; return the time, or None while spinning."""
@@ -164,10 +178,13 @@ class Backoff:
         now = time.monotonic()
         if self._polls == self._spins + 1:
             self._since = now
-        if now - self._since > self._timeout_s:
-            self._since = max(self._since, self._busy_until())
-            if now - self._since <= self._timeout_s:
-                return now
+        if self._vitals.over is not None:
+            self.end()
+            raise self._vitals.over
+        if (
+            now - self._since > self._timeout_s
+            and now - max(self._since, self._busy_until()) > self._timeout_s
+        ):
             self.end()
             raise TransportError(
                 f"no answer within {self._timeout_s:g} s ({self._knob}): "
@@ -187,4 +204,9 @@ class Backoff:
             return
         if self._wakeup.sleep(seconds):
             self._polls = 0  # a message has arrived, and more may follow at once: spin again
-        self.end()
+        self._lower_flag()
+
+    def _lower_flag(self) -> None:
+        if self._flag_is_up and self._wakeup is not None:
+            self._wakeup.lower_flag()
+            self._flag_is_up = False

@@ -1,0 +1,261 @@
+"""Decides from what ranks tell of themselves whether one is dead, silent, or all are stuck. Pure.
+
+Every rank tells at regular intervals whether it is busy, waits or pauses, and for how long. Then
+
+- a rank whose process has ended before its part was over is *dead*, at once;
+- a rank that has told nothing for the time-out is *silent*: stopped, or cut off;
+- a rank that waits longer than the time-out, while no other has been busy, is *stuck*: whoever
+  computes is not late, and that may be any of those it waits for, directly or not;
+- a rank that has been busy with one thing for the limit of busy work is *stuck*, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from psrt.faults.roster import Roster, how_it_ended
+
+#: Work shorter than this, in seconds, does not excuse those who wait: sampled now and then, a rank
+#: that takes short steps would always seem busy.
+_SHORT_S = 1.0
+#: States of a process, as the kernel calls them, in which it can go on by itself.
+_ABLE = "RSD"
+_STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "Z": "dead", "X": "dead"}
+#: Ranks that a message describes one by one.
+_MOST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a rank tells of itself."""
+
+    #: For how long it has not changed.
+    seconds: float
+    #: How far it is, such as ``clock 412``; may be empty.
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Busy(Condition):
+    """Does something by itself."""
+
+    #: Such as ``computes``.
+    doing: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting(Condition):
+    """Waits for other ranks."""
+
+    waiting_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paused(Condition):
+    """Does nothing on purpose, which is what others may be late for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Something to tell, and perhaps the end of the job."""
+
+    #: ``stall`` is only told; all others end the job, or the part of the ranks that are gone.
+    kind: Literal["stall", "dead", "silent", "stuck"]
+    #: One line without a prefix.
+    text: str
+    #: The ranks that are dead or silent.
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Rank:
+    heard_at: float
+    condition: Condition | None = None
+    ended: bool = False
+    gone: bool = False
+    #: The state of its process, as somebody on its host sees it; empty if nobody does.
+    process: str = ""
+
+
+@dataclass
+class Detector:
+    """What is known of all ranks, at the one that decides."""
+
+    roster: Roster
+    #: Seconds that a rank may be silent, or wait while nobody is busy.
+    timeout_s: float
+    #: Seconds that one piece of work may take.
+    busy_s: float
+    #: Seconds of a wait after which it is told once.
+    stall_s: float
+    #: What the user sets the time-out with, for messages.
+    knob: str = "--timeout-s"
+    _ranks: dict[int, _Rank] = field(default_factory=dict)
+    #: The last time that a rank was seen in work that excuses those who wait.
+    _busy_at: float = -math.inf
+    _told_stall: bool = False
+
+    def watch(self, ranks: Iterable[int], now: float) -> None:
+        """Begin to watch over these ranks.
+
+        Args:
+            ranks: of the roster.
+            now: in seconds, on the clock of all methods.
+        """
+        self._ranks.update((rank, _Rank(now)) for rank in ranks)
+
+    def heard(self, rank: int, condition: Condition, now: float) -> None:
+        """Note what a rank tells of itself."""
+        entry = self._ranks.get(rank)
+        if entry is None:
+            return  # not watched yet
+        entry.heard_at, entry.condition, entry.process = now, condition, ""
+        if isinstance(condition, Busy) and condition.seconds >= min(_SHORT_S, self.timeout_s / 4):
+            self._busy_at = now
+
+    def looked_up(self, rank: int, process: str) -> None:
+        """Note the state of a silent rank's process, a letter as in ``/proc/PID/stat``."""
+        if rank in self._ranks:
+            self._ranks[rank].process = process
+
+    def ended(self, rank: int) -> None:
+        """Note that a rank has done its part."""
+        if rank in self._ranks:
+            self._ranks[rank].ended = True
+
+    def died(self, rank: int, code: int | None) -> Verdict | None:
+        """Note that the process of a rank has ended; return what to tell, None if it was to end.
+
+        Args:
+            rank: whose process it was.
+            code: as ``waitpid`` gives it; None if it is not known.
+        """
+        entry = self._ranks.setdefault(rank, _Rank(0.0))
+        if entry.ended or entry.gone:
+            return None
+        entry.gone = True
+        return Verdict(
+            "dead", f"{self.roster.name(rank)} {how_it_ended(code)}{_at(entry)}", (rank,)
+        )
+
+    def quiet(self, now: float, seconds: float) -> list[int]:
+        """Return the ranks that have told nothing for the given time."""
+        return [
+            rank
+            for rank, entry in self._ranks.items()
+            if not entry.ended and not entry.gone and now - entry.heard_at > seconds
+        ]
+
+    def judge(self, now: float) -> Verdict | None:
+        """Return what there is to tell now; to be called at regular intervals."""
+        quiet = self.quiet(now, self.timeout_s)
+        silent = [rank for rank in quiet if not self._may_be_busy(rank, now)]
+        if silent:
+            return self._silent(silent)
+        if any(rank not in silent for rank in quiet):
+            self._busy_at = now
+        stuck = self._overworked()
+        if stuck:
+            return Verdict("stuck", stuck)
+        late = self._late(now)
+        if late > self.timeout_s:
+            return Verdict("stuck", self._story(f"no answer within {self.timeout_s:g} s", now))
+        quiet_s = max((now - self._ranks[rank].heard_at for rank in self.quiet(now, 0)), default=0)
+        if max(late, quiet_s) <= self.stall_s:
+            self._told_stall = False
+            return None
+        if self._told_stall:
+            return None
+        self._told_stall = True
+        begin = f"no progress for {self.stall_s:g} s, the job ends after {self.timeout_s:g} s"
+        return Verdict("stall", self._story(begin, now))
+
+    def excuse(self, now: float) -> None:
+        """Forget for how long ranks have been silent, or waited: it was not their fault."""
+        self._busy_at = now
+        for entry in self._ranks.values():
+            entry.heard_at = now
+            entry.condition = None
+
+    def forget(self, ranks: Iterable[int]) -> None:
+        """Go on without these ranks."""
+        for rank in ranks:
+            self._ranks[rank].gone = True
+
+    def _may_be_busy(self, rank: int, now: float) -> bool:
+        """Return whether a silent process runs, as one does that computes without its threads."""
+        entry = self._ranks[rank]
+        able = entry.process != "" and entry.process in _ABLE
+        return able and now - entry.heard_at < self.busy_s
+
+    def _silent(self, ranks: list[int]) -> Verdict:
+        for rank in ranks:
+            self._ranks[rank].gone = True
+        told = []
+        for rank in ranks[:_MOST]:
+            entry = self._ranks[rank]
+            why = _STATES.get(entry.process, "silent")
+            told.append(f"{self.roster.name(rank)} is {why}{_at(entry)}")
+        more = "" if len(ranks) <= _MOST else f", and {len(ranks) - _MOST} more"
+        return Verdict(
+            "silent",
+            f"no sign of life within {self.timeout_s:g} s ({self.knob}): {', '.join(told)}{more}",
+            tuple(ranks),
+        )
+
+    def _overworked(self) -> str:
+        for rank, entry in self._living():
+            doing = entry.condition
+            if isinstance(doing, Busy) and doing.seconds > self.busy_s:
+                return (
+                    f"{self.roster.name(rank)} {doing.doing} for more than {self.busy_s:g} s"
+                    f"{_at(entry)}"
+                )
+        return ""
+
+    def _living(self) -> list[tuple[int, _Rank]]:
+        return [
+            (rank, entry)
+            for rank, entry in self._ranks.items()
+            if not entry.ended and not entry.gone
+        ]
+
+    def _late(self, now: float) -> float:
+        """Return for how long a rank waits while nobody was busy, the longest of all."""
+        return max(
+            (
+                min(entry.condition.seconds + now - entry.heard_at, now - self._busy_at)
+                for _, entry in self._living()
+                if isinstance(entry.condition, Waiting)
+            ),
+            default=0.0,
+        )
+
+    def _story(self, begin: str, now: float) -> str:
+        """Tell who is silent, who waits for whom, and who does something else."""
+        silent, waits, others = [], [], []
+        for rank, entry in self._living():
+            name, doing = self.roster.name(rank), entry.condition
+            if entry.process in _STATES or now - entry.heard_at > max(2.0, self.timeout_s / 4):
+                silent.append(f"{name} is {_STATES.get(entry.process, 'silent')}{_at(entry)}")
+            elif isinstance(doing, Waiting):
+                if doing.seconds > min(_SHORT_S, self.timeout_s / 4):
+                    waits.append(f"{name} waits for {doing.waiting_for}")
+            elif isinstance(doing, Busy):
+                others.append(f"{name} {doing.doing}{_at(entry)}")
+            elif doing is not None:
+                others.append(f"{name} pauses{_at(entry)}")
+        # Those that say what is missing come first; a server knows whose push that is.
+        waits.sort(key=lambda line: not line.startswith("server"))
+        lines = silent + waits + others
+        more = "" if len(lines) <= _MOST else f"; and {len(lines) - _MOST} more ranks"
+        return f"{begin} ({self.knob}): {'; '.join(lines[:_MOST])}{more}"
+
+
+def _at(entry: _Rank) -> str:
+    """Return how far a rank has told that it is, in words that follow another."""
+    where = "" if entry.condition is None else entry.condition.where
+    return where and f" at {where}"

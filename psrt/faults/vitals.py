@@ -1,0 +1,80 @@
+"""What a rank is doing, as its own watching thread may read it at any time.
+
+Written by the rank's main thread with plain stores, which cost nothing that could be measured; the
+watching thread may see them a moment late, and never waits for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Hashable, Iterator
+
+from psrt.faults.detector import Busy, Condition, Paused, Waiting
+
+
+class Vitals:
+    """One rank's signs of life."""
+
+    def __init__(self) -> None:
+        #: Why the job is over, said already; a wait raises it.
+        self.over: BaseException | None = None
+        self._last: Hashable = None
+        self._since = time.monotonic()
+        self.reset("starts")
+
+    def reset(self, doing: str) -> None:
+        """Begin anew, with another job."""
+        #: Describes what the rank waits for; None while it does not wait for other ranks.
+        self.waiting_for: Callable[[], str] | None = None
+        #: Whether it does nothing on purpose, as an injected delay does.
+        self.paused = False
+        #: What it does, in words that follow its name, such as ``sets up``.
+        self.doing = doing
+        #: Returns how far it is, such as ``clock 412``.
+        self.where: Callable[[], str] = lambda: ""
+        #: Returns something that changes whenever the rank gets on.
+        self.pulse: Callable[[], Hashable] = lambda: 0
+
+    @contextlib.contextmanager
+    def blocked(self, waiting_for: str) -> Iterator[None]:
+        """Declare that the block returns only when other ranks do their part."""
+        self.waiting_for = lambda: waiting_for
+        try:
+            yield
+        finally:
+            self.waiting_for = None
+
+    def condition(self, now: float) -> Condition:
+        """Return what the rank does; called by the watching thread at regular intervals.
+
+        Args:
+            now: by ``time.monotonic``.
+        """
+        waiting_for, where = self.waiting_for, _text_of(self.where)
+        pulse = (self.paused, waiting_for is not None, _value_of(self.pulse))
+        if pulse != self._last:
+            self._last, self._since = pulse, now
+        seconds = now - self._since
+        if waiting_for is not None:
+            return Waiting(seconds, where, _text_of(waiting_for))
+        if self.paused:
+            return Paused(seconds, where)
+        return Busy(seconds, where, self.doing)
+
+
+#: Those of this process: it has one main thread.
+HERE = Vitals()
+
+
+def _value_of(read: Callable[[], Hashable]) -> Hashable:
+    # The main thread may be changing what is read, such as a dict that is iterated over.
+    try:
+        return read()
+    except Exception:
+        return None
+
+
+def _text_of(read: Callable[[], str]) -> str:
+    value = _value_of(read)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,195 @@
+"""What is decided from the ranks' signs of life: each case as a little story in seconds."""
+
+import pytest
+
+from psrt.faults import Busy, Detector, Member, Paused, Roster, Waiting
+
+RANKS, TIMEOUT_S, BUSY_S, STALL_S, BEAT_S = 4, 60.0, 600.0, 30.0, 1.0
+
+
+@pytest.fixture
+def roster():
+    roster = Roster(RANKS)
+    for rank in range(RANKS):
+        roster.add(Member(rank, "", f"node{rank // 2}", 100 + rank))
+    roster.give_roles((0,), (1, 2, 3))
+    return roster
+
+
+class Story:
+    """Ranks that tell what they do, beat by beat."""
+
+    def __init__(self, roster):
+        self.detector = Detector(roster, timeout_s=TIMEOUT_S, busy_s=BUSY_S, stall_s=STALL_S)
+        self.detector.watch(range(RANKS), 0.0)
+        self.now, self.told = 0.0, []
+        self.doing = {}
+        self.since = {}
+
+    def does(self, rank, kind, *text):
+        self.doing[rank] = (kind, text)
+        self.since[rank] = self.now
+
+    def silent(self, rank):
+        self.doing.pop(rank)
+
+    def passes(self, seconds, *, process=None):
+        """Let time pass; return what is told meanwhile, with when."""
+        told = []
+        end = self.now + seconds
+        while self.now < end:
+            self.now += BEAT_S
+            for rank, (kind, text) in self.doing.items():
+                condition = kind(self.now - self.since[rank], f"clock {rank}", *text)
+                self.detector.heard(rank, condition, self.now)
+            for rank in self.detector.quiet(self.now, 2.5 * BEAT_S):
+                self.detector.looked_up(rank, process or "")
+            verdict = self.detector.judge(self.now)
+            if verdict is not None:
+                told.append((self.now, verdict))
+        return told
+
+
+@pytest.fixture
+def story(roster):
+    story = Story(roster)
+    for rank in range(RANKS):
+        story.does(rank, Busy, "trains")
+    assert story.passes(5) == []
+    return story
+
+
+def kinds(told):
+    return [(round(when), verdict.kind) for when, verdict in told]
+
+
+def test_ranks_that_are_busy_are_left_alone_until_their_limit(story):
+    assert story.passes(BUSY_S - 10) == []
+    ((when, verdict), *_) = story.passes(20)
+    assert verdict.kind == "stuck"
+    assert "trains for more than 600 s" in verdict.text
+    assert when == pytest.approx(BUSY_S + 1, abs=2)
+
+
+def test_all_wait_told_first_and_ended_at_the_time_out(story):
+    story.does(0, Waiting, "a push of worker 2 (rank 3)")
+    for rank in (1, 2, 3):
+        story.does(rank, Waiting, "a server (rank 0)")
+    told = story.passes(TIMEOUT_S + 2)
+    assert kinds(told)[:2] == [(5 + 31, "stall"), (5 + 61, "stuck")]
+    # A server knows whose push is missing, so it is named first.
+    assert told[1][1].text.startswith(
+        "no answer within 60 s (--timeout-s): server 0 (rank 0, node0, pid 100) waits for a push "
+        "of worker 2 (rank 3); worker 0 (rank 1, node0, pid 101) waits for a server"
+    )
+    assert told[1][1].ranks == ()
+
+
+def test_who_computes_excuses_all_who_wait_for_as_long_as_that_takes(story):
+    for rank in (0, 1, 2):
+        story.does(rank, Waiting, "worker 2")
+    assert story.passes(5 * TIMEOUT_S) == []
+    # And what it goes on to do takes its time, too.
+    story.does(3, Waiting, "something else")
+    assert story.passes(STALL_S - 2) == []
+    assert kinds(story.passes(TIMEOUT_S))[0][1] == "stall"
+
+
+def test_short_work_excuses_nobody(story):
+    """A rank that takes step after step is busy whenever it is looked at."""
+    story.does(1, Waiting, "worker 2")
+    told = []
+    for _ in range(70):
+        for rank in (0, 2, 3):
+            story.does(rank, Busy, "trains")
+            story.since[rank] += 0.8
+        told += story.passes(1)
+    assert [kind for _, kind in kinds(told)] == ["stall", "stuck"] + ["stuck"] * (len(told) - 2)
+
+
+def test_a_pause_excuses_nobody(story):
+    for rank in (0, 1, 2):
+        story.does(rank, Waiting, "worker 2")
+    story.does(3, Paused)
+    told = story.passes(TIMEOUT_S + 2)
+    assert told[-1][1].kind == "stuck"
+    assert "worker 2 (rank 3, node1, pid 103) pauses at clock 3" in told[-1][1].text
+
+
+@pytest.mark.parametrize(
+    ("process", "word"),
+    [("T", "stopped by a signal"), ("t", "stopped by a debugger"), ("Z", "dead"), ("", "silent")],
+)
+def test_a_silent_rank_is_named_after_the_time_out_even_if_others_work(story, process, word):
+    story.silent(2)
+    told = story.passes(TIMEOUT_S + 2, process=process)
+    assert kinds(told) == [(5 + 31, "stall"), (5 + 61, "silent")]
+    stall, silent = (verdict for _, verdict in told)
+    assert f"worker 1 (rank 2, node1, pid 102) is {word} at clock 2" in stall.text
+    assert silent.ranks == (2,)
+    assert silent.text == (
+        "no sign of life within 60 s (--timeout-s): "
+        f"worker 1 (rank 2, node1, pid 102) is {word} at clock 2"
+    )
+    assert story.passes(TIMEOUT_S) == [], "it is said once"
+
+
+@pytest.mark.parametrize("process", "RSD")
+def test_a_silent_process_that_runs_may_be_busy_without_its_threads(story, process):
+    for rank in (0, 1, 3):
+        story.does(rank, Waiting, "worker 1")
+    story.silent(2)
+    assert "silent" not in {kind for _, kind in kinds(story.passes(BUSY_S - 10, process=process))}
+    assert ("silent", (2,)) in [
+        (v.kind, v.ranks) for _, v in story.passes(TIMEOUT_S + 20, process=process)
+    ]
+
+
+def test_the_hub_s_own_absence_is_nobody_s_fault(story):
+    story.now += 5 * TIMEOUT_S
+    story.detector.excuse(story.now)
+    assert story.detector.judge(story.now) is None
+    assert story.passes(10) == []
+
+
+def test_a_death_is_told_once_and_only_before_the_rank_is_done(story):
+    verdict = story.detector.died(3, 9)
+    assert verdict.kind == "dead"
+    assert verdict.ranks == (3,)
+    assert verdict.text == (
+        "worker 2 (rank 3, node1, pid 103) was killed by signal 9 (SIGKILL) at clock 3"
+    )
+    assert story.detector.died(3, None) is None
+    story.detector.ended(2)
+    assert story.detector.died(2, 0) is None
+    assert story.detector.died(1, None).text.startswith("worker 0 (rank 1, node0, pid 101) died")
+    assert story.detector.died(0, 3 << 8).text.endswith("exited with status 3 at clock 0")
+
+
+def test_a_rank_that_is_done_or_gone_is_not_missed(story):
+    story.detector.ended(1)
+    story.silent(1)
+    story.detector.forget([2])
+    story.silent(2)
+    assert story.passes(3 * TIMEOUT_S) == []
+
+
+def test_many_silent_ranks_make_one_line(roster):
+    big = Roster(100)
+    detector = Detector(big, timeout_s=1.0, busy_s=2.0, stall_s=0.5)
+    detector.watch(range(100), 0.0)
+    verdict = detector.judge(1.5)
+    assert verdict.kind == "silent"
+    assert verdict.ranks == tuple(range(100))
+    assert verdict.text.count("is silent") == 6
+    assert verdict.text.endswith("and 94 more")
+
+
+def test_a_name_before_and_after_the_roles_are_known():
+    roster = Roster(3)
+    assert roster.name(2) == "rank 2"
+    roster.add(Member(2, "", "node7", 42))
+    assert roster.name(2) == "rank 2 (node7, pid 42)"
+    roster.give_roles((0,), (1, 2))
+    assert roster.name(2) == "worker 1 (rank 2, node7, pid 42)"
+    assert roster.name(0) == "server 0 (rank 0)"

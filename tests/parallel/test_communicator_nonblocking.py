@@ -299,7 +299,8 @@ def test_flat_stages_with_a_dawdler_at_every_turn(open_communicator, slow_sums):
 
 def test_staged_pieces_with_a_dawdler_at_every_turn(open_communicator, slow_sums, monkeypatch):
     """Ranks copy in, fold and copy out at different speeds, and pieces are many and small."""
-    monkeypatch.setattr("psrt.mpi.collectives.compiler.PIECE_BYTES", 4096)
+    for name in ("PIECE_BYTES", "PAIR_PIECE_BYTES"):
+        monkeypatch.setattr(f"psrt.mpi.collectives.compiler.{name}", 4096)
     communicator = open_communicator()
     monkeypatch.setattr(
         staged, "_carry", slowed(staged._carry, random.Random(-1 - communicator.rank))

@@ -18,7 +18,7 @@ from psrt.mpi.collectives.plans.exchange import Exchange, Swap
 from psrt.mpi.collectives.plans.one_shot import ONE_SHOT_BYTES, OneShot
 from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan
 from psrt.mpi.collectives.plans.scheduled import Scheduled, Team
-from psrt.mpi.collectives.plans.staged import PIECE_BYTES, STAGES, Staged
+from psrt.mpi.collectives.plans.staged import PAIR_PIECE_BYTES, PIECE_BYTES, STAGES, Staged
 from psrt.mpi.collectives.plans.vendor import Vendor, VendorAccess
 from psrt.mpi.fabric import Fabric
 from psrt.mpi.links.segments import SegmentOffset
@@ -267,7 +267,8 @@ class Compiler:
 
     def _rooms(self, signature: str, vector: AnyVector) -> Sequence[AnyVector]:
         """Return each local rank's staging memory for a few pieces; collective the first time."""
-        piece = min(vector.nbytes, PIECE_BYTES // vector.itemsize * vector.itemsize)
+        most = PAIR_PIECE_BYTES if len(self._layout.local_ranks) == 2 else PIECE_BYTES
+        piece = min(vector.nbytes, most // vector.itemsize * vector.itemsize)
         return self._contexts.stage(signature, STAGES * piece, vector.dtype)
 
     def _whole_rooms(self, signature: str, vector: AnyVector) -> Sequence[AnyVector]:

@@ -16,6 +16,15 @@ one after that was done with k − 1. The turn goes on from one run to the next.
 
 Of n bytes a rank writes (L − 1)/L·n to its stage and n/L more as results, n in all; of the others'
 stages it reads (L − 1)/L·n to fold and as much to copy.
+
+**Two ranks** write and read as many bytes if each shows all of its pieces and folds all of the
+other's: n and n. Then nothing is copied, a piece that was shown is still in the cache when it is
+folded, and no barrier is needed at the end. Both fold rank 0's numbers with rank 1's, in this
+order, so they get the same bits.
+
+.. code-block:: text
+
+    show 0 │ fold 0, show 1 │ fold 1, show 2 │ …      │: both meet
 """
 
 from __future__ import annotations
@@ -32,8 +41,9 @@ from psrt.partition import Span, block_spans, even_spans
 
 #: Stages that take turns.
 STAGES = 3
-#: Bytes of a piece: the pieces that a rank has to do with at a time fit into its core's cache.
-PIECE_BYTES = 1024 * 1024
+#: Bytes of a piece, and of one of two ranks, which fold whole pieces: what a rank has to do with at
+#: a time fits into its core's cache.
+PIECE_BYTES, PAIR_PIECE_BYTES = 1024 * 1024, 256 * 1024
 
 #: Copies to be made: from the second to the first of each pair.
 _Copies = list[tuple[memoryview, memoryview]]
@@ -42,11 +52,11 @@ _Copies = list[tuple[memoryview, memoryview]]
 class _Piece(NamedTuple):
     """A piece on one of the stages."""
 
-    #: Slices of the others, from the vector to this rank's stage.
+    #: What the others fold, from the vector to this rank's stage.
     show: _Copies
-    #: This rank's slice in its vector, and on the others' stages.
+    #: What this rank folds: its slice in its vector, with those on the others' stages, in order.
     own: AnyVector
-    given: list[AnyVector]
+    folds: list[tuple[AnyVector, AnyVector]]
     #: The folded slice, from the vector to this rank's stage.
     result: _Copies
     #: Results of the others, from their stages to the vector.
@@ -112,6 +122,8 @@ class Staged(Plan):
             # results of k: one barrier a piece.
             if k + 1 < count:
                 _carry(pieces[k + 1].show)
+        if self._ranks == 2:
+            return  # nothing is left to copy
         if not barrier.arrive():
             yield barrier.is_complete
         # No barrier follows: the next run shows on another stage, and meets before it comes back.
@@ -122,8 +134,8 @@ class Staged(Plan):
         own, fold = piece.own, self._fold_two
         # The others' slices are read, and only this rank's own memory is written: the vector here,
         # then its stage, where no peer looks for results before the next barrier.
-        for given in piece.given:
-            fold(own, given, out=own)
+        for one, other in piece.folds:
+            fold(one, other, out=own)
         self._finish(own, self._ranks)
         _carry(piece.result)
 
@@ -136,13 +148,18 @@ class Staged(Plan):
     def _cut(self, stages: Sequence[AnyVector], span: Span) -> _Piece:
         """Find the views of a piece of the vector on a stage."""
         local, mine = self._local, span.of(self._vector)
+        if self._ranks == 2:
+            both = [stage[: span.size] for stage in stages]
+            show = [_pair(stages[local], mine, Span(0, span.size))]
+            both[local] = mine
+            return _Piece(show, own=mine, folds=[(both[0], both[1])], result=[], copy=[])
         slices = even_spans(span.size, self._ranks)
         own, others = slices[local], [r for r in range(self._ranks) if r != local]
         stage = stages[local]
         return _Piece(
             show=[_pair(stage, mine, part) for r, part in enumerate(slices) if r != local],
             own=own.of(mine),
-            given=[own.of(stages[r]) for r in others],
+            folds=[(own.of(mine), own.of(stages[r])) for r in others],
             result=[_pair(stage, mine, own)],
             copy=[_pair(mine, stages[r], slices[r]) for r in others],
         )

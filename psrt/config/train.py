@@ -291,7 +291,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, it in knobs_of(self).items():
             value = getattr(self, name)
-            if value is not None:
+            if value is not None or self.__dataclass_fields__[name].default is not None:
                 object.__setattr__(self, name, accept(name, it, value))
         check(self)
 

@@ -7,12 +7,13 @@ import tomllib
 from typing import get_type_hints
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from psrt.cli.flags import parse_train
 from psrt.config import TrainConfig, from_toml, read_toml, resolve, to_toml
 from psrt.config.injection import KINDS, Injection
-from psrt.config.knobs import knobs_of
+from psrt.config.knobs import dashed, knobs_of
 from psrt.config.values import REAL, SWITCH, WHOLE, WIDTHS, write_text
 from psrt.errors import ConfigError
 
@@ -79,7 +80,7 @@ def configs(draw):
             value = draw(values_of(name))
             TrainConfig(**knobs, **{name: value})
         except ConfigError:
-            continue  # has no meaning beside what was drawn before
+            continue  # has no effect beside what was drawn before
         knobs[name] = value
     return TrainConfig(**knobs)
 
@@ -90,6 +91,23 @@ def test_what_is_written_comes_back(config):
     text = to_toml(config)
     assert from_toml(text) == config
     assert to_toml(from_toml(text)) == text
+
+
+@settings(deadline=None)
+@given(configs())
+def test_what_is_given_as_flags_comes_back(config):
+    argv = []
+    for name in KNOBS:
+        value = getattr(config, name)
+        if isinstance(value, bool):
+            argv.append(f"--{'' if value else 'no-'}{dashed(name)}")
+        elif isinstance(value, tuple):
+            if value or name == "hidden":
+                argv.append(f"--{dashed(name)}={','.join(map(str, value))}")
+        elif value is not None:
+            argv.append(f"--{dashed(name)}={value}")
+    assume("--" not in [word.partition("=")[2] for word in argv] and config.replay is None)
+    assert parse_train(argv) == config
 
 
 @settings(deadline=None)

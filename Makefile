@@ -194,9 +194,12 @@ test-cluster: $(VENV)/.has-tests  ## tests of both MPIs on several hosts that th
 fuzz: $(VENV)/.has-tests  ## JOBS=2000 random jobs in virtual time; a failure says its SEED
 	PSRT_FUZZ=$(JOBS) PSRT_FUZZ_SEED=$(SEED) $(PY) -m pytest -x --tb=short tests/pure/fuzz
 
+# Not what you keep beside them, such as a script of your own.
+LINTED = psrt apps tests docs setup.py
+
 lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check $(LINTED)
+	$(VENV)/bin/ruff format --check $(LINTED) README.md CONTRIBUTING.md
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 

@@ -78,6 +78,13 @@ def test_help_lists_every_command(workshop):
     assert listed == {command for command in commands if re.fullmatch("[a-z0-9-]+", command)}
 
 
+def test_lint_leaves_scripts_of_your_own_alone(workshop):
+    steps = workshop.make("-n", "lint").stdout.splitlines()
+    ruff = [step.split() for step in steps if "/ruff " in step]
+    assert len(ruff) == 2
+    assert all({"psrt", "apps", "tests"} < set(step) and "." not in step for step in ruff)
+
+
 def test_an_unknown_mpi_is_refused(workshop):
     done = workshop.make("train", "MPI=lam")
     assert done.status == 2

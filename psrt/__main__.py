@@ -1,4 +1,8 @@
-"""The psrt command: finds the subcommand, imports only that, and reports errors in one line."""
+"""The psrt command: finds the subcommand, imports only that, and reports errors in one line.
+
+Imports next to nothing before `run_command` handles signals: Ctrl-C during an import that comes
+earlier would end in a traceback.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,6 @@ import sys
 from collections.abc import Sequence
 
 from psrt import __version__
-from psrt.cli.process import print_once, run_command
-from psrt.config.suggest import did_you_mean
-from psrt.errors import ConfigError
 
 #: Subcommand → its line in the help text.
 COMMANDS = {
@@ -25,6 +26,8 @@ COMMANDS = {
 }
 #: Subcommands implemented by `psrt.cli.train`.
 _ROLES = ("server", "worker")
+#: As `psrt.errors.status_of` a KeyboardInterrupt, which may not be imported yet.
+_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,10 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         0, or the status of the error that was printed: 2 for errors that the user can fix.
     """
     words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        from psrt.cli.process import run_command
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     return run_command(lambda: _dispatch(words), "psrt")
 
 
 def _dispatch(words: list[str]) -> int:
+    from psrt.cli.process import print_once
+
     if words[:1] in (["-h"], ["--help"]):
         print_once(_help(), sys.stdout)
         return 0
@@ -48,6 +57,8 @@ def _dispatch(words: list[str]) -> int:
         print_once(f"psrt {__version__}", sys.stdout)
         return 0
     if not words or words[0] not in COMMANDS:
+        from psrt.errors import ConfigError
+
         raise ConfigError(_no_command(words))
     command, rest = words[0], words[1:]
     if command in ("train", *_ROLES) and ("-h" in rest or "--help" in rest):
@@ -64,6 +75,8 @@ def _no_command(words: list[str]) -> str:
     known = ", ".join(COMMANDS)
     if not words:
         return f"no command given, expected one of {known}; psrt --help says more"
+    from psrt.config.suggest import did_you_mean
+
     return (
         f"unknown command {words[0]!r}{did_you_mean(words[0], COMMANDS)}, expected one of {known}"
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.abc
+import subprocess
 import sys
 import types
 
@@ -59,6 +61,25 @@ def test_the_words_of_the_process(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["psrt", "--version"])
     assert main() == 0
     assert capsys.readouterr().out == f"psrt {__version__}\n"
+
+
+def test_ctrl_c_while_the_first_modules_are_imported(monkeypatch, capsys):
+    class Interrupted(importlib.abc.MetaPathFinder):
+        def find_spec(self, name, path, target=None):
+            if name == "psrt.cli.process":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "psrt.cli.process", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    assert main(["--version"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_little_is_imported_before_ctrl_c_is_caught():
+    code = "import sys, psrt.__main__; print(*(name for name in sys.modules if 'psrt' in name))"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    names = {name for name in found.stdout.split() if not name.startswith("__editable__")}
+    assert names == {"psrt", "psrt.__main__", "psrt.version"}
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from psrt.cli.process import print_once
 from psrt.config import MODES, Knob, TrainConfig, did_you_mean, read_toml
 from psrt.config.knobs import dashed, knobs_of, read, shown, synonyms_of
 from psrt.config.values import SWITCH
 from psrt.errors import ConfigError
 from psrt.files import read_text
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 _DESCRIPTION = """\
 Train a model on the ranks that mpirun starts, or serially in this process.
@@ -49,6 +54,24 @@ class FlagParser(argparse.ArgumentParser):
         if "required" in message:
             message += f"; {self.prog} --help says more"
         raise ConfigError(message.removeprefix("argument "))
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Print the help once per job; argparse would say nothing of a full disk."""
+        if file is None:
+            print_once(self.format_help(), sys.stdout)
+        else:
+            super().print_help(file)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the flags of this parser, and return the other words beside them."""
+        words = list(sys.argv[1:] if args is None else args)
+        for word in words:
+            # Before Python 3.13 argparse takes this for the separator and hands on a list.
+            if word.startswith("--") and word.endswith("=--"):
+                raise ConfigError(f"{word[2:-3]} has no value, got '--'")
+        return super().parse_known_args(words, namespace)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse all of ``argv``.

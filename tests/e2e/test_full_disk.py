@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from psrt.__main__ import COMMANDS
+
 #: Runs psrt with files of at most so many bytes.
 LIMITED = """
 import resource, signal, sys
@@ -113,10 +115,16 @@ def test_what_commands_write(launch, words):
         ["simulate", "--epochs", "1", "--hidden", "4"],
         ["show"],
         ["explain", "ring"],
+        ["explain", "ssp", "--help"],
+        *([command, "--help"] for command in COMMANDS),
     ],
 )
-def test_stdout_that_is_full(launch, words):
-    done = launch.command("sh", "-c", '"$@" >/dev/full', "sh", sys.executable, "-m", "psrt", *words)
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_stdout_that_is_full(launch, words, buffered):
+    done = launch.command(
+        *("sh", "-c", '"$@" >/dev/full', "sh", sys.executable, "-m", "psrt", *words),
+        PYTHONUNBUFFERED=buffered,
+    )
     told_once(done, "cannot write to stdout: No space left on device")
     if "--out" in words:
         assert (launch.folder / "run/model.safetensors").exists()

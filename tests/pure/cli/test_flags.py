@@ -10,7 +10,7 @@ import pytest
 
 from psrt.cli.flags import parse_train, train_parser
 from psrt.config import TrainConfig
-from psrt.config.knobs import knobs_of
+from psrt.config.knobs import dashed, knobs_of
 from psrt.config.values import SWITCH
 from psrt.errors import ConfigError
 
@@ -94,7 +94,7 @@ def test_the_last_of_two_flags_counts():
         ),
         (
             ["--mode", "async", "--staleness", "3"],
-            "--staleness 3 has no meaning with --mode async; it belongs to --mode ssp",
+            "--staleness 3 has no effect with --mode async; it belongs to --mode ssp",
         ),
     ],
 )
@@ -106,6 +106,13 @@ def write(folder, text):
     path = folder / "run.toml"
     path.write_text(text, encoding="utf-8")
     return str(path)
+
+
+@pytest.mark.parametrize("name", ["config", *(dashed(name) for name in knobs_of(TrainConfig))])
+def test_two_dashes_are_no_value(name):
+    said = refusal(f"--{name}=--")
+    assert said.startswith(name)
+    assert "'--'" in said
 
 
 def test_flags_override_the_file(tmp_path):
@@ -123,7 +130,7 @@ def test_one_length_overrides_the_other(tmp_path):
 
 def test_a_mode_given_as_flag_must_fit_the_file(tmp_path):
     path = write(tmp_path, 'mode = "ssp"\nstaleness = 5')
-    assert refusal("--config", path, "--mode", "async").startswith("--staleness 5 has no meaning")
+    assert refusal("--config", path, "--mode", "async").startswith("--staleness 5 has no effect")
 
 
 def test_a_file_that_cannot_be_read(tmp_path):

@@ -40,12 +40,17 @@ def prepare(folder: Path) -> None:
         raise ConfigError(f"cannot write to {folder}: {error.strerror}") from error
 
 
+def files(folder: Path) -> tuple[Path, ...]:
+    """Return the paths of all that psrt may have written into ``history/``."""
+    return (folder / HEADER, folder / EVENTS, *folder.glob(ANY_RANK_FILE))
+
+
 def clear(folder: Path) -> None:
     """Delete what psrt writes into ``history/``, and the folder if nothing else is in it."""
     if not folder.is_dir():
         return
     try:
-        for path in (folder / HEADER, folder / EVENTS, *folder.glob(ANY_RANK_FILE)):
+        for path in files(folder):
             path.unlink(missing_ok=True)
         if not any(folder.iterdir()):
             folder.rmdir()

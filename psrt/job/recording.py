@@ -11,7 +11,7 @@ import numpy as np
 from psrt.config import to_toml
 from psrt.errors import ConfigError, OutputError, PsrtError
 from psrt.history import EventLog
-from psrt.history.folder import FOLDER, prepare, write_header
+from psrt.history.folder import FOLDER, write_header
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.provenance import history_header
 from psrt.job.result import Say
@@ -42,6 +42,8 @@ class Recording:
         self.log: EventLog | None = None
         #: Receives the workers' reports, at the first process.
         self.recorder: MetricsWriter | None = None
+        #: Whether training may have begun; until then an earlier run in the folder is kept.
+        self._begun = False
         #: Why the history could not be completed.
         self._failed: OutputError | None = None
         config = setup.config
@@ -60,7 +62,7 @@ class Recording:
                         folder=self.folder,
                         say=say,
                     )
-        except PsrtError:
+        except BaseException:
             self._undo()
             raise
 
@@ -78,7 +80,7 @@ class Recording:
             ) from None
 
     def _undo(self) -> None:
-        """Remove what would be in the way of the next run."""
+        """Leave the folder as it was found."""
         self._cut_off()
         if self.folder is not None:
             self.folder.discard()
@@ -86,12 +88,11 @@ class Recording:
     def begin(self, plan: ReducePlan | None) -> None:
         """Write the history's header; ``plan`` says how all workers sum."""
         launcher = self._launcher
-        try:
-            with launcher.agree():
-                self._write_header(plan)
-        except PsrtError:
-            self._undo()
-            raise
+        with launcher.agree():
+            self._write_header(plan)
+        self._begun = True
+        if self.folder is not None:
+            self.folder.commit()
 
     def _write_header(self, plan: ReducePlan | None) -> None:
         launcher, setup = self._launcher, self._setup
@@ -149,7 +150,10 @@ class Recording:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            self._cut_off()
+            if self._begun:
+                self._cut_off()
+            else:
+                self._undo()
         elif self.recorder is not None:
             self.recorder.close()
 
@@ -158,7 +162,5 @@ def _prepared(setup: Setup) -> OutputFolder:
     """Return the run's folder with ``config.toml`` in it."""
     config = setup.config
     folder = OutputFolder(config.out or "")
-    folder.prepare(to_toml(config), overwrite=config.overwrite)
-    if config.record:
-        prepare(folder.history)
+    folder.prepare(to_toml(config), overwrite=config.overwrite, record=config.record)
     return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from os import PathLike
@@ -27,6 +28,8 @@ FILES = (CONFIG, METRICS, MODEL, SIMULATION, SUMMARY)
 
 #: Ends the name of a file that is still being written.
 _PART = ".part"
+#: Holds the files of an earlier run until the new one is known to start.
+_ASIDE = ".earlier-run"
 
 
 class OutputFolder:
@@ -45,35 +48,63 @@ class OutputFolder:
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
 
-    def prepare(self, config_toml: str, *, overwrite: bool = False) -> None:
+    def prepare(self, config_toml: str, *, overwrite: bool = False, record: bool = False) -> None:
         """Make the folder, free of an earlier run, with ``config.toml`` in it.
 
         Called once, before training, so that a run does not fail at its end because it cannot be
-        written. If it raises, nothing was changed.
+        written. If it raises, nothing was changed. An earlier run is set aside, until ``commit``
+        deletes it or ``discard`` brings it back.
 
         Args:
             config_toml: the resolved configuration.
-            overwrite: delete the files of an earlier run.
+            overwrite: replace the files of an earlier run.
+            record: make an empty ``history/`` too.
 
         Raises:
             ConfigError: if the path is a file or cannot be written to, or holds a run already
                 and may not be overwritten.
         """
+        if self._aside.is_dir():  # a start was killed before its first step
+            self.discard()
         self._check(overwrite)
         with self._config_errors("write to"):
             self.path.mkdir(parents=True, exist_ok=True)
             # Try it: permission bits show no read-only mounts, and do not bind root.
             with tempfile.TemporaryFile(dir=self.path):
                 pass
-            history.clear(self.history)
-            for name in FILES:
-                (self.path / name).unlink(missing_ok=True)
-                (self.path / (name + _PART)).unlink(missing_ok=True)
             try:
+                self._set_aside()
                 (self.path / CONFIG).write_text(config_toml, encoding="utf-8")
-            except OSError:
+                if record:
+                    history.prepare(self.history)
+            except (OSError, ConfigError):
                 self.discard()  # half a file would block the next run
                 raise
+
+    def _set_aside(self) -> None:
+        """Move the files of an earlier run, and of one that was killed while it wrote."""
+        parts = [self.path / (name + _PART) for name in FILES]
+        written = [self.path / name for name in FILES]
+        for path in (*written, *parts, *history.files(self.history)):
+            if path.exists():
+                kept = self._aside / path.relative_to(self.path)
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(kept)
+        history.clear(self.history)
+
+    @property
+    def _aside(self) -> Path:
+        return self.path / _ASIDE
+
+    def commit(self) -> None:
+        """Delete the earlier run that this one replaces; the run is about to begin."""
+        if not self._aside.is_dir():
+            return
+        gone = self.path / (_ASIDE + _PART)
+        shutil.rmtree(gone, ignore_errors=True)
+        # Renamed at once: half of it, left by a kill or an open file, must never come back.
+        self._aside.replace(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     @property
     def history(self) -> Path:
@@ -107,7 +138,7 @@ class OutputFolder:
         self.write_text(SUMMARY, summary.to_json())
 
     def discard(self) -> None:
-        """Delete what ``prepare`` made, and the folder if nothing else is in it.
+        """Delete what ``prepare`` made, bring an earlier run back, and delete an empty folder.
 
         For a run that turns out to be impossible: it must not block the next one.
         """
@@ -115,6 +146,13 @@ class OutputFolder:
             history.clear(self.history)
             for name in FILES:
                 (self.path / name).unlink(missing_ok=True)
+            for kept in sorted(self._aside.rglob("*")):
+                path = self.path / kept.relative_to(self._aside)
+                if kept.is_dir():
+                    path.mkdir(exist_ok=True)
+                else:
+                    kept.replace(path)
+            shutil.rmtree(self._aside, ignore_errors=True)
             if not any(self.path.iterdir()):
                 self.path.rmdir()
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,12 @@ from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
 
 BASE = {"hidden": (16,), "batch_size": 8, "steps": 6, "lr": 0.05, "timeout_s": 20, "record": True}
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 MODES = {
     "sync": ({"mode": "sync", "servers": 2}, 3),
     "sync, backup": ({"mode": "sync", "backup": 1, "servers": 2}, 4),
@@ -73,9 +80,16 @@ def test_the_history_says_what_the_summary_says(comm, shared_folder, flags):
 def test_a_rank_that_does_not_see_the_folder_is_named_on_every_rank(
     comm, shared_folder, monkeypatch
 ):
+    config = TrainConfig(**BASE, mode="async", out=str(shared_folder / "run"))
+    psrt.run(replace(config, out=str(shared_folder / "earlier")), comm=comm)
+    earlier = contents(shared_folder / "earlier")
+    comm.Barrier()
     if comm.rank == 1:
         monkeypatch.setattr("psrt.job.recording.FOLDER", "elsewhere")
-    config = TrainConfig(**BASE, mode="async", out=str(shared_folder / "run"))
+    with pytest.raises(ConfigError, match="rank 1 cannot write"):
+        psrt.run(replace(config, out=str(shared_folder / "earlier"), overwrite=True), comm=comm)
+    comm.Barrier()
+    assert contents(shared_folder / "earlier") == earlier
     with pytest.raises(
         ConfigError, match=r"every rank can write to: rank 1 cannot write .*elsewhere"
     ):

@@ -72,8 +72,53 @@ def test_overwrite_removes_only_own_files(tmp_path):
     (tmp_path / "sub").mkdir()
     for name in [*FILES, "model.safetensors.part", *others]:
         (tmp_path / name).write_text("old")
-    OutputFolder(tmp_path).prepare("new", overwrite=True)
+    folder = OutputFolder(tmp_path)
+    folder.prepare("new", overwrite=True)
+    folder.commit()
     assert content(tmp_path) == {"config.toml": b"new"} | dict.fromkeys(others, b"old")
+
+
+def earlier_run(folder):
+    """Make a finished run with a history, and files of the user's beside; return what is in it."""
+    (folder / "history").mkdir()
+    for name in [*FILES, "notes.md", "history/header.json", "history/rank-00000.npy", "history/me"]:
+        (folder / name).write_text(f"old {name}")
+    return content(folder)
+
+
+def test_an_earlier_run_comes_back_if_the_new_one_cannot_begin(tmp_path):
+    before = earlier_run(tmp_path)
+    folder = OutputFolder(tmp_path)
+    folder.prepare("new", overwrite=True, record=True)
+    assert (tmp_path / "config.toml").read_text() == "new"
+    folder.discard()
+    assert content(tmp_path) == before
+
+
+def test_an_earlier_run_goes_when_the_new_one_begins(tmp_path):
+    earlier_run(tmp_path)
+    folder = OutputFolder(tmp_path)
+    folder.prepare("new", overwrite=True, record=True)
+    folder.commit()
+    assert content(tmp_path) == {
+        "config.toml": b"new", "notes.md": b"old notes.md", "history/me": b"old history/me",
+    }  # fmt: skip
+
+
+def test_an_earlier_run_survives_a_start_that_was_killed(tmp_path):
+    before = earlier_run(tmp_path)
+    OutputFolder(tmp_path).prepare("killed", overwrite=True)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        OutputFolder(tmp_path).prepare("next")
+    assert content(tmp_path) == before
+
+
+def test_a_history_that_cannot_be_made_costs_no_earlier_run(tmp_path):
+    for name in ["summary.json", "history"]:
+        (tmp_path / name).write_text("old")
+    with pytest.raises(ConfigError, match="cannot write to"):
+        OutputFolder(tmp_path).prepare("new", overwrite=True, record=True)
+    assert content(tmp_path) == {"summary.json": b"old", "history": b"old"}
 
 
 def test_a_folder_with_other_files_is_free(tmp_path):

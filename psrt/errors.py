@@ -14,6 +14,8 @@ class PsrtError(Exception):
     exit_status = 1
     #: Whether every rank of the job raises it, so that none is left waiting.
     agreed = False
+    #: Whether another rank raises the original and prints it, so that this one may be silent.
+    echo = False
 
 
 class ConfigError(PsrtError, ValueError):

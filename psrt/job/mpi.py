@@ -20,7 +20,7 @@ from psrt.job.roles import ANY, SERVER, WORKER
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.launchers.library import short_version
-from psrt.mpi.agreement import AbortGuard, bcast_text, gather_texts, raise_on_all
+from psrt.mpi.agreement import AbortGuard, bcast_text, gather_texts, print_once, raise_on_all
 from psrt.mpi.hosts import Layout
 from psrt.mpi.port import MpiPort
 from psrt.runtime.problem import Problem
@@ -60,7 +60,11 @@ def run_over_mpi(
     """
     guard = AbortGuard(comm)
     with guard.watch():
-        result = run_job(MpiLauncher(comm, guard.layout, role), config, problem, say=say)
+        try:
+            result = run_job(MpiLauncher(comm, guard.layout, role), config, problem, say=say)
+        except PsrtError as error:
+            print_once(error)
+            raise
     guard.close()
     return result
 

@@ -11,6 +11,7 @@ import termios
 import time
 import traceback
 from collections.abc import Iterator
+from types import TracebackType
 from typing import NoReturn, TextIO
 
 import numpy as np
@@ -75,8 +76,26 @@ def raise_on_all(comm: MPI.Comm) -> Iterator[None]:
         raise mine
     kind, text = bcast_text(comm, "", int(failed[0])).split("\n", 1)
     theirs = _KINDS[kind](text)
-    theirs.agreed = True
+    theirs.agreed = theirs.echo = True
     raise theirs
+
+
+def print_once(error: PsrtError) -> None:
+    """Let an agreed error that nobody catches end this process without another traceback.
+
+    The rank whose error it is prints one; the interpreters of all others print nothing.
+    """
+    if not error.echo:
+        return
+    hook = sys.excepthook
+
+    def silent(
+        kind: type[BaseException], value: BaseException, trace: TracebackType | None
+    ) -> None:
+        if value is not error:
+            hook(kind, value, trace)
+
+    sys.excepthook = silent
 
 
 def _kind(error: PsrtError) -> type[PsrtError]:

@@ -20,11 +20,13 @@ _UNWRITTEN = np.uint32(0x7FC0BEEF)
 
 
 def check_methods(problem: object) -> None:
-    """Check that a problem has the methods that every problem has.
+    """Check that a problem is an object with the methods that every problem has.
 
     Raises:
-        ConfigError: naming those that are missing.
+        ConfigError: naming those that are missing, or the class that was given for an object.
     """
+    if isinstance(problem, type):
+        raise ConfigError(f"the problem is the class {problem.__name__}, expected an object of it")
     missing = [f"{name}()" for name in METHODS if not callable(getattr(problem, name, None))]
     if missing:
         raise ConfigError(f"the problem, {_kind(problem)}, has no {' and no '.join(missing)}")

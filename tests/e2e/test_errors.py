@@ -263,3 +263,29 @@ from psrt.__main__ import main
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 sys.exit(main(sys.argv[1:]))
 """
+
+
+SCRIPT = """
+import psrt
+
+class Problem:
+    pass
+
+try:
+    psrt.run(psrt.TrainConfig(mode="sync", servers={servers}), {problem})
+finally:
+    print("cleaned up", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("servers", "problem", "words"),
+    [(9, "None", "9 3 ranks"), (1, "Problem", "class Problem"), (1, "Problem()", "no initial")],
+)
+def test_a_script_s_error_before_training_is_one_traceback(launch, servers, problem, words):
+    text = SCRIPT.format(servers=servers, problem=problem)
+    done = launch.ranks(3, "-c", text)
+    assert done.status != 0
+    assert done.stderr.count("Traceback") == done.stderr.count("psrt.errors.ConfigError: ") == 1
+    assert done.stdout.count("cleaned up") == 3
+    assert all(word in done.stderr for word in words.split())

@@ -73,7 +73,13 @@ def largest(unit: str, start: float = 0) -> Any:
 
 
 def parts(merge: Merge, start: Any, unit: str = "") -> Any:
-    """Declare a figure that the summary shows in a form of its own."""
+    """Declare a figure that the summary shows in a form of its own.
+
+    Args:
+        merge: merges the figures of two ranks.
+        start: value before anything was counted.
+        unit: for the reader; empty for a plain number.
+    """
     return _figure(merge, start, unit=unit, is_figure=False)
 
 

@@ -242,6 +242,12 @@ class _Buffers:
 def check(name: Name, result: FloatArray, wanted: FloatArray, rank: int) -> None:
     """Check every element of a result.
 
+    Args:
+        name: of the call, for the message.
+        result: what this rank ended with.
+        wanted: the right elements, repeated as often as they fit into ``result``.
+        rank: this rank, for the message.
+
     Raises:
         ProtocolError: if one is wrong.
     """

@@ -55,7 +55,13 @@ class Summary:
 
 
 def spread(key: str, scale: float = 1.0, digits: int = 2) -> Callable[[Row], str]:
-    """Return a function that formats the summary of a row under ``key``, a dash for None."""
+    """Return a function that formats the summary of a row under ``key``, a dash for None.
+
+    Args:
+        key: of a `Summary` in the row, or None.
+        scale: factor of its figures, such as 1e6 for µs of seconds.
+        digits: after the point.
+    """
     return lambda row: "-" if row[key] is None else row[key].format(scale, digits)
 
 

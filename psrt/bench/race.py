@@ -101,6 +101,12 @@ class Readings(Generic[Key]):
         That cancels the drift of the machine, which a ratio of medians would not. None if they have
         no round in common.
 
+        Args:
+            over: the candidate above the line.
+            under: the candidate below it.
+            factor: that the seconds of ``under`` are multiplied by.
+            plus: seconds added to that.
+
         >>> Readings([{"a": 2.0, "b": 1.0}, {"a": 20.0, "b": 10.0}, {"b": 10.0}]).ratio("a", "b")
         Summary(median=2.0, low=2.0, high=2.0, readings=2)
         """
@@ -220,6 +226,11 @@ def plan(seconds: float, candidate: Candidate, rounds: int, pace: Pace) -> tuple
 
 def has_turn(number: int, turns: int, rounds: int) -> bool:
     """Return whether a candidate has a turn in round ``number``; turns are spread evenly.
+
+    Args:
+        number: of the round, from 0.
+        turns: rounds in which it has one, at most ``rounds``.
+        rounds: number of rounds.
 
     >>> [number for number in range(9) if has_turn(number, 3, 9)]
     [2, 5, 8]

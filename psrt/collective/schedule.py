@@ -61,11 +61,23 @@ class Schedule:
         return self.steps(rank, size, n, root) if self.rooted else self.steps(rank, size, n)
 
     def plan(self, size: int, n: int, root: int = 0) -> list[list[Step]]:
-        """Return the steps of all ranks."""
+        """Return the steps of all ranks.
+
+        Args:
+            size: number of ranks, ≥ 1.
+            n: elements of the vector, ≥ 0.
+            root: the root's rank; 0 where the collective has none.
+        """
         return [list(self(rank, size, n, root)) for rank in range(size)]
 
     def spec(self, size: int, n: int, root: int = 0) -> CollectiveSpec:
-        """Return what the plan must do."""
+        """Return what the plan must do.
+
+        Args:
+            size: number of ranks, ≥ 1.
+            n: elements of the vector, ≥ 0.
+            root: the root's rank; 0 where the collective has none.
+        """
         self._check(size, root)
         return self.specify(size, n, root)
 
@@ -117,7 +129,13 @@ class Algorithm(Schedule):
         return "all-reduce"
 
     def spec(self, size: int, n: int, root: int = 0) -> CollectiveSpec:
-        """Return what the plan must do."""
+        """Return what the plan must do.
+
+        Args:
+            size: number of ranks, ≥ 1.
+            n: elements of the vector, ≥ 0.
+            root: the root's rank; 0 where the collective has none.
+        """
         self._check(size, root)
         return spec.all_reduce(size, n, workspace=self.workspace(size, n))
 

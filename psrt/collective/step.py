@@ -79,12 +79,24 @@ class Step(NamedTuple):
 
     @classmethod
     def receiving(cls, source: int, span: Span, *, combine: bool) -> Step:
-        """Return the step that receives ``span`` and sends nothing."""
+        """Return the step that receives ``span`` and sends nothing.
+
+        Args:
+            source: rank that sends.
+            span: elements that are received.
+            combine: fold them into the own values, rather than overwrite these.
+        """
         return cls(None, NOTHING, source, span, combine)
 
     @classmethod
     def local(cls, rank: int, source: Span, into: Span, *, combine: bool) -> Step:
         """Return the step in which ``rank`` folds or copies its own ``source`` into ``into``.
+
+        Args:
+            rank: rank whose step it is.
+            source: elements that are read.
+            into: elements that are written, as many.
+            combine: fold, rather than copy.
 
         >>> Step.local(2, Span(8, 12), Span(0, 4), combine=True).is_local(2)
         True

@@ -66,7 +66,15 @@ class Knob:
 
 
 def knob(default: Any, kind: Kind, group: str, help: str, **rest: Any) -> Any:
-    """Return a dataclass field with ``default`` whose metadata is a `Knob`."""
+    """Return a dataclass field with ``default`` whose metadata is a `Knob`.
+
+    Args:
+        default: of the field; None leaves it to `resolve`.
+        kind: type of its values.
+        group: heading in the help text.
+        help: one line for the help text.
+        rest: further fields of `Knob`.
+    """
     metadata = {"knob": Knob(kind=kind, group=group, help=help, **rest)}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -109,6 +117,11 @@ def dashed(name: str) -> str:
 def accept(name: str, knob: Knob, value: Any) -> Any:
     """Return ``value`` in its canonical type.
 
+    Args:
+        name: of the knob, for the message.
+        knob: its type, choices and range.
+        value: as Python or TOML has it.
+
     Raises:
         ConfigError: for a wrong type, choice or range: "batch-size must be at least 1, got 0".
     """
@@ -134,6 +147,11 @@ def accept(name: str, knob: Knob, value: Any) -> Any:
 def read(name: str, knob: Knob, text: str) -> Any:
     """Parse the text of a knob's flag.
 
+    Args:
+        name: of the knob, for the message.
+        knob: its type, choices and range.
+        text: as on the command line.
+
     Raises:
         ConfigError: as `accept`.
     """
@@ -146,6 +164,12 @@ def read(name: str, knob: Knob, text: str) -> Any:
 
 def read_flag(name: str, kind: Kind, text: str, **bounds: float) -> Any:
     """Parse the text of a flag that is not a knob of a run.
+
+    Args:
+        name: of the flag, for the message.
+        kind: type of its values.
+        text: as on the command line.
+        bounds: ``min``, ``exclusive_min``, ``max`` or ``exclusive_max``.
 
     >>> from psrt.config.values import BYTES
     >>> read_flag("bytes", BYTES, "1K", min=1)
@@ -162,6 +186,12 @@ def read_by_worker(
 ) -> dict[int, float]:
     """Return a dict from worker to number out of texts ``WORKER:NUMBER[,WORKER:NUMBER...]``.
 
+    Args:
+        name: of the flag, for the message.
+        number: what belongs to a worker, and its range.
+        texts: one for each time that the flag was given.
+        workers: number of workers, W.
+
     >>> read_by_worker("crash", Number("SECONDS", 0, 10), ["1:0.5,0:2", "3:1"], 4)
     {1: 0.5, 0: 2.0, 3: 1.0}
 
@@ -177,7 +207,7 @@ def read_by_worker(
             raise ConfigError(f"{name} {error}, got {text!r}") from None
         if who >= workers:
             raise ConfigError(
-                f"{name} names worker {who} that is not there, the last is {workers - 1}"
+                f"{name} names worker {who} that does not exist, the last is {workers - 1}"
             )
         if who in found:
             raise ConfigError(f"{name} names worker {who} twice")

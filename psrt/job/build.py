@@ -37,6 +37,11 @@ from psrt.transport.port import Port, RoleMap
 def role_map_for(n: int, servers: tuple[int, ...], workers: tuple[int, ...]) -> RoleMap:
     """Cut n parameters into as many even shards as there are servers.
 
+    Args:
+        n: number of parameters.
+        servers: ranks of the servers; empty where workers sum by themselves.
+        workers: ranks of the workers, worker 0 first.
+
     Raises:
         ConfigError: if a shard would own nothing.
     """

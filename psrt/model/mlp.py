@@ -167,6 +167,11 @@ class MLP:
     def evaluate(self, theta: FloatArray, x: FloatArray, y: AnyArray) -> tuple[float, float | None]:
         """Return mean loss and accuracy over any number of rows, a batch at a time.
 
+        Args:
+            theta: ``(n,)`` float32.
+            x: ``(samples, features)`` float32.
+            y: ``(samples,)`` labels, or ``(samples, outputs)`` float32 targets.
+
         Returns:
             The mean loss and the accuracy, the fraction of rows whose largest output is the
             label's; None if targets are not labels. NaN for no rows.

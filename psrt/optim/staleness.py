@@ -55,7 +55,14 @@ class StalenessRate(Protocol):
         """
 
     def observe(self, span: Span, theta_before: Vector, theta_after: Vector, lr: float) -> None:
-        """Learn from one block of an update that was made with learning rate ``lr``."""
+        """Learn from one block of an update that was made with learning rate ``lr``.
+
+        Args:
+            span: the block's position in the shard.
+            theta_before: the block of the parameters before the update, ``(span.size,)``.
+            theta_after: the same after it.
+            lr: learning rate of the update.
+        """
 
 
 class ScalarRate:

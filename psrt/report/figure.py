@@ -43,6 +43,12 @@ def blank(width: float, height: float) -> Figure:
 def titled(*, width: float, height: float, title: str, note: str = "") -> Figure:
     """Return an empty figure, in inches, with a title and a note below it.
 
+    Args:
+        width: in inches.
+        height: in inches.
+        title: above the plot.
+        note: a second line, below the title.
+
     Raises:
         ConfigError: if matplotlib is not installed.
     """

@@ -75,7 +75,13 @@ class Network:
         channel.newest = queue.at(leaves + delay, self._enter, message, not_before=channel.newest)
 
     def follow(self, channel: Channel, arrive: Action, argument: Any) -> None:
-        """Deliver a message of no length after everything already in flight on a channel."""
+        """Deliver a message of no length after everything already in flight on a channel.
+
+        Args:
+            channel: from one rank to another.
+            arrive: called on arrival.
+            argument: what it is called with.
+        """
         queue = self._queue
         if self._is_finite:
             arrive, argument = self._enter, (channel.to, 0, arrive, argument)

@@ -32,7 +32,13 @@ _new = tuple.__new__
 
 
 def encode(message: Message, buffer: Buffer, offset: int = 0) -> None:
-    """Write ``message`` into ``buffer`` at ``offset``, in at most ``FRAME_BYTES`` bytes."""
+    """Write ``message`` into ``buffer`` at ``offset``, in at most ``FRAME_BYTES`` bytes.
+
+    Args:
+        message: what is sent.
+        buffer: writable bytes.
+        offset: of the frame's first byte.
+    """
     kind = type(message)
     if kind is Push:
         _WRITE_PUSH.pack_into(buffer, offset, _PUSH, *message)

@@ -174,6 +174,11 @@ class Port(Protocol):
 
         There is nothing to await: a role replies before it is sent the next message, so there is
         always a free slot. The region must not be written while ``in_flight(to)``.
+
+        Args:
+            to: the rank that it goes to.
+            message: a push, parameters or a leave.
+            region: number of the memory whose contents go with it; ``NO_PAYLOAD`` for none.
         """
         ...
 

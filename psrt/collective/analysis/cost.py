@@ -102,6 +102,11 @@ class Bounds:
 def lower_bounds(size: int, nbytes: float, costs: LinkCosts) -> Bounds:
     """Return the bounds for ``size`` ≥ 1 ranks and a vector of ``nbytes``.
 
+    Args:
+        size: number of ranks, ≥ 1.
+        nbytes: size of the vector in bytes.
+        costs: α, β and γ of a link, in seconds.
+
     >>> lower_bounds(4, 1000, LinkCosts(alpha=1.0, beta=0.01, gamma=0.002))
     Bounds(latency=2.0, bandwidth=15.0, combining=1.5)
     """

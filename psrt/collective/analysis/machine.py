@@ -52,6 +52,11 @@ class NodeCosts:
 
         One rank has nothing to fold and takes no time.
 
+        Args:
+            ranks: number of ranks on the host, ≥ 1.
+            nbytes: size of the vector in bytes.
+            cores: cores that they share.
+
         >>> NodeCosts(sync_s=1e-6, byte_s=1e-9).seconds(4, 1_000_000, cores=2)
         0.002004
         """

@@ -39,6 +39,12 @@ def block_of(n: int, size: int, row: int, column: int) -> Span:
 
     The same cuts as ``even_spans(n, size)`` and ``even_spans`` of each row, one block at a time.
 
+    Args:
+        n: elements of the whole table, ≥ 0.
+        size: number of ranks, p ≥ 1; the table has p × p blocks.
+        row: rank that the block starts on, in ``[0, size)``.
+        column: rank that it ends on, in ``[0, size)``.
+
     >>> block_of(10, 2, 1, 0)
     Span(start=5, stop=8)
     """

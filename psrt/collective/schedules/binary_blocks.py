@@ -136,7 +136,14 @@ def _owners(mine: Halving, larger: range, n: int, finest: int) -> list[tuple[int
 
 
 def binary_blocks_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
-    """Return the cost in closed form, T at the top of this file."""
+    """Return the cost in closed form, T at the top of this file.
+
+    Args:
+        p: number of ranks, ≥ 1.
+        nbytes: size of the vector in bytes.
+        costs: α, β and γ of a link, in seconds.
+        itemsize: bytes of an element.
+    """
     widths = [1 << bit for bit in range(p.bit_length()) if p & 1 << bit]  # the smallest first
     latest = [_halving(widths[0], nbytes, costs)]
     for w, u in pairwise(widths):

@@ -74,7 +74,14 @@ def butterfly_steps(rank: int, size: int, n: int) -> Iterator[Step]:
 
 
 def butterfly_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
-    """Return the cost at the top of this file, for every p."""
+    """Return the cost at the top of this file, for every p.
+
+    Args:
+        p: number of ranks, ≥ 1.
+        nbytes: size of the vector in bytes.
+        costs: α, β and γ of a link, in seconds.
+        itemsize: bytes of an element.
+    """
     rounds = lg_floor(p)
     exchanges = costs.chain(rounds, rounds * nbytes, rounds * nbytes)
     return exchanges + around_core_seconds(p, nbytes, costs)

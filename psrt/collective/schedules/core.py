@@ -68,5 +68,11 @@ def around_core(
 
 
 def around_core_seconds(p: int, nbytes: float, costs: LinkCosts) -> float:
-    """Return the seconds that the ranks beyond the core add, 0 where there are none."""
+    """Return the seconds that the ranks beyond the core add, 0 where there are none.
+
+    Args:
+        p: number of ranks, ≥ 1.
+        nbytes: size of the vector in bytes.
+        costs: α, β and γ of a link, in seconds.
+    """
     return 0.0 if p == 1 << lg_floor(p) else costs.chain(2, 2 * nbytes, nbytes)

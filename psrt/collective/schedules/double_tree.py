@@ -158,6 +158,12 @@ def double_tree_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) 
     folded. By induction no step ends later than its round. It is a bound, since ranks do not wait
     for a round to end, and are mostly through a little earlier. Two ranks need not take turns on
     their one edge: k rounds up and k down.
+
+    Args:
+        p: number of ranks, ≥ 1.
+        nbytes: size of the vector in bytes.
+        costs: α, β and γ of a link, in seconds.
+        itemsize: bytes of an element.
     """
     blocks = default_blocks(p, int(nbytes / itemsize))
     m, trees = nbytes / (2 * blocks), two_trees(p)

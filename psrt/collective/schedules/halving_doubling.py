@@ -66,6 +66,12 @@ def halving_doubling_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: 
     """Return the cost at the top of this file, for every p.
 
     Exchanges of n/2, n/4, … n/q bytes, (q − 1)/q·n in all, and the same back.
+
+    Args:
+        p: number of ranks, ≥ 1.
+        nbytes: size of the vector in bytes.
+        costs: α, β and γ of a link, in seconds.
+        itemsize: bytes of an element.
     """
     q = 1 << lg_floor(p)
     share = (q - 1) / q * nbytes

@@ -70,5 +70,12 @@ def naive_steps(rank: int, size: int, n: int) -> Iterator[Step]:
 
 
 def naive_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
-    """Return the cost at the top of this file: one message after the other on every rank."""
+    """Return the cost at the top of this file: one message after the other on every rank.
+
+    Args:
+        p: number of ranks, ≥ 1.
+        nbytes: size of the vector in bytes.
+        costs: α, β and γ of a link, in seconds.
+        itemsize: bytes of an element.
+    """
     return costs.chain(p - 1, (p - 1) * nbytes, (p - 1) * nbytes)

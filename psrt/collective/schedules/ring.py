@@ -65,6 +65,11 @@ class Ring:
     def of(cls, rank: int, size: int, order: Sequence[int] | None = None) -> Ring:
         """Return the place of ``rank`` on the ring that passes ``order``, or 0, 1, … p − 1.
 
+        Args:
+            rank: in ``[0, size)``.
+            size: ranks on the ring, p ≥ 1.
+            order: each rank once; None is 0, 1, … p − 1.
+
         Raises:
             ConfigError: if ``order`` does not name each rank once.
         """
@@ -118,6 +123,13 @@ def ring_steps(
 
 
 def ring_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
-    """Return the cost at the top of this file: hops of n/p bytes, the first half combined."""
+    """Return the cost at the top of this file: hops of n/p bytes, the first half combined.
+
+    Args:
+        p: number of ranks, ≥ 1.
+        nbytes: size of the vector in bytes.
+        costs: α, β and γ of a link, in seconds.
+        itemsize: bytes of an element.
+    """
     share = (p - 1) / p * nbytes
     return costs.chain(2 * (p - 1), 2 * share, share)

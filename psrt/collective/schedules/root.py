@@ -60,5 +60,12 @@ def root_steps(rank: int, size: int, n: int) -> Iterator[Step]:
 
 
 def root_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
-    """Return the cost at the top of this file; what the root sends is not combined."""
+    """Return the cost at the top of this file; what the root sends is not combined.
+
+    Args:
+        p: number of ranks, ≥ 1.
+        nbytes: size of the vector in bytes.
+        costs: α, β and γ of a link, in seconds.
+        itemsize: bytes of an element.
+    """
     return costs.chain(2 * (p - 1), 2 * (p - 1) * nbytes, (p - 1) * nbytes)

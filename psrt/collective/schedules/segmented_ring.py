@@ -87,6 +87,12 @@ def segmented_ring_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: in
     Let a = α + mβ be a message and g = mγ a fold. The first step takes a; each of the next
     (p − 1)S, among them the first one of the all-gather, takes max(a, g), as the fold of the step
     before runs beside it; the (p − 1)S − 1 that are left have no fold beside them and take a.
+
+    Args:
+        p: number of ranks, ≥ 1.
+        nbytes: size of the vector in bytes.
+        costs: α, β and γ of a link, in seconds.
+        itemsize: bytes of an element.
     """
     segments = default_segments(p, int(nbytes / itemsize))
     if segments == 1:

@@ -64,6 +64,12 @@ def tree_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> floa
 
     The root has ⌈lg p⌉ children, each with one message up and one down. Child i is the root of a
     smaller tree, by the same argument ready in time, so nobody makes the root wait.
+
+    Args:
+        p: number of ranks, ≥ 1.
+        nbytes: size of the vector in bytes.
+        costs: α, β and γ of a link, in seconds.
+        itemsize: bytes of an element.
     """
     height = lg_ceil(p)
     return costs.chain(2 * height, 2 * height * nbytes, height * nbytes)

@@ -138,7 +138,7 @@ def check_real(options: Namespace, ranks: int) -> None:
         raise ConfigError(f"comparing modes takes several ranks, {again(4)}, or --simulate")
     for name in SIMULATION:
         if getattr(options, name) is not None:
-            raise ConfigError(f"--{name.replace('_', '-')} has no meaning without --simulate")
+            raise ConfigError(f"--{name.replace('_', '-')} has no effect without --simulate")
 
 
 def note_on(rows: Sequence[Row], options: Namespace, ranks: int) -> str:

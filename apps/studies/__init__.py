@@ -15,4 +15,4 @@ def refuse(words: Sequence[str], *flags: str) -> None:
     """
     for word in words:
         if word.partition("=")[0] in flags:
-            raise ConfigError(f"{word.partition('=')[0]} has no meaning here: the study varies it")
+            raise ConfigError(f"{word.partition('=')[0]} has no effect here: the study varies it")

@@ -111,10 +111,10 @@ def _explanation(what: str, given: argparse.Namespace) -> Explanation:
     schedule = SCHEDULES[what]
     if given.order is not None and not (isinstance(schedule, Algorithm) and schedule.ordered):
         having = ", ".join(name for name, row in ALGORITHMS.items() if row.ordered)
-        raise ConfigError(f"order has no meaning with {what}; only {having} has one to choose")
+        raise ConfigError(f"order has no effect with {what}; only {having} has one to choose")
     if given.root is not None and not schedule.rooted:
         having = ", ".join(name for name, row in PHASES.items() if row.rooted)
-        raise ConfigError(f"root has no meaning with {what}; {having} have one to choose")
+        raise ConfigError(f"root has no effect with {what}; {having} have one to choose")
     if given.values is None:
         example = None
         size = read_flag("ranks", WHOLE, given.ranks or "4", min=1, max=MOST_RANKS)

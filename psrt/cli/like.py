@@ -113,7 +113,7 @@ def _check_model(config: TrainConfig, header: Header) -> None:
 def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
     """Return the config of a simulation that imitates a recorded run.
 
-    Knobs of the run that have no meaning together with the flags are left out, such as those of
+    Knobs of the run that have no effect together with the flags are left out, such as those of
     its mode where a flag asks for another mode.
 
     Args:

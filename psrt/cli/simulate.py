@@ -31,7 +31,7 @@ By default a model is trained, and the result is accuracy over virtual time. Wit
 nothing is computed, and the result is time and staleness: thousands of workers are cheap, and with
 --steps no data is read."""
 
-#: Flags of `psrt train` that have no meaning here.
+#: Flags of `psrt train` that have no effect here.
 _REAL_TIME = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.real_time)
 _GROUP = "virtual time"
 _WORKERS = Knob(
@@ -121,7 +121,7 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
     given = vars(namespace)
     for name in _REAL_TIME:
         if name in given:
-            raise ConfigError(f"--{dashed(name)} {given[name]} has no meaning in virtual time")
+            raise ConfigError(f"--{dashed(name)} {given[name]} has no effect in virtual time")
     like = _like(namespace)
     config = like.config if like else config_of(namespace)
     usual = str(like.workers) if like else _default_workers(config)
@@ -131,7 +131,7 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
     parameters = given.get("parameters")
     if parameters is not None and numerics:
         raise ConfigError(
-            f"--parameters {parameters} has no meaning with a model, which has "
+            f"--parameters {parameters} has no effect with a model, which has "
             "its own; it belongs to --timing-only"
         )
     from psrt.job.scenario import Scenario

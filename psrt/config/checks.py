@@ -31,7 +31,7 @@ def check(config: TrainConfig) -> None:
     _check_length(config)
     _check_injections(config)
     if config.record and config.out is None:
-        raise ConfigError("--record has no meaning without --out DIR, where the history goes")
+        raise ConfigError("--record has no effect without --out DIR, where the history goes")
     _check_overlap(config)
     if not config.shared_memory and (config.allreduce or "").startswith("node"):
         raise ConfigError(
@@ -110,8 +110,7 @@ def _meaningless(name: str, value: Any, condition: Condition, current: Any) -> C
     other = dashed(condition.field)
     now = f"without --{other}" if current is None else f"with --{other} {current}"
     return ConfigError(
-        f"{flag(name, value)} has no meaning {now}; "
-        f"it belongs to --{other} {_any(condition.values)}"
+        f"{flag(name, value)} has no effect {now}; it belongs to --{other} {_any(condition.values)}"
     )
 
 
@@ -156,13 +155,13 @@ def _check_overlap(config: TrainConfig) -> None:
     """Check the knobs that set how an all-reduce is cut into buckets."""
     if config.overlap and config.clip_norm is not None:
         raise ConfigError(
-            f"--overlap has no meaning with --clip-norm {shown(config.clip_norm)}: "
+            f"--overlap cannot be combined with --clip-norm {shown(config.clip_norm)}: "
             "the norm is that of the whole gradient"
         )
     if config.bucket_bytes is not None and not overlaps(config):
         why = "--no-overlap" if config.overlap is False else "--clip-norm"
         raise ConfigError(
-            f"--bucket-bytes {config.bucket_bytes} has no meaning with {why}, "
+            f"--bucket-bytes {config.bucket_bytes} has no effect with {why}, "
             "which sums the gradient as a whole"
         )
 
@@ -173,7 +172,7 @@ def _check_servers(config: TrainConfig, mode: Mode) -> None:
         raise ConfigError(f"--mode {mode.name} needs at least 1 server, got --servers 0")
     if config.servers and not mode.may_have_servers:
         raise ConfigError(
-            f"--servers {config.servers} has no meaning with --mode {mode.name}, which has none"
+            f"--servers {config.servers} has no effect with --mode {mode.name}, which has none"
         )
     if mode.single and not config.shared_memory:
-        raise ConfigError(f"--no-shared-memory has no meaning with --mode {mode.name}")
+        raise ConfigError(f"--no-shared-memory has no effect with --mode {mode.name}")

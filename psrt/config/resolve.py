@@ -89,7 +89,7 @@ def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
     if servers > ranks:
         raise ConfigError(f"--servers {servers} are more than the {ranks} ranks of the job")
     if workers == 0:
-        raise ConfigError(f"--servers {servers} leave no worker among {ranks} ranks")
+        raise ConfigError(f"--servers {servers} leaves no worker among {ranks} ranks")
     if config.softsync is not None and config.softsync > workers:
         raise ConfigError(f"--softsync {config.softsync} is more than the {workers} workers")
     if config.backup is not None and config.backup >= workers:
@@ -99,5 +99,6 @@ def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
     for injection in config.inject:
         if injection.worker is not None and injection.worker >= workers:
             raise ConfigError(
-                f"--inject {injection} names a worker that is not there, the last is {workers - 1}"
+                f"--inject {injection} names a worker that does not exist, "
+                f"the last is {workers - 1}"
             )

@@ -114,7 +114,7 @@ def _replay(launcher: Launcher, config: TrainConfig) -> Replay | None:
         return None
     if any(launcher.started_as):
         raise ConfigError(
-            "--replay has no meaning with psrt server and psrt worker, it knows who is who: "
+            "--replay cannot be combined with psrt server and psrt worker, it knows who is who: "
             + start_line((len(launcher.started_as), f"-m psrt train --replay {config.replay}"))
         )
     replay = Replay(config.replay)

@@ -154,14 +154,14 @@ class VirtualLauncher(Launcher):
         for worker, _ in self._crashes:
             if not 0 <= worker < workers:
                 raise ConfigError(
-                    f"crash names worker {worker} that is not there, the last is {workers - 1}"
+                    f"crash names worker {worker} that does not exist, the last is {workers - 1}"
                 )
         if config.replay is not None and not self.numerics:
             raise ConfigError(
-                "--timing-only has no meaning with --replay, which is about the numbers"
+                "--timing-only cannot be combined with --replay, which is about the numbers"
             )
         if config.replay is not None and self._crashes:
-            raise ConfigError("--crash has no meaning with --replay: nobody died in that run")
+            raise ConfigError("--crash cannot be combined with --replay: nobody died in that run")
         mode = MODES.get(config.mode or "")
         extra = 0 if mode is not None and mode.single else config.servers or 1
         return workers + (resolve(config, ranks=workers + extra).servers or 0)

@@ -213,8 +213,8 @@ def test_compare_modes_cannot_simulate(tmp_path, words, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--modes sync,async --servers 4", "--servers 4 leave no worker among 4 ranks"),
-        ("--workers 3", "--workers has no meaning without --simulate"),
+        ("--modes sync,async --servers 4", "--servers 4 leaves no worker among 4 ranks"),
+        ("--workers 3", "--workers has no effect without --simulate"),
     ],
 )
 def test_compare_modes_checks_all_before_it_runs_any(tmp_path, words, message):
@@ -292,8 +292,8 @@ WRONG = [
     ("--compute lognormal:1", "compute"),
     ("--link fast", "link"),
     ("--workers 2,3", "--workers: must be a whole number"),
-    ("--seed 3", "--seed has no meaning here: the study varies it"),
-    ("--study workers --mode=ssp", "--mode has no meaning here: the study varies it"),
+    ("--seed 3", "--seed has no effect here: the study varies it"),
+    ("--study workers --mode=ssp", "--mode has no effect here: the study varies it"),
     ("--epoch 3", "unknown flag --epoch (did you mean --epochs?)"),
     ("--study spread", "--study: invalid choice: 'spread'"),
     ("--study workers --run runs/a", "--run: not allowed with argument --study"),

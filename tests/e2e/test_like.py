@@ -80,7 +80,7 @@ def test_a_simulation_like_a_simulation_is_the_same(runs):
             "allreduce: the run had no servers, so it cannot tell what they take",
         ),
         ("--like async --replay async", "give --like or --replay, not both"),
-        ("--like async --backup 1", "--backup 1 has no meaning with --mode async"),
+        ("--like async --backup 1", "--backup 1 has no effect with --mode async"),
     ],
 )
 def test_what_cannot_be_is_one_line(runs, flags, message):
@@ -122,7 +122,7 @@ def test_predictions_are_printed_beside_measurements(launch):
     [
         (2, "", "it takes a server and 2 workers: "),
         (3, "--modes sync,serial", "no mode 'serial' here, there are sync, async, ssp, "),
-        (3, "--slow 7:delay:1", "--inject 7:delay:1 names a worker that is not there"),
+        (3, "--slow 7:delay:1", "--inject 7:delay:1 names a worker that does not exist"),
         (3, "--steps 0", "steps: must be a whole number of at least 1, got '0'"),
     ],
 )

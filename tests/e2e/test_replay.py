@@ -148,4 +148,4 @@ def test_a_replay_that_comes_to_something_else_fails(copy):
 
 def test_servers_and_workers_by_name_do_not_replay(run):
     done = run.mpmd((2, ["server", "--replay", "run"]), (2, ["worker", "--replay", "run"]))
-    refused(done, "--replay has no meaning with psrt server and psrt worker")
+    refused(done, "--replay cannot be combined with psrt server and psrt worker")

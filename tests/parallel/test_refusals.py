@@ -44,7 +44,7 @@ def test_more_shards_than_parameters(comm):
 
 def test_a_slow_worker_that_is_not_there(comm):
     slow = (f"{comm.size - 1}:delay:1",)
-    refused(comm, "names a worker that is not there", TrainConfig(mode="sync", inject=slow))
+    refused(comm, "names a worker that does not exist", TrainConfig(mode="sync", inject=slow))
 
 
 def test_data_that_only_rank_0_finds_missing(comm, shared_folder):

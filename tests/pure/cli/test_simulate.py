@@ -66,7 +66,7 @@ SECONDS = "from 0 to 1000000"
         ("--workers", "--workers: expected one argument"),
         ("--worker 3", "unknown flag --worker (did you mean --workers?)"),
         ("--ranks 3", "unknown flag --ranks (did you mean --workers?)"),
-        ("--timeout-s 5", "--timeout-s 5 has no meaning in virtual time"),
+        ("--timeout-s 5", "--timeout-s 5 has no effect in virtual time"),
         ("fast", "unexpected argument 'fast'"),
         ("--mode asinc", "mode must be one of serial, sync, async, ssp, softsync, local-sgd, "
          "allreduce, got 'asinc' (did you mean async?)"),
@@ -98,9 +98,9 @@ SECONDS = "from 0 to 1000000"
            f"got {rate!r}") for rate in ("0", "fast")),
         *((f"--crash={crash}", f"crash must be WORKER:SECONDS, WORKER from 0, SECONDS from 0 to "
            f"1000000000, got {crash!r}") for crash in ("1", "x:2", "1:-1", "1:inf", "-1:2")),
-        ("--crash 9:1", "crash names worker 9 that is not there, the last is 3"),
+        ("--crash 9:1", "crash names worker 9 that does not exist, the last is 3"),
         ("--crash 1:2 --crash 1:3", "crash names worker 1 twice"),
-        ("--parameters 10", "--parameters 10 has no meaning with a model, which has its own; "
+        ("--parameters 10", "--parameters 10 has no effect with a model, which has its own; "
          "it belongs to --timing-only"),
         ("--timing-only --parameters 0", "parameters must be at least 1, got 0"),
         ("--timing-only --parameters x", "parameters must be a whole number, got 'x'"),

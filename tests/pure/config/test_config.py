@@ -15,7 +15,7 @@ from psrt.collective import ALGORITHMS
 from psrt.config import ALLREDUCE_NAMES, MODES, TrainConfig, check_data, resolve
 from psrt.config.injection import KINDS as INJECTIONS
 from psrt.config.injection import Injection
-from psrt.config.knobs import knobs_of, shown
+from psrt.config.knobs import dashed, knobs_of, shown
 from psrt.errors import ConfigError
 from support.cases import each
 
@@ -103,6 +103,17 @@ def test_examples_in_docstrings(module):
 )
 def test_a_value_that_will_not_do(knobs, message):
     assert refusal(**knobs) == message
+
+
+@each("name", knobs_of(TrainConfig))
+def test_none_is_a_value_only_where_it_is_the_default(name):
+    if getattr(TrainConfig(), name) is None:
+        assert TrainConfig(**{name: None}) == TrainConfig()
+        return
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(**{name: None})
+    assert str(caught.value).startswith(f"{dashed(name)} must be ")
+    assert str(caught.value).endswith("got None")
 
 
 def test_values_come_in_their_canonical_types():
@@ -209,7 +220,7 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
     if value in belongs:
         assert getattr(TrainConfig(**knobs), name) == a_value(name)
     else:
-        assert f"has no meaning with --{field.replace('_', '-')} {value}; " in refusal(**knobs)
+        assert f"has no effect with --{field.replace('_', '-')} {value}; " in refusal(**knobs)
 
 
 @pytest.mark.parametrize(
@@ -217,21 +228,21 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
     [
         (
             {"mode": "async", "staleness": 3},
-            "--staleness 3 has no meaning with --mode async; it belongs to --mode ssp",
+            "--staleness 3 has no effect with --mode async; it belongs to --mode ssp",
         ),
         (
             {"mode": "sync", "staleness_rate": "inverse"},
-            "--staleness-rate inverse has no meaning with --mode sync; "
+            "--staleness-rate inverse has no effect with --mode sync; "
             "it belongs to --mode async, ssp or softsync",
         ),
         (
             {"mode": "async", "dc_adaptive": False},
-            "--no-dc-adaptive has no meaning without --staleness-rate; "
+            "--no-dc-adaptive has no effect without --staleness-rate; "
             "it belongs to --staleness-rate delay-compensated",
         ),
         (
             {"momentum": 0.5},
-            "--momentum 0.5 has no meaning with --optimizer sgd; "
+            "--momentum 0.5 has no effect with --optimizer sgd; "
             "it belongs to --optimizer momentum or nesterov",
         ),
         ({"epochs": 1, "steps": 1}, "give --epochs or --steps, not both"),
@@ -242,40 +253,41 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
         ({"mode": "ssp", "servers": 0}, "--mode ssp needs at least 1 server, got --servers 0"),
         (
             {"mode": "allreduce", "servers": 2},
-            "--servers 2 has no meaning with --mode allreduce, which has none",
+            "--servers 2 has no effect with --mode allreduce, which has none",
         ),
         (
             {"mode": "local-sgd", "servers": 1, "allreduce": "ring"},
-            "--allreduce ring has no meaning with --servers 1; it belongs to --servers 0",
+            "--allreduce ring has no effect with --servers 1; it belongs to --servers 0",
         ),
         (
             {"mode": "local-sgd", "placement": "last"},
-            "--placement last has no meaning without --servers; it belongs to --servers 1 or more",
+            "--placement last has no effect without --servers; it belongs to --servers 1 or more",
         ),
         (
             {"mode": "local-sgd", "servers": 1, "check_every": 5},
-            "--check-every 5 has no meaning with --servers 1; it belongs to --servers 0",
+            "--check-every 5 has no effect with --servers 1; it belongs to --servers 0",
         ),
         (
             {"mode": "local-sgd", "servers": 1, "machine_costs": "a.json"},
-            "--machine-costs a.json has no meaning with --servers 1; it belongs to --servers 0",
+            "--machine-costs a.json has no effect with --servers 1; it belongs to --servers 0",
         ),
         (
             {"mode": "allreduce", "allreduce": "ring", "machine_costs": "a.json"},
-            "--machine-costs a.json has no meaning with --allreduce ring; "
+            "--machine-costs a.json has no effect with --allreduce ring; "
             "it belongs to --allreduce auto",
         ),
         (
             {"mode": "allreduce", "overlap": True, "clip_norm": 2},
-            "--overlap has no meaning with --clip-norm 2: the norm is that of the whole gradient",
+            "--overlap cannot be combined with --clip-norm 2: the norm is that of the whole "
+            "gradient",
         ),
         (
             {"mode": "allreduce", "overlap": False, "bucket_bytes": 9},
-            "--bucket-bytes 9 has no meaning with --no-overlap, which sums the gradient as a whole",
+            "--bucket-bytes 9 has no effect with --no-overlap, which sums the gradient as a whole",
         ),
         (
             {"mode": "allreduce", "clip_norm": 1, "bucket_bytes": 9},
-            "--bucket-bytes 9 has no meaning with --clip-norm, which sums the gradient as a whole",
+            "--bucket-bytes 9 has no effect with --clip-norm, which sums the gradient as a whole",
         ),
         (
             {"mode": "allreduce", "allreduce": "node+ring", "shared_memory": False},
@@ -283,11 +295,11 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
         ),
         (
             {"mode": "local-sgd", "overlap": False},
-            "--no-overlap has no meaning with --mode local-sgd; it belongs to --mode allreduce",
+            "--no-overlap has no effect with --mode local-sgd; it belongs to --mode allreduce",
         ),
         (
             {"mode": "serial", "shared_memory": False},
-            "--no-shared-memory has no meaning with --mode serial",
+            "--no-shared-memory has no effect with --mode serial",
         ),
         (
             {"steps": 10, "inject": ("0:slow:2", "*:pause:10:1")},
@@ -305,7 +317,7 @@ def test_knobs_that_do_not_go_together(knobs, message):
 
 def test_what_depends_on_the_mode_waits_for_it():
     config = TrainConfig(staleness=3)
-    with pytest.raises(ConfigError, match=r"^--staleness 3 has no meaning with --mode sync; "):
+    with pytest.raises(ConfigError, match=r"^--staleness 3 has no effect with --mode sync; "):
         resolve(config, ranks=2)
     assert resolve(dataclasses.replace(config, mode="ssp"), ranks=2).staleness == 3
 
@@ -395,16 +407,16 @@ def test_every_knob_of_the_mode_is_set_and_no_other(mode):
             1,
             "--mode ssp needs a server and a worker, got 1 rank; start more with mpirun -n N",
         ),
-        ({"servers": 2}, 1, "--servers 2 has no meaning with --mode serial, which has none"),
+        ({"servers": 2}, 1, "--servers 2 has no effect with --mode serial, which has none"),
         ({"servers": 5}, 4, "--servers 5 are more than the 4 ranks of the job"),
-        ({"servers": 4}, 4, "--servers 4 leave no worker among 4 ranks"),
-        ({"mode": "local-sgd", "servers": 2}, 2, "--servers 2 leave no worker among 2 ranks"),
+        ({"servers": 4}, 4, "--servers 4 leaves no worker among 4 ranks"),
+        ({"mode": "local-sgd", "servers": 2}, 2, "--servers 2 leaves no worker among 2 ranks"),
         ({"mode": "softsync", "softsync": 3}, 3, "--softsync 3 is more than the 2 workers"),
         ({"backup": 2}, 3, "--backup 2 leaves no worker to wait for, there are 2"),
         (
             {"inject": ("*:delay:1", "1:slow:2:7"), "mode": "ssp"},
             2,
-            "--inject 1:slow:2:7 names a worker that is not there, the last is 0",
+            "--inject 1:slow:2:7 names a worker that does not exist, the last is 0",
         ),
         ({"warmup_epochs": 12}, 1, "--warmup-epochs 12 is longer than the run of 10 epochs"),
     ],

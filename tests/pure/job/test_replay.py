@@ -229,7 +229,7 @@ def test_a_header_of_nonsense(copy, changes):
     [
         ({"seed": 1}, "config.toml does not go with the history: seed 0 instead of 1"),
         ({"lr": "fast"}, "not the config of a run: lr must be a number, got 'fast'"),
-        ({"staleness": 3}, "not the config of a run: --staleness 3 has no meaning"),
+        ({"staleness": 3}, "not the config of a run: --staleness 3 has no effect"),
         ({"seed": None}, "not the config of a run: it lacks seed"),
         ({"warp": 3}, "knobs that this psrt lacks: warp"),
     ],
@@ -350,8 +350,8 @@ def test_a_run_in_which_a_worker_died(tmp_path):
 @pytest.mark.parametrize(
     ("scenario", "told"),
     [
-        ({"numerics": False}, "--timing-only has no meaning with --replay"),
-        ({"crashes": ((1, 0.005),)}, "--crash has no meaning with --replay"),
+        ({"numerics": False}, "--timing-only cannot be combined with --replay"),
+        ({"crashes": ((1, 0.005),)}, "--crash cannot be combined with --replay"),
     ],
 )
 def test_a_replay_has_numbers_and_no_deaths(asynchronous, scenario, told):

@@ -472,8 +472,8 @@ def test_costs_may_depend_on_who_is_who():
     ("how", "message"),
     [
         ({"workers": 0}, "a job needs at least 1 worker, got 0"),
-        ({"workers": 3, "crashes": ((3, 1.0),)}, "crash names worker 3 that is not there"),
-        ({"workers": 3, "crashes": ((-1, 1.0),)}, "crash names worker -1 that is not there"),
+        ({"workers": 3, "crashes": ((3, 1.0),)}, "crash names worker 3 that does not exist"),
+        ({"workers": 3, "crashes": ((-1, 1.0),)}, "crash names worker -1 that does not exist"),
         ({"workers": 3, "crashes": ((1, -1.0),)}, "cannot crash at -1.0 s"),
     ],
 )

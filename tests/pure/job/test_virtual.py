@@ -171,7 +171,10 @@ def test_what_cannot_be_touches_nothing(tmp_path):
         (Scenario(0), "a job needs at least 1 worker, got 0"),
         (Scenario(20), "a step of 20 workers together takes 120 samples"),
         (Scenario(3, VirtualCosts("run:gone")), "no run at gone"),
-        (Scenario(3, crashes=((3, 1.0),)), "crash names worker 3 that is not there, the last is 2"),
+        (
+            Scenario(3, crashes=((3, 1.0),)),
+            "crash names worker 3 that does not exist, the last",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             run_in_virtual_time(config("async"), scenario)

@@ -210,7 +210,7 @@ def test_knobs_of_another_mode_are_left_out(tmp_path):
     assert (config.beta1, config.lr) == (None, None)
     config, _ = parse_simulate(["--like", run, "--mode", "local-sgd", "--servers", "0"])
     assert (config.servers, config.placement) == (0, None)
-    with pytest.raises(ConfigError, match="--allreduce ring has no meaning with --servers 1"):
+    with pytest.raises(ConfigError, match="--allreduce ring has no effect with --servers 1"):
         parse_simulate(["--like", run, "--mode", "local-sgd", "--allreduce", "ring"])
 
 

@@ -4,13 +4,13 @@
     mpirun -n 5 python apps/calibrate.py --out runs/calibrate-4      # 4 workers
 
 Each mode is trained twice, without and with a worker that is slowed down, and its history is kept.
-`psrt simulate --like` then takes what computing, messages, updates and sums took from that history
-and plays the same job in virtual time; the samples a second and the mean staleness that come out
-are set beside those that were measured. Neither is looked at to get the other.
+`psrt simulate --like` then reads from that history how long computing, messages, updates and sums
+took, and runs the same job in virtual time. Its samples per second and mean staleness are printed
+beside the measured ones, which the simulation never reads.
 
-One rank is the server in the modes that have one; without servers the last rank has a rest, so that
-all modes have the same number of workers. Flags that are not listed here are those of `psrt train`
-and go to every mode, as in: --batch-size 64 --hidden 32
+One rank is the server in the modes that have one; in the others the last rank is idle, so that all
+modes have the same number of workers. Flags that are not listed here are those of `psrt train` and
+apply to every mode, as in: --batch-size 64 --hidden 32
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from mpi4py import MPI
 
-#: What is asked of `psrt train`, by mode.
+#: Flags of `psrt train`, by mode.
 MODES = {
     "sync": (),
     "async": (),
@@ -44,8 +44,8 @@ MODES = {
     "softsync": ("--softsync", "1"),
     "allreduce": (),
 }
-#: A prediction is good if it is so near to what was measured, of it; or, of staleness, which is 0
-#: in some modes, so near in versions.
+#: A prediction is good if it is within this fraction of the measured value; for staleness, which
+#: is 0 in some modes, also if it is within this number of versions.
 TOLERANCE, STALENESS_TOLERANCE = 0.15, 0.02
 
 Row = dict[str, Any]
@@ -63,11 +63,11 @@ class Job(NamedTuple):
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run and simulate all modes; rank 0 shows and writes how near they are."""
+    """Run and simulate all modes; rank 0 prints and writes how close the predictions are."""
     options, flags = parser().parse_known_args(list(argv))
     comm = ranks_of_job()
     if comm is None or comm.size < 3:
-        raise ConfigError(f"it takes a server and 2 workers: {again(3)}")
+        raise ConfigError(f"a server and 2 workers are needed: {again(3)}")
     jobs = planned(options, flags, ranks=comm.size)
     rows = run_all(jobs, comm, options)
     if comm.rank == 0:
@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def parser() -> FlagParser:
-    """Return the parser of what is not a flag of ``psrt train``."""
+    """Return the parser of the flags that ``psrt train`` does not have."""
     flags = FlagParser(prog="calibrate.py", description=__doc__)
     add = flags.add_argument
     add("--out", type=Path, default=Path("runs/calibrate"), metavar="DIR", help=DEFAULT)
@@ -94,13 +94,13 @@ def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job
     """Return all runs in order.
 
     Raises:
-        ConfigError: if one of them cannot be, before any has begun.
+        ConfigError: if one of them is impossible, before any has begun.
     """
     jobs = []
     for repeat in range(options.repeats):
         for mode in options.modes:
             if mode not in MODES:
-                raise ConfigError(f"no mode {mode!r} here, there are {', '.join(MODES)}")
+                raise ConfigError(f"unknown mode {mode!r}, expected one of {', '.join(MODES)}")
             for straggler in (False, True):
                 steps = options.straggler_steps if straggler else options.steps
                 folder = options.out / f"{mode}{'-straggler' if straggler else ''}-{repeat}"

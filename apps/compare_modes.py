@@ -5,12 +5,12 @@
 
 Each mode runs from its file in apps/configs in each scenario of studies/scenarios.py: for real on
 the ranks of mpirun, one run after the other, or in virtual time. Seeds are the outermost loop, so
-that whatever slows the machine down for a while does it to all modes; medians over the seeds are
-shown with their range, and where the median of one mode is in the range of another, that is a tie.
-Flags that are not listed here are those of `psrt train` and go to every run, as in: --hidden 32
+that a passing slowdown of the machine affects all modes alike. Medians over the seeds are shown
+with their range; two modes tie if the median of one lies in the range of the other. Flags that are
+not listed here are those of `psrt train` and apply to every run, as in: --hidden 32
 
-The time to an accuracy is taken when worker 0 finds it at the end of one of its epochs, so the last
-worker is the one that is late. The serial baseline is never late: it shows what the modes are for.
+The time to an accuracy is measured when worker 0 finds it at the end of one of its epochs, so the
+last worker is the one that is slowed down. The serial baseline never is.
 """
 
 from __future__ import annotations

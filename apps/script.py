@@ -19,22 +19,22 @@ from psrt.report.figure import check_installed
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: All that the help says of most flags.
+#: The whole help of most flags.
 DEFAULT = "default: %(default)s"
 
 
 def run_script(main: Callable[[Sequence[str]], None]) -> int:
     """Call ``main`` with the words of the command line; return the exit status.
 
-    What can be told in a line is told so, as ``psrt`` does it: see ``psrt.cli.process``. Under
-    mpirun every rank runs the same script. Only rank 0 is heard: what the others print goes
-    nowhere, so that a script may simply print.
+    Errors that the user can fix are printed as one line, as ``psrt`` does it: see
+    ``psrt.cli.process``. Under mpirun every rank runs the same script, and only the output of rank
+    0 is shown, so that a script may simply print.
     """
     return run_command(lambda: _heard(main), Path(sys.argv[0]).name)
 
 
 def _heard(main: Callable[[Sequence[str]], None]) -> int:
-    """Call ``main``; let only rank 0 print."""
+    """Call ``main``; show only what rank 0 prints."""
     comm = ranks_of_job()
     heard = comm is None or comm.rank == 0
     with contextlib.nullcontext() if heard else contextlib.redirect_stdout(io.StringIO()):
@@ -43,7 +43,7 @@ def _heard(main: Callable[[Sequence[str]], None]) -> int:
 
 
 def ranks_of_job() -> MPI.Comm | None:
-    """Return all ranks that mpirun started, None where there was no mpirun."""
+    """Return all ranks that mpirun started; None without mpirun."""
     if not launched():
         return None
     from psrt.mpi.start import world
@@ -64,7 +64,7 @@ def make_folder(path: Path) -> None:
 
 
 def can_plot() -> bool:
-    """Return whether plots can be drawn; if not, say so, before long work rather than after it."""
+    """Return whether plots can be drawn; if not, say so before the long work, not after it."""
     try:
         check_installed()
     except ConfigError as error:
@@ -74,12 +74,12 @@ def can_plot() -> bool:
 
 
 def names(text: str) -> list[str]:
-    """Return what commas separate: the type of a flag."""
+    """Split at the commas: the type of a flag."""
     return text.split(",")
 
 
 def numbers(text: str) -> list[int]:
-    """Return the whole numbers, 1 or more, that commas separate: the type of a flag."""
+    """Return whole numbers of at least 1, separated by commas: the type of a flag."""
     return [number(part) for part in text.split(",")]
 
 

@@ -4,21 +4,21 @@
     python apps/staleness_study.py --study workers --seeds 3
     python apps/staleness_study.py --run runs/mine
 
---study softsync, the default: what Zhang, Gupta, Lian & Liu found (IJCAI 2016, 1511.05950). Under
-softsync(n) an update averages ⌊W/n⌋ gradients, whose workers go on at once with what there is.
-Gradients are then (W − 1)/⌊W/n⌋ versions old on average, which is about n where n divides W, and
-hardly ever more than twice that. A learning rate that is
-right for n = 1 fails where n is large; divided by the staleness of each gradient it is right again.
+--study softsync, the default: the experiment of Zhang, Gupta, Lian & Liu (IJCAI 2016,
+arXiv:1511.05950). Under softsync(n) an update averages ⌊W/n⌋ gradients, and a worker continues at
+once with the newest parameters. Gradients are then (W − 1)/⌊W/n⌋ versions old on average, which is
+about n where n divides W, and hardly ever more than twice that. A learning rate that is right for n
+= 1 fails where n is large; divided by the staleness of each gradient, it works again.
 
 --study workers: accuracy against the number of workers in async and softsync, at several
 staleness-aware rates.
 
---run DIR: no study, but a picture of one run, real or simulated: staleness by worker and by shard,
-how far parameters had moved meanwhile, how far apart shards were, and who waited for what.
+--run DIR: plots of one run, real or simulated: staleness by worker and by shard, how far parameters
+had moved since they were read, how far apart the shards' versions were, and who waited for what.
 
-Studies are in virtual time, with numbers as in a real run: 30 workers need neither a cluster nor
-MPI, and a seed gives the same run each time. Flags that are not listed are those of `psrt train`,
-as in: --lr 0.01 --epochs 10 --optimizer momentum
+Studies run in virtual time and compute everything that a real run computes: 30 workers need neither
+a cluster nor MPI, and the same seed gives the same run. Flags that are not listed are those of
+`psrt train`, as in: --lr 0.01 --epochs 10 --optimizer momentum
 """
 
 from __future__ import annotations

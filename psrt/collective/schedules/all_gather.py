@@ -13,7 +13,7 @@ Rank r starts with chunk r; every chunk goes once around and every rank keeps a 
 
     T = (p − 1)α + n(p − 1)/p·β
 
-Each rank must receive the p − 1 chunks that it has not, so nobody receives less. ⌈lg p⌉ rounds
+Each rank must receive the p − 1 chunks that it lacks, so no algorithm receives less. ⌈lg p⌉ rounds
 would do, by doubling (``halving_doubling.py``), for p a power of two.
 
 **No deadlock** as in ``ring.py``: in each hop every send meets its receive.

@@ -16,11 +16,11 @@ has two arrays of p blocks, the row and the column; ``on_blocks`` puts the steps
 
     T = (p − 1)α + n(p − 1)/p²·β
 
-Each rank must part with p − 1 blocks of its row, so nobody sends less; fewer rounds (Bruck) would
+Each rank must send p − 1 blocks of its row, so no algorithm sends less; fewer rounds (Bruck) would
 send blocks more than once, which pays for very short ones only.
 
 **No deadlock.** Round k is a permutation, r → r + k: all post both halves, and every send meets
-its receive. Nobody is sent to by two at once, which is why the order is this one.
+its receive. The order is chosen so that no rank is sent to by two at once.
 
 Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 MPICH", IJHPCA 19(1), 2005.

@@ -2,7 +2,7 @@
 
 p is written as a sum of powers of two, and the ranks are cut into *blocks* of these sizes, the
 largest, q, first. Each block halves by itself (``halving.py``). Then the sums climb from the
-smallest block to the largest, each block folding what comes into what it has; the largest ends
+smallest block to the largest, each block folding what arrives into what it has; the largest ends
 with the sum of all, and the results descend the same way before each block doubles by itself.
 For p = 7 = 4 + 2 + 1, chunks as the largest block cuts them:
 

@@ -2,7 +2,7 @@ r"""The binomial tree that reduce, broadcast, scatter and gather walk. Pure: num
 
 Ranks are renumbered so that the root is number 0: number = (rank − root) mod p. A number's parent
 is the number with its lowest set bit cleared, so the subtree of a number with k trailing zeros
-holds the 2**k numbers that follow it, or those that there are, and its children are the
+holds the 2**k numbers from it on, as far as they exist, and its children are the
 numbers that differ from it in one of those zeros. For p = 6:
 
 .. code-block:: text
@@ -15,8 +15,8 @@ numbers that differ from it in one of those zeros. For p = 6:
 
 Going up, as drawn, round b is that of the numbers whose lowest set bit is b: they hand over to
 their parent and are done. After ⌈lg p⌉ rounds only number 0 is left, which has no set bit. Going
-down is the same, last round first, arrows turned. No broadcast needs fewer rounds, since those
-who know can at most double in one; no reduction, since it is a broadcast backwards.
+down is the same, last round first, arrows turned. No broadcast needs fewer rounds, since the ranks
+that have the data can at most double in one; nor does a reduction, which is a broadcast backwards.
 
 Source: folklore; with its costs, as MPICH's choice for short vectors, in Thakur, Rabenseifner and
 Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19(1), 2005.

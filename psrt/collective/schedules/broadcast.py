@@ -1,8 +1,8 @@
 """Broadcast from a root along a binomial tree, as a schedule. Pure: ranks and spans, no buffers.
 
 A reduction (``reduce.py``) run backwards: each rank takes the vector from its parent, then hands
-it to its children, the greatest subtree first, since that has the longest way to go. See
-``binomial.py`` for the tree and why ⌈lg p⌉ rounds are the least:
+it to its children, the largest subtree first, since that has the longest way to go. See
+``binomial.py`` for the tree and why ⌈lg p⌉ rounds are the minimum:
 
     T = ⌈lg p⌉(α + nβ)
 
@@ -10,7 +10,7 @@ All p − 1 messages are the whole vector and each is needed, but the root alone
 them. Long vectors are better served by a scatter and an all-gather (van de Geijn), or by the two
 trees of ``double_tree.py``.
 
-**No deadlock.** A rank waits for its parent only; by induction over the depth everyone is served.
+**No deadlock.** A rank waits for its parent only; by induction over the depth every rank is served.
 """
 
 from __future__ import annotations

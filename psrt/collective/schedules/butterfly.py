@@ -26,9 +26,9 @@ and a rank that has taken a neighbour's numbers sends n elements more:
 
     T = lg p·(α + nβ + nγ),  or  (lg q + 2)α + (lg q + 2)nβ + (lg q + 1)nγ
 
-After k rounds a rank can have heard from at most 2**k ranks, so ⌈lg p⌉ rounds are the least there
-can be: latency-optimal for p a power of two. What it pays is bandwidth, p·lg p/(2(p − 1)) times
-what a ring sends, so it is for short vectors.
+After k rounds a rank can have heard from at most 2**k ranks, so ⌈lg p⌉ rounds are the minimum:
+latency-optimal for p a power of two. Its price is bandwidth, p·lg p/(2(p − 1)) times what a ring
+sends, so it is for short vectors.
 
 **No deadlock.** In each round all of the core post both halves, and partners have each other.
 

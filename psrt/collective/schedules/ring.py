@@ -3,7 +3,7 @@
 The vector is cut into p chunks. In the *reduce-scatter* every chunk travels once around the ring
 and each rank it meets adds its own contribution; after p − 1 hops it is complete. In the
 *all-gather* the complete chunks travel around once more and every rank keeps a copy. For p = 3,
-with contributions a, b, c of ranks 0, 1, 2 (a rank's row; ``·`` is not yet of use):
+with contributions a, b, c of ranks 0, 1, 2 (one row per rank; ``.`` is of no use yet):
 
 .. code-block:: text
 
@@ -18,19 +18,19 @@ n that is 2n(p − 1)/p, on every rank alike, and each rank combines n(p − 1)/
 
     T = 2(p − 1)α + 2n(p − 1)/p·β + n(p − 1)/p·γ
 
-**Why nobody sends less.** An element costs at least 2(p − 1) messages, n elements 2n(p − 1), and
-the busiest of p ranks sends at least the p-th part of it: ``analysis/cost.py`` derives it. The ring
-meets this bound for every p; what it pays is the number of hops, which grows with p, so it is for
-long vectors.
+**Why no algorithm sends less.** An element costs at least 2(p − 1) messages, n elements 2n(p − 1),
+and the busiest of p ranks sends at least 1/p of them: ``analysis/cost.py`` derives it. The ring
+meets this bound for every p. Its price is the number of hops, which grows with p, so it is for long
+vectors.
 
 **Same bits.** Each element is summed by the ranks that its chunk passes and copied by the rest.
 
 **No deadlock.** In each hop all ranks post a send to the right and a receive from the left at
 once, so every send meets its receive in the same hop.
 
-**Order.** The ring may pass the ranks in any order, best such that neighbours are near: with the
-ranks of a host in a row only one wire per host is used. Positions then take the place of ranks
-above; chunk i starts at position i.
+**Order.** The ring may pass the ranks in any order, ideally so that neighbours are close: if the
+ranks of a host follow each other, only one link per host is used. Positions then take the place of
+ranks above; chunk i starts at position i.
 
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 workstations", JPDC 69(2), 2009; Thakur, Rabenseifner and Gropp, "Optimization of collective

@@ -1,7 +1,7 @@
 """All-reduce at one root, as a schedule: a parameter server in disguise. Pure: never buffers.
 
-Rank 0 takes everybody's vector, one by one in the order of the ranks, folds each as it comes, and
-sends the sum out again in the same order:
+Rank 0 receives every vector, one by one in the order of the ranks, folds each as it arrives, and
+sends the sum back in the same order:
 
 .. code-block:: text
 
@@ -9,20 +9,20 @@ sends the sum out again in the same order:
                      1→0  2→0  3→0  0→1  0→2  0→3
     rank 0 has       ab   abc  Σ
 
-**Cost.** All 2(p − 1) messages meet at the root, whose wire is the bottleneck while the others
+**Cost.** All 2(p − 1) messages pass the root, whose link is the bottleneck while the others
 wait:
 
     T = 2(p − 1)(α + nβ) + (p − 1)nγ
 
-All ranks together send 2n(p − 1), which is the least (``cost.py`` derives it), and the root half
-of it, where the ring's busiest rank sends the p-th part. It is what a parameter server of one
+All ranks together send 2n(p − 1), which is the minimum (``cost.py`` derives it), and the root half
+of it, where the ring's busiest rank sends 1/p. It is what a parameter server of one
 shard costs; with p shards, one on each rank, it would send what a ring sends.
 
 **Same bits.** Rank 0 alone sums, in rank order, and the rest copy. The bits are those of
 ``naive.py``.
 
-**No deadlock.** Nobody but the root waits for more than one peer, and the root's order is the
-same as theirs: all are at their first step until their turn comes.
+**No deadlock.** Only the root waits for more than one peer, and it serves them in rank order: each
+of the others is at its first step until its turn comes.
 """
 
 from __future__ import annotations

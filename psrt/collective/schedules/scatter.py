@@ -9,13 +9,13 @@ two, on the root as on the critical path,
 
     T = lg p·α + n(p − 1)/p·β
 
-and ⌈lg p⌉ rounds for every p. The root must part with p − 1 chunks one way or the other, and no
-fewer rounds can reach all, so this is optimal in both. Each chunk takes as many hops as its
+and ⌈lg p⌉ rounds for every p. The root must send p − 1 chunks in any case, and no fewer
+rounds can reach all ranks, so this is optimal in both. Each chunk takes as many hops as its
 rank's number has bits, so all ranks together send up to lg p / 2 times the vector.
 
-**Where things are.** Chunks travel at their own places, so an inner rank uses the vector for what
-is on its way through. A subtree is a row of numbers, and these wrap around behind rank p − 1; the
-message of the one subtree that does is sent as two.
+**Where chunks lie.** A chunk keeps its position in the vector on every rank that it passes. The
+ranks of a subtree are consecutive numbers, which wrap around after rank p − 1; the message of the
+one subtree that wraps is sent as two.
 
 **No deadlock.** A rank waits for its parent only, as in ``broadcast.py``.
 

@@ -1,9 +1,9 @@
 """Segmented ring all-reduce as a schedule: a ring that folds while it sends. Pure: never buffers.
 
 In a ring (``ring.py``) a rank cannot send a chunk on before it has folded its own part in, so wire
-and processor take turns. Here each chunk is cut into S segments that follow each other through
+and processor alternate. Here each chunk is cut into S segments that follow each other through
 every hop. While segment i + 1 is on its way, segment i, which came before it, is folded; when the
-next hop begins with segment 0, that has long been done. For S = 2, a rank's wire and processor:
+next hop begins with segment 0, that is long finished. For S = 2, a rank's wire and processor:
 
 .. code-block:: text
 
@@ -18,10 +18,12 @@ which the all-gather begins:
     T = 2(p − 1)Sα + 2n(p − 1)/p·β
 
 against the ring's T: (p − 1)/p·nγ is saved for 2(p − 1)(S − 1)α. It pays where a chunk takes
-longer to fold than 2(S − 1) messages to start. What is sent and folded is the ring's, the least
-there can be. With an executor that does one thing at a time it is a ring with more messages.
+longer to fold than 2(S − 1) messages to start. It sends and folds what the ring
+does, which is the minimum. With an executor that does one thing at a time it is a ring with more
+messages.
 
-**Same bits** and **no deadlock** as in ``ring.py``: it is S rings over one set of wires, in turns.
+**Same bits** and **no deadlock** as in ``ring.py``: it is S rings that take turns on the same
+wires.
 
 Source: the same interleaving is in Gloo's ``allreduce_ring_chunked`` and Open MPI's
 ``allreduce_intra_ring_segmented``.

@@ -17,8 +17,8 @@ along the binomial tree of ``binomial.py``. For p = 6:
 
 The root sends n⌈lg p⌉ elements, one vector to each child. A rank whose lowest set bit is b sends
 one vector up and one to each of its at most b children, and b < ⌈lg p⌉, so nobody sends more than
-the root. All ranks together send 2n(p − 1), the least there can be (``cost.py`` derives it), but
-the root a great share of it. Few rounds and long messages: the tree is for short vectors. The
+the root. All ranks together send 2n(p − 1), the minimum (``cost.py`` derives it), but
+the root a large share of it. Few rounds and long messages: the tree is for short vectors. The
 butterfly halves the rounds; the tree keeps its 2⌈lg p⌉ for every p.
 
 **Same bits.** Rank 0 alone knows the sum, and the rest copy it.

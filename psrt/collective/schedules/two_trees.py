@@ -1,4 +1,4 @@
-r"""Two binary trees over the same ranks in which nobody works twice. Pure: numbers only.
+r"""Two binary trees over the same ranks, each rank inner in at most one. Pure: numbers only.
 
 In a binary tree half of the ranks are leaves and never pass anything on. Give each half of the
 vector a tree of its own, such that whoever is an inner rank of one is a leaf of the other, and all
@@ -18,9 +18,9 @@ into an odd one. For p = 6:
              / \     /                        / \     /               / \     /
             1   3   5                        0   2   4               5   3   1
 
-**Who is served when.** A rank receives from one parent in each tree, and sends to two children in
+**When each edge works.** A rank receives from one parent in each tree, and sends to two children in
 one tree only. So in the graph that has each rank once as a sender and once as a receiver, and the
-edges of both trees, no node has more than two edges, and every circle is even: its edges can be
+edges of both trees, no node has more than two edges, and every cycle is even: its edges can be
 coloured 0 and 1 such that both edges of a node differ. Edges of colour c work in the rounds of
 parity c, and then no rank sends to two or receives from two at once. Upwards the arrows turn and
 the same colours do.

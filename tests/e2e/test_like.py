@@ -120,8 +120,8 @@ def test_predictions_are_printed_beside_measurements(launch):
 @pytest.mark.parametrize(
     ("ranks", "flags", "message"),
     [
-        (2, "", "it takes a server and 2 workers: "),
-        (3, "--modes sync,serial", "no mode 'serial' here, there are sync, async, ssp, "),
+        (2, "", "a server and 2 workers are needed: "),
+        (3, "--modes sync,serial", "unknown mode 'serial', expected one of sync, async, ssp, "),
         (3, "--slow 7:delay:1", "--inject 7:delay:1 names a worker that does not exist"),
         (3, "--steps 0", "steps: must be a whole number of at least 1, got '0'"),
     ],

@@ -114,11 +114,11 @@ def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job
 
 def run_all(jobs: Iterable[Job], comm: MPI.Comm, options: Namespace) -> list[Row]:
     """Run and simulate the jobs; return a row for each at rank 0, none elsewhere."""
-    from psrt.mpi.agreement import AbortGuard, raise_on_all
+    from psrt.mpi.agreement import raise_on_all
+    from psrt.mpi.monitor import watched
 
     rows: list[Row] = []
-    guard = AbortGuard(comm)  # one rank's failure ends all of them
-    with guard.watch():
+    with watched(comm):  # one rank's failure ends all of them
         with raise_on_all(comm):
             if comm.rank == 0:
                 make_folder(options.out)
@@ -130,7 +130,6 @@ def run_all(jobs: Iterable[Job], comm: MPI.Comm, options: Namespace) -> list[Row
                 say(line_of(rows[-1]))
             rest(comm)
         fewer.Free()
-    guard.close()
     return rows
 
 

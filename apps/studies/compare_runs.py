@@ -102,10 +102,10 @@ def run_simulated(jobs: Iterable[Job], options: Namespace, costs: VirtualCosts, 
 
 def run_over_mpi(jobs: Iterable[Job], options: Namespace, comm: MPI.Comm, keep: Keep) -> None:
     """Run the jobs on the ranks of ``comm``; rank 0 keeps what comes out."""
-    from psrt.mpi.agreement import AbortGuard, raise_on_all
+    from psrt.mpi.agreement import raise_on_all
+    from psrt.mpi.monitor import watched
 
-    guard = AbortGuard(comm)  # one rank's failure ends all of them
-    with guard.watch():
+    with watched(comm):  # one rank's failure ends all of them
         with raise_on_all(comm):
             if comm.rank == 0:
                 make_folder(options.out)
@@ -114,7 +114,6 @@ def run_over_mpi(jobs: Iterable[Job], options: Namespace, comm: MPI.Comm, keep: 
             run = _run_alone(job.config, comm) if alone else psrt.run(job.config, comm=comm)
             if run is not None:
                 keep(row_of(job, run, options.target))
-    guard.close()
 
 
 def _run_alone(config: psrt.TrainConfig, comm: MPI.Comm) -> psrt.Run | None:

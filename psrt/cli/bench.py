@@ -116,10 +116,10 @@ def run(
             check_writable(path)
         _publish(measure(given, None), given.json)
         return
-    from psrt.mpi.agreement import AbortGuard, raise_on_all
+    from psrt.mpi.agreement import raise_on_all
+    from psrt.mpi.monitor import watched
 
-    guard = AbortGuard(comm)  # one rank's failure ends all of them
-    with guard.watch():
+    with watched(comm):  # one rank's failure ends all of them
         with raise_on_all(comm):
             for path in paths if comm.rank == 0 else ():
                 check_writable(path)
@@ -127,7 +127,6 @@ def run(
         with raise_on_all(comm):
             if comm.rank == 0:
                 _publish(report, given.json)
-    guard.close()
 
 
 def bench_parser() -> FlagParser:

@@ -54,6 +54,7 @@ def _among_ranks(argv: Sequence[str], role: str | None) -> None:
     from psrt.mpi.start import world  # isort: skip
     from psrt.job.mpi import run_over_mpi
     from psrt.mpi.agreement import same_everywhere
+    from psrt.mpi.monitor import watched
 
     comm = world()
     if comm.size == 1:
@@ -61,5 +62,6 @@ def _among_ranks(argv: Sequence[str], role: str | None) -> None:
             raise ConfigError(f"psrt {role} needs ranks of the other role: start both with mpirun")
         run(parse_train(argv), comm=comm, say=say)
         return
-    same_everywhere(comm, "\0".join(argv), "flags")
-    run_over_mpi(comm, lambda: parse_train(argv), role=role, say=say)
+    with watched(comm):
+        same_everywhere(comm, "\0".join(argv), "flags")
+        run_over_mpi(comm, lambda: parse_train(argv), role=role, say=say)

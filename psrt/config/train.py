@@ -282,6 +282,10 @@ class TrainConfig:
         exclusive_min=0, max=1e6, numeric=False, real_time=True,
         synonyms=("timeout",),
     )
+    busy_timeout_s: float = knob(
+        3600.0, REAL, _RUN, "end the job if a rank is busy this long without getting on",
+        metavar="SECONDS", exclusive_min=0, max=1e6, numeric=False, real_time=True,
+    )
     shared_memory: bool = knob(
         True, SWITCH, _RUN, "use shared memory between the ranks of a host", numeric=False
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
@@ -11,6 +12,7 @@ from mpi4py import MPI
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.errors import PsrtError
+from psrt.faults.vitals import HERE
 from psrt.history.folder import rank_file
 from psrt.history.replay import COLUMNS, Script
 from psrt.job.launcher import Launcher, Roles
@@ -20,11 +22,13 @@ from psrt.job.roles import ANY, SERVER, WORKER
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.launchers.library import short_version
-from psrt.mpi.agreement import AbortGuard, bcast_text, gather_texts, print_once, raise_on_all
-from psrt.mpi.hosts import Layout
+from psrt.mpi.agreement import bcast_text, gather_texts, print_once, raise_on_all
+from psrt.mpi.hosts import split_hosts
+from psrt.mpi.monitor import Monitor, watched
 from psrt.mpi.port import MpiPort
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
+from psrt.runtime.worker import Worker
 from psrt.stats import Stats
 from psrt.transport import drive
 from psrt.transport.port import Port, RoleMap
@@ -58,15 +62,13 @@ def run_over_mpi(
     Raises:
         PsrtError: the same on every rank, if the job is impossible.
     """
-    guard = AbortGuard(comm)
-    with guard.watch():
+    known = {} if callable(config) else {"timeout_s": config.timeout_s}
+    with watched(comm, **known) as monitor:
         try:
-            result = run_job(MpiLauncher(comm, guard.layout, role), config, problem, say=say)
+            return run_job(MpiLauncher(comm, role, monitor), config, problem, say=say)
         except PsrtError as error:
             print_once(error)
             raise
-    guard.close()
-    return result
 
 
 class MpiLauncher(Launcher):
@@ -74,22 +76,27 @@ class MpiLauncher(Launcher):
 
     several = True
 
-    def __init__(self, comm: MPI.Comm, layout: Layout, role: str | None) -> None:
-        """Exchange the started roles of all ranks; collective.
+    def __init__(self, comm: MPI.Comm, role: str | None, monitor: Monitor) -> None:
+        """Find the hosts, and exchange the started roles of all ranks; collective.
 
         Args:
             comm: the ranks of the job.
-            layout: who is on which host.
             role: the role that this rank was started in, None for any.
+            monitor: of the same ranks.
         """
         self._comm = comm
+        self._monitor = monitor
+        HERE.reset("sets up")
         self.first = comm.rank == 0
         self.ranks = comm.size
         self.library = library_name()
+        with HERE.blocked("the other ranks to start"):
+            node, layout = split_hosts(comm)
+            node.Free()
+            given = np.empty(comm.size, np.int64)
+            comm.Allgather(np.array([_STARTED_AS[role]], np.int64), given)
         lowest = {rank: ranks[0] for ranks in layout.hosts for rank in ranks}
         self._hosts = [lowest[rank] for rank in range(comm.size)]
-        given = np.empty(comm.size, np.int64)
-        comm.Allgather(np.array([_STARTED_AS[role]], np.int64), given)
         self._started_as = given.tolist()
 
     def ranks_of(self, config: TrainConfig) -> int:
@@ -116,10 +123,10 @@ class MpiLauncher(Launcher):
     @contextmanager
     def concluding(self) -> Iterator[None]:
         """Let rank 0 evaluate and write while the others wait without burning a core."""
+        HERE.doing = "concludes"
         with self.agree():
             try:
-                with self._port.busy() if self.first else nullcontext():
-                    yield
+                yield
             except PsrtError:
                 self._port.meet()  # the others are there already
                 raise
@@ -165,15 +172,24 @@ class MpiLauncher(Launcher):
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Make the windows and connections of this rank."""
-        config, rank = setup.config, self._comm.rank
-        self._port = MpiPort(
-            self._comm,
-            setup.role_map,
+        config, rank, role_map = setup.config, self._comm.rank, setup.role_map
+        self._monitor.job(
+            role_map.servers,
+            role_map.workers,
             timeout_s=config.timeout_s,
-            host=None if config.shared_memory else rank,
-            costs=setup.machine,
+            busy_s=config.busy_timeout_s,
         )
-        return {rank: self._port}
+        with HERE.blocked("the other ranks to set up"):
+            self._port = port = MpiPort(
+                self._comm,
+                role_map,
+                timeout_s=config.timeout_s,
+                host=None if config.shared_memory else rank,
+                costs=setup.machine,
+                busy_until=self._monitor.busy_until,
+            )
+        HERE.pulse = lambda: (port.bytes_sent, port.bytes_received)
+        return {rank: port}
 
     def log_file(self) -> str:
         """Return the name of this rank's file of events."""
@@ -189,6 +205,7 @@ class MpiLauncher(Launcher):
         port.on_report = self.on_report
         port.meet()
         for role in roles.values():
+            HERE.doing, HERE.where = "trains", partial(_position, role)
             drive(role.run())
         port.finish_reports(finished)
 
@@ -211,7 +228,15 @@ class MpiLauncher(Launcher):
 
     def close(self) -> None:
         """Free the windows and connections."""
-        self._port.close()
+        with HERE.blocked("the other ranks to finish"):
+            self._port.close()
+
+
+def _position(role: Server | Worker) -> str:
+    """Return how far a role is, for messages."""
+    if isinstance(role, Server):
+        return f"version {role.shard.version}"
+    return f"clock {role.clock}"
 
 
 def library_name() -> str:

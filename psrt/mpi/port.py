@@ -7,9 +7,9 @@ of the two is decided for each pair. Nothing here blocks inside MPI: every wait 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import numpy as np
@@ -17,8 +17,8 @@ from mpi4py import MPI
 
 from psrt.arrays import Vector
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
+from psrt.faults.vitals import HERE
 from psrt.messages import Message, Report
-from psrt.mpi.busy import Busy
 from psrt.mpi.collectives.executor import CollectiveExecutor
 from psrt.mpi.collectives.reductions import Reductions
 from psrt.mpi.collectives.slots import FLOATS
@@ -51,6 +51,7 @@ class MpiPort:
         timeout_s: float = 60.0,
         host: int | None = None,
         costs: MachineCosts = DEFAULT_COSTS,
+        busy_until: Callable[[], float] = lambda: -math.inf,
     ) -> None:
         """Allocate the shared memory and make the links.
 
@@ -61,6 +62,7 @@ class MpiPort:
             host: ranks that give the same number count as being on one host if they really are;
                 None leaves it to MPI. A number of its own for each rank turns shared memory off.
             costs: of the machine, for ``auto``; the same on every rank.
+            busy_until: see ``Backoff``.
         """
         self.rank = comm.rank
         self.role_map = role_map
@@ -70,7 +72,6 @@ class MpiPort:
         self._comm, self._memory, self._wakeup = fabric.comm, fabric.memory, fabric.wakeup
         layout = fabric.layout
         self._reports = Reports(self._comm)
-        self._busy = Busy(self._comm, timeout_s)
         #: Rank in the job → rank on this host.
         self._local = {rank: local for local, rank in enumerate(layout.local_ranks)}
         self._lay_out_memory()
@@ -78,14 +79,14 @@ class MpiPort:
         self._executor: CollectiveExecutor | None = None
         self._reductions: Reductions | None = None
         if not role_map.servers:
-            self._prepare_reductions(timeout_s, costs)
+            self._prepare_reductions(timeout_s, costs, busy_until)
         self._oversubscribed = layout.oversubscribed
         self._backoff = Backoff(
             oversubscribed=self._oversubscribed,
             timeout_s=timeout_s,
             wakeup=self._wakeup if self._wakeup.works else None,
-            while_idle=self._idle,
-            busy_until=self._busy.until,
+            while_idle=self._reports.take,
+            busy_until=busy_until,
             knob=_KNOB,
         )
         self._make_links()
@@ -112,12 +113,14 @@ class MpiPort:
             self.gradient = self.theta = np.zeros(0, np.float32)
             self.versions = self._versions_of(rank)
 
-    def _prepare_reductions(self, timeout_s: float, costs: MachineCosts) -> None:
+    def _prepare_reductions(
+        self, timeout_s: float, costs: MachineCosts, busy_until: Callable[[], float]
+    ) -> None:
         executor = CollectiveExecutor(
             self._fabric,
             timeout_s=timeout_s,
-            while_idle=self._idle,
-            busy_until=self._busy.until,
+            while_idle=self._reports.take,
+            busy_until=busy_until,
             knob=_KNOB,
         )
         segments, local = executor.segments, executor.layout.local_rank
@@ -213,29 +216,21 @@ class MpiPort:
         return self._payloads[worker]
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
-        """Run ``work(*args)``; the others wait for as long as that takes."""
-        if not self._busy.begin():
-            return work(*args)
-        result = work(*args)
-        self._busy.end()
-        return result
+        """Run ``work(*args)``."""
+        return work(*args)
 
     async def aside(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``, which is no part of a step."""
-        with self._busy.work(work):
-            return work(*args)
-
-    def busy(self) -> AbstractContextManager[None]:
-        """Have the others wait for as long as the block takes, which calls none of them."""
-        return self._busy.work("the end of the run")
-
-    def _idle(self) -> None:
-        self._reports.take()
-        self._busy.take()
+        before, HERE.doing = HERE.doing, f"is in {getattr(work, '__name__', 'work')}()"
+        result = work(*args)
+        HERE.doing = before
+        return result
 
     async def pause(self, seconds: float) -> None:
-        """Sleep."""
+        """Sleep, which does not excuse being late."""
+        HERE.paused = True
         time.sleep(seconds)
+        HERE.paused = False
 
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``."""
@@ -352,19 +347,21 @@ class MpiPort:
             np.copyto(out, mine)
         elif self.rank == source:
             assert mine is not None
-            for piece in pieces(mine):
-                self._comm.Send(piece, 0, FETCH)
+            with HERE.blocked("rank 0 to take the parameters"):
+                for piece in pieces(mine):
+                    self._comm.Send(piece, 0, FETCH)
         elif self.rank == 0:
             assert out is not None
-            for piece in pieces(out):
-                self._comm.Recv(piece, source, FETCH)
+            with HERE.blocked(f"rank {source} to send its parameters"):
+                for piece in pieces(out):
+                    self._comm.Recv(piece, source, FETCH)
 
     def meet(self) -> None:
         """Wait, without burning a core, until every rank is here."""
         request = self._comm.Ibarrier()
 
         def is_complete() -> bool:
-            self._idle()
+            self._reports.take()
             return bool(request.Test())
 
         self._backoff.wait(is_complete, lambda: "the other ranks to finish")
@@ -373,7 +370,6 @@ class MpiPort:
         """Free what was made; collective."""
         self._backoff.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
         self.meet()  # at rank 0, which takes them meanwhile
-        self._busy.close()
         for link in self._remote:
             link.close()
         self._remote.clear()

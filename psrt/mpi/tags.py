@@ -6,9 +6,10 @@ FRAME, DATA = 1, 2
 FETCH = 3
 #: A report to rank 0.
 REPORT = 4
-#: An announcement of long work.
-BUSY = 5
 #: What a rank calls.
-CALL = 6
+CALL = 5
 #: From here on, the steps of schedules.
 FIRST_STEP = 16
+#: Messages that set up the watch over a job. They go over a program's own communicator, since
+#: duplicating one waits for every rank; these tags a program is unlikely to have.
+MEMBER, ADDRESS, READY = 32741, 32742, 32743

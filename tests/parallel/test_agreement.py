@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from psrt.errors import ConfigError, DivergedError, PsrtError
-from psrt.mpi.agreement import bcast_text, raise_on_all, wait_until_read
+from psrt.mpi.agreement import bcast_text, raise_on_all
+from psrt.mpi.monitor import wait_until_read
 
 pytestmark = pytest.mark.mpi
 

@@ -7,7 +7,7 @@ import pytest
 from psrt.errors import TransportError
 from psrt.messages import Push, Report
 from psrt.mpi.port import MpiPort
-from psrt.partition import ShardPlan, Span
+from psrt.partition import ShardPlan
 from psrt.transport import RoleMap, drive
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -55,30 +55,6 @@ def test_a_message_that_is_not_read_names_the_reader(comm, open_port):
             port.send(0, Push(comm.rank - 1, 1, 0, 1, 0.0, 0.0), 0)
 
 
-def test_whoever_computes_is_not_late_and_says_so_to_every_rank(
-    comm, open_port, host, enough_on_few
-):
-    """A first step, a batch that is long in coming, and an evaluation: nobody saw them coming."""
-    enough_on_few()
-    port = open_port(servers=1, host=host, timeout_s=SOON_S)
-    if comm.rank == 0:
-        for _ in range(3 * (comm.size - 1)):
-            drive(port.receive())
-    else:
-        for clock, run in enumerate((port.compute, port.aside, port.compute)):
-            drive(run(time.sleep, 2.2 * SOON_S))
-            port.send(0, Push(comm.rank - 1, clock, 0, 1, 0.0, 0.0))
-    port.meet()
-
-
-def test_short_steps_are_not_announced_and_a_long_one_makes_the_next_announced(comm, open_port):
-    port, said = open_port(servers=1), []
-    port._busy._tell = said.append
-    for seconds in (0, 0, 0, 0.5 * TIMEOUT_S, 0, 0):
-        drive(port.compute(time.sleep, seconds))
-    assert said == [b"\1", b"\0"] * 2
-
-
 def test_whoever_stops_after_its_work_is_late_all_the_same(comm, open_port):
     port = open_port(servers=1)
     if comm.rank:
@@ -86,44 +62,6 @@ def test_whoever_stops_after_its_work_is_late_all_the_same(comm, open_port):
     else:
         with pytest.raises(TransportError, match=r"0.1 s \(--timeout-s\)"):
             drive(port.receive())
-
-
-def test_whoever_computes_for_ever_is_gone(comm, open_port, enough_on_few):
-    enough_on_few()
-    port = open_port(servers=1)
-    port._busy._gone_after_s = 5 * TIMEOUT_S
-    if comm.rank:
-        drive(port.compute(time.sleep, 20 * TIMEOUT_S))
-    else:
-        start = time.monotonic()
-        with pytest.raises(TransportError):
-            drive(port.receive())
-        assert 5 * TIMEOUT_S <= time.monotonic() - start < 15 * TIMEOUT_S
-
-
-@pytest.mark.parametrize("algorithm", ["node", "ring", "mpi"])
-def test_in_a_sum_whoever_computes_is_not_late(comm, open_port, algorithm, enough_on_few):
-    enough_on_few()
-    port = open_port(timeout_s=SOON_S)
-    total = port.reduction(Span(0, 8), algorithm, None)
-    for step in range(2):
-        if comm.rank == step:
-            drive(port.compute(time.sleep, 2.2 * SOON_S))
-        port.gradient[:8] = 1.0
-        total.begin()
-        drive(total.finish())
-        assert (port.gradient[:8] == comm.size).all()
-
-
-def test_last_reports_may_take_as_long_as_somebody_evaluates(comm, open_port, enough_on_few):
-    enough_on_few()
-    port, reports = open_port(timeout_s=SOON_S), []
-    if comm.rank == comm.size - 1:
-        drive(port.aside(time.sleep, 2.2 * SOON_S))
-        port.report(REPORT)
-    if comm.rank == 0:
-        port.on_report = reports.append
-    port.finish_reports(lambda: bool(reports))
 
 
 def test_until_names_whom_it_was_told(open_port):

@@ -12,8 +12,8 @@ def those(has):
 
 def test_which_knobs_touch_no_numbers():
     assert those(lambda knob: not knob.numeric) == {
-        "out", "overwrite", "record", "replay", "timeout_s", "log_every", "inject",
-        "shared_memory", "placement", "machine_costs", "check_every",
+        "out", "overwrite", "record", "replay", "timeout_s", "busy_timeout_s", "log_every",
+        "inject", "shared_memory", "placement", "machine_costs", "check_every",
     }  # fmt: skip
 
 
@@ -24,7 +24,7 @@ def test_which_knobs_are_of_how_a_run_was_watched():
 
 
 def test_which_knobs_are_about_real_time():
-    assert those(lambda knob: knob.real_time) == {"timeout_s"}
+    assert those(lambda knob: knob.real_time) == {"timeout_s", "busy_timeout_s"}
 
 
 def test_which_knobs_show_in_a_timeline():

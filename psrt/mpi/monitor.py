@@ -1,0 +1,313 @@
+"""Watches over the ranks of a job: none waits for ever, and what went wrong is told once.
+
+Rank 0 has a hub, the others a line to it (``psrt.faults``). They are set up by messages between
+rank 0 and each other rank, not by collectives: one rank that has stopped must not keep the others
+from being heard. A rank that cannot reach the hub, such as behind a firewall, is not watched, and
+its waits have their own deadlines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import signal
+import struct
+import sys
+import termios
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import NoReturn, TextIO
+
+from mpi4py import MPI
+
+from psrt.errors import (
+    JobOverError,
+    ProtocolError,
+    PsrtError,
+    ReplayError,
+    TransportError,
+    line_of,
+    status_of,
+)
+from psrt.faults import Detector, Hub, Line, Member, Roster
+from psrt.faults.lines import Address, leave
+from psrt.faults.roster import names, this_process
+from psrt.faults.vitals import HERE
+from psrt.mpi.tags import ADDRESS, MEMBER, READY
+
+#: Until the job's own time-outs are known.
+TIMEOUT_S, _BUSY_S = 60.0, 3600.0
+#: When a wait is told, at the latest.
+_STALL_S = 30.0
+#: Bytes of a message of the set-up.
+_FRAME = 4096
+_POLL_S = 2e-4
+#: Processes of its host that each rank looks after: enough that several may die at once.
+_NEIGHBOURS = 4
+#: How long the launcher is given to read what a failed rank says. It may see the abort first and
+#: then never read the rest.
+_READ_S = 1.0
+#: Seconds that the other ranks have to close their files before the job is aborted.
+_CLOSE_S = 0.5
+#: How much longer than rank 0 the others wait for each other in the set-up, in seconds.
+_LATER_S = 0.5
+#: MPICH's Abort waits for ever on a host that has lost the others.
+_ABORT_S = 3
+
+
+class Monitor:
+    """One rank's part in watching over a job. Collective to make and to close."""
+
+    def __init__(self, comm: MPI.Comm, timeout_s: float) -> None:
+        """Set up.
+
+        Args:
+            comm: the ranks.
+            timeout_s: seconds that a rank may be silent, or wait while nobody is busy.
+
+        Raises:
+            TransportError: at rank 0, naming the ranks that have not come within the time-out; at
+                the others, if rank 0 has not.
+        """
+        self._comm = comm
+        self._timeout_s = timeout_s
+        #: Who takes part; complete at rank 0 only.
+        self.roster = Roster(comm.size)
+        self.roster.add(this_process(comm.rank))
+        self._line: Line | None = None
+        self._hub: Hub | None = None
+        #: Ranks that are not watched, at rank 0.
+        self.unwatched: list[int] = []
+        if comm.rank == 0:
+            self._gather()
+        else:
+            self._call()
+
+    def _gather(self) -> None:
+        comm = self._comm
+        others = range(1, comm.size)
+        detector = Detector(
+            self.roster,
+            timeout_s=self._timeout_s,
+            busy_s=_BUSY_S,
+            stall_s=min(_STALL_S, self._timeout_s / 2),
+        )
+        hub = self._hub = Hub(self.roster, HERE, detector, tell=_tell)
+        frames = [bytearray(_FRAME) for _ in others]
+        arriving = {rank: comm.Irecv([frames[rank - 1], MPI.BYTE], rank, MEMBER) for rank in others}
+        mine = json.dumps(self._own().to_json())
+        sent: list[MPI.Request] = []
+
+        def take() -> bool:
+            for rank in [rank for rank, request in arriving.items() if request.Test()]:
+                del arriving[rank]
+                member = Member(**json.loads(_text(frames[rank - 1])))
+                self.roster.add(member)
+                if member.host != self._own().host:
+                    hub.listen_on_network()
+                address = _frame(hub.address.to_text() + "\n" + mine)
+                sent.append(comm.Isend([address, MPI.BYTE], rank, ADDRESS))
+            return not arriving and MPI.Request.Testall(sent)
+
+        self._until(take, lambda: f"{names(self.roster, arriving)} to start")
+        pids = {rank: self._neighbours(rank) for rank in others}
+        ready = [bytearray(1) for _ in others]
+        answers = [comm.Irecv([ready[r - 1], MPI.BYTE], r, READY) for r in others]
+        told = [
+            comm.Isend([_frame(json.dumps(pids[rank])), MPI.BYTE], rank, ADDRESS) for rank in others
+        ]
+        self._until(
+            lambda: MPI.Request.Testall(told) and MPI.Request.Testall(answers),
+            lambda: "the other ranks to start",
+        )
+        self.unwatched = [rank for rank in others if ready[rank - 1] != b"\1"]
+        hub.watch(set(others) - set(self.unwatched))
+
+    def _call(self) -> None:
+        comm = self._comm
+        mine = _frame(json.dumps(self._own().to_json()))
+        requests = [comm.Isend([mine, MPI.BYTE], 0, MEMBER)]
+        frames = bytearray(_FRAME), bytearray(_FRAME)
+        requests += [comm.Irecv([frame, MPI.BYTE], 0, ADDRESS) for frame in frames]
+        self._until(lambda: MPI.Request.Testall(requests), lambda: "rank 0 to start")
+        address, first = _text(frames[0]).split("\n")
+        self.roster.add(Member(**json.loads(first)))
+        neighbours = {int(rank): pid for rank, pid in json.loads(_text(frames[1])).items()}
+        try:
+            self._line = Line(
+                comm.rank,
+                Address.from_text(address),
+                HERE,
+                timeout_s=self._timeout_s,
+                roster=self.roster,
+                neighbours=neighbours,
+                tell=_tell,
+            )
+        except OSError:
+            self._line = None
+        answer = bytes([self._line is not None])
+        request = comm.Isend([answer, MPI.BYTE], 0, READY)
+        self._until(request.Test, lambda: "rank 0 to start")
+
+    def _neighbours(self, rank: int) -> dict[int, int]:
+        """Return the processes that a rank looks after: rank 0's, and the next few of its host."""
+        local = self.roster.on_host_of(rank)
+        after = [other for other in local if other > rank] + [r for r in local if r < rank]
+        watched = dict.fromkeys([*after[:_NEIGHBOURS], *(r for r in local if r == 0)])
+        return {other: self._member(other).pid for other in watched}
+
+    def _until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
+        # Rank 0 knows best who is missing, so it speaks first.
+        deadline = time.monotonic() + self._timeout_s + _LATER_S * (self._comm.rank > 0)
+        while not done():
+            if time.monotonic() > deadline:
+                raise TransportError(
+                    f"no answer within {self._timeout_s:g} s: waiting for {waiting_for()}"
+                )
+            time.sleep(_POLL_S)
+
+    def _own(self) -> Member:
+        return self._member(self._comm.rank)
+
+    def _member(self, rank: int) -> Member:
+        member = self.roster[rank]
+        assert member is not None, "it has told who it is"
+        return member
+
+    @property
+    def _watcher(self) -> Hub | Line | None:
+        return self._hub or self._line
+
+    def busy_until(self) -> float:
+        """Return until when other ranks may have been busy: always, where rank 0 judges that."""
+        watcher = self._watcher
+        return float("inf") if watcher is not None and watcher.watches else -float("inf")
+
+    def job(
+        self, servers: tuple[int, ...], workers: tuple[int, ...], *, timeout_s: float, busy_s: float
+    ) -> None:
+        """Set what has been found out of the job: who is who, and its time-outs."""
+        self.roster.give_roles(servers, workers)
+        if self._watcher is not None:
+            self._watcher.set_timeouts(timeout_s, busy_s, min(_STALL_S, timeout_s / 2))
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        """End the job if the block raises anything that was not agreed on."""
+        try:
+            yield
+        except PsrtError as error:
+            if error.agreed:
+                raise
+            self._end(error)
+        except BaseException as error:
+            self._end(error)
+
+    def _end(self, error: BaseException) -> NoReturn:
+        status = status_of(error)
+        sys.stdout.flush()
+        watcher = self._watcher
+        if not isinstance(error, JobOverError):
+            text = describe(error, self._comm.rank)
+            if watcher is None:
+                _tell(text)
+            else:
+                watcher.fail(text, status)
+                deadline = time.monotonic() + _READ_S
+                while not watcher.told and time.monotonic() < deadline:
+                    time.sleep(_POLL_S)
+                status = status if watcher.over is None else watcher.over.status
+        if self._line is not None and self._line.over is not None:
+            # Rank 0 ends the job, as soon as all have closed their files.
+            self._line.say_goodbye()
+            time.sleep(self._line.ends_within_s)
+        deadline = time.monotonic() + _CLOSE_S
+        while self._hub is not None and self._hub.lines and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        abort(self._comm, status)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._watcher is not None:
+            self._watcher.close()
+
+
+_watching: list[Monitor] = []
+
+
+@contextlib.contextmanager
+def watched(comm: MPI.Comm, timeout_s: float = TIMEOUT_S) -> Iterator[Monitor]:
+    """Watch over the ranks of ``comm`` during a block; collective.
+
+    A block within a block over the same ranks is watched already.
+
+    Args:
+        comm: the ranks.
+        timeout_s: until the job's own is known; see ``Monitor``.
+    """
+    if _watching and MPI.Comm.Compare(comm, _watching[-1]._comm) in (MPI.IDENT, MPI.CONGRUENT):
+        yield _watching[-1]
+        return
+    try:
+        monitor = Monitor(comm, timeout_s)
+    except TransportError as error:
+        _tell(describe(error, comm.rank))
+        abort(comm, status_of(error))
+    _watching.append(monitor)
+    try:
+        with monitor.watch():
+            yield monitor
+    finally:
+        _watching.remove(monitor)
+        monitor.close()
+
+
+def abort(comm: MPI.Comm, status: int) -> NoReturn:
+    """End the whole job now, with the given status."""
+    sys.stderr.flush()
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_ABORT_S)
+    comm.Abort(status)
+    # MPICH's may return, before the launcher has ended this process. What comes after what failed
+    # must not run.
+    leave(status)
+
+
+def _frame(text: str) -> bytes:
+    data = text.encode()
+    assert len(data) <= _FRAME, "a member, an address, or the processes of a host"
+    return data.ljust(_FRAME, b"\0")
+
+
+def _text(frame: bytearray) -> str:
+    return bytes(frame).rstrip(b"\0").decode()
+
+
+def _tell(text: str) -> None:
+    """Print on stderr, and see that it is read: this process may end next."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, end="", flush=True)
+        wait_until_read(sys.stderr)
+
+
+def wait_until_read(stream: TextIO) -> None:
+    """Wait until whoever is behind ``stream`` has read all of it, if it is a pipe or terminal."""
+    deadline = time.monotonic() + _READ_S
+    with contextlib.suppress(OSError, ValueError):  # a file, or nothing with a descriptor
+        while time.monotonic() < deadline:
+            (unread,) = struct.unpack("i", fcntl.ioctl(stream, termios.FIONREAD, bytes(4)))
+            if not unread:
+                break
+            time.sleep(1e-3)
+
+
+def describe(error: BaseException, rank: int) -> str:
+    """Return what is printed of an error: a line where that says it all, else a traceback."""
+    is_bug = isinstance(error, ProtocolError) and not isinstance(error, ReplayError)
+    line = None if is_bug else line_of(error)
+    if line is not None:
+        return f"psrt: {line}\n"
+    text = "".join(traceback.format_exception(error))
+    return "".join(f"[rank {rank}] {line}\n" for line in text.rstrip().splitlines())

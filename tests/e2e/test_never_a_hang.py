@@ -1,0 +1,98 @@
+"""A rank that is killed or stopped, whatever it and the others are doing: named once, and soon."""
+
+import time
+
+import pytest
+
+JOB = """
+import os, signal, sys
+import numpy as np
+import psrt
+from psrt.mpi.start import world
+
+phase, rank, how, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+comm = world()
+
+
+def reaches(name):
+    if name == phase and comm.rank == rank:
+        os.kill(os.getpid(), getattr(signal, how))
+
+
+class Problem:
+    steps = 0
+
+    def initial(self):
+        reaches("initial")
+        return np.zeros(100_000, np.float32)
+
+    def batches(self, worker, workers, epoch):
+        reaches("batches")
+        return [np.ones(2)] * 200
+
+    def loss_and_grad(self, theta, batch, out):
+        self.steps += 1
+        if self.steps == 150:
+            reaches("gradient")
+        out[:] = 0.001
+        return 1.0
+
+    def evaluate(self, theta):
+        reaches("evaluate")
+        return {"loss": 0.0}
+
+
+reaches("start")
+psrt.run(psrt.TrainConfig(mode=mode, epochs=3, timeout_s=5, out="run", overwrite=True), Problem())
+reaches("end")
+"""
+#: Seconds that a launch takes on a busy machine beside the time-out.
+SLOW_S = 45
+
+
+@pytest.fixture
+def job(launch):
+    (launch.folder / "job.py").write_text(JOB)
+
+    def run(*words):
+        began = time.monotonic()
+        done = launch.ranks(3, "job.py", *words)
+        assert time.monotonic() - began < SLOW_S, done.stderr
+        return done
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("phase", "rank", "mode"),
+    [
+        ("start", 2, "sync"),
+        ("initial", 0, "sync"),
+        ("batches", 2, "allreduce"),
+        ("gradient", 1, "sync"),
+        ("gradient", 2, "async"),
+        ("gradient", 2, "ssp"),
+        ("gradient", 2, "allreduce"),
+        ("gradient", 0, "allreduce"),
+        ("gradient", 1, "local-sgd"),
+        ("evaluate", 1, "sync"),
+    ],
+)
+def test_a_stopped_rank_is_named(job, phase, rank, mode):
+    done = job(phase, rank, "SIGSTOP", mode)
+    assert done.status == 4, done.stderr
+    (line,) = done.errors
+    assert "within 5 s" in line
+    assert f"rank {rank}" in line, line
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "allreduce", "local-sgd"])
+@pytest.mark.parametrize(("phase", "rank"), [("initial", 0), ("gradient", 2)])
+def test_a_killed_rank_is_named_once(job, mode, phase, rank):
+    done = job(phase, rank, "SIGKILL", mode)
+    assert done.status not in (0, 1), done.stderr
+    (line,) = done.errors
+    assert f"rank {rank}" in line
+    assert "died" in line or "was killed by signal 9 (SIGKILL)" in line
+    assert "Traceback" not in done.stderr

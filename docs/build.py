@@ -16,6 +16,7 @@ from pathlib import Path
 from psrt.__main__ import COMMANDS
 from psrt.cli.bench import bench_parser
 from psrt.cli.check import check_parser
+from psrt.cli.doctor import doctor_parser
 from psrt.cli.explain_flags import compare_parser, schedule_parser, timeline_parser
 from psrt.cli.flags import FlagParser, train_parser
 from psrt.cli.launch import launch_parser
@@ -48,6 +49,7 @@ def cli() -> str:
         simulate_parser(), "Beside the flags of `psrt train`, but `--timeout-s`:", own
     )
     lines += _command(show_parser(), "Beside the flags of `psrt train`:", own)
+    lines += _command(doctor_parser())
     lines += _command(check_parser())
     lines += _command(bench_parser())
     lines += _command(schedule_parser("NAME"), "NAME is an all-reduce or another collective.")

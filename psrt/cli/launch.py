@@ -22,7 +22,7 @@ from psrt.launchers.library import Library, loaded_library, mpirun_of
 from psrt.launchers.lines import BINDINGS, THREADS, Line, Start, mpirun_line, pmi_of, srun_line
 
 #: Commands of psrt that run on ranks, and those that are one part of a job on ranks.
-_ON_RANKS = ("train", "bench")
+_ON_RANKS = ("train", "bench", "doctor")
 _PARTS = ("server", "worker")
 #: Seconds that `srun --mpi=list` may take.
 _SRUN_S = 30
@@ -39,7 +39,7 @@ or 128 + n if signal n ended it.
   psrt launch -n 4 -m my_package.training
   psrt launch --hostfile my-hosts train
 
-The command is one of psrt's that run on ranks (train, bench), a script of Python, or -m
+The command is one of psrt's that run on ranks (train, bench, doctor), a script of Python, or -m
 and a module; all words after it are its own. A hostfile has a line for each host: host, host:slots
 or host slots=N. Hosts are filled in that order; they need ssh without a password, and this Python
 and the current folder at the same paths."""

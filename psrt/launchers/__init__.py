@@ -12,6 +12,8 @@ from psrt.launchers.environment import (
     SIZES,
     launched,
     mismatch,
+    spoken_pmi,
+    started_by,
     started_rank,
     started_ranks,
 )
@@ -24,7 +26,9 @@ __all__ = [
     "launched",
     "mismatch",
     "mpirun",
+    "spoken_pmi",
     "start_line",
+    "started_by",
     "started_rank",
     "started_ranks",
 ]

@@ -34,6 +34,27 @@ def started_rank() -> int:
     return _number(RANKS, 0)
 
 
+def started_by() -> str:
+    """Return what started this process, in a few words."""
+    if not launched():
+        return "no launcher"
+    if "OMPI_COMM_WORLD_SIZE" in os.environ:
+        return "mpirun of Open MPI"
+    if "SLURM_STEP_NUM_TASKS" in os.environ and "HYDI_CONTROL_FD" not in os.environ:
+        return "srun of Slurm"
+    return "mpirun of MPICH or its kind"
+
+
+def spoken_pmi() -> str:
+    """Return what this process speaks with its launcher; empty without one.
+
+    Slurm sets the variables of the language that its ``--mpi`` names; of two, PMIx is the newer.
+    """
+    if "PMIX_RANK" in os.environ:
+        return "PMIx"
+    return "PMI" if "PMI_RANK" in os.environ else ""
+
+
 def mismatch(ranks: int, library: str, mpirun: str) -> str | None:
     """Describe a mismatch between the ranks that MPI sees and those that the launcher started.
 

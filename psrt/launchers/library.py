@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,19 +26,22 @@ INSTALL_ONE = (
 #: Longest that Python may take to load the library, such as from a slow file system.
 _TIMEOUT_S = 120
 _ASK = """\
-import importlib.util, json, re, sys
+import importlib.util, json, sys
 import mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
 with open("/proc/self/maps") as maps:
-    files = [line.split(maxsplit=5)[-1].rstrip("\\n") for line in maps if "/libmpi" in line]
-found = [path for path in files if re.search(r"/libmpi(ch|_cray|)[.]so[^/]*$", path)]
+    lines = [line for line in maps if "/libmpi" in line]
 json.dump({
     "version": MPI.Get_library_version(),
-    "path": (found or files or [None])[0],
+    "maps": lines,
     "safe": importlib.util.find_spec("psrt") is not None,
 }, sys.stdout)
 """
+
+
+#: What the vendors call it; bindings of other languages have longer names.
+_OF_MPI = re.compile(r"/libmpi(ch|_cray|)\.so[^/]*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,20 @@ def loaded_library() -> Library:
         last = " ".join(done.stderr.strip().splitlines()[-1:])
         raise ConfigError(f"no MPI library can be loaded ({last}): {INSTALL_ONE}")
     told = json.loads(done.stdout)
-    return Library(short_version(told["version"]), told["path"], told["safe"])
+    return Library(short_version(told["version"]), library_file(told["maps"]), told["safe"])
+
+
+def library_file(maps: Iterable[str]) -> str | None:
+    """Return the MPI library among the files that a process has mapped.
+
+    Args:
+        maps: lines of its ``/proc/PID/maps``.
+
+    >>> library_file(["7f00-7f01 r-xp 00000000 08:01 42   /usr/lib/my mpi/libmpi.so.40.30.4"])
+    '/usr/lib/my mpi/libmpi.so.40.30.4'
+    """
+    lines = [line for line in maps if _OF_MPI.search(line)]
+    return lines[0].split(maxsplit=5)[5].strip() if lines else None
 
 
 def mpirun_of(library: Library) -> str:

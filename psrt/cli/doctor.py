@@ -1,0 +1,107 @@
+"""``psrt doctor``: what ranks and hosts there are, what is wrong with them, and what cures it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import NoReturn
+
+from psrt.cli.flags import FlagParser
+from psrt.cli.printing import flush, say
+from psrt.config.knobs import Knob, read
+from psrt.config.values import REAL
+from psrt.doctor.facts import Facts
+from psrt.doctor.findings import FAILS, Finding, judge
+from psrt.doctor.page import page
+from psrt.doctor.watch import Watch
+from psrt.errors import TransportError, line_of
+from psrt.files import check_writable, write_text
+from psrt.launchers import started_rank
+
+_DESCRIPTION = """\
+Look at the ranks of a job and at their hosts, and say what would fail or slow it, with a cure for
+each. Run it as the job would be run, or alone to look at this process:
+
+  psrt launch --hostfile my-hosts doctor --out runs/next
+  srun --mpi=pmix python -m psrt doctor
+
+Shows ranks, hosts, MPI, launcher, cores, threads, shared memory, who sees --out, how far the clocks
+are apart, and what messages between each two hosts cost: α for an exchange, β for each byte that is
+sent while one is received. The exit status is 1 if something would make a job fail."""
+
+_TIMEOUT = Knob(
+    REAL, "", "give up if a rank waits this long for another", metavar="SECONDS",
+    exclusive_min=0, max=1e6,
+)  # fmt: skip
+_DEFAULT_S = 30.0
+#: Seconds that rank 0, which knows more, has to speak first.
+_AFTER_FIRST_S = 3.0
+
+
+def doctor_parser() -> FlagParser:
+    """Return the parser."""
+    parser = FlagParser(prog="psrt doctor", description=_DESCRIPTION)
+    add = parser.add_argument
+    add("--out", metavar="DIR", help="see whether every rank could use this folder as its --out")
+    add("--json", metavar="FILE", help="also write it as JSON to this file; - prints that instead")
+    add("--timeout-s", metavar="SECONDS", help=f"{_TIMEOUT.help} (default: {_DEFAULT_S:g})")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Look at the ranks; rank 0 prints.
+
+    Returns:
+        1 at rank 0 if something would make a job fail; else 0.
+
+    Raises:
+        ConfigError: for invalid flags, or where there is no MPI.
+        SystemExit: after ``--help`` was printed.
+    """
+    given = doctor_parser().parse(argv)
+    timeout_s = _DEFAULT_S
+    if given.timeout_s is not None:
+        timeout_s = read("timeout_s", _TIMEOUT, given.timeout_s)
+    first = started_rank() == 0
+    if first and given.json not in (None, "-"):
+        check_writable(given.json)
+    watch = Watch(timeout_s, first=first)
+    from psrt.doctor.gather import gather  # starts MPI
+
+    try:
+        facts = gather(watch, out=given.out, timeout_s=timeout_s)
+    except TransportError as error:
+        time.sleep(0 if first else _AFTER_FIRST_S)
+        print(f"psrt: {line_of(error)}", file=sys.stderr)
+        _vanish(error.exit_status)
+    watch.step("MPI to end on every rank")
+    if facts is None or not first:  # not the first of several that MPI keeps apart
+        return 0
+    findings = judge(facts)
+    _publish(facts, findings, given.json)
+    status = int(any(finding.severity == FAILS for finding in findings))
+    if any(pair.error for pair in facts.pairs):
+        _vanish(status)
+    return status
+
+
+def _vanish(status: int) -> NoReturn:
+    """End without MPI_Finalize, which would wait for who is silent and for what never arrives."""
+    flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _publish(facts: Facts, findings: Sequence[Finding], path: str | None) -> None:
+    document = {**facts.document(), "findings": [asdict(finding) for finding in findings]}
+    text = json.dumps(document, indent=2, allow_nan=False)
+    if path == "-":
+        say(text)
+        return
+    say(page(facts, findings))
+    if path is not None:
+        write_text(path, text + "\n")

@@ -1,0 +1,146 @@
+"""What messages between hosts cost, and how far their clocks are apart; a rank of each host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.doctor.facts import PairFacts, RankFacts, pair_from_json, to_json
+from psrt.doctor.messages import Array, collect, deal, swap
+from psrt.errors import TransportError
+
+#: Bytes in each direction of an exchange between hosts. With the larger ones libraries change to
+#: protocols that may not use both directions at once.
+_SIZES = (64, 8 << 20)
+#: Seconds for all exchanges of one size, and the most of them.
+_BUDGET_S, _MOST = 0.5, 50
+#: Ping-pongs of which the shortest tells how two clocks differ.
+_PINGS = 20
+
+
+def measure_links(comm: MPI.Comm, leaders: Sequence[int], timeout_s: float) -> list[PairFacts]:
+    """Measure between each two hosts, until two do not reach each other; all ranks return all."""
+    links: list[PairFacts] = []
+    for turn in rounds(len(leaders)):
+        mine = ""
+        for pair in ((leaders[i], leaders[j]) for i, j in turn):
+            if comm.rank in pair:
+                link = _exchanges(comm, pair, timeout_s)
+                mine = to_json(link) if comm.rank == pair[0] else ""
+        # The others sleep meanwhile, and leave the cores to those that measure.
+        found = [text for text in collect(comm, mine, 2 * timeout_s) if text]
+        texts = deal(comm, "\n".join(found), 2 * timeout_s).splitlines()
+        links += map(pair_from_json, texts)
+        if any(link.error for link in links):
+            break
+    return links
+
+
+def compare_clocks(
+    comm: MPI.Comm, mine: RankFacts, leaders: Sequence[int], timeout_s: float
+) -> RankFacts:
+    """Let each host's first rank learn how far its clock is ahead of rank 0's."""
+    for leader in leaders[1:]:
+        if comm.rank == 0:
+            for _ in range(_PINGS):
+                swap(comm, leader, None, np.empty(1), timeout_s)
+                swap(comm, leader, np.array([time.time()]), None, timeout_s)
+        elif comm.rank == leader:
+            best = (float("inf"), 0.0)
+            theirs = np.empty(1)
+            for _ in range(_PINGS):
+                sent = time.time()
+                swap(comm, 0, np.array([sent]), None, timeout_s)
+                swap(comm, 0, None, theirs, timeout_s)
+                # Theirs was taken somewhere in between: half of the shortest trip is the error.
+                took = time.time() - sent
+                best = min(best, (took, sent + took / 2 - theirs[0]))
+            mine = replace(mine, clock_s=best[1], clock_error_s=best[0] / 2)
+    return replace(mine, clock_s=0.0, clock_error_s=0.0) if comm.rank == 0 else mine
+
+
+def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield rounds of pairs, each of different hosts, in which every two meet once.
+
+    The circle method: the first stays, the others move on by one place after each round.
+
+    >>> list(rounds(4))
+    [[(0, 3), (1, 2)], [(0, 2), (1, 3)], [(0, 1), (2, 3)]]
+    >>> [len(turn) for turn in rounds(5)], list(rounds(1))
+    ([2, 2, 2, 2, 2], [])
+    """
+    places: list[int | None] = [*range(count), *([None] if count % 2 else [])]
+    for _ in range(len(places) - 1):
+        halves = zip(places, reversed(places), strict=True)
+        both = [(a, b) for a, b in list(halves)[: len(places) // 2]]
+        yield [(min(a, b), max(a, b)) for a, b in both if a is not None and b is not None]
+        places = [places[0], places[-1], *places[1:-1]]
+
+
+def _exchanges(comm: MPI.Comm, pair: tuple[int, int], timeout_s: float) -> PairFacts:
+    """Measure what two ranks need to exchange messages, both sending at once."""
+    peer = pair[1] if comm.rank == pair[0] else pair[0]
+    largest = max(_SIZES)
+    mine, theirs = np.zeros(largest, np.uint8), np.zeros(largest, np.uint8)
+    try:
+        swap(comm, peer, mine[:0], theirs[:0], timeout_s)  # both are there
+        agree = partial(_agreed, comm, peer, pair, timeout_s)
+        seconds = {
+            size: _median(partial(swap, comm, peer, mine[:size], theirs[:size], timeout_s), agree)
+            for size in _SIZES
+        }
+        one_way = _median(partial(_one_way, comm, peer, pair, mine, theirs, timeout_s), agree)
+    except (MPI.Exception, TransportError) as failure:
+        error = str(failure).splitlines()[0]
+        return PairFacts(ranks=pair, error=error)
+    alpha_s = seconds[min(_SIZES)]
+    return PairFacts(
+        ranks=pair,
+        alpha_s=alpha_s,
+        beta_s=max(0.0, seconds[largest] - alpha_s) / largest,
+        nbytes=largest,
+        one_way_s=one_way,
+        both_ways_s=seconds[largest],
+    )
+
+
+def _one_way(
+    comm: MPI.Comm,
+    peer: int,
+    pair: tuple[int, int],
+    mine: Array,
+    theirs: Array,
+    timeout_s: float,
+) -> None:
+    """Send a message from the first of two ranks to the second, and the word that it is there."""
+    if comm.rank == pair[0]:
+        swap(comm, peer, mine, None, timeout_s)
+        swap(comm, peer, None, theirs[:0], timeout_s)
+    else:
+        swap(comm, peer, None, theirs, timeout_s)
+        swap(comm, peer, mine[:0], None, timeout_s)
+
+
+def _agreed(comm: MPI.Comm, peer: int, pair: tuple[int, int], timeout_s: float, count: int) -> int:
+    """Return the number of the first of two ranks."""
+    mine, theirs = np.array([count], np.int64), np.empty(1, np.int64)
+    swap(comm, peer, mine, theirs, timeout_s)
+    return count if comm.rank == pair[0] else int(theirs[0])
+
+
+def _median(call: Callable[[], None], agree: Callable[[int], int]) -> float:
+    """Return the median seconds of a call, of as many as there is time for."""
+
+    def timed() -> float:
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+
+    turns = agree(min(_MOST, max(1, int(_BUDGET_S / timed()))))
+    return median(timed() for _ in range(turns))

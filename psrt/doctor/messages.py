@@ -1,0 +1,98 @@
+"""Messages between two ranks, each with a deadline, so that who is silent can be named."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.errors import TransportError
+from psrt.units import plural
+
+#: An array that is sent as it lies.
+Array: TypeAlias = np.ndarray[Any, Any]
+
+_TEXT, _ARRAY = 17, 18
+
+
+def collect(comm: MPI.Comm, text: str, timeout_s: float) -> list[str]:
+    """Bring a text of every rank to rank 0, which names those that are silent; collective.
+
+    Returns:
+        At rank 0 the texts by rank, elsewhere an empty list.
+
+    Raises:
+        TransportError: if some are silent for ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    if comm.rank != 0:
+        request = comm.Isend([text.encode(), MPI.BYTE], 0, _TEXT)
+        while not request.Test():
+            _pause(deadline, lambda: "rank 0")
+        return []
+    texts = {0: text}
+    status = MPI.Status()
+    while len(texts) < comm.size:
+        if comm.Iprobe(MPI.ANY_SOURCE, _TEXT, status):
+            data = bytearray(status.Get_count(MPI.BYTE))
+            comm.Recv([data, MPI.BYTE], status.source, _TEXT)
+            texts[status.source] = data.decode()
+        else:
+            _pause(deadline, lambda: _missing(comm.size, texts))
+    return [texts[rank] for rank in range(comm.size)]
+
+
+def deal(comm: MPI.Comm, text: str, timeout_s: float) -> str:
+    """Return rank 0's text at every rank; collective, and as ``collect`` no collective of MPI's."""
+    deadline = time.monotonic() + timeout_s
+    if comm.rank != 0:
+        status = MPI.Status()
+        while not comm.Iprobe(0, _TEXT, status):
+            _pause(deadline, lambda: "rank 0")
+        data = bytearray(status.Get_count(MPI.BYTE))
+        comm.Recv([data, MPI.BYTE], 0, _TEXT)
+        return data.decode()
+    data = bytearray(text.encode())
+    requests = {rank: comm.Isend([data, MPI.BYTE], rank, _TEXT) for rank in range(1, comm.size)}
+    while requests:
+        requests = {rank: request for rank, request in requests.items() if not request.Test()}
+        if requests:
+            _pause(deadline, partial("rank {}".format, min(requests)))
+    return text
+
+
+def _missing(size: int, heard: dict[int, str]) -> str:
+    silent = [rank for rank in range(size) if rank not in heard]
+    shown = ", ".join(map(str, silent[:8])) + (", …" if len(silent) > 8 else "")
+    return f"{plural(len(silent), 'rank')} ({shown})"
+
+
+def _pause(deadline: float, whom: Callable[[], str]) -> None:
+    if time.monotonic() > deadline:
+        raise TransportError(f"no word of {whom()}")
+    time.sleep(1e-3)
+
+
+def swap(
+    comm: MPI.Comm, peer: int, mine: Array | None, theirs: Array | None, timeout_s: float
+) -> None:
+    """Send to a rank and receive from it, both at once; None for either leaves it away.
+
+    Raises:
+        TransportError: if that takes longer than ``timeout_s``.
+    """
+    requests = []
+    if theirs is not None:
+        requests.append(comm.Irecv(theirs, peer, _ARRAY))
+    if mine is not None:
+        requests.append(comm.Isend(mine, peer, _ARRAY))
+    end = time.monotonic() + timeout_s
+    while not MPI.Request.Testall(requests):
+        if time.monotonic() > end:
+            raise TransportError(f"no answer within {timeout_s:g} s")
+        os.sched_yield()

@@ -1,0 +1,119 @@
+"""``psrt launch`` and ``psrt doctor`` on hosts: a hostfile and nothing else, with either MPI."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from support.hosts import VENDORS
+
+#: One format for either MPI, with all that may stand in it.
+HOSTFILE = "# two hosts\nnode01 slots=2\nnode02:1   # the small one\n"
+WHO = """\
+import os, platform, sys
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.Barrier()
+sys.stdout.write(f"{comm.rank} of {comm.size} on {platform.node()}: {os.environ['MINE']}\\n")
+comm.Barrier()
+sys.exit(int(sys.argv[1]))
+"""
+WAITS = """\
+import sys, time
+from mpi4py import MPI
+sys.stdout.write("ready\\n")  # in one piece
+sys.stdout.flush()
+time.sleep(100)
+"""
+
+
+@pytest.fixture
+def launch(hosts, vendor):
+    """Return what runs ``psrt launch`` on the first host."""
+    (hosts.folder / "my hosts").write_text(HOSTFILE)
+    psrt = VENDORS[vendor] / "bin" / "psrt"
+
+    def run(*words, start=False, hostfile="my hosts", **more):
+        line = (psrt, "launch", "--hostfile", hostfile, *words)
+        # The hosts share the machine's cores, which Open MPI cannot know.
+        more = {"OMPI_MCA_mpi_yield_when_idle": "1", **more}
+        return (hosts.start if start else hosts.run)(hosts.names[0], *line, **more)
+
+    return run
+
+
+def test_any_script_on_the_hosts_of_a_hostfile(hosts, launch):
+    (hosts.folder / "who.py").write_text(WHO)
+    done = launch("--env", "MINE=a b;c", "who.py", 0)
+    assert done.status == 0, done.stderr
+    names = ("node01", "node01", "node02")
+    said = [f"{rank} of 3 on {name}: a b;c" for rank, name in enumerate(names)]
+    assert sorted(filter(None, done.stdout.splitlines())) == said
+    done = launch("--interface", "eth0", "--env", "MINE=", "who.py", 7)
+    assert done.status == 7, done.stderr
+
+
+def test_training(hosts, launch, vendor, bits):
+    out = hosts.folder / f"launched-{vendor}"
+    done = launch("train", "--mode", "sync", "--epochs", 1, "--out", out, "--record")
+    assert done.status == 0, done.stderr
+    assert json.loads((out / "summary.json").read_text())["workers"] == 2
+    assert bits(out)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_rank_is_left_on_any_host(hosts, launch, number):
+    (hosts.folder / "waits.py").write_text(WAITS)
+    process = launch("waits.py", start=True)
+    for _ in range(3):
+        assert process.stdout.readline() == "ready\n"
+    (launcher,) = (
+        pid for pid in hosts.own(hosts.names[0], "/proc").iterdir()
+        if pid.name.isdecimal() and b"psrt\0launch" in (pid / "cmdline").read_bytes()
+    )  # fmt: skip
+    hosts.run(hosts.names[0], "kill", f"-{int(number)}", launcher.name)
+    process.communicate(timeout=40)
+    if number != signal.SIGKILL:
+        assert process.returncode == 128 + number
+    deadline = time.monotonic() + 20
+    while any("waits.py" in line for name in hosts.names for line in hosts.processes(name)):
+        assert time.monotonic() < deadline, [hosts.processes(name) for name in hosts.names]
+        time.sleep(0.1)
+
+
+def test_the_doctor_knows_hosts_and_the_way_between_them(hosts, launch):
+    done = launch("doctor", "--json", "found.json", "--out", "/tmp/own")
+    assert done.status == 0, done.stderr
+    assert "3 ranks on 2 hosts; psrt train takes them as sync, 1 server, 2 workers" in done.stdout
+    found = json.loads((hosts.folder / "found.json").read_text())
+    assert [rank["host"] for rank in found["ranks"]] == ["node01", "node01", "node02"]
+    assert [rank["sees_out"] for rank in found["ranks"]] == [True, True, False]
+    assert [rank["networks"] for rank in found["ranks"]][2] == {"eth0": "10.99.0.2"}
+    (pair,) = found["pairs"]
+    assert (pair["ranks"], pair["error"]) == ([0, 2], "")
+    assert pair["both_ways_s"] > pair["one_way_s"] / 4
+    assert "node02 cannot see what node01 writes into /tmp/own" in done.stdout
+    assert "fails" not in {finding["severity"] for finding in found["findings"]}
+
+
+def test_the_doctor_names_hosts_that_do_not_reach_each_other(hosts, launch, vendor):
+    """As behind a firewall that lets packets vanish."""
+    (hosts.folder / "three").write_text("".join(f"{name}\n" for name in hosts.names))
+    two, three = hosts.names[1:]
+    entry = ("lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
+    hosts.run(two, "ip", "neigh", "replace", "10.99.0.3", *entry)
+    hosts.run(three, "ip", "neigh", "replace", "10.99.0.2", *entry)
+    try:
+        begin = time.monotonic()
+        done = launch("doctor", "--timeout-s", 5, hostfile="three", timeout_s=60)
+        assert time.monotonic() - begin < 40
+    finally:
+        hosts.run(two, "ip", "neigh", "del", "10.99.0.3", "dev", "eth0")
+        hosts.run(three, "ip", "neigh", "del", "10.99.0.2", "dev", "eth0")
+    assert done.status != 0
+    if vendor == "openmpi":
+        assert done.status == 1
+        assert "node02 and node03 do not exchange messages: no answer within 5 s" in done.stdout
+    else:  # whose MPI_Init connects every rank with every other
+        assert "psrt: error: waited 5 s for MPI to start on every rank" in done.stderr

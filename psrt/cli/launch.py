@@ -162,7 +162,7 @@ def _line(given: argparse.Namespace, words: list[str], is_ours: bool) -> Line:
     library = loaded_library()
     hosts = () if given.hostfile is None else read_hostfile(given.hostfile)
     pmi = _pmi(given, library)
-    slots = sum(host.slots for host in hosts) or (_tasks() if pmi else None) or _cores()
+    slots = sum(host.slots for host in hosts) or _tasks() or _cores()
     variables, exported = _variables(given.env)
     if not any({**os.environ, **variables}.get(name) for name in THREADS):
         variables[THREADS[0]] = "1"
@@ -245,9 +245,9 @@ def _number(text: str) -> int:
 
 
 def _tasks() -> int | None:
-    """Return the number of tasks of the Slurm job, if it was given one."""
+    """Return the number of tasks of the Slurm job; None outside of one, or if it was given none."""
     tasks = os.environ.get("SLURM_NTASKS", "")
-    return int(tasks) if tasks.isdecimal() else None
+    return int(tasks) if "SLURM_JOB_ID" in os.environ and tasks.isdecimal() else None
 
 
 def _cores() -> int:

@@ -211,7 +211,9 @@ def test_srun_starts_the_ranks_inside_an_allocation(launch, slurm, pmi):
 
 def test_mpirun_starts_them_where_slurm_does_not_speak_their_language(launch, slurm):
     slurm["SPEAKS"] = "none"
-    assert "srun" not in dry(launch, "train", **slurm)
+    words = dry(launch, "train", **slurm)
+    assert "srun" not in words
+    assert words[words.index("-n") + 1] == slurm["SLURM_NTASKS"]
     assert "no PMI" in dry(launch, "--launcher=srun", "train", status=2, **slurm)
     slurm["SPEAKS"] = "pmix pmi2"
     assert "srun" not in dry(launch, "--launcher=mpirun", "train", **slurm)

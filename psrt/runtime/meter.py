@@ -55,15 +55,16 @@ class Meter:
         """Time since the start."""
         return self._port.now() - self._start
 
-    def add(self, loss: float, samples: int, outcome: StepResult) -> None:
+    def add(self, loss: float, samples: int, outcome: StepResult, *, steps: int = 1) -> None:
         """Count one step.
 
         Args:
             loss: mean loss over the step's samples.
             samples: their number; 0 for an empty batch.
             outcome: what the strategy measured.
+            steps: 0 if it is of no step: what was shared after the last one.
         """
-        self.steps += 1
+        self.steps += steps
         if samples:
             self._loss_sum += loss * samples
             self.stats.samples += samples

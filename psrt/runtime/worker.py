@@ -108,7 +108,8 @@ class Worker:
                 continue
             if self.clock > self.meter.reported_step:  # else it was an epoch without batches
                 await self._report(epoch_end=True)
-        await self.strategy.leave(self.clock)
+        for outcome in await self.strategy.leave(self.clock):
+            self.meter.add(0.0, 0, outcome, steps=0)
         self.seconds = self.meter.seconds
         await self._report(epoch_end=True, last=True)
         return self.meter

@@ -71,9 +71,8 @@ def test_the_history_says_what_the_summary_says(comm, shared_folder, flags):
         waited = [w[np.isin(w["kind"], (Kind.READ, Kind.REDUCED))] for w in history.workers]
         for worker, events in enumerate(waited):
             once = events[events["shard"] <= 0]
-            assert once["seconds"].sum() == pytest.approx(
-                summary.waiting[worker].seconds, rel=0.2, abs=0.05
-            )
+            # The same readings of the clock, so the load of the machine does not matter.
+            assert once["seconds"].sum() == pytest.approx(summary.waiting[worker].seconds)
 
 
 @pytest.mark.mpi(min_size=2)

@@ -131,8 +131,7 @@ class _Case:
             summary.steps(table, table.where(Kind.STEP))
             summary.without_servers()
             summary.measured(self._metrics)
-            if not contract.mode.averages:  # its last average is in no step
-                summary.waiting(table, table.where(Kind.REDUCED)[table["flag"][rounds.ravel()] > 0])
+            summary.waiting(table, table.where(Kind.REDUCED))
 
     def _check_served(self, leave: Ints) -> None:
         """Check a mode with servers."""
@@ -165,8 +164,7 @@ class _Case:
                 return
             if contract.mode.averages:
                 summary.steps(table, table.where(Kind.STEP))
-            else:
-                summary.waiting(table, workers.reads[:, 0])
+            summary.waiting(table, workers.reads[:, 0])
             summary.measured(self._metrics)
 
     def _check_final(self, shard: Shard) -> None:

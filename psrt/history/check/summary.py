@@ -98,11 +98,11 @@ class SummaryCheck:
         versions = table["version"][reads[rank > 0]]
         skew = versions.max(axis=1, initial=0) - versions.min(axis=1, initial=2**62)
         self._same_if_told("skew_max", int(skew.max(initial=0)))
-        if self._contract.mode.averages:  # the average at the very end is no step
-            return
         histogram = {str(n): int(k) for n, k in enumerate(np.bincount(skew)) if k}
         self._same_if_told("skew", histogram, "histogram")
         self._mean_and_max("skew", self._summary.get("skew"), skew)
+        if self._contract.mode.averages:  # a push is no step
+            return
         # A worker that died may have pushed once more than it was answered.
         pushed, _ = rank_in_group(table["worker"][pushes[:, 0]], self._contract.workers)
         answered = np.bincount(owner, minlength=self._contract.workers) - 1

@@ -131,10 +131,11 @@ class AllReduce(Strategy):
         self.updates = self._reducer.updates
         return StepResult(step.clock + 1, waiting=WaitBreakdown(reduce=self._reducer.waited))
 
-    async def leave(self, clock: int) -> None:
+    async def leave(self, clock: int) -> Sequence[StepResult]:
         """Take part with weight zero until no worker is training."""
-        await self._reducer.join(clock)
+        waited = await self._reducer.join(clock)
         self.updates = self._reducer.updates
+        return (StepResult(clock, waiting=WaitBreakdown(reduce=waited)),)
 
     def _weigh(self, scale: float) -> None:
         """Multiply the next bucket, which is final, with its weight."""

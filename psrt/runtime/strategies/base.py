@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from psrt.arrays import Vector
@@ -95,8 +95,12 @@ class Strategy(Protocol):
         """Share a gradient, and wait for the parameters of the next step."""
         ...
 
-    async def leave(self, clock: int) -> None:
-        """Finish: this worker has done all its steps; others may not have."""
+    async def leave(self, clock: int) -> Sequence[StepResult]:
+        """Finish: this worker has done all its steps; others may not have.
+
+        Returns:
+            What was shared and waited for after the last step, which is part of no step.
+        """
         ...
 
 
@@ -151,10 +155,11 @@ class Serial(LocalSteps):
             )
         return StepResult(step.clock + 1)
 
-    async def leave(self, clock: int) -> None:
+    async def leave(self, clock: int) -> Sequence[StepResult]:
         """Record the end; there are no peers."""
         if self._events is not None:
             self._events.left(self._port.now(), clock)
+        return ()
 
 
 def clip_weight(gradient: Vector, clip_norm: float | None) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -41,8 +42,8 @@ class Averager(Protocol):
         """
         ...
 
-    async def leave(self, clock: int) -> int:
-        """Leave the averages; return the number of averages that ``theta`` has seen."""
+    async def leave(self, clock: int) -> StepResult:
+        """Leave the averages; ``clock`` of the result counts those that ``theta`` has seen."""
         ...
 
 
@@ -63,10 +64,10 @@ class ServerAverager(Averager):
         np.copyto(self._buffer, self._theta)
         return await self._push_pull.step(step)
 
-    async def leave(self, clock: int) -> int:
+    async def leave(self, clock: int) -> StepResult:
         """Send ``Leave`` to the servers."""
         await self._push_pull.leave(clock)
-        return clock
+        return StepResult(clock)
 
 
 class ReduceAverager(Averager):
@@ -123,10 +124,10 @@ class ReduceAverager(Averager):
         await self._reducer.finish()
         return StepResult(step.clock + 1, waiting=WaitBreakdown(reduce=self._reducer.waited))
 
-    async def leave(self, clock: int) -> int:
+    async def leave(self, clock: int) -> StepResult:
         """Take part with weight zero until no worker is training."""
-        await self._reducer.join(clock)
-        return self._reducer.updates
+        waited = await self._reducer.join(clock)
+        return StepResult(self._reducer.updates, waiting=WaitBreakdown(reduce=waited))
 
 
 class LocalSGD(LocalSteps):
@@ -180,11 +181,12 @@ class LocalSGD(LocalSteps):
             outcome = (await self._average())._replace(clock=step.clock + 1)
         return outcome
 
-    async def leave(self, clock: int) -> None:
+    async def leave(self, clock: int) -> Sequence[StepResult]:
         """Average the steps since the last average, then leave."""
-        if self._steps:
-            await self._average()
-        self.updates = await self._averager.leave(self.updates)
+        last = [await self._average()] if self._steps else []
+        left = await self._averager.leave(self.updates)
+        self.updates = left.clock
+        return [*last, left]
 
     async def _average(self) -> StepResult:
         outcome = await self._averager.average(Step(self.updates, self._samples, self._progress))

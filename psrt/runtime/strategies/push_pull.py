@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Params, Push
 from psrt.optim import l2_norm
@@ -89,12 +91,13 @@ class PushPull(Strategy):
             clock, sum(taus), len(taus), max(taus), skew, waiting, sum(gaps), len(gaps)
         )
 
-    async def leave(self, clock: int) -> None:
+    async def leave(self, clock: int) -> Sequence[StepResult]:
         """Send ``Leave`` to every shard."""
         if self._events is not None:
             self._events.left(self._port.now(), clock)
         for rank in self._servers:
             self._port.send(rank, Leave(self._worker, clock))
+        return ()
 
     async def _level(self, clocks: dict[int, int], progress: float) -> int:
         """Bring all shards to one clock, the largest in ``clocks`` (by shard), and return it.

@@ -194,18 +194,23 @@ class Reducer:
             )
         return training
 
-    async def join(self, clock: int) -> None:
+    async def join(self, clock: int) -> float:
         """Take part with weight zero until no worker is training.
 
         Args:
             clock: gradient steps that this worker finished.
+
+        Returns:
+            The waiting time of these rounds, in seconds.
         """
         if self._events is not None:
             self._events.left(self._port.now(), clock)
-        training = not self._alone
+        training, waited = not self._alone, 0.0
         while training:
             self.start(0.0, Step(clock, 0, 0.0), present=False)
             training = await self.finish(empty=True)
+            waited += self.waited
+        return waited
 
     def _learn_sums(self) -> None:
         control = self._control.tolist()

@@ -62,6 +62,7 @@ class Scheme:
 
     async def leave(self, clock):
         self.left = clock
+        return ()
 
 
 class Batches:

@@ -32,6 +32,8 @@ def check(config: TrainConfig) -> None:
     _check_injections(config)
     if config.record and config.out is None:
         raise ConfigError("--record has no effect without --out DIR, where the history goes")
+    if config.gather is not None and not config.record:
+        raise ConfigError(f"{flag('gather', config.gather)} has no effect without --record")
     _check_overlap(config)
     if not config.shared_memory and (config.allreduce or "").startswith("node"):
         raise ConfigError(

@@ -256,6 +256,12 @@ class TrainConfig:
         numeric=False, of_run=False,
         synonyms=("history",),
     )
+    gather: bool | None = knob(
+        None, SWITCH, _RUN,
+        "bring the history of ranks that do not see --out to rank 0, at the end of the run",
+        default_text="yes; with --no-gather all ranks must see --out",
+        numeric=False, of_run=False, real_time=True,
+    )
     replay: str | None = knob(
         None, TEXT, _RUN, "repeat a run that was made with --record, bit for bit",
         metavar="DIR", default_text="a new run", numeric=False, of_run=False,

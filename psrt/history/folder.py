@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 from psrt.errors import ConfigError
@@ -13,6 +14,8 @@ FOLDER, HEADER = "history", "header.json"
 EVENTS = "events.npy"
 #: Matches those of an MPI job, one for each rank.
 ANY_RANK_FILE = "rank-*.npy"
+#: Begins the name of an empty file by which ranks on other hosts know the folder.
+_MARK = ".seen-"
 
 
 def rank_file(rank: int) -> str:
@@ -45,12 +48,26 @@ def files(folder: Path) -> tuple[Path, ...]:
     return (folder / HEADER, folder / EVENTS, *folder.glob(ANY_RANK_FILE))
 
 
+def mark_of(folder: Path) -> Path:
+    """Make an empty file in ``history/`` whose name is in no other folder, and return its path.
+
+    Raises:
+        ConfigError: if it cannot be made.
+    """
+    mark = folder / f"{_MARK}{secrets.token_hex(8)}"
+    try:
+        mark.touch()
+    except OSError as error:
+        raise ConfigError(f"cannot write to {folder}: {error.strerror}") from error
+    return mark
+
+
 def clear(folder: Path) -> None:
     """Delete what psrt writes into ``history/``, and the folder if nothing else is in it."""
     if not folder.is_dir():
         return
     try:
-        for path in files(folder):
+        for path in (*files(folder), *folder.glob(f"{_MARK}*")):
             path.unlink(missing_ok=True)
         if not any(folder.iterdir()):
             folder.rmdir()

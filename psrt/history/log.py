@@ -47,12 +47,16 @@ class EventLog:
     The checksum is computed block by block, as the buffer is written. A context manager.
     """
 
-    def __init__(self, path: str | PathLike[str], *, origin: float = 0.0) -> None:
+    def __init__(
+        self, path: str | PathLike[str], *, origin: float = 0.0, file: BinaryIO | None = None
+    ) -> None:
         """Open the file, which must not exist.
 
         Args:
             path: of the file.
             origin: the port's time at the beginning of the run, in seconds.
+            file: empty and open, to be closed by the log, which then opens none; ``path`` only
+                names it in errors.
 
         Raises:
             ConfigError: if it cannot be written.
@@ -66,7 +70,7 @@ class EventLog:
         #: Events so far.
         self.events = 0
         try:
-            self._file: BinaryIO | None = open(path, "xb")  # noqa: SIM115 - closed by close()
+            self._file: BinaryIO | None = file or open(path, "xb")  # noqa: SIM115 - see close()
             self._write(_header(0))
             self._file.flush()  # so that even a run that is killed at once leaves a valid header
         except OSError as error:

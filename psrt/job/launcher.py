@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
+from psrt.errors import OutputError
 from psrt.history.folder import EVENTS
 from psrt.history.replay import Script
 from psrt.job.problems import initial_parameters, supervised_problem
@@ -88,6 +90,10 @@ class Launcher(ABC):
         """Return the text of the first process; collective."""
         return text
 
+    def tell_first(self, text: str) -> Sequence[str]:
+        """Return the text of every process, in order, at the first one; collective."""
+        return (text,)
+
     def spread(self, port: Port, initial: Vector) -> Vector:
         """Broadcast the initial parameters (n,) of the first process; collective."""
         return initial
@@ -148,6 +154,18 @@ class Launcher(ABC):
             roles: of this process.
             finished: at the first process, whether every worker's last report has arrived.
         """
+
+    def carry(self, mine: BinaryIO | None, wanted: Mapping[int, Path]) -> Sequence[OutputError]:
+        """Copy files of other processes to the first one; collective.
+
+        Args:
+            mine: of this process, open, if the first one wants it.
+            wanted: at the first process, by rank, where to write its file; empty elsewhere.
+
+        Returns:
+            The errors of writing at the first process, after all files have come.
+        """
+        return ()
 
     @abstractmethod
     def now(self) -> float:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from mpi4py import MPI
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
-from psrt.errors import PsrtError
+from psrt.errors import OutputError, PsrtError
 from psrt.faults.vitals import HERE
 from psrt.history.folder import rank_file
 from psrt.history.replay import COLUMNS, Script
@@ -23,6 +26,7 @@ from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.launchers.library import short_version
 from psrt.mpi.agreement import bcast_text, gather_texts, print_once, raise_on_all
+from psrt.mpi.files import receive_file, send_file
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.monitor import Monitor, watched
 from psrt.mpi.port import MpiPort
@@ -136,6 +140,10 @@ class MpiLauncher(Launcher):
         """Return the text of rank 0."""
         return bcast_text(self._comm, text)
 
+    def tell_first(self, text: str) -> Sequence[str]:
+        """Return the text of every rank at rank 0."""
+        return gather_texts(self._comm, text)
+
     def spread(self, port: Port, initial: Vector) -> Vector:
         """Broadcast the initial parameters, at a worker straight into its ``theta``."""
         if not self.first:
@@ -209,6 +217,23 @@ class MpiLauncher(Launcher):
             drive(role.run())
         port.finish_reports(finished)
 
+    def carry(self, mine: BinaryIO | None, wanted: Mapping[int, Path]) -> Sequence[OutputError]:
+        """Bring files of other ranks to rank 0, in pieces, one file after the other."""
+        if mine is not None:
+            send_file(self._comm, mine, 0, self._wait)
+        failed = []
+        if wanted:
+            HERE.doing = "takes the history of other ranks"
+        for rank, path in wanted.items():
+            try:
+                receive_file(self._comm, rank, path, _work_until)
+            except OutputError as error:
+                failed.append(error)
+        return failed
+
+    def _wait(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
+        drive(self._port.until(done, waiting_for))
+
     def now(self) -> float:
         """Return the time on this rank's clock."""
         return self._port.now()
@@ -230,6 +255,14 @@ class MpiLauncher(Launcher):
         """Free the windows and connections."""
         with HERE.blocked("the other ranks to finish"):
             self._port.close()
+
+
+def _work_until(done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
+    """Wait as a rank that is busy, which all others wait for: they are not late."""
+    while not done():
+        if HERE.over is not None:
+            raise HERE.over
+        time.sleep(1e-4)
 
 
 def _position(role: Server | Worker) -> str:

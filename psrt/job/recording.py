@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 import numpy as np
 
 from psrt.config import to_toml
 from psrt.errors import ConfigError, OutputError, PsrtError
 from psrt.history import EventLog
-from psrt.history.folder import FOLDER, write_header
+from psrt.history.folder import FOLDER, mark_of, write_header
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.provenance import history_header
 from psrt.job.result import Say
@@ -44,17 +49,21 @@ class Recording:
         self.recorder: MetricsWriter | None = None
         #: Whether training may have begun; until then an earlier run in the folder is kept.
         self._begun = False
+        #: Those events where this process does not see the folder: a file without a name, which is
+        #: gone with the process.
+        self._own: BinaryIO | None = None
+        #: Of other processes' such files, by rank: where they belong, at the first process.
+        self._wanted: dict[int, Path] = {}
         #: Why the history could not be completed.
-        self._failed: OutputError | None = None
+        self._failed: list[OutputError] = []
         config = setup.config
         try:
             with launcher.agree():
                 if launcher.first and config.out is not None:
                     self.folder = _prepared(setup)
-            origin = float(launcher.share(repr(launcher.now())))
+            if config.record:
+                self._open_log(say)
             with launcher.agree():
-                if config.record:
-                    self.log = self._opened(origin)
                 if launcher.first:
                     self.recorder = MetricsWriter(
                         len(setup.role_map.workers),
@@ -66,18 +75,69 @@ class Recording:
             self._undo()
             raise
 
-    def _opened(self, origin: float) -> EventLog:
+    def _open_log(self, say: Say) -> None:
+        """Open this process's file of events, in the run's folder if it sees it; collective."""
         launcher = self._launcher
-        path = Path(self._setup.config.out or "") / FOLDER / launcher.log_file()
+        origin = float(launcher.share(repr(launcher.now())))
+        history = Path(self._setup.config.out or "") / FOLDER
+        mark = Path()
+        with launcher.agree():
+            if launcher.first:
+                mark = mark_of(history)
+        mark = Path(launcher.share(str(mark)))
+        with launcher.agree():
+            self._open(history / launcher.log_file(), origin, sees=mark.exists())
+        blind = launcher.tell_first(socket.gethostname() if self._own is not None else "")
+        with launcher.agree():
+            if launcher.first:
+                mark.unlink()
+                self._await_files(history, blind, say)
+
+    def _open(self, path: Path, origin: float, *, sees: bool) -> None:
+        """Open a file of events at ``path``, else one of this process's own.
+
+        Args:
+            path: in the history, as the first process sees it.
+            origin: the time at the beginning of the run.
+            sees: whether that folder is seen from here; there may be another one at its place.
+        """
+        if sees:
+            try:
+                self.log = EventLog(path, origin=origin)
+                return
+            except ConfigError:
+                if self._launcher.first:
+                    raise
+        where = f"a temporary file in {tempfile.gettempdir()}"
         try:
-            return EventLog(path, origin=origin)
-        except ConfigError as error:
-            if not launcher.several:
-                raise
-            rank = launcher.here(self._setup.role_map.size)[0]
+            self._own = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``end``
+            file = os.fdopen(os.dup(self._own.fileno()), "wb")
+        except OSError as error:
+            raise ConfigError(f"cannot make {where}: {error.strerror}") from error
+        self.log = EventLog(where, origin=origin, file=file)
+
+    def _await_files(self, history: Path, blind: Sequence[str], say: Say) -> None:
+        """Prepare for the files of processes that do not see the folder.
+
+        Args:
+            history: the folder.
+            blind: the host of each of them, by rank; empty for one that sees it.
+            say: is told of them.
+        """
+        names = self._launcher.log_files(len(blind))
+        self._wanted = {rank: history / names[rank] for rank, host in enumerate(blind) if host}
+        if not self._wanted:
+            return
+        hosts = ", ".join(dict.fromkeys(filter(None, blind)))
+        if self._setup.config.gather is False:
             raise ConfigError(
-                f"--record needs an --out that every rank can write to: rank {rank} {error}"
-            ) from None
+                f"--no-gather needs an --out that every rank can write to: {history} is not "
+                f"there, or cannot be written to, on {hosts} (rank "
+                f"{', '.join(map(str, self._wanted))})"
+            )
+        for path in self._wanted.values():
+            path.touch()  # so that a run that is cut off is seen to be one
+        say(f"history: that of {hosts} comes to {history} at the end of the run")
 
     def _undo(self) -> None:
         """Leave the folder as it was found."""
@@ -124,19 +184,24 @@ class Recording:
         try:
             log.close()
         except ConfigError as error:  # a full disk; the model may still fit
-            self._failed = OutputError(str(error))
+            self._failed.append(OutputError(str(error)))
+        self._failed += self._launcher.carry(self._own, self._wanted)
+        if self._own is not None:
+            self._own.close()
 
     @property
     def failed(self) -> list[OutputError]:
         """The errors of writing in this process during the run."""
-        found = [self._failed, None if self.recorder is None else self.recorder.failed]
-        return [error for error in found if error is not None]
+        metrics = None if self.recorder is None else self.recorder.failed
+        return self._failed + ([] if metrics is None else [metrics])
 
     def _cut_off(self) -> None:
         """Close the files of a run that did not finish."""
         if self.log is not None:
             with contextlib.suppress(PsrtError, OSError):  # of a full disk
                 self.log.abandon()
+        if self._own is not None:
+            self._own.close()
         if self.recorder is not None:
             self.recorder.close()
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import psrt
 from psrt import TrainConfig
 from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
+from psrt.history.check.run import check_run
 
 BASE = {"hidden": (16,), "batch_size": 8, "steps": 6, "lr": 0.05, "timeout_s": 20, "record": True}
 
@@ -75,23 +77,39 @@ def test_the_history_says_what_the_summary_says(comm, shared_folder, flags):
             assert once["seconds"].sum() == pytest.approx(summary.waiting[worker].seconds)
 
 
+@pytest.fixture
+def blind(comm, monkeypatch):
+    """Let rank 1 not see the folder of the history."""
+    if comm.rank == 1:
+        monkeypatch.setattr("psrt.job.recording.FOLDER", "elsewhere")
+
+
 @pytest.mark.mpi(min_size=2)
-def test_a_rank_that_does_not_see_the_folder_is_named_on_every_rank(
-    comm, shared_folder, monkeypatch
-):
+def test_the_history_of_a_rank_that_does_not_see_the_folder_comes_to_it(comm, shared_folder, blind):
     config = TrainConfig(**BASE, mode="async", out=str(shared_folder / "run"))
+    said = []
+    run = psrt.run(config, comm=comm, say=said.append)
+    if run is not None:
+        (line,) = (line for line in said if line.startswith("history: "))
+        assert f"that of {socket.gethostname()} comes to {shared_folder}/run/history" in line
+        names = sorted(os.listdir(shared_folder / "run" / "history"))
+        assert names == ["header.json", *(f"rank-{rank:05d}.npy" for rank in range(comm.size))]
+        assert check_run(shared_folder / "run").ok
+
+
+@pytest.mark.mpi(min_size=2)
+def test_without_gathering_it_is_named_on_every_rank(comm, shared_folder, request):
+    config = TrainConfig(**BASE, mode="async", gather=False, out=str(shared_folder / "run"))
     psrt.run(replace(config, out=str(shared_folder / "earlier")), comm=comm)
     earlier = contents(shared_folder / "earlier")
     comm.Barrier()
-    if comm.rank == 1:
-        monkeypatch.setattr("psrt.job.recording.FOLDER", "elsewhere")
-    with pytest.raises(ConfigError, match="rank 1 cannot write"):
+    request.getfixturevalue("blind")
+    message = r"--no-gather needs an --out that every rank can write to: .* \(rank 1\)"
+    with pytest.raises(ConfigError, match=message):
         psrt.run(replace(config, out=str(shared_folder / "earlier"), overwrite=True), comm=comm)
     comm.Barrier()
     assert contents(shared_folder / "earlier") == earlier
-    with pytest.raises(
-        ConfigError, match=r"every rank can write to: rank 1 cannot write .*elsewhere"
-    ):
+    with pytest.raises(ConfigError, match=message):
         psrt.run(config, comm=comm)
     comm.Barrier()
     assert not (shared_folder / "run").exists()  # nothing is in the way of the next run

@@ -181,10 +181,11 @@ def test_help_tells_every_flag_that_means_something(capsys):
     assert caught.value.code == 0
     text = capsys.readouterr().out
     assert "--timeout-s" not in text
+    assert "--gather" not in text
     ours = ("workers", "compute", "link", "server-apply", "crash", "timing-only", "parameters")
     for name in (*(name.replace("_", "-") for name in knobs_of(TrainConfig)), *ours):
         found = re.findall(rf"^  --{name}[ ,]", text, re.MULTILINE)
-        assert len(found) == (name not in ("timeout-s", "busy-timeout-s")), name
+        assert len(found) == (name not in ("timeout-s", "busy-timeout-s", "gather")), name
     words = " ".join(text.split())
     assert all(form in words for form in FORMS)
     for default in (DEFAULT_COMPUTE, DEFAULT_LINK, DEFAULT_SERVER_APPLY):

@@ -14,17 +14,18 @@ def test_which_knobs_touch_no_numbers():
     assert those(lambda knob: not knob.numeric) == {
         "out", "overwrite", "record", "replay", "timeout_s", "busy_timeout_s", "log_every",
         "inject", "shared_memory", "placement", "machine_costs", "check_every",
+        "gather",
     }  # fmt: skip
 
 
 def test_which_knobs_are_of_how_a_run_was_watched():
     watched = those(lambda knob: not knob.of_run)
-    assert watched == {"out", "overwrite", "record", "replay", "inject", "machine_costs"}
+    assert watched == {"out", "overwrite", "record", "gather", "replay", "inject", "machine_costs"}
     assert all(not KNOBS[name].numeric for name in watched)
 
 
 def test_which_knobs_are_about_real_time():
-    assert those(lambda knob: knob.real_time) == {"timeout_s", "busy_timeout_s"}
+    assert those(lambda knob: knob.real_time) == {"timeout_s", "busy_timeout_s", "gather"}
 
 
 def test_which_knobs_show_in_a_timeline():

@@ -6,6 +6,7 @@ import io
 import math
 import os
 import zlib
+from collections.abc import Callable
 from os import PathLike
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -17,6 +18,9 @@ from psrt.history.events import EVENT, EVENT_BYTES, LAYOUT, Kind
 
 #: Events that are gathered before they are written.
 _BUFFERED = 4096
+#: Length of the queue at which its calls are made: short enough for the cache, and so few new
+#: objects that Python's garbage collector does not run for them.
+QUEUED = 128
 _NAN = math.nan
 _pack = LAYOUT.pack_into
 
@@ -45,6 +49,10 @@ class EventLog:
     file of an unfinished run. Every byte of a complete file is covered by a checksum or has only
     one valid value: END carries the CRC-32 of the events and of numpy's header, and nothing else.
     The checksum is computed block by block, as the buffer is written. A context manager.
+
+    A step must not wait for its events. Amid a step neither the code that packs an event nor its
+    data is in the cache, and a first call takes several times as long as the next ones. So a step
+    only appends to ``queue``, and ``drain`` makes many calls in one go.
     """
 
     def __init__(
@@ -67,7 +75,10 @@ class EventLog:
         self._buffer = bytearray(_BUFFERED * EVENT_BYTES)
         self._at = 0
         self._crc = 0
-        #: Events so far.
+        #: Calls to make later, each a function that calls ``add`` and then its arguments, which
+        #: must not change until then. Whoever appends calls ``drain`` from ``QUEUED`` calls on.
+        self.queue: list[tuple[Any, ...]] = []
+        #: Events written so far.
         self.events = 0
         try:
             self._file: BinaryIO | None = file or open(path, "xb")  # noqa: SIM115 - see close()
@@ -93,7 +104,7 @@ class EventLog:
         seconds: float = 0.0,
         flag: int = 0,
     ) -> None:
-        """Append an event.
+        """Append an event, after those in the queue.
 
         Args:
             kind: a ``Kind``, as a plain number.
@@ -114,6 +125,8 @@ class EventLog:
         Raises:
             ConfigError: if the buffer is full and cannot be written.
         """
+        if self.queue:
+            self.drain()
         at = self._at
         _pack(
             self._buffer, at, kind, flag, shard, worker, clock, version, progress,
@@ -121,14 +134,30 @@ class EventLog:
         )  # fmt: skip
         self._at = at = at + EVENT_BYTES
         if at == len(self._buffer):
-            self.flush()
+            self._write_buffer()
+
+    def drain(self) -> None:
+        """Make the calls in the queue, in order.
+
+        Raises:
+            ConfigError: if the buffer is full and cannot be written.
+        """
+        calls = self.queue[:]
+        self.queue.clear()  # not replaced: recorders append to this very list
+        call: Callable[..., None]
+        for call, *args in calls:
+            call(*args)
 
     def flush(self) -> None:
-        """Write the buffered events.
+        """Write all events so far.
 
         Raises:
             ConfigError: if it cannot be written.
         """
+        self.drain()
+        self._write_buffer()
+
+    def _write_buffer(self) -> None:
         if self._file is None or not self._at:
             return
         data = memoryview(self._buffer)[: self._at]

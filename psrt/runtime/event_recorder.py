@@ -1,4 +1,8 @@
-"""Records the events of a shard and of a worker in the history; called by the roles.
+"""Records the events of a shard and of a worker in the history.
+
+A role does not call these methods amid a step. It *notes* the call, ``events.note((events.kept,
+push, now))``, and once a step has the calls made if there are enough: ``if len(events.noted) >=
+QUEUED: events.drain()``. See ``EventLog``: a note costs a step a tenth of the call.
 
 ``history.events`` defines the events and their fields.
 """
@@ -31,11 +35,24 @@ _FINAL = int(Kind.FINAL)
 _NAN = math.nan
 
 
-class ShardEventRecorder:
+class _Recorder:
+    """What the recorders of a server and of a worker have in common."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._add = log.add
+        #: Makes the noted calls.
+        self.drain = log.drain
+        #: Calls noted so far, of all recorders of the log.
+        self.noted = log.queue
+        #: Notes a call: takes a tuple of a method and its arguments.
+        self.note = log.queue.append
+
+
+class ShardEventRecorder(_Recorder):
     """The events of one server, in order."""
 
     def __init__(self, log: EventLog, shard: int) -> None:
-        self._add = log.add
+        super().__init__(log)
         self._shard = shard
 
     def taken(self, message: Push | Leave, now: float) -> None:
@@ -79,7 +96,7 @@ class ShardEventRecorder:
                 note.gap if note.gap >= 0.0 else _NAN, 0.0, seconds,
             )  # fmt: skip
 
-    def dropped(self, push: Push, version: int, now: float, *, late: bool) -> None:
+    def dropped(self, push: Push, version: int, now: float, late: bool) -> None:
         """A push is discarded: it arrived too late at ``version``, or its worker died."""
         self._add(
             _DROP, now, push.worker, push.clock, push.version, self._shard, push.samples,
@@ -95,11 +112,11 @@ class ShardEventRecorder:
         self._add(_FINAL, now, -1, -1, version, self._shard)
 
 
-class WorkerEventRecorder:
+class WorkerEventRecorder(_Recorder):
     """The events of one worker, in order."""
 
     def __init__(self, log: EventLog, worker: int) -> None:
-        self._add = log.add
+        super().__init__(log)
         self._worker = worker
 
     def read(
@@ -135,7 +152,7 @@ class WorkerEventRecorder:
 
     def reduces(
         self, now: float, clock: int, updates: int, samples: int, progress: float,
-        weight: float, *, present: bool,
+        weight: float, present: bool,
     ) -> None:  # fmt: skip
         """This worker's part of a sum over all workers is ready.
 
@@ -155,7 +172,7 @@ class WorkerEventRecorder:
 
     def reduced(
         self, now: float, clock: int, updates: int, total: float, rate: float, seconds: float,
-        *, present: bool,
+        present: bool,
     ) -> None:  # fmt: skip
         """The sum over all workers is complete.
 

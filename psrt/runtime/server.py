@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from psrt.errors import ProtocolError
+from psrt.history.log import QUEUED
 from psrt.messages import Leave, Message, Params, Push
 from psrt.optim import BLOCK
 from psrt.runtime.event_recorder import ShardEventRecorder
@@ -110,8 +111,11 @@ class Server:
             self.shard.forget(message.worker)
         else:
             raise ProtocolError(f"server {self._index} was sent {message}, expected a push")
-        if self._events is not None:
-            self._events.taken(message, now)
+        events = self._events
+        if events is not None:
+            if len(events.noted) >= QUEUED:
+                events.drain()
+            events.note((events.taken, message, now))
 
     async def _apply(self, decisions: Sequence[Decision], pushes: Sequence[Push]) -> bool:
         """Make the next version; return whether its Serve decisions were carried out, too."""
@@ -128,8 +132,10 @@ class Server:
         answered = self._apply_and_announce(pushes, serves, buffer) if streams else set()
         if not streams:
             shard.apply(pushes, buffer)
-        if self._events is not None:
-            self._events.applied(pushes, shard.notes, shard.version, shard.lr, began, port.now())
+        events = self._events
+        if events is not None:
+            call = events.applied, pushes, shard.notes, shard.version, shard.lr, began, port.now()
+            events.note(call)
         for serve in serves:
             # These workers have their reply and read it while it was written; the read is recorded
             # only now that the version exists. The others are on another host.
@@ -150,14 +156,16 @@ class Server:
             # Saving adds the gradient to a sum, which costs what applying it would.
             await self._pass_time(1)
         self.shard.keep(push)
-        if self._events is not None:
-            self._events.kept(push, self._port.now())
+        events = self._events
+        if events is not None:
+            events.note((events.kept, push, self._port.now()))
 
     def _drop(self, push: Push, cause: Message) -> None:
         self.shard.stats.dropped += 1
-        if self._events is not None:
+        events = self._events
+        if events is not None:
             late = type(cause) is Push
-            self._events.dropped(push, self.shard.version, self._port.now(), late=late)
+            events.note((events.dropped, push, self.shard.version, self._port.now(), late))
 
     def _note_spread(self, finished: int) -> None:
         """Update the largest clock spread with a worker that has ``finished`` steps."""
@@ -180,8 +188,9 @@ class Server:
 
     def _note_read(self, serve: Serve, now: float) -> None:
         self.shard.read_by(serve.worker)
-        if self._events is not None:
-            self._events.served(serve, self.shard.version, now)
+        events = self._events
+        if events is not None:
+            events.note((events.served, serve, self.shard.version, now))
 
     def _answer(self, serve: Serve, version: int, now: float) -> Params:
         """Return the reply that sends ``version`` to a worker now."""

@@ -61,18 +61,22 @@ class Kept(EventLog):
     def __init__(self) -> None:
         self.origin = 0.0
         self.rows: list[tuple[Any, ...]] = []
+        self.queue = []
 
     def add(
         self, kind: int, time: float, worker: int, clock: int, version: int, shard: int = -1,
         samples: int = 0, progress: float = 0.0, tau: int = 0, rate: float = 0.0,
         gap: float = math.nan, weight: float = 0.0, seconds: float = 0.0, flag: int = 0,
     ) -> None:  # fmt: skip
+        if self.queue:
+            self.drain()
         self.rows.append(
             (kind, flag, shard, worker, clock, version, progress, time, tau, samples, rate, gap,
              weight, seconds)
         )  # fmt: skip
 
     def kept(self) -> np.ndarray:
+        self.drain()
         return np.array(self.rows, EVENT)
 
 

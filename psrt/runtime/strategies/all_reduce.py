@@ -118,11 +118,11 @@ class AllReduce(Strategy):
 
     async def step(self, step: Step) -> StepResult:
         """Average the gradients over all samples of the step and take the optimizer's step."""
-        if self._events is not None:
+        events = self._events
+        if events is not None:
             now = self._port.now()
-            self._events.stepped(
-                now, step.clock, step.samples, step.progress, 0.0, now - self._since
-            )
+            clock, samples, progress = step
+            events.note((events.stepped, now, clock, samples, progress, 0.0, now - self._since))
         if step.samples and self._parts_ready < len(self._parts):
             scale = self._weight * clip_weight(self._gradient, self._clip_norm)
             while self._parts_ready < len(self._parts):

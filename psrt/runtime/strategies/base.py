@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from psrt.arrays import Vector
+from psrt.history.log import QUEUED
 from psrt.optim import clip_factor, l2_norm
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.updater import Contribution, Updater
@@ -148,11 +149,13 @@ class Serial(LocalSteps):
             weight = clip_weight(self._gradient, self._clip_norm)
             term = Contribution(self._gradient, weight)
             self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
-        if self._events is not None:
+        events = self._events
+        if events is not None:
             rate = self._updater.lr if step.samples else 0.0
-            self._events.stepped(
-                now, step.clock, step.samples, step.progress, rate, now - self._since
-            )
+            clock, samples, progress = step
+            if len(events.noted) >= QUEUED:
+                events.drain()
+            events.note((events.stepped, now, clock, samples, progress, rate, now - self._since))
         return StepResult(step.clock + 1)
 
     async def leave(self, clock: int) -> Sequence[StepResult]:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from psrt.history.log import QUEUED
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import (
@@ -168,11 +169,13 @@ class LocalSGD(LocalSteps):
         if step.samples:
             term = Contribution(self._gradient, clip_weight(self._gradient, self._clip_norm))
             self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
-        if self._events is not None:
+        events = self._events
+        if events is not None:
             rate = self._updater.lr if step.samples else 0.0
-            self._events.stepped(
-                now, step.clock, step.samples, step.progress, rate, now - self._since
-            )
+            clock, samples, progress = step
+            if len(events.noted) >= QUEUED:
+                events.drain()
+            events.note((events.stepped, now, clock, samples, progress, rate, now - self._since))
         self._steps += 1
         self._samples += step.samples
         self._progress = step.progress

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psrt.errors import ProtocolError
+from psrt.history.log import QUEUED
 from psrt.messages import Leave, Params, Push
 from psrt.optim import l2_norm
 from psrt.runtime.event_recorder import WorkerEventRecorder
@@ -48,6 +49,7 @@ class PushPull(Strategy):
     async def step(self, step: Step) -> StepResult:
         """Push to every shard, then receive every shard's reply, in order of arrival."""
         port, worker, versions = self._port, self._worker, self.versions
+        events = self._events
         clock, samples, progress = step
         self._clock = clock
         norm = l2_norm(self._gradient) if self._clips and samples else 0.0
@@ -56,8 +58,8 @@ class PushPull(Strategy):
         since = pushed if self._since is None else self._since
         for shard, rank in enumerate(self._servers):
             push = Push(worker, clock, versions[shard], samples, progress, norm)
-            if self._events is not None:
-                self._events.pushed(push, shard, pushed, pushed - since)
+            if events is not None:
+                events.note((events.pushed, push, shard, pushed, pushed - since))
             port.send(rank, push, region)
         if len(versions) == 1:
             last = await self._reply()
@@ -68,11 +70,13 @@ class PushPull(Strategy):
             clocks = {reply.shard: reply.clock for reply in replies}
             reached = await self._level(clocks, progress)
         self._since = now = port.now()
-        if self._events is not None:
+        if events is not None:
             if len(replies) > 1:
                 replies.sort(key=_shard)
             taus = [reply.staleness for reply in replies]
-            self._events.read(now, reached, versions, taus, now - pushed)
+            if len(events.noted) >= QUEUED:
+                events.drain()
+            events.note((events.read, now, reached, versions.copy(), taus, now - pushed))
         return self._outcome(reached, replies, _waiting(last, now - pushed))
 
     def _outcome(self, clock: int, replies: list[Params], waiting: WaitBreakdown) -> StepResult:

@@ -27,6 +27,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.errors import ProtocolError
+from psrt.history.log import QUEUED
 from psrt.partition import Span
 from psrt.runtime.checksum import checksum
 from psrt.runtime.event_recorder import WorkerEventRecorder
@@ -163,10 +164,11 @@ class Reducer:
             ProtocolError: on every worker, if θ was compared and is not the same everywhere.
         """
         began = self._port.now()
-        if self._events is not None:
+        events = self._events
+        if events is not None:
             (clock, samples, progress), weight, present = self._brought
-            self._events.reduces(
-                began, clock, self.updates, samples, progress, weight, present=present
+            events.note(
+                (events.reduces, began, clock, self.updates, samples, progress, weight, present)
             )
         if self._total is None:
             assert self._head is not None, "alone, all is known from the start"
@@ -187,10 +189,13 @@ class Reducer:
         training = self._present > 0
         now = self._port.now()
         self.waited = now - began
-        if self._events is not None:
+        if events is not None:
             clock, rate = self._brought[0].clock, self._updater.lr if self._total else 0.0
-            self._events.reduced(
-                now, clock, self.updates, self._total or 0.0, rate, self.waited, present=training
+            total = self._total or 0.0
+            if len(events.noted) >= QUEUED:
+                events.drain()
+            events.note(
+                (events.reduced, now, clock, self.updates, total, rate, self.waited, training)
             )
         return training
 

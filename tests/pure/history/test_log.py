@@ -69,3 +69,21 @@ def test_what_is_there_is_not_overwritten(tmp_path):
         EventLog(tmp_path / "a.npy")
     with pytest.raises(ConfigError, match="No such file"):
         EventLog(tmp_path / "no" / "a.npy")
+
+
+def test_events_keep_their_order_whether_queued_or_added(tmp_path):
+    with EventLog(tmp_path / "a.npy") as log:
+        for i in range(0, 300, 3):
+            log.queue.append((log.add, Kind.STEP, i, 0, i, 0))
+            log.queue.append((log.add, Kind.STEP, i + 1, 0, i + 1, 0))
+            log.add(Kind.STEP, i + 2, 0, i + 2, 0)
+        log.queue.append((log.add, Kind.LEAVE, 300, 0, 300, -1))
+    events = np.load(tmp_path / "a.npy")
+    assert events["clock"][:-1].tolist() == list(range(301))
+
+
+def test_queued_events_of_a_run_that_is_cut_off_are_written(tmp_path):
+    log = EventLog(tmp_path / "a.npy")
+    log.queue.append((log.add, Kind.STEP, 0.0, 0, 0, 0))
+    log.abandon()
+    assert log.events == 1

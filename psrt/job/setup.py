@@ -18,7 +18,7 @@ from psrt.job.launcher import Launcher
 from psrt.job.problems import machine_costs
 from psrt.job.replay import Replay
 from psrt.job.roles import resolved, who_is_who
-from psrt.launchers import start_line
+from psrt.launchers import launch_line
 from psrt.runtime.problem import Problem, gradient_spans
 from psrt.transport.port import RoleMap
 
@@ -115,7 +115,7 @@ def _replay(launcher: Launcher, config: TrainConfig) -> Replay | None:
     if any(launcher.started_as):
         raise ConfigError(
             "--replay cannot be combined with psrt server and psrt worker, it knows who is who: "
-            + start_line((len(launcher.started_as), f"-m psrt train --replay {config.replay}"))
+            + launch_line(len(launcher.started_as), f"train --replay {config.replay}")
         )
     replay = Replay(config.replay)
     if launcher.ranks is not None:

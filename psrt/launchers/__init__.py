@@ -17,17 +17,17 @@ from psrt.launchers.environment import (
     started_rank,
     started_ranks,
 )
-from psrt.launchers.hints import again, mpirun, start_line
+from psrt.launchers.hints import again, has_mpirun, launch_line
 
 __all__ = [
     "RANKS",
     "SIZES",
     "again",
+    "has_mpirun",
+    "launch_line",
     "launched",
     "mismatch",
-    "mpirun",
     "spoken_pmi",
-    "start_line",
     "started_by",
     "started_rank",
     "started_ranks",

@@ -126,10 +126,9 @@ def test_no_such_command(launch, words, word):
 
 
 def test_a_server_mode_needs_more_than_one_rank(launch):
-    refused(launch.train(1, "--mode", "async"), "1 rank", "mpirun")
-    refused(
-        launch.psrt("train", "--mode", "async"), "a server and a worker, one rank each", "mpirun"
-    )
+    refused(launch.train(1, "--mode", "async"), "1 rank", "psrt launch -n")
+    done = launch.psrt("train", "--mode", "async")
+    refused(done, "a server and a worker, one rank each", "psrt launch -n 4 train --mode async")
 
 
 def test_more_shards_than_parameters(launch):

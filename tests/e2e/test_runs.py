@@ -156,7 +156,7 @@ def test_the_launcher_may_say_who_is_what(launch):
 def test_without_a_launcher_it_trains_serially_and_says_how_to_start_ranks(launch):
     done = launch.psrt("train", *SHORT, "--out", "run")
     assert done.status == 0, done.stderr
-    assert "mpirun" in done.stdout.splitlines()[0]
+    assert "launch -n 4 train" in done.stdout.splitlines()[0]
     summary = json.loads((launch.folder / "run/summary.json").read_text())
     assert (summary["mode"], summary["ranks"], summary["mpi"]) == ("serial", 1, "")
 

@@ -17,7 +17,7 @@ from psrt.errors import ConfigError
         ("allreduce --fit a.json --machine-costs b.json", "give one of them"),
         ("allreduce --rounds 0", "at least 1"),
         ("allreduce --size 1K", "unknown flag --size (did you mean --sizes?)"),
-        ("allreduce", "python -m psrt bench allreduce"),
+        ("allreduce", "launch -n 4 bench allreduce"),
         ("allrduce", "invalid choice"),
     ],
 )

@@ -61,7 +61,7 @@ def test_the_last_of_two_flags_counts():
         (["--jitter", "1"], "unknown flag --jitter (did you mean --inject?)"),
         (
             ["--workers", "2"],
-            "unknown flag --workers (mpirun -n N starts N ranks, servers and workers)",
+            "unknown flag --workers (psrt launch -n N starts N ranks, servers and workers)",
         ),
         (["--crystal"], "unknown flag --crystal; psrt train --help lists all of them"),
         (["-x"], "unknown flag -x; psrt train --help lists all of them"),

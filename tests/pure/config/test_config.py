@@ -405,7 +405,7 @@ def test_every_knob_of_the_mode_is_set_and_no_other(mode):
         (
             {"mode": "ssp"},
             1,
-            "--mode ssp needs a server and a worker, got 1 rank; start more with mpirun -n N",
+            "--mode ssp needs a server and a worker, got 1 rank; start more with psrt launch -n N",
         ),
         ({"servers": 2}, 1, "--servers 2 has no effect with --mode serial, which has none"),
         ({"servers": 5}, 4, "--servers 5 are more than the 4 ranks of the job"),

@@ -1,18 +1,17 @@
 """What psrt tells people to type, to start ranks."""
 
-import os
 import sys
 
 import pytest
 
-from psrt.launchers import again, hints, start_line
+from psrt.launchers import again, has_mpirun, launch_line
 
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """Make an environment of its own with an mpirun and a Python, and go there."""
+    """Make an environment of its own with a Python and other programs, and go there."""
 
-    def make(*names, cores=2, root=False, on_path=True):
+    def make(*names, on_path=True):
         binaries = tmp_path / "env" / "bin"
         binaries.mkdir(parents=True)
         for name in ("python", *names):
@@ -21,52 +20,46 @@ def installed(tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("PATH", str(binaries) if on_path else "/nowhere")
         monkeypatch.setattr(sys, "executable", str(binaries / "python"))
-        monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-        for name in hints._ROOT:
-            monkeypatch.delenv(name, raising=False)
 
     return make
 
 
-OPEN = ("mpirun", "prterun")
-
-
-def test_more_ranks_than_cores(installed):
-    installed(*OPEN)
-    assert start_line((2, "a.py")) == "mpirun -n 2 python a.py"
-    assert start_line((3, "a.py")) == "mpirun --oversubscribe -n 3 python a.py"
-    several = start_line((1, "a.py"), (2, "b.py"))
-    assert several == "mpirun --oversubscribe -n 1 python a.py : -n 2 python b.py"
-
-
-def test_root_has_to_say_so(installed, monkeypatch):
-    installed(*OPEN, root=True, cores=8)
-    assert start_line((3, "a.py")) == "mpirun --allow-run-as-root -n 3 python a.py"
-    for name in hints._ROOT:
-        monkeypatch.setenv(name, "1")
-    assert start_line((3, "a.py")) == "mpirun -n 3 python a.py"
-
-
-def test_mpich_needs_neither(installed):
-    installed("mpirun", root=True)
-    assert start_line((3, "a.py")) == "mpirun -n 3 python a.py"
+def test_an_environment_on_the_path(installed):
+    installed("psrt")
+    assert launch_line(2, "a.py") == "psrt launch -n 2 a.py"
 
 
 def test_an_environment_that_is_not_on_the_path(installed):
-    installed(*OPEN, on_path=False)
-    assert start_line((2, "a.py")) == "env/bin/mpirun -n 2 env/bin/python a.py"
+    installed("psrt", on_path=False)
+    assert launch_line(2, "a.py") == "env/bin/psrt launch -n 2 a.py"
+
+
+def test_psrt_without_being_installed(installed):
+    installed()
+    assert launch_line(2, "train") == "python -m psrt launch -n 2 train"
+
+
+@pytest.mark.parametrize("on_path", [True, False])
+def test_whether_there_is_an_mpirun(installed, on_path):
+    installed("mpirun", on_path=on_path)
+    assert has_mpirun()
+
+
+def test_no_mpirun(installed):
+    installed()
+    assert not has_mpirun()
 
 
 @pytest.mark.parametrize(
     ("argv", "what"),
     [
-        (["/env/bin/psrt", "train", "--out", "a b"], "-m psrt train --out 'a b'"),
-        (["/lib/psrt/__main__.py", "train"], "-m psrt train"),
+        (["/env/bin/psrt", "train", "--out", "a b"], "train --out 'a b'"),
+        (["/lib/psrt/__main__.py", "train"], "train"),
+        (["/lib/mine/__main__.py", "--lr", "1"], "-m mine --lr 1"),
         (["apps/own model.py", "--lr", "1"], "'apps/own model.py' --lr 1"),
     ],
 )
 def test_the_same_again_on_several_ranks(installed, monkeypatch, argv, what):
-    installed(*OPEN)
+    installed("psrt")
     monkeypatch.setattr(sys, "argv", argv)
-    assert again(2) == f"mpirun -n 2 python {what}"
+    assert again(2) == f"psrt launch -n 2 {what}"

@@ -1,4 +1,4 @@
-"""A mode's timeline: when each worker computes, and when it waits for which other; its lesson.
+"""A mode's timeline: when each worker computes, and what it waits for; its lesson.
 
 A small job of the real roles runs in virtual time.
 
@@ -8,7 +8,7 @@ the ports of a `RecordingWorld` record the calls.
 - A worker *computes* while its port lets computing time pass.
 - Between two steps it *waits*: in a mode with servers from its push until the last reply. A server
   replies as soon as the policy allows. Until the push that triggered the reply was sent, the worker
-  waited for that push's sender; for the rest of the time messages were in flight.
+  waited for that push's sender; for the rest of the time it waited for messages.
 - Without servers all workers wait in a sum for the last one to join it, and then for messages.
 """
 
@@ -33,8 +33,9 @@ from psrt.transport.port import NO_PAYLOAD
 from psrt.units import plural
 
 T = TypeVar("T")
-#: The activities of a worker.
-COMPUTE, WAIT, MESSAGE = "compute", "wait", "message"
+#: The activities of a worker: computing, or one of the causes of ``WAITING``, as in a summary.
+COMPUTE, WORKERS, MESSAGES = "compute", "workers", "messages"
+WAITING = WORKERS, MESSAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,9 @@ class Stretch:
 
     start: float
     stop: float
-    #: ``COMPUTE``, ``WAIT`` for ``waiting_for``, or ``MESSAGE``: waiting for the network alone.
+    #: ``COMPUTE``; or what is waited for: of ``WORKERS``, ``waiting_for``; ``MESSAGES`` alone.
     what: str
-    #: The worker that is waited for; of ``COMPUTE`` the step, from 0 on; of ``MESSAGE`` itself.
+    #: The worker that is waited for; of ``COMPUTE`` the step, from 0 on; of ``MESSAGES`` itself.
     waiting_for: int
 
     @property
@@ -153,10 +154,10 @@ def _line(logs: Sequence[Log], worker: int, served: bool) -> list[Stretch]:
             waiting_for, until = _cause(logs, worker, step, resumed, served)
             until = min(max(until, stop), resumed)
             if waiting_for != worker and until > stop:
-                line.append(Stretch(stop, until, WAIT, waiting_for))
+                line.append(Stretch(stop, until, WORKERS, waiting_for))
                 stop = until
             if resumed > stop:
-                line.append(Stretch(stop, resumed, MESSAGE, worker))
+                line.append(Stretch(stop, resumed, MESSAGES, worker))
     return line
 
 
@@ -222,12 +223,12 @@ class Timeline:
         """Number of workers."""
         return len(self.lines)
 
-    def share(self, worker: int, what: str, waiting_for: int | None = None) -> float:
+    def share(self, worker: int, *what: str, waiting_for: int | None = None) -> float:
         """Return the fraction of its own time that a worker spent on something.
 
         Args:
             worker: its number.
-            what: ``COMPUTE``, ``WAIT`` or ``MESSAGE``.
+            what: activities: ``COMPUTE``, ``*WAITING``, ``WORKERS`` or ``MESSAGES``.
             waiting_for: counts only waits for this worker; None counts all.
         """
         line = self.lines[worker]
@@ -235,7 +236,7 @@ class Timeline:
         spent = sum(
             stretch.seconds
             for stretch in line
-            if stretch.what == what and waiting_for in (None, stretch.waiting_for)
+            if stretch.what in what and waiting_for in (None, stretch.waiting_for)
         )
         return spent / whole if whole else 0.0
 
@@ -278,7 +279,7 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
 def lesson(timeline: Timeline) -> str:
     """Return the one line to remember."""
     waits = [
-        (timeline.share(worker, WAIT, waiting_for), worker, waiting_for)
+        (timeline.share(worker, WORKERS, waiting_for=waiting_for), worker, waiting_for)
         for worker in range(timeline.workers)
         for waiting_for in range(timeline.workers)
         if waiting_for != worker

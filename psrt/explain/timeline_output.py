@@ -7,10 +7,11 @@ format         ``"psrt explain timeline 1"``
 mode, steps    the mode, and steps per worker; ``workers`` and ``servers`` count them
 slow           by worker, the factor by which its steps take longer
 seconds        time at which the last worker finished; a normal step takes 1
-lines          by worker, in order of time: ``{"start", "stop", "what"}``, with ``step`` (from 0
-               on) where it computes and ``waiting_for`` (a worker) where it waits; ``message`` has
-               neither
-shares         by worker, ``compute``, ``wait`` and ``message`` as fractions of its time
+lines          by worker, in order of time: ``{"start", "stop", "what"}``; ``what`` is
+               ``compute``, with ``step`` (from 0 on), or what it waits for: ``workers``, with
+               ``waiting_for`` (the one), or ``messages``
+shares         by worker, as fractions of its time: ``compute``, ``waiting``, and of that for
+               ``workers`` and for ``messages``
 staleness      ``{"mean", "max"}`` in versions; null where there is none
 lesson         one line for people
 =============  ===================================================================================
@@ -22,14 +23,23 @@ from itertools import groupby
 from typing import Any
 
 from psrt.explain.svg import Canvas, text_width
-from psrt.explain.timeline import COMPUTE, MESSAGE, WAIT, Stretch, Timeline, described, lesson
+from psrt.explain.timeline import (
+    COMPUTE,
+    MESSAGES,
+    WAITING,
+    WORKERS,
+    Stretch,
+    Timeline,
+    described,
+    lesson,
+)
 
 #: One character for each worker, for waits in the drawing.
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _COMPUTES, _STEP_ENDS, _WAITS, _TRAVELS = "█", "▌", "·", "-"
 _LEGEND = (
     f"{_COMPUTES} computes ({_STEP_ENDS} end of a step)   {_WAITS}0{_WAITS} waits for worker 0   "
-    f"{_TRAVELS} message on its way"
+    f"{_TRAVELS} waits for messages"
 )
 
 
@@ -48,7 +58,7 @@ def as_text(timeline: Timeline, *, width: int = 76) -> str:
     axis = f"{'steps':{label}}  {_axis(timeline.seconds, width)}"
     shares = [
         f"{f'worker {i}':{label}}  {timeline.share(i, COMPUTE):4.0%} computing   "
-        f"{timeline.share(i, WAIT):4.0%} waiting{_waiting_for(timeline, i)}"
+        f"{timeline.share(i, *WAITING):4.0%} waiting{_waiting_for(timeline, i)}"
         for i in range(timeline.workers)
     ]
     parts = [" · ".join(described(timeline)), *rows, axis, "", _LEGEND, "", *shares, ""]
@@ -58,8 +68,8 @@ def as_text(timeline: Timeline, *, width: int = 76) -> str:
 def row_of(line: tuple[Stretch, ...], seconds: float, width: int) -> str:
     """Return one worker's row: a character shows what the worker did at the middle of its time.
 
-    >>> row_of((Stretch(0, 4, COMPUTE, 0), Stretch(4, 7, WAIT, 1), Stretch(7, 8, COMPUTE, 1)), 8, 8)
-    '████·1·█'
+    >>> row_of((Stretch(0, 4, COMPUTE, 0), Stretch(4, 7, WORKERS, 1)), 8, 8)
+    '████·1· '
     """
     found = [_at(line, (column + 0.5) * seconds / width) for column in range(width)]
     text = ""
@@ -71,7 +81,7 @@ def row_of(line: tuple[Stretch, ...], seconds: float, width: int) -> str:
             after = found[len(text) + length] if len(text) + length < width else None
             ends = after is not None and after.what == COMPUTE
             text += _COMPUTES * (length - 1) + (_STEP_ENDS if ends else _COMPUTES)
-        elif stretch.what == WAIT:
+        elif stretch.what == WORKERS:
             text += LETTERS[stretch.waiting_for].center(length, _WAITS)
         else:
             text += _TRAVELS * length
@@ -94,12 +104,12 @@ def _axis(seconds: float, width: int) -> str:
 
 
 def _waiting_for(timeline: Timeline, worker: int) -> str:
-    """Return the worker that this one waits for most, with its share."""
-    shares = [(timeline.share(worker, WAIT, i), -i) for i in range(timeline.workers)]
+    """Return the worker that this one waits for most, and messages, with their shares."""
+    shares = [(timeline.share(worker, WORKERS, waiting_for=i), -i) for i in range(timeline.workers)]
     share, waiting_for = max(shares)
-    rest = timeline.share(worker, MESSAGE)
+    rest = timeline.share(worker, MESSAGES)
     texts = [f"{share:.0%} for worker {-waiting_for}"] if share >= 0.005 else []
-    texts += [f"messages {rest:.0%}"] if rest >= 0.005 else []
+    texts += [f"{rest:.0%} for messages"] if rest >= 0.005 else []
     return f"   ({', '.join(texts)})" if texts else ""
 
 
@@ -138,14 +148,14 @@ def _x(timeline: Timeline, seconds: float) -> float:
 def _draw_stretch(
     canvas: Canvas, timeline: Timeline, worker: int, stretch: Stretch, y: float
 ) -> None:
-    """Draw a full bar for computing, a thin one for waiting, a line for messages."""
+    """Draw a full bar for computing, a thin one for a wait for a worker, a line for messages."""
     x, end = _x(timeline, stretch.start), _x(timeline, stretch.stop)
     middle = y + _BAR / 2
     if stretch.what == COMPUTE:
         canvas.rect(x, y, end - x, _BAR, fill=_colour(worker), stroke="white", line=1.2, radius=2)
         if end - x >= 18:
             canvas.text((x + end) / 2, middle, str(stretch.waiting_for + 1), size=10, fill="white")
-    elif stretch.what == WAIT:
+    elif stretch.what == WORKERS:
         canvas.rect(x, middle - 4, end - x, 8, fill=_colour(stretch.waiting_for) + "55")
         if end - x >= 22:
             canvas.tag(
@@ -176,7 +186,7 @@ def _legend(canvas: Canvas, y: float) -> None:
     canvas.tag(x + 22, y, "1", fill=_colour(1))
     x = _label(canvas, x + 52, y, "waits for worker 1")
     canvas.line(x, y, x + 30, y, stroke="#888888", width=1.5)
-    _label(canvas, x + 38, y, f"{MESSAGE} on its way")
+    _label(canvas, x + 38, y, "waits for messages")
 
 
 def _label(canvas: Canvas, x: float, y: float, text: str) -> float:
@@ -201,7 +211,8 @@ def as_document(timeline: Timeline) -> dict[str, Any]:
         "seconds": timeline.seconds,
         "lines": [[_stretch_document(stretch) for stretch in line] for line in timeline.lines],
         "shares": [
-            {what: timeline.share(worker, what) for what in (COMPUTE, WAIT, MESSAGE)}
+            {"waiting": timeline.share(worker, *WAITING)}
+            | {what: timeline.share(worker, what) for what in (COMPUTE, *WAITING)}
             for worker in range(timeline.workers)
         ],
         "staleness": staleness and {"mean": staleness[0], "max": staleness[1]},
@@ -217,6 +228,6 @@ def _stretch_document(stretch: Stretch) -> dict[str, Any]:
     }
     if stretch.what == COMPUTE:
         found["step"] = stretch.waiting_for
-    elif stretch.what == WAIT:
+    elif stretch.what == WORKERS:
         found["waiting_for"] = stretch.waiting_for
     return found

@@ -9,7 +9,16 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
-from psrt.explain.timeline import COMPUTE, MESSAGE, WAIT, Stretch, Timeline, described, lesson, run
+from psrt.explain.timeline import (
+    COMPUTE,
+    MESSAGES,
+    WORKERS,
+    Stretch,
+    Timeline,
+    described,
+    lesson,
+    run,
+)
 from psrt.explain.timeline_output import FORMAT, as_document, as_text, draw, row_of
 
 MODES = {
@@ -46,7 +55,7 @@ def test_a_line_has_no_gaps(name, workers):
         assert line[0].start == 0.0
         for one, after in itertools.pairwise(line):
             assert one.start < one.stop == after.start
-        parts = [found.share(worker, what) for what in (COMPUTE, WAIT, MESSAGE)]
+        parts = [found.share(worker, what) for what in (COMPUTE, WORKERS, MESSAGES)]
         assert sum(parts) == pytest.approx(1.0)
 
 
@@ -66,7 +75,7 @@ def test_every_step_is_there_and_takes_as_long_as_it_should(name):
 def test_who_is_waited_for_has_just_finished_when_the_wait_ends(name):
     found = timeline(name)
     for worker, line in enumerate(found.lines):
-        for stretch in of(line, WAIT):
+        for stretch in of(line, WORKERS):
             assert stretch.waiting_for != worker
             ends = [s.stop for s in of(found.lines[stretch.waiting_for], COMPUTE)]
             assert min(abs(end - stretch.stop) for end in ends) < 1e-9
@@ -78,16 +87,16 @@ def test_who_is_waited_for_has_just_finished_when_the_wait_ends(name):
 def test_where_all_wait_for_the_slowest(name):
     found = timeline(name)
     for worker in (0, 2, 3):
-        assert found.share(worker, WAIT, 1) > 0.5
-        assert found.share(worker, WAIT) == found.share(worker, WAIT, 1)
-    assert found.share(1, WAIT) < 0.02
+        assert found.share(worker, WORKERS, waiting_for=1) > 0.5
+        assert found.share(worker, WORKERS) == found.share(worker, WORKERS, waiting_for=1)
+    assert found.share(1, WORKERS) < 0.02
     assert " of its time for worker 1" in lesson(found)
 
 
 @pytest.mark.parametrize("name", ["async", "softsync"])
 def test_where_nobody_waits(name):
     found = timeline(name)
-    assert all(found.share(worker, WAIT) == 0.0 for worker in range(4))
+    assert all(found.share(worker, WORKERS) == 0.0 for worker in range(4))
     assert lesson(found).startswith("no worker waited for another; ")
     mean, most = found.staleness
     assert 0 < mean <= most
@@ -99,7 +108,7 @@ def test_ssp_lets_workers_run_ahead_by_its_staleness_only():
     slowest = [s.stop for s in of(found.lines[1], COMPUTE)]
     for worker in (0, 2, 3):
         starts = [s.start for s in of(found.lines[worker], COMPUTE)]
-        assert not [s for s in of(found.lines[worker], WAIT) if s.stop < slowest[0]]
+        assert not [s for s in of(found.lines[worker], WORKERS) if s.stop < slowest[0]]
         for clock, start in enumerate(starts):
             if clock > 2:
                 assert start > slowest[clock - 3]
@@ -125,7 +134,7 @@ def test_staleness_is_told_where_there_is_some():
 
 def test_one_worker_waits_for_nobody():
     found = timeline("sync", workers=1, slow={})
-    assert found.share(0, WAIT) == 0.0
+    assert found.share(0, WORKERS) == 0.0
     assert lesson(found).startswith("no worker waited")
 
 
@@ -145,7 +154,7 @@ HAND_MADE = Timeline(
     slow=(1.0, 3.0),
     lines=(
         (
-            Stretch(0, 4, COMPUTE, 0), Stretch(4, 9, WAIT, 1), Stretch(9, 11, MESSAGE, 0),
+            Stretch(0, 4, COMPUTE, 0), Stretch(4, 9, WORKERS, 1), Stretch(9, 11, MESSAGES, 0),
             Stretch(11, 15, COMPUTE, 1),
         ),
         (Stretch(0, 9, COMPUTE, 0), Stretch(9, 20, COMPUTE, 1)),
@@ -160,9 +169,9 @@ worker 0  ████··1··--████
 worker 1  ████████▌███████████
 steps     0         10
 
-█ computes (▌ end of a step)   ·0· waits for worker 0   - message on its way
+█ computes (▌ end of a step)   ·0· waits for worker 0   - waits for messages
 
-worker 0   53% computing    33% waiting   (33% for worker 1, messages 13%)
+worker 0   53% computing    47% waiting   (33% for worker 1, 13% for messages)
 worker 1  100% computing     0% waiting
 
 worker 0 waited 33% of its time for worker 1; on average a worker computed 77% of its time; \
@@ -198,8 +207,8 @@ def test_the_document():
     lines = document.pop("lines")
     assert lines[0] == [
         {"start": 0, "stop": 4, "what": "compute", "step": 0},
-        {"start": 4, "stop": 9, "what": "wait", "waiting_for": 1},
-        {"start": 9, "stop": 11, "what": "message"},
+        {"start": 4, "stop": 9, "what": "workers", "waiting_for": 1},
+        {"start": 9, "stop": 11, "what": "messages"},
         {"start": 11, "stop": 15, "what": "compute", "step": 1},
     ]
     assert document == {
@@ -211,8 +220,8 @@ def test_the_document():
         "slow": [1.0, 3.0],
         "seconds": 20.0,
         "shares": [
-            {"compute": 8 / 15, "wait": 5 / 15, "message": 2 / 15},
-            {"compute": 1.0, "wait": 0.0, "message": 0.0},
+            {"compute": 8 / 15, "waiting": 7 / 15, "workers": 5 / 15, "messages": 2 / 15},
+            {"compute": 1.0, "waiting": 0.0, "workers": 0.0, "messages": 0.0},
         ],
         "staleness": {"mean": 0.5, "max": 1},
         "lesson": lesson(HAND_MADE),

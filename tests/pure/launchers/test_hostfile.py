@@ -1,5 +1,7 @@
 """Hostfiles as Open MPI's and MPICH's users and batch systems write them, and what is refused."""
 
+from pathlib import Path
+
 import pytest
 
 from psrt.errors import ConfigError
@@ -56,3 +58,10 @@ def test_a_file_without_hosts_is_refused(tmp_path):
         read_hostfile(str(path))
     with pytest.raises(ConfigError, match="cannot be read"):
         read_hostfile(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("name", ["openmpi-cluster", "mpich-cluster"])
+def test_the_examples_are_of_the_one_format(name):
+    example = Path(__file__).parents[3] / f"hostfiles/{name}.example"
+    hosts = read_hostfile(str(example))
+    assert hosts == tuple(Host(f"node{k:02}", 4) for k in (1, 2, 3))

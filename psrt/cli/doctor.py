@@ -16,7 +16,6 @@ from psrt.config.knobs import Knob, read
 from psrt.config.values import REAL
 from psrt.doctor.facts import Facts
 from psrt.doctor.findings import FAILS, Finding, judge
-from psrt.doctor.page import page
 from psrt.doctor.watch import Watch
 from psrt.errors import TransportError, line_of
 from psrt.files import check_writable, write_text
@@ -97,6 +96,8 @@ def _vanish(status: int) -> NoReturn:
 
 
 def _publish(facts: Facts, findings: Sequence[Finding], path: str | None) -> None:
+    from psrt.doctor.page import page  # numpy, whose threads a fork should not meet
+
     document = {**facts.document(), "findings": [asdict(finding) for finding in findings]}
     text = json.dumps(document, indent=2, allow_nan=False)
     if path == "-":

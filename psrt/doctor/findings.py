@@ -297,7 +297,8 @@ RULES = (
     Rule(
         NOTE,
         _unseen_out,
-        "psrt train --record needs a folder that all hosts see, such as of a shared file system",
+        "with psrt train --record their history waits in /tmp and comes to rank 0 at the end; in a "
+        "folder of a shared file system it is at once where it belongs",
     ),
     Rule(NOTE, _little_shm, "enlarge it: mount -o remount,size=8g /dev/shm"),
     Rule(

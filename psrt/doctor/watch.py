@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -44,7 +45,8 @@ class Watch:
         """Begin a step, which has the whole time again, or that many times."""
         limit_s = self._timeout_s * times
         line = f"{limit_s + self._grace_s} waited {limit_s:g} s for {waiting_for}\n"
-        os.write(self._write, line.encode())
+        with contextlib.suppress(BrokenPipeError):  # whoever has killed the watch, kills this, too
+            os.write(self._write, line.encode())
 
     def close(self) -> None:
         """Watch no longer."""

@@ -33,6 +33,33 @@ while not done and time.monotonic() < end:
     time.sleep(0.02)
 """
 
+#: Types Ctrl-C into a terminal in which psrt launch runs, once both ranks have said that they wait.
+TERMINAL = """\
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    words = ["-m", "psrt", "launch", "-n", "2", "script.py"]
+    os.execv(sys.executable, [sys.executable, *words])
+said, typed = b"", False
+while True:
+    try:
+        part = os.read(terminal, 4096)
+    except OSError:  # nobody has it open any more
+        break
+    said += part
+    if said.count(b"waits") == 2 and not typed:
+        typed = os.write(terminal, b"\\x03") == 1
+sys.stdout.buffer.write(said)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+WAITS = """\
+import sys, time
+from mpi4py import MPI
+sys.stdout.write("waits\\n")
+sys.stdout.flush()
+time.sleep(60)
+"""
+
 
 @pytest.fixture
 def script(launch):
@@ -127,6 +154,17 @@ def test_a_signal_ends_the_ranks_with_its_status(launch, script, number):
     assert "psrt: interrupted" in stderr
     assert "Traceback (most recent call last):\n  File" not in stderr.partition("script.py")[0]
     gone(pids)
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_launcher_once(launch, script):
+    """Twice would be an order to kill at once."""
+    script(WAITS)
+    begin = time.monotonic()
+    done = launch.python("-c", TERMINAL)
+    assert done.status == 128 + signal.SIGINT, done.stdout
+    assert "psrt: interrupted" in done.stdout
+    assert "hit ctrl-c again" not in done.stdout  # as Open MPI says to the second
+    assert time.monotonic() - begin < 40
 
 
 def test_usr1_reaches_the_ranks_and_they_may_end_well(launch, script):

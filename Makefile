@@ -31,7 +31,7 @@ FEW_RANKS = 2 3 5
 LAUNCH_TIMEOUT = 300
 # The tests of the command line, and those of them that start ranks.
 E2E = tests/e2e
-E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures runner replay))
+E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures runner replay launch doctor))
 # Only tests with this mark, or `not` with it; what pytest tells of the slowest; processes at a time.
 MARKED =
 DURATIONS = --durations=10 --durations-min=1

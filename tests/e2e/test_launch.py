@@ -145,7 +145,14 @@ def gone(pids, seconds=20):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_signal_ends_the_ranks_with_its_status(launch, script, number):
     process, pids = started(launch, script)
     process.send_signal(number)
@@ -181,6 +188,14 @@ def test_no_rank_outlives_a_launcher_that_is_killed(launch, script):
     process.kill()
     process.communicate(timeout=40)
     gone(pids)
+
+
+def test_the_launcher_itself_starts_neither_numpy_nor_mpi(launch):
+    code = (
+        "import sys; from psrt.__main__ import main; main(['launch', '--dry-run', 'train']); "
+        "sys.exit(any(name in sys.modules for name in ('numpy', 'mpi4py')))"
+    )
+    assert launch.python("-c", code).status == 0
 
 
 def test_hosts_and_threads_are_in_the_line(launch):

@@ -53,8 +53,15 @@ def test_pmix_alone_tells_that_there_are_lower_ranks(environment):
     assert (launched(), started_ranks(), started_rank()) == (True, 4, 3)
 
 
+@pytest.mark.parametrize(
+    ("library", "pmi"), [("Open MPI", "pmix"), ("MPICH", "pmi2"), ("Intel MPI", "pmi2")]
+)
+@pytest.mark.parametrize("variables", [SRUN, SRUN | MPICH], ids=["no PMI", "another MPI's PMI"])
+def test_srun_is_told_the_language_of_the_library(environment, variables, library, pmi):
+    environment(variables)
+    assert f"srun --mpi={pmi}, or its mpirun" in mismatch(1, library, "its mpirun")
+
+
 def test_only_slurm_is_told_to_take_srun(environment):
-    environment(SRUN)
-    assert "srun --mpi=pmix, or its mpirun" in mismatch(1, "Some MPI", "its mpirun")
     environment(MPICH)
     assert "srun" not in mismatch(1, "Some MPI", "its mpirun")

@@ -15,8 +15,9 @@ from psrt.cli.printing import flush, prepare_streams, refused, say
 from psrt.errors import PsrtError, line_of, status_of
 from psrt.launchers import started_rank, started_ranks
 
-#: Ctrl-C, and what mpirun and Slurm send to the ranks that they end.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: Ctrl-C, what mpirun and Slurm send to the ranks that they end, and what people have Slurm send
+#: some time before (``--signal=USR1@60``): unhandled, it would end each rank by itself.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _FAILED = 1
 
 

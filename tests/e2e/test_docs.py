@@ -13,8 +13,8 @@ BLOCK = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.MULTILINE | re.DOT
 #: Commands that cannot be run here, or that other tests run, by how they begin.
 ELSEWHERE = (
     *("make ", ". ", "export ", "pip ", "pre-commit ", "cd ", "apt-get "),
-    *("module ", "srun ", "sbatch ", "salloc ", "ssh-", "python3 -m venv ", "env/bin/"),
-    *("mpirun --hostfile ", "psrt launch --hostfile "),
+    *("module ", "srun ", "sbatch ", "salloc ", "squeue ", "scancel ", "ssh-"),
+    *("mpirun --hostfile ", "psrt launch --hostfile ", "python3 -m venv ", "env/bin/"),
     "~/psrt-env/",
 )
 #: Scripts whose work other tests do on smaller examples.

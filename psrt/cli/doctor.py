@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import NoReturn
 
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import flush, say
@@ -69,14 +67,14 @@ def main(argv: Sequence[str]) -> int:
     if first and given.json not in (None, "-"):
         check_writable(given.json)
     watch = Watch(timeout_s, first=first)
-    from psrt.doctor.gather import gather  # starts MPI
+    from psrt.doctor.gather import end_all, gather  # starts MPI
 
     try:
         facts = gather(watch, out=given.out, timeout_s=timeout_s)
     except TransportError as error:
         time.sleep(0 if first else _AFTER_FIRST_S)
         print(f"psrt: {line_of(error)}", file=sys.stderr)
-        _vanish(error.exit_status)
+        end_all(error.exit_status)
     watch.step("MPI to end on every rank")
     if facts is None or not first:  # not the first of several that MPI keeps apart
         return 0
@@ -84,15 +82,9 @@ def main(argv: Sequence[str]) -> int:
     _publish(facts, findings, given.json)
     status = int(any(finding.severity == FAILS for finding in findings))
     if any(pair.error for pair in facts.pairs):
-        _vanish(status)
+        flush()
+        end_all(status)
     return status
-
-
-def _vanish(status: int) -> NoReturn:
-    """End without MPI_Finalize, which would wait for who is silent and for what never arrives."""
-    flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 def _publish(facts: Facts, findings: Sequence[Finding], path: str | None) -> None:

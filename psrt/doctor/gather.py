@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from psrt.job.mpi import library_name
 from psrt.job.roles import assign_roles, resolved
 from psrt.mpi.agreement import bcast_text
 from psrt.mpi.hosts import Layout, split_hosts
+from psrt.mpi.monitor import wait_until_read
 from psrt.units import plural
 
 #: Seconds that a shared file system may take to show what another host has written.
@@ -94,6 +97,18 @@ def _abi() -> str:
     """Return the ABI that mpi4py's module was built for; empty if it has but one."""
     parts = os.path.basename(MPI.__file__).split(".")
     return parts[1] if len(parts) > 3 else ""
+
+
+def end_all(status: int) -> NoReturn:
+    """End all ranks, without MPI_Finalize, which would wait for who is silent.
+
+    MPICH's mpirun does not end the others when one has left by itself.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        wait_until_read(stream)
+    MPI.COMM_WORLD.Abort(status)
+    os._exit(status)
 
 
 def _shared(node: MPI.Intracomm) -> str:

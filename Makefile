@@ -29,6 +29,11 @@ SEED = 0
 RANK_COUNTS = 1 2 3 4 5 7 8
 FEW_RANKS = 2 3 5
 LAUNCH_TIMEOUT = 300
+PARALLEL = tests/parallel
+# Those of them that are not about shared memory.
+PARALLEL_ANYWHERE = $(addprefix tests/parallel/test_,$(addsuffix .py,agreement bench communicator_errors \
+  communicator_lifecycle communicator_nonblocking communicator_phases communicator_results deadlines files \
+  history jobs own_problem reductions refusals))
 # The tests of the command line, and those of them that start ranks.
 E2E = tests/e2e
 E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures runner replay launch doctor))
@@ -79,7 +84,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 # --- installation -------------------------------------------------------------------------------
 
 .PHONY: help install train fuzz lint docs
-.PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm
+.PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: bench bench-step bench-allreduce bench-call bench-targets bench-ps bench-train
 .PHONY: bench-history bench-simulate compare study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
@@ -155,7 +160,7 @@ test-rest:  ## tests that `make test` leaves out: state spaces, grids, other num
 	@$(MAKE) --no-print-directory test-parallel MPI=mpich RANK_COUNTS='1 2 3 4 8'
 	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)'
 
-test-all: test test-rest test-cluster test-slurm  ## everything, with both MPIs
+test-all: test test-rest test-cluster test-slurm test-nolocal  ## everything, with both MPIs
 
 test-quick: $(VENV)/.has-tests  ## most pure tests, in a minute
 	$(PY) -m pytest $(PROCESSES) -m 'not slow and not exhaustive' tests/pure
@@ -171,7 +176,7 @@ COLOR = $(if $(MAKE_TERMOUT),,--color=no)
 # -x: ranks that were out of step once may stay so; -s: what a rank says as it ends the job is seen.
 $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 	$(TIMEOUT) $(LAUNCH_TIMEOUT) $(MPIRUN) -n $* \
-	  $(PY) -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi tests/parallel </dev/null
+	  $(PY) -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi $(PARALLEL) </dev/null
 
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
 	$(TIMEOUT) 900 $(PY) -m pytest $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E) </dev/null
@@ -202,6 +207,11 @@ test-cluster: $(VENV)/.has-tests  ## tests of both MPIs on several hosts that th
 test-slurm: $(VENV)/.has-tests  ## tests of both MPIs in a Slurm of three nodes, on such hosts; as root
 	$(call installed_for_root,slurmctld slurmd srun munged sshd ssh ip tc unshare,$(SLURM) $(HOSTS))
 	$(TIMEOUT) 600 $(PY) -m pytest -rs $(DURATIONS) tests/slurm </dev/null
+
+# UCX remarks at the end on what a test of errors has left under way.
+test-nolocal:  ## the parallel tests under MPICH on 3 ranks that share no memory, as on three hosts
+	@MPIR_CVAR_NOLOCAL=1 UCX_LOG_LEVEL=error $(MAKE) --no-print-directory test-parallel-3 MPI=mpich \
+	  LAUNCH_TIMEOUT=600 PARALLEL='$(PARALLEL_ANYWHERE)'
 
 fuzz: $(VENV)/.has-tests  ## JOBS=2000 random jobs in virtual time; a failure says its SEED
 	PSRT_FUZZ=$(JOBS) PSRT_FUZZ_SEED=$(SEED) $(PY) -m pytest -x --tb=short tests/pure/fuzz

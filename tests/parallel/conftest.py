@@ -90,6 +90,29 @@ def host(request, comm):
 
 
 @pytest.fixture
+def real_hosts(comm):
+    """The number of hosts that the ranks are on, as MPI has it."""
+    from mpi4py import MPI
+
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    found = np.array([node.rank == 0], np.int64)
+    node.Free()
+    comm.Allreduce(MPI.IN_PLACE, found)
+    return int(found[0])
+
+
+@pytest.fixture
+def one_host(real_hosts):
+    """Return what skips the rest of a test that is about ranks which really share memory."""
+
+    def skip():
+        if real_hosts > 1:
+            pytest.skip("the ranks are on several hosts")
+
+    return skip
+
+
+@pytest.fixture
 def enough_on_few(comm):
     """Return what skips the rest of a test that is much the same on any number of ranks."""
 

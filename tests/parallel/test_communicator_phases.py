@@ -88,8 +88,9 @@ def test_reduce_scatter_then_all_gather_is_an_all_reduce(open_communicator, same
         np.testing.assert_array_equal(buffer, np.arange(70_001) % 100 * communicator.size + total)
 
 
-def test_only_the_chunks_of_others_are_spoilt(open_communicator):
+def test_only_the_chunks_of_others_are_spoilt(open_communicator, one_host):
     """A reduce-scatter in a window reads the others' buffers and writes to none of them."""
+    one_host()
     communicator = open_communicator()
     window = communicator.empty(1000)
     window[:] = communicator.rank

@@ -100,7 +100,7 @@ def test_the_result_is_that_of_virtual_time_to_the_bit(comm, flags, shared_memor
 
 
 @pytest.mark.parametrize("flags", schemes(ROUNDS, RACES, OTHER_SUMS))
-def test_every_mode_learns_and_every_step_counts(comm, flags):
+def test_every_mode_learns_and_every_step_counts(comm, real_hosts, flags):
     steps = 20  # less than an epoch of 8 workers: every batch is full
     config = config_of({"lr": 0.1} | flags, steps=steps, log_every=5)
     run = psrt.run(config, comm=comm)
@@ -110,7 +110,7 @@ def test_every_mode_learns_and_every_step_counts(comm, flags):
     servers = resolve(config, ranks=comm.size).servers or 0
     workers = comm.size - servers
     assert (summary.mode, summary.servers, summary.workers) == (flags["mode"], servers, workers)
-    assert (summary.ranks, summary.hosts, summary.steps) == (comm.size, 1, steps)
+    assert (summary.ranks, summary.hosts, summary.steps) == (comm.size, real_hosts, steps)
     assert summary.samples == run.records[-1].samples == steps * workers * config.batch_size
     assert summary.parameters == run.theta.size
     assert summary.dropped == 0

@@ -1,0 +1,11 @@
+"""The tests of `psrt.Communicator`, between hosts."""
+
+from support.launching import ROOT
+
+FILES = sorted((ROOT / "tests/parallel").glob("test_communicator_*.py"))
+
+
+def test_the_tests_of_the_communicator(hosts, vendor, layout):
+    words = ["-m", "pytest", "-x", "-s", "--color=no", "--with-mpi", *FILES]
+    done = hosts.mpirun(vendor, layout, *words, cwd=ROOT, timeout_s=300)
+    assert done.status == 0, done.stdout + done.stderr

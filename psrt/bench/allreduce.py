@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from psrt.collective.analysis.machine import MachineCosts
 from psrt.errors import ProtocolError
 from psrt.mpi.agreement import raise_on_all
 from psrt.mpi.communicator import Communicator
+from psrt.units import plural, size_text
 
 _K, _M = 1 << 10, 1 << 20
 SIZES = tuple(_K << power for power in range(0, 17, 2))
@@ -62,9 +64,12 @@ LARGEST = 1 << 30
 #: have fewer turns, so that the benchmark ends.
 _KEY_S, _KEY_LEAST = 1.0, 5
 _OTHER_S, _OTHER_LEAST = 0.1, 2
-#: Candidates that take longer are left out at larger sizes: with more ranks than cores a call of
-#: MPICH's own with 1 MB was seen to take 5 s, and one with 64 MB takes as many minutes.
-_LONG_S = 2.0
+#: A candidate is left out from the size on at which a call would take longer, if it takes as long
+#: a byte as before: with more ranks than cores a call of MPICH's own with 1 MB was seen to take
+#: 5 s, and one with 64 MB takes as many minutes.
+_LONG_S = 4.0
+#: Seconds that all layouts share.
+LIMIT_S = 240.0
 
 
 def sizes_on(layout: Layout, sizes: Sequence[int]) -> list[int]:
@@ -80,8 +85,14 @@ def measure(
     costs: MachineCosts,
     sizes: Sequence[int] = SIZES,
     rounds: int = 9,
+    limit_s: float = LIMIT_S,
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[dict[str, Any]]:
     """Verify and measure every candidate; collective.
+
+    Each layout has an equal share of the time that is left. It ends with the size before the one
+    with which the share would be exceeded, if that takes as long as the last one; the first size
+    is always measured.
 
     Args:
         comm: all ranks.
@@ -89,6 +100,8 @@ def measure(
         costs: for the choice of ``auto`` and for predicted times.
         sizes: bytes of the float32 vector, each a multiple of 4.
         rounds: number of turns of each candidate; some have fewer at large sizes.
+        limit_s: seconds that all layouts share.
+        say: called on rank 0 with a line about whatever is left out.
 
     Returns:
         On rank 0 the rows, see ``rows_of``; elsewhere an empty list.
@@ -97,19 +110,50 @@ def measure(
         ProtocolError: on every rank, if a sum is wrong.
     """
     rows: list[dict[str, Any]] = []
-    for layout in layouts:
-        endless: set[Name] = set()
+    track, began = RankTrack(comm), perf_counter()
+    say = say if comm.rank == 0 else lambda line: None
+    now = 0.0  # since then, the same on every rank
+    for place, layout in enumerate(layouts):
+        end = now + (limit_s - now) / (len(layouts) - place)
+        here = f"{plural(len(layout.ranks), 'rank')} on {plural(len(layout.hosts), 'host')}"
+        left_out: set[Name] = set()
+        last: Outcome | None = None
+        took = 0.0
         for nbytes in sorted(sizes_on(layout, sizes)):
+            if took and now + took > end:
+                say(
+                    f"left out: {here} from {size_text(nbytes)} on, for time ({limit_s:g} s in all)"
+                )
+                break
+            for name, seconds in _endless(last, nbytes).items():
+                left_out.add(name)
+                say(
+                    f"left out: {here}, {name.algorithm} ({name.buffer}, {name.pattern}) from "
+                    f"{size_text(nbytes)} on, for about {seconds:.0f} s a call"
+                )
             work = partial(
-                _race, layout=layout, nbytes=nbytes, rounds=rounds, costs=costs, without=endless
+                _race, layout=layout, nbytes=nbytes, rounds=rounds, costs=costs, without=left_out
             )
-            outcome = run_on(comm, layout.ranks, work)
-            if outcome is not None:
-                rows += rows_of(outcome, costs)
-                endless |= {
-                    name for name in outcome.sent if outcome.readings.summary(name).median > _LONG_S
-                }
+            last = run_on(comm, layout.ranks, work)
+            if last is not None:
+                rows += rows_of(last, costs)
+            (later,) = track.slowest([perf_counter() - began])
+            now, took = later, later - now
     return rows if comm.rank == 0 else []
+
+
+def _endless(last: Outcome | None, nbytes: int) -> dict[Name, float]:
+    """Return the candidates that would take too long, and about how many seconds a call.
+
+    Args:
+        last: of the size before; None if there was none, or this rank did not take part.
+        nbytes: the size that comes next.
+    """
+    if last is None:
+        return {}
+    growth = nbytes / last.nbytes
+    seconds = {name: growth * last.readings.summary(name).median for name in last.sent}
+    return {name: about for name, about in seconds.items() if about > _LONG_S}
 
 
 def _race(

@@ -168,7 +168,7 @@ def as_text(rows: Sequence[Row]) -> str:
         "of limit: the share of copyto's speed; between hosts, of that of 2(p − 1)/p exchanges",
     ]
     if any(row["over_library"] is None and row["busbw"] is not None for row in rows):
-        parts.append("× MPI.Allreduce -: that took seconds at a smaller size, and was left out")
+        parts.append("× MPI.Allreduce -: that was left out, or had no turn in the same round")
     if any(row["pretended"] for row in rows):
         parts.append("hosts *: ranks of one host, treated as separate hosts with MPI between them")
     if any(row["hosts"] > 1 and row["bytes"] > LARGEST_BETWEEN for row in rows):

@@ -27,7 +27,8 @@ Run = Callable[[int], float]
 _TRIALS = ((1, math.inf), (10, 10e-3), (100, 200e-6))
 
 
-#: Factor by which a budget may be exceeded for the sake of ``Candidate.least``.
+#: Factor by which a budget may be exceeded for the sake of ``Candidate.least``, or by turns that
+#: take longer than the trials.
 _STRETCH = 4
 
 
@@ -146,13 +147,21 @@ def race(
             continue
         about_s, seconds[0][place] = _tried(candidate.run, track)
         plans[key] = plan(about_s, candidate, rounds, pace)
+    #: By candidate, how long its turns have taken on this rank, with what does not count.
+    spent = [0.0] * len(order)
     for number in range(-warmup, rounds):
+        # Trials are over within a slice of the scheduler. Where ranks share cores and wait by
+        # spinning, a turn was seen to take fifty times what they had promised.
+        most = track.slowest(list(spent))
         for place, (key, candidate) in order if number % 2 == 0 else reversed(order):
             count, turns = plans[key]
-            if number < 0 or has_turn(number, turns, rounds):
-                taken = _turn(candidate.run, count, track) / count
+            if number < 0 or (
+                has_turn(number, turns, rounds) and most[place] <= _STRETCH * candidate.budget_s
+            ):
+                taken, wall_s = _turn(candidate.run, count, track)
                 if number >= 0:
-                    seconds[number][place] = taken
+                    seconds[number][place] = taken / count
+                    spent[place] += wall_s
             elif number == 0 and turns:
                 seconds[0][place] = 0.0  # the trial does not count where there are turns
     flat = iter(track.slowest([taken for row in seconds for taken in row]))
@@ -238,10 +247,11 @@ def has_turn(number: int, turns: int, rounds: int) -> bool:
     return (number + 1) * turns // rounds > number * turns // rounds
 
 
-def _turn(run: Run | None, count: int, track: Track) -> float:
-    """Meet, then return the seconds that this rank needs for ``count`` calls."""
+def _turn(run: Run | None, count: int, track: Track) -> tuple[float, float]:
+    """Meet, then return the seconds of ``count`` calls that count on this rank, and all of them."""
     track.meet()
-    return 0.0 if run is None else run(count)
+    start = perf_counter()
+    return 0.0 if run is None else run(count), perf_counter() - start
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _SUMS = "allreduce"
 #: Benchmark → the smallest number of ranks, and the number for its full table.
 RANKS = {_SUMS: (2, 4), "ps": (2, 5), "train": (3, 3)}
 #: Flags of ``allreduce`` alone.
-_OF_ALLREDUCE = ("sizes", "ranks", "hosts", "fit", "machine_costs")
+_OF_ALLREDUCE = ("sizes", "ranks", "hosts", "limit_s", "fit", "machine_costs")
 
 #: Title → rows and their table; tables are empty except on rank 0.
 Report = dict[str, tuple[Any, str]]
@@ -154,6 +154,12 @@ def bench_parser() -> FlagParser:
         help="numbers of hosts, real or pretended, to spread the ranks over (1,2,4)",
     )
     add(
+        "--limit-s",
+        metavar="SECONDS",
+        type=float,
+        help="leave out the largest sizes that do not fit into this time (240)",
+    )
+    add(
         "--machine-costs",
         metavar="FILE",
         help="read the machine's costs from a file that --fit wrote",
@@ -178,6 +184,8 @@ def _check(given: argparse.Namespace) -> None:
                 raise ConfigError(
                     f"--{dashed(name)} is for bench allreduce, not for bench {given.what}"
                 )
+    if given.limit_s is not None and not given.limit_s > 0:
+        raise ConfigError(f"--limit-s must be above 0, got {given.limit_s:g}")
     if given.fit is not None and given.machine_costs is not None:
         raise ConfigError("--fit measures the costs that --machine-costs reads: give one of them")
     paths = [os.path.abspath(path) for path in (given.fit, given.json) if path is not None]

@@ -14,6 +14,7 @@ from psrt.bench import allreduce, allreduce_rows, fit
 from psrt.bench.allreduce_rows import MOST_RANKS
 from psrt.bench.probes import read_machine
 from psrt.bench.race import Layout, layouts
+from psrt.cli.printing import say
 from psrt.collective.analysis.costs_file import read_costs
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.errors import ConfigError
@@ -28,7 +29,7 @@ def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]
 
     Args:
         given: ``sizes``, ``ranks``, ``hosts``, ``machine_costs`` and ``fit`` as texts or None;
-            ``rounds``.
+            ``limit_s`` as a number or None; ``rounds``.
         comm: all ranks.
 
     Returns:
@@ -41,7 +42,15 @@ def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]
     present = hosts_present(comm)
     placed = _layouts(given, comm, present)
     fitted, costs = _costs(given, comm, present, placed)
-    rows = allreduce.measure(comm, placed, costs=costs, sizes=sizes, rounds=given.rounds)
+    rows = allreduce.measure(
+        comm,
+        placed,
+        costs=costs,
+        sizes=sizes,
+        rounds=given.rounds,
+        limit_s=allreduce.LIMIT_S if given.limit_s is None else given.limit_s,
+        say=say,
+    )
     if comm.rank:
         return {}
     report = {} if fitted is None else {"costs of this machine": _fitted(fitted)}

@@ -153,9 +153,31 @@ def test_allreduce_refuses_a_wrong_sum_on_every_rank(comm, brief, monkeypatch):
 @pytest.mark.mpi(min_size=2)
 def test_allreduce_leaves_out_at_larger_sizes_what_takes_too_long(comm, brief, monkeypatch):
     monkeypatch.setattr(allreduce, "_LONG_S", 0.0)
-    places = layouts(here(comm), (2,), (1,))
-    rows = allreduce.measure(comm, places, costs=DEFAULT_COSTS, sizes=(4096, 1024), rounds=1)
+    places, lines = layouts(here(comm), (2,), (1,)), []
+    rows = allreduce.measure(
+        comm, places, costs=DEFAULT_COSTS, sizes=(4096, 1024), rounds=1, say=lines.append
+    )
     assert {row["bytes"] for row in rows} == (set() if comm.rank else {1024})
+    assert len(lines) == len(rows)
+    start = "left out: 2 ranks on 1 host, MPI.Allreduce (plain, back to back) from 4 KiB on, for"
+    assert comm.rank or any(line.startswith(start) for line in lines)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_allreduce_ends_in_time_and_measures_the_smallest_size_everywhere(comm, brief):
+    places, lines = layouts(here(comm), (2,), (1, 2)), []
+    rows = allreduce.measure(
+        comm, places, costs=DEFAULT_COSTS, sizes=(4096, 1024), rounds=1, limit_s=1e-3,
+        say=lines.append,
+    )  # fmt: skip
+    if comm.rank:
+        assert (rows, lines) == ([], [])
+        return
+    assert {(row["hosts"], row["bytes"]) for row in rows} == {(1, 1024), (2, 1024)}
+    assert lines == [
+        f"left out: 2 ranks on {hosts} from 4 KiB on, for time (0.001 s in all)"
+        for hosts in ("1 host", "2 hosts")
+    ]
 
 
 @pytest.mark.mpi(min_size=2)

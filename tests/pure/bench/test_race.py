@@ -139,6 +139,18 @@ def test_who_takes_far_longer_than_its_budget_is_called_once(spending):
     assert found.ratio("slow", "fast").median == pytest.approx(90.0)
 
 
+def test_who_takes_far_longer_than_its_trials_has_no_more_turns(clock):
+    calls = []
+
+    def call():
+        calls.append(0)
+        clock.spend(0.01 if len(calls) == 1 else 1.0)
+
+    found = race({"a": Candidate(repeated(call), budget_s=0.5)}, 9)
+    assert found.of("a") == pytest.approx([1.0] * 3)  # more than four budgets
+    assert calls == [0] * 4
+
+
 def test_a_trial_is_no_reading_of_who_has_turns(spending):
     candidate, calls = spending
     found = race({"a": candidate("a", 1.0, budget_s=1.0, least=2)}, 9)

@@ -12,28 +12,30 @@ must know the job's secret, which travels by MPI.
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import hmac
-import json
 import os
-import select
+import resource
+import selectors
 import socket
-import struct
 import sys
 import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from psrt.errors import JobOverError
+from psrt.faults.connection import MOST_TEXT, Address, Connection, addresses, not_for_children
 from psrt.faults.detector import Busy, Condition, Detector, Paused, Verdict, Waiting
 from psrt.faults.roster import Roster, how_it_ended
 from psrt.faults.vitals import Vitals
 
 #: Seconds from one sign of life to the next at most; shorter where the time-out is.
 BEAT_S = 1.0
+#: With more ranks than this the beat is slower in proportion: rank 0 must read all of them.
+_FAST_RANKS = 100
 #: A rank is looked up by its neighbours when it has missed this many beats.
 _MISSED = 2.5
 #: Who has missed this many beats itself was stopped.
@@ -47,37 +49,13 @@ _ENDS_WITHIN_S, _LATER_ENDS_WITHIN_S = 1.0, 3.0
 _GRACE_S = 0.1
 #: How long ranks of other hosts leave it to those of rank 0's to tell that it has died.
 _LATER_S = 0.4
-#: Largest message; a longer one is not ours.
-_MOST = 1 << 20
-_SIOCGIFADDR = 0x8915
+#: How long the last messages are given to leave, in seconds.
+_LAST_S = 1.0
+#: Descriptors of the process that are not the hub's.
+_OTHER_FILES = 512
 #: Place of the exit code among the fields of ``/proc/PID/stat``, counted from the state on.
 _EXIT_CODE = 49
 _KINDS: Mapping[str, type[Condition]] = {"busy": Busy, "waiting": Waiting, "paused": Paused}
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where the hub listens."""
-
-    #: Name of the Unix socket, in the abstract name space of the host.
-    name: str
-    #: Host name of the hub.
-    host: str
-    #: Hex digits that a caller must know.
-    secret: str
-    #: Addresses of the host, and the port; 0: it does not listen on a network.
-    addresses: tuple[str, ...] = ()
-    port: int = 0
-
-    def to_text(self) -> str:
-        """Return the fields as one line."""
-        return json.dumps([self.name, self.host, self.secret, self.addresses, self.port])
-
-    @classmethod
-    def from_text(cls, text: str) -> Address:
-        """Return the address that ``to_text`` has written."""
-        name, host, secret, addresses, port = json.loads(text)
-        return cls(name, host, secret, tuple(addresses), port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,33 +70,45 @@ class End:
 class _Watcher:
     """What hub and line have in common: a thread with a beat, and the end of this process."""
 
-    def __init__(self, rank: int, vitals: Vitals, timeout_s: float) -> None:
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        vitals: Vitals,
+        timeout_s: float,
+        tell: Callable[[str], None],
+    ) -> None:
         self.rank = rank
+        self._ranks = ranks
         self.vitals = vitals
+        self._tell = tell
         #: Seconds from the end of the job to that of this process, at most.
         self.ends_within_s = _LATER_ENDS_WITHIN_S if rank else _ENDS_WITHIN_S
+        self._due = time.monotonic()
         self._set_beat(timeout_s)
         #: Why the job is over; None while it is not.
         self.over: End | None = None
         #: Whether that has been told, by rank 0 at least.
         self.told = False
         self._over_at = 0.0
-        #: When this process went on after having been stopped, as a laptop is that is closed.
-        self._back_at = -float("inf")
         self._stopped = False
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
+        # Not select(), which knows no more than 1,024 descriptors.
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._woken, selectors.EVENT_READ)
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="psrt-watch", daemon=True)
+        vitals.over = None  # of an earlier job
 
     @property
     def watches(self) -> bool:
-        """Whether the thread runs, so that waits may leave their deadline to it."""
+        """Whether rank 0 judges, so that waits may leave their deadline to it."""
         return self._thread.is_alive()
 
     def _set_beat(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self.beat_s = min(BEAT_S, timeout_s / 8)
+        self.beat_s = min(BEAT_S * max(1.0, self._ranks / _FAST_RANKS), timeout_s / 8)
 
     def _start(self) -> None:
         self._thread.start()
@@ -127,6 +117,7 @@ class _Watcher:
         self._stopped = True
         self._prod()
         self._thread.join()
+        self._selector.close()
         os.close(self._woken)
         os.close(self._wake)
 
@@ -135,26 +126,39 @@ class _Watcher:
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake, b"!")
 
+    def _beat_now(self) -> None:
+        self._due = 0.0
+        self._prod()
+
     def _run(self) -> None:
-        due = time.monotonic()
-        while not self._stopped:
-            now = time.monotonic()
-            if now >= due:
-                self._beat(now)
-                due = max(due + self.beat_s, now)
-            ends = self._over_at + self.ends_within_s if self.over is not None else due
-            wait = max(0.0, min(due, ends, self._deadline()) - now)
-            ready = select.select([self._woken, *self._files()], [], [], wait)[0]
-            if time.monotonic() > now + wait + _AWAY * self.beat_s:
-                self._back_at = time.monotonic()
-                self._came_back(self._back_at)
-            if self._woken in ready:
+        try:
+            while not self._stopped:
+                self._turn()
+        except Exception as error:
+            # Without this thread nobody judges; waits must not count on it any more.
+            with contextlib.suppress(Exception):
+                self._broke(f"{type(error).__name__}: {error}")
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = max(self._due + self.beat_s, now)
+            self._beat(now)
+        if now >= self._deadline():
+            self._at_deadline(now)
+        ends = float("inf") if self.over is None else self._over_at + self.ends_within_s
+        if self.over is not None and now >= ends:
+            leave(self.over.status)
+        wait = max(0.0, min(self._due, ends, self._deadline()) - now)
+        ready = self._selector.select(wait)
+        if time.monotonic() > now + wait + _AWAY * self.beat_s:
+            self._came_back(time.monotonic())
+        for key, _ in ready:
+            if key.fd == self._woken:
                 os.read(self._woken, 4096)
-            for file in ready:
-                if file != self._woken:
-                    self._take(file)
-            if self.over is not None and time.monotonic() >= self._over_at + self.ends_within_s:
-                leave(self.over.status)
+            else:
+                self._take(key)
+        self._taken()
 
     def _end(self, end: End) -> None:
         """End this rank's part: its next wait raises, and if there is none, the process ends."""
@@ -164,29 +168,43 @@ class _Watcher:
             self.vitals.over = JobOverError(end.status)
             self.over = end
 
+    @abstractmethod
+    def fail(self, text: str, status: int) -> None:
+        """Tell this rank's own error."""
+
+    @abstractmethod
     def _deadline(self) -> float:
-        return float("inf")
+        """Return when ``_at_deadline`` is due."""
 
     @abstractmethod
-    def _came_back(self, now: float) -> None: ...
+    def _at_deadline(self, now: float) -> None: ...
 
     @abstractmethod
-    def _files(self) -> Iterable[Any]: ...
+    def _came_back(self, now: float) -> None:
+        """Take note that this process was stopped, as a laptop is that is closed."""
 
     @abstractmethod
-    def _take(self, file: Any) -> None: ...
+    def _take(self, key: selectors.SelectorKey) -> None:
+        """Read what has come."""
+
+    @abstractmethod
+    def _taken(self) -> None:
+        """Act on the ends of processes, after everything that they had told before was read."""
 
     @abstractmethod
     def _beat(self, now: float) -> None: ...
 
+    @abstractmethod
+    def _broke(self, why: str) -> None:
+        """See that nobody counts on this thread, which has failed."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class _Caller:
     """A connection at the hub."""
 
-    socket: socket.socket
+    connection: Connection
     rank: int = -1
-    buffer: bytearray = field(default_factory=bytearray)
     said_goodbye: bool = False
 
 
@@ -209,12 +227,13 @@ class Hub(_Watcher):
             detector: decides.
             tell: called with text for the user, ready to print; from another thread.
         """
-        super().__init__(0, vitals, detector.timeout_s)
+        super().__init__(0, roster.size, vitals, detector.timeout_s, tell)
         self.roster = roster
         self._detector = detector
-        self._tell = tell
         self._listeners: list[socket.socket] = []
-        self._callers: dict[socket.socket, _Caller] = {}
+        self._callers: set[_Caller] = set()
+        #: Ranks whose processes have ended, and how, as far as it is known.
+        self._ended: dict[int, int | None] = {}
         #: Errors that ranks have told, and when the first came.
         self._failed: dict[int, End] = {}
         self._failed_at = float("inf")
@@ -224,6 +243,7 @@ class Hub(_Watcher):
         name, secret = f"psrt-{os.urandom(8).hex()}", os.urandom(16).hex()
         #: Where the others find this hub.
         self.address = Address(name, socket.gethostname(), secret)
+        _allow_files(roster.size + _OTHER_FILES)
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         local.bind(f"\0{name}")
         self._listen(local)
@@ -237,12 +257,12 @@ class Hub(_Watcher):
             self._listen(wide)
             port = int(wide.getsockname()[1])
             self.address = replace(self.address, addresses=tuple(addresses()), port=port)
-            self._prod()
 
     def _listen(self, listener: socket.socket) -> None:
         listener.setblocking(False)
         listener.listen(1024)
-        self._listeners.append(listener)
+        self._listeners.append(not_for_children(listener))
+        self._selector.register(listener, selectors.EVENT_READ, listener)
 
     def watch(self, ranks: Iterable[int]) -> None:
         """Begin to watch over ranks that have connected, and rank 0."""
@@ -255,55 +275,66 @@ class Hub(_Watcher):
             detector = self._detector
             detector.timeout_s, detector.busy_s, detector.stall_s = timeout_s, busy_s, stall_s
         self._set_beat(timeout_s)
+        self._beat_now()
 
     def fail(self, text: str, status: int) -> None:
         """Tell rank 0's own error."""
         with self._lock:
             self._note_failure(0, End(status, text))
-        self._prod()
+        if self._thread.is_alive():
+            self._prod()
+        else:
+            self._tell(text)
+            self.told = True
 
     def close(self) -> None:
         """Stop watching; every rank has done its part."""
         self._send({"done": 1})
         self._stop()
-        for caller in list(self._callers):
-            caller.close()
+        deadline = time.monotonic() + _LAST_S
+        for caller in self._callers:
+            caller.connection.finish(deadline)
+            caller.connection.close()
         for listener in self._listeners:
             listener.close()
 
     @property
     def lines(self) -> int:
         """The number of ranks that are connected and have not said that their part is done."""
-        return sum(
-            caller.rank > 0 and not caller.said_goodbye for caller in list(self._callers.values())
-        )
-
-    def _files(self) -> Iterable[Any]:
-        return [*self._listeners, *self._callers]
+        return sum(caller.rank > 0 and not caller.said_goodbye for caller in list(self._callers))
 
     def _deadline(self) -> float:
-        return self._failed_at + _GRACE_S
+        return self._failed_at + _GRACE_S if self.over is None else float("inf")
 
-    def _take(self, file: Any) -> None:
-        if file in self._listeners:
-            connection, _ = file.accept()
-            connection.setblocking(False)
-            self._callers[connection] = _Caller(connection)
+    def _at_deadline(self, now: float) -> None:
+        self._tell_failure(now)
+
+    def _take(self, key: selectors.SelectorKey) -> None:
+        if isinstance(key.data, _Caller):
+            self._hear(key.data)
             return
-        caller = self._callers[file]
-        alive = True
-        for message in _messages(caller.socket, caller.buffer):
-            if message is None:
-                alive = False
-            elif not self._heard(caller, message):
-                alive = False
-                break
-        if not alive:
-            del self._callers[file]
-            file.close()
-            if caller.rank > 0 and not caller.said_goodbye:
-                self._died(caller.rank, None)
-        self._tell_failure(time.monotonic())
+        listener = key.data
+        try:
+            connected, _ = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # Whoever comes now is refused, and not watched over.
+                self._selector.unregister(listener)
+                listener.close()
+            return
+        caller = _Caller(Connection(connected))
+        self._callers.add(caller)
+        self._selector.register(caller.connection, selectors.EVENT_READ, caller)
+
+    def _hear(self, caller: _Caller) -> None:
+        for message in caller.connection.receive():
+            if message is None or not self._heard(caller, message):
+                self._selector.unregister(caller.connection)
+                self._callers.discard(caller)
+                caller.connection.close()
+                if caller.rank > 0 and not caller.said_goodbye:
+                    self._ended.setdefault(caller.rank, None)
+                return
 
     def _heard(self, caller: _Caller, message: Mapping[str, Any]) -> bool:
         """Take one message; return whether the connection goes on."""
@@ -311,47 +342,53 @@ class Hub(_Watcher):
             secret, rank = str(message.get("secret")), message.get("rank")
             if not hmac.compare_digest(secret, self.address.secret) or not isinstance(rank, int):
                 return False  # nobody of this job
+            if not 0 < rank < self.roster.size:
+                return False
             caller.rank = rank
-            return 0 < rank < self.roster.size
+            return caller.connection.send({"beat": 1})
         now = time.monotonic()
         with self._lock:
             if "is" in message:
                 self._detector.heard(caller.rank, _condition(message), now)
             for rank, state in message.get("processes", {}).items():
                 self._detector.looked_up(int(rank), str(state))
+            if "failed" in message:
+                self._note_failure(caller.rank, End(*message["failed"]))
         if "died" in message:
             rank, code = message["died"]
-            self._died(int(rank), code)
-        if "failed" in message:
-            self._note_failure(caller.rank, End(*message["failed"]))
-        if "bye" in message:
+            if self._ended.get(int(rank)) is None:
+                self._ended[int(rank)] = code
+        if "gave up" in message:
+            # This process was stopped; the others have told so, and are ending.
+            self._finish(End(int(message["gave up"])))
+        if "bye" in message or "unwatched" in message:
             caller.said_goodbye = True
             self._detector.ended(caller.rank)
         return True
 
+    def _taken(self) -> None:
+        ended, self._ended = self._ended, {}
+        for rank, code in ended.items():
+            if self.over is None:  # else ranks end because the job does
+                self._died(rank, code)
+        self._tell_failure(time.monotonic())
+
     def _died(self, rank: int, code: int | None) -> None:
-        if self.over is not None:
-            return  # ranks end because the job does
-        if time.monotonic() - self._back_at < _LATER_S:
-            # The others have given this one up, have told so, and end the job.
-            self._end(End(JobOverError.LATE))
-            return
         member = self.roster[rank]
-        if code is None and member is not None and self.roster.on_host_of(rank).count(0):
+        if code is None and member is not None and 0 in self.roster.on_host_of(rank):
             code = exit_code(member.pid)
         verdict = self._detector.died(rank, code)
         if verdict is not None:
             self._act(verdict)
 
     def _beat(self, now: float) -> None:
-        self._send({"beat": 1})
+        self._send({"beat": 1}, droppable=True)
         if self.over is not None:
             return
         with self._lock:
             self._detector.heard(0, self.vitals.condition(now), now)
             self._look_up(now)
             verdict = self._detector.judge(now)
-        self._tell_failure(now)
         if verdict is not None:
             self._act(verdict)
 
@@ -368,7 +405,7 @@ class Hub(_Watcher):
             if 0 in neighbours:
                 self._detector.looked_up(rank, state_of(member.pid))
             else:
-                self._send({"look up": {rank: member.pid}}, neighbours)
+                self._send({"look up": {rank: member.pid}}, neighbours, droppable=True)
 
     def _act(self, verdict: Verdict) -> None:
         if verdict.kind == "stall":
@@ -391,10 +428,12 @@ class Hub(_Watcher):
     def _tell_failure(self, now: float) -> None:
         """Tell the error of the lowest rank that has failed, once all have had time to."""
         with self._lock:
-            if self._failed and self.over is None:
-                lowest = min(self._failed)
-                if lowest == 0 or now >= self._failed_at + _GRACE_S:
-                    self._finish(self._failed[lowest])
+            if not self._failed or self.over is not None:
+                return
+            lowest = min(self._failed)
+            end = self._failed[lowest]
+        if lowest == 0 or now >= self._failed_at + _GRACE_S:
+            self._finish(end)
 
     def _finish(self, end: End) -> None:
         """Tell why the job is over, and end it on every rank."""
@@ -406,13 +445,20 @@ class Hub(_Watcher):
             self._tell(end.text)
             self.told = True
 
-    def _send(self, message: Mapping[str, Any], ranks: Iterable[int] | None = None) -> None:
-        data = _packed(message)
-        for caller in list(self._callers.values()):
+    def _broke(self, why: str) -> None:
+        self._send({"unwatched": 1})
+        self._tell(f"psrt: the ranks are watched no longer ({why}): each wait has its deadline\n")
+
+    def _send(
+        self,
+        message: Mapping[str, Any],
+        ranks: Iterable[int] | None = None,
+        *,
+        droppable: bool = False,
+    ) -> None:
+        for caller in list(self._callers):
             if caller.rank > 0 and (ranks is None or caller.rank in ranks):
-                # Full: it is stopped, and will be told to be silent. Closed: read next.
-                with contextlib.suppress(OSError):
-                    caller.socket.send(data)
+                caller.connection.send(message, droppable=droppable)  # closed: read next
 
 
 class Line(_Watcher):
@@ -441,33 +487,52 @@ class Line(_Watcher):
             tell: as for the hub; called only if rank 0 cannot tell.
 
         Raises:
-            OSError: if the hub cannot be reached.
+            OSError: if the hub cannot be reached, or does not answer.
         """
-        super().__init__(rank, vitals, timeout_s)
+        connection = address.connect(timeout_s)
+        connection.send({"secret": address.secret, "rank": rank})
+        # It may have more callers than it can have files.
+        first = list(connection.receive()) if connection.wait(timeout_s) else [None]
+        if None in first:
+            connection.close()
+            raise ConnectionRefusedError("it does not answer")
+        super().__init__(rank, roster.size, vitals, timeout_s, tell)
+        self._connection = connection
         self._address = address
         self._roster = roster
-        self._first_is_done = False
-        self._tell = tell
-        self._socket = _connected(address)
-        self._socket.sendall(_packed({"secret": address.secret, "rank": rank}))
-        self._socket.setblocking(False)
-        self._buffer = bytearray()
+        #: Seconds that rank 0 may be silent while its process runs.
+        self._busy_s = float("inf")
+        self._first_is_done = self._is_unwatched = False
         self._heard_at = time.monotonic()
         self._lost_at = float("inf")
-        #: Watched processes: descriptor → rank. They become readable when the process ends.
-        self._pidfds = _pidfds(neighbours)
         self._pids = dict(neighbours)
+        #: Processes that have ended: their ranks.
+        self._ended: list[int] = []
+        self._pidfds = _pidfds(neighbours)
         #: Called with the ranks that the others go on without.
         self.on_gone: Callable[[tuple[int, ...]], None] = lambda ranks: None
+        self._selector.register(connection, selectors.EVENT_READ)
+        for descriptor in self._pidfds:
+            self._selector.register(descriptor, selectors.EVENT_READ)
+        for message in first:
+            self._heard(message or {})
         self._start()
 
+    @property
+    def watches(self) -> bool:
+        """Whether rank 0 judges, so that waits may leave their deadline to it."""
+        is_there = self._lost_at == float("inf") and not self._first_is_done
+        return is_there and not self._is_unwatched and self._thread.is_alive()
+
     def set_timeouts(self, timeout_s: float, busy_s: float, stall_s: float) -> None:
-        """Set what the job's config says; only the first matters to a line."""
+        """Set what the job's config says; see ``Detector``."""
+        self._busy_s = busy_s
         self._set_beat(timeout_s)
+        self._beat_now()
 
     def fail(self, text: str, status: int) -> None:
         """Tell this rank's error, by rank 0 if it is there."""
-        if not self._say({"failed": [status, text]}):
+        if not self.watches or not self._say({"failed": [status, text[-MOST_TEXT:]]}):
             self._tell(text)
             self._end(End(status))
 
@@ -479,35 +544,42 @@ class Line(_Watcher):
         """Stop watching: this rank has done its part."""
         self.say_goodbye()
         self._stop()
-        self._socket.close()
+        self._connection.finish(time.monotonic() + _LAST_S)
+        self._connection.close()
         for descriptor in self._pidfds:
             os.close(descriptor)
 
-    def _files(self) -> Iterable[Any]:
-        files: list[Any] = list(self._pidfds)
-        return [*files, self._socket] if self._lost_at == float("inf") else files
-
     def _deadline(self) -> float:
+        if self.over is not None or self._first_is_done:
+            return float("inf")
         return self._lost_at + _LATER_S * (0 not in self._pids)
 
-    def _take(self, file: Any) -> None:
-        if isinstance(file, int):
-            rank = self._pidfds.pop(file)
-            code = exit_code(self._pids[rank])
-            os.close(file)
-            if rank:
-                self._say({"died": [rank, code]})
-            else:  # its socket may live on in a process that it has forked
-                self._lost_at = time.monotonic()
-                self._tell_of_the_first(how=code)
+    def _at_deadline(self, now: float) -> None:
+        # Here only if nothing has told how rank 0's process has ended: it cannot be seen.
+        self._tell_of_the_first(how=exit_code(self._pids[0]) if 0 in self._pids else None)
+
+    def _take(self, key: selectors.SelectorKey) -> None:
+        if key.fd in self._pidfds:
+            self._ended.append(self._pidfds.pop(key.fd))
+            self._selector.unregister(key.fd)
+            os.close(key.fd)
             return
-        for message in _messages(self._socket, self._buffer):
+        for message in self._connection.receive():
             if message is None:
                 self._lost_at = time.monotonic()
-                break
+                if 0 in self._pids:  # at once: some launchers leave it a millisecond
+                    self._at_deadline(self._lost_at)
+                self._selector.unregister(self._connection)
+                return
             self._heard(message)
-        if self._lost_at <= time.monotonic() and 0 in self._pids:
-            self._tell_of_the_first(how=exit_code(self._pids[0]))
+
+    def _taken(self) -> None:
+        ended, self._ended = self._ended, []
+        for rank in ended:
+            if rank:
+                self._say({"died": [rank, exit_code(self._pids[rank])]})
+            else:  # its socket may live on in a process that it has forked
+                self._lost_at = min(self._lost_at, time.monotonic())
 
     def _heard(self, message: Mapping[str, Any]) -> None:
         self._heard_at = time.monotonic()
@@ -521,17 +593,18 @@ class Line(_Watcher):
             self.on_gone(gone)
         if "done" in message:
             self._first_is_done = True
+        if "unwatched" in message:
+            self._is_unwatched = True
         if "over" in message:
             self._end(End(int(message["over"])))
 
     def _beat(self, now: float) -> None:
-        if self.over is not None or self._first_is_done:
+        if self.over is not None or self._first_is_done or self._is_unwatched:
             return
-        if now >= self._lost_at + _LATER_S:
-            self._tell_of_the_first(how=None)
-        elif now - self._heard_at > self.timeout_s:
+        silent_s = now - self._heard_at
+        if silent_s > self.timeout_s:
             state = state_of(self._pids[0]) if 0 in self._pids else ""
-            if state not in ("R", "S", "D"):
+            if state not in ("R", "S", "D") or silent_s > self._busy_s:
                 self._tell_of_the_first(silent=True)
         condition = self.vitals.condition(now)
         kind = next(name for name, kind in _KINDS.items() if isinstance(condition, kind))
@@ -540,14 +613,14 @@ class Line(_Watcher):
             told["what"] = condition.waiting_for
         elif isinstance(condition, Busy):
             told["what"] = condition.doing
-        self._say(told)
+        self._say(told, droppable=True)
 
     def _came_back(self, now: float) -> None:
         self._heard_at = now
 
     def _tell_of_the_first(self, *, how: int | None = None, silent: bool = False) -> None:
         """Tell that rank 0 is dead or silent; one rank of each host does."""
-        if self.over is not None or self._first_is_done:
+        if self.over is not None or self._first_is_done or self._is_unwatched:
             return
         first = self._roster.name(0)
         status = JobOverError.LATE if silent else JobOverError.DIED
@@ -556,24 +629,33 @@ class Line(_Watcher):
             if silent
             else f"{first} {how_it_ended(how)}"
         )
+        if silent:
+            self._say({"gave up": status})
         # The name of a socket can be taken only once, and goes with its process.
-        self._claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._claim = not_for_children(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         with contextlib.suppress(OSError):
             self._claim.bind(f"\0{self._address.name}-told")
             self._tell(f"psrt: error: {text}\n")
         self.ends_within_s = _ENDS_WITHIN_S
         self._end(End(status))
 
-    def _say(self, message: Mapping[str, Any]) -> bool:
+    def _broke(self, why: str) -> None:
+        self._say({"unwatched": 1})
+        self._tell(f"psrt: rank {self.rank} is watched no longer ({why})\n")
+
+    def _say(self, message: Mapping[str, Any], *, droppable: bool = False) -> bool:
         """Send a message to the hub; return whether it was there."""
-        with self._lock:
-            try:
-                self._socket.send(_packed(message))
-            except BlockingIOError:
-                return True  # it has not read for long, and this is not worth waiting for
-            except OSError:
-                return False
-        return self._lost_at == float("inf")
+        is_open = self._connection.send(message, droppable=droppable)
+        return is_open and self._lost_at == float("inf")
+
+
+def _allow_files(number: int) -> None:
+    """Let this process have so many files open, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < number:
+        allowed = number if hard == resource.RLIM_INFINITY else min(number, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
 
 
 def leave(status: int) -> None:
@@ -623,72 +705,6 @@ def _pidfds(processes: Mapping[int, int]) -> dict[int, int]:
         with contextlib.suppress(OSError, AttributeError):
             found[os.pidfd_open(pid)] = rank
     return found
-
-
-def addresses() -> list[str]:
-    """Return the IPv4 addresses of this host's interfaces, loopback last."""
-    found: list[str] = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
-            with contextlib.suppress(OSError):  # an interface without an address
-                answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
-                found.append(socket.inet_ntoa(answer[20:24]))
-    return sorted(dict.fromkeys(found), key=lambda address: address.startswith("127."))
-
-
-def _connected(address: Address) -> socket.socket:
-    """Connect to the hub.
-
-    Raises:
-        OSError: if it cannot be reached.
-    """
-    if socket.gethostname() == address.host:
-        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            local.connect(f"\0{address.name}")
-            return local
-        except OSError:  # hosts of one name
-            local.close()
-    failed: OSError = ConnectionRefusedError("it listens on no network")
-    for place in address.addresses:
-        try:
-            return socket.create_connection((place, address.port), timeout=2.0)
-        except OSError as error:
-            failed = error
-    raise failed
-
-
-def _packed(message: Mapping[str, Any]) -> bytes:
-    data = json.dumps(message).encode()
-    return struct.pack("!I", len(data)) + data
-
-
-def _messages(connection: socket.socket, buffer: bytearray) -> Iterable[Mapping[str, Any] | None]:
-    """Read what has come; yields whole messages, and None at the end of the connection."""
-    try:
-        data = connection.recv(1 << 16)
-    except BlockingIOError:
-        return
-    except OSError:
-        data = b""
-    buffer += data
-    while len(buffer) >= 4:
-        (length,) = struct.unpack_from("!I", buffer)
-        if length > _MOST:
-            yield None
-            return
-        if len(buffer) < 4 + length:
-            break
-        try:
-            message = json.loads(bytes(buffer[4 : 4 + length]))
-        except ValueError:
-            yield None
-            return
-        del buffer[: 4 + length]
-        yield message if isinstance(message, dict) else None
-    if not data:
-        yield None
 
 
 def _condition(message: Mapping[str, Any]) -> Condition:

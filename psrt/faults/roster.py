@@ -85,9 +85,17 @@ class Roster:
             return []
         return [
             other.rank
-            for other in self._members.values()
+            for other in list(self._members.values())  # it may be growing
             if other.rank != rank and (other.host, other.namespace) == (mine.host, mine.namespace)
         ]
+
+    def hosts(self) -> dict[int, list[int]]:
+        """Return for each rank the ranks of its host, itself included, that can look it up."""
+        hosts: dict[tuple[str, int], list[int]] = {}
+        for rank in sorted(self._members):
+            member = self._members[rank]
+            hosts.setdefault((member.host, member.namespace), []).append(rank)
+        return {rank: ranks for ranks in hosts.values() for rank in ranks}
 
     def to_text(self) -> str:
         """Return ``roster.json``: the members, by rank."""

@@ -39,11 +39,11 @@ class Vitals:
     @contextlib.contextmanager
     def blocked(self, waiting_for: str) -> Iterator[None]:
         """Declare that the block returns only when other ranks do their part."""
-        self.waiting_for = lambda: waiting_for
+        before, self.waiting_for = self.waiting_for, lambda: waiting_for
         try:
             yield
         finally:
-            self.waiting_for = None
+            self.waiting_for = before
 
     def condition(self, now: float) -> Condition:
         """Return what the rank does; called by the watching thread at regular intervals.

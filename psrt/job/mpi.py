@@ -73,6 +73,8 @@ def run_over_mpi(
         except PsrtError as error:
             print_once(error)
             raise
+        finally:
+            HERE.reset("goes on after psrt.run")  # holds on to nothing of the job
 
 
 class MpiLauncher(Launcher):

@@ -17,7 +17,8 @@ import sys
 import termios
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from bisect import bisect
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TextIO
 
 from mpi4py import MPI
@@ -32,7 +33,8 @@ from psrt.errors import (
     status_of,
 )
 from psrt.faults import Detector, Hub, Line, Member, Roster
-from psrt.faults.lines import Address, leave
+from psrt.faults.connection import Address
+from psrt.faults.lines import leave
 from psrt.faults.roster import names, this_process
 from psrt.faults.vitals import HERE
 from psrt.mpi.tags import ADDRESS, MEMBER, READY
@@ -112,7 +114,8 @@ class Monitor:
             return not arriving and MPI.Request.Testall(sent)
 
         self._until(take, lambda: f"{names(self.roster, arriving)} to start")
-        pids = {rank: self._neighbours(rank) for rank in others}
+        hosts = self.roster.hosts()
+        pids = {rank: self._neighbours(rank, hosts[rank]) for rank in others}
         ready = [bytearray(1) for _ in others]
         answers = [comm.Irecv([ready[r - 1], MPI.BYTE], r, READY) for r in others]
         told = [
@@ -151,11 +154,11 @@ class Monitor:
         request = comm.Isend([answer, MPI.BYTE], 0, READY)
         self._until(request.Test, lambda: "rank 0 to start")
 
-    def _neighbours(self, rank: int) -> dict[int, int]:
+    def _neighbours(self, rank: int, local: Sequence[int]) -> dict[int, int]:
         """Return the processes that a rank looks after: rank 0's, and the next few of its host."""
-        local = self.roster.on_host_of(rank)
-        after = [other for other in local if other > rank] + [r for r in local if r < rank]
-        watched = dict.fromkeys([*after[:_NEIGHBOURS], *(r for r in local if r == 0)])
+        own = bisect(local, rank)
+        after = [*local[own : own + _NEIGHBOURS], *local[: min(own - 1, _NEIGHBOURS)]]
+        watched = dict.fromkeys([*after[:_NEIGHBOURS], *local[: local[0] == 0]])
         return {other: self._member(other).pid for other in watched}
 
     def _until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
@@ -198,6 +201,8 @@ class Monitor:
         """End the job if the block raises anything that was not agreed on."""
         try:
             yield
+            if HERE.over is not None:  # its last wait was over before that was told
+                raise HERE.over
         except PsrtError as error:
             if error.agreed:
                 raise

@@ -95,8 +95,9 @@ class Backoff:
         self._polls = 0
         self._since = 0.0
         self._flag_is_up = False
-        #: Whether this wait is told to ``vitals``.
+        #: Whether this wait is told to ``vitals``, and what it waited for before.
         self._is_long = False
+        self._before: Callable[[], str] | None = None
         #: Polls before the first sleep, of this wait.
         self._awake = self._spins + self._yields
         #: Waits left that go without yields.
@@ -114,7 +115,7 @@ class Backoff:
         if self._flag_is_up:
             self._lower_flag()
         if self._is_long:
-            self._vitals.waiting_for, self._is_long = None, False
+            self._vitals.waiting_for, self._is_long = self._before, False
 
     def pause(self, waiting_for: Callable[[], str]) -> None:
         """Spin, yield or sleep after an unsuccessful poll.
@@ -141,7 +142,7 @@ class Backoff:
             # a wake-up; whoever sends from now on sees the flag and wakes this rank.
             return
         if not self._is_long:
-            self._vitals.waiting_for, self._is_long = waiting_for, True
+            self._tell(waiting_for)
         self._while_idle()
         self._sleep(now - self._since)
 
@@ -166,7 +167,7 @@ class Backoff:
         if now is None:
             return
         if not self._is_long and now - self._since > IDLE_AFTER_S:
-            self._vitals.waiting_for, self._is_long = waiting_for, True
+            self._tell(waiting_for)
         self._while_idle()
         os.sched_yield()
 
@@ -191,6 +192,10 @@ class Backoff:
                 f"waiting for {waiting_for()}"
             )
         return now
+
+    def _tell(self, waiting_for: Callable[[], str]) -> None:
+        self._before, self._is_long = self._vitals.waiting_for, True
+        self._vitals.waiting_for = waiting_for
 
     def _sleep(self, waited: float) -> None:
         """Sleep for a share of the time waited so far."""

@@ -12,7 +12,8 @@ import pytest
 
 from psrt.errors import JobOverError
 from psrt.faults import Detector, Hub, Line, Roster, Vitals
-from psrt.faults.lines import Address, addresses, exit_code, state_of
+from psrt.faults.connection import Address, Connection, addresses
+from psrt.faults.lines import exit_code, state_of
 from psrt.faults.roster import this_process
 
 TIMEOUT_S = 2.0
@@ -40,8 +41,6 @@ class Job:
         if not pid:
             status = 99
             with contextlib.suppress(BaseException):
-                for inherited in (*self.hub._listeners, *self.hub._callers):
-                    inherited.close()
                 vitals = Vitals()
                 line = Line(
                     rank,
@@ -55,9 +54,11 @@ class Job:
                 os.write(done, b"!")
                 status = act(line, vitals) or 0
             os._exit(status)
-        assert select.select([ready], [], [], SOON_S)[0]
-        self.roster.add(replace(this_process(rank), pid=pid))
         self.children[rank] = pid
+        poll = select.poll()
+        poll.register(ready, select.POLLIN)
+        assert poll.poll(1000 * SOON_S)
+        self.roster.add(replace(this_process(rank), pid=pid))
         return pid
 
     def watch(self):
@@ -109,7 +110,7 @@ def test_a_killed_process_is_named_with_its_signal_and_all_others_are_told(job):
 def test_a_stopped_process_is_named_with_its_state_and_how_far_it_was(job):
     victim = job.child(1, trains)
     job.watch()
-    job.wait(lambda: job.detector._ranks[1].condition is not None)
+    job.wait(lambda: getattr(job.detector._ranks[1].condition, "where", ""))
     os.kill(victim, signal.SIGSTOP)
     job.wait(lambda: job.hub.over)
     stall, error = job.told
@@ -210,6 +211,127 @@ def test_a_hub_that_cannot_be_reached_is_an_error(job):
     address = Address("no-such-name", socket.gethostname(), "0")
     with pytest.raises(OSError, match="no network"):
         Line(1, address, Vitals(), timeout_s=9, roster=Roster(2), neighbours={}, tell=print)
+
+
+def test_a_message_that_a_full_socket_cuts_in_two_arrives_whole():
+    ours, theirs = socket.socketpair()
+    sender, receiver = Connection(ours), Connection(theirs)
+    texts = [letter * 100_000 for letter in "abcdefgh"]
+    for text in texts:
+        assert sender.send({"text": text})
+    assert sender.send({"beat": 1}, droppable=True)
+    got = []
+    while len(got) < len(texts):
+        got += list(receiver.receive())
+        sender.finish(time.monotonic())
+    assert [message["text"] for message in got] == texts
+    sender.close()
+    assert list(receiver.receive()) == [None]
+    receiver.close()
+
+
+def test_a_hub_that_fails_says_so_and_waits_have_their_own_deadline_again(job):
+    def until_unwatched(line, vitals):
+        while line.watches:
+            time.sleep(0.01)
+        time.sleep(2 * TIMEOUT_S)  # rank 0 is silent now, and that is nobody's fault
+        line.close()
+        return 7
+
+    pid = job.child(1, until_unwatched)
+    job.watch()
+    job.hub._detector = None
+    job.wait(lambda: job.told)
+    assert "watched no longer (AttributeError" in job.told[0]
+    assert not job.hub.watches
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    job.children.clear()
+    job.hub.fail("its own error\n", 1)
+    assert job.told[1:] == ["its own error\n"]
+    assert job.hub.over is None
+
+
+def test_a_line_that_fails_is_not_taken_for_dead(job):
+    def fails(line, vitals):
+        line.vitals = None
+        while line.watches:
+            time.sleep(0.01)
+        time.sleep(600)
+
+    job.child(1, fails)
+    job.watch()
+    job.wait(lambda: job.hub.lines == 0)
+    time.sleep(1.5 * TIMEOUT_S)
+    assert job.told == []
+
+
+def test_a_process_that_a_rank_has_forked_does_not_hide_its_death(job):
+    def forks(line, vitals):
+        if not os.fork():
+            time.sleep(SOON_S)
+            os._exit(0)
+        time.sleep(600)
+
+    victim = job.child(1, forks)
+    job.watch()
+    job.wait(lambda: job.detector._ranks[1].condition)
+    time.sleep(0.2)
+    os.kill(victim, signal.SIGKILL)
+    began = time.monotonic()
+    job.wait(lambda: job.told)
+    assert time.monotonic() - began < TIMEOUT_S / 2, job.told
+    assert "was killed by signal 9" in job.told[0]
+
+
+def test_more_files_than_select_knows(job):
+    held = [os.dup(0) for _ in range(1030 - len(os.listdir("/proc/self/fd")))]
+    try:
+        job.child(1, lambda line, vitals: time.sleep(600))
+        job.watch()
+        job.wait(lambda: job.detector._ranks[1].condition is not None)
+        assert job.hub.watches
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def test_a_watch_at_its_end_burns_no_core(job):
+    def stays(line, vitals):
+        while line.watches:
+            time.sleep(0.01)
+        before = time.process_time()
+        time.sleep(1.0)
+        os.write(write, f"{time.process_time() - before:.3f}".encode())
+        line.close()
+
+    read, write = os.pipe()
+    job.child(1, stays)
+    job.watch()
+    job.hub.close()
+    job.hub.close = lambda: None
+    assert select.select([read], [], [], SOON_S)[0]
+    assert float(os.read(read, 100)) < 0.3
+
+
+def test_a_rank_0_that_was_stopped_learns_that_it_was_given_up(job):
+    def gives_up(line, vitals):
+        line._tell_of_the_first(silent=True)
+        time.sleep(600)
+
+    job.child(1, gives_up)
+    job.watch()
+    job.wait(lambda: job.hub.over)
+    assert job.hub.over.status == JobOverError.LATE
+    job.wait(lambda: job.told)
+    assert job.told == [""]  # that rank has told it
+
+
+def test_the_end_of_one_job_does_not_end_the_next(job):
+    vitals = Vitals()
+    vitals.over = JobOverError(4)
+    roster = Roster(4)
+    Line(2, job.hub.address, vitals, timeout_s=9, roster=roster, neighbours={}, tell=print).close()
+    assert vitals.over is None
 
 
 def test_the_state_and_the_end_of_a_process():

@@ -78,10 +78,6 @@ class Report(NamedTuple):
     staleness_count: int
     #: The largest of them.
     staleness_max: int
-    #: Bytes handed to the transport since the previous report.
-    bytes_sent: int
-    #: Bytes taken from the transport since the previous report.
-    bytes_received: int
     #: Time of the port since training began, in seconds.
     seconds: float
     #: Seconds of waiting since the previous report: for others, servers and messages.
@@ -100,6 +96,8 @@ class Report(NamedTuple):
     epoch_end: bool
     #: Whether the worker is done and sends no more.
     last: bool
+    #: ``Stats.columns`` of the worker: what it has counted since the start.
+    columns: tuple[float, ...]
 
 
 Message: TypeAlias = Push | Params | Leave

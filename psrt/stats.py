@@ -2,7 +2,11 @@
 
 A rank counts into its own ``Stats``. At the end they are sent to rank 0 as text and merged there
 into ``summary.json``; a figure without a field in the summary is written under its own name. So a
-new counter is a line here and a line where it is counted. Pure.
+new counter is a line here and a line where it is counted.
+
+A figure that workers count may be a *column* of ``metrics.jsonl`` as well: with each report a
+worker sends what it has counted since the start, and a line holds the newest of all workers, merged
+as in the summary. Pure.
 """
 
 # ruff: noqa: RUF009 - the calls in the dataclass make its fields
@@ -11,8 +15,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import zip_longest
 from typing import Any
 
@@ -55,21 +60,29 @@ def _own(ours: Any, theirs: Any) -> Any:
     return ours
 
 
-def _figure(merge: Merge, start: Any, *, unit: str = "", is_figure: bool = True) -> Any:
-    metadata = {"merge": merge, "unit": unit, "is_figure": is_figure}
+def _figure(
+    merge: Merge, start: Any, *, unit: str = "", is_figure: bool = True, column: bool = False
+) -> Any:
+    metadata = {"merge": merge, "unit": unit, "is_figure": is_figure, "column": column}
     if callable(start):
         return field(default_factory=start, metadata=metadata)
     return field(default=start, metadata=metadata)
 
 
-def total(unit: str, start: float = 0) -> Any:
-    """Declare a number that adds up over ranks."""
-    return _figure(_total, start, unit=unit)
+def total(unit: str, start: float = 0, *, column: bool = False) -> Any:
+    """Declare a number that adds up over ranks.
+
+    Args:
+        unit: for the reader.
+        start: value before anything was counted; its type is that of the number.
+        column: whether ``metrics.jsonl`` has it, too, as the workers have counted it so far.
+    """
+    return _figure(_total, start, unit=unit, column=column)
 
 
-def largest(unit: str, start: float = 0) -> Any:
-    """Declare a number whose maximum over ranks is taken."""
-    return _figure(_largest, start, unit=unit)
+def largest(unit: str, start: float = 0, *, column: bool = False) -> Any:
+    """Declare a number whose maximum over ranks is taken; see ``total``."""
+    return _figure(_largest, start, unit=unit, column=column)
 
 
 def parts(merge: Merge, start: Any, unit: str = "") -> Any:
@@ -106,9 +119,9 @@ class Stats:
     #: Largest distance of two workers' clocks.
     clock_spread_max: int = largest("steps")
     #: Bytes handed to the transport.
-    bytes_sent: int = total("bytes")
+    bytes_sent: int = total("bytes", column=True)
     #: Bytes taken from the transport.
-    bytes_received: int = total("bytes")
+    bytes_received: int = total("bytes", column=True)
     #: Reads by skew, the difference of the shards' versions in them.
     skew: Histogram = parts(_by_key, dict, "reads")
     #: By worker: applied pushes by staleness τ.
@@ -153,6 +166,10 @@ class Stats:
             if figure.metadata["is_figure"]
         }
 
+    def columns(self) -> tuple[float, ...]:
+        """Return the numbers that ``metrics.jsonl`` has, in the order of ``COLUMNS``."""
+        return tuple([getattr(self, name) for name in COLUMNS])
+
     def to_text(self) -> str:
         """Return a line of JSON; dictionaries become pairs, since JSON's keys are text."""
         return json.dumps(
@@ -164,6 +181,23 @@ class Stats:
         """Return what ``to_text`` wrote."""
         values = json.loads(text, object_hook=_rebuilt)
         return cls(**(values | {"gaps": tuple(values["gaps"])}))
+
+
+#: The columns of ``metrics.jsonl`` that workers count here: name → what is declared of it.
+COLUMNS = {it.name: it for it in dataclasses.fields(Stats) if it.metadata["column"]}
+
+
+def merged_columns(workers: Iterable[Sequence[float]]) -> dict[str, float]:
+    """Merge the ``Stats.columns`` of all workers.
+
+    >>> merged_columns([(100, 20), (10, 2)])
+    {'bytes_sent': 110, 'bytes_received': 22}
+    """
+    by_column = zip(*workers, strict=True)
+    return {
+        name: reduce(column.metadata["merge"], values)
+        for (name, column), values in zip(COLUMNS.items(), by_column, strict=True)
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -31,7 +31,8 @@ class MetricsFile:
 
     def write(self, record: Record) -> None:
         """Append ``record`` as one line of JSON; nan and infinities become null."""
-        self._file.write(dumps(dataclasses.asdict(record)) + "\n")
+        values = dataclasses.asdict(record)
+        self._file.write(dumps(values | values.pop("more")) + "\n")
         self._file.flush()
 
     def close(self) -> None:

@@ -6,10 +6,11 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psrt.errors import ProtocolError
 from psrt.messages import Report
+from psrt.stats import Stats, merged_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Record:
     skew_max: int | None = None
     #: Share of the workers' time in the interval spent waiting, None if no time passed.
     waiting_share: float | None = None
+    #: Columns of ``psrt.stats`` that have no field here, by name: written like the fields.
+    more: dict[str, float] = field(default_factory=dict)
 
 
 class MetricsAggregator:
@@ -92,7 +95,9 @@ class MetricsAggregator:
         self._recorded = -1
         # Totals up to the newest record.
         self._epoch = 0
-        self._samples = self._sent = self._received = 0
+        self._samples = 0
+        #: By worker, its columns of ``psrt.stats``.
+        self._columns = [Stats().columns()] * workers
         self._seconds = 0.0
 
     @property
@@ -181,8 +186,9 @@ class MetricsAggregator:
         elapsed, self._seconds = seconds - self._seconds, seconds
         self._epoch = max([self._epoch, *(r.epoch for r in reports)])
         self._samples += samples
-        self._sent += sum(r.bytes_sent for r in reports)
-        self._received += sum(r.bytes_received for r in reports)
+        for report in reports:
+            self._columns[report.worker] = report.columns
+        columns = merged_columns(self._columns)
         pushes = sum(r.staleness_count for r in reports)
         return Record(
             epoch=self._epoch,
@@ -195,13 +201,14 @@ class MetricsAggregator:
             samples=self._samples,
             staleness_mean=sum(r.staleness_sum for r in reports) / pushes if pushes else None,
             staleness_max=max(r.staleness_max for r in reports) if pushes else None,
-            bytes_sent=self._sent,
-            bytes_received=self._received,
+            bytes_sent=int(columns.pop("bytes_sent")),
+            bytes_received=int(columns.pop("bytes_received")),
             epoch_end=any(r.epoch_end for r in reports),
             evaluated_seconds=max((r.seconds for r in reports if _evaluated(r)), default=None),
             gap_mean=_ratio(sum(r.gap_sum for r in reports), sum(r.gap_count for r in reports)),
             skew_max=max(r.skew_max for r in reports) if pushes else None,
             waiting_share=_share(sum(r.waited for r in reports), elapsed * len(self._reached)),
+            more=columns,
         )
 
 

@@ -26,6 +26,7 @@ class Meter:
         self._worker = worker
         self._log_every = log_every
         self._start = port.now()
+        #: Bytes before training.
         self._bytes = (port.bytes_sent, port.bytes_received)
         #: Clock of the newest report.
         self.reported_step = 0
@@ -118,8 +119,10 @@ class Meter:
             epoch_end: whether this step ends an epoch.
             last: whether the worker is done.
         """
-        sent, received = self._port.bytes_sent, self._port.bytes_received
-        samples = self.stats.samples - self._reported_samples
+        stats, (sent, received) = self.stats, self._bytes
+        stats.bytes_sent = self._port.bytes_sent - sent
+        stats.bytes_received = self._port.bytes_received - received
+        samples = stats.samples - self._reported_samples
         report = Report(
             self._worker,
             epoch,
@@ -129,8 +132,6 @@ class Meter:
             self._staleness[0],
             self._staleness[1],
             self._staleness[2],
-            sent - self._bytes[0],
-            received - self._bytes[1],
             self.seconds,
             self._waited,
             self._skew_max,
@@ -140,8 +141,8 @@ class Meter:
             figures.get("accuracy", math.nan),
             epoch_end,
             last,
+            stats.columns(),
         )
-        self._bytes = (sent, received)
         self.reported_step = clock
         self._clear()
         self._port.report(report)

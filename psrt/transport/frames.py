@@ -11,6 +11,7 @@ from typing import get_type_hints
 
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Message, Params, Push, Report
+from psrt.stats import COLUMNS
 
 #: Bytes of a frame of training traffic, and of each such message in the byte counters.
 FRAME_BYTES = 64
@@ -19,9 +20,14 @@ _PUSH, _PARAMS, _LEAVE = 1, 2, 3
 _WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqdd"), struct.Struct("=8xqqqqdd")
 _WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqqfif"), struct.Struct("=8xqqqqfif")
 _WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqq"), struct.Struct("=8xqq")
-#: A report's fields by the types that they are declared with: a new one needs no line here.
+#: A report's fields by the types that they are declared with, and those of the columns at its end
+#: by the types of their first values: a new one needs no line here.
 _CODES = {int: "q", float: "d", bool: "?"}
-_REPORT = struct.Struct("=" + "".join(map(_CODES.__getitem__, get_type_hints(Report).values())))
+*_TYPES, _ = get_type_hints(Report).values()
+_TYPES += [type(column.default) for column in COLUMNS.values()]
+_REPORT = struct.Struct("=" + "".join(map(_CODES.__getitem__, _TYPES)))
+#: Fields of a report before its columns.
+_FIELDS = len(Report._fields) - 1
 
 #: Bytes of a report; reports are sent apart from the training traffic and are not counted.
 REPORT_BYTES = _REPORT.size
@@ -71,9 +77,10 @@ def decode(buffer: Buffer, offset: int = 0) -> Message:
 
 def encode_report(report: Report) -> bytes:
     """Return ``report`` as ``REPORT_BYTES`` bytes."""
-    return _REPORT.pack(*report)
+    return _REPORT.pack(*report[:_FIELDS], *report.columns)
 
 
 def decode_report(buffer: Buffer | bytes) -> Report:
     """Read a report that ``encode_report`` wrote."""
-    return Report._make(_REPORT.unpack_from(buffer))
+    values = _REPORT.unpack_from(buffer)
+    return Report._make((*values[:_FIELDS], values[_FIELDS:]))

@@ -194,8 +194,6 @@ def test_reports_reach_rank_0_whole_and_in_order(comm, open_port):
             2,
             3,
             4,
-            5,
-            6,
             7.5,
             0.5,
             1,
@@ -205,6 +203,7 @@ def test_reports_reach_rank_0_whole_and_in_order(comm, open_port):
             0.25,
             step == 2,
             step == 4,
+            (step, 2 * step),
         )
 
     port.meet()

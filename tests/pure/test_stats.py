@@ -116,7 +116,7 @@ def test_a_new_counter_is_what_the_page_shows(tmp_path):
         .split("\n### ")[0]
     )
     hunks = re.findall(r"`(psrt/\S+\.py)`.*?```diff\n(.*?)```", page, re.DOTALL)
-    assert 1 <= len({name for name, _ in hunks}) <= 3
+    assert len({name for name, _ in hunks}) == 2
     for name, hunk in hunks:
         path, lines = tmp_path / name, hunk.splitlines()
         before = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("+"))
@@ -128,3 +128,6 @@ def test_a_new_counter_is_what_the_page_shows(tmp_path):
     subprocess.run([sys.executable, "-m", "psrt", *words], cwd=tmp_path, check=True)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["short_steps"] == 3
+    # Every worker has taken its second step, the shorter one, by the last line.
+    metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(metrics[-1])["short_steps"] == 3

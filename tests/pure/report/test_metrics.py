@@ -15,7 +15,8 @@ def test_records_come_back(tmp_path, record):
     with MetricsFile(path) as metrics:
         metrics.write(record)
         metrics.write(other)
-    assert read_metrics(path) == [dataclasses.asdict(record), dataclasses.asdict(other)]
+    wanted = [dataclasses.asdict(record), dataclasses.asdict(other)]
+    assert read_metrics(path) == [fields | fields.pop("more") for fields in wanted]
 
 
 def test_a_line_can_be_read_at_once(tmp_path, record):

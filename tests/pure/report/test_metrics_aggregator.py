@@ -49,11 +49,11 @@ def test_a_diverged_worker_shows_in_the_loss():
 def test_totals_and_rates():
     aggregator = MetricsAggregator(2, log_every=5)
     feed(aggregator, [
-        make_report(0, 5, samples=10, seconds=1.0, bytes_sent=100, bytes_received=1),
-        make_report(1, 5, samples=10, seconds=2.0, bytes_sent=100, bytes_received=1),
-        make_report(0, 10, samples=30, seconds=6.0, bytes_sent=10, bytes_received=2),
+        make_report(0, 5, samples=10, seconds=1.0, columns=(100, 1)),
+        make_report(1, 5, samples=10, seconds=2.0, columns=(100, 1)),
+        make_report(0, 10, samples=30, seconds=6.0, columns=(110, 3)),
     ])  # fmt: skip
-    [record] = aggregator.add(make_report(1, 10, samples=10, seconds=4.0, bytes_received=2))
+    [record] = aggregator.add(make_report(1, 10, samples=10, seconds=4.0, columns=(100, 3)))
     assert record.seconds == 6.0
     assert record.samples == 60
     assert record.samples_per_second == 40 / (6.0 - 2.0)
@@ -261,7 +261,7 @@ def runs(draw):
                 "loss": draw(st.floats(0.0, 9.0)),
                 "samples": draw(st.integers(1, 9)),
                 "seconds": draw(st.floats(0.0, 99.0)),
-                "bytes_sent": draw(st.integers(0, 9)),
+                "columns": (draw(st.integers(0, 9)), 0),
                 "staleness_sum": draw(st.integers(0, 9)),
                 "staleness_count": draw(st.integers(0, 3)),
                 "epoch_end": step % 4 == 0,
@@ -298,7 +298,7 @@ def test_the_order_of_arrival_does_not_matter(case, log_every):
     assert records(other) == got
     reports = [fields for reports in workers for _, _, fields in reports]
     assert got[-1].samples == sum(fields["samples"] for fields in reports)
-    assert got[-1].bytes_sent == sum(fields["bytes_sent"] for fields in reports)
+    assert got[-1].bytes_sent == sum(reports[-1][2]["columns"][0] for reports in workers)
     assert got[-1].step == max(step for reports in workers for _, step, _ in reports)
     steps = [record.step for record in got]
     assert steps == sorted(set(steps))

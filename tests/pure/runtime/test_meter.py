@@ -47,19 +47,14 @@ def test_it_reports_what_happened_since(port):
     assert (report.worker, report.epoch, report.step) == (3, 1, 2)
     assert (report.loss, report.samples) == (1.25, 16)
     assert (report.staleness_sum, report.staleness_count, report.staleness_max) == (6, 4, 4)
-    assert (report.bytes_sent, report.bytes_received, report.seconds) == (50, 15, 2.5)
+    assert (report.columns, report.seconds) == ((50, 15), 2.5)
     assert (report.test_loss, report.epoch_end, report.last) == (0.5, True, False)
     assert math.isnan(report.test_accuracy)
 
     port.bytes_sent = 160
     meter.report(1, 2, {}, last=True)
     last = port.reports[-1]
-    assert (last.samples, last.staleness_count, last.bytes_sent, last.bytes_received) == (
-        0,
-        0,
-        10,
-        0,
-    )
+    assert (last.samples, last.staleness_count, last.columns) == (0, 0, (60, 15))
     assert math.isnan(last.loss)
     assert (meter.stats.samples, meter.steps, max(meter.stats.skew), meter.seconds) == (
         16,

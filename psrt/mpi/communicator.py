@@ -59,21 +59,30 @@ class Communicator(NonblockingCalls):
 
         Args:
             comm: the ranks, duplicated; None takes all ranks of the job.
-            timeout_s: seconds that a call waits for another rank at most.
+            timeout_s: seconds that a call waits for another rank at most. Ranks have 20 s for
+                making and closing the communicator if that is more.
             machine_costs: for ``auto``, the same on every rank; None takes psrt's own.
             host: ranks that give the same number count as being on one host if they really are;
                 None leaves it to MPI.
 
         Raises:
             ConfigError: if there is no MPI library.
+            TransportError: if a rank does not come to make it within the deadline.
+
+        A rank that stops halfway through making or closing it ends the others, status 4.
         """
         from psrt.mpi.start import world  # isort: skip  # starts MPI
         from psrt.mpi.collectives.executor import CollectiveExecutor
         from psrt.mpi.collectives.slots import FLOATS
+        from psrt.mpi.deadline import in_time, meet
         from psrt.mpi.fabric import Fabric
 
-        self._fabric = Fabric(world() if comm is None else comm, host, floats=FLOATS)
-        self._executor = CollectiveExecutor(self._fabric, timeout_s=timeout_s)
+        ranks = world() if comm is None else comm
+        self._timeout_s = timeout_s
+        meet(ranks, timeout_s, "the other ranks to make a communicator")
+        with in_time(ranks.rank, timeout_s, "makes a communicator"):
+            self._fabric = Fabric(ranks, host, floats=FLOATS)
+            self._executor = CollectiveExecutor(self._fabric, timeout_s=timeout_s)
         layout = self._executor.layout
         #: This rank.
         self.rank = layout.rank
@@ -285,6 +294,8 @@ class Communicator(NonblockingCalls):
         """
         if self._calls.closed:
             return
+        from psrt.mpi.deadline import in_time
+
         self._calls.closed = True
         try:
             if not self._executor.broken:
@@ -292,10 +303,11 @@ class Communicator(NonblockingCalls):
         finally:
             if not self._executor.broken:  # or MPI may still be writing to what they hold
                 self._calls.clear()
-            try:
-                self._executor.close()
-            finally:
-                self._fabric.close(alone=bool(self._executor.broken))
+            with in_time(self.rank, self._timeout_s, "closes a communicator"):
+                try:
+                    self._executor.close()
+                finally:
+                    self._fabric.close(alone=bool(self._executor.broken))
 
     def __enter__(self) -> Communicator:
         return self

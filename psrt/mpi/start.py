@@ -5,8 +5,13 @@ What Open MPI reads from its environment is set by ``import psrt``, which comes 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import faulthandler
+import os
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import mpi4py
@@ -15,18 +20,59 @@ from psrt.errors import ConfigError
 from psrt.launchers import mismatch
 from psrt.launchers.library import INSTALL_ONE
 
+#: Seconds that MPI may take to start, and to end; ``PSRT_START_TIMEOUT_S`` overrides it.
+_START_S, _OVERRIDE = 300.0, "PSRT_START_TIMEOUT_S"
+
+
+def _limit_s() -> float:
+    text = os.environ.get(_OVERRIDE, "")
+    with contextlib.suppress(ValueError):
+        seconds = float(text or _START_S)
+        if 0 < seconds < 1e9:
+            return seconds
+    raise ConfigError(f"{_OVERRIDE} is {text!r}; expected a positive number of seconds")
+
+
+@contextlib.contextmanager
+def _in_time() -> Iterator[None]:
+    """End this process, with the traceback of where it is, if the block takes too long.
+
+    By a thread in C: MPI holds the interpreter's lock while it waits for a rank that died.
+    """
+    faulthandler.dump_traceback_later(_limit_s(), exit=True, file=2)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 # psrt calls MPI from one thread, and locks it never needs cost time at each call.
 mpi4py.rc.thread_level = "funneled"
+
+#: Whether MPI is started, and so ended, here and not by the user's own program.
+_is_ours = "mpi4py.MPI" not in sys.modules
 
 # mpi4py warns, on each rank, of variables of another MPI: ``world`` says more, and once.
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "suspicious MPI execution environment")
     try:
-        from mpi4py import MPI
+        with _in_time() if _is_ours else contextlib.nullcontext():
+            from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise ConfigError(
             f"no MPI library can be loaded ({' '.join(str(error).split())}): {INSTALL_ONE}"
         ) from error
+
+
+def _finalize(process: int) -> None:
+    """End MPI; mpi4py would, a little later, but for ever if a rank is gone."""
+    if os.getpid() == process and MPI.Is_initialized() and not MPI.Is_finalized():
+        with _in_time():
+            MPI.Finalize()
+
+
+if _is_ours and mpi4py.rc.finalize is not False:
+    atexit.register(_finalize, os.getpid())
 
 
 def world() -> MPI.Comm:

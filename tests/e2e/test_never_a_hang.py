@@ -101,3 +101,42 @@ def test_a_killed_rank_is_named_once(job, mode, phase, rank):
     assert f"rank {rank}" in line
     assert "died" in line or "was killed by signal 9 (SIGKILL)" in line
     assert "Traceback" not in done.stderr
+
+
+START = """
+import os, signal, sys
+number = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+stops = sys.argv[1]
+if stops == "before" and number == "1":
+    os.kill(os.getpid(), signal.SIGSTOP)
+import psrt
+from psrt.mpi.start import world
+comm = world()
+if stops == "makes" and number == "1":
+    os.kill(os.getpid(), signal.SIGSTOP)
+if stops == "makes":
+    from psrt.mpi import deadline
+    deadline._LEAST_S = 0.0
+    psrt.Communicator(timeout_s=3)
+if number == "1":
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@pytest.mark.parametrize("stops", ["before", "after"])
+def test_mpi_itself_has_a_deadline(launch, stops):
+    (launch.folder / "job.py").write_text(START)
+    began = time.monotonic()
+    done = launch.ranks(3, "job.py", stops, PSRT_START_TIMEOUT_S="4")
+    assert time.monotonic() - began < SLOW_S, done.stderr
+    assert done.status  # of which rank, the launchers do not agree
+    assert "Timeout (0:00:04)!" in done.stderr
+    assert "start.py" in done.stderr
+
+
+def test_a_communicator_is_not_waited_for_for_ever(launch):
+    (launch.folder / "job.py").write_text(START)
+    done = launch.ranks(3, "job.py", "makes", PSRT_START_TIMEOUT_S="4")
+    assert done.status == 1
+    assert "TransportError: no answer within 3 s" in done.stderr
+    assert "the other ranks to make a communicator" in done.stderr

@@ -1,0 +1,56 @@
+"""Deadlines for set-up and close, where MPI has calls that only block."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+
+from mpi4py import MPI
+
+from psrt.errors import JobOverError
+from psrt.faults.lines import leave
+from psrt.transport.backoff import Backoff
+
+#: Seconds that these take on a busy machine, whatever the deadline of a call is.
+_LEAST_S = 20.0
+
+
+def meet(comm: MPI.Comm, timeout_s: float, waiting_for: str) -> None:
+    """Wait until every rank is here; collective.
+
+    Raises:
+        TransportError: if one has not come within the deadline.
+    """
+    request = comm.Ibarrier()
+    backoff = Backoff(oversubscribed=True, timeout_s=max(timeout_s, _LEAST_S))
+    backoff.wait(request.Test, lambda: waiting_for)
+
+
+@contextlib.contextmanager
+def in_time(rank: int, timeout_s: float, doing: str) -> Iterator[None]:
+    """End this process with one line if the block takes too long, wherever it is.
+
+    Args:
+        rank: of this process.
+        timeout_s: of a wait in the block, which raises first.
+        doing: what the block does, in words that follow the rank.
+    """
+    seconds = timeout_s + _LEAST_S
+
+    def end() -> None:
+        print(
+            f"psrt: error: rank {rank} {doing}: no answer within {seconds:g} s (timeout_s)",
+            file=sys.stderr,
+            flush=True,
+        )
+        leave(JobOverError.LATE)
+
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

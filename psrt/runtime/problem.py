@@ -46,7 +46,8 @@ class Problem(Protocol):
         """Write the gradient of the batch's mean loss into ``out`` (n,) and return that loss.
 
         With ``gradient_spans`` there is a fourth argument, see above. ``theta`` must not be
-        written. Not called for a batch without samples.
+        written: without ``gradient_spans`` the first call is checked for it. Not called for a batch
+        without samples.
         """
         ...
 

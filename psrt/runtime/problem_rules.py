@@ -94,6 +94,29 @@ def check_written(gradient: Vector) -> None:
         )
 
 
+def reading_only(loss_and_grad: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``loss_and_grad`` with a check that it leaves theta as it is.
+
+    The check copies theta and compares it, so it is for the first gradient. It looks as soon as the
+    function returns: in a simulation other ranks act before a gradient's time has passed.
+
+    The function raises a ``ConfigError`` that names the first element that was written.
+    """
+
+    def checked(theta: Vector, batch: Any, out: Vector) -> Any:
+        before = theta.copy()
+        loss = loss_and_grad(theta, batch, out)
+        if not np.array_equal(before, theta, equal_nan=True):
+            same = (before == theta) | np.isnan(before) & np.isnan(theta)
+            raise ConfigError(
+                f"loss_and_grad() wrote to theta, first to element {np.argmin(same)}; expected "
+                "that it only reads theta: the optimizer updates it"
+            )
+        return loss
+
+    return checked
+
+
 def checked_figures(figures: object) -> dict[str, float]:
     """Return what ``evaluate`` found.
 

@@ -20,6 +20,7 @@ from psrt.runtime.problem_rules import (
     mark_unwritten,
     not_a_loss,
     not_iterable,
+    reading_only,
     sample_counter,
 )
 from psrt.runtime.strategies.base import Step, Strategy
@@ -155,11 +156,14 @@ class Worker:
         self.strategy.begin(step)
         loss = computed_s = 0.0
         if samples:
+            loss_and_grad = self._problem.loss_and_grad
             if self._is_first:
                 mark_unwritten(self._gradient)
+                if not self._hook:  # with a hook, theta may change as soon as a part is ready
+                    loss_and_grad = reading_only(loss_and_grad)
             began = self._port.now() if self._is_timed else 0.0
             loss = await self._port.compute(
-                self._problem.loss_and_grad, self._port.theta, batch, self._gradient, *self._hook
+                loss_and_grad, self._port.theta, batch, self._gradient, *self._hook
             )
             if self._is_timed:
                 computed_s = self._port.now() - began

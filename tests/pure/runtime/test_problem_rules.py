@@ -53,6 +53,12 @@ def test_what_keeps_the_rules_trains(methods):
     train(broken(**methods))
 
 
+def in_place(theta, batch, out):
+    theta[1:] -= 0.1
+    out[:] = theta
+    return 0.5
+
+
 def left_out(theta, batch, out):
     out[: N - 1] = theta[: N - 1]
     return 0.5
@@ -72,6 +78,7 @@ def left_out(theta, batch, out):
         ({"loss_and_grad": lambda *_: None}, r"loss_and_grad\(\) returned None, expected the mean"),
         ({"loss_and_grad": lambda *_: 0.5}, r"loss_and_grad\(\) left 3 of 3 elements of out"),
         ({"loss_and_grad": left_out}, r"left 1 of 3 elements of out unwritten, the first is 2"),
+        ({"loss_and_grad": in_place}, r"wrote to theta, first to element 1; expected that it only"),
         ({"evaluate": lambda theta: 0.5}, r"evaluate\(\) returned a float, 0.5, expected a dict"),
         ({"evaluate": lambda theta: None}, r"evaluate\(\) returned None, expected a dict"),
         ({"evaluate": lambda theta: {"loss": "low"}}, r"evaluate\(\) gives a str, 'low' for loss"),
@@ -101,6 +108,15 @@ def test_a_broken_rule_is_one_line(methods, message):
 
 def without(methods):
     return type("Broken", (Sound,), methods)()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "local-sgd", "allreduce"])
+def test_writing_to_theta_shows_in_every_mode(mode):
+    """Simulated workers share one process: only what the gradient itself writes may count."""
+    config = TrainConfig(mode=mode, epochs=2, lr=0.1)
+    psrt.simulate(config, Sound(), workers=3)
+    with pytest.raises(ConfigError, match="wrote to theta"):
+        psrt.simulate(config, broken(loss_and_grad=in_place), workers=3)
 
 
 def test_attributes_with_the_names_of_methods_that_may_be_missing(tmp_path):

@@ -99,8 +99,14 @@ class Roster:
 
     def to_text(self) -> str:
         """Return ``roster.json``: the members, by rank."""
-        members = [self._members[rank].to_json() for rank in sorted(self._members)]
-        return json.dumps({"ranks": self.size, "members": members}, indent=1) + "\n"
+        lines = []
+        for rank in sorted(self._members):
+            member = self._members[rank]
+            fields = {
+                "rank": rank, "role": member.role, "host": member.host, "pid": member.pid,
+            }  # fmt: skip
+            lines.append(json.dumps(fields))
+        return "[\n " + ",\n ".join(lines) + "\n]\n"
 
 
 def names(roster: Roster, ranks: Iterable[int], most: int = 4) -> str:

@@ -76,6 +76,10 @@ class Launcher(ABC):
         """Return the ranks of this process."""
         return range(ranks)
 
+    def roster(self) -> str:
+        """Return the text of ``roster.json`` at the first process; empty without ranks."""
+        return ""
+
     # --- how processes agree ----------------------------------------------------------------
 
     def agree(self) -> contextlib.AbstractContextManager[None]:

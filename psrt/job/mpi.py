@@ -122,6 +122,10 @@ class MpiLauncher(Launcher):
         """Return this rank."""
         return (self._comm.rank,)
 
+    def roster(self) -> str:
+        """Return who is where."""
+        return self._monitor.roster.to_text()
+
     def agree(self) -> AbstractContextManager[None]:
         """Raise the error of any rank on all of them."""
         return raise_on_all(self._comm)

@@ -21,7 +21,7 @@ from psrt.job.launcher import Launcher, Roles
 from psrt.job.provenance import history_header
 from psrt.job.result import Say
 from psrt.job.setup import Setup
-from psrt.report.files import OutputFolder
+from psrt.report.files import ROSTER, OutputFolder
 from psrt.report.metrics_writer import MetricsWriter
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.server import Server
@@ -70,6 +70,7 @@ class Recording:
                         log_every=config.log_every,
                         folder=self.folder,
                         say=say,
+                        progress=launcher.several,
                     )
         except BaseException:
             self._undo()
@@ -150,6 +151,9 @@ class Recording:
         launcher = self._launcher
         with launcher.agree():
             self._write_header(plan)
+            roster = launcher.roster()
+            if roster and self.folder is not None:
+                self.folder.write_text(ROSTER, roster)
         self._begun = True
         if self.folder is not None:
             self.folder.commit()

@@ -22,9 +22,11 @@ CONFIG, METRICS = "config.toml", "metrics.jsonl"
 MODEL, SUMMARY = "model.safetensors", "summary.json"
 #: Written by a simulation only.
 SIMULATION = "simulation.json"
+#: Written by a run on ranks, for whoever looks after it.
+ROSTER, PROGRESS = "roster.json", "progress.json"
 
 #: All that a run writes; ``--overwrite`` deletes these and nothing else.
-FILES = (CONFIG, METRICS, MODEL, SIMULATION, SUMMARY)
+FILES = (CONFIG, METRICS, MODEL, SIMULATION, SUMMARY, ROSTER, PROGRESS)
 
 #: Ends the name of a file that is still being written.
 _PART = ".part"
@@ -35,7 +37,8 @@ _ASIDE = ".earlier-run"
 class OutputFolder:
     """The four files of a run: config.toml, metrics.jsonl, model.safetensors, summary.json.
 
-    A simulation has a fifth, simulation.json, and no model if it computed nothing.
+    A simulation has a fifth, simulation.json, and no model if it computed nothing. A run on several
+    ranks has roster.json, who is where, and progress.json, how far it is.
 
     The model and the summary appear whole or not at all: each is written under another name and
     then renamed, which is atomic within a folder. So a folder with ``summary.json`` holds a
@@ -132,6 +135,13 @@ class OutputFolder:
         """Write one of ``FILES``, such as ``simulation.json``, which not every run has."""
         with self._replacing(name) as part:
             part.write_text(text, encoding="utf-8")
+
+    def write_progress(self, text: str) -> None:
+        """Write ``progress.json`` where that can be done; nothing depends on it."""
+        part = self.path / (PROGRESS + _PART)
+        with contextlib.suppress(OSError):
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, self.path / PROGRESS)
 
     def write_summary(self, summary: Summary) -> None:
         """Write ``summary.json``, the last file of a run."""

@@ -10,6 +10,7 @@ from psrt.messages import Report
 from psrt.report.console import epoch_line
 from psrt.report.files import OutputFolder
 from psrt.report.metrics_aggregator import MetricsAggregator, Record
+from psrt.report.progress import Progress
 
 
 class MetricsWriter:
@@ -22,6 +23,7 @@ class MetricsWriter:
         log_every: int | None = None,
         folder: OutputFolder | None = None,
         say: Callable[[str], None] = lambda _: None,
+        progress: bool = False,
     ) -> None:
         """Open the metrics file.
 
@@ -30,9 +32,11 @@ class MetricsWriter:
             log_every: steps between records; None: at the ends of epochs only.
             folder: prepared; None writes nothing.
             say: called with each line for the user.
+            progress: whether to keep ``progress.json``, too.
         """
         self._aggregator = MetricsAggregator(workers, log_every=log_every or 0)
         self._metrics = folder.metrics() if folder is not None else None
+        self._progress = Progress(folder.write_progress) if progress and folder else None
         self._say = say
         #: Why the metrics could not all be written; None if they could.
         self.failed: OutputError | None = None
@@ -47,6 +51,8 @@ class MetricsWriter:
     def add(self, report: Report) -> None:
         """Merge one report; store, write and print the records that it completes."""
         self._keep(self._aggregator.add(report))
+        if self._progress is not None:
+            self._progress.add(report)
 
     def gone(self, worker: int) -> None:
         """Stop waiting for a worker that died."""

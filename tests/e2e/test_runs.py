@@ -48,6 +48,8 @@ def test_the_files_of_a_run_belong_together(launch):
         "config.toml",
         "metrics.jsonl",
         "model.safetensors",
+        "progress.json",
+        "roster.json",
         "summary.json",
     ]
     config = tomllib.loads((folder / "config.toml").read_text())

@@ -1,5 +1,8 @@
 """Whole jobs over MPI: every mode ends, counts right, and computes what it must to the bit."""
 
+import json
+import os
+
 import numpy as np
 import pytest
 
@@ -310,6 +313,14 @@ def test_what_is_said_and_written_comes_from_rank_0(comm, shared_folder):
         "config.toml",
         "metrics.jsonl",
         "model.safetensors",
+        "progress.json",
+        "roster.json",
         "summary.json",
     }
+    roster = json.loads((out / "roster.json").read_text())
+    assert [member["rank"] for member in roster] == list(range(comm.size))
+    assert roster[comm.rank]["pid"] == os.getpid()
+    assert roster[0]["role"] == "server 0"
+    progress = json.loads((out / "progress.json").read_text())
+    assert progress["clock"] > 0
     assert bool(said) == (comm.rank == 0)

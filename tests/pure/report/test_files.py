@@ -23,6 +23,8 @@ def test_a_whole_run(tmp_path, record, summary):
     theta = np.arange(6, dtype=np.float32)
     folder.write_model({"layers.0.weight": theta[:4].reshape(2, 2), "layers.0.bias": theta[4:]})
     folder.write_text("simulation.json", "{}\n")
+    folder.write_text("roster.json", "[]\n")
+    folder.write_progress("{}\n")
     folder.write_summary(summary)
 
     assert sorted(os.listdir(folder.path)) == sorted(FILES)

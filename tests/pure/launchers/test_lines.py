@@ -97,6 +97,13 @@ def test_every_binding_has_a_word_for_each():
     assert "--cpu-bind" not in srun(OPEN, start())[0]
 
 
+@pytest.mark.parametrize("library", [OPEN, MPICH])
+def test_a_colon_among_the_words_would_begin_another_program(library):
+    job = Start([*COMMAND, "a", ":", "b"], 2)
+    with pytest.raises(ConfigError, match="a single : cannot be given"):
+        mpirun_line(job, library, "/env/bin/mpirun", root=False, environment={})
+
+
 def test_flags_of_the_user_come_before_the_number_of_ranks():
     for launcher in (mpirun, srun):
         assert launcher(OPEN, start(flags=["--mca", "a", "b"]))[0].endswith("--mca a b")

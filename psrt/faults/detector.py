@@ -4,8 +4,8 @@ Every rank tells at regular intervals whether it is busy, waits or pauses, and f
 
 - a rank whose process has ended before its part was over is *dead*, at once;
 - a rank that has told nothing for the time-out is *silent*: stopped, or cut off;
-- a rank that waits longer than the time-out, while no other has been busy, is *stuck*: whoever
-  computes is not late, and that may be any of those it waits for, directly or not;
+- a rank that waits longer than the time-out, while no other has been busy or got on, is *stuck*:
+  whoever computes is not late, and that may be any of those it waits for, directly or not;
 - a rank that has been busy with one thing for the limit of busy work is *stuck*, too.
 """
 
@@ -18,8 +18,7 @@ from typing import Literal
 
 from psrt.faults.roster import Roster, how_it_ended
 
-#: Work shorter than this, in seconds, does not excuse those who wait: sampled now and then, a rank
-#: that takes short steps would always seem busy.
+#: A story does not mention waits shorter than this, in seconds.
 _SHORT_S = 1.0
 #: States of a process, as the kernel calls them, in which it can go on by itself.
 _ABLE = "RSD"
@@ -94,8 +93,8 @@ class Detector:
     #: What the user sets the time-out with, for messages.
     knob: str = "--timeout-s"
     _ranks: dict[int, _Rank] = field(default_factory=dict)
-    #: The last time that a rank was seen in work that excuses those who wait.
-    _busy_at: float = -math.inf
+    #: The last time that a rank was busy, or got on: it excuses those who wait.
+    _got_on_at: float = -math.inf
     _told_stall: bool = False
 
     def watch(self, ranks: Iterable[int], now: float) -> None:
@@ -113,8 +112,10 @@ class Detector:
         if entry is None:
             return  # not watched yet
         entry.heard_at, entry.condition, entry.process = now, condition, ""
-        if isinstance(condition, Busy) and condition.seconds >= min(_SHORT_S, self.timeout_s / 4):
-            self._busy_at = now
+        # Short steps count as much as long ones: of two ranks that answer each other many times a
+        # second, either may be seen waiting every time, but never for long.
+        got_on_at = now if isinstance(condition, Busy) else now - condition.seconds
+        self._got_on_at = max(self._got_on_at, got_on_at)
 
     def looked_up(self, rank: int, process: str) -> None:
         """Note the state of a silent rank's process, a letter as in ``/proc/PID/stat``."""
@@ -156,7 +157,7 @@ class Detector:
         if silent:
             return self._silent(silent)
         if any(rank not in silent for rank in quiet):
-            self._busy_at = now
+            self._got_on_at = now
         stuck = self._overworked()
         if stuck:
             return Verdict("stuck", stuck)
@@ -175,7 +176,7 @@ class Detector:
 
     def excuse(self, now: float) -> None:
         """Forget for how long ranks have been silent, or waited: it was not their fault."""
-        self._busy_at = now
+        self._got_on_at = now
         for entry in self._ranks.values():
             entry.heard_at = now
             entry.condition = None
@@ -227,7 +228,7 @@ class Detector:
         """Return for how long a rank waits while nobody was busy, the longest of all."""
         return max(
             (
-                min(entry.condition.seconds + now - entry.heard_at, now - self._busy_at)
+                min(entry.condition.seconds + now - entry.heard_at, now - self._got_on_at)
                 for _, entry in self._living()
                 if isinstance(entry.condition, Waiting)
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import psrt
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
+from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.job.launch import run_job
 from psrt.launchers import launched
@@ -24,6 +26,8 @@ from psrt.launchers.lines import BINDINGS, THREADS, Line, Start, mpirun_line, pm
 #: Commands of psrt that run on ranks, and those that are one part of a job on ranks.
 _ON_RANKS = ("train", "bench", "doctor")
 _PARTS = ("server", "worker")
+#: Commands of psrt that are one process.
+_WITHOUT_RANKS = ("simulate", "check", "show", "explain")
 #: Seconds that `srun --mpi=list` may take.
 _SRUN_S = 30
 #: Most ranks that a job can have.
@@ -53,7 +57,7 @@ def launch_parser() -> FlagParser:
         description=_DESCRIPTION,
     )
     parser.synonyms = {
-        **dict.fromkeys(("np", "ranks", "workers", "nproc", "nproc-per-node", "ntasks"), "ranks"),
+        **dict.fromkeys(("n", "np", "workers", "nproc", "nproc-per-node", "ntasks"), "ranks"),
         **dict.fromkeys(("machinefile", "f", "hosts"), "hostfile"),
         **dict.fromkeys(("x", "genv", "export"), "env"),
         **dict.fromkeys(("iface", "network"), "interface"),
@@ -134,6 +138,10 @@ def _split(parser: FlagParser, argv: list[str]) -> tuple[list[str], list[str]]:
     """Return the words of the launcher, and those of the command, which begin where no flag is."""
     at = 0
     while at < len(argv) and argv[at].startswith("-") and argv[at] not in ("-m", "--"):
+        # argparse would read -np as -n p.
+        if not re.match(r"--|-n[^a-z]|-[nh]$", argv[at]):
+            hint = parser._hint(argv[at]).replace("--ranks", "-n")
+            raise ConfigError(f"unknown flag {argv[at]}{hint}")
         action = parser._option_string_actions.get(argv[at])
         at += 2 if action is not None and action.nargs != 0 else 1
     return argv[:at], argv[at + 1 :] if argv[at : at + 1] == ["--"] else argv[at:]
@@ -150,11 +158,20 @@ def _of_rank(rest: list[str]) -> tuple[list[str], bool]:
         return ["-m", "psrt", *rest], True
     if name in _PARTS:
         raise ConfigError(f"psrt launch starts servers and workers together: train, not {name}")
+    if re.fullmatch(r"python[\d.]*", Path(name).name):
+        raise ConfigError(f"psrt launch starts Python itself: leave out {name}")
     if not Path(name).is_file():
-        raise ConfigError(
-            f"no script {name}; psrt's own commands on ranks are {', '.join(_ON_RANKS)}"
-        )
+        raise ConfigError(_no_script(name, rest[1:]))
     return rest, False
+
+
+def _no_script(name: str, rest: Sequence[str]) -> str:
+    if name == "psrt":
+        return "psrt launch starts psrt itself: leave out the second psrt"
+    if name in _WITHOUT_RANKS:
+        return f"psrt {name} needs no ranks: {shlex.join(['psrt', name, *rest])}"
+    guess = did_you_mean(name, (*_ON_RANKS, *_WITHOUT_RANKS))
+    return f"no script {name}{guess}; psrt's own commands on ranks are {', '.join(_ON_RANKS)}"
 
 
 def _line(given: argparse.Namespace, words: list[str], is_ours: bool) -> Line:

@@ -11,6 +11,7 @@ import pytest
 
 from psrt import __version__
 from psrt.__main__ import COMMANDS, main
+from psrt.cli import launch
 from psrt.errors import DivergedError
 
 
@@ -80,6 +81,11 @@ def test_little_is_imported_before_ctrl_c_is_caught():
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     names = {name for name in found.stdout.split() if not name.startswith("__editable__")}
     assert names == {"psrt", "psrt.__main__", "psrt.version"}
+
+
+def test_launch_knows_every_subcommand():
+    known = [*launch._ON_RANKS, *launch._PARTS, *launch._WITHOUT_RANKS, "launch"]
+    assert sorted(known) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])

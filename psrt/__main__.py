@@ -27,6 +27,8 @@ COMMANDS = {
 }
 #: Subcommands implemented by `psrt.cli.train`.
 _ROLES = ("server", "worker")
+#: What psrt depends on; a Python without them may find psrt itself in the current folder.
+_NEEDED = ("numpy", "mpi4py", "safetensors")
 #: As `psrt.errors.status_of` a KeyboardInterrupt, which may not be imported yet.
 _INTERRUPTED = 130
 
@@ -61,7 +63,22 @@ def _dispatch(words: list[str]) -> int:
         from psrt.errors import ConfigError
 
         raise ConfigError(_no_command(words))
-    command, rest = words[0], words[1:]
+    try:
+        return _run(words[0], words[1:])
+    except ModuleNotFoundError as error:
+        if error.name not in _NEEDED:
+            raise
+        from psrt.errors import ConfigError
+
+        raise ConfigError(
+            f"psrt {words[0]} needs {error.name}, which {sys.executable} does not have: install "
+            "psrt there with pip, or call the Python that it is installed for"
+        ) from None
+
+
+def _run(command: str, rest: list[str]) -> int:
+    from psrt.cli.process import print_once
+
     if command in ("train", *_ROLES) and ("-h" in rest or "--help" in rest):
         from psrt.cli.flags import train_parser  # before anything imports MPI
 

@@ -114,6 +114,22 @@ def test_an_error_is_one_line_and_status_2(argv, message, capsys):
     assert capsys.readouterr() == ("", f"psrt: error: {message}\n")
 
 
+@pytest.mark.parametrize("package", ["numpy", "mpi4py", "safetensors"])
+def test_a_python_without_what_psrt_needs(package, monkeypatch, capsys):
+    """As that of the system, called in the folder where psrt lies."""
+
+    class Missing(importlib.abc.MetaPathFinder):
+        def find_spec(self, name, path, target=None):
+            if name == "psrt.cli.bench":
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+    monkeypatch.delitem(sys.modules, "psrt.cli.bench", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+    assert main(["bench"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"psrt bench needs {package}, which {sys.executable} does not have" in line
+
+
 def test_the_status_is_the_error_s(monkeypatch, capsys):
     module = types.ModuleType("psrt.cli.bench")
 

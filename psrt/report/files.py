@@ -67,8 +67,9 @@ class OutputFolder:
             ConfigError: if the path is a file or cannot be written to, or holds a run already
                 and may not be overwritten.
         """
-        if self._aside.is_dir():  # a start was killed before its first step
-            self.discard()
+        with self._config_errors("write to"):
+            if self._aside.is_dir():  # a start was killed before its first step
+                self.discard()
         self._check(overwrite)
         with self._config_errors("write to"):
             self.path.mkdir(parents=True, exist_ok=True)

@@ -61,6 +61,12 @@ def test_the_path_is_below_a_file(tmp_path):
         OutputFolder(tmp_path / "file" / "run").prepare("")
 
 
+def test_a_name_that_the_file_system_refuses(tmp_path):
+    """As a folder below one that only another user may enter: asking whether it is there fails."""
+    with pytest.raises(ConfigError, match=r"cannot write to .*: File name too long"):
+        OutputFolder(tmp_path / ("x" * 300)).prepare("")
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_used_folder_is_left_alone(tmp_path, name):
     (tmp_path / name).write_text("old")

@@ -14,6 +14,7 @@ from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.launchers import launched
 from psrt.runtime.problem import Problem
+from psrt.runtime.problem_rules import check_config
 from psrt.transport import SoloPort, drive
 from psrt.transport.port import Port
 
@@ -47,6 +48,7 @@ def run(
 
     Any other error on any rank is printed once and ends the whole job.
     """
+    check_config(config)
     if comm is None and launched():
         from psrt.mpi.start import world
 

@@ -26,6 +26,7 @@ from psrt.job.setup import Setup
 from psrt.messages import Report
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem
+from psrt.runtime.problem_rules import check_config
 from psrt.runtime.server import Server
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.worker import Worker
@@ -93,6 +94,7 @@ def simulate(
         TransportError: if the roles deadlock, as when the others wait for a crashed worker.
         ReplayError: if a replay ends with parameters other than the recorded ones.
     """
+    check_config(config)
     launcher = VirtualLauncher(
         workers, seed=seed, costs=costs, world=world, numerics=numerics,
         parameters=parameters, crashes=crashes,

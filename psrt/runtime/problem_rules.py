@@ -12,11 +12,24 @@ from typing import Any
 import numpy as np
 
 from psrt.arrays import Vector
+from psrt.config import TrainConfig
 from psrt.errors import ConfigError
 
 METHODS = ("initial", "batches", "loss_and_grad", "evaluate")
 #: A NaN that no arithmetic makes: what of a gradient has these bits was not written.
 _UNWRITTEN = np.uint32(0x7FC0BEEF)
+
+
+def check_config(config: object) -> None:
+    """Check that a config is one, not the problem or a dictionary.
+
+    Raises:
+        ConfigError: naming what was given.
+    """
+    if not isinstance(config, TrainConfig):
+        raise ConfigError(
+            f"the config is {_kind(config)}, expected a TrainConfig, and the problem after it"
+        )
 
 
 def check_methods(problem: object) -> None:

@@ -106,6 +106,14 @@ def test_a_broken_rule_is_one_line(methods, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("given", [Sound(), {"epochs": 1}, TrainConfig])
+def test_what_is_given_for_the_config(given):
+    with pytest.raises(ConfigError, match=r"the config is a .*, expected a TrainConfig"):
+        psrt.run(given, TrainConfig())
+    with pytest.raises(ConfigError, match="expected a TrainConfig"):
+        psrt.simulate(given, Sound(), workers=2)
+
+
 def without(methods):
     return type("Broken", (Sound,), methods)()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from psrt.cli.flags import parse_train
 from psrt.cli.printing import say
 from psrt.errors import ConfigError
-from psrt.job.local import run
+from psrt.job.launcher import Roles
+from psrt.job.local import LocalLauncher, run
+from psrt.job.session import run_job
 from psrt.launchers import again, has_mpirun, launch_line, launched
 
 _ALONE = "training in this process alone; to start ranks: "
@@ -40,10 +42,16 @@ def main(argv: Sequence[str], role: str | None = None) -> int:
         raise ConfigError(
             f"--mode {config.mode} needs at least a server and a worker, one rank each: {again(4)}"
         )
-    if config.mode is None:
-        say(_ALONE + again(4) if has_mpirun() else _NO_LAUNCHER)
-    run(config, say=say)
+    run_job(LocalLauncher() if config.mode else _Alone(), config, say=say)
     return 0
+
+
+class _Alone(LocalLauncher):
+    """Says how to start ranks once training can begin: they would cure none of its errors."""
+
+    def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
+        say(_ALONE + again(4) if has_mpirun() else _NO_LAUNCHER)
+        super().run(roles, finished)
 
 
 def _among_ranks(argv: Sequence[str], role: str | None) -> None:

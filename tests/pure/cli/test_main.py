@@ -130,6 +130,21 @@ def test_a_python_without_what_psrt_needs(package, monkeypatch, capsys):
     assert f"psrt bench needs {package}, which {sys.executable} does not have" in line
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--staleness", "2"], "it belongs to --mode ssp"),
+        (["--dataset", "nowhere.npz"], "nowhere.npz: cannot be read"),
+    ],
+)
+def test_ranks_are_not_advised_where_they_cure_nothing(words, says, capsys):
+    assert main(["train", *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, says in err) == ("", True)
+    assert main(["train", "--steps", "1"]) == 0
+    assert capsys.readouterr().out.startswith("training in this process alone; to start ranks: ")
+
+
 def test_the_status_is_the_error_s(monkeypatch, capsys):
     module = types.ModuleType("psrt.cli.bench")
 

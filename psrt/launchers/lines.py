@@ -95,9 +95,7 @@ def mpirun_line(
         ConfigError: if this MPI cannot do what is asked for.
     """
     if ":" in start.command:
-        raise ConfigError(
-            "a single : cannot be given to ranks, mpirun begins another program there"
-        )
+        raise ConfigError("a single : cannot be given to ranks: mpirun begins a program there")
     if library.is_open_mpi:
         flags, variables = _open_mpi(start, library, root, {**environment, **start.variables})
     else:

@@ -83,7 +83,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 
 # --- installation -------------------------------------------------------------------------------
 
-.PHONY: help install train fuzz lint docs
+.PHONY: help install train fuzz lint docs report-faults
 .PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: bench bench-step bench-allreduce bench-call bench-targets bench-ps bench-train
 .PHONY: bench-history bench-simulate compare study calibrate plots clean distclean
@@ -142,6 +142,9 @@ study: $(VENV)/.has-plot  ## staleness of softsync and its effect on learning: a
 
 calibrate: $(VENV)/.has-psrt  ## compare simulations with the real runs that they predict
 	$(MPIRUN) -n 3 $(PY) apps/calibrate.py --out runs/calibrate $(ARGS)
+
+report-faults: $(VENV)/.has-psrt  ## stop and kill ranks: what is promised and seen, into docs/failures.md
+	$(PY) apps/studies/faults.py
 
 plots: compare study  ## both, into runs/compare and runs/staleness
 

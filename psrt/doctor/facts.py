@@ -78,6 +78,8 @@ class Facts:
     #: The folder that was tried, and why rank 0 cannot write there; empty if it can.
     out: str | None = None
     out_error: str = ""
+    #: The names of what an earlier run has written there.
+    out_holds: tuple[str, ...] = ()
     #: What `psrt train` would make of these ranks.
     roles: str = ""
 

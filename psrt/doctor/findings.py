@@ -112,6 +112,11 @@ def _out_of_reach(facts: Facts) -> Iterator[str]:
         yield f"rank 0 cannot write into {facts.out}: {facts.out_error}"
 
 
+def _earlier_run(facts: Facts) -> Iterator[str]:
+    if facts.out_holds:
+        yield f"{facts.out} holds a run already ({', '.join(facts.out_holds)})"
+
+
 def _unseen_out(facts: Facts) -> Iterator[str]:
     hosts = dict.fromkeys(rank.host for rank in facts.ranks if rank.sees_out is False)
     if hosts:
@@ -293,6 +298,11 @@ RULES = (
         _apart,
         "put them into one container or one namespace of processes and of /dev/shm, and under "
         "MPICH unset MPIR_CVAR_NOLOCAL",
+    ),
+    Rule(
+        NOTE,
+        _earlier_run,
+        "name another folder by --out, or replace that run: psrt train --overwrite",
     ),
     Rule(
         NOTE,

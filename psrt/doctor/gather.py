@@ -29,6 +29,7 @@ from psrt.job.roles import assign_roles, resolved
 from psrt.mpi.agreement import bcast_text
 from psrt.mpi.hosts import Layout, split_hosts
 from psrt.mpi.monitor import wait_until_read
+from psrt.report import OutputFolder
 from psrt.units import plural
 
 #: Seconds that a shared file system may take to show what another host has written.
@@ -76,10 +77,12 @@ def gather(
     node, layout = split_hosts(comm, host)
     mine = replace(mine, node=layout.local_ranks[0], window_error=_shared(node))
     node.Free()
-    out_error = ""
+    out_error, out_holds = "", []
     if out is not None:
         watch.step(f"every rank to look into {out}")
         mine, out_error = _look(comm, mine, out)
+        if comm.rank == 0 and not out_error:
+            out_holds = OutputFolder(out).found()
     watch.step("every rank to say what it has found")
     texts = collect(comm, to_json(mine), timeout_s)
     if comm.rank != 0:
@@ -89,6 +92,7 @@ def gather(
         pairs=tuple(pairs),
         out=out,
         out_error=out_error,
+        out_holds=tuple(out_holds),
         roles=_roles(layout),
     )
 

@@ -167,14 +167,19 @@ class OutputFolder:
             if not any(self.path.iterdir()):
                 self.path.rmdir()
 
+    def found(self) -> list[str]:
+        """Return the names of what a run has written here."""
+        found = [name for name in FILES if (self.path / name).exists()]
+        if (self.history / history.HEADER).exists():
+            found.append(history.FOLDER)
+        return found
+
     def _check(self, overwrite: bool) -> None:
         """Raise if the folder cannot be used; change nothing."""
         with self._config_errors("use"):
             if self.path.exists() and not self.path.is_dir():
                 raise ConfigError(f"output folder {self.path} is a file")
-            found = [name for name in FILES if (self.path / name).exists()]
-            if (self.history / history.HEADER).exists():
-                found.append(history.FOLDER)
+            found = self.found()
         for name in found:
             if name in FILES and (self.path / name).is_dir():
                 raise ConfigError(f"output folder {self.path} has a folder {name} in it")

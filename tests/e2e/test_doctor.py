@@ -24,6 +24,16 @@ def test_alone(launch):
     assert not (launch.folder / "runs").exists()
 
 
+def test_a_folder_that_holds_a_run(launch):
+    assert launch.psrt("train", "--steps", "1", "--out", "runs/x").status == 0
+    for done in (
+        launch.psrt("doctor", "--out", "runs/x"),
+        launch.ranks(2, "-m", "psrt", "doctor", "--out", "runs/x"),
+    ):
+        assert done.status == 0, done.stderr
+        assert "runs/x holds a run already (config.toml" in done.stdout
+
+
 def test_on_ranks(launch):
     done = launch.psrt("launch", "-n", 3, "doctor", "--json", "found.json")
     assert done.status == 0, done.stderr

@@ -79,6 +79,12 @@ CASES = {
         ("2 ranks on node01", "2 groups"),
         "container",
     ),
+    "_earlier_run": (
+        NOTE,
+        replace(healthy(), out="runs/x", out_holds=("config.toml", "history")),
+        ("runs/x holds a run already (config.toml, history)",),
+        "--overwrite",
+    ),
     "_unseen_out": (
         NOTE,
         replace(with_rank(healthy(), 2, sees_out=False), out="runs/x"),

@@ -80,9 +80,10 @@ def _run(command: str, rest: list[str]) -> int:
     from psrt.cli.process import print_once
 
     if command in ("train", *_ROLES) and ("-h" in rest or "--help" in rest):
-        from psrt.cli.flags import train_parser  # before anything imports MPI
+        from psrt.cli.flags import role_parser, train_parser  # before anything imports MPI
 
-        print_once(train_parser(f"psrt {command}").format_help(), sys.stdout)
+        parser = role_parser(command) if command in _ROLES else train_parser()
+        print_once(parser.format_help(), sys.stdout)
         return 0
     if command in _ROLES:
         return int(importlib.import_module("psrt.cli.train").main(rest, role=command))

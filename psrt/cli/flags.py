@@ -26,6 +26,14 @@ Train a model on the ranks that psrt launch starts, or serially in this process.
 Some defaults depend on the mode and the number of ranks: `psrt show`, with the same flags, prints
 the configuration that a run would have."""
 
+_ROLE = """\
+Train, with this rank as a {role}: one part of a job whose servers and workers are started side by
+side, each with the same flags, those of `psrt train`.
+
+  mpirun -n 1 psrt server --mode ssp : -n 3 psrt worker --mode ssp
+
+`psrt launch -n 4 train --mode ssp --servers 1` starts the same job in one line."""
+
 #: Both set the length of the run, so either one given as a flag replaces the other's TOML key.
 LENGTHS = ("epochs", "steps")
 #: Flags that users try for the number of ranks or workers, which psrt launch sets.
@@ -124,6 +132,11 @@ def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> F
             groups[knob.group] = parser.add_argument_group(knob.group, intro)
         _add_flag(groups[knob.group], name, knob)
     return parser
+
+
+def role_parser(role: str) -> FlagParser:
+    """Return the parser of ``psrt server`` or ``psrt worker``: the flags of `psrt train`."""
+    return train_parser(f"psrt {role}", _ROLE.format(role=role))
 
 
 def parse_train(argv: Sequence[str], *, prog: str = "psrt train") -> TrainConfig:

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from psrt.job.scenario import Scenario
 
 _DESCRIPTION = """\
-Run a whole job in one process, in virtual time: the same servers and workers as `psrt train` under
-mpirun, with the time of computing and sending drawn from the distributions below. The flags of
-`psrt train` mean the same here. The same --seed gives the same files, bit for bit.
+Run a whole job in one process, in virtual time: the same servers and workers as in a job that
+`psrt launch -n N train` starts, with the time of computing and sending drawn from the distributions
+below. The flags of `psrt train` mean the same here. The same --seed gives the same files, bit for
+bit.
 
   psrt simulate --mode ssp --staleness 3 --workers 16 --servers 2 --inject 1:slow:4
   psrt simulate --mode async --workers 1000 --servers 8 --timing-only --parameters 10000000 \\

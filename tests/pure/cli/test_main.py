@@ -49,7 +49,9 @@ def test_a_subcommand_gets_its_words_and_gives_the_status(calls, argv, call):
 @pytest.mark.parametrize("command", ["train", "server", "worker"])
 def test_help_of_training_comes_before_mpi(calls, command, capsys):
     assert main([command, "--lr", "1", "--help"]) == 0
-    assert capsys.readouterr().out.startswith(f"usage: psrt {command} ")
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: psrt {command} ")
+    assert (f"with this rank as a {command}" in text) == (command != "train")
     assert calls == []
 
 

@@ -22,11 +22,11 @@ def epoch_line(record: Record) -> str:
     """
     parts = [f"epoch {record.epoch:2d}", f"step {record.step:4d}"]
     if not math.isnan(record.loss):
-        parts.append(f"loss {record.loss:.4f}")
+        parts.append(f"loss {_loss(record.loss)}")
     if record.accuracy is not None:
         parts.append(f"accuracy {100 * record.accuracy:.1f} %")
     elif record.test_loss is not None:
-        parts.append(f"test loss {record.test_loss:.4f}")
+        parts.append(f"test loss {_loss(record.test_loss)}")
     if record.samples_per_second is not None:
         parts.append(f"{record.samples_per_second:.2g} samples/s")
     if record.staleness_mean is not None:
@@ -65,7 +65,16 @@ def _quality(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     accuracy, loss = summary["test_accuracy"], summary["test_loss"]
     if accuracy is not None:
         return [("accuracy", f"{100 * accuracy:.2f} %")]
-    return [("test loss", f"{loss:.4f}")] if loss is not None else []
+    return [("test loss", _loss(loss))] if loss is not None else []
+
+
+def _loss(loss: float) -> str:
+    """Return a loss; one of a run that diverges has up to 38 digits before its point.
+
+    >>> _loss(0.21427), _loss(1.5e36)
+    ('0.2143', '1.5e+36')
+    """
+    return f"{loss:.4f}" if abs(loss) < 1e4 else f"{loss:.4g}"
 
 
 def _speed(summary: Mapping[str, Any]) -> str:

@@ -96,8 +96,9 @@ def check_data(
         )
     if classes == 0 and config.loss != "squared":
         raise ConfigError(
-            f"--loss {config.loss} needs class labels, {config.dataset} is a regression; "
-            "use --loss squared"
+            f"--loss {config.loss} needs class labels, {config.dataset} has floats as y, the "
+            "targets of a regression: use --loss squared, or save classes as integers, "
+            "y.astype(int)"
         )
 
 

@@ -99,7 +99,8 @@ def summarize(
         )
     if not np.isfinite(theta).all():  # the loss may not look at all of them
         raise DivergedError(
-            "diverged: the parameters at the end are nan or infinite; try a smaller --lr"
+            "diverged: the parameters at the end are nan or infinite; try a smaller --lr, or scale "
+            "the inputs"
         )
     return Summary(
         mode=config.mode or "",

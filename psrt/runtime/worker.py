@@ -174,7 +174,8 @@ class Worker:
             if not finite:
                 raise DivergedError(
                     f"diverged: the loss is {loss} at step {self.clock + 1} on worker "
-                    f"{self._worker} (rank {self._port.rank}); try a smaller --lr"
+                    f"{self._worker} (rank {self._port.rank}); try a smaller --lr, or scale "
+                    "the inputs"
                 )
             if self._is_first:
                 self._is_first = False

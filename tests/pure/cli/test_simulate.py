@@ -155,7 +155,9 @@ def test_those_who_wait_for_the_dead_without_servers(capsys):
 def test_a_run_that_diverges(capsys):
     flags = "--mode async --lr 1e6 --dataset synthetic:200x4x3 --batch-size 5 --epochs 5"
     assert psrt(["simulate", *flags.split()]) == 3
-    assert capsys.readouterr().err.startswith("psrt: error: diverged: ")
+    error = capsys.readouterr().err
+    assert error.startswith("psrt: error: diverged: ")
+    assert "try a smaller --lr, or scale the inputs" in error
 
 
 def test_not_under_mpirun(monkeypatch):

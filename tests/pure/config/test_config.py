@@ -468,7 +468,7 @@ def test_a_regression_needs_squared_error():
     check_data(TrainConfig(loss="squared"), samples=99, parameters=9, workers=1, classes=0)
     check_data(TrainConfig(), samples=99, parameters=9, workers=1, classes=2)
     check_data(TrainConfig(), samples=99, parameters=9, workers=1)
-    with pytest.raises(ConfigError, match=r"^--loss cross-entropy needs class labels, digits is"):
+    with pytest.raises(ConfigError, match=r"^--loss cross-entropy needs class labels, digits has"):
         check_data(TrainConfig(), samples=99, parameters=9, workers=1, classes=0)
 
 

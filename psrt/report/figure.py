@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_MISSING = "plots need matplotlib: pip install 'psrt[plot]'"
+_MISSING = "plots need matplotlib: pip install matplotlib"
 
 
 def check_installed() -> None:

@@ -24,7 +24,7 @@ def test_that_there_will_be_no_plot_is_said_before_the_work(
     monkeypatch.setattr(study, "row_of", work)
     with pytest.raises(ConfigError) as said:
         staleness_study.main([*words, "--out", str(tmp_path)])
-    assert str(said.value) == "no plot: plots need matplotlib: pip install 'psrt[plot]'\n"
+    assert str(said.value) == "no plot: plots need matplotlib: pip install matplotlib\n"
 
 
 def test_a_picture_that_cannot_be_drawn_is_refused_before_a_run_is_read(no_matplotlib, tmp_path):

@@ -229,7 +229,12 @@ class Hosts:
         """Return the commands that run on a host, but for what makes it one."""
         listed = self._within(host, "ps", "-eo", "pid=,args=").splitlines()
         commands = [line.split(maxsplit=1)[1] for line in listed if line.split()[0] != "1"]
-        return [words for words in commands if not words.startswith(("sshd:", "ps -eo"))]
+        # A host's first process is no init: what has ended there may stay on as a zombie.
+        return [
+            words
+            for words in commands
+            if not words.startswith(("sshd:", "ps -eo")) and not words.endswith("<defunct>")
+        ]
 
     def limit(self, rate: str | None, host: str | None = None) -> None:
         """Limit the link of one host, or of all, each way; None takes the limit off.

@@ -524,7 +524,7 @@ def goes_without_a_last_average(monkeypatch):
 
     async def at_once(self, clock):
         self._steps = 0
-        await leave(self, clock)
+        return await leave(self, clock)
 
     monkeypatch.setattr(LocalSGD, "leave", at_once)
 

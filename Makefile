@@ -182,7 +182,7 @@ $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 	  $(PY) -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi $(PARALLEL) </dev/null
 
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
-	$(TIMEOUT) 900 $(PY) -m pytest $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E) </dev/null
+	$(TIMEOUT) 900 $(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E) </dev/null
 
 # What the hosts that this machine plays need, and a Slurm on them. Where systemd runs, installing
 # daemons would start them: there the tests say what to install.

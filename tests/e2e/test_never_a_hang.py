@@ -71,10 +71,10 @@ def also(*case):
 @pytest.mark.parametrize(
     ("phase", "rank", "mode"),
     [
-        ("start", 2, "sync"),
+        also("start", 2, "sync"),
         ("initial", 0, "sync"),
         also("batches", 2, "allreduce"),
-        ("gradient", 1, "sync"),
+        also("gradient", 1, "sync"),
         also("gradient", 2, "async"),
         also("gradient", 2, "ssp"),
         ("gradient", 2, "allreduce"),
@@ -123,6 +123,7 @@ if number == "1":
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("stops", ["before", "after"])
 def test_mpi_itself_has_a_deadline(launch, stops):
     (launch.folder / "job.py").write_text(START)
@@ -134,6 +135,7 @@ def test_mpi_itself_has_a_deadline(launch, stops):
     assert "start.py" in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_communicator_is_not_waited_for_for_ever(launch):
     (launch.folder / "job.py").write_text(START)
     done = launch.ranks(3, "job.py", "makes", PSRT_START_TIMEOUT_S="4")

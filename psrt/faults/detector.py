@@ -12,9 +12,9 @@ Every rank tells at regular intervals whether it is busy, waits or pauses, and f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from psrt.faults.roster import Roster, how_it_ended
 
@@ -55,6 +55,35 @@ class Waiting(Condition):
 @dataclass(frozen=True, slots=True)
 class Paused(Condition):
     """Does nothing on purpose, which is what others may be late for."""
+
+
+_KINDS: Mapping[str, type[Condition]] = {"busy": Busy, "waiting": Waiting, "paused": Paused}
+
+
+def told_of(condition: Condition) -> dict[str, Any]:
+    """Return a condition as a message.
+
+    >>> told_of(Waiting(2.0, "clock 7", "rank 3"))
+    {'is': 'waiting', 's': 2.0, 'at': 'clock 7', 'what': 'rank 3'}
+    """
+    kind = next(name for name, kind in _KINDS.items() if isinstance(condition, kind))
+    told: dict[str, Any] = {"is": kind, "s": condition.seconds, "at": condition.where}
+    if isinstance(condition, Waiting):
+        told["what"] = condition.waiting_for
+    elif isinstance(condition, Busy):
+        told["what"] = condition.doing
+    return told
+
+
+def condition_of(message: Mapping[str, Any]) -> Condition:
+    """Return the condition that a message of ``told_of`` tells.
+
+    Raises:
+        KeyError, TypeError, ValueError: if it is no such message.
+    """
+    kind = _KINDS[message["is"]]
+    seconds, where = float(message["s"]), str(message["at"])
+    return kind(seconds, where, *([str(message["what"])] if "what" in message else []))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from mpi4py import MPI
 
 from psrt.errors import JobOverError
-from psrt.faults.lines import leave
+from psrt.faults.processes import leave
 from psrt.transport.backoff import Backoff
 
 #: Seconds that these take on a busy machine, whatever the deadline of a call is.

@@ -34,7 +34,7 @@ from psrt.errors import (
 )
 from psrt.faults import Detector, Hub, Line, Member, Roster
 from psrt.faults.connection import Address
-from psrt.faults.lines import leave
+from psrt.faults.processes import leave
 from psrt.faults.roster import names, this_process
 from psrt.faults.vitals import HERE
 from psrt.mpi.tags import ADDRESS, MEMBER, READY

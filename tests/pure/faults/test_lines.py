@@ -13,7 +13,7 @@ import pytest
 from psrt.errors import JobOverError
 from psrt.faults import Detector, Hub, Line, Roster, Vitals
 from psrt.faults.connection import Address, Connection, addresses
-from psrt.faults.lines import exit_code, state_of
+from psrt.faults.processes import exit_code, state_of
 from psrt.faults.roster import this_process
 
 TIMEOUT_S = 2.0

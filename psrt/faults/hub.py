@@ -1,0 +1,300 @@
+"""Rank 0's end of the lines: hears all ranks, has the detector decide, and tells."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hmac
+import os
+import resource
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from psrt.errors import JobOverError
+from psrt.faults.connection import Address, Connection, addresses, not_for_children
+from psrt.faults.detector import Detector, Verdict, condition_of
+from psrt.faults.processes import exit_code, state_of
+from psrt.faults.roster import Roster
+from psrt.faults.vitals import Vitals
+from psrt.faults.watcher import LAST_S, End, Watcher
+
+#: A rank is looked up by its neighbours when it has missed this many beats.
+_MISSED = 2.5
+#: How long the hub waits for a lower rank to have failed, too, before it tells the first one's
+#: error: where all fail alike, always the same one speaks.
+_GRACE_S = 0.1
+#: Descriptors of the process that are not the hub's.
+_OTHER_FILES = 512
+
+
+@dataclass(slots=True, eq=False)
+class _Caller:
+    """A connection at the hub."""
+
+    connection: Connection
+    rank: int = -1
+    said_goodbye: bool = False
+
+
+class Hub(Watcher):
+    """Rank 0's end: hears all ranks, decides, and tells."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        vitals: Vitals,
+        detector: Detector,
+        *,
+        tell: Callable[[str], None],
+    ) -> None:
+        """Listen to this host; nobody is watched yet.
+
+        Args:
+            roster: the members as far as they are known; may grow.
+            vitals: of this process.
+            detector: decides.
+            tell: called with text for the user, ready to print; from another thread.
+        """
+        super().__init__(0, roster.size, vitals, detector.timeout_s, tell)
+        self.roster = roster
+        self._detector = detector
+        self._listeners: list[socket.socket] = []
+        self._callers: set[_Caller] = set()
+        #: Ranks whose processes have ended, and how, as far as it is known.
+        self._ended: dict[int, int | None] = {}
+        #: Errors that ranks have told, and when the first came.
+        self._failed: dict[int, End] = {}
+        self._failed_at = float("inf")
+        #: Called with the ranks of a verdict ``silent`` or ``dead``; returns whether the job goes
+        #: on without them.
+        self.goes_on_without: Callable[[tuple[int, ...]], bool] = lambda ranks: False
+        name, secret = f"psrt-{os.urandom(8).hex()}", os.urandom(16).hex()
+        #: Where the others find this hub.
+        self.address = Address(name, socket.gethostname(), secret)
+        _allow_files(roster.size + _OTHER_FILES)
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        local.bind(f"\0{name}")
+        self._listen(local)
+        self._start()
+
+    def listen_on_network(self) -> None:
+        """Listen to other hosts as well, from the first rank on that is on one."""
+        if not self.address.port:
+            wide = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            wide.bind(("", 0))
+            self._listen(wide)
+            port = int(wide.getsockname()[1])
+            self.address = replace(self.address, addresses=tuple(addresses()), port=port)
+
+    def _listen(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
+        listener.listen(1024)
+        self._listeners.append(not_for_children(listener))
+        self._selector.register(listener, selectors.EVENT_READ, listener)
+
+    def watch(self, ranks: Iterable[int]) -> None:
+        """Begin to watch over ranks that have connected, and rank 0."""
+        with self._lock:
+            self._detector.watch([0, *ranks], time.monotonic())
+
+    def set_timeouts(self, timeout_s: float, busy_s: float, stall_s: float) -> None:
+        """Set what the job's config says; see ``Detector``."""
+        with self._lock:
+            detector = self._detector
+            detector.timeout_s, detector.busy_s, detector.stall_s = timeout_s, busy_s, stall_s
+        self._set_beat(timeout_s)
+        self._beat_now()
+
+    def fail(self, text: str, status: int) -> None:
+        """Tell rank 0's own error."""
+        with self._lock:
+            self._note_failure(0, End(status, text))
+        if self._thread.is_alive():
+            self._prod()
+        else:
+            self._tell(text)
+            self.told = True
+
+    def close(self) -> None:
+        """Stop watching; every rank has done its part."""
+        self._send({"done": 1})
+        self._stop()
+        deadline = time.monotonic() + LAST_S
+        for caller in self._callers:
+            caller.connection.finish(deadline)
+            caller.connection.close()
+        for listener in self._listeners:
+            listener.close()
+
+    @property
+    def lines(self) -> int:
+        """The number of ranks that are connected and have not said that their part is done."""
+        return sum(caller.rank > 0 and not caller.said_goodbye for caller in list(self._callers))
+
+    def _deadline(self) -> float:
+        return self._failed_at + _GRACE_S if self.over is None else float("inf")
+
+    def _at_deadline(self, now: float) -> None:
+        self._tell_failure(now)
+
+    def _take(self, key: selectors.SelectorKey) -> None:
+        if isinstance(key.data, _Caller):
+            self._hear(key.data)
+            return
+        listener = key.data
+        try:
+            connected, _ = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # Whoever comes now is refused, and not watched over.
+                self._selector.unregister(listener)
+                listener.close()
+            return
+        caller = _Caller(Connection(connected))
+        self._callers.add(caller)
+        self._selector.register(caller.connection, selectors.EVENT_READ, caller)
+
+    def _hear(self, caller: _Caller) -> None:
+        for message in caller.connection.receive():
+            if message is None or not self._heard(caller, message):
+                self._selector.unregister(caller.connection)
+                self._callers.discard(caller)
+                caller.connection.close()
+                if caller.rank > 0 and not caller.said_goodbye:
+                    self._ended.setdefault(caller.rank, None)
+                return
+
+    def _heard(self, caller: _Caller, message: Mapping[str, Any]) -> bool:
+        """Take one message; return whether the connection goes on."""
+        if caller.rank < 0:
+            secret, rank = str(message.get("secret")), message.get("rank")
+            if not hmac.compare_digest(secret, self.address.secret) or not isinstance(rank, int):
+                return False  # nobody of this job
+            if not 0 < rank < self.roster.size:
+                return False
+            caller.rank = rank
+            return caller.connection.send({"beat": 1})
+        now = time.monotonic()
+        with self._lock:
+            if "is" in message:
+                self._detector.heard(caller.rank, condition_of(message), now)
+            for rank, state in message.get("processes", {}).items():
+                self._detector.looked_up(int(rank), str(state))
+            if "failed" in message:
+                self._note_failure(caller.rank, End(*message["failed"]))
+        if "died" in message:
+            rank, code = message["died"]
+            if self._ended.get(int(rank)) is None:
+                self._ended[int(rank)] = code
+        if "gave up" in message:
+            # This process was stopped; the others have told so, and are ending.
+            self._finish(End(int(message["gave up"])))
+        if "bye" in message or "unwatched" in message:
+            caller.said_goodbye = True
+            self._detector.ended(caller.rank)
+        return True
+
+    def _taken(self) -> None:
+        ended, self._ended = self._ended, {}
+        for rank, code in ended.items():
+            if self.over is None:  # else ranks end because the job does
+                self._died(rank, code)
+        self._tell_failure(time.monotonic())
+
+    def _died(self, rank: int, code: int | None) -> None:
+        member = self.roster[rank]
+        if code is None and member is not None and 0 in self.roster.on_host_of(rank):
+            code = exit_code(member.pid)
+        verdict = self._detector.died(rank, code)
+        if verdict is not None:
+            self._act(verdict)
+
+    def _beat(self, now: float) -> None:
+        self._send({"beat": 1}, droppable=True)
+        if self.over is not None:
+            return
+        with self._lock:
+            self._detector.heard(0, self.vitals.condition(now), now)
+            self._look_up(now)
+            verdict = self._detector.judge(now)
+        if verdict is not None:
+            self._act(verdict)
+
+    def _came_back(self, now: float) -> None:
+        with self._lock:
+            self._detector.excuse(now)
+
+    def _look_up(self, now: float) -> None:
+        """Find out what has become of the processes that are silent."""
+        for rank in self._detector.quiet(now, _MISSED * self.beat_s):
+            member, neighbours = self.roster[rank], self.roster.on_host_of(rank)
+            if member is None:
+                continue
+            if 0 in neighbours:
+                self._detector.looked_up(rank, state_of(member.pid))
+            else:
+                self._send({"look up": {rank: member.pid}}, neighbours, droppable=True)
+
+    def _act(self, verdict: Verdict) -> None:
+        if verdict.kind == "stall":
+            self._tell(f"psrt: {verdict.text}\n")
+            return
+        if verdict.ranks and self.goes_on_without(verdict.ranks):
+            self._tell(f"psrt: {verdict.text}; the others go on\n")
+            self._send({"gone": verdict.ranks})
+            return
+        status = JobOverError.DIED if verdict.kind == "dead" else JobOverError.LATE
+        self._finish(End(status, f"psrt: error: {verdict.text}\n"))
+
+    def _note_failure(self, rank: int, end: End) -> None:
+        if not self._failed:
+            self._failed_at = time.monotonic()
+        self._failed.setdefault(rank, end)
+
+    def _tell_failure(self, now: float) -> None:
+        """Tell the error of the lowest rank that has failed, once all have had time to."""
+        with self._lock:
+            if not self._failed or self.over is not None:
+                return
+            lowest = min(self._failed)
+            end = self._failed[lowest]
+        if lowest == 0 or now >= self._failed_at + _GRACE_S:
+            self._finish(end)
+
+    def _finish(self, end: End) -> None:
+        """Tell why the job is over, and end it on every rank."""
+        if self.over is None:
+            # First: being told may take until the launcher begins to end the ranks, and none is to
+            # be blamed for that.
+            self._send({"over": end.status})
+            self._end(end)
+            self._tell(end.text)
+            self.told = True
+
+    def _broke(self, why: str) -> None:
+        self._send({"unwatched": 1})
+        self._tell(f"psrt: the ranks are watched no longer ({why}): each wait has its deadline\n")
+
+    def _send(
+        self,
+        message: Mapping[str, Any],
+        ranks: Iterable[int] | None = None,
+        *,
+        droppable: bool = False,
+    ) -> None:
+        for caller in list(self._callers):
+            if caller.rank > 0 and (ranks is None or caller.rank in ranks):
+                caller.connection.send(message, droppable=droppable)  # closed: read next
+
+
+def _allow_files(number: int) -> None:
+    """Let this process have so many files open, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < number:
+        allowed = number if hard == resource.RLIM_INFINITY else min(number, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))

@@ -1,0 +1,179 @@
+"""The thread with which a rank watches over its job while MPI, or its main thread, is stuck.
+
+Rank 0 has the ``Hub``, every other rank a ``Line`` to it. A rank tells at each beat what it does;
+the hub tells that it is there, and in the end why the job is over. A process that dies closes its
+socket, whatever it was doing, so its end is known at once; one that is stopped falls silent. The
+threads call no MPI and need the interpreter for some 50 µs a beat.
+
+Ranks of the hub's host use a Unix socket, so a job on one host listens on no network. Who connects
+must know the job's secret, which travels by MPI.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from psrt.errors import JobOverError
+from psrt.faults.processes import leave
+from psrt.faults.vitals import Vitals
+
+#: Seconds from one sign of life to the next at most; shorter where the time-out is.
+BEAT_S = 1.0
+#: With more ranks than this the beat is slower in proportion: rank 0 must read all of them.
+_FAST_RANKS = 100
+#: Who has missed this many beats itself was stopped.
+_AWAY = 4
+#: How long a rank is given to end by itself once the job is over, in seconds: its files are worth
+#: closing. Then its thread ends the process, whatever the main one is doing. Rank 0's comes first:
+#: the status that the launcher returns is that of the first process to end.
+ENDS_WITHIN_S, _LATER_ENDS_WITHIN_S = 1.0, 3.0
+#: How long the last messages are given to leave, in seconds.
+LAST_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Why a job is over."""
+
+    status: int
+    #: What was told; empty at ranks that do not tell it.
+    text: str = ""
+
+
+class Watcher:
+    """What hub and line have in common: a thread with a beat, and the end of this process."""
+
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        vitals: Vitals,
+        timeout_s: float,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.rank = rank
+        self._ranks = ranks
+        self.vitals = vitals
+        self._tell = tell
+        #: Seconds from the end of the job to that of this process, at most.
+        self.ends_within_s = _LATER_ENDS_WITHIN_S if rank else ENDS_WITHIN_S
+        self._due = time.monotonic()
+        self._set_beat(timeout_s)
+        #: Why the job is over; None while it is not.
+        self.over: End | None = None
+        #: Whether that has been told, by rank 0 at least.
+        self.told = False
+        self._over_at = 0.0
+        self._stopped = False
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        # Not select(), which knows no more than 1,024 descriptors.
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="psrt-watch", daemon=True)
+        vitals.over = None  # of an earlier job
+
+    @property
+    def watches(self) -> bool:
+        """Whether rank 0 judges, so that waits may leave their deadline to it."""
+        return self._thread.is_alive()
+
+    def _set_beat(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.beat_s = min(BEAT_S * max(1.0, self._ranks / _FAST_RANKS), timeout_s / 8)
+
+    def _start(self) -> None:
+        self._thread.start()
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._prod()
+        self._thread.join()
+        self._selector.close()
+        os.close(self._woken)
+        os.close(self._wake)
+
+    def _prod(self) -> None:
+        """Have the thread look at what has changed."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake, b"!")
+
+    def _beat_now(self) -> None:
+        self._due = 0.0
+        self._prod()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                self._turn()
+        except Exception as error:
+            # Without this thread nobody judges; waits must not count on it any more.
+            with contextlib.suppress(Exception):
+                self._broke(f"{type(error).__name__}: {error}")
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = max(self._due + self.beat_s, now)
+            self._beat(now)
+        if now >= self._deadline():
+            self._at_deadline(now)
+        ends = float("inf") if self.over is None else self._over_at + self.ends_within_s
+        if self.over is not None and now >= ends:
+            leave(self.over.status)
+        wait = max(0.0, min(self._due, ends, self._deadline()) - now)
+        ready = self._selector.select(wait)
+        if time.monotonic() > now + wait + _AWAY * self.beat_s:
+            self._came_back(time.monotonic())
+        for key, _ in ready:
+            if key.fd == self._woken:
+                os.read(self._woken, 4096)
+            else:
+                self._take(key)
+        self._taken()
+
+    def _end(self, end: End) -> None:
+        """End this rank's part: its next wait raises, and if there is none, the process ends."""
+        if self.over is None:
+            self._over_at = time.monotonic()
+            self.told = self.rank > 0
+            self.vitals.over = JobOverError(end.status)
+            self.over = end
+
+    @abstractmethod
+    def fail(self, text: str, status: int) -> None:
+        """Tell this rank's own error."""
+
+    @abstractmethod
+    def _deadline(self) -> float:
+        """Return when ``_at_deadline`` is due."""
+
+    @abstractmethod
+    def _at_deadline(self, now: float) -> None: ...
+
+    @abstractmethod
+    def _came_back(self, now: float) -> None:
+        """Take note that this process was stopped, as a laptop is that is closed."""
+
+    @abstractmethod
+    def _take(self, key: selectors.SelectorKey) -> None:
+        """Read what has come."""
+
+    @abstractmethod
+    def _taken(self) -> None:
+        """Act on the ends of processes, after everything that they had told before was read."""
+
+    @abstractmethod
+    def _beat(self, now: float) -> None: ...
+
+    @abstractmethod
+    def _broke(self, why: str) -> None:
+        """See that nobody counts on this thread, which has failed."""

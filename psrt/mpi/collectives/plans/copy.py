@@ -11,41 +11,22 @@ from psrt.collective.spec import CollectiveSpec
 from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
 
 
-class Copy(Plan):
-    """Copies what this rank ends with out of the buffers of the other ranks of the host.
-
-    An all-gather, a broadcast, a scatter, a gather: whatever ends with numbers of single ranks in
-    their own places.
-    """
+class BetweenBarriers(Plan):
+    """Copies out of the buffers of the other ranks of the host, while none of them writes there."""
 
     polls = False
 
     def __init__(
-        self, context: CollectiveContext, buffers: Sequence[AnyVector], spec: CollectiveSpec
+        self, context: CollectiveContext, copies: list[tuple[AnyVector, AnyVector]]
     ) -> None:
         """Compile.
 
         Args:
             context: of the collective.
-            buffers: (n,) each, of all ranks of this host, in shared memory.
-            spec: what each rank ends with, and from whose buffer.
+            copies: from the second to the first of each pair; the first is this rank's own.
         """
         self._context = context
-        me = context.slot.local_rank
-        own = buffers[me]
-        self._copies = [
-            (each.span.of(own), each.span.of(buffers[each.source]))
-            for each in spec.owed[me]
-            if each.source not in (None, me) and each.span.size
-        ]
-        itemsize = own.itemsize
-        self.bytes_received = itemsize * sum(into.size for into, _ in self._copies)
-        self.bytes_sent = itemsize * sum(
-            each.span.size
-            for rank, theirs in enumerate(spec.owed)
-            for each in theirs
-            if rank != me and each.source == me
-        )
+        self._copies = copies
 
     def run(self) -> Run:
         """Run it."""
@@ -69,6 +50,41 @@ class Copy(Plan):
     def free(self) -> None:
         """Release the peers' memory."""
         self._copies.clear()
+
+
+class Copy(BetweenBarriers):
+    """Copies what this rank ends with out of the buffers of the other ranks of the host.
+
+    An all-gather, a broadcast, a scatter, a gather: whatever ends with numbers of single ranks in
+    their own places.
+    """
+
+    def __init__(
+        self, context: CollectiveContext, buffers: Sequence[AnyVector], spec: CollectiveSpec
+    ) -> None:
+        """Compile.
+
+        Args:
+            context: of the collective.
+            buffers: (n,) each, of all ranks of this host, in shared memory.
+            spec: what each rank ends with, and from whose buffer.
+        """
+        me = context.slot.local_rank
+        own = buffers[me]
+        copies = [
+            (each.span.of(own), each.span.of(buffers[each.source]))
+            for each in spec.owed[me]
+            if each.source not in (None, me) and each.span.size
+        ]
+        super().__init__(context, copies)
+        itemsize = own.itemsize
+        self.bytes_received = itemsize * sum(into.size for into, _ in copies)
+        self.bytes_sent = itemsize * sum(
+            each.span.size
+            for rank, theirs in enumerate(spec.owed)
+            for each in theirs
+            if rank != me and each.source == me
+        )
 
 
 class Copied(Plan):

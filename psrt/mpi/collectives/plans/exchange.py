@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from psrt.arrays import AnyVector
+from psrt.mpi.collectives.plans.copy import BetweenBarriers
 from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
 from psrt.partition import block_spans, even_spans
 
@@ -14,10 +15,8 @@ from psrt.partition import block_spans, even_spans
 _ASIDE_BYTES = 64 * 1024
 
 
-class Exchange(Plan):
+class Exchange(BetweenBarriers):
     """Copies this rank's block out of every buffer of the host, to an array of its own."""
-
-    polls = False
 
     def __init__(
         self, context: CollectiveContext, buffers: Sequence[AnyVector], out: AnyVector
@@ -30,33 +29,13 @@ class Exchange(Plan):
                 their number, and block j of each is for rank j.
             out: (n,), this rank's, anywhere; block i is to be that of rank i.
         """
-        self._context = context
         me, size = context.slot.local_rank, len(buffers)
         blocks = even_spans(out.size, size)
         # Each rank begins with itself and then goes round, so no two read one buffer at a time.
         order = [(me + away) % size for away in range(size)]
-        self._copies = [(blocks[r].of(out), blocks[me].of(buffers[r])) for r in order]
+        copies = [(blocks[r].of(out), blocks[me].of(buffers[r])) for r in order]
+        super().__init__(context, copies)
         self.bytes_sent = self.bytes_received = out.nbytes // size * (size - 1)
-
-    def run(self) -> Run:
-        """Run it."""
-        barrier = self._context.barrier
-        # Release and acquire: all that the owners wrote to their buffers is seen behind it.
-        if not barrier.arrive():
-            yield barrier.is_complete
-        for into, given in self._copies:
-            np.copyto(into, given)
-        # An owner returns, and its caller may write, only after every peer has copied.
-        if not barrier.arrive():
-            yield barrier.is_complete
-
-    def waiting_for(self) -> str:
-        """Name the ranks that have not arrived."""
-        return self._context.absent()
-
-    def free(self) -> None:
-        """Release the peers' memory."""
-        self._copies.clear()
 
 
 class Swap(Plan):

@@ -73,16 +73,20 @@ def mismatch(ranks: int, library: str, mpirun: str) -> str | None:
     if ranks > 1 or started == 1:
         return None
     # In a job of Slurm's, also where mpirun started this process: srun can start it as well.
-    way = f"srun --mpi={_pmi(library)}, or " if "SLURM_PROCID" in os.environ else ""
+    way = f"srun --mpi={pmi_for(library)}, or " if "SLURM_PROCID" in os.environ else ""
     return (
         f"started as one of {started} ranks, but {library} sees one: the launcher is not the one "
         f"of this MPI; start the ranks by {way}{mpirun}"
     )
 
 
-def _pmi(library: str) -> str:
-    """Return what ``srun --mpi=`` needs: Open MPI speaks PMIx only, MPICH and its kin PMI-2."""
-    return "pmix" if library == "Open MPI" else "pmi2"
+def pmi_for(library: str) -> str:
+    """Return what ``srun --mpi=`` needs: Open MPI speaks PMIx only, MPICH and its kin PMI-2.
+
+    Args:
+        library: the name of the MPI library; its version may follow.
+    """
+    return "pmix" if library.startswith("Open MPI") else "pmi2"
 
 
 def _number(names: Sequence[str], default: int) -> int:

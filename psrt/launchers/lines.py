@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from psrt.errors import ConfigError
+from psrt.launchers.environment import pmi_for
 from psrt.launchers.hostfile import Host
 from psrt.launchers.library import Library
 
@@ -195,5 +196,5 @@ def pmi_of(library: Library, spoken: str) -> str | None:
     >>> pmi_of(Library("Open MPI v5.0.11"), "MPI plugin types are...\n\tnone\n\tpmix\n\tpmi2")
     'pmix'
     """
-    needed = "pmix" if library.is_open_mpi else "pmi2"
+    needed = pmi_for(library.text)
     return needed if needed in re.split(r"[\s,]+", spoken) else None

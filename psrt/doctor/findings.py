@@ -136,7 +136,7 @@ def _apart(facts: Facts) -> Iterator[str]:
             )
 
 
-def _crowded(facts: Facts) -> Iterator[str]:
+def _oversubscribed(facts: Facts) -> Iterator[str]:
     for ranks in facts.nodes.values():
         cores = {core for rank in ranks for core in rank.cores}
         if len(ranks) > len(cores) == ranks[0].machine_cores:
@@ -287,7 +287,11 @@ RULES = (
         "let the system place them: psrt launch --bind-to none; under srun --cpu-bind=none, or ask "
         "for more --cpus-per-task",
     ),
-    Rule(SLOW, _crowded, "start no more ranks than there are cores; to try things out it will do"),
+    Rule(
+        SLOW,
+        _oversubscribed,
+        "start no more ranks than there are cores; to try things out it will do",
+    ),
     Rule(
         SLOW,
         _threads,

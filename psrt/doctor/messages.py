@@ -72,9 +72,9 @@ def _missing(size: int, heard: dict[int, str]) -> str:
     return f"{plural(len(silent), 'rank')} ({shown})"
 
 
-def _pause(deadline: float, whom: Callable[[], str]) -> None:
+def _pause(deadline: float, waiting_for: Callable[[], str]) -> None:
     if time.monotonic() > deadline:
-        raise TransportError(f"no word of {whom()}")
+        raise TransportError(f"no word of {waiting_for()}")
     time.sleep(1e-3)
 
 

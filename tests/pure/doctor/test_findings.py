@@ -66,7 +66,7 @@ CASES = {
         ("ranks 0, 1", "1 core (1)", "has 4"),
         "--bind-to none",
     ),
-    "_crowded": (SLOW, healthy(5, 1), ("5 ranks share 4 cores", "node01"), "no more ranks"),
+    "_oversubscribed": (SLOW, healthy(5, 1), ("5 ranks share 4 cores", "node01"), "no more ranks"),
     "_threads": (
         SLOW,
         healthy(2, 1, blas_threads=4),

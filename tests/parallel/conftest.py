@@ -64,11 +64,14 @@ def comm(request):
 
 
 @pytest.fixture
-def shared_folder(comm):
-    """A new folder, the same on all ranks.
+def tmp_path():
+    """Refuse pytest's own: ranks that clean up the same folders at once stumble over each other."""
+    pytest.fail("a folder for a test under mpirun is shared_folder, or tempfile's")
 
-    Not pytest's ``tmp_path``: its clean-up stumbles over what other ranks clean up.
-    """
+
+@pytest.fixture
+def shared_folder(comm):
+    """A new folder, the same on all ranks."""
     from psrt.mpi.agreement import bcast_text
 
     name = tempfile.mkdtemp() if comm.rank == 0 else ""

@@ -1,6 +1,5 @@
 """``psrt doctor`` gathers the same facts at any number of ranks, and gives up on who is silent."""
 
-import os
 import time
 
 import pytest
@@ -11,7 +10,7 @@ from psrt.doctor.gather import gather
 from psrt.doctor.messages import collect
 from psrt.doctor.watch import Watch
 from psrt.errors import TransportError
-from psrt.mpi.agreement import bcast_text, raise_on_all
+from psrt.mpi.agreement import raise_on_all
 
 
 def examine(comm, host=None, out=None):
@@ -47,13 +46,13 @@ def test_ranks_hosts_and_the_links_between_them(comm, hosts):
     assert [finding for finding in judge(facts) if finding.severity == "fails"] == []
 
 
-def test_who_sees_the_folder(comm, tmp_path):
-    folder = os.path.join(bcast_text(comm, str(tmp_path)), "runs/new")
+def test_who_sees_the_folder(comm, shared_folder):
+    folder = str(shared_folder / "runs/new")
     facts = examine(comm, out=folder)
     if comm.rank == 0:
         assert facts.out_error == ""
         assert all(each.sees_out for each in facts.ranks)
-        assert not os.path.exists(os.path.dirname(folder))  # as it was before
+        assert list(shared_folder.iterdir()) == []  # as it was before
     facts = examine(comm, out="/proc/nobody/writes/here")
     if comm.rank == 0:
         assert facts.out_error != ""

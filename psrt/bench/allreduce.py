@@ -228,9 +228,7 @@ class _Buffers:
             copy = partial(np.copyto, plain, window)
             return _Call(copy, window, plain, self._mine, counted=False)
         if name.algorithm == EXCHANGE:
-            size = self._comm.size
-            after, before = (self._comm.rank + 1) % size, (self._comm.rank - 1) % size
-            exchange = partial(self._comm.Sendrecv, window, after, 0, plain, before, 0)
+            exchange = partial(_exchange, self._comm, window, plain)
             return _Call(exchange, window, plain, self._last, counted=False)
         array = window if name.buffer == WINDOW else plain
         call = partial(self._communicator.all_reduce, array, "sum", name.algorithm)
@@ -281,6 +279,14 @@ class _Buffers:
         self._window[:] = 0
         self._plain[:] = 0
         self._comm.Barrier()
+
+
+def _exchange(comm: MPI.Comm, given: FloatArray, result: FloatArray) -> None:
+    """Send to the next rank while receiving from the last; begun in the order of schedules."""
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    send = comm.Isend(given, after)
+    comm.Recv(result, before)
+    send.Wait()
 
 
 def check(name: Name, result: FloatArray, wanted: FloatArray, rank: int) -> None:

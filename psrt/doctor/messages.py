@@ -87,10 +87,11 @@ def swap(
         TransportError: if that takes longer than ``timeout_s``.
     """
     requests = []
-    if theirs is not None:
-        requests.append(comm.Irecv(theirs, peer, _ARRAY))
+    # In the order in which schedules begin them, which says why.
     if mine is not None:
         requests.append(comm.Isend(mine, peer, _ARRAY))
+    if theirs is not None:
+        requests.append(comm.Irecv(theirs, peer, _ARRAY))
     end = time.monotonic() + timeout_s
     while not MPI.Request.Testall(requests):
         if time.monotonic() > end:

@@ -5,6 +5,9 @@ and System V memory. It has an address and an sshd, and an empty ``/tmp``, ``/de
 ``/run``; the rest of the file system is the machine's, as if all hosts had mounted it. The hosts
 hang on a bridge in a network namespace that leads nowhere.
 
+TCP on their links is Reno, which is the like of the usual Cubic that every namespace may choose.
+Where BBR is the machine's choice, a queue that both directions of a link share misleads it.
+
 Nothing outside these namespaces is changed, and they need no tearing down: each ends with its
 process, which reads a pipe from this one and so ends with this one, however that ended. What may be
 left is a folder of files, which the next `Hosts` removes.
@@ -54,6 +57,7 @@ mount -t tmpfs tmpfs /run
 mkdir /run/sshd
 mount --move "$state/$name.tmp" /tmp
 ip link set lo up
+echo reno >/proc/sys/net/ipv4/tcp_congestion_control || true
 "$(command -v sshd)"
 trap '' CHLD
 echo "$pid"

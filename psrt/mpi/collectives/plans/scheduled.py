@@ -318,11 +318,15 @@ class Scheduled(Plan):
 
 
 def _start(move: _Move) -> None:
-    # The receive first: a message that finds none posted is copied twice.
-    if move.receive is not None:
-        move.receive.Start()
+    # The send first. A long message is announced, and goes when the receiver has answered. If the
+    # peer's announcement is here already, this receive answers at once; sent before this rank's own
+    # announcement, the answer would let the peer's long message go first, and what the peer answers
+    # to the announcement waits behind it on the same connection: over TCP the two messages would
+    # go one after the other instead of both at once.
     if move.send is not None:
         move.send.Start()
+    if move.receive is not None:
+        move.receive.Start()
 
 
 def _combine(fold: Fold, move: _Move, given: AnyVector | None) -> None:

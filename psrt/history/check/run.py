@@ -14,7 +14,7 @@ import numpy as np
 from psrt.config import from_toml
 from psrt.errors import ConfigError
 from psrt.files import read_text
-from psrt.history.check.alternation import Shard, shard_of, workers_of
+from psrt.history.check.alternation import shard_of, workers_of
 from psrt.history.check.contract import Contract, contract_of
 from psrt.history.check.exchange import check_delivery, check_durations, check_replies
 from psrt.history.check.findings import EventRef, Findings, Outcome
@@ -91,6 +91,10 @@ class _Case:
         self.finals = Table(history.finals, "final version")
         self.tables = [self.workers, *self.shards, self.finals]
         self.findings = Findings()
+        #: Time of the last event of a worker or a shard.
+        self._end = max(
+            (it.events["time"].max() for it in self.tables[:-1] if len(it)), default=0.0
+        )
         self._summary, self._metrics = summary, metrics
         self._crashed = crashed
         self._saved_sha256 = saved_sha256
@@ -121,11 +125,10 @@ class _Case:
         if rounds is None or not findings.none:
             return
         check_shared_rates(contract, self.header, table, rounds, findings)
-        if contract.mode.averages or contract.mode.single:
-            check_own_rates(self.header, table, findings)
+        check_own_rates(contract, self.header, table, findings)
         updates = count_updates(table, rounds)
         last = int(np.flatnonzero(table["worker"] == 0)[-1])  # of the one that writes
-        check_final(self.finals, -1, updates, EventRef(table, last), findings)
+        self._check_final(-1, updates, EventRef(table, last))
         if summary := self._check_summary(updates):
             summary.updates(updates)
             summary.steps(table, table.where(Kind.STEP))
@@ -143,7 +146,7 @@ class _Case:
         shards = [shard for shard in found if shard is not None]
         if workers is None or len(shards) < len(found) or not findings.none:
             return
-        check_durations(workers, findings)
+        check_durations(contract, workers, findings)
         if not contract.mode.averages:  # else a push is no step
             check_steps(contract, table, workers.pushes[:, 0], leave, findings)
         for shard in shards:
@@ -151,12 +154,13 @@ class _Case:
             check_replies(contract, shard, outcomes, findings)
             check_rates(contract, self.header, shard, outcomes, findings)
             check_delivery(contract, workers, shard, findings)
-            self._check_final(shard)
+            last_event = EventRef(shard.table, len(shard.table) - 1)
+            self._check_final(shard.number, len(shard.updates), last_event)
         if contract.mode.averages:
             check_local_steps(contract, table, leave, findings)
             if findings.none:
                 check_averaging(contract, table, workers.pushes[:, 0], leave, findings)
-                check_own_rates(self.header, table, findings)
+                check_own_rates(contract, self.header, table, findings)
         if summary := self._check_summary(max(len(shard.updates) for shard in shards)):
             summary.shards(shards)
             summary.reads(workers)
@@ -167,9 +171,12 @@ class _Case:
             summary.waiting(table, workers.reads[:, 0])
             summary.measured(self._metrics)
 
-    def _check_final(self, shard: Shard) -> None:
-        last = EventRef(shard.table, len(shard.table) - 1)
-        check_final(self.finals, shard.number, len(shard.updates), last, self.findings)
+    def _check_final(self, shard: int, updates: int, last: EventRef) -> None:
+        # In virtual time a run ends with its last event, but for a crash that comes too late.
+        exact = self.contract.simulated and not self.contract.crashes
+        check_final(
+            self.finals, shard, updates, last, self.findings, end=self._end if exact else None
+        )
 
     def _check_summary(self, updates: int) -> SummaryCheck | None:
         """Check what any summary says; return what checks the rest."""

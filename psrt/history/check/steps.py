@@ -27,6 +27,7 @@ from psrt.history.check.findings import (
     EventRef,
     Findings,
     require_duration,
+    require_some_time,
 )
 from psrt.history.check.table import Bools, Floats, Grid, Ints, Table, previous, same_as_before
 from psrt.history.check.updates import PushOutcomes
@@ -94,9 +95,14 @@ def check_local_steps(contract: Contract, table: Table, leave: Ints, findings: F
         text,
         because=[np.where(follows, previous(steps, -1), -1)],
     )
-    # A step begins some time after the event of its worker before it.
-    later = steps[same_as_before(table["worker"])[steps]]
-    require_duration(findings, table, later, later - 1, most=True)
+    # A step begins some time after the event of its worker before it: in virtual time at once.
+    later = same_as_before(table["worker"])[steps]
+    begins = np.where(later, steps - 1, -1)
+    timed = later | contract.one_clock  # else the first one's clock is not that of the run
+    most = not contract.simulated
+    require_duration(findings, table, steps[timed], begins[timed], most=most)
+    if not contract.simulated:
+        require_some_time(findings, table, steps)
     check_steps(contract, table, steps, leave, findings)
 
 
@@ -262,8 +268,8 @@ def check_rates(
     version, progress = table["version"][applied], table.real("progress")[applied]
     count = np.maximum(np.bincount(version), 1)  # by version
     mean = np.bincount(version, progress) / count
-    brings = table["samples"][applied] > 0
-    at, version = applied[brings], version[brings]
+    brings = (np.bincount(version, table["samples"][applied]) > 0)[version]
+    at, version = applied[brings], version[brings]  # without any samples nothing was updated
     factor = _worth(header, shard, outcomes, at)
     schedule = _outer(header) if contract.mode.averages else Schedule.of(header)
     if schedule is not None:
@@ -271,14 +277,15 @@ def check_rates(
         _check(", of staleness {tau},", low * factor, high * factor, table, at, findings)
 
 
-def check_own_rates(header: Header, table: Table, findings: Findings) -> None:
-    """Check the rate of steps that workers take by themselves."""
+def check_own_rates(contract: Contract, header: Header, table: Table, findings: Findings) -> None:
+    """Check the rate of steps that workers take by themselves; what is yet to be summed has 0."""
     at = table.where(Kind.STEP)
-    at = at[table["samples"][at] > 0]
+    takes = table["samples"][at] > 0
+    takes &= contract.mode.averages or contract.mode.single
     schedule = Schedule.of(header)
     if schedule is not None:
         low, high = schedule.bounds(table.real("progress")[at])
-        _check("", low, high, table, at, findings)
+        _check("", np.where(takes, low, 0.0), np.where(takes, high, 0.0), table, at, findings)
 
 
 def check_shared_rates(

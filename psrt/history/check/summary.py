@@ -11,7 +11,7 @@ from psrt.history.check.alternation import Shard, Workers
 from psrt.history.check.contract import Contract
 from psrt.history.check.exchange import all_finished
 from psrt.history.check.findings import DIGESTS, FINAL, SUMMARY, EventRef, Findings
-from psrt.history.check.table import Ints, Table, rank_in_group
+from psrt.history.check.table import Ints, Table, previous, rank_in_group
 from psrt.history.events import Kind
 from psrt.history.header import Header
 
@@ -20,9 +20,15 @@ _ROUNDING = 1e-5
 
 
 def check_final(
-    finals: Table, shard: int, updates: int, last: EventRef, findings: Findings
+    finals: Table,
+    shard: int,
+    updates: int,
+    last: EventRef,
+    findings: Findings,
+    *,
+    end: float | None = None,
 ) -> None:
-    """Check that the last thing that was written of a shard is its last version.
+    """Check that the last version of a shard is written, once, after all that made it.
 
     Args:
         finals: the FINAL events of the run.
@@ -30,6 +36,8 @@ def check_final(
         updates: versions that it made.
         last: the last event of the rank that writes.
         findings: takes what is wrong.
+        end: when the run ended, in seconds, which is when all is written; None where that is not
+            known: by a real clock it may take any time.
     """
     at = np.flatnonzero(finals["shard"] == shard)
     what = "the parameters" if shard < 0 else f"shard {shard}"
@@ -37,13 +45,21 @@ def check_final(
         findings.count(FINAL, 1)
         findings.missing(FINAL, f"{what}, at version {updates}: never written", last)
         return
-    version = finals["version"][at]
-    holds = np.diff(version, prepend=0) >= 0
-    holds[-1] &= version[-1] == updates
-    holds[-1] &= finals.real("time")[at[-1]] >= last.time
-    text = f"version {{version}} of {what} was written, expected {updates}, at the end"
-    findings.on(finals, at).require(
-        FINAL, holds, text, because=[(last.table, np.full(len(at), last.at))]
+    because = [(last.table, np.full(len(at), last.at))]
+    written, time = findings.on(finals, at), finals.real("time")[at]
+    text = f"version {{said}} of {what} was written at the end, expected {{due}}"
+    written.require_equal(FINAL, finals["version"][at], updates, text, because=because)
+    text = f"{what} was written again"
+    written.require(FINAL, np.arange(len(at)) == 0, text, because=[previous(at, -1)])
+    due = last.time if end is None else end
+    text = f"{what} was written at {{time:.6f}} s, expected {{due:.6f}} s{{later}}"
+    written.require(
+        FINAL,
+        time >= due if end is None else time == due,
+        text,
+        due=due,
+        later=" or later" if end is None else "",
+        because=because,
     )
 
 

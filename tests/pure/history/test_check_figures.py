@@ -6,6 +6,7 @@ Each way to go wrong leaves a history that contradicts itself nowhere else.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -203,7 +204,10 @@ def test_a_sum_that_is_over_before_all_have_come(run, name):
         first = int(np.argmin(came))
         if max(came) - came[first] < 1e-5:
             continue
-        history.workers[first]["time"][parts[first][number] + 1] = came[first]
+        events, end = history.workers[first], parts[first][number] + 1
+        early = events["time"][end] - came[first]
+        events["time"][end] -= early
+        events["seconds"][end + 1 : end + 2] += early  # its next step begins as early
         last = int(np.argmax(came))
         text = violated(check(history), "causality")
         assert text == f"worker {first} took sum {number} before worker {last} had brought its part"
@@ -324,3 +328,21 @@ def test_nobody_dies_unless_a_crash_was_scheduled(run, name):
     workers = (history.workers[0], events[events["kind"] != Kind.LEAVE], history.workers[2])
     forged = type(history)(history.header, workers, history.shards, history.finals)
     assert "worker 1 never said that it leaves" in violated(check(forged), "membership")
+
+
+@pytest.mark.parametrize("name", ["serial", "allreduce", "local-sgd"])
+def test_by_a_real_clock_a_gradient_takes_time_and_the_end_may_come_late(run, name):
+    """Only in virtual time is it known when a step began, and when the run was over."""
+    history = read_history(run(name))
+    made = {item: getattr(history.header, item) for item in history.header.__slots__}
+    real = replace(history, header=type(history.header)(**made | {"simulated": False}))
+    (steps,) = np.nonzero(history.workers[0]["kind"] == Kind.STEP)
+    seconds, end = history.workers[0]["seconds"], history.finals["time"]
+    seconds[steps[2]] *= 0.5
+    end += 1.0
+    assert check(real).ok
+    violated(check(history), "durations")
+    seconds[steps[2]] *= 2
+    assert "expected" in violated(check(history), "final version")
+    seconds[steps[2]] = 0.0
+    assert "its gradient took no time" in violated(check(real), "durations")

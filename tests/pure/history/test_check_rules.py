@@ -265,12 +265,12 @@ BACKUP_NOTHING = """
 """
 
 ALLREDUCE = """
-    STEP w0 c0 v-1
+    STEP w0 c0 r0.0
     REDUCE w0 c0 v0 x1.0 f1
-    STEP w1 c0 v-1
+    STEP w1 c0 r0.0
     REDUCE w1 c0 v0 x1.0 f1
     REDUCED w0 c0 v1 x2.0 f1
-    STEP w0 c1 v-1
+    STEP w0 c1 r0.0
     REDUCE w0 c1 v1 x1.0 f1
     REDUCED w1 c0 v1 x2.0 f1
     LEAVE w1 c1 v-1
@@ -342,7 +342,7 @@ def changed(text, *changes):
 def checked(name, *changes):
     text, mode, knobs = GOOD[name]
     # Anyone may have died, so that a missing LEAVE alone is no violation.
-    crashes = tuple(range(knobs["workers"]))
+    crashes = tuple(range(knobs["workers"])) if knobs.get("servers", 1) else ()
     return check(written(changed(text, *changes), mode, crashes=crashes, **knobs))
 
 
@@ -527,8 +527,12 @@ BAD = [
      [("APPLY w1 c1", "APPLY w1 c1 v4 t0 d0.5")]),
     ("allreduce", "durations", "REDUCED of worker 1 says it took 0.5 s",
      [("REDUCED w1 c0", "REDUCED w1 c0 v1 x2.0 f1 d0.5")]),
-    ("serial", "durations", "STEP of worker 0 says it took 0.5 s, it is only 0.001 s since STEP",
+    ("serial", "durations", "STEP of worker 0 says it took 0.5 s, it is 0.001 s since STEP",
      [("STEP w0 c2", "STEP w0 c2 d0.5")]),
+    ("serial", "durations", "STEP of worker 0 says it took 0.001 s, it is 0.002 s since STEP",
+     [("STEP w0 c2", "STEP w0 c2 d0.001 @0.003")]),
+    ("serial", "durations", "says it took 0.5 s, it is 0 s since the beginning",
+     [("STEP w0 c0", "STEP w0 c0 d0.5")]),
     ("ssp", "well-formed events", "LEAVE samples 3, which it does not have",
      [("LEAVE w0", "LEAVE w0 c2 m3")]),
     ("ssp", "well-formed events", "REPLY tau 1, which", [("REPLY w0 c1", "REPLY w0 c1 v1 t1")]),
@@ -539,12 +543,16 @@ BAD = [
     ("softsync", "staleness", "recorded version 1 for a push that was computed on version 0",
      [("SAVE w1", "SAVE w1 c0 v1")]),
     # final version
-    ("ssp", "final version", "version 3 of shard 0 was written, expected 4",
+    ("ssp", "final version", "version 3 of shard 0 was written at the end, expected 4",
      [("FINAL", "FINAL v3")]),
     ("ssp", "final version", "never written", [("FINAL", "")]),
     ("serial", "final version", "expected 2", [("FINAL", "FINAL s-1 v3")]),
-    ("ssp", "final version", "at the end",
-     [("READ w1 c2 v4", "FINAL v4\nREAD w1 c2 v4 t0"), ("FINAL v4", "")]),
+    ("ssp", "final version", "written at 0.020000 s, expected 0.025000 s or later",
+     [("FINAL v4", "FINAL v4 @0.02")]),
+    ("serial", "final version", "written at 0.005000 s, expected 0.003000 s",
+     [("FINAL", "FINAL s-1 v2 @0.005")]),
+    ("ssp", "final version", "written again", [("FINAL v4", "FINAL v4\nFINAL v4")]),
+    ("serial", "final version", "written again", [("FINAL", "FINAL s-1 v2\nFINAL s-1 v2")]),
     # the same rules, seen from elsewhere
     ("out of nothing", "quorum", "shard 1 lets all of its 1 live workers wait",
      [("APPLY s1 w-1", ""), ("REPLY s1 w1 c2", ""), ("READ w1 s0 c2", ""),
@@ -581,8 +589,11 @@ BAD = [
      [("DROP", "DROP w1 c0 v1 t1 f1")]),
     ("sync", "rates", "worker 1 at clock 0, of staleness 0, had rate 0.2, expected 0.1",
      [("APPLY w1 c0", "APPLY w1 c0 v1 t0 r0.2")]),
+    ("allreduce", "rates", "clock 1 had rate 0.1, expected 0",
+     [("STEP w0 c1", "STEP w0 c1 r0.1")]),
+    ("serial", "rates", "clock 1 had rate 0.1, expected 0", [("STEP w0 c1", "STEP w0 c1 m0 r0.1")]),
     ("allreduce", "membership", "goes on after it has left",
-     [("LEAVE w1", "LEAVE w1 c1 v-1\nSTEP w1 c1")]),
+     [("LEAVE w1", "LEAVE w1 c1 v-1\nSTEP w1 c1 r0.0")]),
     ("allreduce", "sums", "as present, after it has left",
      [("REDUCE w1 c1 v1", "REDUCE w1 c1 v1 x0.0 m0 f1")]),
     ("allreduce", "sums", "in sum 1 with clock 0, expected 1",

@@ -32,7 +32,7 @@ GATE = """
 def test_a_worker_that_passed_the_gate():
     outcome = check(written(GATE, "ssp", workers=2, staleness=0))
     assert outcome.lines() == [
-        "ssp (staleness 0), 2 workers and 1 shard: 17 events in 0.016 s",
+        "ssp (staleness 0), 2 workers and 1 shard: 17 events in 0.015 s",
         f"violated: progress: {RULES['progress']}",
         "  shard 0 answered worker 0 at clock 0 with clock 1, although worker 1 had finished 0 "
         "steps: 1 ahead, the most is 0",

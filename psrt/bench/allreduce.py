@@ -55,8 +55,8 @@ _K, _M = 1 << 10, 1 << 20
 SIZES = tuple(_K << power for power in range(0, 17, 2))
 RANKS = (2, 4)
 HOSTS = (1, 2, 4)
-#: Sizes between hosts, where larger ones are of interest.
-_BETWEEN_FROM = _M
+#: Sizes between pretended hosts, where no wire is measured but the work of a schedule.
+_PRETENDED_FROM = _M
 #: Largest vector: a schedule may need a few more of that size as workspace.
 LARGEST = 1 << 30
 #: Budget in seconds of all turns of a candidate of ``KEY``, and its smallest number of turns; then
@@ -73,9 +73,9 @@ LIMIT_S = 240.0
 
 
 def sizes_on(layout: Layout, sizes: Sequence[int]) -> list[int]:
-    """Return the sizes to measure on a layout: between hosts the large ones, if there are any."""
-    large = [nbytes for nbytes in sizes if nbytes >= _BETWEEN_FROM]
-    return list(large if len(layout.hosts) > 1 and large else sizes)
+    """Return the sizes to measure on a layout: the large ones, if any, of pretended hosts."""
+    large = [nbytes for nbytes in sizes if nbytes >= _PRETENDED_FROM]
+    return list(large if layout.pretended and large else sizes)
 
 
 def measure(

@@ -21,7 +21,7 @@ They sum whole numbers, whose sum is exact in any order, so every result is chec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,7 +32,8 @@ from psrt.bench.figures import Column, Row, Summary, spread, table
 from psrt.bench.race import Layout, Readings
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import predict
-from psrt.collective.analysis.machine import MachineCosts
+from psrt.collective.analysis.machine import MachineCosts, Measured
+from psrt.collective.registry import ALL_REDUCES
 from psrt.units import size_text
 
 LIBRARY, AUTO, COPY, EXCHANGE = "MPI.Allreduce", "auto", "copyto", "exchange"
@@ -85,12 +86,14 @@ def names(layout: Layout, nbytes: int) -> Iterator[Name]:
             yield from (Name(algorithm, buffer) for algorithm in ("node", *ALGORITHMS))
         yield Name("mpi", PLAIN)
         yield Name(COPY, WINDOW)
-    elif layout.apart:
+        return
+    if layout.apart:
         yield from (Name(algorithm, WINDOW) for algorithm in ALGORITHMS)
         yield Name(EXCHANGE, WINDOW)
     else:
         yield Name("ring", WINDOW)
         yield from (Name(f"node+{algorithm}", WINDOW) for algorithm in _BETWEEN)
+    yield Name("mpi", PLAIN)
 
 
 def rows_of(outcome: Outcome, costs: MachineCosts) -> list[dict[str, Any]]:
@@ -103,6 +106,15 @@ def rows_of(outcome: Outcome, costs: MachineCosts) -> list[dict[str, Any]]:
     how many times that and (p − 1)/p·nγ. None where there is no such thing.
     """
     return [_row(outcome, name, costs) for name in outcome.sent]
+
+
+def measured_by(rows: Iterable[Row]) -> Iterator[Measured]:
+    """Yield what `choose` compares: the times between real hosts of all that it may choose."""
+    for row in rows:
+        hosts = (row["ranks"] // row["hosts"],) * row["hosts"]
+        chooses = row["algorithm"] in ALL_REDUCES and row["algorithm"] != AUTO
+        if len(hosts) > 1 and not row["pretended"] and chooses:
+            yield row["algorithm"], hosts, row["bytes"], row["seconds"].median
 
 
 def _row(outcome: Outcome, name: Name, costs: MachineCosts) -> dict[str, Any]:

@@ -30,6 +30,7 @@ import numpy as np
 from psrt.bench.figures import format_table
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCosts
 from psrt.collective.costs import LinkCosts
+from psrt.collective.registry import LIBRARY
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +132,8 @@ def fit_machine(readings: Readings, cores: int) -> Fitted:
         rows = [_node_row(ranks, nbytes, cores) for ranks, nbytes in readings.node]
         fits["node"] = solve(rows, list(readings.node.values()))
         node = NodeCosts(*fits["node"].values)
-    library = tuple((ranks, n, s) for (ranks, n), s in readings.library.items())
-    return Fitted(MachineCosts(**links, node=node, cores=cores, library=library), fits)
+    library = tuple((LIBRARY, (ranks,), n, s) for (ranks, n), s in readings.library.items())
+    return Fitted(MachineCosts(**links, node=node, cores=cores, measured=library), fits)
 
 
 def _node_row(ranks: int, nbytes: int, cores: int) -> tuple[float, float]:
@@ -163,7 +164,9 @@ def as_text(fitted: Fitted) -> str:
         off = ["not measured", ""] if fit is None else [f"{fit.typical:.0%}", f"{fit.worst:.0%}"]
         count = 0 if fit is None else fit.readings
         rows.append([what, f"{values[name][place] * scale:.4g}", *off, count])
-    rows.append(["MPI.Allreduce on a host", "by size", "", "", len(fitted.costs.library)])
+    for what, alone in (("MPI.Allreduce on a host", True), ("all-reduces between hosts", False)):
+        count = sum((len(hosts) == 1) == alone for _, hosts, _, _ in fitted.costs.measured)
+        rows.append([what, "by size" if count else "-", "", "", count])
     return format_table(["constant", "value", "typical error", "largest", "readings"], rows)
 
 

@@ -164,7 +164,12 @@ def bench_parser() -> FlagParser:
         metavar="FILE",
         help="read the machine's costs from a file that --fit wrote",
     )
-    add("--fit", metavar="FILE", help="measure the machine's costs and write them to this file")
+    add(
+        "--fit",
+        metavar="FILE",
+        help="measure the machine's costs and write them to this file, with the times of all "
+        "all-reduces between these hosts",
+    )
     return parser
 
 

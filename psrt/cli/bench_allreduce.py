@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from mpi4py import MPI
@@ -51,6 +51,12 @@ def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]
         limit_s=allreduce.LIMIT_S if given.limit_s is None else given.limit_s,
         say=say,
     )
+    if fitted is not None:
+        measured = (*costs.measured, *allreduce_rows.measured_by(rows))
+        fitted = replace(fitted, costs=replace(costs, measured=measured))
+    with raise_on_all(comm):
+        if fitted is not None and given.fit is not None:
+            write_text(given.fit, fitted.costs.to_json())
     if comm.rank:
         return {}
     report = {} if fitted is None else {"costs of this machine": _fitted(fitted)}
@@ -79,9 +85,11 @@ def _layouts(
     given: argparse.Namespace, comm: MPI.Comm, present: Sequence[Sequence[int]]
 ) -> list[Layout]:
     """Return the sets of ranks to measure."""
-    ranks = _counts("ranks", given.ranks) or allreduce.RANKS
-    hosts = _counts("hosts", given.hosts) or allreduce.HOSTS
     most = min(comm.size, MOST_RANKS)
+    # Between real hosts the job as it stands is of interest, too.
+    job = ({most}, {len(present)}) if len(present) > 1 else (set(), set())
+    ranks = _counts("ranks", given.ranks) or sorted({*allreduce.RANKS} | job[0])
+    hosts = _counts("hosts", given.hosts) or sorted({*allreduce.HOSTS} | job[1])
     if given.ranks is not None and not 2 <= min(ranks) <= max(ranks) <= most:
         raise ConfigError(
             f"--ranks must be from 2 to {most}, the number of ranks of this job, got {given.ranks}"
@@ -117,7 +125,7 @@ def _costs(
     """Return the machine's costs, preceded by the fit on rank 0 if they were measured.
 
     Raises:
-        ConfigError: on every rank, if the file of the costs cannot be read or written.
+        ConfigError: on every rank, if the file of the costs cannot be read.
     """
     text, fitted = "", None
     if given.machine_costs is None:
@@ -129,6 +137,4 @@ def _costs(
     with raise_on_all(comm):
         if comm.rank == 0 and given.machine_costs is not None:
             text = read_costs(given.machine_costs).to_json()
-        if comm.rank == 0 and given.fit is not None:
-            write_text(given.fit, text)
     return fitted, MachineCosts.from_json(bcast_text(comm, text))

@@ -28,7 +28,7 @@ def test_tables_figures_and_costs(launch):
     assert layouts == {(2, hosts, nbytes) for hosts in (1, 2) for nbytes in (1024, 4096)}
     assert {row["algorithm"] for row in written["all-reduce"]} >= {"MPI.Allreduce", "auto", "node"}
     costs = MachineCosts.from_json((launch.folder / "costs.json").read_text())
-    assert {ranks for ranks, _, _ in costs.library} == {2}
+    assert {(name, hosts) for name, hosts, _, _ in costs.measured} == {("mpi", (2,))}
     again = bench(launch, 2, *TINY, "--hosts", "1", "--machine-costs", "costs.json")
     assert again.status == 0, again.stderr
     assert "costs of this machine" not in again.stdout

@@ -131,9 +131,9 @@ def test_all_ranks_get_the_same_bits_in_every_run(open_communicator, same_bits, 
 def test_auto_agrees_on_what_is_no_number(open_communicator, same_bits, one_host):
     """Where the library is said to be the cheapest, which does not promise it for min and max."""
     one_host()  # its times are known for one only
-    sizes = [(ranks, nbytes, 1e-12) for ranks in range(2, 9) for nbytes in (4, 1 << 20)]
+    sizes = [("mpi", (ranks,), nbytes, 1e-12) for ranks in range(2, 9) for nbytes in (4, 1 << 20)]
     communicator = open_communicator(
-        machine_costs=dataclasses.replace(DEFAULT_COSTS, library=tuple(sizes))
+        machine_costs=dataclasses.replace(DEFAULT_COSTS, measured=tuple(sizes))
     )
     assert communicator.choice(4000, "int32", "min").algorithm == "mpi"
     for op in ("min", "max"):

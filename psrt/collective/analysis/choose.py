@@ -9,12 +9,17 @@ on one host                            ``node``, and ``mpi`` where the library w
 on several hosts, one each             every schedule of ``ALGORITHMS``
 on several hosts, several on some      the same over all ranks, and ``node+NAME``: inside a host
                                        by shared memory, between hosts by the schedule NAME
+– where all that was measured          ``mpi``, too
 =====================================  ========================================================
 
-The shortest prediction wins, with two exceptions. The library must be predicted to be more than
-10 % faster, since near a tie the noise of its measurement would decide. And schedules of messages
-are not candidates inside a host, where shared memory needs only one barrier or two; ``why`` still
-names the best of them.
+The shortest time wins, with two exceptions. The library must be more than 10 % faster, since near a
+tie the noise of its measurement would decide. And schedules of messages are not candidates inside
+a host, where shared memory needs only one barrier or two; ``why`` still names the best of them.
+
+**Measured or predicted.** ``psrt bench allreduce --fit`` keeps the time of each candidate between
+the hosts that it runs on. Where there are such times for the given ranks by host, what was measured
+is compared, and nothing else is a candidate: a formula knows nothing of a network's weaknesses.
+Elsewhere times are predicted by α, β and γ.
 
 **Between hosts.** The ranks of a host share its one wire; ``between.beta`` is that of a single
 pair of ranks without other traffic.
@@ -54,7 +59,7 @@ class Choice:
 
     #: A key of ``ALGORITHMS``, ``node``, ``node+`` and such a key, or ``mpi``.
     algorithm: str
-    #: Predicted time, in seconds.
+    #: Predicted or measured time, in seconds.
     seconds: float
     #: One sentence with the numbers that decided.
     why: str
@@ -97,14 +102,23 @@ def choose(
         times = {name: predict(name, hosts, nbytes, itemsize, costs) for name in names}
         return {name: time for name, time in times.items() if time is not None}
 
-    what = f"{size_text(nbytes)} on {sum(hosts)} ranks of {plural(len(hosts), 'host')}"
+    what = f"for {size_text(nbytes)} on {sum(hosts)} ranks of {plural(len(hosts), 'host')}"
     if len(hosts) > 1:
         alone = max(hosts) == 1 and not shared_memory
         through_nodes = () if alone else [PLUS + name for name in ALGORITHMS]
-        times = times_of([*(() if shared_memory else ALGORITHMS), *through_nodes])
+        names = [*(() if shared_memory else ALGORITHMS), *through_nodes]
+        found = {name: costs.measured_seconds(name, hosts, nbytes) for name in names}
+        times = {name: time for name, time in found.items() if time is not None}
+        what = f"{'measured' if times else 'predicted'} {what}"
+        times = times or times_of(names)
         best = fastest(times)
+        if dtype_ok_for_library and not shared_memory:
+            times |= times_of([LIBRARY])
+            if times[best] > _CLEARLY * times.get(LIBRARY, math.inf):
+                best = LIBRARY
         slower = (name for name in times if not math.isclose(times[name], times[best]))
         return _choice(best, sorted(slower, key=times.__getitem__)[:2], times, what)
+    what = f"predicted {what}"
     messages = times_of(ALGORITHMS)
     best_of_messages = fastest(messages)
     times = messages | times_of([NODE, LIBRARY] if dtype_ok_for_library else [NODE])
@@ -124,15 +138,15 @@ def predict(
         hosts: number of ranks on each host, ≥ 1 each.
         nbytes: bytes of the vector, ≥ 0.
         itemsize: bytes of an element.
-        costs: of the machine. They cover the library on one host, for the measured numbers of
-            ranks, and ``node`` on one host.
+        costs: of the machine. They cover the library where it was measured, and ``node`` on one
+            host.
 
     Raises:
         ConfigError: if there is no such schedule.
     """
     alone = len(hosts) == 1
     if algorithm == LIBRARY:
-        return costs.library_seconds(hosts[0], nbytes) if alone else None
+        return costs.measured_seconds(LIBRARY, hosts, nbytes)
     if algorithm == NODE:
         return costs.node.seconds(hosts[0], nbytes, costs.cores) if alone else None
     if algorithm.startswith(PLUS):
@@ -166,7 +180,7 @@ def _row(name: str) -> Algorithm:
 
 def _choice(best: str, others: Sequence[str], times: Mapping[str, float], what: str) -> Choice:
     """Return the choice, with the runners-up and why any that is faster was not taken."""
-    parts = [f"{best}: {time_text(times[best])} predicted for {what}"]
+    parts = [f"{best}: {time_text(times[best])} {what}"]
     for name in others:
         faster = times[name] < times[best] and not math.isclose(times[name], times[best])
         but = "not 10 % faster" if name == LIBRARY else "no messages inside a host"

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import Any
@@ -34,8 +34,8 @@ from psrt.errors import ConfigError
 
 #: Largest time accepted, in seconds; a file with a larger one is broken.
 _LONGEST = 1e9
-#: One measurement of the library's all-reduce on one host: ranks, bytes, seconds.
-Measured = tuple[int, int, float]
+#: One measurement of an all-reduce: its name, the ranks of each host, bytes, seconds.
+Measured = tuple[str, tuple[int, ...], int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +78,16 @@ class MachineCosts:
     node: NodeCosts
     #: Cores of a host; ranks beyond them take turns.
     cores: int
-    #: The library's all-reduce on one host, as far as it was measured, in any order.
-    library: tuple[Measured, ...] = ()
+    #: All-reduces as far as they were measured, in any order: the library's on one host, and all
+    #: candidates between hosts.
+    measured: tuple[Measured, ...] = ()
 
     def queue(self, ranks: int) -> float:
         """Return the slow-down of a host on which ``ranks`` ranks compute at the same time."""
         return max(1.0, ranks / self.cores)
 
-    def library_seconds(self, ranks: int, nbytes: int) -> float | None:
-        """Return the library's time on one host; None if this number of ranks was not measured.
+    def measured_seconds(self, algorithm: str, hosts: Sequence[int], nbytes: int) -> float | None:
+        """Return the time of an all-reduce, None if it was not measured with these ranks by host.
 
         Between two measured sizes the time is read off the straight line on log-log paper: times
         are flat for short vectors and proportional to long ones, and both are straight there.
@@ -97,12 +98,13 @@ class MachineCosts:
         ...     LinkCosts(0, 0, 0),
         ...     NodeCosts(0, 0),
         ...     2,
-        ...     ((2, 100, 1.0), (2, 10000, 4.0)),
+        ...     (("ring", (1, 1), 100, 1.0), ("ring", (1, 1), 10000, 4.0)),
         ... )
-        >>> costs.library_seconds(2, 1000), costs.library_seconds(3, 1000)
+        >>> costs.measured_seconds("ring", [1, 1], 1000), costs.measured_seconds("ring", [2], 1000)
         (2.0, None)
         """
-        times = {size: seconds for of, size, seconds in self.library if of == ranks}
+        given = algorithm, tuple(hosts)
+        times = {size: s for name, of, size, s in self.measured if (name, of) == given}
         if not times:
             return None
         sizes = sorted(times)
@@ -135,7 +137,7 @@ class MachineCosts:
             between=LinkCosts(**_seconds(parts["between"], "between", LinkCosts)),
             node=NodeCosts(**_seconds(parts["node"], "node", NodeCosts)),
             cores=_count(parts["cores"], "cores"),
-            library=_library(parts["library"]),
+            measured=_measured(parts["measured"]),
         )
 
 
@@ -173,23 +175,28 @@ def _count(value: Any, what: str) -> int:
     return value
 
 
-def _library(found: Any) -> tuple[Measured, ...]:
-    """Return the measurements, each of which is a list of three."""
+def _measured(found: Any) -> tuple[Measured, ...]:
+    """Return the measurements, each of which is a list of four."""
+    expected = "[algorithm, ranks of each host, bytes, seconds]"
     if not isinstance(found, list):
-        raise ConfigError(f"library: {found!r}, expected a list of [ranks, bytes, seconds]")
-    rows: list[Measured] = []
+        raise ConfigError(f"measured: {found!r}, expected a list of {expected}")
+    rows: dict[tuple[str, tuple[int, ...], int], float] = {}
     for i, row in enumerate(found):
-        what = f"library[{i}]"
-        if not isinstance(row, list) or len(row) != 3:
-            raise ConfigError(f"{what}: {row!r}, expected [ranks, bytes, seconds]")
-        ranks, nbytes = _count(row[0], f"{what}, ranks"), _count(row[1], f"{what}, bytes")
-        seconds = _time(row[2], f"{what}, seconds")
-        if seconds == 0:
+        what = f"measured[{i}]"
+        if not isinstance(row, list) or len(row) != 4:
+            raise ConfigError(f"{what}: {row!r}, expected {expected}")
+        if not isinstance(row[0], str):
+            raise ConfigError(f"{what}: {row[0]!r}, expected the name of an algorithm")
+        if not isinstance(row[1], list) or not row[1]:
+            raise ConfigError(f"{what}: {row[1]!r}, expected the ranks of each host")
+        hosts = tuple(_count(ranks, f"{what}, ranks") for ranks in row[1])
+        key = row[0], hosts, _count(row[2], f"{what}, bytes")
+        if key in rows:
+            raise ConfigError(f"{what}: {row[0]} on {row[1]} with {row[2]} bytes again")
+        rows[key] = _time(row[3], f"{what}, seconds")
+        if rows[key] == 0:
             raise ConfigError(f"{what}, seconds: 0, expected more")
-        if any(row[:2] == (ranks, nbytes) for row in rows):
-            raise ConfigError(f"{what}: {ranks} ranks and {nbytes} bytes again")
-        rows.append((ranks, nbytes, seconds))
-    return tuple(rows)
+    return tuple((*key, seconds) for key, seconds in rows.items())
 
 
 #: Where nothing was measured: a machine of 2 cores with the messages of an MPI library over

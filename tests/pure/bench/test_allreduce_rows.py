@@ -1,6 +1,7 @@
 """What a race amounts to, from readings of our own making."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from psrt.bench.allreduce_rows import (
     Name,
     Outcome,
     as_text,
+    measured_by,
     names,
     rows_of,
 )
@@ -70,6 +72,15 @@ def test_between_hosts_the_ring_is_held_against_the_wire():
     assert ring["over_bound"].median == pytest.approx(6.0 / (3.0 + fold_s))
     assert ring["predicted_s"] == predict("ring", [1, 1, 1, 1], N, 4, DEFAULT_COSTS)
     assert (ring["hosts"], ring["pretended"], ring["over_copy"]) == (4, True, None)
+
+
+def test_what_is_measured_between_real_hosts_is_for_auto_to_choose_by():
+    mpi, sent = Name("mpi", PLAIN), {LIB: None, RING: (9,) * 4, WIRE: None, BEST: None}
+    times = [{LIB: 1.0, RING: 6.0, WIRE: 2.0, BEST: 3.0, mpi: 4.0}]
+    for layout, kept in ((replace(APART, pretended=False), True), (APART, False), (HOST, False)):
+        outcome = Outcome(layout, N, sent | {mpi: None}, "ring", Readings(times))
+        wanted = [("ring", (1, 1, 1, 1), N, 6.0), ("mpi", (1, 1, 1, 1), N, 4.0)] if kept else []
+        assert list(measured_by(rows_of(outcome, DEFAULT_COSTS))) == wanted
 
 
 def test_table_and_json_have_a_line_a_row():

@@ -14,7 +14,7 @@ TRUE = MachineCosts(
     between=LinkCosts(30e-6, 9e-10, 2e-10),
     node=NodeCosts(sync_s=3e-6, byte_s=2e-10),
     cores=2,
-    library=((2, 1024, 5e-6), (2, 1 << 20, 1e-3)),
+    measured=(("mpi", (2,), 1024, 5e-6), ("mpi", (2,), 1 << 20, 1e-3)),
 )
 
 
@@ -24,7 +24,7 @@ def readings_of(costs, **changed):
         "between": {m: costs.between.alpha + m * costs.between.beta for m in SIZES},
         "fold": {m: m * costs.inside.gamma for m in SIZES},
         "node": {(p, n): predict("node", [p], n, 4, costs) for p in (2, 4) for n in SIZES},
-        "library": {(p, n): s for p, n, s in costs.library},
+        "library": {(p, n): s for _, (p,), n, s in costs.measured},
     }
     return Readings(**(exact | changed))
 
@@ -43,7 +43,7 @@ def test_exact_times_give_the_costs_back():
             )
     assert close(got.node.sync_s, 3e-6)
     assert close(got.node.byte_s, 2e-10)
-    assert (got.cores, got.library) == (2, TRUE.library)
+    assert (got.cores, got.measured) == (2, TRUE.measured)
     assert all(fit.worst < 1e-6 for fit in fitted.fits.values())
     assert MachineCosts.from_json(got.to_json()) == got
 

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import permutations, product
 
 import pytest
 
@@ -13,7 +14,12 @@ KB, MB = 1 << 10, 1 << 20
 
 
 def with_library(*measured):
-    return replace(DEFAULT_COSTS, library=measured)
+    """Return costs with times of the library on one host: ranks, bytes, seconds."""
+    return with_measured(*(("mpi", (ranks,), nbytes, s) for ranks, nbytes, s in measured))
+
+
+def with_measured(*measured):
+    return replace(DEFAULT_COSTS, measured=measured)
 
 
 class TestOneHost:
@@ -48,13 +54,13 @@ class TestOneHost:
             inside=LinkCosts(3e-6, 2.5e-10, 0.0),
             node=NodeCosts(0.0, 5e-11),
             cores=4,
-            library=((4, 4 * MB, 0.66e-3),),
+            measured=(("mpi", (4,), 4 * MB, 0.66e-3),),
         )
         assert choose([4], 4 * MB, 4, costs).why == (
             "node: 210 µs predicted for 4 MiB on 4 ranks of 1 host; halving-doubling 1.58 ms; "
             "mpi 660 µs"
         )
-        fast = replace(costs, library=((4, 4 * MB, 0.1e-3),))
+        fast = replace(costs, measured=(("mpi", (4,), 4 * MB, 0.1e-3),))
         assert choose([4], 4 * MB, 4, fast).why == (
             "mpi: 100 µs predicted for 4 MiB on 4 ranks of 1 host; node 210 µs; "
             "halving-doubling 1.58 ms"
@@ -67,7 +73,7 @@ class TestOneHost:
             inside=LinkCosts(3e-6, 2.5e-10, 1e-10),
             node=NodeCosts(2e-6, 1.5e-10),
             cores=4,
-            library=((3, 72, 7.5e-6),),
+            measured=(("mpi", (3,), 72, 7.5e-6),),
         )
         assert choose([3], 72, 4, costs).why == (
             "node: 8.01 µs predicted for 72 B on 3 ranks of 1 host; "
@@ -119,6 +125,58 @@ class TestSeveralHosts:
             "halving-doubling: 89 ms predicted for 64 MiB on 4 ranks of 4 hosts; "
             "ring 89.1 ms; segmented-ring 93.6 ms"
         )
+
+
+class TestMeasuredBetweenHosts:
+    NAMES = ("ring", "butterfly", "halving-doubling", "node+ring")
+
+    def costs(self, hosts, short, long):
+        rows = [(name, hosts, KB, s) for name, s in zip(self.NAMES, short, strict=False)]
+        rows += [(name, hosts, 4 * MB, s) for name, s in zip(self.NAMES, long, strict=False)]
+        return with_measured(*rows)
+
+    @each("hosts", [(1, 1), (1, 1, 1), (2, 2), (1, 2)])
+    def test_the_fastest_of_what_was_measured_at_every_size(self, hosts):
+        """All orders of four times at two sizes; in between none is faster than the choice."""
+        orders = list(permutations((1e-3, 1.1e-3, 2e-3, 5e-3)))
+        for short, long in product(orders, orders):
+            costs = self.costs(hosts, short, [1000 * s for s in long])
+            names = self.NAMES if max(hosts) > 1 else self.NAMES[:3]
+            for nbytes in (0, 4, KB, 64 * KB, MB, 4 * MB, 64 * MB):
+                choice = choose(hosts, nbytes, 4, costs)
+                times = {name: costs.measured_seconds(name, hosts, nbytes) for name in names}
+                assert choice.seconds == times[choice.algorithm]
+                assert choice.seconds == pytest.approx(min(times.values()))
+            for nbytes, order in ((KB, short), (4 * MB, long)):
+                fast = min(zip(order, names, strict=False))[1]
+                assert choose(hosts, nbytes, 4, costs).algorithm == fast
+
+    def test_what_was_not_measured_is_no_candidate(self):
+        costs = with_measured(("root", (1, 1), MB, 10.0))
+        assert choose([1, 1], MB, 4, costs).algorithm == "root"
+        assert (
+            choose([1, 1], MB, 4, costs).why
+            == "root: 10 s measured for 1 MiB on 2 ranks of 2 hosts"
+        )
+
+    @pytest.mark.parametrize("hosts", [[1, 1, 1], [2, 2], [2]])
+    def test_of_other_ranks_nothing_is_known(self, hosts):
+        costs = with_measured(("root", (1, 1), MB, 1e-9))
+        assert choose(hosts, MB, 4, costs) == choose(hosts, MB, 4, DEFAULT_COSTS)
+
+    def test_inside_hosts_by_shared_memory_if_that_is_asked_for(self):
+        costs = self.costs((2, 2), (1e-3, 2e-3, 3e-3, 4e-3), (1.0, 2.0, 3.0, 4.0))
+        assert choose([2, 2], MB, 4, costs).algorithm == "ring"
+        assert choose([2, 2], MB, 4, costs, shared_memory=True).algorithm == "node+ring"
+
+    @pytest.mark.parametrize(("factor", "algorithm"), [(0.9, "mpi"), (0.92, "ring"), (2, "ring")])
+    def test_the_library_must_be_clearly_faster(self, factor, algorithm):
+        measured = (("ring", (1, 1), MB, 1e-3), ("mpi", (1, 1), MB, factor * 1e-3))
+        assert choose([1, 1], MB, 4, with_measured(*measured)).algorithm == algorithm
+        unknown = choose([1, 1], MB, 4, with_measured(*measured), dtype_ok_for_library=False)
+        assert unknown.algorithm == "ring"
+        asked = choose([1, 1], MB, 4, with_measured(*measured), shared_memory=True)
+        assert asked.algorithm.startswith("node+")
 
 
 class TestPredict:

@@ -7,13 +7,18 @@ from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, NodeCo
 from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
 
-LIBRARY = ((4, 1 << 20, 1e-3), (2, 1 << 10, 2e-5), (2, 1 << 20, 7e-4))
+TIMES = (
+    ("mpi", (4,), 1 << 20, 1e-3),
+    ("mpi", (2,), 1 << 10, 2e-5),
+    ("mpi", (2,), 1 << 20, 7e-4),
+    ("node+ring", (2, 1), 1 << 20, 3e-3),
+)
 MEASURED = MachineCosts(
     inside=LinkCosts(1.1e-6, 1.3e-10, 0.0),
     between=LinkCosts(1e-5, 1 / 3e9, 1e-10),
     node=NodeCosts(1 / 3 * 1e-6, 1e-10),
     cores=8,
-    library=LIBRARY,
+    measured=TIMES,
 )
 
 
@@ -38,7 +43,7 @@ class TestNode:
         assert self.NODE.seconds(4, 0, cores=2) == 0
 
 
-class TestLibrary:
+class TestMeasured:
     @pytest.mark.parametrize(
         ("nbytes", "seconds"),
         [
@@ -51,19 +56,24 @@ class TestLibrary:
         ],
     )
     def test_between_and_beyond_what_was_measured(self, nbytes, seconds):
-        assert MEASURED.library_seconds(2, nbytes) == pytest.approx(seconds)
+        assert MEASURED.measured_seconds("mpi", [2], nbytes) == pytest.approx(seconds)
 
     def test_it_rises(self):
-        times = [MEASURED.library_seconds(2, nbytes) for nbytes in range(0, 3 << 20, 9999)]
+        times = [
+            MEASURED.measured_seconds("mpi", [2], nbytes) for nbytes in range(0, 3 << 20, 9999)
+        ]
         assert times == sorted(times)
 
     def test_one_measurement_is_enough(self):
-        assert MEASURED.library_seconds(4, 1 << 19) == 1e-3
-        assert MEASURED.library_seconds(4, 1 << 21) == 2e-3
+        assert MEASURED.measured_seconds("mpi", [4], 1 << 19) == 1e-3
+        assert MEASURED.measured_seconds("mpi", [4], 1 << 21) == 2e-3
 
-    def test_other_ranks_are_not_known(self):
-        assert MEASURED.library_seconds(3, 1 << 20) is None
-        assert DEFAULT_COSTS.library_seconds(2, 1 << 20) is None
+    def test_other_ranks_other_hosts_and_other_names_are_not_known(self):
+        assert MEASURED.measured_seconds("node+ring", (2, 1), 1 << 20) == 3e-3
+        assert MEASURED.measured_seconds("node+ring", (1, 2), 1 << 20) is None
+        assert MEASURED.measured_seconds("ring", (2, 1), 1 << 20) is None
+        assert MEASURED.measured_seconds("mpi", [3], 1 << 20) is None
+        assert DEFAULT_COSTS.measured_seconds("mpi", [2], 1 << 20) is None
 
 
 def test_queue():
@@ -97,14 +107,21 @@ class TestJson:
             (["cores"], 2.0, "cores: 2.0, expected a whole number of at least 1"),
             (["cores"], True, "cores: True, expected a whole number of at least 1"),
             (["speed"], 1, "costs of a machine: unknown 'speed', expected between, cores, "),
-            (["library"], {}, "library: {}, expected a list of "),
-            (["library", 1], [2, 1], r"library\[1\]: \[2, 1\], expected \[ranks, bytes, seconds\]"),
-            (["library", 1], 7, r"library\[1\]: 7, expected "),
-            (["library", 0, 0], 0, r"library\[0\], ranks: 0, expected a whole number"),
-            (["library", 0, 1], 1.5, r"library\[0\], bytes: 1.5, expected a whole number"),
-            (["library", 0, 2], "x", r"library\[0\], seconds: 'x', expected seconds"),
-            (["library", 0, 2], 0, r"library\[0\], seconds: 0, expected more"),
-            (["library", 1], [4, 1 << 20, 2.0], r"library\[1\]: 4 ranks and 1048576 bytes again"),
+            (["measured"], {}, "measured: {}, expected a list of "),
+            (["measured", 1], [2, 1], r"measured\[1\]: \[2, 1\], expected \[algorithm, ranks of "),
+            (["measured", 1], 7, r"measured\[1\]: 7, expected "),
+            (["measured", 0, 0], 3, r"measured\[0\]: 3, expected the name of an algorithm"),
+            (["measured", 0, 1], 4, r"measured\[0\]: 4, expected the ranks of each host"),
+            (["measured", 0, 1], [], r"measured\[0\]: \[\], expected the ranks of each host"),
+            (["measured", 0, 1], [0], r"measured\[0\], ranks: 0, expected a whole number"),
+            (["measured", 0, 2], 1.5, r"measured\[0\], bytes: 1.5, expected a whole number"),
+            (["measured", 0, 3], "x", r"measured\[0\], seconds: 'x', expected seconds"),
+            (["measured", 0, 3], 0, r"measured\[0\], seconds: 0, expected more"),
+            (
+                ["measured", 1],
+                ["mpi", [4], 1 << 20, 2.0],
+                r"measured\[1\]: mpi on \[4\] with 1048576 bytes again",
+            ),
         ],
     )
     def test_what_is_wrong_is_named(self, path, value, message):
@@ -117,7 +134,7 @@ class TestJson:
         with pytest.raises(ConfigError, match=message):
             MachineCosts.from_json(json.dumps(document))
 
-    @pytest.mark.parametrize("path", [["library"], ["node"], ["inside", "gamma"]])
+    @pytest.mark.parametrize("path", [["measured"], ["node"], ["inside", "gamma"]])
     def test_what_is_missing_is_named(self, path):
         document = json.loads(MEASURED.to_json())
         *parents, last = path

@@ -56,7 +56,9 @@ def test_the_library_is_not_picked_for_a_type_that_it_cannot_reduce(hosts):
 
 def test_the_library_is_not_picked_for_minima_that_it_need_not_agree_on():
     """MPI promises nothing of NaN: there the ranks may end with different numbers."""
-    quick = dataclasses.replace(DEFAULT_COSTS, library=((3, 8, 1e-12), (3, 1 << 20, 1e-12)))
+    quick = dataclasses.replace(
+        DEFAULT_COSTS, measured=(("mpi", (3,), 8, 1e-12), ("mpi", (3,), 1 << 20, 1e-12))
+    )
     for kind in map(np.dtype, ("float32", "float64", "int32", "int64")):
         for op in OPS:
             choice = pick("auto", [3], 1000, kind, quick, op=op)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import hmac
-import os
-import resource
 import selectors
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from psrt.errors import JobOverError
-from psrt.faults.connection import Address, Connection, addresses, not_for_children
+from psrt.faults.connection import Address, Connection
 from psrt.faults.detector import Detector, Verdict, condition_of
+from psrt.faults.listener import Listener
 from psrt.faults.processes import exit_code, state_of
 from psrt.faults.roster import Roster
 from psrt.faults.vitals import Vitals
@@ -27,8 +22,6 @@ _MISSED = 2.5
 #: How long the hub waits for a lower rank to have failed, too, before it tells the first one's
 #: error: where all fail alike, always the same one speaks.
 _GRACE_S = 0.1
-#: Descriptors of the process that are not the hub's.
-_OTHER_FILES = 512
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +55,6 @@ class Hub(Watcher):
         super().__init__(0, roster.size, vitals, detector.timeout_s, tell)
         self.roster = roster
         self._detector = detector
-        self._listeners: list[socket.socket] = []
         self._callers: set[_Caller] = set()
         #: Ranks whose processes have ended, and how, as far as it is known.
         self._ended: dict[int, int | None] = {}
@@ -72,29 +64,17 @@ class Hub(Watcher):
         #: Called with the ranks of a verdict ``silent`` or ``dead``; returns whether the job goes
         #: on without them.
         self.goes_on_without: Callable[[tuple[int, ...]], bool] = lambda ranks: False
-        name, secret = f"psrt-{os.urandom(8).hex()}", os.urandom(16).hex()
-        #: Where the others find this hub.
-        self.address = Address(name, socket.gethostname(), secret)
-        _allow_files(roster.size + _OTHER_FILES)
-        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        local.bind(f"\0{name}")
-        self._listen(local)
+        self._listener = Listener(self._selector, roster.size)
         self._start()
+
+    @property
+    def address(self) -> Address:
+        """Where the others find this hub."""
+        return self._listener.address
 
     def listen_on_network(self) -> None:
         """Listen to other hosts as well, from the first rank on that is on one."""
-        if not self.address.port:
-            wide = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            wide.bind(("", 0))
-            self._listen(wide)
-            port = int(wide.getsockname()[1])
-            self.address = replace(self.address, addresses=tuple(addresses()), port=port)
-
-    def _listen(self, listener: socket.socket) -> None:
-        listener.setblocking(False)
-        listener.listen(1024)
-        self._listeners.append(not_for_children(listener))
-        self._selector.register(listener, selectors.EVENT_READ, listener)
+        self._listener.listen_on_network()
 
     def watch(self, ranks: Iterable[int]) -> None:
         """Begin to watch over ranks that have connected, and rank 0."""
@@ -127,8 +107,7 @@ class Hub(Watcher):
         for caller in self._callers:
             caller.connection.finish(deadline)
             caller.connection.close()
-        for listener in self._listeners:
-            listener.close()
+        self._listener.close()
 
     @property
     def lines(self) -> int:
@@ -145,18 +124,11 @@ class Hub(Watcher):
         if isinstance(key.data, _Caller):
             self._hear(key.data)
             return
-        listener = key.data
-        try:
-            connected, _ = listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                # Whoever comes now is refused, and not watched over.
-                self._selector.unregister(listener)
-                listener.close()
-            return
-        caller = _Caller(Connection(connected))
-        self._callers.add(caller)
-        self._selector.register(caller.connection, selectors.EVENT_READ, caller)
+        connection = self._listener.accept(key)
+        if connection is not None:
+            caller = _Caller(connection)
+            self._callers.add(caller)
+            self._selector.register(connection, selectors.EVENT_READ, caller)
 
     def _hear(self, caller: _Caller) -> None:
         for message in caller.connection.receive():
@@ -171,9 +143,9 @@ class Hub(Watcher):
     def _heard(self, caller: _Caller, message: Mapping[str, Any]) -> bool:
         """Take one message; return whether the connection goes on."""
         if caller.rank < 0:
-            secret, rank = str(message.get("secret")), message.get("rank")
-            if not hmac.compare_digest(secret, self.address.secret) or not isinstance(rank, int):
-                return False  # nobody of this job
+            rank = message.get("rank")
+            if not self._listener.knows(message) or not isinstance(rank, int):
+                return False
             if not 0 < rank < self.roster.size:
                 return False
             caller.rank = rank
@@ -289,12 +261,3 @@ class Hub(Watcher):
         for caller in list(self._callers):
             if caller.rank > 0 and (ranks is None or caller.rank in ranks):
                 caller.connection.send(message, droppable=droppable)  # closed: read next
-
-
-def _allow_files(number: int) -> None:
-    """Let this process have so many files open, as far as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < number:
-        allowed = number if hard == resource.RLIM_INFINITY else min(number, hard)
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))

@@ -1,0 +1,87 @@
+"""Where a process is called by the ranks of a job: on its own host, and from others if need be."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hmac
+import os
+import resource
+import selectors
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from psrt.faults.connection import Address, Connection, addresses, not_for_children
+
+#: Descriptors of the process that are not the callers'.
+_OTHER_FILES = 512
+
+
+class Listener:
+    """Takes calls; who waits for them does so with a selector of its own."""
+
+    def __init__(self, selector: selectors.BaseSelector, callers: int) -> None:
+        """Listen to this host.
+
+        Args:
+            selector: gets what is listened on; its data is None.
+            callers: the largest number of connections that there will be at a time.
+        """
+        self._selector = selector
+        self._sockets: list[socket.socket] = []
+        name, secret = f"psrt-{os.urandom(8).hex()}", os.urandom(16).hex()
+        #: Where it is called.
+        self.address = Address(name, socket.gethostname(), secret)
+        _allow_files(callers + _OTHER_FILES)
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        local.bind(f"\0{name}")
+        self._listen(local)
+
+    def listen_on_network(self) -> None:
+        """Listen to other hosts as well."""
+        if not self.address.port:
+            wide = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            wide.bind(("", 0))
+            self._listen(wide)
+            port = int(wide.getsockname()[1])
+            self.address = replace(self.address, addresses=tuple(addresses()), port=port)
+
+    def _listen(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
+        listener.listen(1024)
+        self._sockets.append(not_for_children(listener))
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def accept(self, key: selectors.SelectorKey) -> Connection | None:
+        """Take a call that the selector has told of; None if it cannot be taken."""
+        listener = key.fileobj
+        assert isinstance(listener, socket.socket), "what was registered above"
+        try:
+            connected, _ = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # whoever comes now is refused
+                self._selector.unregister(listener)
+                listener.close()
+            return None
+        return Connection(connected)
+
+    def knows(self, message: Mapping[str, Any]) -> bool:
+        """Return whether a caller's first message is that of a rank of this job."""
+        secret = str(message.get("secret")).encode()
+        return hmac.compare_digest(secret, self.address.secret.encode())
+
+    def close(self) -> None:
+        """Listen no longer."""
+        for listener in self._sockets:
+            listener.close()
+
+
+def _allow_files(number: int) -> None:
+    """Let this process have so many files open, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < number:
+        allowed = number if hard == resource.RLIM_INFINITY else min(number, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
+from psrt.faults.parent import PARENT, Parent
 from psrt.job.launch import run_job
 from psrt.launchers import launched
 from psrt.launchers.hostfile import read_hostfile
@@ -36,7 +38,7 @@ _MOST = 1_000_000
 _DESCRIPTION = """\
 Start ranks by the launcher that belongs to the MPI of this Python: mpirun, or srun inside an
 allocation of Slurm. Prints the line, on stderr, and runs it; its exit status is that of the job,
-or 128 + n if signal n ended it.
+5 if a rank's process died while psrt watched over it, or 128 + n if signal n ended the job.
 
   psrt launch -n 4 train --mode ssp --servers 1
   psrt launch -n 4 my_training.py --lr 0.1
@@ -128,10 +130,17 @@ def main(argv: Sequence[str]) -> int:
         say(str(line))
         return 0
     print(line, file=sys.stderr, flush=True)
-    ended = run_job(line.words, line.variables)
+    several_hosts = given.hostfile is not None or "SLURM_JOB_ID" in os.environ
+    parent = Parent(line.ranks, _tell, several_hosts=several_hosts)
+    ended = run_job(line.command, line.variables, parent)
     if ended.asked is not None and ended.status:
         raise KeyboardInterrupt(ended.asked)
     return ended.status
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, end="", flush=True)
 
 
 def _split(parser: FlagParser, argv: list[str]) -> tuple[list[str], list[str]]:
@@ -204,6 +213,7 @@ def _line(given: argparse.Namespace, words: list[str], is_ours: bool) -> Line:
         bind=given.bind_to,
         variables=variables,
         exported=exported,
+        unshown=(PARENT,),
         flags=flags,
     )
     if pmi is not None:

@@ -56,6 +56,7 @@ def run_command(command: Callable[[], int], name: str) -> int:
             # the line fails.
             if error.agreed and started_ranks() > 1:
                 _outlive_the_others()
+                _tell_parent(status)
             return status if error.agreed or started_rank() == 0 else 0
     if started_ranks() > 1:
         # The others may wait for this one forever, and MPI_Finalize for them. Exit without it: a
@@ -73,6 +74,16 @@ def _outlive_the_others() -> None:
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _tell_parent(status: int) -> None:
+    """Tell ``psrt launch`` the status: its launcher may see what ranks make of others that left."""
+    from psrt.faults.parent import parent_of_this
+    from psrt.faults.watcher import End
+
+    parent = parent_of_this()
+    if parent is not None:
+        parent.tell(End(status))
 
 
 def print_once(text: str, stream: TextIO) -> None:

@@ -15,7 +15,7 @@ from psrt.faults.listener import Listener
 from psrt.faults.processes import exit_code, state_of
 from psrt.faults.roster import Roster
 from psrt.faults.vitals import Vitals
-from psrt.faults.watcher import LAST_S, End, Watcher
+from psrt.faults.watcher import LAST_S, End, Tell, Watcher
 
 #: A rank is looked up by its neighbours when it has missed this many beats.
 _MISSED = 2.5
@@ -42,7 +42,7 @@ class Hub(Watcher):
         vitals: Vitals,
         detector: Detector,
         *,
-        tell: Callable[[str], None],
+        tell: Tell,
     ) -> None:
         """Listen to this host; nobody is watched yet.
 
@@ -50,7 +50,7 @@ class Hub(Watcher):
             roster: the members as far as they are known; may grow.
             vitals: of this process.
             detector: decides.
-            tell: called with text for the user, ready to print; from another thread.
+            tell: called from another thread.
         """
         super().__init__(0, roster.size, vitals, detector.timeout_s, tell)
         self.roster = roster
@@ -96,7 +96,7 @@ class Hub(Watcher):
         if self._thread.is_alive():
             self._prod()
         else:
-            self._tell(text)
+            self._tell(text, status)
             self.told = True
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ class Hub(Watcher):
             # be blamed for that.
             self._send({"over": end.status})
             self._end(end)
-            self._tell(end.text)
+            self._tell(end.text, end.status)
             self.told = True
 
     def _broke(self, why: str) -> None:

@@ -16,7 +16,7 @@ from psrt.faults.detector import told_of
 from psrt.faults.processes import exit_code, leave, pidfds, state_of
 from psrt.faults.roster import Roster, how_it_ended
 from psrt.faults.vitals import Vitals
-from psrt.faults.watcher import ENDS_WITHIN_S, LAST_S, End, Watcher
+from psrt.faults.watcher import ENDS_WITHIN_S, LAST_S, End, Tell, Watcher
 
 #: How long ranks of other hosts leave it to those of rank 0's to tell that it has died.
 _LATER_S = 0.4
@@ -34,7 +34,7 @@ class Line(Watcher):
         timeout_s: float,
         roster: Roster,
         neighbours: Mapping[int, int],
-        tell: Callable[[str], None],
+        tell: Tell,
     ) -> None:
         """Connect, and begin to watch.
 
@@ -94,7 +94,7 @@ class Line(Watcher):
     def fail(self, text: str, status: int) -> None:
         """Tell this rank's error, by rank 0 if it is there."""
         if not self.watches or not self._say({"failed": [status, text[-MOST_TEXT:]]}):
-            self._tell(text)
+            self._tell(text, status)
             self._end(End(status))
 
     def say_goodbye(self) -> None:
@@ -189,7 +189,7 @@ class Line(Watcher):
         self._claim = not_for_children(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         with contextlib.suppress(OSError):
             self._claim.bind(f"\0{self._address.name}-told")
-            self._tell(f"psrt: error: {text}\n")
+            self._tell(f"psrt: error: {text}\n", status)
         self.ends_within_s = ENDS_WITHIN_S
         self._end(End(status))
 

@@ -17,8 +17,8 @@ import selectors
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from psrt.errors import JobOverError
 from psrt.faults.processes import leave
@@ -47,6 +47,18 @@ class End:
     text: str = ""
 
 
+class Tell(Protocol):
+    """Tells the user something."""
+
+    def __call__(self, text: str, status: int = 0) -> None:
+        """Print it.
+
+        Args:
+            text: ready to print.
+            status: that with which the job ends by it; 0 if it goes on.
+        """
+
+
 class Watcher:
     """What hub and line have in common: a thread with a beat, and the end of this process."""
 
@@ -56,7 +68,7 @@ class Watcher:
         ranks: int,
         vitals: Vitals,
         timeout_s: float,
-        tell: Callable[[str], None],
+        tell: Tell,
     ) -> None:
         self.rank = rank
         self._ranks = ranks

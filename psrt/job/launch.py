@@ -1,37 +1,46 @@
 """A job as a process of this one: its signals, and how it ended. Knows nothing of MPI.
 
-``run_job`` is one attempt. Whoever starts another after it, or says who died, does so with what it
-returns.
+``run_job`` is one attempt. Whoever starts another after it does so with what it returns.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 
 from psrt.errors import ConfigError
+from psrt.faults.parent import Parent
+from psrt.faults.watcher import End
 
 #: Signals that end a job.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: Signals that are passed on to it. By SIGUSR1 a batch system asks to write and stop.
 _PASSED = (*_ENDING, signal.SIGUSR1)
-#: As which signals they are passed on: MPICH's mpirun would vanish at SIGHUP, and leave its ranks.
-_AS = {signal.SIGHUP: signal.SIGTERM}
+#: As which signals they are passed on: MPICH's mpirun would vanish at SIGHUP, and leave its ranks;
+#: Open MPI's at SIGQUIT, or would ignore it if a shell has begun to.
+_AS = {signal.SIGHUP: signal.SIGTERM, signal.SIGQUIT: signal.SIGTERM}
 #: ``si_code`` of a signal that the terminal sent, to every process in the foreground.
 _FROM_TERMINAL = 0x80
-#: Seconds that a job has to end when it is asked to, as long as Slurm gives one. An mpirun that has
-#: lost a host may not end at all.
+#: Seconds that a job has to end when it is asked to, as long as Slurm gives one.
 _GRACE_S = 30.0
+#: Seconds that it has once it is over. Its ranks leave within 3 s; but an mpirun that has lost a
+#: host may not end at all.
+_OVER_S = 10.0
 #: Seconds of one wait for a signal; there is no limit to their number.
 _LONGEST_S = 3600.0
-_PR_SET_PDEATHSIG = 1
+#: Longest that it takes to end what a launcher has left behind, in seconds.
+_ORPHANS_S = 1.0
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,48 +52,70 @@ class Ended:
     #: The signal that it was asked to end by; None if it ended by itself.
     asked: int | None
     seconds: float
+    #: Why it was over, as its ranks have told; None if they have not.
+    over: End | None = None
 
     @property
     def status(self) -> int:
         """The exit status that stands for it: 128 + n where signal n ended it.
 
+        What the ranks have told counts for more than what the launcher makes of their ends.
+
         >>> Ended(3, None, 1.0).status, Ended(-9, None, 1.0).status, Ended(1, 15, 1.0).status
         (3, 137, 143)
+        >>> Ended(137, None, 1.0, End(5)).status
+        5
         """
         if self.asked is not None and self.returncode != 0:
             return 128 + self.asked
+        if self.over is not None:
+            return self.over.status
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
 
 def run_job(
-    words: Sequence[str], variables: Mapping[str, str], *, grace_s: float = _GRACE_S
+    words: Sequence[str],
+    variables: Mapping[str, str],
+    parent: Parent,
+    *,
+    grace_s: float = _GRACE_S,
 ) -> Ended:
     """Run a launcher to its end; signals to this process reach it.
 
     It stays in this process's group, so that it has the terminal: Ctrl-C there has reached it
-    already. When it was asked to end and has not within ``grace_s``, or is asked once more, it is
-    killed; if this process is killed, it is asked to end.
+    already. When it was asked to end and has not within ``grace_s``, or is asked once more, or is
+    over by what its ranks told and goes on, it is killed with what it has started here; if this
+    process is killed, it is asked to end.
 
     Args:
         words: the launcher's command.
         variables: set beside those of this process.
+        parent: hears the ranks; it is closed.
         grace_s: seconds that it has to end.
 
     Raises:
         ConfigError: if it cannot be started.
     """
     begin = time.monotonic()
+    blames = False
     watched = {*_PASSED, signal.SIGCHLD}
     # Blocked, they wait until they are fetched below, with who sent them. A blocked SIGCHLD is not
     # ignored, although that is what it is by default.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    libc = ctypes.CDLL(None)
     try:
-        process = _start(words, {**os.environ, **variables}, before)
+        # What it has started becomes a child of this process when it dies.
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        process = _start(words, {**os.environ, **variables, **parent.variables}, before)
+        own = threading.get_ident()
+        parent.start(lambda: signal.pthread_kill(own, signal.SIGCHLD))
         asked: int | None = None
         deadline = math.inf
         while process.poll() is None:
             left = min(max(0.0, deadline - time.monotonic()), _LONGEST_S)
             info = signal.sigtimedwait(watched, left)
+            if parent.over is not None:
+                deadline = min(deadline, time.monotonic() + _OVER_S)
             again = info is not None and info.si_signo in _ENDING and asked is not None
             if again or time.monotonic() >= deadline:
                 process.kill()
@@ -95,9 +126,33 @@ def run_job(
                 if info.si_code != _FROM_TERMINAL:
                     number = signal.Signals(info.si_signo)
                     process.send_signal(_AS.get(number, number))
+        blames = asked is None and process.returncode >= 0
+        if process.returncode < 0:
+            _end_orphans()
     finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
+        over = parent.close(blames=blames)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return Ended(process.returncode, asked, time.monotonic() - begin)
+    return Ended(process.returncode, asked, time.monotonic() - begin, over)
+
+
+def _end_orphans() -> None:
+    """End what a launcher that was killed has left here, such as an ssh to a host out of reach."""
+    deadline = time.monotonic() + _ORPHANS_S
+    while time.monotonic() < deadline and (children := _children()):
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)  # nobody else has its number before the next line
+            os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.01)
+
+
+def _children() -> list[int]:
+    """Return the processes whose parent is this one; none where the kernel does not tell."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def _start(

@@ -59,6 +59,8 @@ class Start:
     variables: Mapping[str, str] = field(default_factory=dict)
     #: Names of variables that the ranks must see, whatever the launcher takes along by itself.
     exported: Sequence[str] = ()
+    #: Names of variables that are set for this one run, and are nothing to paste.
+    unshown: Sequence[str] = ()
     #: Words that are put before the command.
     flags: Sequence[str] = ()
 
@@ -69,6 +71,15 @@ class Line:
 
     words: Sequence[str]
     variables: Mapping[str, str]
+    #: The number of ranks that it starts.
+    ranks: int = 1
+    #: Words after the first that are not shown.
+    unshown: Sequence[str] = ()
+
+    @property
+    def command(self) -> Sequence[str]:
+        """All words."""
+        return [self.words[0], *self.unshown, *self.words[1:]]
 
     def __str__(self) -> str:
         """Return it as one would type it.
@@ -102,7 +113,9 @@ def mpirun_line(
     else:
         flags, variables = _hydra(start, library)
     words = [mpirun, *flags, *start.flags, "-n", str(start.ranks), *start.command]
-    return Line(words, {**start.variables, **variables})
+    taken = library.is_open_mpi and start.hosts
+    unshown = [word for name in start.unshown for word in ("-x", name)] if taken else []
+    return Line(words, {**start.variables, **variables}, start.ranks, unshown)
 
 
 def _open_mpi(
@@ -183,7 +196,7 @@ def srun_line(start: Start, library: Library, pmi: str, *, cpus_per_task: str | 
             else _network(start.interface, library)
         )
     words += [*start.flags, "-n", str(start.ranks), *start.command]
-    return Line(words, {**start.variables, **variables})
+    return Line(words, {**start.variables, **variables}, start.ranks)
 
 
 def pmi_of(library: Library, spoken: str) -> str | None:

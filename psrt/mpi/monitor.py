@@ -34,9 +34,11 @@ from psrt.errors import (
 )
 from psrt.faults import Detector, Hub, Line, Member, Roster
 from psrt.faults.connection import Address
+from psrt.faults.parent import parent_of_this
 from psrt.faults.processes import leave
 from psrt.faults.roster import names, this_process
 from psrt.faults.vitals import HERE
+from psrt.faults.watcher import End
 from psrt.mpi.tags import ADDRESS, MEMBER, READY
 
 #: Until the job's own time-outs are known.
@@ -78,6 +80,9 @@ class Monitor:
         #: Who takes part; complete at rank 0 only.
         self.roster = Roster(comm.size)
         self.roster.add(this_process(comm.rank))
+        self._parent = parent_of_this()
+        if self._parent is not None:
+            self._parent.watch(self._own())
         self._line: Line | None = None
         self._hub: Hub | None = None
         #: Ranks that are not watched, at rank 0.
@@ -193,6 +198,8 @@ class Monitor:
     ) -> None:
         """Set what has been found out of the job: who is who, and its time-outs."""
         self.roster.give_roles(servers, workers)
+        if self._parent is not None:
+            self._parent.watch(self._own())
         if self._watcher is not None:
             self._watcher.set_timeouts(timeout_s, busy_s, min(_STALL_S, timeout_s / 2))
 
@@ -217,7 +224,7 @@ class Monitor:
         if not isinstance(error, JobOverError):
             text = describe(error, self._comm.rank)
             if watcher is None:
-                _tell(text)
+                _tell(text, status)
             else:
                 watcher.fail(text, status)
                 deadline = time.monotonic() + _READ_S
@@ -237,6 +244,8 @@ class Monitor:
         """Stop watching."""
         if self._watcher is not None:
             self._watcher.close()
+        if self._parent is not None:
+            self._parent.bye()
 
 
 _watching: list[Monitor] = []
@@ -258,7 +267,7 @@ def watched(comm: MPI.Comm, timeout_s: float = TIMEOUT_S) -> Iterator[Monitor]:
     try:
         monitor = Monitor(comm, timeout_s)
     except TransportError as error:
-        _tell(describe(error, comm.rank))
+        _tell(describe(error, comm.rank), status_of(error))
         abort(comm, status_of(error))
     _watching.append(monitor)
     try:
@@ -290,8 +299,14 @@ def _text(frame: bytearray) -> str:
     return bytes(frame).rstrip(b"\0").decode()
 
 
-def _tell(text: str) -> None:
-    """Print on stderr, and see that it is read: this process may end next."""
+def _tell(text: str, status: int = 0) -> None:
+    """Have ``psrt launch`` print what ends the job, if it has started this process, else do so.
+
+    On stderr, and see that it is read: this process may end next.
+    """
+    parent = parent_of_this()
+    if status and text and parent is not None and parent.tell(End(status, text)):
+        return
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, end="", flush=True)
         wait_until_read(sys.stderr)

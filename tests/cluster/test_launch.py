@@ -82,6 +82,83 @@ def test_no_rank_is_left_on_any_host(hosts, launch, number):
         time.sleep(0.1)
 
 
+#: A rank is killed, or waits for whatever the test does to its host.
+FALLS = """\
+import os, signal, sys, time
+import numpy as np
+import psrt
+from psrt.mpi.start import world
+rank, timeout_s = int(sys.argv[1]), float(sys.argv[2])
+class Problem:
+    steps = 0
+    def initial(self):
+        return np.zeros(100, np.float32)
+    def batches(self, worker, workers, epoch):
+        return [np.ones(2)] * 100_000
+    def loss_and_grad(self, theta, batch, out):
+        self.steps += 1
+        if self.steps == 100 and world().rank == rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.steps == 100:
+            print("steps", flush=True)
+        time.sleep(0.001)
+        out[:] = 0.001
+        return 1.0
+    def evaluate(self, theta):
+        return {"loss": 0.0}
+psrt.run(psrt.TrainConfig(mode="async", epochs=1, timeout_s=timeout_s), Problem())
+"""
+
+
+def nobody_is_left(hosts, script, seconds=20):
+    deadline = time.monotonic() + seconds
+    while any(script in line for name in hosts.names for line in hosts.processes(name)):
+        assert time.monotonic() < deadline, [hosts.processes(name) for name in hosts.names]
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("rank", "host"), [(2, "node02"), (1, "node01")])
+def test_a_rank_that_dies_is_named_and_nobody_is_left(hosts, launch, rank, host):
+    (hosts.folder / "falls.py").write_text(FALLS)
+    done = launch("falls.py", rank, 60)
+    assert done.status == 5, done.stderr
+    (line,) = done.errors
+    assert f"worker {rank - 1} (rank {rank}, {host}, pid" in line
+    nobody_is_left(hosts, "falls.py")
+
+
+def test_a_host_that_loses_power_is_named(hosts, launch):
+    """Of an mpirun that has lost a host the status may be 0."""
+    (hosts.folder / "falls.py").write_text(FALLS)
+    process = launch("falls.py", -1, 60, start=True)
+    try:
+        assert process.stdout.readline() == "steps\n"
+        hosts.crash("node02")
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        hosts.boot("node02")
+    assert process.returncode in (4, 5), stderr
+    (line,) = (line for line in stderr.splitlines() if "psrt: error" in line)
+    assert "(rank 2, node02, pid" in line
+    nobody_is_left(hosts, "falls.py")
+
+
+def test_a_host_that_is_out_of_reach_is_named(hosts, launch):
+    (hosts.folder / "falls.py").write_text(FALLS)
+    process = launch("falls.py", -1, 8, start=True)
+    try:
+        assert process.stdout.readline() == "steps\n"
+        hosts.cut_link("node02")
+        _, stderr = process.communicate(timeout=40)
+        assert process.returncode == 4, stderr
+        (line,) = (line for line in stderr.splitlines() if "psrt: error" in line)
+        assert "(rank 2, node02, pid" in line
+        # Also on the host that heard nothing of it.
+        nobody_is_left(hosts, "falls.py", 40)
+    finally:
+        hosts.mend_link("node02")
+
+
 def test_the_doctor_knows_hosts_and_the_way_between_them(hosts, launch):
     done = launch("doctor", "--json", "found.json", "--out", "/tmp/own")
     assert done.status == 0, done.stderr

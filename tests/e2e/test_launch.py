@@ -124,6 +124,55 @@ def test_the_status_is_that_of_the_job(launch, script):
     assert len(done.errors) == 1
 
 
+#: A rank ends itself by a signal while it sets up, trains or evaluates.
+DIES = """\
+import os, signal, sys
+import numpy as np
+import psrt
+from psrt.mpi.start import world
+phase, rank = sys.argv[1], int(sys.argv[2])
+def reaches(name):
+    if name == phase and world().rank == rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+class Problem:
+    def initial(self):
+        reaches("initial")
+        return np.zeros(100, np.float32)
+    def batches(self, worker, workers, epoch):
+        return [np.ones(2)] * 20
+    def loss_and_grad(self, theta, batch, out):
+        reaches("gradient")
+        out[:] = 0.001
+        return 1.0
+    def evaluate(self, theta):
+        reaches("evaluate")
+        return {"loss": 0.0}
+psrt.run(psrt.TrainConfig(mode="sync", epochs=1), Problem())
+"""
+
+
+@pytest.mark.parametrize(
+    ("phase", "rank"),
+    [("initial", 0), ("gradient", 2), pytest.param("evaluate", 0, marks=pytest.mark.exhaustive)],
+)
+def test_the_death_of_a_rank_is_told_once_and_has_a_status(launch, script, phase, rank):
+    """Open MPI's own is 137, MPICH's 9; and MPICH's ranks may be gone before they have spoken."""
+    script(DIES)
+    for _ in range(3):
+        done = launch.psrt("launch", "-n", 3, "script.py", phase, rank)
+        assert done.status == 5, done.stderr
+        (line,) = done.errors
+        assert f"rank {rank}" in line
+        assert "was killed by signal 9 (SIGKILL)" in line or " died" in line
+
+
+def test_the_death_of_a_program_that_is_not_psrt_s_is_its_launcher_s(launch, script):
+    script("import os; from mpi4py import MPI; os.kill(os.getpid(), 9)")
+    done = launch.psrt("launch", "-n", 2, "script.py")
+    assert done.status in (9, 137)  # of MPICH and Open MPI
+    assert done.errors == []
+
+
 def started(launch, script, *names):
     """Start two ranks and return the process of psrt launch, and their pids."""
     script(LISTENS)
@@ -151,12 +200,13 @@ def gone(pids, seconds=20):
         signal.SIGTERM,
         pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive),
         pytest.param(signal.SIGHUP, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGQUIT, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_signal_ends_the_ranks_with_its_status(launch, script, number):
     process, pids = started(launch, script)
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=40)
+    _, stderr = process.communicate(timeout=20)
     assert process.returncode == 128 + number, stderr
     assert "psrt: interrupted" in stderr
     assert "Traceback (most recent call last):\n  File" not in stderr.partition("script.py")[0]

@@ -31,8 +31,11 @@ class Job:
         self.detector = Detector(
             self.roster, timeout_s=TIMEOUT_S, busy_s=600, stall_s=TIMEOUT_S / 2
         )
-        self.hub = Hub(self.roster, self.vitals, self.detector, tell=self.told.append)
+        self.hub = Hub(self.roster, self.vitals, self.detector, tell=self.tell)
         self.hub.ends_within_s = float("inf")  # this process is pytest's
+
+    def tell(self, text, status=0):
+        self.told.append(text)
 
     def child(self, rank, act):
         """Fork a rank that connects and acts."""
@@ -49,7 +52,7 @@ class Job:
                     timeout_s=TIMEOUT_S,
                     roster=self.roster,
                     neighbours={},
-                    tell=lambda text: None,
+                    tell=lambda text, status=0: None,
                 )
                 os.write(done, b"!")
                 status = act(line, vitals) or 0
@@ -150,7 +153,7 @@ def test_the_end_of_the_hub_is_told_by_one_and_ends_all():
         os.setpgid(0, 0)
 
         def told(line, vitals):
-            line._tell = lambda text: os.write(write, text.encode())
+            line._tell = lambda text, status=0: os.write(write, text.encode())
             line._pids = {0: first_pid}
             time.sleep(600)
 
@@ -199,9 +202,7 @@ def test_over_the_network_too(job):
     assert Address.from_text(address.to_text()) == address
     elsewhere = replace(address, name="no-such-name", addresses=("127.0.0.1",))
     roster = Roster(4)
-    line = Line(
-        1, elsewhere, Vitals(), timeout_s=9, roster=roster, neighbours={}, tell=job.told.append
-    )
+    line = Line(1, elsewhere, Vitals(), timeout_s=9, roster=roster, neighbours={}, tell=job.tell)
     job.wait(lambda: job.hub.lines == 1)
     line.close()
     assert job.told == []

@@ -61,6 +61,18 @@ def test_a_lost_host_is_noticed_within_half_a_minute(library, flag):
     assert "keepalive" not in mpirun(library, start())[0]
 
 
+def test_what_is_set_for_one_run_is_not_in_the_line_that_is_shown():
+    line = mpirun_line(
+        start(hosts=TWO, unshown=("OURS",)), OPEN, "/env/bin/mpirun", root=False, environment={}
+    )
+    assert "OURS" not in str(line)
+    assert line.command == ["/env/bin/mpirun", "-x", "OURS", *line.words[1:]]
+    for library, hosts in ((OPEN, ()), (MPICH, TWO)):  # which hand all variables on
+        job = start(hosts=hosts, unshown=("OURS",))
+        line = mpirun_line(job, library, "/env/bin/mpirun", root=False, environment={})
+        assert line.command == line.words
+
+
 def test_what_open_mpi_is_told_to_take_to_other_hosts():
     here = {"PATH": "a", "HOME": "b", "PYTHONPATH": "c", "MKL_NUM_THREADS": "2", "SECRET": "d"}
     job = {"variables": {"OMP_NUM_THREADS": "1"}, "exported": ["MINE"]}

@@ -1,0 +1,252 @@
+"""What passes between ranks and the ``psrt launch`` that started them, and outlives them all.
+
+A launcher that ends a job may do so before the line that says why has left its rank: MPICH's kills
+all ranks within 2 ms of a death. So each rank that is watched has a connection to ``psrt launch``,
+its parent on whatever host. What ends the job is told there. A connection that ends without a
+goodbye is that of a process that has died: the kernel closes it, whatever the process was doing.
+Of several the first is the cause.
+
+Ranks find their parent by a variable. Programs that know nothing of psrt never look for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+import selectors
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psrt.errors import JobOverError
+from psrt.faults.connection import MOST_TEXT, Address, Connection
+from psrt.faults.listener import Listener
+from psrt.faults.processes import exit_code
+from psrt.faults.roster import Member, how_it_ended, this_process
+from psrt.faults.watcher import LAST_S, End
+
+#: The variable that ranks find their parent by.
+PARENT = "PSRT_PARENT"
+#: How long a rank tries to reach it, in seconds.
+_CONNECT_S = 5.0
+#: How long the connections of other hosts are given to end after the launcher has, in seconds.
+_LAST_WORDS_S = 1.0
+#: Ranks that one line names.
+_SHOWN = 4
+#: Above this, the status of an interrupted process.
+_SIGNALS = 128
+
+
+@dataclass(slots=True, eq=False)
+class _Child:
+    """A rank's connection at its parent."""
+
+    connection: Connection
+    is_known: bool = False
+    #: Who it is; None while it is not watched.
+    member: Member | None = None
+
+    @property
+    def rank(self) -> int:
+        """Its rank, 0 if it is not watched."""
+        return 0 if self.member is None else self.member.rank
+
+
+class Parent:
+    """The end at ``psrt launch``: hears how the job of its ranks ended."""
+
+    def __init__(self, ranks: int, tell: Callable[[str], None], *, several_hosts: bool) -> None:
+        """Listen; nobody is heard before ``start``.
+
+        Args:
+            ranks: their number.
+            tell: called with text for the user, ready to print; from another thread.
+            several_hosts: whether ranks may be on other hosts.
+        """
+        self._tell = tell
+        self._selector = selectors.DefaultSelector()
+        self._listener = Listener(self._selector, ranks)
+        if several_hosts:
+            self._listener.listen_on_network()
+        self._children: set[_Child] = set()
+        #: Those whose processes have died while they were watched, in that order, and how.
+        self._dead: list[tuple[Member, int | None]] = []
+        self._here = this_process(-1)
+        #: Why the job is over, as the first to know has told; None while it is not.
+        self.over: End | None = None
+        #: That ranks were interrupted, which is what a launcher does that has a reason of its own.
+        self._interrupted: End | None = None
+        self._ends_at = math.inf
+        self._woken, self._wake = os.pipe()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="psrt-parent", daemon=True)
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The variables of the environment by which ranks find their parent."""
+        return {PARENT: self._listener.address.to_text()}
+
+    def start(self, on_over: Callable[[], None]) -> None:
+        """Hear the ranks from now on, in a thread.
+
+        Args:
+            on_over: called there, once, when the job is over.
+        """
+        self._on_over = on_over
+        self._thread.start()
+
+    def close(self, *, blames: bool) -> End | None:
+        """Hear the last words of ranks that have ended; return why the job was over, if known.
+
+        Args:
+            blames: whether a process that has died without a word is told to be the reason.
+        """
+        self._ends_at = time.monotonic() + _LAST_WORDS_S
+        os.write(self._wake, b"!")
+        if self._thread.ident is not None:
+            self._thread.join()
+        reason = self._reason()
+        if blames and self.over is None and reason is not None:
+            self._end(reason)
+        for child in self._children:
+            child.connection.close()
+        self._listener.close()
+        self._selector.close()
+        os.close(self._woken)
+        os.close(self._wake)
+        return self.over
+
+    def _run(self) -> None:
+        while True:
+            wait = self._ends_at - time.monotonic()
+            ends = wait < math.inf
+            if ends and (self.over is not None or not self._is_watched()):
+                wait = 0.0  # there is nothing to wait for, but perhaps to read
+            ready = self._selector.select(max(0.0, wait) if ends else None)
+            if ends and not ready:
+                return
+            for key, _ in ready:
+                if key.fd == self._woken:
+                    self._selector.unregister(self._woken)
+                elif isinstance(key.data, _Child):
+                    self._hear(key.data)
+                else:
+                    self._accept(key)
+
+    def _is_watched(self) -> bool:
+        return any(child.member is not None for child in self._children)
+
+    def _accept(self, key: selectors.SelectorKey) -> None:
+        connection = self._listener.accept(key)
+        if connection is not None:
+            child = _Child(connection)
+            self._children.add(child)
+            self._selector.register(connection, selectors.EVENT_READ, child)
+
+    def _hear(self, child: _Child) -> None:
+        for message in child.connection.receive():
+            if message is None or not self._heard(child, message):
+                self._selector.unregister(child.connection)
+                self._children.discard(child)
+                child.connection.close()
+                if child.member is not None:
+                    self._died(child.member)
+                return
+
+    def _heard(self, child: _Child, message: Mapping[str, Any]) -> bool:
+        """Take one message; return whether the connection goes on."""
+        if not child.is_known:
+            child.is_known = self._listener.knows(message)
+            return child.is_known
+        if "watch" in message:
+            child.member = Member(**message["watch"])
+        if "bye" in message:
+            child.member = None
+        if "over" in message and self.over is None:
+            status, text = message["over"]
+            self._told(child, End(int(status), str(text)))
+        return True
+
+    def _died(self, member: Member) -> None:
+        is_here = (member.host, member.namespace) == (self._here.host, self._here.namespace)
+        # The others end because of the first: how does not matter.
+        code = exit_code(member.pid) if is_here and not self._dead else None
+        by_launcher = code is not None and code & 0x7F == signal.SIGTERM
+        if not by_launcher and self._interrupted is None:
+            self._dead.append((member, code))
+
+    def _reason(self) -> End | None:
+        """Return why the job is over where its ranks have not told."""
+        silent = [str(child.member) for child in self._children if child.member is not None]
+        # Those that a launcher ends since others are out of reach may look like deaths.
+        if silent and not (self._dead and self._dead[0][1] is not None):
+            more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
+            text = f"out of reach: {', '.join(silent[:_SHOWN])}{more}"
+            return End(JobOverError.LATE, f"psrt: error: {text}\n")
+        return self._death() if self._dead else self._interrupted
+
+    def _death(self) -> End:
+        member, code = self._dead[0]
+        return End(JobOverError.DIED, f"psrt: error: {member} {how_it_ended(code)}\n")
+
+    def _told(self, child: _Child, end: End) -> None:
+        """Take an end that a rank has told."""
+        if end.status > _SIGNALS:
+            self._interrupted = self._interrupted or end
+            return
+        first = self._dead[0][0].rank if self._dead else 0
+        if end.status == JobOverError.DIED and child.rank and first:
+            # Other ranks tell of the death of rank 0 only, which then was not the first.
+            end = self._death()
+        self._end(end)
+
+    def _end(self, end: End) -> None:
+        self.over = end
+        if end.text:
+            self._tell(end.text)
+        self._on_over()
+
+
+class ParentLine:
+    """A rank's end."""
+
+    def __init__(self, connection: Connection, secret: str) -> None:
+        """Say who calls.
+
+        Args:
+            connection: to the parent.
+            secret: of its address.
+        """
+        self._connection = connection
+        connection.send({"secret": secret})
+
+    def watch(self, member: Member) -> None:
+        """Have the end of this process, which is ``member``, be taken for a death from now on."""
+        self._connection.send({"watch": member.to_json()})
+
+    def bye(self) -> None:
+        """Undo ``watch``."""
+        self._connection.send({"bye": 1})
+
+    def tell(self, end: End) -> bool:
+        """Tell why the job is over; return whether the parent is there to print it."""
+        is_there = self._connection.send({"over": [end.status, end.text[-MOST_TEXT:]]})
+        self._connection.finish(time.monotonic() + LAST_S)
+        return is_there
+
+
+@functools.cache
+def parent_of_this() -> ParentLine | None:
+    """Return the connection of this process to its parent; None without one."""
+    text = os.environ.get(PARENT)
+    if text is None:
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        address = Address.from_text(text)
+        return ParentLine(address.connect(_CONNECT_S), address.secret)
+    return None

@@ -1,0 +1,207 @@
+"""What ``psrt launch`` makes of the ends of its ranks: real processes that call it, and end."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from dataclasses import replace
+
+import pytest
+
+from psrt.errors import JobOverError
+from psrt.faults.connection import Address
+from psrt.faults.parent import PARENT, Parent, ParentLine
+from psrt.faults.roster import this_process
+from psrt.faults.watcher import End
+
+#: Longest that anything may take here on a busy machine.
+SOON_S = 20.0
+
+
+class Job:
+    """A parent in this process, and ranks that call it."""
+
+    def __init__(self):
+        self.told, self.over, self.children, self.calls = [], [], [], []
+        self.parent = Parent(9, self.told.append, several_hosts=False)
+        self.parent.start(lambda: self.over.append(self.parent.over.status))
+        self.address = Address.from_text(self.parent.variables[PARENT])
+
+    def call(self, secret=None):
+        connection = self.address.connect(SOON_S)
+        self.calls.append(connection)
+        return ParentLine(connection, secret or self.address.secret)
+
+    def rank(self, rank, act, host=None):
+        """Fork a rank that calls, is watched and acts; return its pid."""
+        ready, done = os.pipe()
+        pid = os.fork()
+        if not pid:
+            status = 99
+            with contextlib.suppress(BaseException):
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                member = replace(this_process(rank), role=f"worker {rank}")
+                line = self.call()
+                line.watch(member if host is None else replace(member, host=host))
+                os.write(done, b"!")
+                status = act(line) or 0
+            os._exit(status)
+        poll = select.poll()
+        poll.register(ready, select.POLLIN)
+        assert poll.poll(1000 * SOON_S)
+        self.children.append(pid)
+        return pid
+
+    def kill(self, pid, number=signal.SIGKILL):
+        os.kill(pid, number)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        self.settle()
+
+    def settle(self):
+        """Wait until the parent has read what has come until now."""
+        line = self.call()
+        line._connection.send({"bye": 1})
+        before = len(self.parent._children)
+        line._connection.close()
+        deadline = time.monotonic() + SOON_S
+        while len(self.parent._children) > before and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+
+    def close(self, *, blames=True):
+        end = self.parent.close(blames=blames)
+        for pid in self.children:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        self.children.clear()
+        for connection in self.calls:
+            connection.close()
+        return end
+
+
+@pytest.fixture
+def job():
+    job = Job()
+    yield job
+    if job.children:
+        job.close()
+
+
+def lives(line):
+    time.sleep(600)
+
+
+def name(rank, pid, host=None):
+    return f"worker {rank} (rank {rank}, {host or socket.gethostname()}, pid {pid})"
+
+
+def test_the_first_that_dies_is_the_reason(job):
+    first, second, third = (job.rank(rank, lives) for rank in (2, 0, 1))
+    job.kill(second)
+    job.kill(first)
+    job.kill(third)
+    assert job.told == [], "others may know more, until the launcher has ended"
+    text = f"psrt: error: {name(0, second)} was killed by signal 9 (SIGKILL)\n"
+    assert job.close() == End(JobOverError.DIED, text)
+    assert job.told == [text]
+
+
+def test_an_exit_without_a_word_is_a_death(job):
+    job.rank(1, lambda line: time.sleep(0.2) or 3)
+    assert "exited with status 3" in job.close().text
+
+
+def test_after_a_goodbye_an_end_is_no_death(job):
+    job.rank(1, lambda line: line.bye())
+    job.settle()
+    assert job.close() is None
+    assert job.told == []
+
+
+def test_what_a_rank_tells_counts_for_more_and_is_told_at_once_and_once(job):
+    def tells(line):
+        assert line.tell(End(4, "psrt: error: mine\n"))
+        lives(line)
+
+    job.kill(job.rank(1, lives))
+    job.rank(0, tells)
+    job.settle()
+    assert job.told == ["psrt: error: mine\n"]
+    job.rank(2, tells)
+    job.settle()
+    assert job.close() == End(4, "psrt: error: mine\n")
+    assert job.told == ["psrt: error: mine\n"]
+    assert job.over == [4]
+
+
+def test_a_status_without_a_text_is_not_printed(job):
+    line = job.call()
+    assert line.tell(End(3))
+    assert job.close() == End(3)
+    assert job.told == []
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_who_tells_of_rank_0_may_have_missed_an_earlier_death(job, first):
+    """Launchers end the others, rank 0 among them, as soon as one has died."""
+
+    def tells(line):
+        line.tell(End(JobOverError.DIED, "psrt: error: rank 0 died\n"))
+        lives(line)
+
+    pid = job.rank(first, lives)
+    job.kill(pid)
+    job.rank(1, tells)
+    job.settle()
+    text = "psrt: error: rank 0 died\n"
+    if first:
+        text = f"psrt: error: {name(2, pid)} was killed by signal 9 (SIGKILL)\n"
+    assert job.told == [text]
+    assert job.close().status == JobOverError.DIED
+
+
+def test_who_is_ended_by_the_launcher_is_not_the_reason(job):
+    job.kill(job.rank(1, lives), signal.SIGTERM)
+    assert job.close() is None
+
+
+def test_who_is_out_of_reach_while_the_others_are_ended_is_the_reason(job):
+    for rank in (0, 1):
+        job.kill(job.rank(rank, lives), signal.SIGTERM)
+    lost = job.rank(2, lives, host="node02")
+    began = time.monotonic()
+    end = job.close()
+    assert time.monotonic() - began < SOON_S
+    assert end == End(JobOverError.LATE, f"psrt: error: out of reach: {name(2, lost, 'node02')}\n")
+
+
+def test_an_interruption_is_the_reason_where_there_is_no_other(job):
+    def is_interrupted(line):
+        line.tell(End(143, "psrt: interrupted\n"))
+        return 143
+
+    job.rank(0, is_interrupted)
+    job.settle()
+    assert job.told == []
+    job.rank(1, lambda line: 143)
+    job.settle()
+    assert job.close() == End(143, "psrt: interrupted\n")
+    assert job.told == ["psrt: interrupted\n"]
+
+
+def test_nobody_is_blamed_for_the_end_of_the_launcher(job):
+    job.kill(job.rank(1, lives))
+    assert job.close(blames=False) is None
+    assert job.told == []
+
+
+def test_a_stranger_is_not_heard(job):
+    line = job.call("no")
+    line.watch(this_process(1))
+    line.tell(End(4, "psrt: error: mine\n"))
+    job.settle()
+    assert job.close() is None
+    assert job.told == []

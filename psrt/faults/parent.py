@@ -167,7 +167,7 @@ class Parent:
             child.member = Member(**message["watch"])
         if "bye" in message:
             child.member = None
-        if "over" in message and self.over is None:
+        if "over" in message:
             status, text = message["over"]
             self._told(child, End(int(status), str(text)))
         return True
@@ -195,7 +195,11 @@ class Parent:
         return End(JobOverError.DIED, f"psrt: error: {member} {how_it_ended(code)}\n")
 
     def _told(self, child: _Child, end: End) -> None:
-        """Take an end that a rank has told."""
+        """Take an end that a rank has told; who tells no reason leaves that to another rank."""
+        if self.over is not None:
+            if self.over.status == end.status and not self.over.text:
+                self._end(end)
+            return
         if end.status > _SIGNALS:
             self._interrupted = self._interrupted or end
             return

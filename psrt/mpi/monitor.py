@@ -305,7 +305,7 @@ def _tell(text: str, status: int = 0) -> None:
     On stderr, and see that it is read: this process may end next.
     """
     parent = parent_of_this()
-    if status and text and parent is not None and parent.tell(End(status, text)):
+    if status and parent is not None and parent.tell(End(status, text)):
         return
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, end="", flush=True)

@@ -137,11 +137,16 @@ def test_what_a_rank_tells_counts_for_more_and_is_told_at_once_and_once(job):
     assert job.over == [4]
 
 
-def test_a_status_without_a_text_is_not_printed(job):
+def test_who_tells_a_status_without_a_reason_leaves_that_to_others(job):
     line = job.call()
     assert line.tell(End(3))
-    assert job.close() == End(3)
+    job.settle()
     assert job.told == []
+    other = job.call()
+    for text in ("reason\n", "the same\n"):
+        other.tell(End(3, text))
+    assert job.close() == End(3, "reason\n")
+    assert job.told == ["reason\n"]
 
 
 @pytest.mark.parametrize("first", [0, 2])

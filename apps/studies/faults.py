@@ -1,144 +1,295 @@
-"""Stops and kills ranks of real jobs, under every MPI that is installed, and tells what was seen.
+"""Stops and kills ranks of real jobs, cuts off hosts, and says what was promised and what seen.
 
-``make report-faults`` writes the table of ``docs/failures.md`` with it. A launch takes 3 to 8 s.
+``make report-faults`` writes the table of ``docs/failures.md`` with it; ``--only REGEX`` runs the
+rows that match, and leaves the others as they are. A launch takes 3 to 20 s, all take 10 minutes.
+Hosts need root, see ``tests/support/hosts.py``.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "failures.md"
+PAGE, JOB = ROOT / "docs" / "failures.md", Path(__file__).parent / "faulty_job.py"
 BEGIN, END = "<!-- faults -->\n", "<!-- / -->"
-MODES = ("sync", "async", "softsync", "local-sgd", "allreduce")
+VENDORS = {"Open MPI": "openmpi", "MPICH": "mpich"}
+MODES = ("sync", "async", "ssp", "softsync", "local-sgd", "allreduce")
+WITH_SERVERS, STALE = MODES[:4], MODES[1:4]
 TIMEOUT_S = 3
 #: Longest that a launch may take, in seconds, before it counts as a hang.
 LIMIT_S = 60
-#: Of three ranks rank 0 is the server, where there is one.
-CASES = (
-    ("SIGSTOP", "initial", 2),
-    ("SIGSTOP", "gradient", 2),
-    ("SIGSTOP", "gradient", 0),
-    ("SIGSTOP", "evaluate", 0),
-    ("SIGKILL", "gradient", 2),
-    ("SIGKILL", "initial", 0),
+#: How long processes may take to vanish after their launcher, in seconds.
+_GONE_S = 5.0
+PHASES = {
+    "initial": "set-up", "batches": "set-up", "gradient": "training", "evaluate": "conclusion",
+}  # fmt: skip
+#: Where a job runs: by psrt launch on one host or two, or by a bare mpirun.
+ONE, HOSTS, BARE = "one host", "two hosts", "bare mpirun"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens to a rank, or to its host."""
+
+    where: str
+    #: A signal's name, ``cut`` for a host without its link, ``crash`` for one without power.
+    how: str
+    rank: int
+    phase: str = "gradient"
+    #: Those that it is tried in.
+    modes: Sequence[str] = MODES
+    servers: int = 1
+
+    @property
+    def what(self) -> str:
+        """The fault in words."""
+        if self.how == "cut":
+            return "node02 is cut off, training"
+        if self.how == "crash":
+            return "node02 loses power, training"
+        who = "rank 0" if self.rank == 0 else "server" if self.rank < self.servers else "worker"
+        place = ", node02" if self.where == HOSTS and self.rank == 2 else ""
+        return f"{self.how}, {who}{place}, {PHASES[self.phase]}"
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks of the job, with two workers."""
+        return 2 + self.servers
+
+    def promise(self, mode: str, mpi: str) -> tuple[tuple[int, ...], bool]:
+        """Return the statuses that may come, none for any but 0, and whether there are results."""
+        if self.where == BARE and self.how == "SIGKILL":
+            return (), False
+        if self.how == "SIGKILL":
+            return (5,), False
+        worker = self.rank >= self.servers and self.phase == "gradient"
+        return (4, 5) if self.how == "crash" else (4,), worker and mode in GO_ON
+
+    def promised(self, mpi: str) -> str:
+        """Return the promise in words."""
+        if self.where == BARE and self.how == "SIGKILL":
+            return "not 0; perhaps a line" if mpi == "MPICH" else "named; not 0"
+        statuses = " or ".join(map(str, self.promise("sync", mpi)[0]))
+        goes_on = any(self.promise(mode, mpi)[1] for mode in self.modes)
+        return f"named, {statuses}" + (f"; {', '.join(GO_ON)}: results" if goes_on else "")
+
+
+#: Modes that end with results when a worker falls silent.
+GO_ON: Sequence[str] = ()
+FAULTS = (
+    Fault(ONE, "SIGKILL", 2),
+    Fault(ONE, "SIGKILL", 1, modes=WITH_SERVERS, servers=2),
+    Fault(ONE, "SIGKILL", 0),
+    Fault(ONE, "SIGKILL", 0, "initial", ("sync", "allreduce")),
+    Fault(ONE, "SIGKILL", 2, "batches", ("sync", "allreduce")),
+    Fault(ONE, "SIGKILL", 0, "evaluate", ("sync", "allreduce")),
+    Fault(ONE, "SIGSTOP", 2),
+    Fault(ONE, "SIGSTOP", 1, modes=WITH_SERVERS, servers=2),
+    Fault(ONE, "SIGSTOP", 0, modes=("sync", "async", "local-sgd", "allreduce")),
+    Fault(ONE, "SIGSTOP", 2, "batches", ("sync", "allreduce")),
+    Fault(ONE, "SIGSTOP", 0, "evaluate", ("sync", "allreduce")),
+    Fault(HOSTS, "SIGKILL", 2),
+    Fault(HOSTS, "SIGKILL", 0, modes=("sync", "allreduce")),
+    Fault(HOSTS, "SIGSTOP", 2, modes=("sync", "async", "local-sgd", "allreduce")),
+    Fault(HOSTS, "cut", 2, "never", ("sync", "async", "allreduce")),
+    Fault(HOSTS, "crash", 2, "never", ("sync", "async", "allreduce")),
+    Fault(BARE, "SIGKILL", 2, modes=("sync", "async", "allreduce")),
+    Fault(BARE, "SIGKILL", 0, "initial", ("sync", "allreduce")),
+    Fault(BARE, "SIGSTOP", 2, modes=("sync", "allreduce")),
 )
-PHASES = {"initial": "set-up", "gradient": "training", "evaluate": "conclusion"}
-JOB = """
-import os, signal, sys
-import numpy as np
-import psrt
-from psrt.mpi.start import world
-
-mode, how, phase, rank = *sys.argv[1:4], int(sys.argv[4])
-here = world().rank
 
 
-def reaches(name):
-    if name == phase and here == rank:
-        os.kill(os.getpid(), getattr(signal, how))
+@dataclass(frozen=True)
+class Seen:
+    """What came of a launch."""
+
+    status: int
+    stderr: str
+    seconds: float
+    #: Whether there is a summary of the run.
+    results: bool
+    #: Whether a process was left.
+    left: bool
+
+    def told(self, fault: Fault, mode: str, mpi: str) -> str:
+        """Return it in a few words, bold where it is not what was promised."""
+        lines = [line for line in self.stderr.splitlines() if "psrt: error:" in line]
+        statuses, results = fault.promise(mode, mpi)
+        wrong = []
+        if not (len(lines) == 1 and re.search(rf"rank {fault.rank}\b", lines[0])):
+            wrong.append(f"{len(lines)} lines" if lines else "no line")
+        if not (self.status in statuses if statuses else self.status):
+            wrong.append(f"status {self.status}")
+        if results != self.results:
+            wrong.append("results" if self.results else "no results")
+        if self.left:
+            wrong.append("a process is left")
+        if fault.where == BARE and mpi == "MPICH" and wrong == ["no line"]:
+            return f"{self.status}, no line, {self.seconds:.0f} s"
+        told = f"{self.status}, {self.seconds:.0f} s"
+        return f"**{', '.join(wrong)}**: {told}" if wrong else told
 
 
-class Problem:
-    steps = 0
-
-    def initial(self):
-        reaches("initial")
-        return np.zeros(1000, np.float32)
-
-    def batches(self, worker, workers, epoch):
-        if rank:
-            reaches("initial")
-        return [np.ones(2)] * 200
-
-    def loss_and_grad(self, theta, batch, out):
-        self.steps += 1
-        if self.steps == 150:
-            reaches("gradient")
-        out[:] = 0.001
-        return 1.0
-
-    def evaluate(self, theta):
-        reaches("evaluate")
-        return {"loss": 0.0}
+def words_of(fault: Fault, mode: str) -> list[Any]:
+    """Return the words of a rank's process after its Python."""
+    phase = "never" if fault.how in ("cut", "crash") else fault.phase
+    how = ["--phase", phase, "--rank", fault.rank, "--how", fault.how]
+    servers = ["--servers", fault.servers] if mode in WITH_SERVERS else []
+    return [JOB, "--mode", mode, *servers, *how, "--timeout-s", TIMEOUT_S, "--out", "run"]
 
 
-servers = int(mode != "allreduce" and mode != "local-sgd")
-if servers and rank == 0 and phase == "gradient":
-    # A server computes nothing: its own timer ends it while the workers train.
-    signal.signal(signal.SIGALRM, lambda *_: reaches("gradient"))
-    if here == 0:
-        signal.setitimer(signal.ITIMER_REAL, 1.0)
-    Problem.steps = 1000
-    Problem.batches = lambda self, *_: [np.ones(2)] * 2_000_000
-psrt.run(psrt.TrainConfig(mode=mode, epochs=3, timeout_s=float(sys.argv[5])), Problem())
-"""
-
-
-def seen(python: Path, script: Path, mode: str, how: str, phase: str, rank: int) -> str:
-    """Run one job; return what was seen, in a few words."""
-    words = [python.parent / "mpirun", "-n", 3, python, script, mode, how, phase, rank, TIMEOUT_S]
-    own = {name: value for name, value in os.environ.items() if not name.startswith("OMPI_COMM")}
-    own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+def on_one_host(python: Path, fault: Fault, mode: str, folder: Path) -> Seen:
+    """Run a job on this machine."""
+    own = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI"))
+    }
     own |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    own |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    own |= {"PRTE_MCA_hwloc_default_binding_policy": "none"}
+    launcher: list[Any] = [python, "-m", "psrt", "launch"]
+    if fault.where == BARE:
+        launcher = [python.parent / "mpirun"]
+        own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        own |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+        own |= {"PRTE_MCA_hwloc_default_binding_policy": "none"}
+    interpreter = [python] if fault.where == BARE else []
+    words = [*launcher, "-n", fault.ranks, *interpreter, *words_of(fault, mode)]
+    process = subprocess.Popen(
+        [*map(str, words)], env=own, cwd=folder, text=True, errors="replace",
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
     began = time.monotonic()
     try:
-        done = subprocess.run(
-            list(map(str, words)), env=own, capture_output=True, text=True, timeout=LIMIT_S
-        )
+        _, stderr = process.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
-        return "**hangs**"
+        process.terminate()
+        _, stderr = process.communicate()
     seconds = time.monotonic() - began
-    lines = [line for line in done.stderr.splitlines() if "psrt: error:" in line]
-    if len(lines) == 1 and re.search(rf"rank {rank}\b", lines[0]):
-        told = "named"
-    else:
-        told = f"**{len(lines)} lines**" if lines else "no line"
-    return f"{told}, status {done.returncode}, {seconds:.0f} s"
+    results = (folder / "run" / "summary.json").exists()
+    left = not gone_soon(lambda: any(runs_in(folder)))
+    return Seen(process.returncode, stderr, seconds, results, left)
 
 
-def rows(mpi: str, python: Path, script: Path) -> list[str]:
-    """Return the rows of one MPI."""
-    found = []
-    for how, phase, rank in CASES:
-        promised = "named, status 4" if how == "SIGSTOP" else "named; any status but 0"
-        if how == "SIGKILL" and mpi == "MPICH":
-            promised = "status not 0; perhaps a line"
-        if how == "SIGSTOP" and mpi == "MPICH" and rank == 0:
-            promised = "named; status not 0"  # the launcher's, of the process that it kills
-        cells = [seen(python, script, mode, how, phase, rank) for mode in MODES]
-        what = f"{how}, rank {rank}, {PHASES[phase]}"
-        found.append(f"| {mpi} | {what} | {promised} | {' | '.join(cells)} |")
-    return found
+def runs_in(folder: Path) -> Iterator[str]:
+    """Return the processes of this machine whose current folder is the given one."""
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdecimal() and (process / "cwd").readlink() == folder:
+                yield process.name
+        except OSError:
+            continue  # it has ended
+
+
+def gone_soon(is_left: Any) -> bool:
+    """Wait until nothing is left; return whether that was soon."""
+    deadline = time.monotonic() + _GONE_S
+    while is_left():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def on_hosts(hosts: Any, vendor: str, fault: Fault, mode: str, folder: Path) -> Seen:
+    """Run a job on two hosts of ``tests/support/hosts.py``: ranks 0 and 1, and rank 2."""
+    one, two = hosts.names
+    (folder / "my-hosts").write_text(f"{one}:2\n{two}:1\n")
+    words = ["launch", "--hostfile", "my-hosts", *words_of(fault, mode)]
+    program = ROOT / (".venv" if vendor == "openmpi" else ".venv-mpich") / "bin" / "psrt"
+    began = time.monotonic()
+    process = hosts.start(one, program, *words, cwd=folder, OMPI_MCA_mpi_yield_when_idle="1")
+    try:
+        if fault.how in ("cut", "crash"):
+            while not (folder / "trains").exists() and time.monotonic() < began + LIMIT_S:
+                time.sleep(0.05)
+            (hosts.cut_link if fault.how == "cut" else hosts.crash)(two)
+        _, stderr = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        hosts.sweep()
+        _, stderr = process.communicate()
+    seconds = time.monotonic() - began
+    if fault.how == "cut":
+        hosts.mend_link(two)
+    elif two not in hosts._first:
+        hosts.boot(two)
+    left = not gone_soon(
+        lambda: any(JOB.name in line for name in hosts.names for line in hosts.processes(name))
+    )
+    results = (folder / "run" / "summary.json").exists()
+    return Seen(process.returncode, stderr, seconds, results, left)
+
+
+def rows(mpi: str, wanted: Sequence[Fault]) -> Iterator[tuple[str, str]]:
+    """Run the faults under one MPI; yields the beginning of each row, and the row."""
+    from support.hosts import Hosts, why_not
+
+    vendor = VENDORS[mpi]
+    python = ROOT / (".venv" if vendor == "openmpi" else ".venv-mpich") / "bin" / "python"
+    hosts = None
+    for fault in wanted:
+        if fault.where == HOSTS and hosts is None:
+            reason = why_not()
+            if reason is not None:
+                print(f"no hosts: {reason}", file=sys.stderr)
+                break
+            hosts = Hosts(2)
+        cells = []
+        for mode in MODES:
+            if mode not in fault.modes:
+                cells.append("")
+                continue
+            with tempfile.TemporaryDirectory(dir=None if hosts is None else hosts.folder) as folder:
+                if fault.where == HOSTS:
+                    seen = on_hosts(hosts, vendor, fault, mode, Path(folder))
+                else:
+                    seen = on_one_host(python, fault, mode, Path(folder))
+            cells.append(seen.told(fault, mode, mpi))
+            print(mpi, fault.where, fault.what, mode, cells[-1], sep=" | ", file=sys.stderr)
+            if "**" in cells[-1]:
+                print(seen.stderr, file=sys.stderr)
+        begin = key(mpi, fault)
+        yield begin, f"{begin} {fault.promised(mpi)} | {' | '.join(cells)} |"
+    if hosts is not None:
+        hosts.close()
+
+
+def key(mpi: str, fault: Fault) -> str:
+    """Return the beginning of a fault's row."""
+    return f"| {fault.where} | {fault.what} | {mpi} |"
 
 
 def main() -> int:
-    """Run every case, and write the table into the page."""
-    pythons = {
-        name: ROOT / folder / "bin" / "python"
-        for name, folder in (("Open MPI", ".venv"), ("MPICH", ".venv-mpich"))
-    }
-    there = {name: python for name, python in pythons.items() if python.exists()}
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
-        script = Path(folder) / "job.py"
-        script.write_text(JOB)
-        parts = [pool.submit(rows, name, python, script) for name, python in there.items()]
-        body = [row for part in parts for row in part.result()]
-    head = ["| MPI | fault | promised |" + "".join(f" {mode} |" for mode in MODES)]
-    head.append("|---|---|---|" + "---|" * len(MODES))
-    table = "\n".join([*head, *body]) + "\n"
-    print(table)
-    text = PAGE.read_text()
-    PAGE.write_text(re.sub(f"{BEGIN}.*?{END}", lambda _: BEGIN + table + END, text, flags=re.S))
+    """Run the faults, and write the table into the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="run the rows whose beginning matches this")
+    only = re.compile(parser.parse_args().only)
+    sys.path.insert(0, str(ROOT / "tests"))
+    page = PAGE.read_text()
+    begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
+    table = {"|".join(row.split("|")[:4]) + "|": row for row in page[begin:end].splitlines()[2:]}
+    with ThreadPoolExecutor() as pool:
+        wanted = {
+            mpi: [fault for fault in FAULTS if only.search(key(mpi, fault))] for mpi in VENDORS
+        }
+        parts = [pool.submit(lambda of: dict(rows(*of)), part) for part in wanted.items()]
+        for part in parts:
+            table |= part.result()
+    head = ["| where | fault | MPI | promised |" + "".join(f" {mode} |" for mode in MODES)]
+    head.append("|---|---|---|---|" + "---|" * len(MODES))
+    keys = [key(mpi, fault) for fault in FAULTS for mpi in VENDORS]
+    body = [*head, *(table[one] for one in keys if one in table)]
+    page = PAGE.read_text()
+    begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
+    PAGE.write_text(page[:begin] + "\n".join(body) + "\n" + page[end:])
     return 0
 
 

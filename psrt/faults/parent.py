@@ -106,6 +106,8 @@ class Parent:
         Args:
             blames: whether a process that has died without a word is told to be the reason.
         """
+        if self._ends_at < math.inf:
+            return self.over
         self._ends_at = time.monotonic() + _LAST_WORDS_S
         os.write(self._wake, b"!")
         if self._thread.ident is not None:
@@ -173,18 +175,23 @@ class Parent:
         return True
 
     def _died(self, member: Member) -> None:
-        is_here = (member.host, member.namespace) == (self._here.host, self._here.namespace)
         # The others end because of the first: how does not matter.
-        code = exit_code(member.pid) if is_here and not self._dead else None
-        by_launcher = code is not None and code & 0x7F == signal.SIGTERM
+        code = exit_code(member.pid) if self._is_here(member) and not self._dead else None
+        by_launcher = _signal(code) == signal.SIGTERM
         if not by_launcher and self._interrupted is None:
             self._dead.append((member, code))
 
+    def _is_here(self, member: Member) -> bool:
+        here = self._here
+        return (member.host, member.namespace) == (here.host, here.namespace)
+
     def _reason(self) -> End | None:
         """Return why the job is over where its ranks have not told."""
-        silent = [str(child.member) for child in self._children if child.member is not None]
-        # Those that a launcher ends since others are out of reach may look like deaths.
-        if silent and not (self._dead and self._dead[0][1] is not None):
+        watched = [child.member for child in self._children if child.member is not None]
+        silent = [str(member) for member in watched if not self._is_here(member)]
+        # A launcher that has lost a host ends the other ranks, or leaves them alone, and that looks
+        # like deaths; only a signal of somebody else's does not.
+        if silent and not (self._dead and _signal(self._dead[0][1])):
             more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
             text = f"out of reach: {', '.join(silent[:_SHOWN])}{more}"
             return End(JobOverError.LATE, f"psrt: error: {text}\n")
@@ -214,6 +221,11 @@ class Parent:
         if end.text:
             self._tell(end.text)
         self._on_over()
+
+
+def _signal(code: int | None) -> int:
+    """Return the signal that a process has died by, as ``waitpid`` gives it; 0 if by none."""
+    return 0 if code is None else code & 0x7F
 
 
 class ParentLine:

@@ -97,7 +97,6 @@ def run_job(
         ConfigError: if it cannot be started.
     """
     begin = time.monotonic()
-    blames = False
     watched = {*_PASSED, signal.SIGCHLD}
     # Blocked, they wait until they are fetched below, with who sent them. A blocked SIGCHLD is not
     # ignored, although that is what it is by default.
@@ -126,18 +125,18 @@ def run_job(
                 if info.si_code != _FROM_TERMINAL:
                     number = signal.Signals(info.si_signo)
                     process.send_signal(_AS.get(number, number))
-        blames = asked is None and process.returncode >= 0
-        if process.returncode < 0:
+        over = parent.close(blames=asked is None and process.returncode >= 0)
+        if over is not None or process.returncode:
             _end_orphans()
     finally:
+        parent.close(blames=False)
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
-        over = parent.close(blames=blames)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return Ended(process.returncode, asked, time.monotonic() - begin, over)
 
 
 def _end_orphans() -> None:
-    """End what a launcher that was killed has left here, such as an ssh to a host out of reach."""
+    """End what a launcher that failed has left here, such as an ssh to a host out of reach."""
     deadline = time.monotonic() + _ORPHANS_S
     while time.monotonic() < deadline and (children := _children()):
         for pid in children:

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support.launching import ROOT
+
+#: A job in which something happens to one rank.
+FAULTY = ROOT / "apps" / "studies" / "faulty_job.py"
 WHO = """\
 import os, sys
 from mpi4py import MPI
@@ -124,42 +128,14 @@ def test_the_status_is_that_of_the_job(launch, script):
     assert len(done.errors) == 1
 
 
-#: A rank ends itself by a signal while it sets up, trains or evaluates.
-DIES = """\
-import os, signal, sys
-import numpy as np
-import psrt
-from psrt.mpi.start import world
-phase, rank = sys.argv[1], int(sys.argv[2])
-def reaches(name):
-    if name == phase and world().rank == rank:
-        os.kill(os.getpid(), signal.SIGKILL)
-class Problem:
-    def initial(self):
-        reaches("initial")
-        return np.zeros(100, np.float32)
-    def batches(self, worker, workers, epoch):
-        return [np.ones(2)] * 20
-    def loss_and_grad(self, theta, batch, out):
-        reaches("gradient")
-        out[:] = 0.001
-        return 1.0
-    def evaluate(self, theta):
-        reaches("evaluate")
-        return {"loss": 0.0}
-psrt.run(psrt.TrainConfig(mode="sync", epochs=1), Problem())
-"""
-
-
 @pytest.mark.parametrize(
     ("phase", "rank"),
     [("initial", 0), ("gradient", 2), pytest.param("evaluate", 0, marks=pytest.mark.exhaustive)],
 )
-def test_the_death_of_a_rank_is_told_once_and_has_a_status(launch, script, phase, rank):
+def test_the_death_of_a_rank_is_told_once_and_has_a_status(launch, phase, rank):
     """Open MPI's own is 137, MPICH's 9; and MPICH's ranks may be gone before they have spoken."""
-    script(DIES)
     for _ in range(3):
-        done = launch.psrt("launch", "-n", 3, "script.py", phase, rank)
+        done = launch.psrt("launch", "-n", 3, FAULTY, "--phase", phase, "--rank", rank)
         assert done.status == 5, done.stderr
         (line,) = done.errors
         assert f"rank {rank}" in line

@@ -4,59 +4,20 @@ import time
 
 import pytest
 
-JOB = """
-import os, signal, sys
-import numpy as np
-import psrt
-from psrt.mpi.start import world
+from support.launching import ROOT
 
-phase, rank, how, mode = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-comm = world()
-
-
-def reaches(name):
-    if name == phase and comm.rank == rank:
-        os.kill(os.getpid(), getattr(signal, how))
-
-
-class Problem:
-    steps = 0
-
-    def initial(self):
-        reaches("initial")
-        return np.zeros(100_000, np.float32)
-
-    def batches(self, worker, workers, epoch):
-        reaches("batches")
-        return [np.ones(2)] * 200
-
-    def loss_and_grad(self, theta, batch, out):
-        self.steps += 1
-        if self.steps == 150:
-            reaches("gradient")
-        out[:] = 0.001
-        return 1.0
-
-    def evaluate(self, theta):
-        reaches("evaluate")
-        return {"loss": 0.0}
-
-
-reaches("start")
-psrt.run(psrt.TrainConfig(mode=mode, epochs=3, timeout_s=5, out="run", overwrite=True), Problem())
-reaches("end")
-"""
+#: A job in which something happens to one rank.
+JOB = ROOT / "apps" / "studies" / "faulty_job.py"
 #: Seconds that a launch takes on a busy machine beside the time-out.
 SLOW_S = 45
 
 
 @pytest.fixture
 def job(launch):
-    (launch.folder / "job.py").write_text(JOB)
-
-    def run(*words):
+    def run(phase, rank, how, mode):
         began = time.monotonic()
-        done = launch.ranks(3, "job.py", *words)
+        words = ("--phase", phase, "--rank", rank, "--how", how, "--mode", mode)
+        done = launch.ranks(3, JOB, *words, "--timeout-s", 5, "--out", "run")
         assert time.monotonic() - began < SLOW_S, done.stderr
         return done
 

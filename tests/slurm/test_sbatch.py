@@ -73,7 +73,7 @@ def test_a_signal_before_the_end_of_the_time(slurm):
     """It ends the run, as at the end itself. Slurm looks at the times every half a minute."""
     jobs = [
         slurm.submit(
-            *(*RANKS, "--time=1", "--signal=USR1@50", SCRIPT, *LONG),
+            *(*RANKS, "--time=1", "--signal=USR1@30", SCRIPT, *LONG),
             cwd=slurm.folder(),
             PSRT_PYTHON=str(mpi.python),
             PSRT_LAUNCHER=f"srun --mpi={mpi.pmi}",

@@ -100,13 +100,17 @@ def line_of(error: BaseException) -> str | None:
 
 
 def status_of(error: BaseException) -> int:
-    """Return the exit status of a process that ends with an error.
+    """Return the exit status of a process that ends with an error; never 0.
 
     >>> status_of(ConfigError()), status_of(KeyboardInterrupt()), status_of(KeyboardInterrupt(15))
     (2, 130, 143)
+    >>> status_of(SystemExit(3)), status_of(SystemExit("so"))
+    (3, 1)
     """
     if isinstance(error, PsrtError):
         return error.exit_status
     if isinstance(error, KeyboardInterrupt):
         return _SIGNAL + int(error.args[0] if error.args else _CTRL_C)
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code % 256 or _FAILED
     return _FAILED

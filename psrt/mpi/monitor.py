@@ -325,6 +325,9 @@ def wait_until_read(stream: TextIO) -> None:
 
 def describe(error: BaseException, rank: int) -> str:
     """Return what is printed of an error: a line where that says it all, else a traceback."""
+    if isinstance(error, SystemExit):  # in code of the user's, while the others need this rank
+        code = "" if error.code is None else repr(error.code)
+        return f"psrt: error: rank {rank} called sys.exit({code})\n"
     is_bug = isinstance(error, ProtocolError) and not isinstance(error, ReplayError)
     line = None if is_bug else line_of(error)
     if line is not None:

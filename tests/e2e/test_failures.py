@@ -48,6 +48,21 @@ def test_an_exception_on_one_rank_ends_the_job_and_is_told_once(launch, mode):
     assert "[rank 2]" in done.stderr
 
 
+@pytest.mark.parametrize(("code", "status"), [("3", 3), ("", 1), ("'so'", 1)])
+def test_a_rank_that_leaves_by_sys_exit_is_told_in_one_line(launch, code, status):
+    fault = (
+        "import sys\n"
+        "        from mpi4py import MPI\n"
+        "        if MPI.COMM_WORLD.rank == 2 and self.calls == 3:\n"
+        f"            sys.exit({code})"
+    )
+    (launch.folder / "job.py").write_text(PROBLEM.format(fault=fault, mode="sync"))
+    done = launch.ranks(3, "job.py")
+    assert done.status == status, done.stderr
+    assert done.errors == [f"psrt: error: rank 2 called sys.exit({code})"]
+    assert "Traceback" not in done.stderr
+
+
 def test_nothing_goes_on_where_an_abort_returns(launch):
     """MPICH's does, now and then: what follows the block that failed must not run."""
     (launch.folder / "abort.py").write_text(

@@ -21,9 +21,10 @@ from psrt.errors import ConfigError
 from psrt.faults.parent import PARENT, Parent
 from psrt.job.launch import run_job
 from psrt.launchers import launched
+from psrt.launchers.environment import pmi_for
 from psrt.launchers.hostfile import read_hostfile
 from psrt.launchers.library import Library, loaded_library, mpirun_of
-from psrt.launchers.lines import BINDINGS, THREADS, Line, Start, mpirun_line, pmi_of, srun_line
+from psrt.launchers.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_line
 
 #: Commands of psrt that run on ranks, and those that are one part of a job on ranks.
 _ON_RANKS = ("train", "bench", "doctor")
@@ -244,10 +245,12 @@ def _pmi(given: argparse.Namespace, library: Library) -> str | None:
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(f"srun --mpi=list did not end within {_SRUN_S} s") from None
-    pmi = pmi_of(library, listed.stdout + listed.stderr)
-    if pmi is None and given.launcher is not None:
+    needed = pmi_for(library.text)
+    if needed in re.split(r"[\s,]+", listed.stdout + listed.stderr):
+        return needed
+    if given.launcher is not None:
         raise ConfigError(f"this Slurm has no PMI for {library.text}: --launcher mpirun")
-    return pmi
+    return None
 
 
 def _variables(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from psrt.errors import ConfigError
-from psrt.launchers.environment import pmi_for
 from psrt.launchers.hostfile import Host
 from psrt.launchers.library import Library
 
@@ -172,7 +171,7 @@ def srun_line(start: Start, library: Library, pmi: str, *, cpus_per_task: str | 
     Args:
         start: what is started; its hosts are Slurm's.
         library: the MPI that the ranks load.
-        pmi: what Slurm is to speak with it, as ``pmi_of`` says.
+        pmi: what Slurm is to speak with it, of those that it can.
         cpus_per_task: what the job asked for, which srun does not take from it by itself; None if
             it did not.
 
@@ -197,17 +196,3 @@ def srun_line(start: Start, library: Library, pmi: str, *, cpus_per_task: str | 
         )
     words += [*start.flags, "-n", str(start.ranks), *start.command]
     return Line(words, {**start.variables, **variables}, start.ranks)
-
-
-def pmi_of(library: Library, spoken: str) -> str | None:
-    r"""Return what srun's ``--mpi`` must be for a library; None if this Slurm does not speak it.
-
-    Args:
-        library: the MPI that the ranks load.
-        spoken: what ``srun --mpi=list`` printed.
-
-    >>> pmi_of(Library("Open MPI v5.0.11"), "MPI plugin types are...\n\tnone\n\tpmix\n\tpmi2")
-    'pmix'
-    """
-    needed = pmi_for(library.text)
-    return needed if needed in re.split(r"[\s,]+", spoken) else None

@@ -247,7 +247,7 @@ def test_the_line_can_be_pasted(launch, script):
 SRUN = """\
 #!/bin/sh
 case "$*" in
-  --mpi=list) printf 'MPI plugin types are...\\n\\t%s\\n' ${SPEAKS} >&2 ;;
+  --mpi=list) echo 'MPI plugin types are...' >&2; printf "$LISTS\\n" ${SPEAKS} >&2 ;;
   *) printf '%s\\n' "$OMP_NUM_THREADS" "$@" >srun.log; exit 5 ;;
 esac
 """
@@ -267,6 +267,7 @@ def slurm(launch):
         "SLURM_CPUS_PER_TASK": "2",
         "SLURM_PROCID": "0",
         "SPEAKS": "none pmix pmi2",
+        "LISTS": "\\t%s",
     }
 
 
@@ -275,7 +276,10 @@ def pmi(mpirun):
     return "pmix" if len(mpirun) > 1 else "pmi2"
 
 
-def test_srun_starts_the_ranks_inside_an_allocation(launch, slurm, pmi):
+@pytest.mark.parametrize("lists", ["\\t%s", "srun: %s", "%s, "])
+def test_srun_starts_the_ranks_inside_an_allocation(launch, slurm, pmi, lists):
+    """However this version of Slurm lists what it speaks."""
+    slurm["LISTS"] = lists
     done = launch.python("-m", "psrt", "launch", "train", "--out", "a b", **slurm)
     assert done.status == 5, done.stderr
     *flags, python, safe, m, psrt, train, out, folder = (

@@ -5,7 +5,7 @@ import pytest
 from psrt.errors import ConfigError
 from psrt.launchers.hostfile import Host
 from psrt.launchers.library import Library
-from psrt.launchers.lines import BINDINGS, Line, Start, mpirun_line, pmi_of, srun_line
+from psrt.launchers.lines import BINDINGS, Line, Start, mpirun_line, srun_line
 
 OPEN, OLD, MPICH = Library("Open MPI v5.0.11"), Library("Open MPI v4.1.4"), Library("MPICH 5.0.2")
 COMMAND = ["/env/bin/python", "-m", "psrt"]
@@ -124,16 +124,6 @@ def test_flags_of_the_user_come_before_the_number_of_ranks():
 def test_a_task_that_fails_ends_the_step():
     words = srun(MPICH, start(), cpus_per_task="2")[0]
     assert words == "--kill-on-bad-exit=1 --quit-on-interrupt --export=ALL --cpus-per-task=2"
-
-
-LISTED = "MPI plugin types are...\n\tnone\n\tpmix\n\tcray_shasta\nspecific pmix plugin versions"
-
-
-def test_slurm_must_speak_what_the_library_does():
-    assert pmi_of(OPEN, LISTED) == "pmix"
-    assert pmi_of(MPICH, LISTED) is None
-    assert pmi_of(MPICH, "srun: MPI types are...\nsrun: pmi2\nsrun: none") == "pmi2"
-    assert pmi_of(OPEN, "") is None
 
 
 def test_a_line_can_be_pasted():

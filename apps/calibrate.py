@@ -28,7 +28,7 @@ from psrt.cli.flags import FlagParser, parse_train
 from psrt.cli.simulate import parse_simulate
 from psrt.errors import ConfigError
 from psrt.job.scenario import run_in_virtual_time
-from psrt.launchers import again
+from psrt.mpirun import again
 from psrt.report.strict_json import dumps
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from studies.verdict import verdicts
 
 from psrt.cli.flags import FlagParser
 from psrt.errors import ConfigError
-from psrt.launchers import again
+from psrt.mpirun import again
 from psrt.report.strict_json import dumps
 from psrt.simulation.cost_flags import VirtualCosts
 from psrt.units import size_text

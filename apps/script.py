@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from psrt.cli.printing import say as say
 from psrt.cli.process import run_command
 from psrt.errors import ConfigError
-from psrt.launchers import launched
+from psrt.mpirun import launched
 from psrt.report.figure import check_installed
 
 if TYPE_CHECKING:

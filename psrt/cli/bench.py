@@ -15,7 +15,7 @@ from psrt.cli.process import run_command
 from psrt.config.knobs import dashed
 from psrt.errors import ConfigError
 from psrt.files import check_writable
-from psrt.launchers import launch_line, launched
+from psrt.mpirun import launch_line, launched
 
 if TYPE_CHECKING:
     from mpi4py import MPI

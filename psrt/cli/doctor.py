@@ -17,7 +17,7 @@ from psrt.doctor.findings import FAILS, Finding, judge
 from psrt.doctor.watch import Watch
 from psrt.errors import TransportError, line_of
 from psrt.files import check_writable, write_text
-from psrt.launchers import started_rank
+from psrt.mpirun import started_rank
 
 _DESCRIPTION = """\
 Look at the ranks of a job and at their hosts, and say what would fail or slow it, with a cure for

@@ -19,12 +19,12 @@ from psrt.cli.printing import say
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.faults.parent import PARENT, Parent
-from psrt.job.launch import run_job
-from psrt.launchers import launched
-from psrt.launchers.environment import pmi_for
-from psrt.launchers.hostfile import read_hostfile
-from psrt.launchers.library import Library, loaded_library, mpirun_of
-from psrt.launchers.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_line
+from psrt.job.attempt import attempt
+from psrt.mpirun import launched
+from psrt.mpirun.environment import pmi_for
+from psrt.mpirun.hostfile import read_hostfile
+from psrt.mpirun.library import Library, loaded_library, mpirun_of
+from psrt.mpirun.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_line
 
 #: Commands of psrt that run on ranks, and those that are one part of a job on ranks.
 _ON_RANKS = ("train", "bench", "doctor")
@@ -133,7 +133,7 @@ def main(argv: Sequence[str]) -> int:
     print(line, file=sys.stderr, flush=True)
     several_hosts = given.hostfile is not None or "SLURM_JOB_ID" in os.environ
     parent = Parent(line.ranks, _tell, several_hosts=several_hosts)
-    ended = run_job(line.command, line.variables, parent)
+    ended = attempt(line.command, line.variables, parent)
     if ended.asked is not None and ended.status:
         raise KeyboardInterrupt(ended.asked)
     return ended.status

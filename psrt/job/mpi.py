@@ -24,12 +24,12 @@ from psrt.job.result import Run, Say
 from psrt.job.roles import ANY, SERVER, WORKER
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
-from psrt.launchers.library import short_version
 from psrt.mpi.agreement import bcast_text, gather_texts, print_once, raise_on_all
 from psrt.mpi.files import receive_file, send_file
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.monitor import Monitor, watched
 from psrt.mpi.port import MpiPort
+from psrt.mpirun.library import short_version
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.runtime.worker import Worker

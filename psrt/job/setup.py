@@ -18,7 +18,7 @@ from psrt.job.launcher import Launcher
 from psrt.job.problems import machine_costs
 from psrt.job.replay import Replay
 from psrt.job.roles import resolved, who_is_who
-from psrt.launchers import launch_line
+from psrt.mpirun import launch_line
 from psrt.runtime.problem import Problem, gradient_spans
 from psrt.transport.port import RoleMap
 

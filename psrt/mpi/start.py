@@ -17,8 +17,8 @@ from pathlib import Path
 import mpi4py
 
 from psrt.errors import ConfigError
-from psrt.launchers import mismatch
-from psrt.launchers.library import INSTALL_ONE
+from psrt.mpirun import mismatch
+from psrt.mpirun.library import INSTALL_ONE
 
 #: Seconds that MPI may take to start, and to end; ``PSRT_START_TIMEOUT_S`` overrides it.
 _START_S, _OVERRIDE = 300.0, "PSRT_START_TIMEOUT_S"

@@ -8,7 +8,7 @@ import pytest
 
 from psrt.cli.process import run_command
 from psrt.errors import ConfigError, DivergedError, ProtocolError
-from psrt.launchers import RANKS, SIZES
+from psrt.mpirun import RANKS, SIZES
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """A job as a process of this one: its signals, and how it ended. Knows nothing of MPI.
 
-``run_job`` is one attempt. Whoever starts another after it does so with what it returns.
+Whoever starts another attempt after one does so with what it returns.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Ended:
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
 
-def run_job(
+def attempt(
     words: Sequence[str],
     variables: Mapping[str, str],
     parent: Parent,

@@ -3,7 +3,7 @@
 import pytest
 
 from psrt.errors import ConfigError
-from psrt.launchers.library import Library, mpirun_of
+from psrt.mpirun.library import Library, mpirun_of
 
 OPEN, MPICH = "Open MPI v5.0.11", "MPICH 5.0.2"
 

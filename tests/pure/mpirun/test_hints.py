@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from psrt.launchers import again, has_mpirun, launch_line
+from psrt.mpirun import again, has_mpirun, launch_line
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from psrt import launchers
-from psrt.launchers import launched, mismatch, started_rank, started_ranks
+from psrt import mpirun
+from psrt.mpirun import launched, mismatch, started_rank, started_ranks
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2", "PMIX_RANK": "2"}
 MPICH = {"PMI_SIZE": "4", "PMI_RANK": "2", "MPI_LOCALNRANKS": "4"}
@@ -12,7 +12,7 @@ SRUN = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}
 
 @pytest.fixture
 def environment(monkeypatch):
-    for name in (*launchers.SIZES, *launchers.RANKS, "MPI_LOCALNRANKS"):
+    for name in (*mpirun.SIZES, *mpirun.RANKS, "MPI_LOCALNRANKS"):
         monkeypatch.delenv(name, raising=False)
 
     def put(variables):

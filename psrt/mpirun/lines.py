@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from psrt.errors import ConfigError
-from psrt.launchers.hostfile import Host
-from psrt.launchers.library import Library
+from psrt.mpirun.hostfile import Host
+from psrt.mpirun.library import Library
 
 #: What a rank may be bound to → Open MPI's word for it, MPICH's, and srun's.
 BINDINGS = {

@@ -3,9 +3,9 @@
 import pytest
 
 from psrt.errors import ConfigError
-from psrt.launchers.hostfile import Host
-from psrt.launchers.library import Library
-from psrt.launchers.lines import BINDINGS, Line, Start, mpirun_line, srun_line
+from psrt.mpirun.hostfile import Host
+from psrt.mpirun.library import Library
+from psrt.mpirun.lines import BINDINGS, Line, Start, mpirun_line, srun_line
 
 OPEN, OLD, MPICH = Library("Open MPI v5.0.11"), Library("Open MPI v4.1.4"), Library("MPICH 5.0.2")
 COMMAND = ["/env/bin/python", "-m", "psrt"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from psrt.errors import ConfigError
-from psrt.launchers.hostfile import Host, parse_hosts, read_hostfile
+from psrt.mpirun.hostfile import Host, parse_hosts, read_hostfile
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,14 @@ from mpi4py import MPI  # isort: skip
 from psrt.bench.ranks import wait
 from psrt.config import TrainConfig
 from psrt.doctor.facts import Facts, RankFacts, rank_from_json, to_json
-from psrt.doctor.links import compare_clocks, measure_links
+from psrt.doctor.links import measure_links
 from psrt.doctor.local import local_facts
-from psrt.doctor.messages import collect, deal
+from psrt.doctor.messages import collect, deal, swap
 from psrt.doctor.watch import Watch
 from psrt.job.mpi import library_name
 from psrt.job.roles import assign_roles, resolved
 from psrt.mpi.agreement import bcast_text
+from psrt.mpi.clocks import compare_clocks
 from psrt.mpi.hosts import Layout, split_hosts
 from psrt.mpi.monitor import wait_until_read
 from psrt.report import OutputFolder
@@ -63,7 +64,14 @@ def gather(
     hosts = [keys.index(key) for key in keys]
     leaders = json.loads(deal(comm, json.dumps(list(dict.fromkeys(hosts))), timeout_s))
     watch.step("the clocks of the hosts")
-    mine = compare_clocks(comm, mine, leaders, timeout_s)
+    clock = compare_clocks(
+        comm.rank,
+        leaders,
+        time.time,
+        lambda peer, mine, theirs: swap(comm, peer, mine, theirs, timeout_s),
+    )
+    if clock is not None:
+        mine = replace(mine, clock_s=clock[0], clock_error_s=clock[1])
     watch.step("hosts to exchange messages", 2 * len(leaders))
     pairs = measure_links(comm, leaders, timeout_s)
     if any(pair.error for pair in pairs):

@@ -1,17 +1,16 @@
-"""What messages between hosts cost, and how far their clocks are apart; a rank of each host."""
+"""What messages between hosts cost; a rank of each host."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from statistics import median
 
 import numpy as np
 from mpi4py import MPI
 
-from psrt.doctor.facts import PairFacts, RankFacts, pair_from_json, to_json
+from psrt.doctor.facts import PairFacts, pair_from_json, to_json
 from psrt.doctor.messages import Array, collect, deal, swap
 from psrt.errors import TransportError
 
@@ -20,8 +19,6 @@ from psrt.errors import TransportError
 _SIZES = (64, 8 << 20)
 #: Seconds for all exchanges of one size, and the most of them.
 _BUDGET_S, _MOST = 0.5, 50
-#: Ping-pongs of which the shortest tells how two clocks differ.
-_PINGS = 20
 
 
 def measure_links(comm: MPI.Comm, leaders: Sequence[int], timeout_s: float) -> list[PairFacts]:
@@ -40,29 +37,6 @@ def measure_links(comm: MPI.Comm, leaders: Sequence[int], timeout_s: float) -> l
         if any(link.error for link in links):
             break
     return links
-
-
-def compare_clocks(
-    comm: MPI.Comm, mine: RankFacts, leaders: Sequence[int], timeout_s: float
-) -> RankFacts:
-    """Let each host's first rank learn how far its clock is ahead of rank 0's."""
-    for leader in leaders[1:]:
-        if comm.rank == 0:
-            for _ in range(_PINGS):
-                swap(comm, leader, None, np.empty(1), timeout_s)
-                swap(comm, leader, np.array([time.time()]), None, timeout_s)
-        elif comm.rank == leader:
-            best = (float("inf"), 0.0)
-            theirs = np.empty(1)
-            for _ in range(_PINGS):
-                sent = time.time()
-                swap(comm, 0, np.array([sent]), None, timeout_s)
-                swap(comm, 0, None, theirs, timeout_s)
-                # Theirs was taken somewhere in between: half of the shortest trip is the error.
-                took = time.time() - sent
-                best = min(best, (took, sent + took / 2 - theirs[0]))
-            mine = replace(mine, clock_s=best[1], clock_error_s=best[0] / 2)
-    return replace(mine, clock_s=0.0, clock_error_s=0.0) if comm.rank == 0 else mine
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:

@@ -11,7 +11,7 @@ from typing import Any
 from psrt.errors import ConfigError
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.
-FORMAT = 3
+FORMAT = 4
 #: Largest number that a check computes with; a float64 knows every whole number up to here.
 MOST = 2**53
 #: Name of the header's checksum, beside its fields.
@@ -52,6 +52,11 @@ class Header:
     batches: tuple[int, int] | None = None
     #: Number of the host of each rank.
     hosts: tuple[int, ...] = ()
+    #: By host, as its number there, what its recorded times are ahead of the first one's: each time
+    #: this was measured, the time since the run began, the seconds, and how far off they may be.
+    #: The first of them was taken off the times of the host already. Empty where there is one
+    #: clock.
+    clocks: tuple[tuple[int, float, float, float], ...] = ()
     #: Whether the run was a simulation.
     simulated: bool = False
     #: Whether it computed anything; a simulation need not.
@@ -104,7 +109,7 @@ class Header:
 
     def _check(self) -> None:
         """Raise if the fields have impossible types or values."""
-        for name in ("workers", "servers", "spans", "hosts", "files", "crashes"):
+        for name in ("workers", "servers", "spans", "hosts", "clocks", "files", "crashes"):
             if not isinstance(getattr(self, name), tuple):
                 raise ConfigError(f"has {name} that are not a list")
         if not all(len(_rows(span)) == 2 for span in self.spans):
@@ -114,6 +119,8 @@ class Header:
             or not all(type(number) is int and 0 < number <= MOST for number in _rows(self.batches))
         ):
             raise ConfigError(f"has batches that are not two whole numbers from 1 to {MOST}")
+        if not all(map(_is_reading, self.clocks)):
+            raise ConfigError("has clocks that are not a host and three times each")
         whole = [self.n, *self.workers, *self.servers, *self.hosts, *self.crashes]
         whole += [bound for span in self.spans for bound in _rows(span)]
         names: list[Any] = [*self.files, self.psrt, self.numpy]
@@ -155,6 +162,13 @@ def _crc(values: dict[str, Any]) -> int:
 def _is_digest(text: str) -> bool:
     """Return whether a text is empty or has the form of a SHA-256."""
     return not text or (len(text) == 64 and set(text) <= set("0123456789abcdef"))
+
+
+def _is_reading(value: Any) -> bool:
+    """Return whether a value is a host, and three finite numbers of seconds."""
+    if not isinstance(value, tuple) or len(value) != 4 or type(value[0]) is not int:
+        return False
+    return all(type(number) in (int, float) and abs(number) < MOST for number in value[1:])
 
 
 def _rows(value: Any) -> tuple[Any, ...]:

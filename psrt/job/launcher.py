@@ -171,6 +171,15 @@ class Launcher(ABC):
         """
         return ()
 
+    def clocks(self) -> Mapping[int, tuple[float, float]]:
+        """Compare the clocks of all hosts; collective.
+
+        Returns:
+            By the number of a host, the seconds that its clock is ahead of the first one's, and how
+            far off that may be; empty where there is one clock.
+        """
+        return {}
+
     @abstractmethod
     def now(self) -> float:
         """Return the time in seconds, on the clock of the ports."""

@@ -25,6 +25,7 @@ from psrt.job.roles import ANY, SERVER, WORKER
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.mpi.agreement import bcast_text, gather_texts, print_once, raise_on_all
+from psrt.mpi.clocks import clocks_of_hosts
 from psrt.mpi.files import receive_file, send_file
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.monitor import Monitor, watched
@@ -239,6 +240,13 @@ class MpiLauncher(Launcher):
 
     def _wait(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
         drive(self._port.until(done, waiting_for))
+
+    def clocks(self) -> Mapping[int, tuple[float, float]]:
+        """Compare the clocks of all hosts; a rank of each exchanges messages with rank 0."""
+        if len(set(self._hosts)) == 1:
+            return {}
+        with HERE.blocked("the other hosts to say what time it is"):
+            return clocks_of_hosts(self._comm, self._hosts, self.now)
 
     def now(self) -> float:
         """Return the time on this rank's clock."""

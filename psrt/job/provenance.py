@@ -57,6 +57,7 @@ def history_header(
     files: tuple[str, ...],
     plan: ReducePlan | None = None,
     hosts: tuple[int, ...] = (),
+    clocks: tuple[tuple[int, float, float, float], ...] = (),
     simulated: bool = False,
     numerics: bool = True,
     crashes: tuple[int, ...] = (),
@@ -72,6 +73,7 @@ def history_header(
         files: names of the event files.
         plan: how all workers sum; None if they do not.
         hosts: number of the host of each rank.
+        clocks: what the times of the hosts are ahead of the first one's, see ``Header``.
         simulated: whether time is virtual.
         numerics: whether anything is computed.
         crashes: workers whose crash is scheduled.
@@ -92,6 +94,7 @@ def history_header(
         control_algorithm=None if plan is None else plan.control_algorithm,
         batches=batch_plan(problem, len(role_map.workers)),
         hosts=hosts,
+        clocks=clocks,
         simulated=simulated,
         numerics=numerics,
         crashes=crashes,

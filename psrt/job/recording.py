@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -15,7 +16,7 @@ import numpy as np
 
 from psrt.config import to_toml
 from psrt.errors import ConfigError, OutputError, PsrtError
-from psrt.history import EventLog
+from psrt.history import EventLog, Header
 from psrt.history.folder import FOLDER, mark_of, write_header
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.provenance import history_header
@@ -54,6 +55,11 @@ class Recording:
         self._own: BinaryIO | None = None
         #: Of other processes' such files, by rank: where they belong, at the first process.
         self._wanted: dict[int, Path] = {}
+        #: When the run began, on this process's clock; and the clocks of its hosts, see ``Header``.
+        self._origin = 0.0
+        self._clocks: tuple[tuple[int, float, float, float], ...] = ()
+        #: As it was written, at the first process.
+        self._header: Header | None = None
         #: Why the history could not be completed.
         self._failed: list[OutputError] = []
         config = setup.config
@@ -79,7 +85,12 @@ class Recording:
     def _open_log(self, say: Say) -> None:
         """Open this process's file of events, in the run's folder if it sees it; collective."""
         launcher = self._launcher
+        clocks = launcher.clocks()
+        # The beginning of the run on this host's own clock, so that all times are the first one's.
         origin = float(launcher.share(repr(launcher.now())))
+        host = self._setup.hosts[launcher.here(len(self._setup.hosts))[0]]
+        self._origin = origin = origin + clocks.get(host, (0.0, 0.0))[0]
+        self._add_clocks(clocks, 0.0)
         history = Path(self._setup.config.out or "") / FOLDER
         mark = Path()
         with launcher.agree():
@@ -93,6 +104,11 @@ class Recording:
             if launcher.first:
                 mark.unlink()
                 self._await_files(history, blind, say)
+
+    def _add_clocks(self, clocks: Mapping[int, tuple[float, float]], at: float) -> None:
+        """Keep what was found ``at`` seconds after the beginning of the run."""
+        found = ((host, at, ahead, error) for host, (ahead, error) in clocks.items())
+        self._clocks = (*self._clocks, *found)
 
     def _open(self, path: Path, origin: float, *, sees: bool) -> None:
         """Open a file of events at ``path``, else one of this process's own.
@@ -161,7 +177,7 @@ class Recording:
     def _write_header(self, plan: ReducePlan | None) -> None:
         launcher, setup = self._launcher, self._setup
         if self.log is not None and self.folder is not None:
-            header = history_header(
+            self._header = history_header(
                 setup.config,
                 setup.role_map,
                 initial=np.asarray(setup.initial),
@@ -169,11 +185,12 @@ class Recording:
                 files=launcher.log_files(setup.role_map.size),
                 plan=plan,
                 hosts=setup.hosts,
+                clocks=self._clocks,
                 simulated=launcher.simulated,
                 numerics=launcher.numerics,
                 crashes=tuple(launcher.crashes),
             )
-            write_header(self.folder.history, header)
+            write_header(self.folder.history, self._header)
 
     def end(self, roles: Roles) -> None:
         """Record the final versions and close the history."""
@@ -185,8 +202,12 @@ class Recording:
                 ShardEventRecorder(log, role_map.servers.index(rank)).saved(role.shard.version, now)
             elif not role_map.servers and rank == role_map.workers[0]:
                 WorkerEventRecorder(log, 0).saved(role.strategy.updates, now)
+        self._add_clocks(self._launcher.clocks(), now - self._origin)
         try:
             log.close()
+            if self._header is not None and self.folder is not None and self._clocks:
+                header = dataclasses.replace(self._header, clocks=self._clocks)
+                write_header(self.folder.history, header)
         except ConfigError as error:  # a full disk; the model may still fit
             self._failed.append(OutputError(str(error)))
         self._failed += self._launcher.carry(self._own, self._wanted)

@@ -8,6 +8,8 @@ FETCH = 3
 REPORT = 4
 #: What a rank calls.
 CALL = 5
+#: What the clock of a host says.
+CLOCK = 6
 #: From here on, the steps of schedules.
 FIRST_STEP = 16
 #: Messages that set up the watch over a job. They go over a program's own communicator, since

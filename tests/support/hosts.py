@@ -1,9 +1,10 @@
 """Hosts on one machine: what a cluster is to MPI, ssh and psrt, without a second computer.
 
-A host is a process that holds namespaces of its own: network, hostname, mounts, process numbers
-and System V memory. It has an address and an sshd, and an empty ``/tmp``, ``/dev/shm`` and
-``/run``; the rest of the file system is the machine's, as if all hosts had mounted it. The hosts
-hang on a bridge in a network namespace that leads nowhere.
+A host is a process that holds namespaces of its own: network, hostname, mounts, process numbers,
+System V memory, and time since a boot, hours before that of the host before. It has an address and
+an sshd, and an empty ``/tmp``, ``/dev/shm`` and ``/run``; the rest of the file system is the
+machine's, as if all hosts had mounted it. The hosts hang on a bridge in a network namespace that
+leads nowhere.
 
 TCP on their links is Reno, which is the like of the usual Cubic that every namespace may choose.
 Where BBR is the machine's choice, a queue that both directions of a link share misleads it.
@@ -74,7 +75,9 @@ ip link add bridge type bridge
 ip link add one type veth peer name other
 tc qdisc add dev one root tbf rate 1gbit burst 256kb latency 50ms
 """
-_NAMESPACES = ["--net", "--uts", "--mount", "--ipc", "--pid"]
+_NAMESPACES = ["--net", "--uts", "--mount", "--ipc", "--pid", "--time"]
+#: Seconds since the boot of a host, beside those since the next one's.
+_BOOTED_S = 10_000
 _PROGRAMS = ("ip", "tc", "unshare", "nsenter", "mount", "hostname", "ssh", "ssh-keygen", "sshd")
 _PREFIX = "psrt-hosts-"
 _SSHD = """
@@ -272,9 +275,10 @@ class Hosts:
         seen = (ROOT, Path(sys.base_prefix), self._state)
         shared = [str(folder) for folder in seen if folder.is_relative_to("/tmp")]
         words = ["sh", "-ec", _INIT, "sh", host, str(self._state), *shared]
-        unshare = ["unshare", *_NAMESPACES, "--fork", "--kill-child", "--", *words]
-        self._first[host] = self._hold(host, unshare)
         number = self.names.index(host) + 1
+        clock = ["--monotonic", str(number * _BOOTED_S)]
+        unshare = ["unshare", *_NAMESPACES, *clock, "--fork", "--kill-child", "--", *words]
+        self._first[host] = self._hold(host, unshare)
         # That of a host that has just ended may still be there.
         self._within(_SWITCH, "sh", "-c", f"ip link del {host} 2>/dev/null; true")
         to_host = f"link add {host} type veth peer name eth0 netns {self._first[host]}"

@@ -8,6 +8,7 @@ import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.history import History, Kind
+from psrt.simulation.calibration.clocks import on_one_clock
 from psrt.simulation.calibration.servers import ServerTimeline, Step
 from psrt.simulation.calibration.times import Calibration, Seconds
 from psrt.simulation.calibration.workers import by_clock, computing, rounds, steps_of
@@ -23,15 +24,9 @@ def calibrate(history: History) -> Calibration:
         history: of a run over MPI, or in virtual time.
 
     Raises:
-        ConfigError: if nothing was computed, or messages went between hosts: each host has its own
-            clock, so neither end knows how long a message was on its way.
+        ConfigError: if nothing was computed.
     """
-    hosts = len(set(history.header.hosts))
-    if history.header.servers and hosts > 1:
-        raise ConfigError(
-            f"the workers and servers of the run were on {hosts} hosts, whose clocks differ; the "
-            "time of messages is known within one host only"
-        )
+    history = on_one_clock(history)
     took, over = rounds(history)
     compute = tuple(computing(events, over) for events in history.workers)
     if all(np.isnan(seconds).all() for seconds in compute):

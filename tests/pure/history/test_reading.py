@@ -232,7 +232,7 @@ def rewritten(run, change):
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("format", 1, "of format 1, which an older psrt wrote; this psrt reads 3"),
+        ("format", 1, "of format 1, which an older psrt wrote; this psrt reads 4"),
         ("format", None, "of format None"),
         ("workers", [], "0 workers"),
         ("workers", [2, "3"], "not whole numbers"),
@@ -253,6 +253,10 @@ def rewritten(run, change):
         ("batches", [10], "batches that are not"),
         ("batches", [0, 1], "batches that are not"),
         ("batches", [2**70, 1], "batches that are not"),
+        ("clocks", 1, "clocks that are not a list"),
+        ("clocks", [[0, 1.0, 2.0]], "clocks that are not a host and three times each"),
+        ("clocks", [[0.5, 1.0, 2.0, 3.0]], "clocks that are not a host"),
+        ("clocks", [[0, 1.0, "2", 3.0]], "clocks that are not a host"),
         ("crashes", 1, "crashes that are not a list"),
         ("crashes", [-1], "not whole numbers"),
     ],

@@ -274,20 +274,33 @@ def test_a_server_that_took_more_than_was_sent_is_refused(tmp_path):
         calibrate(dataclasses.replace(history, workers=(first[:100], *others)))
 
 
-def on_two_hosts(history):
-    """Return a history whose last worker has a clock that is an hour ahead."""
+def on_two_hosts(history, *, gains=0.0):
+    """Return a history whose last worker is on another host, whose clock gains as much a second.
+
+    When the run began it was an hour ahead, which its times do not show any more.
+    """
     hosts = (*(0 for _ in history.header.hosts[1:]), 1)
     *others, last = history.workers
     ahead = last.copy()
-    ahead["time"] += 3600.0
-    header = dataclasses.replace(history.header, hosts=hosts)
+    ahead["time"] *= 1 + gains
+    clocks = ((0, 0.0, 0.0, 0.0), (1, 0.0, 3600.0, 1e-5))
+    clocks += ((0, 100.0, 0.0, 0.0), (1, 100.0 * (1 + gains), 3600.0 + 100.0 * gains, 1e-5))
+    header = dataclasses.replace(history.header, hosts=hosts, clocks=clocks)
     return dataclasses.replace(history, header=header, workers=(*others, ahead))
 
 
-def test_messages_between_hosts_are_refused(tmp_path):
+@pytest.mark.parametrize("gains", [0.0, 1e-3, -0.5])
+def test_messages_between_hosts_are_timed_by_one_clock(tmp_path, gains):
     record(tmp_path / "run", MODES["async"])
-    with pytest.raises(ConfigError, match="were on 2 hosts, whose clocks differ"):
-        calibrate(on_two_hosts(read_history(tmp_path / "run")))
+    here = read_history(tmp_path / "run")
+    found, wanted = calibrate(on_two_hosts(here, gains=gains)), calibrate(here)
+    for name in ("compute", "reply"):
+        for mine, theirs in zip(getattr(wanted, name), getattr(found, name), strict=True):
+            np.testing.assert_allclose(theirs, mine, atol=1e-9)
+    for mine, theirs in zip(wanted.shards, found.shards, strict=True):
+        for name in ("wake_up", "turnaround"):
+            for one, other in zip(getattr(mine, name), getattr(theirs, name), strict=True):
+                np.testing.assert_allclose(other, one, atol=1e-9)
 
 
 def test_sums_between_hosts_need_no_common_clock(tmp_path):

@@ -8,8 +8,8 @@ all events that it is about. It goes in three steps, and each relies on the one 
    is received and answered by turns until it leaves (``alternation``);
 3. all else: what each step computed on and at which rate (``steps``), what was sent, what came and
    who was answered when (``exchange``), what became of every push and of what updates are made
-   (``updates``), sums and averages without servers (``sums``), and what was written at the end
-   (``summary``).
+   (``updates``), sums and averages without servers (``sums``), what was written at the end
+   (``summary``) and meanwhile (``metrics``).
 
 The first violation of the earliest step is reported; within a step, the one that happened first.
 """

@@ -46,6 +46,7 @@ CAUSALITY = "causality"
 DURATIONS = "durations"
 FINAL = "final version"
 SUMMARY = "summary"
+METRICS = "metrics"
 DIGESTS = "digests"
 
 #: By how much durations may be off: as a float32, and as the difference of two times of a clock
@@ -82,6 +83,7 @@ RULES = {
     DURATIONS: "a duration is the time between the events that it spans",
     FINAL: "the last version is written, once, when the run ends",
     SUMMARY: "the figures of the summary follow from the events",
+    METRICS: "every line of the metrics has what happened up to its step",
     DIGESTS: "the saved parameters have the digest in the summary",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -18,6 +18,13 @@ from psrt.history.check.alternation import shard_of, workers_of
 from psrt.history.check.contract import Contract, contract_of
 from psrt.history.check.exchange import check_delivery, check_durations, check_replies
 from psrt.history.check.findings import EventRef, Findings, Outcome
+from psrt.history.check.metrics import (
+    Counted,
+    check_lines,
+    check_metrics,
+    counted_of_pushes,
+    counted_of_steps,
+)
 from psrt.history.check.steps import (
     check_departures,
     check_local_steps,
@@ -47,7 +54,7 @@ def check(
     history: History,
     *,
     summary: Mapping[str, object] | None = None,
-    metrics: Sequence[Mapping[str, object]] = (),
+    metrics: Sequence[Mapping[str, object]] | None = None,
     crashed: Collection[int] | None = None,
     saved_sha256: str | None = None,
 ) -> Outcome:
@@ -56,7 +63,7 @@ def check(
     Args:
         history: as ``read_history`` returned it.
         summary: the run's ``summary.json``, if it is to tell the same.
-        metrics: the records of its ``metrics.jsonl``, which the summary's figures follow from.
+        metrics: the records of its ``metrics.jsonl``, if they are to tell the same.
         crashed: workers that died in virtual time, if that is known.
         saved_sha256: of the parameters that were saved, if that is known.
 
@@ -80,7 +87,7 @@ class _Case:
         contract: Contract,
         history: History,
         summary: Mapping[str, object] | None,
-        metrics: Sequence[Mapping[str, object]],
+        metrics: Sequence[Mapping[str, object]] | None,
         crashed: Collection[int] | None,
         saved_sha256: str | None,
     ) -> None:
@@ -133,8 +140,9 @@ class _Case:
             summary.updates(updates)
             summary.steps(table, table.where(Kind.STEP))
             summary.without_servers()
-            summary.measured(self._metrics)
-            summary.waiting(table, table.where(Kind.REDUCED))
+            summary.measured(self._metrics or ())
+            summary.times(table, table.where(Kind.REDUCED))
+        self._check_metrics(lambda: counted_of_steps(contract, table, None))
 
     def _check_served(self, leave: Ints) -> None:
         """Check a mode with servers."""
@@ -161,15 +169,35 @@ class _Case:
             if findings.none:
                 check_averaging(contract, table, workers.pushes[:, 0], leave, findings)
                 check_own_rates(contract, self.header, table, findings)
-        if summary := self._check_summary(max(len(shard.updates) for shard in shards)):
+        summary = self._check_summary(max(len(shard.updates) for shard in shards))
+        if summary is not None:
             summary.shards(shards)
             summary.reads(workers)
-            if died.any():
-                return
+        if summary is not None and not died.any():
             if contract.mode.averages:
                 summary.steps(table, table.where(Kind.STEP))
-            summary.waiting(table, workers.reads[:, 0])
-            summary.measured(self._metrics)
+            summary.times(table, workers.reads[:, 0])
+            summary.measured(self._metrics or ())
+        gap = max(float(np.nan_to_num(it.real("gap")).max(initial=0.0)) for it in self.shards)
+        self._check_metrics(
+            (lambda: counted_of_steps(contract, table, workers))
+            if contract.mode.averages
+            else lambda: counted_of_pushes(contract, workers),
+            gap=gap,
+            died=bool(died.any()),
+        )
+
+    def _check_metrics(
+        self, counted: Callable[[], Counted], *, gap: float = 0.0, died: bool = False
+    ) -> None:
+        """Check the lines of the metrics, and against what was counted where that says all."""
+        if self._metrics is None:
+            return
+        contract, header, findings = self.contract, self.header, self.findings
+        lines = check_metrics(self._metrics, findings, numerics=header.numerics, gap=gap)
+        if contract.plan is not None and not died:
+            log_every = header.knob("log_every", 0)
+            check_lines(contract, lines, counted(), log_every, findings)
 
     def _check_final(self, shard: int, updates: int, last: EventRef) -> None:
         # In virtual time a run ends with its last event, but for a crash that comes too late.
@@ -183,7 +211,7 @@ class _Case:
         if self._summary is None:
             return None
         check = SummaryCheck(self._summary, self.contract, self.header, self.findings)
-        check.digests(self.header, self._saved_sha256, updates)
+        check.digests(self._saved_sha256, updates)
         return check
 
 
@@ -235,9 +263,11 @@ def _read_json(path: Path) -> dict[str, object] | None:
     return _parsed(read_text(str(path)), str(path))
 
 
-def _read_lines(path: Path) -> list[dict[str, object]]:
-    """Return the objects in a file of JSON lines; none if there is no such file."""
-    lines = read_text(str(path)).splitlines() if path.exists() else []
+def _read_lines(path: Path) -> list[dict[str, object]] | None:
+    """Return the objects in a file of JSON lines; None if there is no such file."""
+    if not path.exists():
+        return None
+    lines = read_text(str(path)).splitlines()
     return [_parsed(line, f"{path}, line {i}") for i, line in enumerate(lines, 1) if line.strip()]
 
 

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
 
 import numpy as np
 
 from psrt.history.check.alternation import Shard, Workers
 from psrt.history.check.contract import Contract
 from psrt.history.check.exchange import all_finished
+from psrt.history.check.figures import Figures
 from psrt.history.check.findings import DIGESTS, FINAL, SUMMARY, EventRef, Findings
-from psrt.history.check.table import Ints, Table, previous, rank_in_group
+from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group
 from psrt.history.events import Kind
 from psrt.history.header import Header
 
-#: Relative error of a mean of float32 numbers.
-_ROUNDING = 1e-5
+#: The keys of every summary; ``psrt.report.Summary`` has a field for each.
+KEYS = (
+    "mode", "workers", "servers", "ranks", "hosts", "mpi", "seed", "epochs", "steps", "allreduce",
+    "allreduce_why", "buckets", "overlap", "samples", "seconds", "samples_per_second", "train_loss",
+    "test_loss", "test_accuracy", "parameters", "parameters_sha256", "updates", "dropped",
+    "staleness", "skew_max", "skew", "waiting", "clock_spread_max", "bytes_sent", "bytes_received",
+)  # fmt: skip
+#: What a worker may have waited for: the last one without servers, the others with them.
+_CAUSES = ("for_workers", "for_server", "for_messages", "for_reduce")
+#: To which a summary rounds its seconds.
+_MICROSECOND = 1e-6
 
 
 def check_final(
@@ -64,28 +74,48 @@ def check_final(
 
 
 class SummaryCheck:
-    """Holds figures of a ``summary.json`` against what events and header say."""
+    """Holds a ``summary.json`` against what events and header say, and asks that it is whole."""
 
     def __init__(
         self, summary: Mapping[str, object], contract: Contract, header: Header, findings: Findings
     ) -> None:
-        self._summary = summary
         self._contract = contract
+        self._header = header
         self._findings = findings
-        self._same("mode", contract.mode.name)
-        self._same("workers", contract.workers)
+        self._figures = figures = Figures(SUMMARY, "the summary", summary, findings)
+        figures.has(*[(name,) for name in KEYS])
         for name, value in (
+            ("mode", contract.mode.name),
+            ("workers", contract.workers),
             ("servers", contract.shards),
             ("ranks", contract.workers + contract.shards),
             ("seed", header.knob("seed")),
             ("parameters", header.n),
             ("allreduce", header.algorithm),
         ):
-            self._same_if_told(name, value)
+            figures.same(value, name)
+        if header.hosts:
+            figures.same(len(set(header.hosts)), "hosts")
+        if contract.simulated:
+            figures.same("", "mpi")
+        self._sums()
+
+    def _sums(self) -> None:
+        """Check what is said of the all-reduces that made an update."""
+        figures, header = self._figures, self._header
+        buckets = figures.number("buckets") or 0
+        if header.algorithm is None:
+            figures.same("", "allreduce_why")
+            figures.same(0, "buckets")
+        elif self._contract.mode.averages or not header.knob("overlap"):
+            figures.same(1, "buckets")
+        else:
+            figures.within(1, header.n, "buckets")
+        figures.same(buckets > 1, "overlap")  # there is nothing to overlap with the last one
 
     def updates(self, updates: int) -> None:
         """Check the number of updates."""
-        self._same("updates", updates)
+        self._figures.same(updates, "updates")
 
     def steps(self, table: Table, at: Ints) -> None:
         """Check what is counted of the steps of modes whose workers count them; nobody has died.
@@ -94,44 +124,60 @@ class SummaryCheck:
             table: events of all workers.
             at: positions of the steps.
         """
-        self._same_if_told("samples", int(table["samples"][at].sum()))
-        self._same_if_told("steps", int(table["clock"][at].max(initial=-1)) + 1)
+        self._figures.same(int(table["samples"][at].sum()), "samples")
+        self._steps(int(table["clock"][at].max(initial=-1)) + 1, table, at, all_left=True)
+
+    def _steps(self, steps: int, table: Table, at: Ints, *, all_left: bool) -> None:
+        """Check the number of steps, and of the epochs that they make up."""
+        figures, contract = self._figures, self._contract
+        figures.same(steps, "steps")
+        if contract.plan is not None and all_left:
+            figures.same(steps // contract.plan.steps, "epochs")
+        else:  # a problem may cut an epoch as it likes
+            begun = math.floor(table.real("progress")[at].max(initial=0.0))
+            figures.within(begun, contract.epochs + 1, "epochs")
 
     def without_servers(self) -> None:
         """Check that what only servers and their readers have is not there."""
-        self._same_if_told("dropped", 0)
-        self._same_if_told("skew_max", 0)
-        self._same_if_told("clock_spread_max", 0)
-        none = np.zeros(0, np.int64)
-        for name in ("staleness", "skew"):
-            self._mean_and_max(name, self._summary.get(name), none)
+        figures, none = self._figures, np.zeros(0, np.int64)
+        for name in ("dropped", "skew_max", "clock_spread_max"):
+            figures.same(0, name)
+        for name, empty in (("staleness", []), ("skew", {})):
+            figures.mean_and_max(none, name)
+            figures.same(empty, name, "histogram")
+        figures.same([], "staleness", "by_worker")
+        figures.same([], "staleness", "by_shard")
+        self._gaps(np.zeros(0))
 
     def reads(self, workers: Workers) -> None:
         """Check what is counted of pushes that were answered, and of the reads of the answers."""
         table, reads, pushes = workers.table, workers.reads, workers.pushes
+        figures = self._figures
         owner = table["worker"][reads[:, 0]]
         rank, _ = rank_in_group(owner, self._contract.workers)
         versions = table["version"][reads[rank > 0]]
         skew = versions.max(axis=1, initial=0) - versions.min(axis=1, initial=2**62)
-        self._same_if_told("skew_max", int(skew.max(initial=0)))
+        figures.same(int(skew.max(initial=0)), "skew_max")
         histogram = {str(n): int(k) for n, k in enumerate(np.bincount(skew)) if k}
-        self._same_if_told("skew", histogram, "histogram")
-        self._mean_and_max("skew", self._summary.get("skew"), skew)
+        figures.same(histogram, "skew", "histogram")
+        figures.mean_and_max(skew, "skew")
         if self._contract.mode.averages:  # a push is no step
             return
         # A worker that died may have pushed once more than it was answered.
         pushed, _ = rank_in_group(table["worker"][pushes[:, 0]], self._contract.workers)
         answered = np.bincount(owner, minlength=self._contract.workers) - 1
-        done = pushed < answered[table["worker"][pushes[:, 0]]]
-        self._same_if_told("samples", int(table["samples"][pushes[done, 0]].sum()))
-        self._same_if_told("steps", int(table["clock"][reads].max(initial=0)))
+        done = pushes[pushed < answered[table["worker"][pushes[:, 0]]], 0]
+        figures.same(int(table["samples"][done].sum()), "samples")
+        all_left = bool((workers.leave < len(table)).all())
+        self._steps(int(table["clock"][reads].max(initial=0)), table, done, all_left=all_left)
 
     def shards(self, shards: list[Shard]) -> None:
         """Check what is counted of updates, drops, staleness, gaps, and of who was ahead."""
+        figures = self._figures
         tables = [shard.table for shard in shards]
         applied = [table.where(Kind.APPLY) for table in tables]
         self.updates(max(len(shard.updates) for shard in shards))
-        self._same("dropped", sum(len(table.where(Kind.DROP)) for table in tables))
+        figures.same(sum(len(table.where(Kind.DROP)) for table in tables), "dropped")
         pushes = [at[table["worker"][at] >= 0] for table, at in zip(tables, applied, strict=True)]
         tau, worker = (
             np.concatenate([table[name][at] for table, at in zip(tables, pushes, strict=True)])
@@ -141,23 +187,22 @@ class SummaryCheck:
             [table.real("gap")[at] for table, at in zip(tables, pushes, strict=True)]
         )
         shard = np.repeat(np.arange(len(shards)), [len(at) for at in pushes])
-        told = self._summary.get("staleness")
-        told = told if isinstance(told, dict) else {}
-        self._compare("staleness histogram", told.get("histogram"), np.bincount(tau).tolist())
-        self._mean_and_max("staleness", told, tau)
+        figures.same(np.bincount(tau).tolist(), "staleness", "histogram")
+        figures.mean_and_max(tau, "staleness")
         for name, group, count in (
             ("by_shard", shard, len(shards)),
             ("by_worker", worker, self._contract.workers),
         ):
-            if name in told:
-                due = _histograms(group, tau, count)
-                self._compare(f"staleness {name}", _told_histograms(told[name]), due)
-                rows = told[name] if isinstance(told[name], list) else []
-                for i, row in enumerate(rows[:count]):
-                    self._mean_and_max(f"staleness {name} at {i}", row, tau[group == i])
-        if "gap" in told:
-            self._gaps(told["gap"], gap[~np.isnan(gap)])
-        self._same_if_told("clock_spread_max", max(_spread(self._contract, it) for it in shards))
+            figures.length(count, "staleness", name)
+            for i, due in enumerate(_histograms(group, tau, count)):
+                figures.same(due, "staleness", name, i, "histogram")
+                figures.mean_and_max(tau[group == i], "staleness", name, i)
+        self._gaps(gap[~np.isnan(gap)])
+        figures.same(max(_spread(self._contract, it) for it in shards), "clock_spread_max")
+
+    def _gaps(self, gap: Floats) -> None:
+        self._figures.same(len(gap), "staleness", "gap", "count")
+        self._figures.mean_and_max(gap, "staleness", "gap")
 
     def measured(self, metrics: Sequence[Mapping[str, object]]) -> None:
         """Check what follows from other figures, and from the last record; nobody has died.
@@ -165,48 +210,85 @@ class SummaryCheck:
         Loss and bytes are in no event. The last record has what all workers had reported by then,
         and only sends little after it: nothing is trained.
         """
-        seconds, samples = self._summary.get("seconds"), self._summary.get("samples")
-        if _is_number(seconds) and _is_number(samples):
-            self._near("samples_per_second", samples / seconds if seconds else 0.0)
-        last = metrics[-1] if metrics else {}
-        for name, column in (("train_loss", "loss"), ("samples", "samples")):
-            if column in last:
-                self._same_if_told(name, last[column], of="the last of metrics.jsonl")
+        figures = self._figures
+        seconds, samples = figures.number("seconds"), figures.number("samples")
+        if seconds is not None and samples is not None:
+            figures.near(samples / seconds if seconds else 0.0, "samples_per_second")
+        if not metrics:
+            return
+        last, of = metrics[-1], "the last of metrics.jsonl"
+        figures.same(last.get("loss"), "train_loss", of=of)
+        figures.same(last.get("samples"), "samples", of=of)
         for name in ("bytes_sent", "bytes_received"):
-            said, least = self._summary.get(name), last.get(name)
-            if _is_number(said) and _is_number(least):
-                self._same_if_told(name, max(said, least), of="the last of metrics.jsonl")
+            said, least = figures.number(name), last.get(name)
+            due = max(said, least) if said is not None and isinstance(least, int) else least
+            figures.same(due, name, of=of)
 
-    def waiting(self, table: Table, at: Ints) -> None:
-        """Check how long each worker waited in all; the causes are not in the events.
+    def times(self, table: Table, waits: Ints) -> None:
+        """Check how long training took, and each worker's waiting; nobody has died.
+
+        A worker's time is counted from before its first step until after its last event, in virtual
+        time from 0 on and exactly.
 
         Args:
-            table: events of all workers.
-            at: the ends of their waits.
+            table: events of all workers, worker after worker.
+            waits: the ends of their waits; what was waited for is not in the events.
         """
-        told = self._summary.get("waiting")
-        if not isinstance(told, list):
-            return
-        due = np.bincount(table["worker"][at], table.real("seconds")[at], self._contract.workers)
-        for row in told:
-            worker = row.get("worker") if isinstance(row, dict) else None
-            if type(worker) is int and 0 <= worker < self._contract.workers:
-                self._near(f"waiting of worker {worker}", due[worker], row.get("seconds"))
+        figures, contract = self._figures, self._contract
+        figures.length(contract.workers, "waiting")
+        count = np.bincount(table["worker"], minlength=contract.workers)
+        last = np.cumsum(count) - 1
+        first, time = last - count + 1, table.real("time")
+        # The first event may be a step, which began before it.
+        since = time[first] - np.where(table.are(Kind.STEP), table.real("seconds"), 0.0)[first]
+        least = time[last] - (0.0 if contract.simulated else since)
+        longest = float(least.max())
+        if contract.simulated:
+            figures.near(longest, "seconds", slack=_MICROSECOND)
+        else:
+            figures.within(longest - _MICROSECOND, math.inf, "seconds", rounded=True)
+        # No worker trained for longer than the summary says, nor for less than its events take.
+        most = max(figures.number("seconds") or 0.0, longest) + _MICROSECOND
+        waited = np.bincount(table["worker"][waits], table.real("seconds")[waits], contract.workers)
+        for worker, (seconds, own) in enumerate(zip(waited.tolist(), least.tolist(), strict=True)):
+            self._waiting(worker, seconds)
+            low = _share(seconds, own if contract.simulated else most)
+            figures.within(low, _share(seconds, own), "waiting", worker, "share", rounded=True)
 
-    def digests(self, header: Header, saved: str | None, updates: int) -> None:
+    def _waiting(self, worker: int, seconds: float) -> None:
+        """Check one worker's waiting by cause, and for whom."""
+        figures = self._figures
+        figures.same(worker, "waiting", worker, "worker")
+        figures.near(seconds, "waiting", worker, "seconds")
+        causes = _CAUSES[:-1] if self._contract.shards else _CAUSES[-1:]
+        for name in _CAUSES:
+            figures.within(
+                0.0, seconds if name in causes else 0.0, "waiting", worker, name, rounded=True
+            )
+        parts = [figures.number("waiting", worker, name) or 0.0 for name in _CAUSES]
+        figures.near(sum(parts), "waiting", worker, "seconds", of="its causes")
+        others = [str(it) for it in range(self._contract.workers) if it != worker]
+        parts = []
+        for name in figures.members(others, "waiting", worker, "waiting_for"):
+            figures.within(0.0, seconds, "waiting", worker, "waiting_for", name, rounded=True)
+            parts.append(figures.number("waiting", worker, "waiting_for", name) or 0.0)
+        figures.near(sum(parts), "waiting", worker, "for_workers", of="those waited for")
+
+    def digests(self, saved: str | None, updates: int) -> None:
         """Check the digest of the parameters at the end.
 
         Args:
-            header: of the run.
             saved: SHA-256 of what lies beside the summary; None where that cannot be told.
             updates: that were made; without any the parameters are the initial ones.
         """
-        said = self._summary.get("parameters_sha256")
-        if not said or not header.numerics:
+        figures, header = self._figures, self._header
+        if not header.numerics:
+            figures.same("", "parameters_sha256")
             return
-        self._digest(str(said), "model.safetensors", saved)
+        said = figures.text("parameters_sha256")
+        self._digest(said, "model.safetensors", saved)
         if not updates:
-            self._digest(str(said), "the initial parameters", header.initial_sha256)
+            self._digest(said, "the initial parameters", header.initial_sha256)
 
     def _digest(self, said: str, what: str, due: str | None) -> None:
         if not due:
@@ -216,52 +298,9 @@ class SummaryCheck:
             text = f"{what} have SHA-256 {due[:16]}…, the summary says {said[:16]}…"
             self._findings.missing(DIGESTS, text)
 
-    def _gaps(self, told: object, gap: Any) -> None:
-        told = told if isinstance(told, dict) else {}
-        self._compare("gap count", told.get("count"), len(gap))
-        self._mean_and_max("gap", {"mean": None, "max": None} | told, gap)
 
-    def _mean_and_max(self, name: str, told: object, numbers: Any) -> None:
-        """Compare the mean and the maximum of what was counted, as far as they are told."""
-        for figure, due in (
-            ("mean", float(numbers.mean()) if len(numbers) else 0.0),
-            ("max", float(numbers.max(initial=0.0))),
-        ):
-            if isinstance(told, dict) and figure in told:
-                self._near(f"{name} {figure}", due, told[figure])
-
-    def _near(self, name: str, due: float, said: object = None) -> None:
-        """Compare two numbers but for rounding; ``said`` is that of this name if not given."""
-        said = self._summary.get(name) if said is None else said
-        near = _is_number(said) and abs(said - due) <= _ROUNDING * abs(due)
-        self._compare(name, due if near else said, due)
-
-    def _same(self, name: str, due: object) -> None:
-        self._compare(name, self._summary.get(name), due)
-
-    def _same_if_told(
-        self, name: str, due: object, inside: str | None = None, *, of: str = "the history"
-    ) -> None:
-        """Compare a figure that a summary need not have; ``inside`` names a part of it."""
-        if name not in self._summary:
-            return
-        said = self._summary[name]
-        if inside is not None:
-            said = said.get(inside) if isinstance(said, dict) else said
-        self._compare(name, said, due, of)
-
-    def _compare(self, name: str, said: object, due: object, of: str = "the history") -> None:
-        self._findings.count(SUMMARY, 1)
-        if said == due:
-            return
-        if isinstance(said, list) and isinstance(due, list) and len(said) == len(due):
-            at = next(i for i in range(len(due)) if said[i] != due[i])
-            name, said, due = f"{name} at {at}", said[at], due[at]
-        self._findings.missing(SUMMARY, f"{name}: the summary says {said}, {of} {due}")
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return type(value) in (int, float)
+def _share(part: float, whole: float) -> float:
+    return min(1.0, part / whole) if whole > 0 else 0.0
 
 
 def _spread(contract: Contract, shard: Shard) -> int:
@@ -286,10 +325,3 @@ def _histograms(group: Ints, tau: Ints, count: int) -> list[dict[str, int]]:
     for number, times in zip(numbers.tolist(), counts.tolist(), strict=True):
         found[number // width][str(number % width)] = times
     return found
-
-
-def _told_histograms(rows: object) -> object:
-    """Return the histograms out of a summary's rows; what is none stands for itself."""
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        return rows
-    return [row.get("histogram") for row in rows]

@@ -16,11 +16,12 @@ from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
 from psrt.history.check import Findings, check, contract_of
 from psrt.history.check.run import check_run
-from psrt.history.check.summary import SummaryCheck
+from psrt.history.check.summary import KEYS, SummaryCheck
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.optim import Schedule
 from psrt.optim.schedule import SCHEDULES
 from psrt.optim.staleness import Exponential, Inverse, Power
+from psrt.report.summary import FIELDS
 from psrt.runtime.worker import Worker
 
 #: Modes by name: knobs beyond the usual, and whether there are servers.
@@ -228,69 +229,158 @@ def test_a_gap_where_nothing_has_moved(run, name):
 # --- what lies beside the history ---------------------------------------------------------------
 
 
+def told(out, name="summary.json"):
+    return json.loads((out / name).read_text())
+
+
+def changed(value):
+    """Return another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, str):
+        return value + "x"
+    return 0.5 if value is None else value * 1.5 + 1
+
+
+def changes_of(values):
+    """Yield (path, values) for every figure inside: changed there, or left out."""
+    items = values.items() if isinstance(values, dict) else enumerate(values)
+    for key, value in items:
+        if isinstance(values, dict):
+            yield (key,), {name: it for name, it in values.items() if name != key}
+        if isinstance(value, (dict, list)):
+            for path, inside in changes_of(value):
+                yield (key, *path), replaced(values, key, inside)
+        else:
+            yield (key,), replaced(values, key, changed(value))
+
+
+def replaced(values, key, value):
+    if isinstance(values, dict):
+        return values | {key: value}
+    return [*values[:key], value, *values[key + 1 :]]
+
+
+#: What follows from no event, and from no other figure; it must be there, whatever it is.
+FREE = {
+    "test_loss", "test_accuracy", "parameters_sha256", "allreduce_why", "buckets", "bytes_sent",
+    "bytes_received",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", MODES)
-def test_every_figure_of_a_summary_that_follows_from_the_events(run, name):
+def test_every_figure_of_a_summary(run, name):
     out = run(name)
-    path = out / "summary.json"
-    summary = json.loads(path.read_text())
-    figures = ["samples", "steps", "updates", "dropped", "parameters", "seed", "servers", "ranks"]
-    figures += ["skew_max", "clock_spread_max"]
-    for figure in figures:
-        path.write_text(json.dumps(summary | {figure: summary[figure] + 1}))
-        assert f"{figure}: the summary says" in violated(check_run(out), "summary")
-    if "servers" in MODES[name]:
-        skew = summary["skew"]["histogram"]
-        wrong = {"histogram": skew | {"0": skew.get("0", 0) + 1}}
-        path.write_text(json.dumps(summary | {"skew": wrong}))
-        assert "skew: the summary says" in violated(check_run(out), "summary")
-        gap = summary["staleness"]["gap"]
-        for figure in ("count", "mean", "max"):
-            wrong = summary["staleness"] | {"gap": gap | {figure: gap[figure] * 1.5 + 1}}
-            path.write_text(json.dumps(summary | {"staleness": wrong}))
-            assert f"gap {figure}: the summary says" in violated(check_run(out), "summary")
-        for part in ("skew", "staleness"):
-            for figure in ("mean", "max"):
-                wrong = summary[part] | {figure: summary[part][figure] + 0.5}
-                path.write_text(json.dumps(summary | {part: wrong}))
-                assert f"{part} {figure}: the summary says" in violated(check_run(out), "summary")
-        rows = summary["staleness"]["by_worker"]
-        other = [*rows[:-1], rows[-1] | {"mean": rows[-1]["mean"] + 0.5}]
-        wrong = summary["staleness"] | {"by_worker": other}
-        path.write_text(json.dumps(summary | {"staleness": wrong}))
-        text = f"staleness by_worker at {len(rows) - 1} mean: the summary says"
-        assert text in violated(check_run(out), "summary")
+    summary = told(out)
+    assert set(KEYS) == set(summary) == set(FIELDS)
+    history, metrics = read_history(out), lines_of(out)
+    assert check(history, summary=summary, metrics=metrics).ok
+    for path, forged in changes_of(summary):
+        outcome = check(history, summary=forged, metrics=metrics)
+        if path[0] in FREE and path[0] in forged:
+            continue
+        assert not outcome.ok, path
+        violated(outcome, "summary")
+    shown = next(iter(MODES[name].values()))
+    assert f"mode: the summary says {shown}x, the history {shown}" in violated(
+        check(history, summary=summary | {"mode": f"{shown}x"}), "summary"
+    )
 
 
 @pytest.mark.parametrize("name", ["serial", "allreduce", "local-sgd", "sync", "backup", "async"])
-def test_figures_of_a_summary_that_follow_from_others_and_from_the_metrics(run, name):
+def test_figures_of_a_summary_that_follow_from_the_metrics(run, name):
     out = run(name)
-    path = out / "summary.json"
-    summary = json.loads(path.read_text())
-    last = "the last of metrics.jsonl"
-    for figure, wrong, than in (
-        ("samples_per_second", summary["samples_per_second"] * 1.01, "the history"),
-        ("train_loss", 0.5, last),
-        ("bytes_sent", -1, last),
-        ("bytes_received", -1, last),
-    ):
-        path.write_text(json.dumps(summary | {figure: wrong}))
-        text = violated(check_run(out), "summary")
-        assert text.startswith(f"{figure}: the summary says {wrong}, {than}")
-    first, *rest = summary["waiting"]
-    rows = [first | {"seconds": first["seconds"] * 1.01 + 1}, *rest]
-    path.write_text(json.dumps(summary | {"waiting": rows}))
-    assert "waiting of worker 0: the summary says" in violated(check_run(out), "summary")
-    path.write_text(json.dumps(summary))
-    metrics = out / "metrics.jsonl"
-    *lines, end = metrics.read_text().splitlines()
-    record = json.loads(end)
-    metrics.write_text("\n".join([*lines, json.dumps(record | {"samples": 1})]))
-    assert f"samples: the summary says {summary['samples']}, {last} 1" in violated(
-        check_run(out), "summary"
-    )
-    metrics.write_text("\n".join([*lines, end[:-9]]))
-    with pytest.raises(ConfigError, match=r"metrics\.jsonl, line .*not JSON"):
+    history, summary, metrics = read_history(out), told(out), lines_of(out)
+    for figure, column in (("train_loss", "loss"), ("bytes_sent",) * 2, ("bytes_received",) * 2):
+        forged = summary | {figure: metrics[-1][column] - 1}
+        text = violated(check(history, summary=forged, metrics=metrics), "summary")
+        assert text.startswith(f"{figure}: the summary says {forged[figure]}, the last of metrics")
+    (out / "metrics.jsonl").write_text("{")
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl, line 1: not JSON"):
         check_run(out)
+
+
+# --- metrics ------------------------------------------------------------------------------------
+
+
+def lines_of(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+#: Of a line, what no event has: it is bounded by the line before, or by nothing.
+FREE_OF_LINES = {
+    "loss", "test_loss", "accuracy", "evaluated_seconds", "gap_mean", "bytes_sent",
+    "bytes_received",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("log_every", [None, 1, 4])
+@pytest.mark.parametrize("name", MODES)
+def test_every_figure_of_every_line_of_the_metrics(run, name, log_every):
+    out = run(name, log_every=log_every)
+    history, metrics = read_history(out), lines_of(out)
+    epoch, end = (18, 45) if name == "serial" else (6, 15)
+    steps = {*range(epoch, end, epoch), end, *(range(0, end, log_every) if log_every else ())}
+    if name != "backup":  # whose workers may leave out a step
+        assert [line["step"] for line in metrics] == sorted(steps - {0})
+    assert check(history, metrics=metrics).ok
+    for i, line in enumerate(metrics):
+        for path, forged in changes_of(line):
+            if path[0] in FREE_OF_LINES and path[0] in forged:
+                continue
+            forged = [*metrics[:i], forged, *metrics[i + 1 :]]
+            outcome = check(history, metrics=forged)
+            assert not outcome.ok, (i, path, line, forged[i])
+            violated(outcome, "metrics")
+        left = [*metrics[:i], *metrics[i + 1 :]]
+        text = violated(check(history, metrics=left), "metrics")
+    assert f"has {len(left)} lines, the history makes {len(metrics)}" in text  # without the last
+    assert violated(check(history, metrics=[*metrics, metrics[-1]]), "metrics")
+
+
+@pytest.mark.parametrize("name", ["serial", "allreduce", "sync", "async", "local-sgd"])
+def test_lines_of_metrics_that_contradict_each_other(run, name):
+    """All that is known where a problem cuts the data by itself, or a worker has died."""
+    out = run(name, log_every=4)
+    history, metrics = read_history(out), lines_of(out)
+    made = {item: getattr(history.header, item) for item in history.header.__slots__}
+    history = replace(history, header=type(history.header)(**made | {"batches": None}))
+    assert check(history, metrics=metrics).ok
+    for i, changes in (
+        (1, {"step": metrics[0]["step"]}),
+        (1, {"epoch": -1}),
+        (2, {"seconds": metrics[1]["seconds"] / 2}),
+        (2, {"samples": metrics[1]["samples"] - 1}),
+        (1, {"bytes_sent": metrics[0]["bytes_sent"] - 1}),
+        (0, {"samples_per_second": metrics[0]["samples_per_second"] * 1.01}),
+        (0, {"loss": None}),
+        (0, {"waiting_share": 1.5}),
+        (0, {"gap_mean": 1e6}),
+        (0, {"test_loss": 0.5}),
+        (1, {"evaluated_seconds": 2 * metrics[1]["seconds"]}),
+    ):
+        forged = [*metrics]
+        forged[i] = metrics[i] | changes
+        assert violated(check(history, metrics=forged), "metrics"), changes
+
+
+@pytest.mark.parametrize("name", ["serial", "allreduce", "sync", "local-sgd"])
+def test_by_a_real_clock_the_seconds_of_a_line_have_bounds(run, name):
+    out = run(name, log_every=4)
+    history, metrics = read_history(out), lines_of(out)
+    made = {item: getattr(history.header, item) for item in history.header.__slots__}
+    history = replace(history, header=type(history.header)(**made | {"simulated": False}))
+    for factor, holds in ((1.0, True), (0.9, False), (1.9, False)):
+        forged = [
+            line
+            | {
+                "seconds": line["seconds"] * factor,
+                "samples_per_second": line["samples_per_second"] / factor,
+                "waiting_share": line["waiting_share"] / factor,
+            }
+            for line in metrics
+        ]
+        assert check(history, metrics=forged).ok is holds, factor
 
 
 def test_a_model_that_is_not_that_of_the_run(run):
@@ -313,7 +403,7 @@ def test_parameters_that_moved_without_an_update(run):
     for digest, moved in ((header.initial_sha256, False), (summary["parameters_sha256"], True)):
         findings = Findings()
         told = summary | {"parameters_sha256": digest}
-        SummaryCheck(told, contract_of(header), header, findings).digests(header, None, 0)
+        SummaryCheck(told, contract_of(header), header, findings).digests(None, 0)
         assert (findings.first is not None) == moved
 
 

@@ -28,6 +28,32 @@ GATE = """
     FINAL v2
 """
 
+#: Of that run.
+SUMMARY = {
+    "mode": "async", "workers": 2, "servers": 1, "ranks": 3, "hosts": 1, "mpi": "", "seed": 0,
+    "epochs": 0, "steps": 1, "allreduce": None, "allreduce_why": "", "buckets": 0,
+    "overlap": False, "samples": 2, "seconds": 0.013, "samples_per_second": 2 / 0.013,
+    "train_loss": 0.5, "test_loss": 0.5, "test_accuracy": None, "parameters": 1,
+    "parameters_sha256": "", "updates": 2, "dropped": 0, "skew_max": 0,
+    "skew": {"mean": 0, "max": 0, "histogram": {"0": 2}},
+    "staleness": {
+        "mean": 0.5, "max": 1, "histogram": [1, 1],
+        "by_worker": [
+            {"mean": 0, "max": 0, "histogram": {"0": 1}},
+            {"mean": 1, "max": 1, "histogram": {"1": 1}},
+        ],
+        "by_shard": [{"mean": 0.5, "max": 1, "histogram": {"0": 1, "1": 1}}],
+        "gap": {"mean": 0, "max": 0, "count": 0},
+    },
+    "waiting": [
+        {"worker": 0, "seconds": 0.005, "share": 5 / 12, "for_workers": 0.0, "for_server": 0.005,
+         "for_messages": 0.0, "for_reduce": 0.0, "waiting_for": {}},
+        {"worker": 1, "seconds": 0.008, "share": 8 / 13, "for_workers": 0.006, "for_server": 0.001,
+         "for_messages": 0.001, "for_reduce": 0.0, "waiting_for": {"0": 0.006}},
+    ],
+    "clock_spread_max": 1, "bytes_sent": 0, "bytes_received": 0,
+}  # fmt: skip
+
 
 def test_a_worker_that_passed_the_gate():
     outcome = check(written(GATE, "ssp", workers=2, staleness=0))
@@ -109,22 +135,28 @@ def test_a_death_is_no_offence_but_in_a_real_run():
 
 def test_a_summary_that_tells_otherwise():
     history = written(GATE, "async", workers=2)
-    by_worker = [{"histogram": {"0": 1}}, {"histogram": {"1": 1}}]
-    good = {"histogram": [1, 1], "by_worker": by_worker}
-    summary = {"mode": "async", "workers": 2, "updates": 2, "dropped": 0, "staleness": good}
+    summary = SUMMARY
     assert check(history, summary=summary).ok
+    good, by_worker = summary["staleness"], summary["staleness"]["by_worker"]
     for text, changes in (
         ("mode", {"mode": "ssp"}),
         ("workers", {"workers": 3}),
         ("updates", {"updates": 1}),
         ("dropped", {"dropped": None}),
-        ("histogram", {"staleness": []}),
-        ("histogram", {"staleness": {"histogram": [2]}}),
+        ("seed: the summary says False", {"seed": False}),
+        ("staleness histogram: the summary lacks it", {"staleness": []}),
+        ("histogram", {"staleness": good | {"histogram": [2]}}),
         ("histogram at 1", {"staleness": good | {"histogram": [1, 2]}}),
         ("by_worker at 0", {"staleness": good | {"by_worker": by_worker[::-1]}}),
         ("by_shard at 0", {"staleness": good | {"by_shard": [{"histogram": {"0": 2}}]}}),
-        ("by_shard", {"staleness": good | {"by_shard": 3}}),
+        (
+            "by_shard: the summary says 3, expected a list of 1",
+            {"staleness": good | {"by_shard": 3}},
+        ),
     ):
         outcome = check(history, summary=summary | changes)
         assert outcome.violation.rule == "summary"
         assert text in outcome.violation.text
+    for name in summary:
+        left = {key: value for key, value in summary.items() if key != name}
+        assert f"{name}: the summary lacks it" in check(history, summary=left).violation.text

@@ -1,0 +1,124 @@
+"""Compares the figures of one JSON object with those that are due, path by path. Knows no rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from psrt.history.check.findings import Findings
+
+#: Relative error of a mean of float32 numbers.
+_ROUNDING = 1e-5
+#: What a figure that is missing is.
+_NOTHING = object()
+#: Where a figure lies: keys, and positions in lists.
+Path = str | int
+
+
+class Figures:
+    """The figures of a JSON object, each held against what is due; a missing one equals nothing.
+
+    A path is a key, or keys and positions that lead inside: ``"staleness", "by_worker", 2``.
+    """
+
+    def __init__(
+        self, rule: str, what: str, values: Mapping[str, object], findings: Findings
+    ) -> None:
+        """Set up.
+
+        Args:
+            rule: that is asked.
+            what: names the object in reports.
+            values: of the object.
+            findings: counts what is asked, and takes what is wrong.
+        """
+        self._rule, self._what = rule, what
+        self._values = values
+        self._findings = findings
+
+    def has(self, *paths: tuple[Path, ...]) -> None:
+        """Require that figures are there, whatever they are."""
+        for path in paths:
+            self._require(self._find(path) is not _NOTHING, path, "expected a value")
+
+    def same(self, due: object, *path: Path, of: str = "the history") -> None:
+        """Require that a figure is what ``of`` says."""
+        said = self._find(path)
+        if isinstance(said, list) and isinstance(due, list) and len(said) == len(due):
+            wrong = [i for i in range(len(due)) if said[i] != due[i]]
+            if wrong:  # the first of them
+                path, due = (*path, wrong[0]), due[wrong[0]]
+                said = self._find(path)
+        # True and 1 are equal in Python, not in JSON.
+        equal = said == due and isinstance(said, bool) == isinstance(due, bool)
+        self._require(equal, path, f"{of} {due}")
+
+    def near(self, due: float, *path: Path, slack: float = 0.0, of: str = "the history") -> None:
+        """Require that a number is what ``of`` says, but for rounding and ``slack``."""
+        said = self.number(*path)
+        error = _ROUNDING * abs(due) + slack
+        self._require(said is not None and abs(said - due) <= error, path, f"{of} {due}")
+
+    def within(self, low: float, high: float, *path: Path, rounded: bool = False) -> None:
+        """Require that a number lies between two, but for rounding where they are ``rounded``."""
+        said = self.number(*path)
+        share = _ROUNDING if rounded else 0.0
+        bounds = low - share * max(low, 0.0), high + share * abs(high) if high < math.inf else high
+        holds = said is not None and bounds[0] <= said <= bounds[1]
+        due = f"{low:g} to {high:g}" if high < math.inf else f"at least {low:g}"
+        self._require(holds, path, f"expected {due if low > -math.inf else 'a number'}")
+
+    def maybe_within(self, low: float, high: float, *path: Path, rounded: bool = False) -> None:
+        """Require that a number lies between two, or that it is null."""
+        if self._find(path) is not None:
+            self.within(low, high, *path, rounded=rounded)
+
+    def mean_and_max(self, numbers: Any, *path: Path) -> None:
+        """Require that two figures are the mean and the maximum of (k,) numbers; 0 of none."""
+        self.near(float(numbers.mean()) if len(numbers) else 0.0, *path, "mean")
+        self.near(float(numbers.max(initial=0.0)), *path, "max")
+
+    def length(self, due: int, *path: Path) -> None:
+        """Require that a list has that many elements."""
+        said = self._find(path)
+        holds = isinstance(said, list) and len(said) == due
+        self._require(holds, path, f"expected a list of {due}")
+
+    def members(self, names: Collection[str], *path: Path) -> list[str]:
+        """Require an object with no other keys than these; return its own."""
+        said = self._find(path)
+        holds = isinstance(said, Mapping) and set(said) <= set(names)
+        self._require(holds, path, f"expected an object of {', '.join(names) or 'nothing'}")
+        return list(said) if isinstance(said, Mapping) else []
+
+    def text(self, *path: Path) -> str:
+        """Require a text; return it."""
+        said = self._find(path)
+        self._require(isinstance(said, str), path, "expected a text")
+        return said if isinstance(said, str) else ""
+
+    def number(self, *path: Path) -> float | None:
+        """Return a figure; None where it is no number."""
+        said: Any = self._find(path)
+        return said if type(said) in (int, float) else None
+
+    def _find(self, path: tuple[Path, ...]) -> object:
+        found: object = self._values
+        for key in path:
+            if isinstance(found, Mapping):
+                found = found.get(key, _NOTHING)
+            elif isinstance(found, list) and type(key) is int and key < len(found):
+                found = found[key]
+            else:
+                return _NOTHING
+        return found
+
+    def _require(self, holds: bool, path: tuple[Path, ...], due: str) -> None:
+        self._findings.count(self._rule, 1)
+        if holds:
+            return
+        said = self._find(path)
+        told = "lacks it" if said is _NOTHING else f"says {said}"
+        name = " ".join(key if isinstance(key, str) else f"at {key}" for key in path)
+        self._findings.missing(self._rule, f"{name}: {self._what} {told}, {due}")

@@ -1,0 +1,269 @@
+"""The lines of ``metrics.jsonl``: each holds what the events up to its step say.
+
+A worker reports at the clocks that the log's period asks for, at the end of each epoch, and at its
+own end; a line is made of all reports up to a step at which somebody reported on the beat or at an
+end. So where psrt cuts the data, the events alone say which lines there are. Where a problem does,
+it is not known where an epoch ended: then a line is held against itself and the one before.
+
+Losses, accuracies and bytes are in no event. By a real clock ``seconds`` have bounds only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from psrt.history.check.alternation import Workers
+from psrt.history.check.contract import Contract
+from psrt.history.check.figures import Figures
+from psrt.history.check.findings import METRICS, Findings
+from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group, same_as_before
+from psrt.history.events import Kind
+
+#: What every line has.
+KEYS = (
+    "epoch", "step", "loss", "test_loss", "accuracy", "seconds", "samples_per_second", "samples",
+    "staleness_mean", "staleness_max", "bytes_sent", "bytes_received", "epoch_end",
+    "evaluated_seconds", "gap_mean", "skew_max", "waiting_share",
+)  # fmt: skip
+#: By how much two times of a clock may be off, in seconds.
+_CLOCK = 2e-6
+#: What only grows from line to line.
+_GROWING = ("epoch", "seconds", "samples", "bytes_sent", "bytes_received")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What workers have counted, piece by piece: (k,) columns, worker after worker, in order."""
+
+    worker: Ints
+    #: Gradient steps that the worker had finished by then.
+    clock: Ints
+    time: Floats
+    samples: Ints
+    #: Seconds since it began to be counted.
+    lasts: Floats
+    #: Seconds that the worker waited.
+    waited: Floats
+    #: Sum, number and maximum of τ over the shards, and the difference of their versions.
+    tau: Ints
+    taus: Ints
+    tau_max: Ints
+    skew: Ints
+
+
+def counted_of_steps(contract: Contract, table: Table, workers: Workers | None) -> Counted:
+    """Return what was counted where a step is an event, and waiting another.
+
+    Args:
+        contract: of the run.
+        table: events of all workers, worker after worker.
+        workers: their reads; None without servers.
+    """
+    none = np.zeros(0, np.int64)
+    reads = none.reshape(0, 1) if workers is None else _answers(contract, workers)
+    steps, sums = table.where(Kind.STEP), table.where(Kind.REDUCED)
+    at = np.sort(np.concatenate([steps, sums, reads[:, 0]]))
+    owner, is_step = table["worker"][at], table.are(Kind.STEP)[at]
+    # What is waited for belongs to the step before, and to clock 0 before the first.
+    clock = np.where(is_step, table["clock"][at] + 1, 0)
+    clock = np.maximum.accumulate(clock + owner * (1 << 40)) - owner * (1 << 40)
+    tau, taus, tau_max, skew = _answered(table, reads)
+    row = np.searchsorted(at, reads[:, 0])
+    return Counted(
+        owner,
+        clock,
+        table.real("time")[at],
+        np.where(is_step, table["samples"][at], 0),
+        table.real("seconds")[at],
+        np.where(is_step, 0.0, table.real("seconds")[at]),
+        *(_placed(len(at), row, column) for column in (tau, taus, tau_max, skew)),
+    )
+
+
+def counted_of_pushes(contract: Contract, workers: Workers) -> Counted:
+    """Return what was counted where a push is a step; nobody has died, so each is answered."""
+    table, reads = workers.table, _answers(contract, workers)
+    at = reads[:, 0]
+    return Counted(
+        table["worker"][at],
+        table["clock"][at],
+        table.real("time")[at],
+        table["samples"][workers.pushes[:, 0]],
+        table.real("seconds")[at] + table.real("seconds")[workers.pushes[:, 0]],
+        table.real("seconds")[at],
+        *_answered(table, reads),
+    )
+
+
+def _answers(contract: Contract, workers: Workers) -> Ints:
+    """Return the reads that answer a push, by read and shard: all but the first of a worker."""
+    reads = workers.reads
+    rank, _ = rank_in_group(workers.table["worker"][reads[:, 0]], contract.workers)
+    return reads[rank > 0]
+
+
+def _answered(table: Table, reads: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return by read the sum, number and maximum of τ, and the skew."""
+    tau, version = table["tau"][reads], table["version"][reads]
+    skew = version.max(axis=1, initial=0) - version.min(axis=1, initial=2**62)
+    count = np.full(len(reads), reads.shape[1])
+    return tau.sum(axis=1), count, tau.max(axis=1, initial=0), skew
+
+
+def _placed(length: int, at: Ints, values: Ints) -> Ints:
+    column = np.zeros(length, np.int64)
+    column[at] = values
+    return column
+
+
+def check_metrics(
+    metrics: Sequence[Mapping[str, object]], findings: Findings, *, numerics: bool, gap: float
+) -> list[Figures]:
+    """Check that lines are whole, and that each agrees with the one before.
+
+    Args:
+        metrics: the lines.
+        findings: takes what is wrong.
+        numerics: whether there is a loss.
+        gap: the largest that was measured; 0 without any.
+
+    Returns:
+        The lines.
+    """
+    lines = [
+        Figures(METRICS, f"line {i} of metrics.jsonl", line, findings)
+        for i, line in enumerate(metrics, 1)
+    ]
+    step, last = -1.0, dict.fromkeys(_GROWING, 0.0)
+    for line in lines:
+        line.has(*[(name,) for name in KEYS])
+        line.within(step + 1, math.inf, "step")
+        step = line.number("step") or 0.0
+        before, last = last, {name: line.number(name) or 0.0 for name in _GROWING}
+        for name in _GROWING:
+            line.within(before[name], math.inf, name)
+        elapsed = last["seconds"] - before["seconds"]
+        made = last["samples"] - before["samples"]
+        if elapsed > 0:
+            line.near(made / elapsed, "samples_per_second")
+            line.within(0.0, 1.0, "waiting_share")
+        else:
+            line.same(None, "samples_per_second")
+            line.same(None, "waiting_share")
+        if made and numerics:
+            line.within(-math.inf, math.inf, "loss")
+        else:
+            line.same(None, "loss")
+        line.maybe_within(0.0, gap, "gap_mean", rounded=True)
+        line.maybe_within(0.0, last["seconds"], "evaluated_seconds")
+        if line.number("evaluated_seconds") is None:
+            line.same(None, "test_loss")
+            line.same(None, "accuracy")
+        line.maybe_within(-math.inf, math.inf, "test_loss")
+        line.maybe_within(0.0, 1.0, "accuracy")
+    return lines
+
+
+def check_lines(
+    contract: Contract,
+    lines: Sequence[Figures],
+    counted: Counted,
+    log_every: int,
+    findings: Findings,
+) -> None:
+    """Check every line against the events; nobody has died, and psrt has cut the data.
+
+    Args:
+        contract: of the run.
+        lines: as ``check_metrics`` returned them.
+        counted: by the workers.
+        log_every: steps between two lines; 0 for the ends of epochs only.
+        findings: takes what is wrong.
+    """
+    plan = contract.plan
+    assert plan is not None, "else it is not known where an epoch ends"
+    worker, clock = counted.worker, counted.clock
+    last = np.zeros(contract.workers, np.int64)
+    last[worker] = clock  # the newest one stays
+    ends = (clock == last[worker]) | ((clock > 0) & (clock % plan.steps == 0))
+    reports = ends
+    if log_every:
+        before = np.where(same_as_before(worker), previous(clock, 0), 0)
+        reports = ends | (clock // log_every > before // log_every)
+        on_beat = reports & (clock % log_every == 0)
+        steps = np.unique(clock[ends | on_beat])
+    else:
+        steps = np.unique(clock[ends])
+    if len(steps) != len(lines):
+        findings.count(METRICS, 1)
+        text = f"metrics.jsonl has {len(lines)} lines, the history makes {len(steps)}"
+        findings.missing(METRICS, text)
+        return
+    # What was counted is in its worker's next report, and that in the next line.
+    wide = int(last.max()) + 1
+    key = worker * wide + clock
+    sent = np.unique(key[reports])  # of each worker the last one is there
+    line = np.searchsorted(steps, sent[np.searchsorted(sent, key)] % wide)
+    _check_counts(contract, lines, counted, line, findings)
+    for name, due in (("step", steps), ("epoch", steps // plan.steps)):
+        for figures, value in zip(lines, due.tolist(), strict=True):
+            figures.same(value, name)
+    ending, evaluating = set(line[ends].tolist()), set(line[ends & (worker == 0)].tolist())
+    for i, figures in enumerate(lines):
+        figures.same(i in ending, "epoch_end")
+        if i not in evaluating:
+            figures.same(None, "evaluated_seconds")
+
+
+def _check_counts(
+    contract: Contract,
+    lines: Sequence[Figures],
+    counted: Counted,
+    line: Ints,
+    findings: Findings,
+) -> None:
+    """Check numbers and times; ``line`` says of each piece which line it is in."""
+    count = len(lines)
+
+    def largest(values: Ints | Floats) -> Ints | Floats:
+        found = np.full(count, values.min(initial=0))
+        np.maximum.at(found, line, values)
+        return found
+
+    samples = np.cumsum(np.bincount(line, counted.samples, count))
+    tau, taus = np.bincount(line, counted.tau, count), np.bincount(line, counted.taus, count)
+    waited = np.bincount(line, counted.waited, count)
+    tau_max, skew = largest(counted.tau_max), largest(counted.skew)
+    # A report follows what it counts, and in virtual time at once. By a real clock time began
+    # before the first piece did, and a worker reports before its next piece.
+    follows = same_as_before(counted.worker)
+    begin = counted.time[~follows] - counted.lasts[~follows]
+    since = 0.0 if contract.simulated else begin[np.cumsum(~follows) - 1]
+    low = np.maximum.accumulate(largest(counted.time - since))
+    until = np.where(np.append(follows[1:], False), np.append(counted.time[1:], 0), np.inf)
+    high = np.maximum.accumulate(largest(until))
+    before = 0.0
+    for i, figures in enumerate(lines):
+        figures.same(int(samples[i]), "samples")
+        seconds = figures.number("seconds") or 0.0
+        if contract.simulated:
+            figures.same(float(low[i]), "seconds")
+        else:
+            figures.within(float(low[i]) - _CLOCK, math.inf, "seconds", rounded=True)
+            if contract.one_clock:
+                figures.within(0.0, float(high[i]) + _CLOCK, "seconds", rounded=True)
+        if seconds > before:
+            share = waited[i] / ((seconds - before) * contract.workers)
+            figures.near(min(1.0, share), "waiting_share")
+        before = seconds
+        if taus[i]:
+            figures.near(tau[i] / taus[i], "staleness_mean")
+            figures.same(int(tau_max[i]), "staleness_max")
+            figures.same(int(skew[i]), "skew_max")
+        else:
+            for name in ("staleness_mean", "staleness_max", "skew_max"):
+                figures.same(None, name)

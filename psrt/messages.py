@@ -29,12 +29,14 @@ class Push(NamedTuple):
     progress: float
     #: l2 norm of the worker's whole gradient where clipping needs it, else 0.
     norm: float
+    #: The shard that it is for.
+    shard: int = 0
 
 
 class Params(NamedTuple):
     """Server → worker: the answer to a push; its payload is the shard's span of parameters."""
 
-    #: Who answers, in ``[0, S)``.
+    #: The shard that answers.
     shard: int
     #: Version of the span in the payload.
     version: int
@@ -57,6 +59,8 @@ class Leave(NamedTuple):
     worker: int
     #: Gradient steps it finished.
     clock: int
+    #: The shard that it leaves; a worker leaves each.
+    shard: int = 0
 
 
 class Report(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 ScalarT = TypeVar("ScalarT", bound="np.generic")
+#: Length of the longest span that ``layered_spans`` makes, in even spans.
+_LONGEST = 1.25
 
 
 class Span(NamedTuple):
@@ -54,6 +57,39 @@ def block_spans(n: int, block: int) -> tuple[Span, ...]:
     return tuple(Span(a, min(n, a + block)) for a in range(0, n, block))
 
 
+def layered_spans(n: int, parts: int, layers: Iterable[Span]) -> tuple[Span, ...]:
+    """Cut ``n`` elements into ``parts`` spans, between layers wherever that is balanced.
+
+    Begun with the boundary of two layers that is nearest to an even cut, a cut moves there if no
+    span gets longer than ``_LONGEST`` times an even one; between such cuts, spans are even.
+
+    Args:
+        n: the number of elements.
+        parts: the number of spans.
+        layers: spans that tile ``[0, n)``, in any order; a single one cuts evenly.
+
+    >>> [(start, stop) for start, stop in layered_spans(20, 4, [Span(11, 20), Span(0, 11)])]
+    [(0, 6), (6, 11), (11, 16), (16, 20)]
+    """
+    cuts = {0: 0, parts: n}
+    inner = {layer.start for layer in layers} - {0}
+    by_distance = sorted((abs(at * parts - round(at * parts / n) * n), at) for at in inner)
+    for _, at in by_distance:
+        moved = {round(at * parts / n): at, **cuts}  # never one that is already there
+        # An even cut rounds lengths up.
+        if max(span.size for span in _between(moved)) <= max(_LONGEST * n / parts, -(-n // parts)):
+            cuts = moved
+    return _between(cuts)
+
+
+def _between(cuts: Mapping[int, int]) -> tuple[Span, ...]:
+    """Return spans with a cut before the i-th one at ``cuts[i]``, and even where there is none."""
+    found: list[Span] = []
+    for (first, start), (last, stop) in pairwise(sorted(cuts.items())):
+        found += [Span(start + a, start + b) for a, b in even_spans(stop - start, last - first)]
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
     """Which shard owns which span of the ``n`` parameters."""
@@ -70,6 +106,20 @@ class ShardPlan:
         Raises:
             ConfigError: if a shard would own nothing.
         """
-        if shards > n:
-            raise ConfigError(f"{shards} shards of {n} parameters: each must own at least one")
+        _check_shards(n, shards)
         return cls(n, even_spans(n, shards))
+
+    @classmethod
+    def layered(cls, n: int, shards: int, layers: Iterable[Span]) -> ShardPlan:
+        """Cut ``n`` parameters between layers; see ``layered_spans``.
+
+        Raises:
+            ConfigError: if a shard would own nothing.
+        """
+        _check_shards(n, shards)
+        return cls(n, layered_spans(n, shards, layers))
+
+
+def _check_shards(n: int, shards: int) -> None:
+    if shards > n:
+        raise ConfigError(f"{shards} shards of {n} parameters: each must own at least one")

@@ -21,17 +21,19 @@ from psrt.bench.figures import Column, spread
 from psrt.bench.race import Candidate, Pace, Run, race
 from psrt.bench.ranks import RankTrack, run_on
 from psrt.errors import ProtocolError
+from psrt.job.build import role_map_for
 from psrt.mpi.agreement import raise_on_all
 from psrt.mpi.port import MpiPort
 from psrt.optim import Schedule, make_optimizer
 from psrt.partition import even_spans
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
+from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
-from psrt.transport import RoleMap, drive
+from psrt.transport import drive
 from psrt.units import size_text
 
 #: Bytes of the vector that goes back and forth.
@@ -46,14 +48,14 @@ _MOST_TRIPS = 1 << 20
 
 
 class PsrtTrips:
-    """Round trips over psrt's own roles: async, SGD, one shard per server."""
+    """Round trips over psrt's own roles: async and SGD."""
 
-    def __init__(self, comm: MPI.Comm, servers: int, n: int) -> None:
-        self._role_map = RoleMap(
+    def __init__(self, comm: MPI.Comm, servers: int, n: int, *, shards_per_server: int = 1) -> None:
+        self._role_map = role_map_for(
             n,
-            workers=tuple(range(servers, comm.size)),
-            servers=tuple(range(servers)),
-            spans=even_spans(n, servers),
+            tuple(range(servers)),
+            tuple(range(servers, comm.size)),
+            shards_per_server=shards_per_server,
         )
         self._port = MpiPort(comm, self._role_map)
         self._port.gradient[:] = _GRADIENT
@@ -61,23 +63,28 @@ class PsrtTrips:
     def run(self, trips: int) -> Vector:
         """Make that many round trips with every worker; return this rank's final numbers."""
         port, role_map = self._port, self._role_map
-        shard = role_map.shard_of(port.rank)
-        if shard is None:
+        mine = role_map.shards_of(port.rank)
+        if not mine:
             port.theta[:] = 0.0
             drive(self._work(trips))
             return port.theta
-        size = role_map.spans[shard].size
+        shards = [self._shard_server(number) for number in mine]
+        drive(Server(port, shards).run())
+        return np.concatenate([it.shard.theta for it in shards])
+
+    def _shard_server(self, number: int) -> ShardServer:
+        port, size = self._port, self._role_map.spans[number].size
         updater = Updater(size, make_optimizer("sgd", size), Schedule("constant", _LR, epochs=1))
+        workers = len(self._role_map.workers)
         numbers = Shard(
-            port.versions,
+            port.versions[number],
             np.zeros(size, np.float32),
             updater,
-            payload=port.payload,
-            workers=len(role_map.workers),
+            payload=partial(port.payload, number),
+            workers=workers,
             by_samples=False,
         )
-        drive(Server(port, numbers, policy_for("async", len(role_map.workers))).run())
-        return numbers.theta
+        return ShardServer(port, number, numbers, policy_for("async", workers))
 
     async def _work(self, trips: int) -> None:
         strategy = PushPull(self._port)
@@ -146,6 +153,7 @@ def measure(
     *,
     sizes: tuple[int, ...] = SIZES,
     layouts: tuple[tuple[int, int], ...] = LAYOUTS,
+    shards_per_server: int = 1,
     rounds: int = 9,
     turn_s: float = 0.1,
 ) -> list[dict[str, Any]]:
@@ -155,6 +163,7 @@ def measure(
         comm: at least 2 ranks.
         sizes: bytes of the vector.
         layouts: (servers, workers).
+        shards_per_server: of psrt's; the plain loop has one.
         rounds: turns of each candidate.
         turn_s: how long one turn is to take, in seconds.
 
@@ -169,14 +178,24 @@ def measure(
     for servers, workers in layouts:
         if servers + workers <= comm.size:
             for size in sizes:
-                work = partial(_compare, servers=servers, n=size // 4, rounds=rounds, turn_s=turn_s)
+                work = partial(
+                    _compare,
+                    servers=servers,
+                    shards_per_server=shards_per_server,
+                    n=size // 4,
+                    rounds=rounds,
+                    turn_s=turn_s,
+                )
                 row = run_on(comm, range(servers + workers), work)
                 rows += [] if row is None else [row]
     return rows if comm.rank == 0 else []
 
 
-def _compare(comm: MPI.Comm, *, servers: int, n: int, rounds: int, turn_s: float) -> dict[str, Any]:
-    trips = {name: make(comm, servers, n) for name, make in CANDIDATES.items()}
+def _compare(
+    comm: MPI.Comm, *, servers: int, shards_per_server: int, n: int, rounds: int, turn_s: float
+) -> dict[str, Any]:
+    makers = CANDIDATES | {"psrt": partial(PsrtTrips, shards_per_server=shards_per_server)}
+    trips = {name: make(comm, servers, n) for name, make in makers.items()}
     wrong: list[str] = []
     candidates = {
         name: Candidate(_checked(trip, comm, servers, wrong)) for name, trip in trips.items()
@@ -190,6 +209,7 @@ def _compare(comm: MPI.Comm, *, servers: int, n: int, rounds: int, turn_s: float
             raise ProtocolError(wrong[0])
     return {
         "servers": servers,
+        "shards_per_server": shards_per_server,
         "workers": comm.size - servers,
         "bytes": 4 * n,
         "psrt_s": found.summary("psrt"),

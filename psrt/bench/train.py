@@ -25,6 +25,7 @@ from psrt.job.build import role_map_for, server_role, worker_role
 from psrt.model import MLP
 from psrt.mpi.port import MpiPort
 from psrt.partition import Span
+from psrt.runtime.problem import gradient_spans
 from psrt.transport import SoloPort, drive
 
 MODELS = {"784-512-512-10": (784, 512, 512, 10), "784-2048-2048-10": (784, 2048, 2048, 10)}
@@ -92,7 +93,11 @@ class Scheme:
         self.initial = problem.initial()
         servers = self._config(1).servers or 0
         role_map = role_map_for(
-            self.initial.size, tuple(range(servers)), tuple(range(servers, comm.size))
+            self.initial.size,
+            tuple(range(servers)),
+            tuple(range(servers, comm.size)),
+            shards_per_server=knobs.get("shards_per_server", 1),
+            layers=gradient_spans(problem, self.initial.size),
         )
         self.port = SoloPort(role_map.n) if comm.size == 1 else MpiPort(comm, role_map)
 
@@ -107,19 +112,19 @@ class Scheme:
             The seconds that a worker took, 0 at a server.
         """
         port, config = self.port, self._config(steps)
-        shard = port.role_map.shard_of(port.rank)
-        if shard is None:
+        if not port.role_map.shards_of(port.rank):
             np.copyto(port.theta, self.initial)
             worker = worker_role(port, config, self._problem, log=log)
             drive(worker.run())
             if worker.clock != steps:
                 raise ProtocolError(f"a worker took {worker.clock} steps, expected {steps}")
             return worker.seconds
-        server = server_role(port, config, port.role_map.spans[shard].of(self.initial), log=log)
+        server = server_role(port, config, self.initial, log=log)
         drive(server.run())
-        pushes = sum(server.shard.stats.histogram)
-        if pushes != steps * len(port.role_map.workers):
-            raise ProtocolError(f"a server applied {pushes} pushes, expected {steps} a worker")
+        for it in server.shards:
+            pushes = sum(it.shard.stats.histogram)
+            if pushes != steps * len(port.role_map.workers):
+                raise ProtocolError(f"a shard applied {pushes} pushes, expected {steps} a worker")
         return 0.0
 
     def close(self) -> None:
@@ -132,6 +137,7 @@ def measure(
     comm: MPI.Comm,
     *,
     models: dict[str, tuple[int, ...]] | None = None,
+    shards_per_server: int = 1,
     rounds: int = 7,
     turn_s: float = 0.4,
 ) -> list[dict[str, Any]]:
@@ -140,6 +146,7 @@ def measure(
     Args:
         comm: at least 3 ranks; more have no part in it.
         models: layer sizes by name.
+        shards_per_server: of the schemes with servers.
         rounds: turns of each candidate.
         turn_s: how long one turn of the serial process is to take, in seconds.
 
@@ -149,7 +156,7 @@ def measure(
     """
     rows = []
     for model, sizes in (models or MODELS).items():
-        found = _race(comm, sizes, rounds, turn_s)
+        found = _race(comm, sizes, shards_per_server, rounds, turn_s)
         for name in found.rounds[0]:
             workers = workers_of(name)
             samples = [workers * BATCH / seconds for seconds in found.of(name)]
@@ -165,6 +172,14 @@ def measure(
     return rows if comm.rank == 0 else []
 
 
+def _knobs(name: str, shards_per_server: int) -> dict[str, Any]:
+    """Return the knobs of a scheme."""
+    _, knobs = SCHEMES[name]
+    if not MODES[knobs["mode"]].needs_servers:
+        return knobs
+    return knobs | {"shards_per_server": shards_per_server}
+
+
 def workers_of(name: str) -> int:
     """Return the number of ranks of a candidate that compute gradients."""
     if name == TORCH:
@@ -173,12 +188,14 @@ def workers_of(name: str) -> int:
     return ranks - (resolve(TrainConfig(**knobs), ranks=ranks).servers or 0)
 
 
-def _race(comm: MPI.Comm, sizes: tuple[int, ...], rounds: int, turn_s: float) -> Readings[str]:
+def _race(
+    comm: MPI.Comm, sizes: tuple[int, ...], shards_per_server: int, rounds: int, turn_s: float
+) -> Readings[str]:
     """Let all candidates train, and check that synchronous ones end where serial training does."""
     track, problem = RankTrack(comm), FixedBatch(sizes)
     parts = {name: part_of(comm, range(ranks)) for name, (ranks, _) in SCHEMES.items()}
     schemes = {
-        name: Scheme(part, problem, SCHEMES[name][1])
+        name: Scheme(part, problem, _knobs(name, shards_per_server))
         for name, part in parts.items()
         if part is not None
     }

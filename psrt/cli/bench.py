@@ -13,6 +13,7 @@ from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
 from psrt.config.knobs import dashed
+from psrt.config.names import MOST_SHARDS
 from psrt.errors import ConfigError
 from psrt.files import check_writable
 from psrt.mpirun import launch_line, launched
@@ -141,6 +142,12 @@ def bench_parser() -> FlagParser:
     )
     parser.add_argument("what", choices=tuple(RANKS), help="what to measure")
     _add_flags(parser)
+    parser.add_argument_group("bench ps and bench train only").add_argument(
+        "--shards-per-server",
+        metavar="K",
+        type=int,
+        help="number of shards that a server of psrt owns (1)",
+    )
     add = parser.add_argument_group("bench allreduce only").add_argument
     add(
         "--sizes",
@@ -189,6 +196,11 @@ def _check(given: argparse.Namespace) -> None:
                 raise ConfigError(
                     f"--{dashed(name)} is for bench allreduce, not for bench {given.what}"
                 )
+    each = given.shards_per_server
+    if each is not None and given.what == _SUMS:
+        raise ConfigError("--shards-per-server is for bench ps and train, not for bench allreduce")
+    if each is not None and not 1 <= each <= MOST_SHARDS:
+        raise ConfigError(f"--shards-per-server must be from 1 to {MOST_SHARDS}, got {each}")
     if given.limit_s is not None and not given.limit_s > 0:
         raise ConfigError(f"--limit-s must be above 0, got {given.limit_s:g}")
     if given.fit is not None and given.machine_costs is not None:
@@ -212,14 +224,15 @@ def _measure(given: argparse.Namespace, comm: MPI.Comm) -> Report:
         return run_allreduce(given, comm)
     from psrt.bench.figures import table
 
+    each: int = given.shards_per_server or 1
     if given.what == "ps":
         from psrt.bench import ps
 
-        rows = ps.measure(comm, rounds=rounds)
+        rows = ps.measure(comm, shards_per_server=each, rounds=rounds)
         return {"push and pull": (rows, table(rows, ps.COLUMNS))}
     from psrt.bench import overhead, train
 
-    rows = train.measure(comm, rounds=rounds)
+    rows = train.measure(comm, shards_per_server=each, rounds=rounds)
     costs = overhead.measure(comm, rounds=rounds)
     return {
         "training": (rows, table(rows, train.COLUMNS)),

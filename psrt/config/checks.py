@@ -89,9 +89,11 @@ def check_data(
             f"--batch-size {config.batch_size}: a step{of_all} takes {batch} samples, "
             f"the data has {samples}"
         )
-    if (config.servers or 0) > parameters:
+    each = config.shards_per_server or 1
+    if (config.servers or 0) * each > parameters:
+        with_each = f" --shards-per-server {each}" if each > 1 else ""
         raise ConfigError(
-            f"--servers {config.servers}: {parameters} parameters cannot be split into "
+            f"--servers {config.servers}{with_each}: {parameters} parameters cannot be split into "
             "that many shards"
         )
     if classes == 0 and config.loss != "squared":

@@ -99,10 +99,10 @@ class Mode:
         return f"{self.name} ({self.words.format(value)})"
 
 
-_SERVED = ("placement",)
+_SERVED = ("placement", "shards_per_server")
 _STALE = (
     *("staleness_rate", "staleness_power", "staleness_decay", "staleness_limit"),
-    *("dc_lambda", "dc_adaptive", "placement"),
+    *("dc_lambda", "dc_adaptive", *_SERVED),
 )
 _SUMMED = ("allreduce", "machine_costs", "check_every")
 

@@ -9,6 +9,9 @@ from psrt.collective.registry import ALL_REDUCES
 #: Where the servers are put among the ranks.
 PLACEMENTS: Final = ("spread", "first", "last")
 
+#: Shards of one server: more would only cost messages.
+MOST_SHARDS: Final = 256
+
 #: All-reduces: ``auto`` picks one, ``node`` goes through the shared memory of a host, ``mpi`` is
 #: the library's own, ``node+`` a schedule goes through shared memory inside hosts and runs the
 #: schedule between them.

@@ -50,11 +50,17 @@ class TrainConfig:
         synonyms=("sync", "scheme"),
     )
     servers: int | None = knob(
-        None, WHOLE, _MODE, "number of ranks that are servers, each with a shard of the parameters",
+        None, WHOLE, _MODE, "number of ranks that are servers, each with a share of the parameters",
         min=0,
         default_text=f"1 in {', '.join(modes_with(lambda row: row.needs_servers))}, else 0",
         drawn=True,
         synonyms=("num-servers", "parameter-servers"),
+    )
+    shards_per_server: int | None = knob(
+        None, WHOLE, _MODE,
+        "cut the share of a server into K shards, each pushed, updated and read by itself",
+        metavar="K", min=1, max=names.MOST_SHARDS, requires=(_SERVERS,), fallback=1,
+        synonyms=("shards",),
     )
     placement: str | None = knob(
         None, TEXT, _MODE, "which ranks are servers: spread over the hosts, the first, or the last",

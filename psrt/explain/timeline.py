@@ -74,10 +74,10 @@ class RecordingWorld(Simulator):
         super().__init__(role_map, **rest)
         #: By worker number.
         self.logs = [Log() for _ in role_map.workers]
-        #: By worker and server, the times at which messages were sent that are not handled yet.
+        #: By worker and shard, the times at which messages were sent that are not handled yet.
         self.sent: dict[tuple[int, int], deque[float]] = {}
-        #: By rank of the server and of the worker, for each reply in flight: the worker whose
-        #: message triggered it, and the time that was sent.
+        #: By rank of the worker and shard, for each reply in flight: the worker whose message
+        #: triggered it, and the time that was sent.
         self.causes: dict[tuple[int, int], deque[tuple[int, float]]] = {}
         self.ports = [RecordingPort(self, rank) for rank in range(role_map.size)]
 
@@ -109,22 +109,22 @@ class RecordingPort(VirtualPort):
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Record the time of a worker's message, and the cause of a server's reply."""
         if type(message) is Params:
-            self._records.causes.setdefault((self.rank, to), deque()).append(self._cause)
+            self._records.causes.setdefault((to, message.shard), deque()).append(self._cause)
         else:
-            self._records.sent.setdefault((self.rank, to), deque()).append(self.now())
+            sent = self._records.sent.setdefault((self.rank, message.shard), deque())
+            sent.append(self.now())
         super().send(to, message, region)
 
     async def receive(self) -> Message:
         """Record a reply, or the cause of the replies to come."""
         message = await super().receive()
         if isinstance(message, Params):
-            server = self.role_map.servers[message.shard]
-            cause = self._records.causes[server, self.rank].popleft()
+            cause = self._records.causes[self.rank, message.shard].popleft()
             if self._log is not None:
                 self._log.answers.append((self.now(), *cause))
         else:
             sender = self.role_map.workers[message.worker]
-            self._cause = message.worker, self._records.sent[sender, self.rank].popleft()
+            self._cause = message.worker, self._records.sent[sender, message.shard].popleft()
         return message
 
     def report(self, report: Report) -> None:

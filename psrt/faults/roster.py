@@ -59,7 +59,7 @@ class Roster:
         self._members[member.rank] = replace(member, role=role)
 
     def give_roles(self, servers: Sequence[int], workers: Sequence[int]) -> None:
-        """Name the ranks by their roles from now on; the order is that of shards and workers."""
+        """Name the ranks by their roles from now on; the order is that of their numbers."""
         for kind, ranks in (("server", servers), ("worker", workers)):
             for number, rank in enumerate(ranks):
                 self._roles[rank] = f"{kind} {number}"

@@ -34,7 +34,7 @@ def differences(now: Header, then: Header) -> list[str]:
     found += knob_differences(now.config, config)
     for what, here, there in (
         ("workers", len(now.workers), len(then.workers)),
-        ("servers", len(now.servers), len(then.servers)),
+        ("servers", len(now.server_ranks), len(then.server_ranks)),
     ):
         if here != there and f"{what} {here} instead of {there}" not in found:
             found.append(f"{here} {what} instead of {there}")

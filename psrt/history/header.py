@@ -28,7 +28,7 @@ class Header:
     n: int
     #: Rank of each worker, by worker number.
     workers: tuple[int, ...]
-    #: Rank of each server, by shard.
+    #: Rank of the server that owns each shard, by shard; one may own several.
     servers: tuple[int, ...]
     #: [start, stop) of each shard.
     spans: tuple[tuple[int, int], ...]
@@ -69,6 +69,11 @@ class Header:
     def mode(self) -> str:
         """The synchronization scheme."""
         return str(self.config["mode"])
+
+    @property
+    def server_ranks(self) -> tuple[int, ...]:
+        """The rank of each server, once, in the order of their first shards."""
+        return tuple(dict.fromkeys(self.servers))
 
     def knob(self, name: str, otherwise: Any = None) -> Any:
         """Return a knob of the run, ``otherwise`` if its mode does not use it."""
@@ -138,8 +143,8 @@ class Header:
             raise ConfigError("does not say the mode")
         if not self.workers or len(self.spans) != len(self.servers):
             raise ConfigError(
-                f"has {len(self.workers)} workers, {len(self.servers)} servers and "
-                f"{len(self.spans)} shards"
+                f"has {len(self.workers)} workers, the ranks of {len(self.servers)} shards and the "
+                f"spans of {len(self.spans)}"
             )
 
 

@@ -10,7 +10,7 @@ message of a shard always arrives. Neither holds if anything else differs, which
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,20 +63,71 @@ class Script:
 
 
 class Sequencer:
-    """Delivers a server's messages in the recorded order, and holds back those that arrive early.
+    """Delivers the messages of a server's shards in the recorded order of each shard.
+
+    Those that arrive early are held back. Between two shards any order will do: they decide alone.
+    """
+
+    def __init__(
+        self, receive: Callable[[], Awaitable[Message]], scripts: Sequence[Script]
+    ) -> None:
+        """Start before the first message.
+
+        Args:
+            receive: returns the next message in order of arrival.
+            scripts: of this server's shards.
+        """
+        self._receive = receive
+        self._shards = {script.shard: _Sequence(script) for script in scripts}
+        #: The shard whose message was delivered last: its next one may have been held back.
+        self._last: _Sequence | None = None
+
+    async def receive(self) -> Message:
+        """Return a message that is the next of its shard's script, once one has arrived.
+
+        Raises:
+            ReplayError: if a worker sends anything but its next message of the recorded run, or
+                there is none left.
+        """
+        shard = self._last
+        while shard is None or (message := shard.take()) is None:
+            if all(it.is_over for it in self._shards.values()):
+                raise ReplayError(
+                    "the replay diverges: "
+                    + "; ".join(it.waits_for_more() for it in self._shards.values())
+                )
+            arrived = await self._receive()
+            shard = self._shards.get(arrived.shard)
+            if shard is None:
+                raise ProtocolError(f"a server was sent {arrived}, which is of none of its shards")
+            shard.hold(arrived)
+        self._last = shard
+        return message
+
+    def finish(self) -> None:
+        """Check that the scripts were delivered as a whole.
+
+        Raises:
+            ReplayError: if messages of the recorded run are left.
+        """
+        for shard in self._shards.values():
+            shard.finish()
+
+    def waiting_for(self) -> str:
+        """Describe the messages that are waited for."""
+        missing = [it.waiting_for() for it in self._shards.values() if not it.is_over]
+        return "; ".join(missing) or "the last answers to be read"
+
+
+class _Sequence:
+    """The messages of one shard, put into the order of its script.
 
     A worker's messages arrive in the order in which it sent them, so each is compared with that
     worker's next recorded one on arrival, before its turn.
     """
 
-    def __init__(self, receive: Callable[[], Awaitable[Message]], script: Script) -> None:
-        """Start before the first message.
-
-        Args:
-            receive: returns the next message in order of arrival.
-            script: of this server's shard.
-        """
-        self._receive = receive
+    def __init__(self, script: Script) -> None:
+        """Start before the first message."""
         self._script = script
         #: Messages delivered.
         self._at = 0
@@ -89,24 +140,27 @@ class Sequencer:
         #: Messages that have arrived before their turn, by their position in the script.
         self._held: dict[int, Message] = {}
 
-    async def receive(self) -> Message:
-        """Return the next message of the script, once it has arrived.
+    @property
+    def is_over(self) -> bool:
+        """Whether all messages have been delivered."""
+        return self._at == len(self._script)
 
-        Raises:
-            ReplayError: if a worker sends anything but its next message of the recorded run, or
-                there is none left.
-        """
-        at = self._at
-        if at == len(self._script):
-            raise ReplayError(
-                f"the replay diverges: shard {self._script.shard} waits for a message after the "
-                f"{at} that it received in the recorded run"
-            )
-        while at not in self._held:
-            message = await self._receive()
-            self._held[self._place(message)] = message
-        self._at += 1
-        return self._held.pop(at)
+    def hold(self, message: Message) -> None:
+        """Keep a message that has arrived until its turn."""
+        self._held[self._place(message)] = message
+
+    def take(self) -> Message | None:
+        """Deliver the next message of the script if it has arrived."""
+        message = self._held.pop(self._at, None)
+        self._at += message is not None
+        return message
+
+    def waits_for_more(self) -> str:
+        """Describe a wait for more than the script has."""
+        return (
+            f"shard {self._script.shard} waits for a message after the {self._at} that it received "
+            "in the recorded run"
+        )
 
     def finish(self) -> None:
         """Check that the whole script was delivered.
@@ -123,8 +177,6 @@ class Sequencer:
 
     def waiting_for(self) -> str:
         """Describe the message that is waited for."""
-        if self._at == len(self._script):
-            return "the last answers to be read"
         expected = self._script.fields(self._at)
         where = self._script.where(self._at)
         return f"worker {expected[0]}, which {_in_words(expected)} in the recorded run ({where})"

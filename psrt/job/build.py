@@ -7,7 +7,8 @@ communicates, so the same roles run over MPI, in simulation, and alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -16,13 +17,14 @@ from psrt.config import TrainConfig
 from psrt.history import EventLog
 from psrt.messages import Message
 from psrt.optim import Schedule, StalenessRate, make_optimizer, make_staleness_rate
-from psrt.partition import ShardPlan
+from psrt.partition import ShardPlan, Span
 from psrt.runtime.delays import Delays
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem, gradient_spans
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
+from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.averaging import OuterStep, PlainAverage
 from psrt.runtime.strategies.base import Serial, Strategy
@@ -34,19 +36,34 @@ from psrt.sync import AveragingPeriod, Policy, policy_for
 from psrt.transport.port import Port, RoleMap
 
 
-def role_map_for(n: int, servers: tuple[int, ...], workers: tuple[int, ...]) -> RoleMap:
-    """Cut n parameters into as many even shards as there are servers.
+def role_map_for(
+    n: int,
+    servers: tuple[int, ...],
+    workers: tuple[int, ...],
+    *,
+    shards_per_server: int = 1,
+    layers: Sequence[Span] = (),
+) -> RoleMap:
+    """Cut n parameters into shards and deal them out to the servers in turn.
+
+    Consecutive shards are at different servers, so that the last layers, whose gradient is known
+    first, keep all of them busy.
 
     Args:
         n: number of parameters.
         servers: ranks of the servers; empty where workers sum by themselves.
         workers: ranks of the workers, worker 0 first.
+        shards_per_server: one is an even cut; several are cut between layers where that balances.
+        layers: the spans of the layers, in any order.
 
     Raises:
         ConfigError: if a shard would own nothing.
     """
-    spans = ShardPlan.even(n, len(servers)).spans if servers else ()
-    return RoleMap(n, workers=workers, servers=servers, spans=spans)
+    if not servers:
+        return RoleMap(n, workers=workers)
+    count = len(servers) * shards_per_server
+    plan = ShardPlan.layered(n, count, layers) if count > len(servers) else ShardPlan.even(n, count)
+    return RoleMap(n, workers=workers, servers=servers * shards_per_server, spans=plan.spans)
 
 
 def server_role(
@@ -62,31 +79,40 @@ def server_role(
     Args:
         port: at a server's rank.
         config: resolved.
-        initial: (span,) float32, this shard's initial parameters.
+        initial: (n,) float32, the initial parameters; empty without numerics.
         log: records events for the history; None keeps none.
         receive: returns the next message, in an order of its own; None asks the port.
     """
+    role_map = port.role_map
+    shards = [
+        _shard_server(port, config, number, role_map.spans[number].of(initial), log)
+        for number in role_map.shards_of(port.rank)
+    ]
+    return Server(port, shards, receive=receive)
+
+
+def _shard_server(
+    port: Port, config: TrainConfig, number: int, initial: Vector, log: EventLog | None
+) -> ShardServer:
+    """Build what serves one shard; ``initial`` is its span of the initial parameters."""
     workers = len(port.role_map.workers)
     mode = config.scheme
     rate = None if mode.averages else _rate(config, initial.size)
     shard = Shard(
-        port.versions,
+        port.versions[number],
         initial,
         _outer_updater(config, initial.size)
         if mode.averages
         else _updater(config, initial.size, rate),
-        payload=port.payload,
+        payload=partial(port.payload, number),
         workers=workers,
         by_samples=mode.rounds,
         rate=rate,
         clip_norm=None if mode.averages else config.clip_norm,
         gaps=mode.is_stale and initial.size > 0,
     )
-    events = (
-        None if log is None else ShardEventRecorder(log, port.role_map.shard_of(port.rank) or 0)
-    )
-    policy = _policy(config, workers)
-    return Server(port, shard, policy, events=events, receive=receive)
+    events = None if log is None else ShardEventRecorder(log, number)
+    return ShardServer(port, number, shard, _policy(config, workers), events=events)
 
 
 def worker_role(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -24,6 +24,7 @@ from psrt.messages import Report
 from psrt.report import Summary
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
+from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.worker import Worker
 from psrt.stats import Stats
 from psrt.transport.port import Port, RoleMap
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 
 #: The roles of this process by rank, servers before workers.
 Roles = Mapping[int, Server | Worker]
+
+
+def shard_servers(roles: Iterable[Server | Worker]) -> list[ShardServer]:
+    """Return what serves each shard of the servers among some roles, in the order of the shards."""
+    found = [it for role in roles if isinstance(role, Server) for it in role.shards]
+    return sorted(found, key=lambda it: it.number)
 
 
 class Launcher(ABC):
@@ -118,7 +125,11 @@ class Launcher(ABC):
         return replay.control_algorithm, dict(enumerate(replay.scripts))
 
     def gather(self, stats: Sequence[Stats]) -> Sequence[Stats] | None:
-        """Return the stats of all ranks, in order, at the first process; collective."""
+        """Return the stats of all ranks, in order, at the first process; collective.
+
+        Args:
+            stats: of the ranks of this process: of a worker, or of each shard of a server.
+        """
         return stats
 
     # --- what is trained, and over what -----------------------------------------------------

@@ -18,7 +18,7 @@ from psrt.errors import OutputError, PsrtError
 from psrt.faults.vitals import HERE
 from psrt.history.folder import rank_file
 from psrt.history.replay import COLUMNS, Script
-from psrt.job.launcher import Launcher, Roles
+from psrt.job.launcher import Launcher, Roles, shard_servers
 from psrt.job.replay import Replay
 from psrt.job.result import Run, Say
 from psrt.job.roles import ANY, SERVER, WORKER
@@ -182,14 +182,15 @@ class MpiLauncher(Launcher):
     def gather(self, stats: Sequence[Stats]) -> Sequence[Stats] | None:
         """Gather the stats of every rank at rank 0, after all roles have ended."""
         self._port.meet()
-        texts = gather_texts(self._comm, stats[0].to_text())
-        return list(map(Stats.from_text, texts)) if self.first else None
+        texts = gather_texts(self._comm, "\n".join(one.to_text() for one in stats))
+        lines = [line for text in texts for line in text.split("\n")]
+        return list(map(Stats.from_text, lines)) if self.first else None
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Make the windows and connections of this rank."""
         config, rank, role_map = setup.config, self._comm.rank, setup.role_map
         self._monitor.job(
-            role_map.servers,
+            role_map.server_ranks,
             role_map.workers,
             timeout_s=config.timeout_s,
             busy_s=config.busy_timeout_s,
@@ -259,10 +260,11 @@ class MpiLauncher(Launcher):
             return port.theta if self.first else None
         whole = np.empty(role_map.n, np.float32) if self.first else None
         role = roles[port.rank]
-        mine = role.shard.theta if isinstance(role, Server) else None
-        for rank, span in zip(role_map.servers, role_map.spans, strict=True):
+        mine = {it.number: it.shard.theta for it in shard_servers([role])}
+        for shard, (rank, span) in enumerate(zip(role_map.servers, role_map.spans, strict=True)):
             if port.rank in (0, rank):
-                port.fetch(rank, mine, span.of(whole) if whole is not None else None)
+                out = span.of(whole) if whole is not None else None
+                port.fetch(rank, mine.get(shard), out)
         return whole
 
     def close(self) -> None:
@@ -282,7 +284,7 @@ def _work_until(done: Callable[[], bool], waiting_for: Callable[[], str]) -> Non
 def _position(role: Server | Worker) -> str:
     """Return how far a role is, for messages."""
     if isinstance(role, Server):
-        return f"version {role.shard.version}"
+        return f"version {max(it.shard.version for it in role.shards)}"
     return f"clock {role.clock}"
 
 

@@ -44,7 +44,7 @@ def recorded_ranks(run: str | PathLike[str]) -> tuple[int, int]:
         ConfigError: if there is no history.
     """
     header = read_header(run)
-    return len(header.workers), len(header.servers)
+    return len(header.workers), len(header.server_ranks)
 
 
 def recorded_header(run: str | PathLike[str]) -> Header:

@@ -18,15 +18,15 @@ from psrt.config import to_toml
 from psrt.errors import ConfigError, OutputError, PsrtError
 from psrt.history import EventLog, Header
 from psrt.history.folder import FOLDER, mark_of, write_header
-from psrt.job.launcher import Launcher, Roles
+from psrt.job.launcher import Launcher, Roles, shard_servers
 from psrt.job.provenance import history_header
 from psrt.job.result import Say
 from psrt.job.setup import Setup
 from psrt.report.files import ROSTER, OutputFolder
 from psrt.report.metrics_writer import MetricsWriter
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
-from psrt.runtime.server import Server
 from psrt.runtime.strategies.base import ReducePlan
+from psrt.runtime.worker import Worker
 
 
 class Recording:
@@ -197,11 +197,12 @@ class Recording:
         log, role_map, now = self.log, self._setup.role_map, self._launcher.now()
         if log is None:
             return
-        for rank, role in roles.items():
-            if isinstance(role, Server):
-                ShardEventRecorder(log, role_map.servers.index(rank)).saved(role.shard.version, now)
-            elif not role_map.servers and rank == role_map.workers[0]:
-                WorkerEventRecorder(log, 0).saved(role.strategy.updates, now)
+        for it in shard_servers(roles.values()):
+            ShardEventRecorder(log, it.number).saved(it.shard.version, now)
+        if not role_map.servers:
+            first = roles.get(role_map.workers[0])
+            if isinstance(first, Worker):
+                WorkerEventRecorder(log, 0).saved(first.strategy.updates, now)
         self._add_clocks(self._launcher.clocks(), now - self._origin)
         try:
             log.close()

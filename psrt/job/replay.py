@@ -58,7 +58,7 @@ class Replay:
     @property
     def ranks(self) -> int:
         """The number of ranks of the run."""
-        return len(self.header.workers) + len(self.header.servers)
+        return len(self.header.workers) + len(self.header.server_ranks)
 
     @property
     def control_algorithm(self) -> str | None:
@@ -88,7 +88,7 @@ class Replay:
             ConfigError: if it is not that of the run.
         """
         if ranks != self.ranks:
-            servers, workers = len(self.header.servers), len(self.header.workers)
+            servers, workers = len(self.header.server_ranks), len(self.header.workers)
             who = f"{_many(servers, 'server')} and " if servers else ""
             raise ConfigError(
                 f"--replay {self.run}: the run had {who}{_many(workers, 'worker')}: start "

@@ -71,7 +71,7 @@ def summarize(
 
     Args:
         config: resolved.
-        stats: of every rank, in order.
+        stats: of every worker and every shard, in the order of the ranks.
         theta: (n,) the final parameters; empty if nothing was computed.
         figures: the problem's evaluation of them, by name.
         records: the lines of ``metrics.jsonl``.
@@ -89,6 +89,7 @@ def summarize(
     servers = config.servers or 0
     if not servers and len({one.fingerprint for one in stats}) > 1:
         raise ProtocolError("the ranks' final parameters differ; they must be equal to the bit")
+    workers = [one for one in stats if one.worker >= 0]
     total = Stats.merged(stats)
     total.seconds = round(total.seconds, 6)
     more = total.figures()
@@ -104,9 +105,9 @@ def summarize(
         )
     return Summary(
         mode=config.mode or "",
-        workers=len(stats) - servers,
+        workers=len(workers),
         servers=servers,
-        ranks=len(stats),
+        ranks=len(workers) + servers,
         hosts=hosts,
         mpi=library,
         seed=config.seed,
@@ -123,7 +124,7 @@ def summarize(
         staleness=Staleness.of_shards(stats),
         skew_max=max(total.skew, default=0),
         skew=Counts.of(total.skew.items()),
-        waiting=tuple(Waiting.of(one) for one in stats if one.worker >= 0),
+        waiting=tuple(map(Waiting.of, workers)),
         **counted,
         more=more,
     )

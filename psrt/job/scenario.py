@@ -128,7 +128,7 @@ class _ScenarioLauncher(VirtualLauncher):
                 for worker, rank in enumerate(world.role_map.workers)
                 if rank in world.crashed
             ),
-            servers=tuple(map(self._load, world.role_map.servers)),
+            servers=tuple(map(self._load, world.role_map.server_ranks)),
         )
 
     def _load(self, rank: int) -> Load:

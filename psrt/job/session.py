@@ -112,20 +112,20 @@ class _Session:
         roles: dict[int, Server | Worker] = {}
         for rank, port in ports.items():
             initial = launcher.spread(port, setup.initial)
-            shard = role_map.shard_of(rank)
-            if shard is None:
+            shards = role_map.shards_of(rank)
+            if not shards:
                 np.copyto(port.theta, initial)
                 assert setup.problem is not None
                 roles[rank] = worker_role(
                     port, config, setup.problem, log=log, control_algorithm=control_algorithm
                 )
                 continue
-            mine, receive, replayed = role_map.spans[shard].of(initial), None, None
-            if shard in scripts:
-                replayed = Sequencer(port.receive, scripts[shard])
+            receive, replayed = None, None
+            if scripts:
+                replayed = Sequencer(port.receive, [scripts[shard] for shard in shards])
                 self._sequencers.append(replayed)
                 receive = replayed.receive
-            roles[rank] = server_role(port, config, mine, log=log, receive=receive)
+            roles[rank] = server_role(port, config, initial, log=log, receive=receive)
             if replayed is not None:
                 port.waiting_for = replayed.waiting_for
         return roles
@@ -144,7 +144,7 @@ class _Session:
     ) -> Run | None:
         """Gather stats and θ at the first process, which makes the result."""
         launcher = self._launcher
-        stats = launcher.gather([roles[rank].stats for rank in sorted(roles)])
+        stats = launcher.gather([one for rank in sorted(roles) for one in _stats(roles[rank])])
         theta = launcher.theta(roles)
         result: Run | None = None
         with launcher.concluding():
@@ -205,6 +205,11 @@ class _Session:
         with self._launcher.agree():
             if result is not None and replay is not None:
                 self._say(replay.verdict(result.theta))
+
+
+def _stats(role: Server | Worker) -> Sequence[Stats]:
+    """Return the counters of a role: of a worker, or of each shard of a server."""
+    return role.stats if isinstance(role, Server) else [role.stats]
 
 
 def _plan(roles: Roles) -> ReducePlan | None:

@@ -19,6 +19,7 @@ from psrt.job.problems import machine_costs
 from psrt.job.replay import Replay
 from psrt.job.roles import resolved, who_is_who
 from psrt.mpirun import launch_line
+from psrt.partition import Span
 from psrt.runtime.problem import Problem, gradient_spans
 from psrt.transport.port import RoleMap
 
@@ -73,10 +74,18 @@ def set_up(
         if launcher.first:
             assert problem is not None
             initial, n = launcher.start_of(problem)
-            shared = json.dumps([n, machine_costs(config).to_json()])
-    n, costs = json.loads(launcher.share(shared))
+            # A process of servers only has no problem that could say its layers.
+            layers = gradient_spans(problem, n) if (config.shards_per_server or 1) > 1 else ()
+            shared = json.dumps([n, layers, machine_costs(config).to_json()])
+    n, layers, costs = json.loads(launcher.share(shared))
     with launcher.agree():
-        role_map = role_map_for(n, servers, workers)
+        role_map = role_map_for(
+            n,
+            servers,
+            workers,
+            shards_per_server=config.shards_per_server or 1,
+            layers=[Span(*layer) for layer in layers],
+        )
         if config.overlap and problem is not None:
             gradient_spans(problem, n)
         if replay is not None:

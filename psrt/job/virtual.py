@@ -18,7 +18,7 @@ from psrt.collective.registry import NODE, PLUS
 from psrt.config import MODES, TrainConfig, resolve
 from psrt.errors import ConfigError
 from psrt.history import EventLog
-from psrt.job.launcher import Launcher, Roles
+from psrt.job.launcher import Launcher, Roles, shard_servers
 from psrt.job.problems import timing_problem
 from psrt.job.result import Run, Say
 from psrt.job.session import run_job
@@ -27,7 +27,7 @@ from psrt.messages import Report
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import check_config
-from psrt.runtime.server import Server
+from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.worker import Worker
 from psrt.simulation import SimulationCosts, Simulator
@@ -44,8 +44,8 @@ Crashes = Sequence[tuple[int, float]]
 class SimulatedRun(Run):
     """The result of a run, with its roles and its simulator for a closer look."""
 
-    #: By shard.
-    servers: list[Server]
+    #: By shard, what serves it.
+    servers: list[ShardServer]
     #: By worker number.
     workers: list[Worker]
     #: By worker number.
@@ -206,7 +206,7 @@ class VirtualLauncher(Launcher):
             machine=setup.machine,
             **({} if self.numerics else {"numerics": False}),
         )
-        return {rank: world.ports[rank] for rank in (*role_map.servers, *role_map.workers)}
+        return {rank: world.ports[rank] for rank in (*role_map.server_ranks, *role_map.workers)}
 
     def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         """Run all roles, interleaved as the costs and the seed decide."""
@@ -237,15 +237,15 @@ class VirtualLauncher(Launcher):
         return self.world.time
 
     def theta(self, roles: Roles) -> Vector:
-        """Concatenate the servers' spans; without servers, return the first worker's θ."""
+        """Concatenate the shards' spans; without servers, return the first worker's θ."""
         role_map = self.world.role_map
-        servers = [role.shard.theta for role in roles.values() if isinstance(role, Server)]
-        return np.concatenate(servers) if servers else self.world.ports[role_map.workers[0]].theta
+        shards = [it.shard.theta for it in shard_servers(roles.values())]
+        return np.concatenate(shards) if shards else self.world.ports[role_map.workers[0]].theta
 
     def result(self, run: Run) -> SimulatedRun:
         """Return the result of the run just made, with its roles and simulator."""
         role_map, roles = self.world.role_map, self._roles
-        servers = [role for role in roles.values() if isinstance(role, Server)]
+        servers = shard_servers(roles.values())
         by_rank = {rank: role for rank, role in roles.items() if isinstance(role, Worker)}
         workers = [by_rank[rank] for rank in role_map.workers]
         return SimulatedRun(

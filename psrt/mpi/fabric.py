@@ -17,13 +17,16 @@ class Fabric:
     told apart by ``psrt.mpi.tags``, and makes its collectives there in one order on all ranks.
     """
 
-    def __init__(self, comm: MPI.Comm, host: int | None = None, *, floats: int = 0) -> None:
+    def __init__(
+        self, comm: MPI.Comm, host: int | None = None, *, floats: int = 0, boxes: int = 1
+    ) -> None:
         """Set up.
 
         Args:
             comm: the ranks; duplicated.
             host: see ``split_hosts``.
             floats: float32 numbers that this rank wants to have in ``memory``.
+            boxes: mailboxes to each rank there; the same on all ranks.
         """
         assert isinstance(comm, MPI.Intracomm), (
             "collectives are among the ranks of one intracommunicator"
@@ -33,7 +36,7 @@ class Fabric:
         #: The ranks of this host, and who is on which.
         self.node, self.layout = split_hosts(self.comm, host)
         #: Mailboxes, flags and numbers of the ranks of this host.
-        self.memory = NodeMemory(self.node, floats)
+        self.memory = NodeMemory(self.node, floats, boxes)
         #: Lets this rank sleep until one of them has something for it.
         self.wakeup = Wakeup(self.node, self.memory)
         #: Windows that are made later.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -33,6 +33,8 @@ from psrt.transport.backoff import Backoff
 from psrt.transport.port import CONTROL, NO_PAYLOAD, VERSIONS, Reduction, RoleMap, Take
 
 T = TypeVar("T")
+#: Both directions between a worker and a shard.
+Link: TypeAlias = LocalLink | RemoteLink
 #: Where the user sets the deadline.
 _KNOB = "--timeout-s"
 
@@ -41,7 +43,7 @@ class MpiPort:
     """One rank's port. Collective to make and to close, over all ranks of the job."""
 
     #: Time passes by itself.
-    apply_s: Callable[[int], float] | None = None
+    apply_s: Callable[[int, int], float] | None = None
 
     def __init__(
         self,
@@ -68,7 +70,8 @@ class MpiPort:
         self.role_map = role_map
         #: Returns what this rank waits for; a role replaces it.
         self.waiting_for: Callable[[], str] = lambda: "a message"
-        self._fabric = fabric = Fabric(comm, host, floats=self._floats())
+        floats, boxes = self._floats(), max(1, role_map.most_shards)
+        self._fabric = fabric = Fabric(comm, host, floats=floats, boxes=boxes)
         self._comm, self._memory, self._wakeup = fabric.comm, fabric.memory, fabric.wakeup
         layout = fabric.layout
         self._reports = Reports(self._comm)
@@ -93,25 +96,23 @@ class MpiPort:
 
     def _floats(self) -> int:
         """Return how many numbers this rank has in the memory of its host."""
-        role_map, shard = self.role_map, self.role_map.shard_of(self.rank)
+        role_map, shards = self.role_map, self.role_map.shards_of(self.rank)
         if not role_map.servers:
             return FLOATS  # gradient and parameters lie in windows of their own
-        return 2 * role_map.n + CONTROL if shard is None else VERSIONS * role_map.spans[shard].size
+        if not shards:
+            return 2 * role_map.n + CONTROL
+        return VERSIONS * sum(role_map.spans[shard].size for shard in shards)
 
     def _lay_out_memory(self) -> None:
         role_map, rank = self.role_map, self.rank
-        shard = role_map.shard_of(rank)
-        if not role_map.servers:
-            self.gradient = self.theta = np.zeros(0, np.float32)
-            self.versions: list[Vector] = []
-        elif shard is None:
+        self.gradient = self.theta = np.zeros(0, np.float32)
+        self.versions: dict[int, list[Vector]] = {}
+        if role_map.shards_of(rank):
+            self.versions = self._versions_of(rank)
+        elif role_map.servers:
             self.gradient = self._gradient_of(rank)
             self.theta = self._theta_of(rank)
             self.gradient[:] = self.theta[:] = 0.0
-            self.versions = []
-        else:
-            self.gradient = self.theta = np.zeros(0, np.float32)
-            self.versions = self._versions_of(rank)
 
     def _prepare_reductions(
         self, timeout_s: float, costs: MachineCosts, busy_until: Callable[[], float]
@@ -139,55 +140,70 @@ class MpiPort:
         numbers = self._memory.numbers(self._local[worker_rank])
         return numbers[self.role_map.n + CONTROL : 2 * self.role_map.n + CONTROL]
 
-    def _versions_of(self, server_rank: int) -> list[Vector]:
+    def _versions_of(self, server_rank: int) -> dict[int, list[Vector]]:
+        """Return the versions of each shard of a server of this host: one shard behind another."""
         numbers = self._memory.numbers(self._local[server_rank])
-        shard = self.role_map.servers.index(server_rank)
-        size = self.role_map.spans[shard].size
-        return [numbers[i * size : (i + 1) * size] for i in range(VERSIONS)]
+        found: dict[int, list[Vector]] = {}
+        for shard in self.role_map.shards_of(server_rank):
+            size = self.role_map.spans[shard].size
+            found[shard] = [numbers[i * size : (i + 1) * size] for i in range(VERSIONS)]
+            numbers = numbers[VERSIONS * size :]
+        return found
 
     def _make_links(self) -> None:
-        role_map = self.role_map
-        #: Rank of the peer → link.
-        self._links: dict[int, LocalLink | RemoteLink] = {}
-        #: Worker number → where its gradient span is found, at a server.
-        self._payloads: list[Vector] = []
-        shard = role_map.shard_of(self.rank)
-        if shard is None:
-            for server, span in zip(role_map.servers, role_map.spans, strict=True):
-                self._link(server, sends=[span.of(self.gradient)], landing=span.of(self.theta))
-        else:
-            span = role_map.spans[shard]
-            for worker in role_map.workers:
-                landing = None if worker in self._local else np.zeros(span.size, np.float32)
-                self._link(worker, sends=self.versions, landing=landing)
-                self._payloads.append(self._links[worker].payload)
-        local = [link for link in self._links.values() if isinstance(link, LocalLink)]
+        role_map, workers = self.role_map, self.role_map.workers
+        #: Shard → rank of the peer → link.
+        self._links: dict[int, dict[int, Link]] = {}
+        #: Shard → worker number → where its gradient span is found, at a server.
+        self._payloads: dict[int, list[Vector]] = {}
+        mine = role_map.shards_of(self.rank)
+        if not mine:
+            for shard, (server, span) in enumerate(
+                zip(role_map.servers, role_map.spans, strict=True)
+            ):
+                sends, landing = [span.of(self.gradient)], span.of(self.theta)
+                self._links[shard] = {server: self._link(server, shard, sends, landing)}
+        for shard in mine:
+            size, sends = role_map.spans[shard].size, self.versions[shard]
+            self._links[shard] = links = {}
+            for worker in workers:
+                landing_or_none = None if worker in self._local else np.zeros(size, np.float32)
+                links[worker] = self._link(worker, shard, sends, landing_or_none)
+            self._payloads[shard] = [links[worker].payload for worker in workers]
+        everything = self._all_links()
+        local = [link for link in everything if isinstance(link, LocalLink)]
         #: The same links, begun at each in turn, so that none is favoured.
         self._rotations = [local[i:] + local[:i] for i in range(max(1, len(local)))]
         self._turn = 0
-        self._remote = [link for link in self._links.values() if isinstance(link, RemoteLink)]
+        self._remote = [link for link in everything if isinstance(link, RemoteLink)]
         self._frame_requests = [link.frame_request for link in self._remote]
         #: Remote links whose frame has come while the payload may not have.
         self._half: list[RemoteLink] = []
         # What comes by MPI wakes no sleeper.
         self._backoff.must_poll = len(self._local) < self._comm.size
 
-    def _link(self, peer: int, *, sends: list[Vector], landing: Vector | None) -> None:
-        local = self._local.get(peer)
+    def _all_links(self) -> list[Link]:
+        return [link for links in self._links.values() for link in links.values()]
+
+    def _link(self, peer: int, shard: int, sends: list[Vector], landing: Vector | None) -> Link:
+        """Return one shard's link to a rank, with this rank's regions and landing."""
+        local, span = self._local.get(peer), self.role_map.spans[shard]
+        # The shard's place among those of its server: both ends count alike.
+        server = self.role_map.servers[shard]
+        place = self.role_map.shards_of(server).index(shard)
         if local is None:
             assert landing is not None, "a payload from another host needs a place to land"
-            self._links[peer] = RemoteLink(self._comm, peer, regions=sends, landing=landing)
-            return
+            return RemoteLink(self._comm, peer, place, regions=sends, landing=landing)
         peer_landing = None
         if landing is None:
-            span = self.role_map.spans[self.role_map.servers.index(self.rank)]
             regions = [span.of(self._gradient_of(peer))]
             peer_landing = span.of(self._theta_of(peer))
         else:
-            regions = self._versions_of(peer)
-        self._links[peer] = LocalLink(
+            regions = self._versions_of(peer)[shard]
+        return LocalLink(
             self._memory,
             local,
+            place,
             self._wakeup.waker(local),
             regions=regions,
             landing=landing,
@@ -199,21 +215,21 @@ class MpiPort:
     def bytes_sent(self) -> int:
         """Bytes of messages, payloads and spans handed to this port so far."""
         spans = 0 if self._executor is None else self._executor.bytes_sent
-        return spans + sum(link.bytes_sent for link in self._links.values())
+        return spans + sum(link.bytes_sent for link in self._all_links())
 
     @property
     def bytes_received(self) -> int:
         """Bytes of messages, payloads and spans received so far."""
         spans = 0 if self._executor is None else self._executor.bytes_received
-        return spans + sum(link.bytes_received for link in self._links.values())
+        return spans + sum(link.bytes_received for link in self._all_links())
 
     def now(self) -> float:
         """Return the time in seconds; only differences mean anything."""
         return time.perf_counter()
 
-    def payload(self, worker: int) -> Vector:
-        """Return where the gradient span of ``worker`` is found."""
-        return self._payloads[worker]
+    def payload(self, shard: int, worker: int) -> Vector:
+        """Return where a shard's span of the gradient of ``worker`` is found."""
+        return self._payloads[shard][worker]
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``."""
@@ -234,7 +250,7 @@ class MpiPort:
 
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``."""
-        link = self._links[to]
+        link = self._links[message.shard][to]
         self._wait_until_read(to, link)
         link.send(message, region)
 
@@ -245,7 +261,7 @@ class MpiPort:
         cores it would take the core that makes it, so the writer puts each block where the reader
         wants it while it is in the cache.
         """
-        link = self._links[to]
+        link = self._links[message.shard][to]
         if isinstance(link, RemoteLink):
             return None
         self._wait_until_read(to, link)
@@ -253,15 +269,15 @@ class MpiPort:
             return link.put(message, region)
         return link.announce(message, region)
 
-    def _wait_until_read(self, to: int, link: LocalLink | RemoteLink) -> None:
+    def _wait_until_read(self, to: int, link: Link) -> None:
         if link.unread():
             self._backoff.wait(
                 lambda: not link.unread(), lambda: f"rank {to} to read the last message"
             )
 
-    def in_flight(self, to: int) -> bool:
-        """Return whether the last payload sent to rank ``to`` may still be being read."""
-        return self._links[to].in_flight()
+    def in_flight(self, to: int, shard: int) -> bool:
+        """Return whether the last payload of a shard sent to ``to`` may still be being read."""
+        return self._links[shard][to].in_flight()
 
     async def receive(self) -> Message:
         """Return the next message in order of arrival, its payload in place."""
@@ -380,5 +396,5 @@ class MpiPort:
             self._reductions.close()
             self._executor.close()
         self.gradient = self.theta = np.zeros(0, np.float32)
-        self.versions = []
+        self.versions = {}
         self._fabric.close(alone=self._executor is not None and bool(self._executor.broken))

@@ -57,7 +57,7 @@ class Simulation:
     seconds: float
     #: Workers that died before they were done.
     crashed: tuple[int, ...]
-    #: By shard.
+    #: By server.
     servers: tuple[Load, ...]
 
     def to_json(self) -> str:

@@ -93,8 +93,8 @@ class Staleness:
 
     @classmethod
     def of_shards(cls, ranks: Iterable[Stats]) -> Staleness:
-        """Merge the servers' counters, in the order of the shards."""
-        shards = [stats for stats in ranks if stats.shard >= 0]
+        """Merge the shards' counters, in the order of the shards."""
+        shards = sorted((it for it in ranks if it.shard >= 0), key=lambda it: it.shard)
         if not shards:
             return cls.of(())
         both = Stats.merged(shards)

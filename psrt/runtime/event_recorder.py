@@ -49,7 +49,7 @@ class _Recorder:
 
 
 class ShardEventRecorder(_Recorder):
-    """The events of one server, in order."""
+    """The events of one shard, in order."""
 
     def __init__(self, log: EventLog, shard: int) -> None:
         super().__init__(log)
@@ -58,7 +58,7 @@ class ShardEventRecorder(_Recorder):
     def taken(self, message: Push | Leave, now: float) -> None:
         """A message was received."""
         if type(message) is Push:
-            worker, clock, version, samples, progress, _ = message
+            worker, clock, version, samples, progress, _, _ = message
             self._add(_RECEIVE, now, worker, clock, version, self._shard, samples, progress)
         else:
             self._add(_LEFT, now, message.worker, message.clock, -1, self._shard)
@@ -137,9 +137,9 @@ class WorkerEventRecorder(_Recorder):
                 seconds=seconds,
             )  # fmt: skip
 
-    def pushed(self, push: Push, shard: int, now: float, seconds: float) -> None:
+    def pushed(self, push: Push, now: float, seconds: float) -> None:
         """A gradient is sent to a shard, ``seconds`` after its parameters were complete."""
-        worker, clock, version, samples, progress, _ = push
+        worker, clock, version, samples, progress, _, shard = push
         self._add(_PUSH, now, worker, clock, version, shard, samples, progress, seconds=seconds)
 
     def stepped(

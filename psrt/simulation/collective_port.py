@@ -53,8 +53,8 @@ class CollectivePort:
         self.computing = False
         #: Called when computing time is over.
         self._after_compute: list[Callable[[], object]] = []
-        #: By rank, the channel to it; made on first use.
-        self._channels: dict[int, Channel] = {}
+        #: By rank and shard, the channel to it; made on first use.
+        self._channels: dict[tuple[int, int], Channel] = {}
         #: Spans that have arrived and were not yet consumed, by source and key.
         self._spans: defaultdict[tuple[int, int], deque[tuple[Vector | None, int]]]
         self._spans = defaultdict(deque)
@@ -71,9 +71,9 @@ class CollectivePort:
         else:
             action()
 
-    def channel(self, to: int) -> Channel:
-        """Return the channel to rank ``to``."""
-        return self._channels.setdefault(to, Channel(self.rank, to))
+    def channel(self, to: int, shard: int = 0) -> Channel:
+        """Return the channel to rank ``to``; each of a server's shards has one of its own."""
+        return self._channels.setdefault((to, shard), Channel(self.rank, to))
 
     def post(self, to: int, key: int, numbers: Vector | None, nbytes: int) -> None:
         """Send a span to another rank.

@@ -108,7 +108,7 @@ class VirtualCosts:
             compute=lambda rank, rng: draw(number[rank], rng),
             latency=lambda rng: latency,
             bandwidth=bandwidth,
-            apply=None if rate == math.inf else lambda rank, nbytes, rng: nbytes / rate,
+            apply=None if rate == math.inf else lambda shard, nbytes, rng: nbytes / rate,
         )
 
 

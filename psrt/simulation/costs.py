@@ -64,8 +64,8 @@ class SimulationCosts:
     per_byte: float = 0.0
     #: Bytes per second of each rank's link, in each direction; see the module.
     bandwidth: float = math.inf
-    #: ``(rank, bytes, rng)``: the time in which a server applies that many bytes of gradient; None:
-    #: updates take no time.
+    #: ``(shard, bytes, rng)``: the time in which its server applies that many bytes of gradient;
+    #: None: updates take no time.
     apply: Callable[[int, int, np.random.Generator], float] | None = None
     #: ``(rank, message, idle, rng)``: the time of receiving a message that has arrived; ``idle`` is
     #: whether the rank waited for it. It also makes ranks poll their peers in turn, as on one host;

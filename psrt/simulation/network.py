@@ -12,7 +12,10 @@ from psrt.simulation.event_queue import Action, EventQueue, refuse
 
 
 class Channel:
-    """One direction between two ranks; its messages arrive in the order in which they were sent."""
+    """One direction between two ranks; its messages arrive in the order in which they were sent.
+
+    Each of a server's shards has channels of its own.
+    """
 
     __slots__ = ("newest", "source", "to", "unread")
 

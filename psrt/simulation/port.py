@@ -14,7 +14,6 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.messages import Message, Params, Push, Report
-from psrt.partition import Span
 from psrt.simulation.collective_port import CollectivePort, suspend
 from psrt.simulation.network import Channel
 from psrt.transport.frames import FRAME_BYTES
@@ -34,44 +33,50 @@ class VirtualPort(CollectivePort):
 
     def __init__(self, world: Simulator, rank: int) -> None:
         super().__init__(world, rank)
-        role_map, shard = self.role_map, self.role_map.shard_of(rank)
+        role_map = self.role_map
+        #: The shards of this server, each with its place among them; none at a worker.
+        self._places = {shard: i for i, shard in enumerate(role_map.shards_of(rank))}
         #: Describes the peers that this rank waits for; a role replaces it.
         self.waiting_for: Callable[[], str] = lambda: "a message"
         #: See ``Port``.
-        self.apply_s: Callable[[int], float] | None = (
+        self.apply_s: Callable[[int, int], float] | None = (
             None if world.costs.apply is None else self._apply_seconds
         )
         #: The time of receiving a message that has arrived; None: no time.
         self._receive_s = world.costs.receive
         #: Messages received, if that takes time.
         self._turn = 0
-        #: Gradient steps whose pushes this worker has sent.
-        self.pushed = 0
-        #: The span of this server; empty at a worker.
-        self._span = Span(0, 0) if shard is None else role_map.spans[shard]
-        n, size = (role_map.n, self._span.size) if world.numerics else (0, 0)
-        self.theta: Vector = np.zeros(n if shard is None else 0, np.float32)
-        self.versions: list[Vector] = [
-            np.zeros(size, np.float32) for _ in range(0 if shard is None else VERSIONS)
-        ]
+        #: By shard, the gradient steps whose pushes this worker has sent.
+        self.pushed: dict[int, int] = {}
+        numerics = world.numerics
+        self.theta: Vector = np.zeros(
+            role_map.n if numerics and self.worker >= 0 else 0, np.float32
+        )
+        self.versions: dict[int, list[Vector]] = {
+            shard: [
+                np.zeros(role_map.spans[shard].size if numerics else 0, np.float32)
+                for _ in range(VERSIONS)
+            ]
+            for shard in self._places
+        }
         self._inbox: deque[Mail] = deque()
-        #: By rank of a worker, its gradient span as it was when its push arrived.
-        self._copies: dict[int, Vector] = {}
+        #: By worker and shard, its gradient span as it was when its push arrived.
+        self._copies: dict[tuple[int, int], Vector] = {}
 
     def now(self) -> float:
         """Return virtual time in seconds."""
         return self.world.time
 
-    def payload(self, worker: int) -> Vector:
-        """Return the gradient span of ``worker``."""
+    def payload(self, shard: int, worker: int) -> Vector:
+        """Return a shard's span of the gradient of ``worker``."""
         if not self.world.numerics:
             return self.gradient
-        rank = self.role_map.workers[worker]
+        span = self.role_map.spans[shard]
         if self.world.shared_memory:
-            return self._span.of(self.world.ports[rank].gradient)
-        if rank not in self._copies:
-            self._copies[rank] = np.zeros(self._span.size, np.float32)
-        return self._copies[rank]
+            return span.of(self.world.ports[self.role_map.workers[worker]].gradient)
+        if (worker, shard) not in self._copies:
+            self._copies[worker, shard] = np.zeros(span.size, np.float32)
+        return self._copies[worker, shard]
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)`` now, then let its cost pass; see ``after_compute``."""
@@ -93,25 +98,25 @@ class VirtualPort(CollectivePort):
         world.after(seconds, world.resume, self.rank)
         await suspend()
 
-    def _apply_seconds(self, nbytes: int) -> float:
+    def _apply_seconds(self, shard: int, nbytes: int) -> float:
         """Draw the time of applying ``nbytes`` of gradient, and add it to the busy time."""
         world = self.world
         assert world.costs.apply is not None, "there is no apply_s without a cost"
-        seconds = world.costs.apply(self.rank, nbytes, world.rng)
+        seconds = world.costs.apply(shard, nbytes, world.rng)
         world.busy[self.rank] = world.busy.get(self.rank, 0.0) + seconds
         return seconds
 
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``."""
-        world, nbytes = self.world, FRAME_BYTES
+        world, nbytes, shard = self.world, FRAME_BYTES, message.shard
         if region != NO_PAYLOAD:
-            nbytes += 4 * (self._span.size or world.ports[to]._span.size)
+            nbytes += 4 * self.role_map.spans[shard].size
         self.bytes_sent += nbytes
         if type(message) is Push:
-            self.pushed = message.clock + 1
+            self.pushed[shard] = message.clock + 1
         if to in world.crashed:
             return
-        channel = self._channels.get(to) or self.channel(to)
+        channel = self._channels.get((to, shard)) or self.channel(to, shard)
         channel.unread += 1
         mail = channel, message, region, nbytes
         world.network.send(channel, nbytes, world.ports[to].deliver, mail)
@@ -126,24 +131,26 @@ class VirtualPort(CollectivePort):
         if not world.shared_memory and world.numerics:
             channel, message, region, _ = mail
             if type(message) is Push and region != NO_PAYLOAD:
-                there = self._span.of(world.ports[channel.source].gradient)
-                np.copyto(self.payload(message.worker), there)
+                span = self.role_map.spans[message.shard]
+                there = span.of(world.ports[channel.source].gradient)
+                np.copyto(self.payload(message.shard, message.worker), there)
         self._inbox.append(mail)
         if self.waiting:
             self.waiting = False
             world.resume(self.rank)
 
-    def in_flight(self, to: int) -> bool:
-        """Return whether rank ``to`` may still be reading the last payload sent to it."""
-        channel = self._channels.get(to)
+    def in_flight(self, to: int, shard: int) -> bool:
+        """Return whether the last payload of a shard sent to ``to`` may still be being read."""
+        channel = self._channels.get((to, shard))
         return channel is not None and channel.unread > 0
 
     def forget(self, rank: int) -> None:
         """Count everything sent to a crashed rank as read: it reads no more."""
-        channel = self._channels.get(rank)
-        if channel is not None and channel.unread:
-            channel.unread = 0
-            self.world.touch(self.rank)
+        for shard in self._places or self.role_map.shards_of(rank):
+            channel = self._channels.get((rank, shard))
+            if channel is not None and channel.unread:
+                channel.unread = 0
+                self.world.touch(self.rank)
 
     async def receive(self) -> Message:
         """Return the next message in order of arrival, its payload in place."""
@@ -164,7 +171,8 @@ class VirtualPort(CollectivePort):
             world = self.world
             if type(message) is Params and world.numerics:
                 span = self.role_map.spans[message.shard]
-                np.copyto(span.of(self.theta), world.ports[channel.source].versions[region])
+                versions = world.ports[channel.source].versions[message.shard]
+                np.copyto(span.of(self.theta), versions[region])
             channel.unread -= 1
             if not channel.unread:
                 world.touch(channel.source)
@@ -172,11 +180,20 @@ class VirtualPort(CollectivePort):
         return message
 
     def _bring_forward(self) -> None:
-        """Move the message of the peer whose turn is next to the front of the inbox."""
-        inbox, role_map = self._inbox, self.role_map
+        """Move the message of the peer and shard whose turn is next to the front of the inbox."""
+        inbox, role_map, places = self._inbox, self.role_map, self._places
         if len(inbox) > 1:
-            peers = role_map.workers if self.worker < 0 else role_map.servers
-            order = [(peers.index(mail[0].source) - self._turn) % len(peers) for mail in inbox]
+            # As an MPI port polls its links: a server shard by shard, each worker by worker.
+            if places:
+                workers = len(role_map.workers)
+                links = [
+                    places[message.shard] * workers + role_map.workers.index(channel.source)
+                    for channel, message, _, _ in inbox
+                ]
+                count = len(places) * workers
+            else:
+                links, count = [mail[1].shard for mail in inbox], len(role_map.servers)
+            order = [(link - self._turn) % count for link in links]
             first = order.index(min(order))
             mail = inbox[first]
             del inbox[first]

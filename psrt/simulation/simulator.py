@@ -59,7 +59,7 @@ class Simulator(Scheduler):
         self.machine = machine
         self.numerics = numerics
         #: By rank of a server, the seconds that it spent applying gradients.
-        self.busy = dict.fromkeys(role_map.servers, 0.0)
+        self.busy = dict.fromkeys(role_map.server_ranks, 0.0)
         #: By rank, the time at which its role crashed, in seconds.
         self.crashed: dict[int, float] = {}
         #: Called with the rank of a role that has crashed.
@@ -90,15 +90,15 @@ class Simulator(Scheduler):
         return f"deadlock at {self.time:.6f} s of virtual time: {'; '.join(parts)}"
 
     def _name(self, rank: int) -> str:
-        worker, shard = self.role_map.worker_of(rank), self.role_map.shard_of(rank)
-        return (
-            f"server {shard} (rank {rank})" if worker is None else f"worker {worker} (rank {rank})"
-        )
+        worker = self.role_map.worker_of(rank)
+        if worker is None:
+            return f"server {self.role_map.server_ranks.index(rank)} (rank {rank})"
+        return f"worker {worker} (rank {rank})"
 
     def crash_at(self, rank: int, seconds: float, *, notice_s: float = 0.0) -> None:
         """Schedule the crash of a role; to be called before ``run``.
 
-        Messages that it has sent still arrive. Each server gets a ``Leave`` of a crashed worker
+        Messages that it has sent still arrive. Each shard gets a ``Leave`` of a crashed worker
         ``notice_s`` later, after everything that the worker sent there; no other rank is notified.
         A role that has ended by then does not crash.
 
@@ -134,7 +134,7 @@ class Simulator(Scheduler):
         """Send the ``Leave`` of a crashed worker to the servers."""
         port, worker = self.ports[rank], self.role_map.worker_of(rank)
         assert worker is not None, "only workers are missed"
-        for server in self.role_map.servers:
-            leave, channel = Leave(worker, port.pushed), port.channel(server)
-            deliver = self.ports[server].deliver
+        for shard, server in enumerate(self.role_map.servers):
+            leave = Leave(worker, port.pushed.get(shard, 0), shard)
+            channel, deliver = port.channel(server, shard), self.ports[server].deliver
             self.network.follow(channel, deliver, (channel, leave, NO_PAYLOAD, 0))

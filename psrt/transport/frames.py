@@ -17,9 +17,9 @@ from psrt.stats import COLUMNS
 FRAME_BYTES = 64
 
 _PUSH, _PARAMS, _LEAVE = 1, 2, 3
-_WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqdd"), struct.Struct("=8xqqqqdd")
+_WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqddi"), struct.Struct("=8xqqqqddi")
 _WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqqfif"), struct.Struct("=8xqqqqfif")
-_WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqq"), struct.Struct("=8xqq")
+_WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqqi"), struct.Struct("=8xqqi")
 #: A report's fields by the types that they are declared with, and those of the columns at its end
 #: by the types of their first values: a new one needs no line here.
 _CODES = {int: "q", float: "d", bool: "?"}
@@ -58,9 +58,9 @@ def decode(buffer: Buffer, offset: int = 0) -> Message:
     """Read the message at ``offset``.
 
     >>> buffer = bytearray(FRAME_BYTES)
-    >>> encode(Leave(worker=3, clock=7), buffer)
+    >>> encode(Leave(worker=3, clock=7, shard=1), buffer)
     >>> decode(buffer)
-    Leave(worker=3, clock=7)
+    Leave(worker=3, clock=7, shard=1)
 
     Raises:
         ProtocolError: if the kind is unknown.

@@ -5,11 +5,15 @@ spot; the virtual port suspends the coroutine until its virtual time. A role can
 difference.
 
 **Payload regions.** Messages are small; numbers travel by region. Every pair of a worker and a
-server shares two: the worker's gradient span, and the server's span of parameters in one of
+shard has two: the worker's gradient span, and the shard's span of parameters in one of
 ``VERSIONS`` buffers. ``send(to, message, region)`` makes the region's contents reach the peer:
 a worker that receives ``Params`` finds them in its ``theta``; a server that receives ``Push``
-finds the gradient in ``payload(worker)``. Where both ranks are on one host these are the same
-memory, and only the message, a doorbell, is sent.
+finds the gradient in ``payload(shard, worker)``. Where both ranks are on one host these are the
+same memory, and only the message, a doorbell, is sent.
+
+**Shards.** A server rank owns one shard or more, and every message names the one that it is of. A
+worker and a shard talk by themselves, one message at a time each way, as if each shard had a rank
+of its own; nothing is in order between two shards.
 """
 
 from __future__ import annotations
@@ -48,30 +52,44 @@ class RoleMap:
     n: int
     #: Rank of each worker; worker i is ``workers[i]``.
     workers: tuple[int, ...]
-    #: Rank of each server; shard i is at ``servers[i]``. Empty in modes without servers.
+    #: Rank that owns each shard; one rank may own several. Empty in modes without servers.
     servers: tuple[int, ...] = ()
     #: The span of each shard.
     spans: tuple[Span, ...] = ()
-    #: Rank → number of its worker, and of its shard.
+    #: Rank → number of its worker, and numbers of its shards.
     _workers: Mapping[int, int] = field(init=False, repr=False, compare=False)
-    _shards: Mapping[int, int] = field(init=False, repr=False, compare=False)
+    _shards: Mapping[int, tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name, ranks in (("_workers", self.workers), ("_shards", self.servers)):
-            object.__setattr__(self, name, {rank: number for number, rank in enumerate(ranks)})
+        workers = {rank: number for number, rank in enumerate(self.workers)}
+        shards: dict[int, tuple[int, ...]] = {}
+        for number, rank in enumerate(self.servers):
+            shards[rank] = (*shards.get(rank, ()), number)
+        object.__setattr__(self, "_workers", workers)
+        object.__setattr__(self, "_shards", shards)
 
     @property
     def size(self) -> int:
         """Ranks in all."""
-        return len(self.workers) + len(self.servers)
+        return len(self.workers) + len(self._shards)
+
+    @property
+    def server_ranks(self) -> tuple[int, ...]:
+        """The ranks that own shards, each once, in the order of their first shards."""
+        return tuple(self._shards)
+
+    @property
+    def most_shards(self) -> int:
+        """The largest number of shards that one rank owns."""
+        return max(map(len, self._shards.values()), default=0)
 
     def worker_of(self, rank: int) -> int | None:
         """Return the worker number of ``rank``, None for a server."""
         return self._workers.get(rank)
 
-    def shard_of(self, rank: int) -> int | None:
-        """Return the shard number of ``rank``, None for a worker."""
-        return self._shards.get(rank)
+    def shards_of(self, rank: int) -> tuple[int, ...]:
+        """Return the numbers of the shards that ``rank`` owns, in order; none for a worker."""
+        return self._shards.get(rank, ())
 
 
 #: Makes the next parameters of one block: ``take(block, sums)`` writes ``theta[block]``. ``block``
@@ -124,14 +142,14 @@ class Port(Protocol):
     gradient: Vector
     #: Worker: (n,) float32, the parameters it computes with; ``Params`` land here.
     theta: Vector
-    #: Server: ``VERSIONS`` × (span,) float32, the regions of ``Params``.
-    versions: list[Vector]
+    #: Server: by shard that it owns, ``VERSIONS`` × (span,) float32, the regions of ``Params``.
+    versions: dict[int, list[Vector]]
     #: Describes the peers that this rank waits for in ``receive``; set by the role, called at the
     #: deadline.
     waiting_for: Callable[[], str]
-    #: Server: virtual seconds for applying the given number of bytes of gradient; None in real
-    #: time, or if applying is free.
-    apply_s: Callable[[int], float] | None
+    #: Server: ``(shard, bytes)``, virtual seconds for applying that many bytes of gradient; None in
+    #: real time, or if applying is free.
+    apply_s: Callable[[int, int], float] | None
 
     @property
     def bytes_sent(self) -> int:
@@ -147,8 +165,8 @@ class Port(Protocol):
         """Return the time in seconds; only differences mean anything."""
         ...
 
-    def payload(self, worker: int) -> Vector:
-        """Server: return the gradient span of the worker with this number.
+    def payload(self, shard: int, worker: int) -> Vector:
+        """Server: return the gradient of the worker with this number, the span of one shard.
 
         The contents are valid from the receipt of its push until the reply.
         """
@@ -172,8 +190,9 @@ class Port(Protocol):
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``.
 
-        There is nothing to await: a role replies before it is sent the next message, so there is
-        always a free slot. The region must not be written while ``in_flight(to)``.
+        There is nothing to await: a role replies before it is sent the next message of that shard,
+        so there is always a free slot. The region must not be written while
+        ``in_flight(to, shard)``.
 
         Args:
             to: the rank that it goes to.
@@ -196,8 +215,8 @@ class Port(Protocol):
         """
         ...
 
-    def in_flight(self, to: int) -> bool:
-        """Return whether rank ``to`` may still be reading the last payload sent to it."""
+    def in_flight(self, to: int, shard: int) -> bool:
+        """Return whether the last payload of a shard sent to ``to`` may still be being read."""
         ...
 
     async def receive(self) -> Message:

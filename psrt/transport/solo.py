@@ -39,7 +39,7 @@ class SoloPort:
     """The port of a worker without peers."""
 
     #: In real time, applying takes the time it takes.
-    apply_s: Callable[[int], float] | None = None
+    apply_s: Callable[[int, int], float] | None = None
 
     def __init__(self, n: int) -> None:
         """Allocate (n,) parameters and (n + CONTROL,) gradient."""
@@ -52,7 +52,7 @@ class SoloPort:
         self.on_report: Callable[[Report], None] = lambda _: None
         self.gradient: Vector = np.zeros(n + CONTROL, np.float32)
         self.theta: Vector = np.zeros(n, np.float32)
-        self.versions: list[Vector] = []
+        self.versions: dict[int, list[Vector]] = {}
 
     def now(self) -> float:
         """Return the time in seconds; only differences mean anything."""
@@ -79,11 +79,11 @@ class SoloPort:
         """Hand ``report`` on."""
         self.on_report(report)
 
-    def payload(self, worker: int) -> Vector:
+    def payload(self, shard: int, worker: int) -> Vector:
         """Refuse."""
         _nobody()
 
-    def in_flight(self, to: int) -> bool:
+    def in_flight(self, to: int, shard: int) -> bool:
         """Refuse."""
         _nobody()
 

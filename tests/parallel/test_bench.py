@@ -34,6 +34,14 @@ def test_ps_compares_every_layout_that_fits(comm):
 
 
 @pytest.mark.mpi(min_size=2)
+def test_ps_measures_servers_of_several_shards(comm):
+    rows = ps.measure(
+        comm, sizes=(1024,), layouts=((1, 1),), shards_per_server=3, rounds=2, turn_s=0.002
+    )
+    assert [row["shards_per_server"] for row in rows] == [3] * (comm.rank == 0)
+
+
+@pytest.mark.mpi(min_size=2)
 def test_ps_refuses_a_candidate_that_loses_pushes_on_every_rank(comm, monkeypatch):
     class Lossy(ps.PlainTrips):
         def run(self, trips):

@@ -26,6 +26,7 @@ MODES = {
     "sync, backup": ({"mode": "sync", "backup": 1, "servers": 2}, 4),
     "async": ({"mode": "async"}, 2),
     "ssp": ({"mode": "ssp", "staleness": 1, "servers": 2}, 3),
+    "ssp, 3 shards": ({"mode": "ssp", "staleness": 1, "shards_per_server": 3}, 2),
     "softsync": ({"mode": "softsync", "softsync": 1}, 3),
     "local-sgd": ({"mode": "local-sgd", "local_steps": 4}, 1),
     "local-sgd, servers": ({"mode": "local-sgd", "local_steps": 4, "servers": 1}, 2),
@@ -50,7 +51,7 @@ def test_the_history_says_what_the_summary_says(comm, shared_folder, flags):
     history, summary = read_history(shared_folder / "run"), run.summary
     header = history.header
     assert (header.mode, header.n) == (summary.mode, run.theta.size)
-    assert (len(header.workers), len(header.servers)) == (summary.workers, summary.servers)
+    assert (len(header.workers), len(header.server_ranks)) == (summary.workers, summary.servers)
     assert header.algorithm == summary.allreduce
     applied = [
         shard[(shard["kind"] == Kind.APPLY) & (shard["worker"] >= 0)] for shard in history.shards
@@ -62,7 +63,7 @@ def test_the_history_says_what_the_summary_says(comm, shared_folder, flags):
         assert (np.diff(events["time"]) >= 0).all()
         assert (events["kind"] == Kind.LEAVE).sum() == 1
     versions = history.finals["version"]
-    assert versions.size == max(1, summary.servers)
+    assert versions.size == max(1, len(header.servers))
     assert versions.max() == summary.updates
     trained = np.concatenate(
         [w[np.isin(w["kind"], (Kind.PUSH, Kind.STEP))] for w in history.workers]

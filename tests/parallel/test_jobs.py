@@ -25,6 +25,8 @@ BASE = {"hidden": (16,), "batch_size": 8, "steps": STEPS, "lr": 0.05, "timeout_s
 ROUNDS = {
     "sync": ({"mode": "sync"}, 2),
     "sync, 2 servers": ({"mode": "sync", "servers": 2}, 3),
+    "sync, 3 shards": ({"mode": "sync", "shards_per_server": 3, "optimizer": "adam"}, 2),
+    "sync, 2 servers of 4 shards": ({"mode": "sync", "servers": 2, "shards_per_server": 4}, 3),
     "sync, momentum, clipped": (
         {"mode": "sync", "servers": 2, "optimizer": "momentum", "clip_norm": 0.5},
         3,
@@ -32,6 +34,10 @@ ROUNDS = {
     "local-sgd, ring": ({"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"}, 2),
     "local-sgd, butterfly": ({"mode": "local-sgd", "local_steps": 3, "allreduce": "butterfly"}, 2),
     "local-sgd, 1 server": ({"mode": "local-sgd", "local_steps": 3, "servers": 1}, 2),
+    "local-sgd, 2 shards": (
+        {"mode": "local-sgd", "local_steps": 3, "servers": 1, "shards_per_server": 2},
+        2,
+    ),
     "local-sgd, 2 servers, outer": (
         {"mode": "local-sgd", "local_steps": 3, "servers": 2, "outer_lr": 0.7},
         3,
@@ -44,7 +50,12 @@ ROUNDS = {
 RACES = {
     "async": ({"mode": "async"}, 2),
     "async, 2 servers": ({"mode": "async", "servers": 2}, 3),
+    "async, 3 shards": ({"mode": "async", "shards_per_server": 3}, 2),
     "ssp": ({"mode": "ssp", "staleness": 1, "servers": 2}, 3),
+    "ssp, 2 servers of 2 shards": (
+        {"mode": "ssp", "staleness": 1, "servers": 2, "shards_per_server": 2},
+        3,
+    ),
     "ssp, delay-compensated": (
         {
             "mode": "ssp",
@@ -118,7 +129,8 @@ def test_every_mode_learns_and_every_step_counts(comm, real_hosts, flags):
     assert summary.parameters == run.theta.size
     assert summary.dropped == 0
     assert_learned(config, run)
-    assert_pushes_counted(flags["mode"], summary, pushes=steps * workers)
+    shards = servers * flags.get("shards_per_server", 1)
+    assert_pushes_counted(flags["mode"], summary, pushes=steps * workers, shards=shards)
 
 
 def assert_learned(config, run):
@@ -128,14 +140,14 @@ def assert_learned(config, run):
     assert run.records[-1].loss < run.records[0].loss
 
 
-def assert_pushes_counted(mode, summary, *, pushes):
+def assert_pushes_counted(mode, summary, *, pushes, shards):
     assert summary.bytes_sent == summary.bytes_received > 0
     if mode == "allreduce":
         assert summary.updates == summary.steps
     if mode in ("sync", "async", "ssp", "softsync"):
-        assert sum(summary.staleness.histogram) == summary.servers * pushes
-        traffic = pushes * (summary.servers * FRAME_BYTES + 4 * summary.parameters)
-        leaves = summary.servers * summary.workers * FRAME_BYTES
+        assert sum(summary.staleness.histogram) == shards * pushes
+        traffic = pushes * (shards * FRAME_BYTES + 4 * summary.parameters)
+        leaves = shards * summary.workers * FRAME_BYTES
         assert summary.bytes_sent == 2 * traffic + leaves  # the answers are as long as the pushes
     if mode == "sync":
         assert summary.updates == summary.steps
@@ -209,10 +221,9 @@ def test_hosts_do_not_change_the_result(comm, host, flags):
     port.on_report = reports.append
     whole = np.empty_like(initial)
     if comm.rank in servers:
-        span = port.role_map.spans[servers.index(comm.rank)]
-        role = server_role(port, config, span.of(initial))
+        role = server_role(port, config, initial)
         drive(role.run())
-        mine = role.shard.theta
+        mine = role.shards[0].shard.theta
     else:
         port.theta[:] = initial
         role = worker_role(port, config, problem)

@@ -34,15 +34,13 @@ def traced_bytes_of_a_run(comm, config, role_map, host):
     comm.Barrier()
     tracemalloc.start()
     port = MpiPort(comm, role_map, host=host)
-    shard = role_map.shard_of(port.rank)
-    if shard is None:
+    if not role_map.shards_of(port.rank):
         role = worker_role(port, config, Ones())
         held = port.theta.nbytes + port.gradient.nbytes
     else:
         start = np.zeros(1, np.float32)
-        span = role_map.spans[shard]
-        role = server_role(port, config, np.broadcast_to(start, span.size))
-        held = sum(version.nbytes for version in port.versions)
+        role = server_role(port, config, np.broadcast_to(start, N))
+        held = sum(version.nbytes for it in port.versions.values() for version in it)
     drive(role.run())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

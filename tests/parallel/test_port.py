@@ -10,15 +10,16 @@ from psrt.mpi.port import MpiPort
 from psrt.partition import ShardPlan
 from psrt.transport import NO_PAYLOAD, RoleMap, drive
 from psrt.transport.frames import FRAME_BYTES
+from psrt.transport.port import VERSIONS
 
 N = 11
 GRADIENT = 0
 
 
-def wiring_of(size, servers, n=N):
-    """Return the wiring with the first ranks as servers."""
-    spans = ShardPlan.even(n, servers).spans if servers else ()
-    return RoleMap(n, tuple(range(servers, size)), tuple(range(servers)), spans)
+def wiring_of(size, servers, n=N, each=1):
+    """Return the wiring with the first ranks as servers, of ``each`` shards."""
+    spans = ShardPlan.even(n, servers * each).spans if servers else ()
+    return RoleMap(n, tuple(range(servers, size)), tuple(range(servers)) * each, spans)
 
 
 @pytest.fixture
@@ -26,8 +27,9 @@ def open_port(comm, host):
     """Return what makes a port; it is closed afterwards."""
     ports = []
 
-    def made(servers, n=N):
-        ports.append(MpiPort(comm, wiring_of(comm.size, servers, n), timeout_s=20, host=host))
+    def made(servers, n=N, each=1):
+        wiring = wiring_of(comm.size, servers, n, each)
+        ports.append(MpiPort(comm, wiring, timeout_s=20, host=host))
         return ports[-1]
 
     yield made
@@ -49,51 +51,60 @@ async def play_worker(port, turns):
     for turn in range(turns):
         port.gradient[:n] = gradient_of(worker, turn, n)
         port.theta[:] = np.nan
-        for rank in port.role_map.servers:
-            port.send(rank, Push(worker, turn, turn, 3, 0.25 * turn, 1.5), GRADIENT)
+        for shard, rank in enumerate(port.role_map.servers):
+            port.send(rank, Push(worker, turn, turn, 3, 0.25 * turn, 1.5, shard), GRADIENT)
         for _ in port.role_map.servers:
             reply = await port.receive()
             assert reply == Params(reply.shard, turn + 1, turn + 1, worker)
         for shard, span in enumerate(port.role_map.spans):
             expected = parameters_of(shard, turn, span.size)
             np.testing.assert_array_equal(span.of(port.theta), expected)
-    for rank in port.role_map.servers:
-        port.send(rank, Leave(worker, turns))
+    for shard, rank in enumerate(port.role_map.servers):
+        port.send(rank, Leave(worker, turns, shard))
 
 
 async def play_server(port, turns):
     """Answer each round when all of it is here; return the clocks that came, by worker."""
-    shard = port.role_map.shard_of(port.rank)
-    span = port.role_map.spans[shard]
-    ranks = port.role_map.workers
+    mine, ranks, spans = (
+        port.role_map.shards_of(port.rank),
+        port.role_map.workers,
+        port.role_map.spans,
+    )
+    workers = range(len(ranks))
     for turn in range(turns):
-        pushes = [await port.receive() for _ in ranks]
-        expected = [Push(w, turn, turn, 3, 0.25 * turn, 1.5) for w in range(len(ranks))]
+        pushes = [await port.receive() for _ in mine for _ in ranks]
+        expected = [Push(w, turn, turn, 3, 0.25 * turn, 1.5, i) for w in workers for i in mine]
         assert sorted(pushes) == expected
-        for worker in range(len(ranks)):
-            given = span.of(gradient_of(worker, turn, port.role_map.n))
-            np.testing.assert_array_equal(port.payload(worker), given)
-        region = turn % len(port.versions)
-        await port.until(lambda: not any(map(port.in_flight, ranks)), lambda: "the workers")
-        port.versions[region][:] = parameters_of(shard, turn, span.size)
-        for worker, rank in enumerate(ranks):
-            port.send(rank, Params(shard, turn + 1, turn + 1, worker), region)
-    leaves = [await port.receive() for _ in ranks]
-    assert sorted(leaves) == [Leave(w, turns) for w in range(len(ranks))]
+        region = turn % VERSIONS
+        for shard in mine:
+            for worker in workers:
+                given = spans[shard].of(gradient_of(worker, turn, port.role_map.n))
+                np.testing.assert_array_equal(port.payload(shard, worker), given)
+            await port.until(
+                lambda shard=shard: not any(port.in_flight(rank, shard) for rank in ranks),
+                lambda: "the workers",
+            )
+            port.versions[shard][region][:] = parameters_of(shard, turn, spans[shard].size)
+        for shard in reversed(mine):  # any order will do
+            for worker, rank in enumerate(ranks):
+                port.send(rank, Params(shard, turn + 1, turn + 1, worker), region)
+    leaves = [await port.receive() for _ in mine for _ in ranks]
+    assert sorted(leaves) == [Leave(w, turns, i) for w in workers for i in mine]
 
 
 def play(port, turns):
-    role = play_server if port.role_map.shard_of(port.rank) is not None else play_worker
+    role = play_server if port.role_map.shards_of(port.rank) else play_worker
     drive(role(port, turns))
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("n", [2, N, 70_000])
+@pytest.mark.parametrize("n", [6, N, 70_000])
+@pytest.mark.parametrize("each", [1, 3])
 @pytest.mark.parametrize("servers", [1, 2])
-def test_payloads_arrive_with_their_messages(comm, open_port, servers, n):
+def test_payloads_arrive_with_their_messages(comm, open_port, servers, each, n):
     if servers >= comm.size:
         pytest.skip("no worker left")
-    play(open_port(servers, n), turns=7)
+    play(open_port(servers, n, each), turns=7)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -126,10 +137,10 @@ def test_a_message_without_payload_leaves_the_last_one_in_place(comm, open_port)
         np.testing.assert_array_equal(port.theta, 0)
 
     async def server():
-        port.versions[0][:] = 1
+        port.versions[0][0][:] = 1
         for _ in range(2 * len(port.role_map.workers)):
             push = await port.receive()
-            np.testing.assert_array_equal(port.payload(push.worker), 7 + push.worker)
+            np.testing.assert_array_equal(port.payload(0, push.worker), 7 + push.worker)
             port.send(push.worker + 1, Params(0, 0, push.clock + 1, 0), NO_PAYLOAD)
 
     drive(server() if comm.rank == 0 else worker())
@@ -142,9 +153,9 @@ def test_a_payload_is_in_flight_until_it_has_been_read(comm):
 
     async def worker():
         port.send(0, Push(port.rank - 1, 0, 0, 1, 0.0, 0.0), GRADIENT)
-        assert port.in_flight(0)
+        assert port.in_flight(0, 0)
         port.meet()
-        await port.until(lambda: not port.in_flight(0), lambda: "the server")
+        await port.until(lambda: not port.in_flight(0, 0), lambda: "the server")
 
     async def server():
         port.meet()

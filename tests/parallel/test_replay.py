@@ -23,6 +23,11 @@ MODES = {
     "async": ({"mode": "async"}, 2),
     "async, 2 servers": ({"mode": "async", "servers": 2}, 3),
     "async, 3 servers": ({"mode": "async", "servers": 3}, 4),
+    "async, 3 shards": ({"mode": "async", "shards_per_server": 3}, 2),
+    "ssp, 2 servers of 2 shards": (
+        {"mode": "ssp", "staleness": 2, "servers": 2, "shards_per_server": 2},
+        3,
+    ),
     "async, mean-inverse": ({"mode": "async", "staleness_rate": "mean-inverse"}, 3),
     "async, gap-aware": (
         {"mode": "async", "staleness_rate": "gap-aware", "optimizer": "momentum", "lr": 0.01},
@@ -110,7 +115,7 @@ def test_a_replay_is_the_run_over_mpi_and_in_virtual_time(comm, shared_folder, r
     replayed = psrt.run(config, comm=comm)
     if comm.rank == 0:
         np.testing.assert_array_equal(replayed.theta, run.theta)
-        for shard in range(run.summary.servers):
+        for shard in range(len(read_history(recorded).shards)):
             assert order(again, shard) == order(recorded, shard)
         config = recorded_config(recorded)
         simulated = psrt.simulate(config, workers=run.summary.workers, seed=7)

@@ -99,11 +99,13 @@ class Draw:
         })  # fmt: skip
 
     def mode(self, mode: str, workers: int) -> dict[str, Any]:
-        servers = self.whole(1, 4)
+        knobs: dict[str, Any] = {"servers": self.whole(1, 4)}
+        if self.maybe(0.4):
+            knobs["shards_per_server"] = self.whole(2, 8 // knobs["servers"])  # of 8 parameters
+        served = knobs
         if mode == "sync":
-            return {"servers": servers, "backup": self.whole(0, (workers - 1) // 2)}
+            return knobs | {"backup": self.whole(0, (workers - 1) // 2)}
         if mode in ("async", "ssp", "softsync"):
-            knobs: dict[str, Any] = {"servers": servers}
             knobs |= {"staleness": self.whole(0, 3)} if mode == "ssp" else {}
             knobs |= {"softsync": self.whole(1, workers)} if mode == "softsync" else {}
             return knobs | (self.rate() if self.maybe(0.5) else {})
@@ -111,7 +113,7 @@ class Draw:
         if mode == "allreduce":
             return knobs | ({"bucket_bytes": 4} if self.maybe(0.5) else {})
         if self.maybe(0.5):
-            knobs = {"servers": servers}
+            knobs = served
         knobs["local_steps"] = self.whole(1, 4)
         knobs |= {"post_local_epoch": 1} if self.maybe(0.3) else {}
         return knobs | ({"outer_lr": 0.7, "outer_momentum": 0.5} if self.maybe(0.3) else {})

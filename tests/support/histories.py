@@ -27,7 +27,9 @@ COSTS = {name: costs for name, costs in ALL_COSTS.items() if name != "the last r
 #: A row of the mode table each: mode, its knobs, and the numbers of servers that it may have.
 MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "sync": ("sync", {}, (1, 2, 3)),
+    "sync, 2 shards each": ("sync", {"shards_per_server": 2}, (1, 2)),
     "one backup": ("sync", {"backup": 1}, (1, 2, 3)),
+    "one backup, 3 shards each": ("sync", {"backup": 1, "shards_per_server": 3}, (1,)),
     "two backups": ("sync", {"backup": 2}, (1, 2)),
     "async": ("async", {}, (1, 2)),
     "async, drops": ("async", {"staleness_rate": "drop", "staleness_limit": 1}, (1, 2)),
@@ -37,6 +39,7 @@ MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "ssp 1, exponential": ("ssp", {"staleness": 1, "staleness_rate": "exponential"}, (1,)),
     "ssp 0": ("ssp", {"staleness": 0}, (1, 2)),
     "ssp 1": ("ssp", {"staleness": 1}, (1, 3)),
+    "ssp 1, 2 shards each": ("ssp", {"staleness": 1, "shards_per_server": 2}, (2,)),
     "ssp 2, drops": (
         "ssp", {"staleness": 2, "staleness_rate": "drop", "staleness_limit": 1}, (2,),
     ),
@@ -47,6 +50,7 @@ MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     ),
     "local-sgd over servers": ("local-sgd", {"local_steps": 2}, (1, 2)),
     "post-local over servers": ("local-sgd", {"local_steps": 3, "post_local_epoch": 1}, (2,)),
+    "local-sgd over 2 shards": ("local-sgd", {"local_steps": 2, "shards_per_server": 2}, (1,)),
     "local-sgd": ("local-sgd", {"local_steps": 3}, (0,)),
     "post-local": ("local-sgd", {"local_steps": 3, "post_local_epoch": 1}, (0,)),
     "outer": ("local-sgd", {"local_steps": 2, "outer_lr": 0.7}, (0,)),
@@ -119,6 +123,11 @@ def config_of(name: str, servers: int, **more: Any) -> TrainConfig:
         {"optimizer": "sgd", "lr": 0.5, "epochs": 2, "batch_size": 1} | own | more
     )
     return TrainConfig(mode=mode, servers=servers, **knobs)
+
+
+def shards_of(config: TrainConfig) -> int:
+    """Return the number of shards of a config; 1 without servers."""
+    return max(1, (config.servers or 0) * (config.shards_per_server or 1))
 
 
 def written(

@@ -78,9 +78,10 @@ class Contract:
     """The numbers that a history is held against."""
 
     mode: Mode
-    #: W and S.
+    #: W, and the numbers of shards and of servers.
     workers: int
     shards: int
+    servers: int
     #: Whether an update is a round that all workers share.
     rounds: bool
     #: Workers that a round does not wait for.
@@ -157,6 +158,7 @@ def contract_of(header: Header) -> Contract:
         mode=mode,
         workers=workers,
         shards=shards,
+        servers=len(header.server_ranks),
         rounds=mode.rounds,
         backup=backup,
         share=_whole(header, mode.share, 1, least=1) if mode.share else 0,
@@ -201,7 +203,10 @@ def real_knob(header: Header, name: str, otherwise: float) -> float:
 
 def _check_ranks(header: Header) -> None:
     """Raise if ranks are taken twice, or the spans do not tile the parameters."""
-    ranks = (*header.workers, *header.servers)
+    # One server owns several shards, each server as many, and they are dealt out in turn.
+    servers = header.server_ranks
+    each = _whole(header, "shards_per_server", 1, least=1)
+    ranks = (*header.workers, *servers)
     if len(set(ranks)) < len(ranks):
         raise ConfigError("the history's header gives one rank to two roles")
     if header.crashes and not (header.simulated and max(header.crashes) < len(header.workers)):
@@ -210,8 +215,11 @@ def _check_ranks(header: Header) -> None:
     starts, stops = [span[0] for span in spans], [span[1] for span in spans]
     if spans and (starts != [0, *stops[:-1]] or stops[-1] != header.n):
         raise ConfigError(f"the history's shards do not make up its {header.n} parameters")
-    servers = header.knob("servers", len(header.servers))
-    if servers != len(header.servers):
+    told = header.knob("servers", len(servers))
+    if told != len(servers):
+        raise ConfigError(f"the history's header has {len(servers)} servers, its config {told!r}")
+    if header.servers != servers * each:
         raise ConfigError(
-            f"the history's header has {len(header.servers)} servers, its config {servers!r}"
+            f"the history's header has {len(header.servers)} shards at {len(servers)} servers, its "
+            f"config {each} a server, in turn"
         )

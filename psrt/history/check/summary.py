@@ -87,8 +87,8 @@ class SummaryCheck:
         for name, value in (
             ("mode", contract.mode.name),
             ("workers", contract.workers),
-            ("servers", contract.shards),
-            ("ranks", contract.workers + contract.shards),
+            ("servers", contract.servers),
+            ("ranks", contract.workers + contract.servers),
             ("seed", header.knob("seed")),
             ("parameters", header.n),
             ("allreduce", header.algorithm),

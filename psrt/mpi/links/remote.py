@@ -1,4 +1,4 @@
-"""A link between ranks of different hosts: a frame by MPI, then the payload by MPI.
+"""A link of a shard between ranks of different hosts: a frame by MPI, then the payload by MPI.
 
 Requests are persistent: made once, started for each message, freed at the end.
 """
@@ -10,7 +10,7 @@ from mpi4py import MPI
 from psrt.arrays import Vector
 from psrt.messages import Message
 from psrt.mpi.links.pieces import pieces
-from psrt.mpi.tags import DATA, FRAME
+from psrt.mpi.tags import DATA, FRAME, SHARD_TAGS
 from psrt.transport.frames import FRAME_BYTES, decode, encode
 from psrt.transport.port import NO_PAYLOAD
 
@@ -18,28 +18,31 @@ _REGION_AT = FRAME_BYTES - 1  # the last byte of a frame is free in every kind o
 
 
 class RemoteLink:
-    """Both directions between this rank and one peer on another host."""
+    """Both directions between this rank and one peer on another host, for one shard."""
 
     def __init__(
-        self, comm: MPI.Comm, peer: int, *, regions: list[Vector], landing: Vector
+        self, comm: MPI.Comm, peer: int, place: int = 0, *, regions: list[Vector], landing: Vector
     ) -> None:
         """Make the requests and post the first receive.
 
         Args:
             comm: the communicator of the job's own traffic.
             peer: rank of the other end in ``comm``.
+            place: of the shard among those of its server.
             regions: what this rank sends from.
             landing: where the peer's payloads arrive.
         """
         self._frame_out = bytearray(FRAME_BYTES)
         self._frame_in = bytearray(FRAME_BYTES)
-        self._send_frame = comm.Send_init([self._frame_out, MPI.BYTE], peer, FRAME)
+        # Tags of its own: a receive is posted for each shard, and takes what is of that shard.
+        frame, data = FRAME + SHARD_TAGS * place, DATA + SHARD_TAGS * place
+        self._send_frame = comm.Send_init([self._frame_out, MPI.BYTE], peer, frame)
         #: Completes when the next message's frame has come.
-        self.frame_request = comm.Recv_init([self._frame_in, MPI.BYTE], peer, FRAME)
+        self.frame_request = comm.Recv_init([self._frame_in, MPI.BYTE], peer, frame)
         self._send_data = [
-            [comm.Send_init(piece, peer, DATA) for piece in pieces(region)] for region in regions
+            [comm.Send_init(piece, peer, data) for piece in pieces(region)] for region in regions
         ]
-        self._receive_data = [comm.Recv_init(part, peer, DATA) for part in pieces(landing)]
+        self._receive_data = [comm.Recv_init(part, peer, data) for part in pieces(landing)]
         self._sending: list[MPI.Prequest] = []
         #: The frame that has come while its payload has not.
         self._half: tuple[Message, int] | None = None
@@ -95,6 +98,6 @@ class RemoteLink:
         self.frame_request.Cancel()
         self.frame_request.Wait()
         MPI.Request.Waitall(self._sending)
-        data = [request for requests in self._send_data for request in requests]
-        for request in [self._send_frame, self.frame_request, *data, *self._receive_data]:
+        sends = [request for requests in self._send_data for request in requests]
+        for request in [self._send_frame, self.frame_request, *sends, *self._receive_data]:
             request.Free()

@@ -1,7 +1,8 @@
 """Shared memory between the ranks of one host: where buffers lie, and doorbells.
 
-Every rank owns one piece of an ``MPI.Win.Allocate_shared`` window: a mailbox for each rank of the
-host that it may write to, then its numbers. A mailbox has one writer and one reader:
+Every rank owns one piece of an ``MPI.Win.Allocate_shared`` window: mailboxes for each rank of the
+host that it may write to, one for each shard of a server, then its numbers. A mailbox has one
+writer and one reader:
 
 ===========  ==================  ==========================================================
 word         written by          meaning
@@ -51,17 +52,19 @@ class NodeMemory:
     Collective over ``comm``; ``close`` is, too.
     """
 
-    def __init__(self, comm: MPI.Comm, floats: int) -> None:
+    def __init__(self, comm: MPI.Comm, floats: int, boxes: int = 1) -> None:
         """Allocate this rank's piece.
 
         Args:
             comm: the ranks of this host.
             floats: numbers that this rank wants to have in shared memory.
+            boxes: mailboxes to each rank; the same on all of them.
         """
         assert isinstance(comm, MPI.Intracomm), "shared memory is among the ranks of one host"
         self._comm = comm
-        # A mailbox for each rank, this rank's flag on a cache line of its own, then numbers.
-        self._flag_at = comm.size * MAILBOX_WORDS * WORD
+        self._boxes = boxes
+        # Mailboxes for each rank, this rank's flag on a cache line of its own, then numbers.
+        self._flag_at = comm.size * boxes * MAILBOX_WORDS * WORD
         self._mail_bytes = -(-(self._flag_at + 64) // 4096) * 4096
         self._shared = SharedMemory(comm, self._mail_bytes + 4 * floats)
         self._memory = self._shared.parts
@@ -79,9 +82,9 @@ class NodeMemory:
         """Return the flag of a rank of this host: one word, 0 at first."""
         return self._memory[local_rank][self._flag_at : self._flag_at + WORD].cast("q")
 
-    def mailboxes(self, peer: int) -> tuple[memoryview, memoryview]:
-        """Return the mailbox to local rank ``peer`` and the one from it."""
-        return self._mailbox(self._comm.rank, peer), self._mailbox(peer, self._comm.rank)
+    def mailboxes(self, peer: int, box: int = 0) -> tuple[memoryview, memoryview]:
+        """Return the mailbox of this number to local rank ``peer`` and the one from it."""
+        return self._mailbox(self._comm.rank, peer, box), self._mailbox(peer, self._comm.rank, box)
 
     def fence(self) -> None:
         """Order this rank's stores and loads around this point."""
@@ -95,13 +98,13 @@ class NodeMemory:
         """Free the window; views of it must not be used afterwards."""
         self._shared.free()
 
-    def _mailbox(self, writer: int, reader: int) -> memoryview:
-        nbytes = MAILBOX_WORDS * WORD
-        return self._memory[writer][reader * nbytes : (reader + 1) * nbytes]
+    def _mailbox(self, writer: int, reader: int, box: int) -> memoryview:
+        nbytes, at = MAILBOX_WORDS * WORD, reader * self._boxes + box
+        return self._memory[writer][at * nbytes : (at + 1) * nbytes]
 
 
 class LocalLink:
-    """Messages between this rank and one peer on its host, both ways.
+    """Messages of one shard between this rank and one peer on its host, both ways.
 
     A payload is not sent: the reader copies it from the writer's memory into its ``landing``, or
     uses it where it lies if it has none, or the writer puts it there itself.
@@ -111,6 +114,7 @@ class LocalLink:
         self,
         memory: NodeMemory,
         peer: int,
+        place: int,
         waker: Waker,
         *,
         regions: list[Vector],
@@ -123,13 +127,14 @@ class LocalLink:
         Args:
             memory: of this host.
             peer: its rank on this host.
+            place: of the shard among those of its server.
             waker: its flag, and what wakes it.
             regions: the peer's regions, as seen from here.
             landing: where a payload is copied to; None leaves it with the peer.
             sends: this rank's regions.
             peer_landing: the peer's landing, as seen from here; None if it is not in shared memory.
         """
-        out, into = memory.mailboxes(peer)
+        out, into = memory.mailboxes(peer, place)
         self._out_bytes, self._out = out, out.cast("q")
         self._in_bytes, self._in = into, into.cast("q")
         self._fence = memory.fence_if_needed()

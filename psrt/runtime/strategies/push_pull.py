@@ -57,9 +57,9 @@ class PushPull(Strategy):
         pushed = port.now()
         since = pushed if self._since is None else self._since
         for shard, rank in enumerate(self._servers):
-            push = Push(worker, clock, versions[shard], samples, progress, norm)
+            push = Push(worker, clock, versions[shard], samples, progress, norm, shard)
             if events is not None:
-                events.note((events.pushed, push, shard, pushed, pushed - since))
+                events.note((events.pushed, push, pushed, pushed - since))
             port.send(rank, push, region)
         if len(versions) == 1:
             last = await self._reply()
@@ -99,8 +99,8 @@ class PushPull(Strategy):
         """Send ``Leave`` to every shard."""
         if self._events is not None:
             self._events.left(self._port.now(), clock)
-        for rank in self._servers:
-            self._port.send(rank, Leave(self._worker, clock))
+        for shard, rank in enumerate(self._servers):
+            self._port.send(rank, Leave(self._worker, clock, shard))
         return ()
 
     async def _level(self, clocks: dict[int, int], progress: float) -> int:
@@ -113,7 +113,7 @@ class PushPull(Strategy):
             self._clock = clock
             behind = [shard for shard, reached in clocks.items() if reached < clock]
             for shard in behind:
-                push = Push(self._worker, clock, self.versions[shard], 0, progress, 0.0)
+                push = Push(self._worker, clock, self.versions[shard], 0, progress, 0.0, shard)
                 self._port.send(self._servers[shard], push)
             for _ in behind:
                 reply = await self._reply()
@@ -128,7 +128,7 @@ class PushPull(Strategy):
         return reply
 
     def _waiting_for(self) -> str:
-        ranks = ", ".join(map(str, self._servers))
+        ranks = ", ".join(map(str, self._port.role_map.server_ranks))
         return f"a server (rank {ranks}) to answer worker {self._worker}'s clock {self._clock}"
 
 

@@ -32,13 +32,16 @@ def calibrate(history: History) -> Calibration:
     if all(np.isnan(seconds).all() for seconds in compute):
         raise ConfigError("no gradient was computed in the run")
     reads = _reads(history)
+    owners = history.header.servers
     servers = [
-        ServerTimeline(history, shard, reads) for shard in range(len(history.header.servers))
+        ServerTimeline(history, [i for i, owner in enumerate(owners) if owner == rank], reads)
+        for rank in history.header.server_ranks
     ]
+    shards = {shard: times for server in servers for shard, times in server.times.items()}
     return Calibration(
         compute,
         _replies(history, servers, reads),
-        tuple(server.times for server in servers),
+        tuple(shards[shard] for shard in range(len(owners))),
         took,
     )
 

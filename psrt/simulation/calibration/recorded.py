@@ -43,7 +43,7 @@ class RecordedCosts:
         #: By rank: gradients computed, and replies since the last one.
         self._computed = [0] * role_map.size
         self._replies = [0] * role_map.size
-        #: By rank and number of gradients, the number of updates; and the number of sums.
+        #: By shard and number of gradients, the number of updates; and the number of sums.
         self._updates: dict[tuple[int, int], int] = {}
         self._sums = 0
 
@@ -77,7 +77,7 @@ class RecordedCosts:
             if self._replies[rank] % len(self._role_map.servers):
                 return 0.0  # a worker goes on with the last of the replies
             return self._reply.at(self._worker(rank), message.clock - 1)
-        receipts = self._receipts[self._role_map.shard_of(rank) or 0]
+        receipts = self._receipts[message.shard]
         if isinstance(message, Push) and not message.samples and message.version < message.clock:
             # A shard that backups left behind is asked again. The recorded times of this clock
             # belong to the push that follows.
@@ -86,21 +86,21 @@ class RecordedCosts:
         step = message.clock - isinstance(message, Leave)
         return receipts.at(message.worker, max(0, step), idle=idle)
 
-    def apply(self, rank: int, nbytes: int, rng: np.random.Generator) -> float:
-        """Return how long a server takes to apply gradients.
+    def apply(self, shard: int, nbytes: int, rng: np.random.Generator) -> float:
+        """Return how long a server takes to apply gradients to a shard.
 
         Where the run had no update of that many gradients, the nearest number's is scaled in
         proportion, and so is an update of a span of another length.
         """
-        shard = self._shard(rank)
-        recorded = self._times.shards[shard]
+        recorded = self._times.shards[shard % len(self._times.shards)]
         if not recorded.update:
             return 0.0
-        gradients = max(1, round(nbytes / (4 * self._size(rank))))
+        size = self._role_map.spans[shard].size
+        gradients = max(1, round(nbytes / (4 * size)))
         nearest = min(recorded.update, key=lambda known: abs(math.log(known / gradients)))
-        seconds, key = recorded.update[nearest], (rank, nearest)
+        seconds, key = recorded.update[nearest], (shard, nearest)
         update = self._updates[key] = self._updates.get(key, -1) + 1
-        scale = gradients / nearest * self._size(rank) / recorded.size
+        scale = gradients / nearest * size / recorded.size
         return scale * float(seconds[update % len(seconds)])
 
     def reduce(self, rng: np.random.Generator) -> float:
@@ -113,16 +113,6 @@ class RecordedCosts:
         worker = self._role_map.worker_of(rank)
         assert worker is not None, "only workers compute and are replied to"
         return worker
-
-    def _shard(self, rank: int) -> int:
-        """Return the recorded shard that a server replays."""
-        shard = self._role_map.shard_of(rank)
-        assert shard is not None, "only servers apply gradients"
-        return shard % len(self._times.shards)
-
-    def _size(self, rank: int) -> int:
-        shard = self._role_map.shard_of(rank)
-        return self._role_map.spans[shard or 0].size
 
 
 def _check(times: Calibration, role_map: RoleMap) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ class _Sent(NamedTuple):
     """A message that a worker sent to a shard; a worker's leaving has clock and version −1."""
 
     time: float
+    shard: int
     worker: int
     clock: int
     #: Of the shard, as the worker had it.
@@ -29,19 +30,21 @@ class _Sent(NamedTuple):
 
 
 class Mailbox:
-    """The messages to one shard, and which of them it has not received yet."""
+    """The messages to the shards of one server, and which of them it has not received yet."""
 
-    def __init__(self, history: History, shard: int) -> None:
+    def __init__(self, history: History, shards: Sequence[int]) -> None:
         """Collect what the workers sent."""
-        sent = [_sent(events, worker, shard) for worker, events in enumerate(history.workers)]
-        self._shard = shard
-        self._of = [deque(messages) for messages in sent]
-        self._all = deque(sorted(message for messages in sent for message in messages))
+        self._of = {
+            (shard, worker): deque(_sent(events, worker, shard))
+            for shard in shards
+            for worker, events in enumerate(history.workers)
+        }
+        self._all = deque(sorted(it for messages in self._of.values() for it in messages))
         #: Received before what was sent earlier.
         self._early: set[_Sent] = set()
 
     def receive(
-        self, worker: int, clock: int, version: int, samples: int
+        self, shard: int, worker: int, clock: int, version: int, samples: int
     ) -> tuple[_Sent, _Sent] | None:
         """Receive a worker's next message; return the first one of all workers', and that one.
 
@@ -51,6 +54,7 @@ class Mailbox:
         mistaken for the next step's push, which may have the same clock, but has a newer version.
 
         Args:
+            shard: that it is for.
             worker: who sent it.
             clock: of the push, −1 for a worker's leaving.
             version: that it was computed on, −1 for a worker's leaving.
@@ -59,12 +63,12 @@ class Mailbox:
         Raises:
             ConfigError: if the worker sent no such message.
         """
-        waiting = self._of[worker]
-        if not waiting or waiting[0][2:] != (clock, version):
+        waiting = self._of[shard, worker]
+        if not waiting or waiting[0][3:] != (clock, version):
             if clock >= 0 and not samples:
                 return None
             raise ConfigError(
-                f"shard {self._shard} received a message of worker {worker} that it did not send"
+                f"shard {shard} received a message of worker {worker} that it did not send"
             )
         first, received = self._all[0], waiting.popleft()
         self._early.add(received)
@@ -79,66 +83,93 @@ def _sent(events: Events, worker: int, shard: int) -> list[_Sent]:
     these = events[((kinds == Kind.PUSH) & (events["shard"] == shard)) | (kinds == Kind.LEAVE)]
     leaves = these["kind"] == Kind.LEAVE
     steps = (np.where(leaves, -1, these[name]).tolist() for name in ("clock", "version"))
-    return list(map(_Sent, these["time"].tolist(), [worker] * len(these), *steps))
+    whose = [shard] * len(these), [worker] * len(these)
+    return list(map(_Sent, these["time"].tolist(), *whose, *steps))
+
+
+class _Durations:
+    """What is known of one shard so far."""
+
+    def __init__(self, history: History, shard: int) -> None:
+        workers, (start, stop) = history.workers, history.header.spans[shard]
+        self.wake_up: list[dict[int, float]] = [{} for _ in workers]
+        self.turnaround: list[dict[int, float]] = [{} for _ in workers]
+        self.update: dict[int, list[float]] = {}
+        #: The version after the last update that was measured.
+        self.version = 0
+        #: The number of gradients in each version.
+        self.gradients = _gradients(history.shards[shard])
+        self._size = stop - start
+        self._steps = [steps_of(events, Kind.PUSH) for events in workers]
+
+    def times(self) -> ShardTimes:
+        """Return all that was measured."""
+        return ShardTimes(
+            tuple(map(by_clock, self.wake_up, self._steps)),
+            tuple(map(by_clock, self.turnaround, self._steps)),
+            {count: np.maximum(0.0, seconds) for count, seconds in self.update.items()},
+            self._size,
+        )
 
 
 class ServerTimeline:
     """One server's durations, measured event by event."""
 
-    def __init__(self, history: History, shard: int, reads: Mapping[Step, float]) -> None:
-        """Measure all events of a shard.
+    def __init__(
+        self, history: History, shards: Sequence[int], reads: Mapping[Step, float]
+    ) -> None:
+        """Measure all events of the shards of a server, which does one thing at a time.
 
         Args:
             history: of the run.
-            shard: of the server.
+            shards: of the server.
             reads: by worker and clock, when it went on with it.
 
         Raises:
             ConfigError: if it received what nobody sent.
         """
-        workers = history.workers
-        self._mailbox = Mailbox(history, shard)
+        self._mailbox = Mailbox(history, shards)
         #: Workers that left by themselves; the notice of a death is sent by nobody.
-        self._leavers = [bool((events["kind"] == Kind.LEAVE).any()) for events in workers]
-        self._wake_up: list[dict[int, float]] = [{} for _ in workers]
-        self._turnaround: list[dict[int, float]] = [{} for _ in workers]
-        self._update: dict[int, list[float]] = {}
-        #: When the last decision was made, and the version that there was then.
-        self._decided, self._version = -np.inf, 0
-        #: By worker and the clock that it went on with, when that was decided.
+        self._leavers = [bool((it["kind"] == Kind.LEAVE).any()) for it in history.workers]
+        self._durations = {shard: _Durations(history, shard) for shard in shards}
+        #: When the last decision was made.
+        self._decided = -np.inf
+        #: By worker and the clock that it went on with, when the last shard had decided that.
         self.replied: dict[Step, float] = {}
-        events = history.shards[shard]
-        self._gradients = _gradients(events)
-        times = _corrected(events, reads)
-        names = ("kind", "worker", "clock", "version", "samples")
-        for time, *event in zip(times, *(events[name].tolist() for name in names), strict=True):
-            self._add(time, *event)
-        start, stop = history.header.spans[shard]
-        steps = [steps_of(events, Kind.PUSH) for events in workers]
-        #: What was measured.
-        self.times = ShardTimes(
-            tuple(map(by_clock, self._wake_up, steps)),
-            tuple(map(by_clock, self._turnaround, steps)),
-            {count: np.maximum(0.0, seconds) for count, seconds in self._update.items()},
-            stop - start,
-        )
+        events = np.concatenate([history.shards[shard] for shard in shards])
+        times = [time for shard in shards for time in _corrected(history.shards[shard], reads)]
+        names = ("kind", "shard", "worker", "clock", "version", "samples")
+        columns = [events[name].tolist() for name in names]
+        # As they were written: what a shard wrote at one time stays together.
+        for i in np.argsort(events["time"], kind="stable").tolist():
+            self._add(times[i], *(column[i] for column in columns))
+        #: What was measured, by shard.
+        self.times = {shard: found.times() for shard, found in self._durations.items()}
 
     def _add(
-        self, time: float, kind: int, worker: int, clock: int, version: int, samples: int
+        self,
+        time: float,
+        kind: int,
+        shard: int,
+        worker: int,
+        clock: int,
+        version: int,
+        samples: int,
     ) -> None:
         """Measure up to one event."""
         if kind == Kind.REPLY:
             self.replied[worker, clock] = self._decided
             return
+        found = self._durations[shard]
         if kind == Kind.RECEIVE:
-            self._receive(time, worker, clock, version, samples)
+            self._receive(time, shard, worker, clock, version, samples)
         elif kind == Kind.LEFT and self._leavers[worker]:
-            self._receive(time, worker, -1, -1, 0)
+            self._receive(time, shard, worker, -1, -1, 0)
         elif kind == Kind.SAVE:
-            self._apply(1, time)
-        elif kind == Kind.APPLY and version > self._version:
-            self._version = version
-            self._apply(self._gradients[version], time)
+            self._apply(found, 1, time)
+        elif kind == Kind.APPLY and version > found.version:
+            found.version = version
+            self._apply(found, found.gradients[version], time)
         if kind != Kind.DROP:
             self._decided = time
 
@@ -152,13 +183,14 @@ class ServerTimeline:
         # An idle server is woken by the first message, whichever it then receives first.
         sent = first if idle else received
         if sent.clock >= 0:
-            seconds = self._wake_up if idle else self._turnaround
+            durations = self._durations[sent.shard]
+            seconds = durations.wake_up if idle else durations.turnaround
             since = sent.time if idle else self._decided
             seconds[sent.worker][sent.clock] = time - since
 
-    def _apply(self, gradients: int, time: float) -> None:
+    def _apply(self, found: _Durations, gradients: int, time: float) -> None:
         if gradients:
-            self._update.setdefault(gradients, []).append(time - self._decided)
+            found.update.setdefault(gradients, []).append(time - self._decided)
 
 
 def _corrected(events: Events, reads: Mapping[Step, float]) -> list[float]:

@@ -31,7 +31,7 @@ Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class ShardTimes:
-    """What was measured at one server."""
+    """What was measured of one shard, whose server may have others, too."""
 
     #: By worker, by clock of the push that came first while the server was idle: from its sending
     #: to the receipt, of that push or of another one that had come by then.

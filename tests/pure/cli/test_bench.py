@@ -15,6 +15,8 @@ from psrt.errors import ConfigError
         ("ps --machine-costs a.json", "--machine-costs is for bench allreduce"),
         ("train --fit a.json", "--fit is for bench allreduce"),
         ("allreduce --fit a.json --machine-costs b.json", "give one of them"),
+        ("allreduce --shards-per-server 2", "--shards-per-server is for bench ps and train"),
+        ("ps --shards-per-server 0", "--shards-per-server must be from 1 to 256, got 0"),
         ("allreduce --rounds 0", "at least 1"),
         ("allreduce --size 1K", "unknown flag --size (did you mean --sizes?)"),
         ("allreduce", "launch -n 4 bench allreduce"),

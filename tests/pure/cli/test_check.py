@@ -145,6 +145,7 @@ def test_a_summary_of_another_run_is_found_out(told, run):
         ("staleness", 1.5, "has staleness 1.5"),
         ("staleness", True, "has staleness True"),
         ("servers", 3, "has 2 servers, its config 3"),
+        ("shards_per_server", 2, "has 2 shards at 2 servers, its config 2 a server"),
         ("batch_size", 0, "has batch_size 0"),
         ("epochs", "many", "has epochs 'many'"),
         ("epochs", -1, "has epochs -1"),
@@ -163,6 +164,8 @@ def test_a_config_that_cannot_be_is_refused(told, run, name, value, text):
     ("name", "value", "text"),
     [
         ("workers", [2, 3, 3], "one rank to two roles"),
+        ("workers", [2, 3, 1], "one rank to two roles"),
+        ("servers", [1, 1], "has 1 servers, its config 2"),
         ("spans", [[0, 5], [6, 10]], "do not make up its 10 parameters"),
         ("spans", [[0, 5], [5, 11]], "do not make up its 10 parameters"),
         ("workers", [2, 3], "worker 2"),

@@ -21,6 +21,7 @@ from psrt.job.provenance import history_header
 from psrt.job.virtual import simulate
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from support.fuzz import Draw, told
+from support.histories import shards_of
 from support.recording import Ledger
 
 ROUNDS = ("sync", "sync with backups")
@@ -52,7 +53,7 @@ def config_of(draw, mode, workers):
     if mode in ("allreduce", "local-sgd"):
         knobs |= {"servers": 0, "allreduce": draw.one((*ALGORITHMS, "auto")), "check_every": 1}
     else:
-        knobs["servers"] = draw.whole(1, 4)
+        knobs |= {"servers": draw.whole(1, 4), "shards_per_server": draw.whole(1, 3)}
     injected = tuple(draw.injection(workers) for _ in range(2))
     shared = draw.maybe(0.5)
     return TrainConfig(
@@ -65,7 +66,7 @@ def check_job(draw, folder, modes=MODES):
     workers = draw.whole(1, 8)
     mode = draw.one([mode for mode in modes if workers > 1 or mode != "sync with backups"])
     config = config_of(draw, mode, workers)
-    books = books_of(draw, workers, config.servers or 1)
+    books = books_of(draw, workers, shards_of(config))
     crashes = draw.crashes(workers) if config.servers and draw.maybe(0.4) else ()
     with EventLog(folder / EVENTS) as log:
         run = simulate(

@@ -19,7 +19,7 @@ from psrt.history import EVENT, Kind
 from psrt.history.check import check
 from psrt.history.events import FIELDS
 from psrt.history.reading import assemble
-from support.histories import MODES, config_of, recorded
+from support.histories import MODES, config_of, recorded, shards_of
 from support.recording import Ledger
 
 pytestmark = pytest.mark.slow
@@ -46,8 +46,8 @@ def good():
     def made(name):
         servers = max(MODES[name][2])
         steps = (5,) if name == "serial" else (4, 2, 5)
-        books = Ledger(steps, max(servers, 1), empty=[(0, 2)])
         config = config_of(name, servers, epochs=1)
+        books = Ledger(steps, shards_of(config), empty=[(0, 2)])
         history = recorded(config, books, workers=len(steps), seed=3).history
         return history.header, np.concatenate([*history.workers, *history.shards, history.finals])
 
@@ -115,6 +115,7 @@ EITHER_FIRST = (
     {Kind.REPLY, Kind.DROP},
     {Kind.RECEIVE},
     {Kind.RECEIVE, Kind.LEFT},
+    {Kind.LEFT},
 )
 
 

@@ -38,6 +38,7 @@ MODES = {
     "sync": {"mode": "sync", "servers": 2},
     "backup": {"mode": "sync", "servers": 2, "backup": 1},
     "async": {"mode": "async", "servers": 2},
+    "ssp, 3 shards each": {"mode": "ssp", "servers": 2, "staleness": 1, "shards_per_server": 3},
     "inverse": {"mode": "async", "servers": 1, "staleness_rate": "inverse"},
     "ssp, exponential": {
         "mode": "ssp", "servers": 1, "staleness": 2, "staleness_rate": "exponential",

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from psrt.history.check import RULES, check
-from support.histories import MODES, config_of, recorded
+from support.histories import MODES, config_of, recorded, shards_of
 from support.recording import Ledger
 
 EVEN, UNEVEN = (5, 5, 5, 5), (4, 2, 7, 1)
@@ -19,7 +19,7 @@ def told(outcome):
 
 
 def run(config, steps, *, empty=(), weights=None, **more):
-    books = Ledger(steps, max(config.servers, 1), empty=empty, weights=weights)
+    books = Ledger(steps, shards_of(config), empty=empty, weights=weights)
     return recorded(config, books, workers=len(steps), **more)
 
 

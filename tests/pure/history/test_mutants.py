@@ -10,13 +10,14 @@ import pytest
 from psrt.errors import TransportError
 from psrt.history.check import check
 from psrt.optim.staleness import Exponential, Inverse, MeanInverse, Power
-from psrt.runtime.server import Server
+from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.shard import Note, Shard
+from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.strategies.local_sgd import LocalSGD
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.reducer import Reducer
 from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, Serve, policy_for
-from support.histories import MODES, config_of, recorded
+from support.histories import MODES, config_of, recorded, shards_of
 from support.recording import Ledger
 
 pytestmark = pytest.mark.slow
@@ -383,7 +384,7 @@ MUTANTS = [
 
 
 def run(config, steps, seed, **more):
-    books = Ledger(steps, max(config.servers, 1), empty=more.pop("empty", ()))
+    books = Ledger(steps, shards_of(config), empty=more.pop("empty", ()))
     return recorded(config, books, workers=len(steps), seed=seed, **more).history
 
 
@@ -466,18 +467,18 @@ def test_a_sound_policy_in_the_same_place_stays_green(monkeypatch, mutant):
 
 
 def answers_with_the_version_before(monkeypatch):
-    answer = Server._answer
+    answer = ShardServer._answer
 
     def old(self, serve, version, now):
         return answer(self, serve, max(0, version - (serve.clock % 3 == 2)), now)
 
-    monkeypatch.setattr(Server, "_answer", old)
+    monkeypatch.setattr(ShardServer, "_answer", old)
 
 
 def tells_another_staleness(monkeypatch):
-    answer = Server._answer
+    answer = ShardServer._answer
     monkeypatch.setattr(
-        Server, "_answer",
+        ShardServer, "_answer",
         lambda self, serve, version, now: answer(self, serve, version, now)._replace(
             staleness=self._tau[serve.worker] + (serve.clock == 3)
         ),
@@ -501,6 +502,15 @@ def reads_a_mixture(monkeypatch):
         return max(clocks.values())
 
     monkeypatch.setattr(PushPull, "_level", level)
+
+
+def takes_one_shard_for_all(monkeypatch):
+    read = WorkerEventRecorder.read
+
+    def of_the_first(self, now, clock, versions, taus, seconds):
+        read(self, now, clock, versions[:1] * len(versions), taus, seconds)
+
+    monkeypatch.setattr(WorkerEventRecorder, "read", of_the_first)
 
 
 def averages_one_step_later(monkeypatch):
@@ -557,6 +567,13 @@ def counts_empty_rounds(monkeypatch):
         (takes_all_at_the_full_rate, "ssp 1, exponential", "rates", EVEN),
         (forgets_the_oldest, "async, mean", "rates", EVEN),
         (forgets_the_oldest, "softsync 1, mean", "rates", EVEN),
+        (takes_one_shard_for_all, "ssp 1, 2 shards each", "reads", EVEN),
+        (
+            reads_a_mixture,
+            "one backup, 3 shards each",
+            "request-reply alternation|reads",
+            (6, 6, 6, 6),
+        ),
         (reads_a_mixture, "one backup", "request-reply alternation|reads", (6, 6, 6, 6)),
         (averages_one_step_later, "local-sgd", "averaging", EVEN),
         (averages_one_step_later, "local-sgd over servers", "averaging", EVEN),

@@ -238,7 +238,7 @@ def rewritten(run, change):
         ("workers", [2, "3"], "not whole numbers"),
         ("workers", 7, "workers that are not a list"),
         ("spans", [3, 4], "spans"),
-        ("spans", [[0, 5]], "2 servers and 1 shards"),
+        ("spans", [[0, 5]], "ranks of 2 shards and the spans of 1"),
         ("spans", [[0, -5], [5, 10]], "not whole numbers"),
         ("n", 1.5, "not whole numbers"),
         ("n", True, "not whole numbers"),

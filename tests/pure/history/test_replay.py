@@ -12,8 +12,12 @@ from psrt.messages import Leave, Params, Push
 from psrt.transport import drive
 
 
-def push(worker, clock, version, samples=8):
-    return Push(worker, clock, version, samples, 0.5, 0.0)
+def push(worker, clock, version, samples=8, shard=1):
+    return Push(worker, clock, version, samples, 0.5, 0.0, shard)
+
+
+def leave(worker, clock, shard=1):
+    return Leave(worker, clock, shard)
 
 
 def script_of(messages, shard=1):
@@ -45,7 +49,7 @@ class Inbox:
 
 def handed_on(arriving, script, count=None):
     """Return the messages that a sequencer hands on, of those that arrive."""
-    sequencer = Sequencer(Inbox(arriving).receive, script)
+    sequencer = Sequencer(Inbox(arriving).receive, [script])
 
     async def take():
         return [await sequencer.receive() for _ in range(len(script) if count is None else count)]
@@ -76,7 +80,7 @@ def runs(draw):
     for worker in range(draw(st.integers(1, 4))):
         versions = sorted(draw(st.lists(st.integers(0, 20), max_size=6)))
         pushes = [push(worker, clock, version) for clock, version in enumerate(versions)]
-        queues.append([*pushes, Leave(worker, len(versions))])
+        queues.append([*pushes, leave(worker, len(versions))])
     picks = st.lists(st.integers(0, 1000), min_size=30, max_size=30)
     return merged(queues, draw(picks)), merged(queues, draw(picks))
 
@@ -100,7 +104,7 @@ def test_nothing_is_handed_on_before_its_turn(orders, data):
             handed_on(known, script_of(recorded), due + 1)
 
 
-RECORDED = [push(0, 0, 0), push(1, 0, 0), push(0, 1, 1), Leave(1, 1), push(0, 2, 3), Leave(0, 3)]
+RECORDED = [push(0, 0, 0), push(1, 0, 0), push(0, 1, 1), leave(1, 1), push(0, 2, 3), leave(0, 3)]
 
 
 @pytest.mark.parametrize(
@@ -109,9 +113,9 @@ RECORDED = [push(0, 0, 0), push(1, 0, 0), push(0, 1, 1), Leave(1, 1), push(0, 2,
         (2, push(0, 2, 1), "worker 0 pushed clock 2 on version 1"),
         (2, push(0, 1, 2), "worker 0 pushed clock 1 on version 2"),
         (2, push(0, 1, 1, samples=3), "worker 0 pushed clock 1 on version 1 with 3 samples"),
-        (2, Leave(0, 1), "worker 0 left at clock 1"),
+        (2, leave(0, 1), "worker 0 left at clock 1"),
         (3, push(1, 1, 2), "worker 1 pushed clock 1 on version 2"),
-        (5, Leave(0, 4), "worker 0 left at clock 4"),
+        (5, leave(0, 4), "worker 0 left at clock 4"),
     ],
 )
 def test_another_message_is_told_with_its_event(at, message, told):
@@ -143,9 +147,9 @@ def test_a_message_too_many():
         match="worker 1 pushed clock 1 on version 2 at shard 1, in the "
         "recorded run it sent no more",
     ):
-        handed_on([push(1, 0, 0), Leave(1, 1), push(1, 1, 2)], script_of(RECORDED))
+        handed_on([push(1, 0, 0), leave(1, 1), push(1, 1, 2)], script_of(RECORDED))
     with pytest.raises(ReplayError, match="worker 7 left at clock 0 at shard 1"):
-        handed_on([Leave(7, 0)], script_of(RECORDED))
+        handed_on([leave(7, 0)], script_of(RECORDED))
 
 
 def test_a_server_that_goes_on_after_the_last_event():
@@ -156,7 +160,7 @@ def test_a_server_that_goes_on_after_the_last_event():
 
 
 def test_an_end_that_comes_too_early():
-    sequencer = Sequencer(Inbox(RECORDED).receive, script_of(RECORDED))
+    sequencer = Sequencer(Inbox(RECORDED).receive, [script_of(RECORDED)])
     for _ in range(4):
         drive(sequencer.receive())
     with pytest.raises(
@@ -169,11 +173,11 @@ def test_an_end_that_comes_too_early():
 
 def test_what_is_no_message_to_a_server():
     with pytest.raises(ProtocolError, match="expected a push"):
-        handed_on([Params(0, 0, 0, 0)], script_of(RECORDED))
+        handed_on([Params(1, 0, 0, 0)], script_of(RECORDED))
 
 
 def test_who_is_waited_for():
-    sequencer = Sequencer(Inbox(RECORDED).receive, script_of(RECORDED))
+    sequencer = Sequencer(Inbox(RECORDED).receive, [script_of(RECORDED)])
     assert sequencer.waiting_for() == (
         "worker 0, which pushed clock 0 on version 0 in the recorded run (event 0 of shard 1)"
     )
@@ -182,7 +186,39 @@ def test_who_is_waited_for():
     assert sequencer.waiting_for() == "the last answers to be read"
 
 
+@given(runs(), runs(), st.lists(st.booleans(), min_size=60, max_size=60))
+def test_each_shard_of_a_server_has_an_order_of_its_own(first, second, picks):
+    """Whatever the two have in common: a message waits for those of its own shard alone."""
+    scripts, arriving = [], []
+    for shard, (recorded, came) in enumerate((first, second)):
+        of_shard = [message._replace(shard=shard) for message in recorded]
+        scripts.append(script_of(of_shard, shard))
+        arriving.append([message._replace(shard=shard) for message in came])
+    sequencer = Sequencer(Inbox(merged(arriving, picks)).receive, scripts)
+
+    async def take():
+        return [await sequencer.receive() for _ in range(sum(map(len, scripts)))]
+
+    taken = drive(take())
+    sequencer.finish()
+    for shard, (recorded, _) in enumerate((first, second)):
+        mine = [message._replace(shard=1) for message in taken if message.shard == shard]
+        assert mine == [message._replace(shard=1) for message in recorded]
+    with pytest.raises(ReplayError, match=r"shard 0 waits for .*; shard 1 waits for"):
+        drive(sequencer.receive())
+
+
+def test_only_shards_that_miss_something_are_waited_for():
+    sequencer = Sequencer(
+        Inbox([push(0, 0, 0)]).receive, [script_of([push(0, 0, 0)]), script_of(RECORDED, 2)]
+    )
+    drive(sequencer.receive())
+    assert sequencer.waiting_for() == (
+        "worker 0, which pushed clock 0 on version 0 in the recorded run (event 0 of shard 2)"
+    )
+
+
 def test_a_shard_that_took_nothing():
     script = Script.of(0, np.zeros(0, EVENT))
     assert len(script) == 0
-    Sequencer(Inbox([]).receive, script).finish()
+    Sequencer(Inbox([]).receive, [script]).finish()

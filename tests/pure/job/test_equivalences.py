@@ -176,6 +176,22 @@ def test_any_number_of_shards_is_one(optimizer, trimming):
     assert_same_bits(*(trained(3, servers=servers, **more) for servers in (1, 2, 3, 7)))
 
 
+@pytest.mark.parametrize("trimming", ["clipping", "all"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_any_number_of_shards_of_a_server_is_one(optimizer, trimming):
+    more = {"mode": "sync", "optimizer": optimizer, "hidden": (9, 6), **TRIMMINGS[trimming]}
+    cuts = [(1, 1), (1, 2), (1, 3), (1, 8), (2, 2), (3, 4)]
+    assert_same_bits(
+        *(trained(3, servers=servers, shards_per_server=each, **more) for servers, each in cuts)
+    )
+
+
+@pytest.mark.parametrize("mode", ["async", "ssp", "softsync", "local-sgd"])
+def test_any_number_of_shards_of_a_server_is_one_for_one_worker(mode):
+    more = {"mode": mode, "optimizer": "adam", "servers": 2, **TRIMMINGS["all"]}
+    assert_same_bits(*(trained(1, shards_per_server=each, **more) for each in (1, 2, 5)))
+
+
 @pytest.mark.parametrize("mode", ["async", "ssp", "softsync", "local-sgd"])
 def test_any_number_of_shards_is_one_for_one_worker_in_every_mode(mode):
     more = {"mode": mode, "optimizer": "adam", **TRIMMINGS["all"]}

@@ -25,6 +25,8 @@ MODES = {
     "sync": {"mode": "sync", "servers": 2},
     "sync, 1 backup": {"mode": "sync", "backup": 1, "servers": 2},
     "async": {"mode": "async", "servers": 2, "hidden": ()},
+    "async, 3 shards each": {"mode": "async", "servers": 2, "shards_per_server": 3},
+    "sync, 1 backup, 2 shards": {"mode": "sync", "backup": 1, "shards_per_server": 2},
     "async, mean-inverse": {"mode": "async", "staleness_rate": "mean-inverse"},
     "async, gap-aware": {"mode": "async", "staleness_rate": "gap-aware", "optimizer": "momentum"},
     "async, delay-compensated": {"mode": "async", "staleness_rate": "delay-compensated"},

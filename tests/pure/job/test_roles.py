@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psrt.errors import ConfigError
+from psrt.job.build import role_map_for
 from psrt.job.roles import assign_roles
+from psrt.partition import Span, even_spans
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,19 @@ def test_a_worker_must_be_left():
 def test_an_unknown_placement_is_refused():
     with pytest.raises(ConfigError, match="placement must be spread, first or last, got 'middle'"):
         assign_roles([0, 0], 1, "middle")
+
+
+def test_shards_are_dealt_out_to_the_servers_in_turn():
+    """So the shards of the last layers, which are pushed first, are at all of them."""
+    layers = [Span(4, 12), Span(0, 4)]
+    role_map = role_map_for(12, (5, 2), (0, 1, 3, 4), shards_per_server=3, layers=layers)
+    assert role_map.servers == (5, 2, 5, 2, 5, 2)
+    assert [role_map.shards_of(rank) for rank in (5, 2)] == [(0, 2, 4), (1, 3, 5)]
+    assert role_map.spans == even_spans(12, 6)
+    with pytest.raises(ConfigError, match="14 shards of 12 parameters"):
+        role_map_for(12, (5, 2), (0, 1), shards_per_server=7)
+
+
+def test_one_shard_each_is_an_even_cut_whatever_the_layers():
+    role_map = role_map_for(11, (2, 5), (0, 1), layers=[Span(6, 11), Span(0, 6)])
+    assert (role_map.servers, role_map.spans) == ((2, 5), even_spans(11, 2))

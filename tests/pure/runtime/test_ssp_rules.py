@@ -15,8 +15,8 @@ import pytest
 from psrt.config import TrainConfig
 from psrt.errors import TransportError
 from psrt.messages import Leave, Push
-from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
+from psrt.runtime.shard_server import ShardServer
 from psrt.sync import Apply, Policy, Serve, policy_for
 from support.recording import Ledger, record
 
@@ -242,13 +242,13 @@ def test_a_shard_that_applies_another_workers_gradient_is_found_out(monkeypatch)
 
 
 def test_a_server_that_answers_with_an_old_version_is_found_out(monkeypatch):
-    serve = Server._serve
+    serve = ShardServer.serve
 
     def stale(self, decision):
         newest, self.shard.newest = self.shard.newest, (self.shard.newest - 1) % 3
         serve(self, decision)
         self.shard.newest = newest
 
-    monkeypatch.setattr(Server, "_serve", stale)
+    monkeypatch.setattr(ShardServer, "serve", stale)
     with pytest.raises(BrokenRuleError):
         run_and_check()

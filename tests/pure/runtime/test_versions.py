@@ -12,7 +12,9 @@ from psrt.partition import even_spans
 from psrt.runtime.leases import Leases
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
+from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.updater import Updater
+from psrt.simulation.port import VirtualPort
 from psrt.sync import policy_for
 from psrt.transport import RoleMap
 from psrt.transport.port import VERSIONS
@@ -55,13 +57,13 @@ def slow_answers():
     return SlowAnswers
 
 
-def check_reads(log):
+def check_reads(log, servers=SHARDS):
     """Check that what a worker read contains as many updates as the answers to it said."""
     versions = {}
     for entry in log:
         message = getattr(entry, "message", None)
         if isinstance(message, Params):
-            worker = entry.to - SHARDS  # the servers are the first ranks
+            worker = entry.to - servers  # which are the first ranks
             versions[worker, message.shard] = message.version
         elif message is None:
             for shard in range(SHARDS):
@@ -72,14 +74,18 @@ def check_reads(log):
 
 @pytest.mark.parametrize("shared_memory", [True, False])
 @pytest.mark.parametrize("mode", [{"mode": "async"}, {"mode": "ssp", "staleness": 3}])
-def test_slow_readers_read_the_version_they_were_answered_with(slow_answers, mode, shared_memory):
+@pytest.mark.parametrize("servers", [SHARDS, 1])
+def test_slow_readers_read_the_version_they_were_answered_with(
+    slow_answers, servers, mode, shared_memory
+):
     for seed in range(4):
         books = Ledger([12] * WORKERS, SHARDS)
         asked = TrainConfig(
-            servers=SHARDS, lr=1.0, epochs=1, optimizer="sgd", shared_memory=shared_memory, **mode
-        )
+            servers=servers, shards_per_server=SHARDS // servers, lr=1.0, epochs=1,
+            optimizer="sgd", shared_memory=shared_memory, **mode,
+        )  # fmt: skip
         run, log = record(asked, books, workers=WORKERS, seed=seed, world=slow_answers)
-        check_reads(log)
+        check_reads(log, servers)
         assert (run.theta == 1).all()
     # All buffers were leased at times, so that the server had to wait for a reader.
     assert slow_answers.waits > 4
@@ -100,6 +106,20 @@ def test_a_server_that_overwrites_what_is_being_read_is_found_out(
     _, log = record(asked, books, workers=WORKERS, world=slow_answers)
     with pytest.raises(AssertionError):
         check_reads(log)
+
+
+def test_a_server_that_takes_one_shard_s_readers_for_another_s_is_found_out(
+    monkeypatch, slow_answers
+):
+    in_flight = VirtualPort.in_flight
+    monkeypatch.setattr(
+        VirtualPort, "in_flight", lambda self, to, shard: in_flight(self, to, 1 - shard)
+    )
+    books = Ledger([12] * WORKERS, SHARDS)
+    asked = TrainConfig(servers=1, shards_per_server=SHARDS, lr=1.0, epochs=1, mode="async")
+    _, log = record(asked, books, workers=WORKERS, world=slow_answers)
+    with pytest.raises(AssertionError):
+        check_reads(log, servers=1)
 
 
 class Sgd:
@@ -130,7 +150,7 @@ class Announcing:
     def __init__(self, role_map, far=()):
         self.rank, self.role_map = role_map.servers[0], role_map
         size = role_map.spans[0].size
-        self.versions = [np.zeros(size, np.float32) for _ in range(VERSIONS)]
+        self.versions = {0: [np.zeros(size, np.float32) for _ in range(VERSIONS)]}
         self.gradients = {
             w: np.full(size, w + 1.0, np.float32) for w in range(len(role_map.workers))
         }
@@ -141,10 +161,10 @@ class Announcing:
     def now(self):
         return 0.0
 
-    def payload(self, worker):
+    def payload(self, shard, worker):
         return self.gradients[worker]
 
-    def in_flight(self, to):
+    def in_flight(self, to, shard):
         return to in self.reading
 
     async def receive(self):
@@ -158,18 +178,18 @@ class Announcing:
 
     def send(self, to, message, region=-1):
         self.reading[to] = region
-        self.log.append(("sent", to, message, region, self.versions[region].copy()))
+        self.log.append(("sent", to, message, region, self.versions[0][region].copy()))
 
     def announce(self, to, message, region):
         if to in self.far:
             return None
         self.reading[to] = region
-        landed, at = np.full_like(self.versions[0], np.nan), [0]
+        landed, at = np.full_like(self.versions[0][0], np.nan), [0]
         self.log.append(("announced", to, message, region, landed))
 
         def advance(elements):
             assert elements > at[0]
-            landed[at[0] : elements] = self.versions[region][at[0] : elements]
+            landed[at[0] : elements] = self.versions[0][region][at[0] : elements]
             at[0] = elements
 
         return advance
@@ -187,15 +207,15 @@ class TestAnnouncedVersions:
         )
         port = Announcing(role_map, far)
         shard = Shard(
-            port.versions,
+            port.versions[0],
             np.zeros(self.SIZE, np.float32),
             Updater(self.SIZE, Sgd(), Flat(), rate=rate),
-            payload=port.payload,
+            payload=lambda worker: port.payload(0, worker),
             workers=workers,
             by_samples=mode == "sync",
             rate=rate,
         )
-        server = Server(port, shard, policy_for(mode, workers))
+        server = Server(port, [ShardServer(port, 0, shard, policy_for(mode, workers))])
         port.inbox = list(script)
         # Everybody leaves at the end; the run is driven by hand, since nothing suspends.
         role = server.run()

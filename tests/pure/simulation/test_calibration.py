@@ -37,9 +37,11 @@ MODES = {
     "serial": "--mode serial --workers 1",
     "sync": "--mode sync --workers 4",
     "sync, 2 shards": "--mode sync --workers 3 --servers 2",
+    "sync, 3 shards of one": "--mode sync --workers 3 --shards-per-server 3",
     "backup": "--mode sync --backup 1 --workers 4",
     "async": "--mode async --workers 4",
     "async, 2 shards": "--mode async --workers 3 --servers 2",
+    "async, 2 shards each": "--mode async --workers 3 --servers 2 --shards-per-server 2",
     "async, one worker": "--mode async --workers 1",
     "saturated": "--mode async --workers 16",
     "ssp": "--mode ssp --staleness 2 --workers 4",
@@ -358,7 +360,7 @@ def test_a_server_takes_in_another_order_than_was_sent():
     pushes["kind"], pushes["worker"], pushes["time"] = Kind.PUSH, [0, 1], [1.0, 1.1]
     header = SimpleNamespace(spans=((0, 10),))
     history = History(header, (pushes[:1], pushes[1:]), (server,), pushes[:0])
-    found = ServerTimeline(history, 0, {}).times
+    found = ServerTimeline(history, [0], {}).times[0]
     np.testing.assert_allclose(found.wake_up[0], [0.5])  # by the one that came first
     np.testing.assert_allclose(found.turnaround[0], [0.1])
     assert np.isnan([*found.wake_up[1], *found.turnaround[1]]).all()
@@ -377,10 +379,11 @@ def test_an_update_is_over_when_it_has_been_read():
     pushes["kind"], pushes["clock"], pushes["time"] = Kind.PUSH, [0, 1], [1.4, 2.2]
     pushes["version"] = [0, 1]
     header = SimpleNamespace(spans=((0, 10),))
-    found = ServerTimeline(History(header, (pushes,), (server,), pushes[:0]), 0, {(0, 1): 2.0})
+    history = History(header, (pushes,), (server,), pushes[:0])
+    found = ServerTimeline(history, [0], {(0, 1): 2.0})
     assert found.replied == {(0, 1): 2.0}
-    np.testing.assert_allclose(found.times.update[1], [0.5, 0.2])
-    np.testing.assert_allclose(found.times.wake_up[0], [0.1, 0.4])  # it was away from its core
+    np.testing.assert_allclose(found.times[0].update[1], [0.5, 0.2])
+    np.testing.assert_allclose(found.times[0].wake_up[0], [0.1, 0.4])  # it was away from its core
 
 
 def test_a_sum_is_not_over_before_the_last_worker_has_come():
@@ -436,7 +439,7 @@ def test_costs_are_those_of_the_step(tmp_path):
     for clock in range(5):
         assert costs.compute(3, rng) == times.compute[1][clock]
         for server in (0, 1):
-            push, shard = Push(1, clock, 0, 32, 0.0, 0.0), times.shards[server]
+            push, shard = Push(1, clock, 0, 32, 0.0, 0.0, server), times.shards[server]
             for idle, seconds in ((True, shard.wake_up[1]), (False, shard.turnaround[1])):
                 if np.isfinite(seconds[clock]):
                     assert costs.receive(server, push, idle, rng) == seconds[clock]

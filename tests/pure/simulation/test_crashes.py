@@ -69,7 +69,7 @@ class TestNotice:
         it = world()
         it.crash_at(3, 1.0)
         found = it.run({r: hears(it.ports[r], 1) for r in (0, 1)} | {3: hears(it.ports[3], 1)})
-        assert found[0] == found[1] == [(1.0, Leave(1, 0))]
+        assert [found[0], found[1]] == [[(1.0, Leave(1, 0, shard))] for shard in range(2)]
         assert not it.ports[2]._inbox
 
     @pytest.mark.parametrize("seed", range(5))  # at the same time chance must not decide
@@ -102,7 +102,7 @@ class TestWhatItLeaves:
         async def server(port):
             await port.receive()
             died = port.world.crashed
-            return port.payload(0).tolist(), dict(died)
+            return port.payload(0, 0).tolist(), dict(died)
 
         it = world(shared_memory=shared_memory)
         it.crash_at(2, 0.25)
@@ -116,12 +116,12 @@ class TestWhatItLeaves:
             port.send(2, Params(0, 0, 0, 0), 0)
             await port.pause(0.75)
             port.send(2, Params(0, 1, 1, 0), 1)
-            await port.until(lambda: not port.in_flight(2), lambda: "the reader")
+            await port.until(lambda: not port.in_flight(2, 0), lambda: "the reader")
             free = port.now()
             await port.pause(5.0)
             sent = port.bytes_sent
             port.send(2, Params(0, 2, 2, 0), 2)
-            return free, port.in_flight(2), port.bytes_sent - sent
+            return free, port.in_flight(2, 0), port.bytes_sent - sent
 
         async def worker(port):
             await port.pause(99.0)
@@ -134,7 +134,7 @@ class TestWhatItLeaves:
     def test_a_role_that_waits_for_something_to_become_true_may_die(self):
         async def server(port):
             port.send(2, Params(0, 0, 0, 0), 0)
-            await port.until(lambda: not port.in_flight(2), lambda: "the reader")
+            await port.until(lambda: not port.in_flight(2, 0), lambda: "the reader")
 
         async def worker(port):
             await port.pause(3.0)

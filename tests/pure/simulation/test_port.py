@@ -108,9 +108,9 @@ class TestPayloads:
 
         async def receiver(port):
             await port.receive()
-            found = port.payload(0).copy()
+            found = port.payload(0, 0).copy()
             await port.pause(4.0)
-            return found.tolist(), port.payload(0).tolist()
+            return found.tolist(), port.payload(0, 0).tolist()
 
         it = world(costs=AT_ONCE, shared_memory=shared_memory)
         return run(it, rank0=receiver(it.ports[0]), rank1=sender(it.ports[1]))[0]
@@ -123,10 +123,10 @@ class TestPayloads:
 
     def test_parameters_are_read_from_their_version_and_land_in_theta(self):
         async def server(port):
-            port.versions[1][:] = 7
+            port.versions[0][1][:] = 7
             port.send(1, params(1), 1)
-            flying = port.in_flight(1), port.in_flight(2)
-            await port.until(lambda: not port.in_flight(1), lambda: "the reader")
+            flying = port.in_flight(1, 0), port.in_flight(2, 0)
+            await port.until(lambda: not port.in_flight(1, 0), lambda: "the reader")
             return flying, port.now()
 
         async def worker(port):
@@ -143,9 +143,9 @@ class TestPayloads:
         """So a server that does not wait is found out."""
 
         async def server(port):
-            port.versions[0][:] = 1
+            port.versions[0][0][:] = 1
             port.send(1, params(1), 0)
-            port.versions[0][:] = 2
+            port.versions[0][0][:] = 2
 
         async def worker(port):
             await port.receive()
@@ -161,7 +161,7 @@ class TestPayloads:
 
         async def receiver(port):
             await port.receive()
-            return port.payload(0).tolist(), port.bytes_received
+            return port.payload(0, 0).tolist(), port.bytes_received
 
         it = world(costs=AT_ONCE, shared_memory=False)
         results = run(it, rank0=receiver(it.ports[0]), rank1=sender(it.ports[1]))

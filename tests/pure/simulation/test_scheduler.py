@@ -183,7 +183,7 @@ class TestUpdatesTakeTime:
 
         it = star(costs=SimulationCosts(apply=apply))
         assert it.busy == {0: 0.0}
-        assert [it.ports[0].apply_s(16), it.ports[0].apply_s(32)] == [0.25, 0.5]
+        assert [it.ports[0].apply_s(0, 16), it.ports[0].apply_s(0, 32)] == [0.25, 0.5]
         assert asked == [(0, 16), (0, 32)]
         assert it.busy == {0: 0.75}
 
@@ -208,7 +208,7 @@ class TestWaiting:
 
             def read():
                 asked.append(port.now())
-                return not port.in_flight(1)
+                return not port.in_flight(1, 0)
 
             await port.until(read, lambda: "the reader")
             return port.now()
@@ -257,7 +257,7 @@ class TestWaiting:
         async def server(port):
             await port.receive()
             await port.receive()
-            return port.payload(0).tolist()
+            return port.payload(0, 0).tolist()
 
         for shared, expected in ((True, 2), (False, 1)):
             it = star(shared_memory=shared)

@@ -22,12 +22,13 @@ from psrt.transport.frames import (
 )
 
 whole = st.integers(-(2**63), 2**63 - 1)
+shard = st.integers(0, 2**31 - 1)
 real = st.floats(allow_nan=False)
 single = st.floats(allow_nan=False, width=32)
 messages = st.one_of(
-    st.builds(Push, *[whole] * 4, real, real),
+    st.builds(Push, *[whole] * 4, real, real, shard),
     st.builds(Params, *[whole] * 4, single, st.integers(-1, 2**31 - 1), single),
-    st.builds(Leave, whole, whole),
+    st.builds(Leave, whole, whole, shard),
 )
 reports = st.builds(
     Report,
@@ -67,10 +68,12 @@ def test_a_frame_is_64_bytes():
 @pytest.mark.skipif(sys.byteorder == "big", reason="frames are in native byte order")
 def test_golden_frames():
     buffer = bytearray(FRAME_BYTES)
-    encode(Push(worker=3, clock=258, version=2, samples=32, progress=0.5, norm=2.0), buffer)
+    encode(
+        Push(worker=3, clock=258, version=2, samples=32, progress=0.5, norm=2.0, shard=5), buffer
+    )
     assert buffer.hex(" ", 8) == (
         "0100000000000000 0300000000000000 0201000000000000 0200000000000000 "
-        "2000000000000000 000000000000e03f 0000000000000040 0000000000000000"
+        "2000000000000000 000000000000e03f 0000000000000040 0500000000000000"
     )
     encode(Params(shard=1, version=9, clock=4, staleness=7), buffer)
     assert buffer[:40].hex(" ", 8) == (

@@ -16,8 +16,14 @@ from psrt.transport import CONTROL, RoleMap, SoloPort, drive
 def test_workers_and_servers_are_found_by_rank():
     role_map = RoleMap(7, workers=(0, 2, 3), servers=(4, 1), spans=even_spans(7, 2))
     assert [role_map.worker_of(rank) for rank in range(5)] == [0, None, 1, 2, None]
-    assert [role_map.shard_of(rank) for rank in range(5)] == [None, 1, None, None, 0]
-    assert role_map.size == 5
+    assert [role_map.shards_of(rank) for rank in range(5)] == [(), (1,), (), (), (0,)]
+    assert (role_map.size, role_map.server_ranks, role_map.most_shards) == (5, (4, 1), 1)
+
+
+def test_a_server_may_own_several_shards():
+    role_map = RoleMap(9, workers=(0, 2), servers=(3, 1, 3), spans=even_spans(9, 3))
+    assert [role_map.shards_of(rank) for rank in range(4)] == [(), (1,), (), (0, 2)]
+    assert (role_map.size, role_map.server_ranks, role_map.most_shards) == (4, (3, 1), 2)
 
 
 class TestSolo:
@@ -69,8 +75,8 @@ class TestSolo:
         [
             lambda port: port.send(1, Leave(0, 0)),
             lambda port: port.announce(1, Leave(0, 0), 0),
-            lambda port: port.payload(0),
-            lambda port: port.in_flight(1),
+            lambda port: port.payload(0, 0),
+            lambda port: port.in_flight(1, 0),
             lambda port: drive(port.receive()),
             lambda port: drive(port.until(lambda: False, lambda: "")),
         ],

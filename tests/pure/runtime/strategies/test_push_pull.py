@@ -131,7 +131,7 @@ def test_a_shard_that_is_behind_is_read_again_until_all_are_at_one_clock():
 def test_leaving_is_said_to_every_shard():
     port = Scripted(2)
     drive(PushPull(port).leave(17))
-    assert port.sent == [(0, Leave(1, 17), NO_PAYLOAD), (1, Leave(1, 17), NO_PAYLOAD)]
+    assert port.sent == [(0, Leave(1, 17, 0), NO_PAYLOAD), (1, Leave(1, 17, 1), NO_PAYLOAD)]
 
 
 def test_anything_but_parameters_is_refused():

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from psrt.collective.registry import ALL_REDUCES
+from psrt.collective.registry import AUTO as AUTO
+from psrt.collective.registry import NODE as NODE
+from psrt.collective.registry import PLUS as PLUS
 
 #: Where the servers are put among the ranks.
 PLACEMENTS: Final = ("spread", "first", "last")

@@ -12,6 +12,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
+from psrt.config.names import AUTO
 from psrt.errors import ConfigError, ReplayError
 from psrt.files import keep_apart, read_text
 from psrt.history import Kind, read_history
@@ -67,7 +68,7 @@ class Replay:
 
     @property
     def _chosen(self) -> bool:
-        return self.header.config.get("allreduce") == "auto" and self.header.algorithm is not None
+        return self.header.config.get("allreduce") == AUTO and self.header.algorithm is not None
 
     def pinned(self, config: TrainConfig) -> TrainConfig:
         """Return the config with the choices that the recorded run made by itself.
@@ -77,7 +78,7 @@ class Replay:
         """
         if config.out is not None:
             keep_apart(config.out, "--replay", self._root)
-        if self._chosen and config.allreduce in (None, "auto"):
+        if self._chosen and config.allreduce in (None, AUTO):
             config = replace(config, allreduce=self.header.algorithm, machine_costs=None)
         return config
 

@@ -133,6 +133,20 @@ class LocalSteps(Strategy):
         self._clip_norm = clip_norm
         self.updates = 0
 
+    def _take(self, step: Step) -> None:
+        """Take an optimizer step on the gradient, and record it."""
+        now = self._port.now()
+        if step.samples:
+            term = Contribution(self._gradient, clip_weight(self._gradient, self._clip_norm))
+            self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
+        events = self._events
+        if events is not None:
+            rate = self._updater.lr if step.samples else 0.0
+            clock, samples, progress = step
+            if len(events.noted) >= QUEUED:
+                events.drain()
+            events.note((events.stepped, now, clock, samples, progress, rate, now - self._since))
+
 
 class Serial(LocalSteps):
     """No communication at all: the reference of every other scheme."""
@@ -143,19 +157,8 @@ class Serial(LocalSteps):
 
     async def step(self, step: Step) -> StepResult:
         """Take an optimizer step."""
-        now = self._port.now()
-        if step.samples:
-            self.updates += 1
-            weight = clip_weight(self._gradient, self._clip_norm)
-            term = Contribution(self._gradient, weight)
-            self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
-        events = self._events
-        if events is not None:
-            rate = self._updater.lr if step.samples else 0.0
-            clock, samples, progress = step
-            if len(events.noted) >= QUEUED:
-                events.drain()
-            events.note((events.stepped, now, clock, samples, progress, rate, now - self._since))
+        self._take(step)
+        self.updates += step.samples > 0
         return StepResult(step.clock + 1)
 
     async def leave(self, clock: int) -> Sequence[StepResult]:

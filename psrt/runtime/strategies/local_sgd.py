@@ -7,7 +7,6 @@ from typing import Protocol
 
 import numpy as np
 
-from psrt.history.log import QUEUED
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import (
@@ -16,11 +15,10 @@ from psrt.runtime.strategies.base import (
     Step,
     StepResult,
     WaitBreakdown,
-    clip_weight,
 )
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.reducer import Reducer
-from psrt.runtime.updater import Contribution, Updater
+from psrt.runtime.updater import Updater
 from psrt.sync import AveragingPeriod
 from psrt.transport.port import Port, gradient_of
 
@@ -165,17 +163,7 @@ class LocalSGD(LocalSteps):
 
     async def step(self, step: Step) -> StepResult:
         """Take a local step, and average if one is due."""
-        now = self._port.now()
-        if step.samples:
-            term = Contribution(self._gradient, clip_weight(self._gradient, self._clip_norm))
-            self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
-        events = self._events
-        if events is not None:
-            rate = self._updater.lr if step.samples else 0.0
-            clock, samples, progress = step
-            if len(events.noted) >= QUEUED:
-                events.drain()
-            events.note((events.stepped, now, clock, samples, progress, rate, now - self._since))
+        self._take(step)
         self._steps += 1
         self._samples += step.samples
         self._progress = step.progress

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from psrt.errors import ConfigError
@@ -19,7 +18,7 @@ class MetricsFile:
     """Writes records to a new file, each line complete on disk before ``write`` returns.
 
     Flushed line by line, so whoever follows the file sees a record at once, and a run that is
-    killed loses none. A context manager; closing twice is allowed.
+    killed loses none. Closing twice is allowed.
 
     Args:
         path: the file; one that exists is replaced.
@@ -38,17 +37,6 @@ class MetricsFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def __enter__(self) -> MetricsFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def read_metrics(path: str | PathLike[str]) -> list[dict[str, Any]]:

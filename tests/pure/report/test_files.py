@@ -1,6 +1,7 @@
 import os
 import pathlib
 import tempfile
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ def content(folder):
 def test_a_whole_run(tmp_path, record, summary):
     folder = OutputFolder(tmp_path / "runs" / "first")
     folder.prepare("seed = 7\n")
-    with folder.metrics() as metrics:
+    with closing(folder.metrics()) as metrics:
         metrics.write(record)
     theta = np.arange(6, dtype=np.float32)
     folder.write_model({"layers.0.weight": theta[:4].reshape(2, 2), "layers.0.bias": theta[4:]})

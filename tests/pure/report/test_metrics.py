@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from psrt.report import MetricsFile, read_metrics, seconds_to_accuracy
 def test_records_come_back(tmp_path, record):
     path = tmp_path / "metrics.jsonl"
     other = dataclasses.replace(record, step=140, accuracy=None)
-    with MetricsFile(path) as metrics:
+    with closing(MetricsFile(path)) as metrics:
         metrics.write(record)
         metrics.write(other)
     wanted = [dataclasses.asdict(record), dataclasses.asdict(other)]
@@ -21,7 +22,7 @@ def test_records_come_back(tmp_path, record):
 
 def test_a_line_can_be_read_at_once(tmp_path, record):
     path = tmp_path / "metrics.jsonl"
-    with MetricsFile(path) as metrics:
+    with closing(MetricsFile(path)) as metrics:
         metrics.write(record)
         assert len(read_metrics(path)) == 1
 
@@ -29,7 +30,7 @@ def test_a_line_can_be_read_at_once(tmp_path, record):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan")])
 def test_what_json_does_not_know_is_null(tmp_path, record, value):
     path = tmp_path / "metrics.jsonl"
-    with MetricsFile(path) as metrics:
+    with closing(MetricsFile(path)) as metrics:
         metrics.write(dataclasses.replace(record, loss=value))
 
     def refuse(word):
@@ -41,7 +42,7 @@ def test_what_json_does_not_know_is_null(tmp_path, record, value):
 
 def test_numpy_numbers_are_numbers(tmp_path, record):
     path = tmp_path / "metrics.jsonl"
-    with MetricsFile(path) as metrics:
+    with closing(MetricsFile(path)) as metrics:
         metrics.write(dataclasses.replace(record, loss=np.float32(0.5), step=np.int64(7)))
     [got] = read_metrics(path)
     assert (got["loss"], got["step"]) == (0.5, 7)

@@ -15,6 +15,7 @@ from psrt.config import TrainConfig
 from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
 from psrt.history.check import Findings, check, contract_of
+from psrt.history.check.metrics import KEYS as LINE_KEYS
 from psrt.history.check.run import check_run
 from psrt.history.check.summary import KEYS, SummaryCheck
 from psrt.job.scenario import Scenario, run_in_virtual_time
@@ -320,6 +321,7 @@ FREE_OF_LINES = {
 def test_every_figure_of_every_line_of_the_metrics(run, name, log_every):
     out = run(name, log_every=log_every)
     history, metrics = read_history(out), lines_of(out)
+    assert set(LINE_KEYS) == set(metrics[0])
     epoch, end = (18, 45) if name == "serial" else (6, 15)
     steps = {*range(epoch, end, epoch), end, *(range(0, end, log_every) if log_every else ())}
     if name != "backup":  # whose workers may leave out a step

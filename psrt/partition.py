@@ -113,6 +113,11 @@ class ShardPlan:
     def layered(cls, n: int, shards: int, layers: Iterable[Span]) -> ShardPlan:
         """Cut ``n`` parameters between layers; see ``layered_spans``.
 
+        Args:
+            n: parameters, at least ``shards``.
+            shards: their number.
+            layers: the span of each layer, from the first parameter to the last.
+
         Raises:
             ConfigError: if a shard would own nothing.
         """

@@ -79,6 +79,9 @@ class BatchPlan:
         Returns:
             (b,) intp, a view of the epoch's order. ``b`` is ``batch_size``, except in a smaller
             last step: the remaining samples are split evenly, and the last workers may get none.
+
+        Raises:
+            IndexError: if there is no such step or worker.
         """
         if not (0 <= step < self.steps_per_epoch and 0 <= worker < self.workers):
             raise IndexError(

@@ -19,7 +19,15 @@ def text_width(text: str, size: float) -> float:
 
 
 class Canvas:
-    """Shapes in the order in which they are painted, in pixels from the top left."""
+    """Shapes in the order in which they are painted, in pixels from the top left.
+
+    Colours are as SVG names them, ``none`` or ``#rrggbb``; ``stroke`` is that of an outline.
+
+    Args:
+        width: of the picture.
+        height: of the picture.
+        title: what a browser shows for it.
+    """
 
     def __init__(self, width: float, height: float, title: str) -> None:
         self.width = width
@@ -40,7 +48,19 @@ class Canvas:
         dashed: bool = False,
         radius: float = 0.0,
     ) -> None:
-        """Draw a rectangle."""
+        """Draw a rectangle.
+
+        Args:
+            x: of its left side.
+            y: of its top.
+            width: to the right.
+            height: downwards.
+            fill: colour inside.
+            stroke: colour of the outline.
+            line: width of the outline.
+            dashed: whether the outline is.
+            radius: of its corners.
+        """
         dash = ' stroke-dasharray="2 2"' if dashed else ""
         self._shapes.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
@@ -48,7 +68,7 @@ class Canvas:
         )
 
     def circle(self, x: float, y: float, radius: float, *, fill: str, stroke: str) -> None:
-        """Draw a disc."""
+        """Draw a disc around (x, y)."""
         self._shapes.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{fill}" stroke="{stroke}"/>'
         )
@@ -56,7 +76,7 @@ class Canvas:
     def line(
         self, x: float, y: float, to_x: float, to_y: float, *, stroke: str, width: float = 1.0
     ) -> None:
-        """Draw a line."""
+        """Draw a line from (x, y) to (to_x, to_y)."""
         self._shapes.append(
             f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}" '
             f'stroke="{stroke}" stroke-width="{width:g}"/>'
@@ -87,7 +107,17 @@ class Canvas:
         anchor: str = "middle",
         bold: bool = False,
     ) -> None:
-        """Write a text, vertically centred at ``y``."""
+        """Write a text.
+
+        Args:
+            x: of its ``anchor``.
+            y: of its vertical centre.
+            text: is escaped.
+            size: of the font.
+            fill: colour.
+            anchor: ``start``, ``middle`` or ``end`` of the text.
+            bold: whether it is.
+        """
         weight = ' font-weight="bold"' if bold else ""
         # The baseline is a third of the size below the centre.
         self._shapes.append(

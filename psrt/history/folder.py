@@ -63,7 +63,11 @@ def mark_of(folder: Path) -> Path:
 
 
 def clear(folder: Path) -> None:
-    """Delete what psrt writes into ``history/``, and the folder if nothing else is in it."""
+    """Delete what psrt writes into ``history/``, and the folder if nothing else is in it.
+
+    Raises:
+        ConfigError: if something cannot be deleted.
+    """
     if not folder.is_dir():
         return
     try:

@@ -90,7 +90,13 @@ def _kind(error: PsrtError) -> type[PsrtError]:
 
 
 def bcast_text(comm: MPI.Comm, text: str, root: int = 0) -> str:
-    """Broadcast ``text`` of rank ``root``; collective."""
+    """Broadcast a text; collective.
+
+    Args:
+        comm: of all who call.
+        text: that of the root is what everybody gets.
+        root: its rank.
+    """
     data = bytearray(text.encode())
     length = np.array([len(data)], np.int64)
     with HERE.blocked(_OTHERS):
@@ -118,10 +124,15 @@ def gather_texts(comm: MPI.Comm, text: str) -> list[str]:
 
 
 def same_everywhere(comm: MPI.Comm, text: str, what: str) -> None:
-    """Check that all ranks were given the same ``text``; collective.
+    """Check that all ranks were given the same text; collective.
+
+    Args:
+        comm: of all ranks.
+        text: that this one was given.
+        what: names it in the error.
 
     Raises:
-        ConfigError: on every rank, if they were not; ``what`` says of what.
+        ConfigError: on every rank, if one has another text than rank 0.
     """
     theirs = bcast_text(comm, text)
     with raise_on_all(comm):

@@ -22,7 +22,16 @@ ABSENT: Any = object()
 def fault_of(
     buf: AnyArray, op: Any, algorithm: Any, root: Any, *, size: int, in_place: bool = True
 ) -> str:
-    """Return what is wrong with a call's arguments on ``size`` ranks; empty if nothing is."""
+    """Return what is wrong with a call's arguments; empty if nothing is.
+
+    Args:
+        buf: what the user passed as the array.
+        op: as the operation; ``ABSENT`` for a call that has none.
+        algorithm: as the all-reduce.
+        root: as the root; ``ABSENT`` for a call that has none.
+        size: the number of ranks.
+        in_place: whether the result is written to ``buf``.
+    """
     if not isinstance(buf, np.ndarray) or isinstance(buf, np.ma.MaskedArray):
         return f"a {type(buf).__name__} is no numpy array of numbers"
     if buf.dtype.name not in DTYPES or not buf.dtype.isnative:
@@ -47,7 +56,13 @@ def fault_of(
 
 
 def fault_of_blocks(buf: AnyArray, out: Any, *, size: int) -> str:
-    """Return what is wrong with blocks for ``size`` ranks, and with where others are to go."""
+    """Return what is wrong with blocks for all ranks, or with where theirs go; empty if nothing is.
+
+    Args:
+        buf: array of the blocks to send, otherwise valid.
+        out: what the user passed as the array to receive into; None for ``buf`` itself.
+        size: the number of ranks, and of blocks.
+    """
     if buf.size % size:
         return f"an array of {buf.size} elements is not {size} equal blocks, one for each rank"
     if not buf.flags.c_contiguous:

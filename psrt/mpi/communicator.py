@@ -273,7 +273,13 @@ class Communicator(NonblockingCalls):
         return buf if out is None else out
 
     def choice(self, nbytes: int, dtype: npt.DTypeLike = np.float32, op: str = "sum") -> Choice:
-        """Return what ``auto`` picks for a vector of ``nbytes`` bytes, the prediction, and why."""
+        """Return what ``auto`` picks, the prediction, and why.
+
+        Args:
+            nbytes: of the vector.
+            dtype: of its elements.
+            op: name of the operation.
+        """
         return self._calls.pick(AUTO, nbytes, np.dtype(dtype), op)
 
     @property

@@ -37,6 +37,11 @@ class NonblockingCalls:
         any order. The other collectives have such a form, too: ``reduce_async`` and so on, with the
         arguments of the call that waits.
 
+        Args:
+            buf: as for ``all_reduce``, the same size, type and arguments on all ranks.
+            op: name of the operation.
+            algorithm: name of the all-reduce; ``auto`` picks one.
+
         Returns:
             a handle with ``test() -> bool`` and ``wait()``; ``result`` is what the call that waits
             returns.

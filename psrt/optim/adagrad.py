@@ -12,6 +12,11 @@ from psrt.partition import Span
 class Adagrad:
     """s ← s + g², θ ← θ − η·g/(√s + ε); g includes λθ.
 
+    Args:
+        n: elements of θ.
+        weight_decay: λ, at least 0.
+        epsilon: ε > 0, so that nothing is divided by zero.
+
     Source: Duchi, Hazan, Singer, JMLR 12, 2011, the diagonal form.
     """
 

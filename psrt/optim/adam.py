@@ -17,6 +17,14 @@ class Adam:
     m̂ = m/(1 − β₁ᵗ) and v̂ = v/(1 − β₂ᵗ) undo the start from zero; t is ``updates``. Weight decay
     λ is part of the gradient, g + λθ, or, decoupled, a shrinking θ·(1 − ηλ) beside the step.
 
+    Args:
+        n: elements of θ.
+        weight_decay: λ, at least 0.
+        beta1: β₁ of the mean, in [0, 1).
+        beta2: β₂ of the mean square, in [0, 1).
+        epsilon: ε > 0, so that nothing is divided by zero.
+        decoupled: whether λ shrinks θ instead of being part of the gradient.
+
     Source: Kingma & Ba, ICLR 2015 (1412.6980), algorithm 1; decoupled: Loshchilov & Hutter,
     ICLR 2019 (1711.05101), with the rate in the decay, as torch.optim.AdamW has it.
     """

@@ -54,6 +54,12 @@ class Momentum:
     v starts at zero, g includes λθ. Nesterov's look-ahead is in the form that needs the gradient
     at θ itself.
 
+    Args:
+        n: elements of θ.
+        momentum: μ, in [0, 1).
+        weight_decay: λ, at least 0.
+        nesterov: whether to look ahead.
+
     Source: Polyak 1964; Sutskever, Martens, Dahl, Hinton, ICML 2013, as torch.optim.SGD writes
     them: the rate multiplies v when it is used and is not part of it.
     """

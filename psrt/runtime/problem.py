@@ -39,6 +39,14 @@ class Problem(Protocol):
         Worker i should get the i-th slice of what all workers see at a step. The numbers of
         batches may differ among workers. Where the result has a length, learning-rate schedules
         move on within the epoch, too.
+
+        Args:
+            worker: its number, in ``[0, workers)``.
+            workers: W.
+            epoch: counted from 0; asked for in ascending order.
+
+        Returns:
+            Batches of any type, passed to ``loss_and_grad`` as they are.
         """
         ...
 
@@ -48,6 +56,14 @@ class Problem(Protocol):
         With ``gradient_spans`` there is a fourth argument, see above. ``theta`` must not be
         written: without ``gradient_spans`` the first call is checked for it. Not called for a batch
         without samples.
+
+        Args:
+            theta: (n,) float32, the parameters; only read.
+            batch: one of ``batches``.
+            out: (n,) float32, written in full: what it held before is of no meaning.
+
+        Returns:
+            The mean loss over the samples; one that is nan or infinite ends the run.
         """
         ...
 

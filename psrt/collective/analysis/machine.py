@@ -93,6 +93,11 @@ class MachineCosts:
         are flat for short vectors and proportional to long ones, and both are straight there.
         Below the smallest size it is that of the smallest, above the largest it is proportional.
 
+        Args:
+            algorithm: its name.
+            hosts: the number of ranks of each.
+            nbytes: of the vector.
+
         >>> costs = MachineCosts(
         ...     LinkCosts(0, 0, 0),
         ...     LinkCosts(0, 0, 0),

@@ -190,7 +190,12 @@ def _whole(header: Header, name: str, otherwise: int, *, least: int = 0) -> int:
 
 
 def real_knob(header: Header, name: str, otherwise: float) -> float:
-    """Return a real number out of a header, ``otherwise`` if the mode does not use it.
+    """Return a real number out of a header.
+
+    Args:
+        header: of the run.
+        name: of the knob.
+        otherwise: returned if the mode does not use it.
 
     Raises:
         ConfigError: if it is none, or negative, or too large to compute with.

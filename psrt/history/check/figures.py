@@ -43,7 +43,7 @@ class Figures:
             self._require(self._find(path) is not _NOTHING, path, "expected a value")
 
     def same(self, due: object, *path: Path, of: str = "the history") -> None:
-        """Require that a figure is what ``of`` says."""
+        """Require that a figure is what is due; ``of`` names what says so."""
         said = self._find(path)
         if isinstance(said, list) and isinstance(due, list) and len(said) == len(due):
             wrong = [i for i in range(len(due)) if said[i] != due[i]]
@@ -55,13 +55,27 @@ class Figures:
         self._require(equal, path, f"{of} {due}")
 
     def near(self, due: float, *path: Path, slack: float = 0.0, of: str = "the history") -> None:
-        """Require that a number is what ``of`` says, but for rounding and ``slack``."""
+        """Require that a number is what is due, but for rounding.
+
+        Args:
+            due: the number.
+            path: where it is said.
+            slack: by how much it may be off beyond that.
+            of: names what the number follows from.
+        """
         said = self.number(*path)
         error = _ROUNDING * abs(due) + slack
         self._require(said is not None and abs(said - due) <= error, path, f"{of} {due}")
 
     def within(self, low: float, high: float, *path: Path, rounded: bool = False) -> None:
-        """Require that a number lies between two, but for rounding where they are ``rounded``."""
+        """Require that a number lies between two.
+
+        Args:
+            low: the least.
+            high: the most; infinite for no bound.
+            path: where it is said.
+            rounded: whether the bounds are, so that it may be beyond them by as much.
+        """
         said = self.number(*path)
         share = _ROUNDING if rounded else 0.0
         bounds = low - share * max(low, 0.0), high + share * abs(high) if high < math.inf else high

@@ -56,7 +56,7 @@ class DivergedError(PsrtError):
 
 
 class OutputError(PsrtError):
-    """A file could not be written, such as on a full disk; all others were."""
+    """A file could not be written, such as on a full disk."""
 
     def __init__(self, text: str, run: object = None) -> None:
         super().__init__(text)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from psrt.errors import ConfigError
+from psrt.errors import ConfigError, OutputError
 from psrt.history.events import EVENT, EVENT_BYTES, LAYOUT, Kind
 
 #: Events that are gathered before they are written.
@@ -123,7 +123,7 @@ class EventLog:
             flag: see ``events``, like the meaning of the fields for each kind.
 
         Raises:
-            ConfigError: if the buffer is full and cannot be written.
+            OutputError: if the buffer is full and cannot be written.
         """
         if self.queue:
             self.drain()
@@ -140,7 +140,7 @@ class EventLog:
         """Make the calls in the queue, in order.
 
         Raises:
-            ConfigError: if the buffer is full and cannot be written.
+            OutputError: if the buffer is full and cannot be written.
         """
         calls = self.queue[:]
         self.queue.clear()  # not replaced: recorders append to this very list
@@ -152,7 +152,7 @@ class EventLog:
         """Write all events so far.
 
         Raises:
-            ConfigError: if it cannot be written.
+            OutputError: if it cannot be written.
         """
         self.drain()
         self._write_buffer()
@@ -196,8 +196,8 @@ class EventLog:
         except OSError as error:
             raise self._cannot_write(error) from error
 
-    def _cannot_write(self, error: OSError) -> ConfigError:
-        return ConfigError(f"cannot write {os.fspath(self._path)}: {error.strerror}")
+    def _cannot_write(self, error: OSError) -> OutputError:
+        return OutputError(f"cannot write {os.fspath(self._path)}: {error.strerror}")
 
     def __enter__(self) -> EventLog:
         return self

@@ -209,7 +209,7 @@ class Recording:
             if self._header is not None and self.folder is not None and self._clocks:
                 header = dataclasses.replace(self._header, clocks=self._clocks)
                 write_header(self.folder.history, header)
-        except ConfigError as error:  # a full disk; the model may still fit
+        except (ConfigError, OutputError) as error:  # a full disk; the model may still fit
             self._failed.append(OutputError(str(error)))
         self._failed += self._launcher.carry(self._own, self._wanted)
         if self._own is not None:

@@ -131,19 +131,24 @@ def summarize(
 
 
 def keep(
-    run: Run, problem: Problem, folder: OutputFolder, files: Mapping[str, str]
-) -> list[OutputError]:
-    """Write the files of a finished run; return the errors of those that could not be written.
+    run: Run,
+    problem: Problem,
+    folder: OutputFolder,
+    files: Mapping[str, str],
+    failed: list[OutputError],
+) -> None:
+    """Write the files of a finished run.
 
-    The summary is written last, so a folder with a summary holds a finished run.
+    The summary is written last, and only if all others could be written: a folder with a summary
+    holds a finished run, whole.
 
     Args:
         run: the result.
         problem: names the tensors of θ, if it can.
         folder: of the run.
         files: the text of further files, by name.
+        failed: the errors of files that could not be written so far; those of these are added.
     """
-    failed: list[OutputError] = []
     with _collected(failed):
         if run.theta.size:
             tensors = getattr(problem, "tensors", None)
@@ -154,9 +159,9 @@ def keep(
     for name, text in files.items():
         with _collected(failed):
             folder.write_text(name, text)
-    with _collected(failed):
-        folder.write_summary(run.summary)
-    return failed
+    if not failed:
+        with _collected(failed):
+            folder.write_summary(run.summary)
 
 
 @contextlib.contextmanager

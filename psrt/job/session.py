@@ -184,12 +184,13 @@ class _Session:
         """Write the files of a finished run, and print its table.
 
         Raises:
-            OutputError: if a file could not be written; raised after writing all the others.
+            OutputError: if a file could not be written; raised after writing all the others but the
+                summary.
         """
         launcher, folder, failed = self._launcher, recording.folder, recording.failed
         if folder is not None:
             assert self._setup.problem is not None
-            failed += keep(result, self._setup.problem, folder, launcher.files())
+            keep(result, self._setup.problem, folder, launcher.files(), failed)
         self._say("")
         self._say(table_of(result.summary, folder))
         for line in launcher.remarks(result.summary):

@@ -131,6 +131,8 @@ class OutputFolder:
         arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
         with self._replacing(MODEL) as part:
             save_file(arrays, part)
+            # safetensors lets nobody else read it, whatever the user's mask says.
+            shutil.copymode(self.path / CONFIG, part)
 
     def write_text(self, name: str, text: str) -> None:
         """Write one of ``FILES``, such as ``simulation.json``, which not every run has."""

@@ -36,6 +36,8 @@ def test_a_whole_run(tmp_path, record, summary):
     assert tensors["layers.0.bias"].tolist() == [4, 5]
     assert (folder.path / "simulation.json").read_text() == "{}\n"
     assert Summary.from_json((folder.path / "summary.json").read_text()) == summary
+    # Whoever may read one may read all.
+    assert len({(folder.path / name).stat().st_mode for name in FILES}) == 1
 
 
 def test_strided_tensors_are_stored_by_value(tmp_path):

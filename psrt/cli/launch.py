@@ -31,6 +31,11 @@ _ON_RANKS = ("train", "bench", "doctor")
 _PARTS = ("server", "worker")
 #: Commands of psrt that are one process.
 _WITHOUT_RANKS = ("simulate", "check", "show", "explain")
+#: Runs a program as its main one, and ends the job with its status if it fails, where its own
+#: Python would wait for the other ranks, which wait for it.
+_RUNNER = ("-m", "mpi4py")
+#: What it is given before a script if modules beside that must not be imported: it would have them.
+_SAFELY = ("-c", "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], {}, '__main__')")
 #: Seconds that `srun --mpi=list` may take.
 _SRUN_S = 30
 #: Most ranks that a job can have.
@@ -163,7 +168,7 @@ def _of_rank(rest: list[str]) -> tuple[list[str], bool]:
     if name == "-m":
         if len(rest) == 1:
             raise ConfigError("-m needs the name of a module")
-        return rest, False
+        return rest, rest[1] == "psrt"
     if name in _ON_RANKS:
         return ["-m", "psrt", *rest], True
     if name in _PARTS:
@@ -201,6 +206,9 @@ def _line(given: argparse.Namespace, words: list[str], is_ours: bool) -> Line:
         if not library.safe:  # psrt is used from its folder, without being installed
             path = [str(Path(psrt.__file__).parents[1]), os.environ.get("PYTHONPATH")]
             variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    else:
+        is_safe = {**os.environ, **variables}.get("PYTHONSAFEPATH") and words[0] != "-m"
+        python += [*_RUNNER, *(_SAFELY if is_safe else ())]
     try:
         flags = shlex.split(given.flags)
     except ValueError as error:

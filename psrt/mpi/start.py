@@ -11,7 +11,7 @@ import faulthandler
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import mpi4py
@@ -66,13 +66,29 @@ with warnings.catch_warnings():
 
 def _finalize(process: int) -> None:
     """End MPI; mpi4py would, a little later, but for ever if a rank is gone."""
-    if os.getpid() == process and MPI.Is_initialized() and not MPI.Is_finalized():
+    if os.getpid() == process and MPI.Is_initialized() and not MPI.Is_finalized() and not _aborts:
         with _in_time():
             MPI.Finalize()
 
 
+#: Whether mpi4py will end the job when this process ends, as ``python -m mpi4py`` has it do for a
+#: program that fails: to end MPI first would be to wait for ranks that wait for this one.
+_aborts = False
+
+
+def _noting_aborts(set_status: Callable[[int], None]) -> Callable[[int], None]:
+    def note(status: int) -> None:
+        global _aborts
+        _aborts = bool(status)
+        set_status(status)
+
+    return note
+
+
 if _is_ours and mpi4py.rc.finalize is not False:
     atexit.register(_finalize, os.getpid())
+    # There is no way to ask for it.
+    MPI._set_abort_status = _noting_aborts(MPI._set_abort_status)  # type: ignore[assignment]
 
 
 def world() -> MPI.Comm:

@@ -128,6 +128,51 @@ def test_the_status_is_that_of_the_job(launch, script):
     assert len(done.errors) == 1
 
 
+#: One rank fails while the other waits for it.
+FAILS = """\
+import sys, {first}
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+if comm.rank == 1:
+    {ends}
+comm.Barrier()
+"""
+
+
+@pytest.mark.parametrize("first", ["os", "psrt.mpi.start"])  # psrt as a library ends MPI itself
+@pytest.mark.parametrize(
+    ("ends", "status", "says"),
+    [
+        ("raise ValueError('this one')", 1, "ValueError: this one"),
+        ("sys.exit(3)", 3, ""),
+        pytest.param("sys.exit('in words')", 1, "in words", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_script_that_fails_on_one_rank_ends_the_job(launch, script, first, ends, status, says):
+    script(FAILS.format(first=first, ends=ends))
+    begin = time.monotonic()
+    done = launch.psrt("launch", "-n", 2, "script.py")
+    assert done.status == status, done.stderr
+    assert says in done.stderr
+    assert "-m mpi4py script.py" in done.stderr.splitlines()[0]
+    assert time.monotonic() - begin < 30
+
+
+def test_a_program_need_not_be_one_of_mpi(launch, script):
+    script("import sys; sys.exit('mpi4py.MPI' in sys.modules or __name__ != '__main__')")
+    assert launch.psrt("launch", "-n", 2, "script.py").status == 0
+
+
+def test_a_safe_path_stays_one(launch, script):
+    script("import sys\nimport beside\nsys.exit(beside.STATUS)", "a/script.py")
+    script("STATUS = 4", "a/beside.py")
+    script("STATUS = 0", "b/beside.py")
+    path = os.pathsep.join([str(launch.folder / "b"), str(ROOT)])
+    words = ("-m", "psrt", "launch", "-n", 1, "a/script.py")
+    assert launch.python(*words, PYTHONPATH=path).status == 4
+    assert launch.python(*words, PYTHONPATH=path, PYTHONSAFEPATH="1").status == 0
+
+
 @pytest.mark.parametrize(
     ("phase", "rank"),
     [("initial", 0), ("gradient", 2), pytest.param("evaluate", 0, marks=pytest.mark.exhaustive)],

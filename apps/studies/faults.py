@@ -8,11 +8,13 @@ Hosts need root, see ``tests/support/hosts.py``.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,10 +25,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PAGE, JOB = ROOT / "docs" / "failures.md", Path(__file__).parent / "faulty_job.py"
 BEGIN, END = "<!-- faults -->\n", "<!-- / -->"
-VENDORS = {"Open MPI": "openmpi", "MPICH": "mpich"}
+VENVS = {"Open MPI": ".venv", "MPICH": ".venv-mpich"}
 MODES = ("sync", "async", "ssp", "softsync", "local-sgd", "allreduce")
 WITH_SERVERS, STALE = MODES[:4], MODES[1:4]
-TIMEOUT_S = 3
+TIMEOUT_S = 5
 #: Longest that a launch may take, in seconds, before it counts as a hang.
 LIMIT_S = 60
 #: How long processes may take to vanish after their launcher, in seconds.
@@ -199,14 +201,15 @@ def gone_soon(is_left: Any) -> bool:
     return True
 
 
-def on_hosts(hosts: Any, vendor: str, fault: Fault, mode: str, folder: Path) -> Seen:
+def on_hosts(hosts: Any, python: Path, fault: Fault, mode: str, folder: Path) -> Seen:
     """Run a job on two hosts of ``tests/support/hosts.py``: ranks 0 and 1, and rank 2."""
     one, two = hosts.names
     (folder / "my-hosts").write_text(f"{one}:2\n{two}:1\n")
     words = ["launch", "--hostfile", "my-hosts", *words_of(fault, mode)]
-    program = ROOT / (".venv" if vendor == "openmpi" else ".venv-mpich") / "bin" / "psrt"
     began = time.monotonic()
-    process = hosts.start(one, program, *words, cwd=folder, OMPI_MCA_mpi_yield_when_idle="1")
+    process = hosts.start(
+        one, python.parent / "psrt", *words, cwd=folder, OMPI_MCA_mpi_yield_when_idle="1"
+    )
     try:
         if fault.how in ("cut", "crash"):
             while not (folder / "trains").exists() and time.monotonic() < began + LIMIT_S:
@@ -228,43 +231,64 @@ def on_hosts(hosts: Any, vendor: str, fault: Fault, mode: str, folder: Path) -> 
     return Seen(process.returncode, stderr, seconds, results, left)
 
 
-def rows(mpi: str, wanted: Sequence[Fault]) -> Iterator[tuple[str, str]]:
-    """Run the faults under one MPI; yields the beginning of each row, and the row."""
+def rows(mpi: str, wanted: Sequence[Fault]) -> None:
+    """Run faults under one MPI, and write the row of each into the page."""
     from support.hosts import Hosts, why_not
 
-    vendor = VENDORS[mpi]
-    python = ROOT / (".venv" if vendor == "openmpi" else ".venv-mpich") / "bin" / "python"
-    hosts = None
-    for fault in wanted:
-        if fault.where == HOSTS and hosts is None:
-            reason = why_not()
-            if reason is not None:
-                print(f"no hosts: {reason}", file=sys.stderr)
-                break
-            hosts = Hosts(2)
-        cells = []
-        for mode in MODES:
-            if mode not in fault.modes:
-                cells.append("")
-                continue
-            with tempfile.TemporaryDirectory(dir=None if hosts is None else hosts.folder) as folder:
-                if fault.where == HOSTS:
-                    seen = on_hosts(hosts, vendor, fault, mode, Path(folder))
-                else:
-                    seen = on_one_host(python, fault, mode, Path(folder))
-            cells.append(seen.told(fault, mode, mpi))
-            print(mpi, fault.where, fault.what, mode, cells[-1], sep=" | ", file=sys.stderr)
-            if "**" in cells[-1]:
-                print(seen.stderr, file=sys.stderr)
-        begin = key(mpi, fault)
-        yield begin, f"{begin} {fault.promised(mpi)} | {' | '.join(cells)} |"
-    if hosts is not None:
-        hosts.close()
+    with contextlib.ExitStack() as stack:
+        hosts: Any = None
+        for fault in wanted:
+            if fault.where == HOSTS and hosts is None:
+                reason = why_not()
+                if reason is not None:
+                    print(f"no hosts: {reason}", file=sys.stderr)
+                    return
+                hosts = stack.enter_context(Hosts(2))
+            cells = [cell(mpi, fault, mode, hosts) for mode in MODES]
+            write(key(mpi, fault), f"{fault.promised(mpi)} | {' | '.join(cells)} |")
+
+
+def cell(mpi: str, fault: Fault, mode: str, hosts: Any) -> str:
+    """Run a fault in one mode; return what was seen, nothing if it is not tried there."""
+    if mode not in fault.modes:
+        return ""
+    is_here = fault.where != HOSTS
+    with tempfile.TemporaryDirectory(dir=None if is_here else hosts.folder) as name:
+        python = ROOT / VENVS[mpi] / "bin" / "python"
+        folder = Path(name)
+        seen = (
+            on_one_host(python, fault, mode, folder)
+            if is_here
+            else on_hosts(hosts, python, fault, mode, folder)
+        )
+    told = seen.told(fault, mode, mpi)
+    print(mpi, fault.where, fault.what, mode, told, sep=" | ", file=sys.stderr)
+    if "**" in told:
+        print(seen.stderr, file=sys.stderr)
+    return told
 
 
 def key(mpi: str, fault: Fault) -> str:
     """Return the beginning of a fault's row."""
     return f"| {fault.where} | {fault.what} | {mpi} |"
+
+
+_writing = threading.Lock()
+
+
+def write(key_of_row: str, rest: str) -> None:
+    """Put a row into the page, whose others stay."""
+    with _writing:
+        page = PAGE.read_text()
+        begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
+        rows = page[begin:end].splitlines()[2:]
+        table = {"|".join(row.split("|")[:4]) + "|": row for row in rows}
+        table[key_of_row] = f"{key_of_row} {rest}"
+        head = ["| where | fault | MPI | promised |" + "".join(f" {mode} |" for mode in MODES)]
+        head.append("|---|---|---|---|" + "---|" * len(MODES))
+        keys = [key(mpi, fault) for fault in FAULTS for mpi in VENVS]
+        body = [*head, *(table[one] for one in keys if one in table)]
+        PAGE.write_text(page[:begin] + "\n".join(body) + "\n" + page[end:])
 
 
 def main() -> int:
@@ -273,23 +297,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="run the rows whose beginning matches this")
     only = re.compile(parser.parse_args().only)
     sys.path.insert(0, str(ROOT / "tests"))
-    page = PAGE.read_text()
-    begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
-    table = {"|".join(row.split("|")[:4]) + "|": row for row in page[begin:end].splitlines()[2:]}
     with ThreadPoolExecutor() as pool:
-        wanted = {
-            mpi: [fault for fault in FAULTS if only.search(key(mpi, fault))] for mpi in VENDORS
-        }
-        parts = [pool.submit(lambda of: dict(rows(*of)), part) for part in wanted.items()]
-        for part in parts:
-            table |= part.result()
-    head = ["| where | fault | MPI | promised |" + "".join(f" {mode} |" for mode in MODES)]
-    head.append("|---|---|---|---|" + "---|" * len(MODES))
-    keys = [key(mpi, fault) for fault in FAULTS for mpi in VENDORS]
-    body = [*head, *(table[one] for one in keys if one in table)]
-    page = PAGE.read_text()
-    begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
-    PAGE.write_text(page[:begin] + "\n".join(body) + "\n" + page[end:])
+        for part in [
+            pool.submit(rows, mpi, [fault for fault in FAULTS if only.search(key(mpi, fault))])
+            for mpi in VENVS
+        ]:
+            part.result()
     return 0
 
 

@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from support.launching import ROOT
 from support.slurm import wait_until
 
+#: A job in which something happens to one rank.
+FAULTY = ROOT / "apps" / "studies" / "faulty_job.py"
 RANKS = ("--nodes", 3, "--ntasks", 5)
 #: Runs its arguments, as a batch script does.
 SCRIPT = '#!/bin/sh\nexec "$@"\n'
@@ -50,6 +53,13 @@ def test_the_tasks_of_the_job_train(submit, mpi, folder):
 def test_a_wrong_flag_is_status_2(submit):
     job, log = submit("train", "--mode", "nonsense")
     assert job.ended() == ("FAILED", 2, 0), log()
+
+
+def test_a_rank_that_dies_is_named_and_is_status_5(submit):
+    job, log = submit(FAULTY, "--phase", "gradient", "--rank", 4)
+    assert job.ended() == ("FAILED", 5, 0), log()
+    (line,) = (line for line in log().splitlines() if "psrt: error" in line)
+    assert "worker 3 (rank 4, " in line
 
 
 def test_the_doctor_sees_three_hosts(submit):

@@ -5,12 +5,53 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from psrt.errors import ProtocolError
 from psrt.messages import Report
 from psrt.stats import Stats, merged_columns
+
+
+class Interval(NamedTuple):
+    """What happened between two records, and what was reached at the end of it."""
+
+    #: Of all workers, by worker and step.
+    reports: Sequence[Report]
+    #: Step of the record.
+    step: int
+    #: Epochs finished at its end.
+    epoch: int
+    #: Since the start of training, at its end.
+    seconds: float
+    #: Since its beginning, in seconds.
+    elapsed: float
+    #: Training samples since the start, all workers together.
+    samples: int
+    #: W.
+    workers: int
+    #: The columns of ``psrt.stats`` at its end, by name.
+    columns: Mapping[str, float]
+
+    def total(self, name: str) -> Any:
+        """Return the sum of a field of the reports."""
+        return sum(getattr(report, name) for report in self.reports)
+
+    def largest(self, name: str) -> Any:
+        """Return the maximum of a field of the reports; None without pushes, which it is of."""
+        if not self.total("staleness_count"):
+            return None
+        return max(getattr(report, name) for report in self.reports)
+
+    def evaluations(self) -> list[Report]:
+        """Return the reports that evaluated on the test set."""
+        return [report for report in self.reports if _evaluated(report)]
+
+
+def _column(unit: str, formula: Callable[[Interval], Any], **default: Any) -> Any:
+    """Declare a column: its unit, for the reader, and how it follows from an interval."""
+    return field(metadata={"unit": unit, "formula": formula}, **default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,46 +59,74 @@ class Record:
     """The state of the whole run at one logged step; a line of ``metrics.jsonl``.
 
     *Interval* is what happened since the previous record. Fields are None where there was
-    nothing to measure.
+    nothing to measure. A column is declared here, once: name, unit and formula.
     """
 
     #: Epochs finished.
-    epoch: int
+    epoch: int = _column("epochs", lambda it: it.epoch)
     #: Worker clock that every worker has reached: gradient steps finished by each.
-    step: int
+    step: int = _column("steps", lambda it: it.step)
     #: Mean training loss over the samples of the interval; nan if there were none.
-    loss: float
+    loss: float = _column("", lambda it: _weighted_loss(it.reports, it.total("samples")))
     #: Loss on the test set, if anyone evaluated.
-    test_loss: float | None
+    test_loss: float | None = _column(
+        "", lambda it: _mean_of_known(report.test_loss for report in it.reports)
+    )
     #: Accuracy on the test set in [0, 1], if anyone evaluated and there are classes.
-    accuracy: float | None
+    accuracy: float | None = _column(
+        "", lambda it: _mean_of_known(report.test_accuracy for report in it.reports)
+    )
     #: Time from the start of training until the last worker reached ``step``, in seconds.
-    seconds: float
+    seconds: float = _column("seconds", lambda it: it.seconds)
     #: Training samples per second of the interval, all workers together.
-    samples_per_second: float | None
+    samples_per_second: float | None = _column(
+        "samples/s", lambda it: it.total("samples") / it.elapsed if it.elapsed > 0 else None
+    )
     #: Training samples since the start, all workers together.
-    samples: int
+    samples: int = _column("samples", lambda it: it.samples)
     #: Mean τ over the answered pushes of the interval, None without pushes.
-    staleness_mean: float | None
+    staleness_mean: float | None = _column(
+        "versions", lambda it: _ratio(it.total("staleness_sum"), it.total("staleness_count"))
+    )
     #: Largest τ among them, None without pushes.
-    staleness_max: int | None
+    staleness_max: int | None = _column("versions", lambda it: it.largest("staleness_max"))
     #: Bytes that workers handed to the transport since the start.
-    bytes_sent: int
+    bytes_sent: int = _column("bytes", lambda it: int(it.columns["bytes_sent"]))
     #: Bytes that workers took from the transport since the start.
-    bytes_received: int
+    bytes_received: int = _column("bytes", lambda it: int(it.columns["bytes_received"]))
     #: Whether an epoch ends here.
-    epoch_end: bool
+    epoch_end: bool = _column("", lambda it: any(report.epoch_end for report in it.reports))
     #: Time of the evaluation on the test set, in seconds since training began: earlier than
     #: ``seconds`` if the evaluating worker is ahead of others. None without an evaluation.
-    evaluated_seconds: float | None = None
+    evaluated_seconds: float | None = _column(
+        "seconds",
+        lambda it: max((report.seconds for report in it.evaluations()), default=None),
+        default=None,
+    )
     #: Mean gap ‖θ_now − θ_read‖/√n of the interval's measured gradients, None without any.
-    gap_mean: float | None = None
+    gap_mean: float | None = _column(
+        "", lambda it: _ratio(it.total("gap_sum"), it.total("gap_count")), default=None
+    )
     #: Largest difference of shard versions in a read of the interval, None without pushes.
-    skew_max: int | None = None
+    skew_max: int | None = _column("versions", lambda it: it.largest("skew_max"), default=None)
     #: Share of the workers' time in the interval spent waiting, None if no time passed.
-    waiting_share: float | None = None
+    waiting_share: float | None = _column(
+        "", lambda it: _share(it.total("waited"), it.elapsed * it.workers), default=None
+    )
     #: Columns of ``psrt.stats`` that have no field here, by name: written like the fields.
     more: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, interval: Interval) -> Record:
+        """Return the record of an interval, every column by its formula."""
+        return cls(
+            **{name: column["formula"](interval) for name, column in COLUMNS.items()},
+            more={name: it for name, it in interval.columns.items() if name not in COLUMNS},
+        )
+
+
+#: The columns of every line, by name: their ``unit`` and ``formula``.
+COLUMNS = {it.name: it.metadata for it in fields(Record) if it.metadata}
 
 
 class MetricsAggregator:
@@ -181,34 +250,23 @@ class MetricsAggregator:
         while self._waiting_steps and self._waiting_steps[0] <= step:
             reports += self._waiting.pop(heapq.heappop(self._waiting_steps))
         reports.sort(key=lambda r: r[:3])
-        samples = sum(r.samples for r in reports)
         seconds = max([self._seconds, *(r.seconds for r in reports)])
         elapsed, self._seconds = seconds - self._seconds, seconds
         self._epoch = max([self._epoch, *(r.epoch for r in reports)])
-        self._samples += samples
+        self._samples += sum(r.samples for r in reports)
         for report in reports:
             self._columns[report.worker] = report.columns
-        columns = merged_columns(self._columns)
-        pushes = sum(r.staleness_count for r in reports)
-        return Record(
-            epoch=self._epoch,
-            step=step,
-            loss=_weighted_loss(reports, samples),
-            test_loss=_mean_of_known(r.test_loss for r in reports),
-            accuracy=_mean_of_known(r.test_accuracy for r in reports),
-            seconds=seconds,
-            samples_per_second=samples / elapsed if elapsed > 0 else None,
-            samples=self._samples,
-            staleness_mean=sum(r.staleness_sum for r in reports) / pushes if pushes else None,
-            staleness_max=max(r.staleness_max for r in reports) if pushes else None,
-            bytes_sent=int(columns.pop("bytes_sent")),
-            bytes_received=int(columns.pop("bytes_received")),
-            epoch_end=any(r.epoch_end for r in reports),
-            evaluated_seconds=max((r.seconds for r in reports if _evaluated(r)), default=None),
-            gap_mean=_ratio(sum(r.gap_sum for r in reports), sum(r.gap_count for r in reports)),
-            skew_max=max(r.skew_max for r in reports) if pushes else None,
-            waiting_share=_share(sum(r.waited for r in reports), elapsed * len(self._reached)),
-            more=columns,
+        return Record.of(
+            Interval(
+                reports,
+                step,
+                self._epoch,
+                seconds,
+                elapsed,
+                self._samples,
+                len(self._reached),
+                merged_columns(self._columns),
+            )
         )
 
 

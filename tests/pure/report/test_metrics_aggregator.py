@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import random
 
@@ -6,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.errors import ProtocolError
-from psrt.report import MetricsAggregator
+from psrt.report import MetricsAggregator, Record
+from psrt.report.metrics_aggregator import COLUMNS
 from support.reports import make_report
 
 
@@ -304,3 +306,12 @@ def test_the_order_of_arrival_does_not_matter(case, log_every):
     assert steps == sorted(set(steps))
     seconds = [record.seconds for record in got]
     assert seconds == sorted(seconds)
+
+
+def test_every_column_says_its_unit_and_how_it_follows():
+    names = [it.name for it in dataclasses.fields(Record)]
+    assert names == [*COLUMNS, "more"]
+    assert all(
+        callable(row["formula"]) and isinstance(row["unit"], str) for row in COLUMNS.values()
+    )
+    assert COLUMNS["samples_per_second"]["unit"] == "samples/s"

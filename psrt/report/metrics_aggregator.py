@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from psrt.errors import ProtocolError
@@ -29,6 +30,10 @@ class Interval(NamedTuple):
     elapsed: float
     #: Training samples since the start, all workers together.
     samples: int
+    #: Training samples in it.
+    made: int
+    #: Answered pushes in it.
+    pushes: int
     #: W.
     workers: int
     #: The columns of ``psrt.stats`` at its end, by name.
@@ -36,13 +41,13 @@ class Interval(NamedTuple):
 
     def total(self, name: str) -> Any:
         """Return the sum of a field of the reports."""
-        return sum(getattr(report, name) for report in self.reports)
+        return sum(map(attrgetter(name), self.reports))
 
     def largest(self, name: str) -> Any:
         """Return the maximum of a field of the reports; None without pushes, which it is of."""
-        if not self.total("staleness_count"):
+        if not self.pushes:
             return None
-        return max(getattr(report, name) for report in self.reports)
+        return max(map(attrgetter(name), self.reports))
 
     def evaluations(self) -> list[Report]:
         """Return the reports that evaluated on the test set."""
@@ -67,7 +72,7 @@ class Record:
     #: Worker clock that every worker has reached: gradient steps finished by each.
     step: int = _column("steps", lambda it: it.step)
     #: Mean training loss over the samples of the interval; nan if there were none.
-    loss: float = _column("", lambda it: _weighted_loss(it.reports, it.total("samples")))
+    loss: float = _column("", lambda it: _weighted_loss(it.reports, it.made))
     #: Loss on the test set, if anyone evaluated.
     test_loss: float | None = _column(
         "", lambda it: _mean_of_known(report.test_loss for report in it.reports)
@@ -80,13 +85,13 @@ class Record:
     seconds: float = _column("seconds", lambda it: it.seconds)
     #: Training samples per second of the interval, all workers together.
     samples_per_second: float | None = _column(
-        "samples/s", lambda it: it.total("samples") / it.elapsed if it.elapsed > 0 else None
+        "samples/s", lambda it: it.made / it.elapsed if it.elapsed > 0 else None
     )
     #: Training samples since the start, all workers together.
     samples: int = _column("samples", lambda it: it.samples)
     #: Mean τ over the answered pushes of the interval, None without pushes.
     staleness_mean: float | None = _column(
-        "versions", lambda it: _ratio(it.total("staleness_sum"), it.total("staleness_count"))
+        "versions", lambda it: _ratio(it.total("staleness_sum"), it.pushes)
     )
     #: Largest τ among them, None without pushes.
     staleness_max: int | None = _column("versions", lambda it: it.largest("staleness_max"))
@@ -253,7 +258,8 @@ class MetricsAggregator:
         seconds = max([self._seconds, *(r.seconds for r in reports)])
         elapsed, self._seconds = seconds - self._seconds, seconds
         self._epoch = max([self._epoch, *(r.epoch for r in reports)])
-        self._samples += sum(r.samples for r in reports)
+        made = sum(r.samples for r in reports)
+        self._samples += made
         for report in reports:
             self._columns[report.worker] = report.columns
         return Record.of(
@@ -264,6 +270,8 @@ class MetricsAggregator:
                 seconds,
                 elapsed,
                 self._samples,
+                made,
+                sum(r.staleness_count for r in reports),
                 len(self._reached),
                 merged_columns(self._columns),
             )

@@ -8,6 +8,8 @@ import pytest
 
 from psrt.cli.process import run_command
 from psrt.errors import ConfigError, DivergedError, ProtocolError
+from psrt.faults.parent import PARENT, Parent, parent_of_this
+from psrt.faults.watcher import End
 from psrt.mpirun import RANKS, SIZES
 
 
@@ -78,3 +80,23 @@ def test_a_rank_that_does_not_speak(capsys, monkeypatch, agreed, status):
     error.agreed = agreed
     assert run_command(raising(error), "psrt") == status
     assert capsys.readouterr() == ("", "")
+
+
+def test_psrt_launch_hears_the_status_that_all_ranks_agreed_on(capsys, monkeypatch):
+    """Before its launcher ends ranks that have lost one which left earlier, with another status."""
+    told = []
+    parent = Parent(2, told.append, several_hosts=False)
+    parent.start(lambda: None)
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv(PARENT, parent.variables[PARENT])
+    parent_of_this.cache_clear()
+    error = DivergedError("the loss is nan")
+    error.agreed = True
+    try:
+        assert run_command(raising(error), "psrt") == 3
+        assert parent.close(blames=True) == End(3)
+        assert told == []  # rank 0 prints it
+    finally:
+        parent_of_this()._connection.close()
+        parent_of_this.cache_clear()

@@ -86,7 +86,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 .PHONY: help install train fuzz lint docs report-faults
 .PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: bench bench-step bench-allreduce bench-call bench-targets bench-ps bench-train
-.PHONY: bench-history bench-simulate compare study calibrate plots clean distclean
+.PHONY: bench-history bench-hosts bench-simulate compare study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
 
 help:  ## list the commands
@@ -257,6 +257,11 @@ bench-train: $(VENV)/.has-psrt  ## samples per second of the modes against one p
 
 bench-history: $(VENV)/.has-psrt  ## cost per step of recording a history
 	$(MPIRUN) -n 3 $(PY) apps/bench/history.py $(ARGS)
+
+# As root. Without ARGS in half an hour; what is in runs/hosts already goes into the page again.
+bench-hosts: $(VENV)/.has-tests  ## all-reduces between hosts that this machine plays, into docs/hosts.md
+	$(call installed_for_root,sshd ssh ip tc unshare,$(HOSTS))
+	PYTHONPATH=tests $(PY) apps/bench/hosts.py $(ARGS)
 
 bench-simulate: $(VENV)/.has-psrt  ## events per second of simulations and of checks, and their memory
 	$(PY) apps/bench/simulate.py $(ARGS)

@@ -246,15 +246,14 @@ class Hosts:
     def limit(self, rate: str | None, host: str | None = None) -> None:
         """Limit the link of one host, or of all, each way; None takes the limit off.
 
-        A burst passes unlimited. It has to hold what the rate brings within some ticks of the
-        clock, and a segment of TCP.
+        A burst passes unlimited: what the rate brings in a millisecond, or a few packets.
         """
         for name in self.names if host is None else (host,):
             self._rates[name] = rate
             for where, device in ((name, "eth0"), (_SWITCH, name)):
                 self._within(where, "sh", "-c", f"tc qdisc del dev {device} root 2>/dev/null; true")
                 if rate is not None:
-                    tbf = ["tbf", "rate", rate, "burst", "128kb", "latency", "50ms"]
+                    tbf = ["tbf", "rate", rate, "burst", _burst(rate), "latency", "50ms"]
                     self._within(where, "tc", "qdisc", "add", "dev", device, "root", *tbf)
 
     def cut_link(self, host: str) -> None:
@@ -370,6 +369,17 @@ class Hosts:
 #: Name of what all links lead to.
 _SWITCH = "switch"
 _WAIT = "read -r pid rest </proc/self/stat; echo $pid; exec cat >/dev/null"
+
+
+def _burst(rate: str) -> str:
+    """Return the bytes that may pass at once.
+
+    >>> _burst("100mbit"), _burst("1gbit")
+    ('16384', '125000')
+    """
+    number, unit = rate[:-4], rate[-4:]
+    per_ms = int(number) * {"mbit": 125, "gbit": 125_000}[unit]
+    return str(max(16 << 10, per_ms))
 
 
 def _path() -> str:

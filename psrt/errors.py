@@ -38,6 +38,19 @@ class TransportError(PsrtError):
     exit_status = 4
 
 
+class MissingWorkersError(TransportError):
+    """Workers fell silent, and the others trained to the end without them.
+
+    Ranks are gone, so nothing more can be done over MPI: when the program ends, so does the job,
+    with this status.
+    """
+
+    def __init__(self, text: str, run: object = None) -> None:
+        super().__init__(text)
+        #: What the others came to, a ``Run``, at rank 0.
+        self.run = run
+
+
 class JobOverError(PsrtError):
     """The job is over because of another rank, and has been told to be; nothing is to be added."""
 

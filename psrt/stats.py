@@ -44,6 +44,10 @@ def _by_key(ours: dict[Any, Any], theirs: dict[Any, Any]) -> dict[Any, Any]:
     return merged
 
 
+def _largest_by_key(ours: Histogram, theirs: Histogram) -> Histogram:
+    return {key: max(ours.get(key, 0), theirs.get(key, 0)) for key in ours | theirs}
+
+
 def _each_by_key(ours: list[Histogram], theirs: list[Histogram]) -> list[Histogram]:
     none: Histogram = {}
     return [_by_key(a, b) for a, b in zip_longest(ours, theirs, fillvalue=none)]
@@ -118,6 +122,8 @@ class Stats:
     dropped: int = total("pushes")
     #: Largest distance of two workers' clocks.
     clock_spread_max: int = largest("steps")
+    #: By worker, the steps that it had finished when it left, as a server knows.
+    left: Histogram = parts(_largest_by_key, dict, "steps")
     #: Bytes handed to the transport.
     bytes_sent: int = total("bytes", column=True)
     #: Bytes taken from the transport.

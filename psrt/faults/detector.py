@@ -7,6 +7,9 @@ Every rank tells at regular intervals whether it is busy, waits or pauses, and f
 - a rank that waits longer than the time-out, while no other has been busy or got on, is *stuck*:
   whoever computes is not late, and that may be any of those it waits for, directly or not;
 - a rank that has been busy with one thing for the limit of busy work is *stuck*, too.
+
+It also says which ranks that is due to, so that the others may go on without them: those that are
+silent or busy for too long, and those that pause while all others wait.
 """
 
 from __future__ import annotations
@@ -94,7 +97,7 @@ class Verdict:
     kind: Literal["stall", "dead", "silent", "stuck"]
     #: One line without a prefix.
     text: str
-    #: The ranks that are dead or silent.
+    #: The ranks that it is due to; empty if nobody could go on without some of them.
     ranks: tuple[int, ...] = ()
 
 
@@ -188,11 +191,12 @@ class Detector:
         if any(rank not in silent for rank in quiet):
             self._got_on_at = now
         stuck = self._overworked()
-        if stuck:
-            return Verdict("stuck", stuck)
+        if stuck is not None:
+            return stuck
         late = self._late(now)
         if late > self.timeout_s:
-            return Verdict("stuck", self._story(f"no answer within {self.timeout_s:g} s", now))
+            story = self._story(f"no answer within {self.timeout_s:g} s", now)
+            return Verdict("stuck", story, self._pausing())
         quiet_s = max((now - self._ranks[rank].heard_at for rank in self.quiet(now, 0)), default=0)
         if max(late, quiet_s) <= self.stall_s:
             self._told_stall = False
@@ -200,7 +204,7 @@ class Detector:
         if self._told_stall:
             return None
         self._told_stall = True
-        begin = f"no progress for {self.stall_s:g} s, the job ends after {self.timeout_s:g} s"
+        begin = f"no progress for {self.stall_s:g} s, the limit is {self.timeout_s:g} s"
         return Verdict("stall", self._story(begin, now))
 
     def excuse(self, now: float) -> None:
@@ -210,8 +214,9 @@ class Detector:
             entry.heard_at = now
             entry.condition = None
 
-    def forget(self, ranks: Iterable[int]) -> None:
-        """Go on without these ranks."""
+    def forget(self, ranks: Iterable[int], now: float) -> None:
+        """Go on without these ranks, which whoever waits may have waited for until now."""
+        self._got_on_at = now
         for rank in ranks:
             self._ranks[rank].gone = True
 
@@ -236,15 +241,17 @@ class Detector:
             tuple(ranks),
         )
 
-    def _overworked(self) -> str:
+    def _overworked(self) -> Verdict | None:
         for rank, entry in self._living():
             doing = entry.condition
             if isinstance(doing, Busy) and doing.seconds > self.busy_s:
-                return (
-                    f"{self.roster.name(rank)} {doing.doing} for more than {self.busy_s:g} s"
-                    f"{_at(entry)}"
-                )
-        return ""
+                name = self.roster.name(rank)
+                text = f"{name} {doing.doing} for more than {self.busy_s:g} s{_at(entry)}"
+                return Verdict("stuck", text, (rank,))
+        return None
+
+    def _pausing(self) -> tuple[int, ...]:
+        return tuple(rank for rank, entry in self._living() if isinstance(entry.condition, Paused))
 
     def _living(self) -> list[tuple[int, _Rank]]:
         return [

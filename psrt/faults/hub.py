@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,9 +61,8 @@ class Hub(Watcher):
         #: Errors that ranks have told, and when the first came.
         self._failed: dict[int, End] = {}
         self._failed_at = float("inf")
-        #: Called with the ranks of a verdict ``silent`` or ``dead``; returns whether the job goes
-        #: on without them.
-        self.goes_on_without: Callable[[tuple[int, ...]], bool] = lambda ranks: False
+        #: See ``spare``.
+        self._spare: frozenset[int] = frozenset()
         self._listener = Listener(self._selector, roster.size)
         self._start()
 
@@ -80,6 +79,18 @@ class Hub(Watcher):
         """Begin to watch over ranks that have connected, and rank 0."""
         with self._lock:
             self._detector.watch([0, *ranks], time.monotonic())
+
+    def spare(self, ranks: Iterable[int]) -> frozenset[int]:
+        """Declare which ranks the others can go on without from now on, if one of these stays.
+
+        Only of such as fall silent or are stuck: a launcher ends all ranks when one has died.
+
+        Returns:
+            The ranks that they go on without already.
+        """
+        with self._lock:
+            self._spare = frozenset(ranks)
+            return self.vitals.gone
 
     def set_timeouts(self, timeout_s: float, busy_s: float, stall_s: float) -> None:
         """Set what the job's config says; see ``Detector``."""
@@ -98,6 +109,16 @@ class Hub(Watcher):
         else:
             self._tell(text, status)
             self.told = True
+
+    def rest(self) -> None:
+        """Judge nobody any more; every rank that is not gone has done its part."""
+        with self._lock:
+            for rank in range(self.roster.size):
+                self._detector.ended(rank)
+
+    def end(self, status: int) -> None:
+        """End the job, of which everything has been told."""
+        self._finish(End(status))
 
     def close(self) -> None:
         """Stop watching; every rank has done its part."""
@@ -150,6 +171,8 @@ class Hub(Watcher):
                 return False
             caller.rank = rank
             return caller.connection.send({"beat": 1})
+        if caller.rank in self.vitals.gone:
+            return True  # it is not asked any more
         now = time.monotonic()
         with self._lock:
             if "is" in message:
@@ -215,12 +238,22 @@ class Hub(Watcher):
         if verdict.kind == "stall":
             self._tell(f"psrt: {verdict.text}\n")
             return
-        if verdict.ranks and self.goes_on_without(verdict.ranks):
+        if verdict.kind != "dead" and self._goes_on_without(verdict.ranks):
             self._tell(f"psrt: {verdict.text}; the others go on\n")
-            self._send({"gone": verdict.ranks})
             return
         status = JobOverError.DIED if verdict.kind == "dead" else JobOverError.LATE
         self._finish(End(status, f"psrt: error: {verdict.text}\n"))
+
+    def _goes_on_without(self, ranks: Iterable[int]) -> bool:
+        """Go on without these ranks if that can be done; return whether it can."""
+        with self._lock:
+            gone = self.vitals.gone.union(ranks)
+            if 0 in gone or not self.vitals.gone < gone < self._spare:
+                return False
+            self._detector.forget(ranks, time.monotonic())
+            self.vitals.gone = gone
+        self._send({"gone": sorted(gone)})
+        return True
 
     def _note_failure(self, rank: int, end: End) -> None:
         if not self._failed:

@@ -7,13 +7,13 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from psrt.errors import JobOverError
 from psrt.faults.connection import MOST_TEXT, Address, not_for_children
 from psrt.faults.detector import told_of
-from psrt.faults.processes import exit_code, leave, pidfds, state_of
+from psrt.faults.processes import exit_code, pidfds, state_of
 from psrt.faults.roster import Roster, how_it_ended
 from psrt.faults.vitals import Vitals
 from psrt.faults.watcher import ENDS_WITHIN_S, LAST_S, End, Tell, Watcher
@@ -70,8 +70,9 @@ class Line(Watcher):
         #: Processes that have ended: their ranks.
         self._ended: list[int] = []
         self._pidfds = pidfds(neighbours)
-        #: Called with the ranks that the others go on without.
-        self.on_gone: Callable[[tuple[int, ...]], None] = lambda ranks: None
+        #: Whether the others go on without this rank: it was stopped, and goes on now. It must
+        #: neither do anything nor end, for a launcher ends all ranks when one does.
+        self.is_given_up = False
         self._selector.register(connection, selectors.EVENT_READ)
         for descriptor in self._pidfds:
             self._selector.register(descriptor, selectors.EVENT_READ)
@@ -148,10 +149,10 @@ class Line(Watcher):
             states = {rank: state_of(int(pid)) for rank, pid in message["look up"].items()}
             self._say({"processes": states})
         if "gone" in message:
-            gone = tuple(map(int, message["gone"]))
-            if self.rank in gone:  # the others have given this rank up
-                leave(JobOverError.LATE)
-            self.on_gone(gone)
+            self.vitals.gone = frozenset(map(int, message["gone"]))
+            if self.rank in self.vitals.gone:
+                self.is_given_up = True
+                self.vitals.over = JobOverError(JobOverError.LATE)
         if "done" in message:
             self._first_is_done = True
         if "unwatched" in message:

@@ -19,6 +19,8 @@ class Vitals:
     def __init__(self) -> None:
         #: Why the job is over, said already; a wait raises it.
         self.over: BaseException | None = None
+        #: Ranks that the others go on without.
+        self.gone: frozenset[int] = frozenset()
         self._last: Hashable = None
         self._since = time.monotonic()
         self.reset("starts")

@@ -61,7 +61,9 @@ class Header:
     simulated: bool = False
     #: Whether it computed anything; a simulation need not.
     numerics: bool = True
-    #: Workers whose crash was scheduled, which a simulation may do; they may have left before it.
+    #: Workers that may never have said that they leave. In a simulation, those whose crash was
+    #: scheduled, whether they had left by then or not; else those that fell silent, whose own
+    #: events are in no file.
     crashes: tuple[int, ...] = ()
     format: int = field(default=FORMAT)
 

@@ -11,11 +11,13 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.errors import OutputError
+from psrt.faults import Member
 from psrt.history.folder import EVENTS
 from psrt.history.replay import Script
 from psrt.job.problems import initial_parameters, supervised_problem
@@ -59,6 +61,8 @@ class Launcher(ABC):
     crashes: Sequence[int] = ()
     #: The number of workers that crashed.
     died = 0
+    #: At the first process, the workers, by number, that have fallen silent before ``gather``.
+    missing: Mapping[int, Member] = MappingProxyType({})
     #: Called at the first process with every report of a worker.
     on_report: Callable[[Report], None] = staticmethod(lambda _: None)
     #: Called at the first process with the number of a worker that died.
@@ -129,6 +133,8 @@ class Launcher(ABC):
 
         Args:
             stats: of the ranks of this process: of a worker, or of each shard of a server.
+
+        Those of ``missing`` workers have counted nothing.
         """
         return stats
 

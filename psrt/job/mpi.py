@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -14,7 +14,8 @@ from mpi4py import MPI
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
-from psrt.errors import OutputError, PsrtError
+from psrt.errors import MissingWorkersError, OutputError, PsrtError
+from psrt.faults.roster import names
 from psrt.faults.vitals import HERE
 from psrt.history.folder import rank_file
 from psrt.history.replay import COLUMNS, Script
@@ -82,6 +83,8 @@ class MpiLauncher(Launcher):
     """One rank of a job over MPI."""
 
     several = True
+    #: Workers that the others can train on without, one of them excepted.
+    _spare: tuple[int, ...] = ()
 
     def __init__(self, comm: MPI.Comm, role: str | None, monitor: Monitor) -> None:
         """Find the hosts, and exchange the started roles of all ranks; collective.
@@ -135,13 +138,16 @@ class MpiLauncher(Launcher):
     def concluding(self) -> Iterator[None]:
         """Let rank 0 evaluate and write while the others wait without burning a core."""
         HERE.doing = "concludes"
-        with self.agree():
-            try:
-                yield
-            except PsrtError:
-                self._port.meet()  # the others are there already
-                raise
-            self._port.meet()
+        with self._port.star.raise_on_all(self._last):
+            yield
+
+    def _last(self) -> PsrtError | None:
+        """From here on all are needed, for MPI to end: return the error if some are gone."""
+        gone = self._monitor.spare(())
+        if not gone:
+            return None
+        who = names(self._monitor.roster, gone)
+        return MissingWorkersError(f"the run went on without {who}, which fell silent")
 
     def share(self, text: str) -> str:
         """Return the text of rank 0."""
@@ -180,11 +186,18 @@ class MpiLauncher(Launcher):
         return control_algorithm or None, mine
 
     def gather(self, stats: Sequence[Stats]) -> Sequence[Stats] | None:
-        """Gather the stats of every rank at rank 0, after all roles have ended."""
-        self._port.meet()
-        texts = gather_texts(self._comm, "\n".join(one.to_text() for one in stats))
-        lines = [line for text in texts for line in text.split("\n")]
-        return list(map(Stats.from_text, lines)) if self.first else None
+        """Gather the stats of the ranks at rank 0, after their roles have ended."""
+        texts = self._port.star.collect("\n".join(one.to_text() for one in stats))
+        if not self.first:
+            return None
+        workers = self._port.role_map.workers
+        self.missing = {
+            worker: self._monitor.member(rank)
+            for worker, rank in enumerate(workers)
+            if rank not in texts
+        }
+        found = [Stats.from_text(line) for text in texts.values() for line in text.split("\n")]
+        return found + [Stats(worker=worker) for worker in self.missing]
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Make the windows and connections of this rank."""
@@ -205,6 +218,8 @@ class MpiLauncher(Launcher):
                 busy_until=self._monitor.busy_until,
             )
         HERE.pulse = lambda: (port.bytes_sent, port.bytes_received)
+        if config.scheme.is_stale and config.replay is None:
+            self._spare = role_map.workers
         return {rank: port}
 
     def log_file(self) -> str:
@@ -218,12 +233,19 @@ class MpiLauncher(Launcher):
     def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         """Run this rank's role; then see that all reports have reached rank 0."""
         port = self._port
-        port.on_report = self.on_report
+        port.on_report, port.on_gone = self.on_report, self._lose
         port.meet()
+        if self.first:
+            self._monitor.spare(self._spare)
         for role in roles.values():
             HERE.doing, HERE.where = "trains", partial(_position, role)
             drive(role.run())
         port.finish_reports(finished)
+
+    def _lose(self, rank: int) -> None:
+        worker = self._port.role_map.worker_of(rank)
+        if worker is not None:
+            self.on_crash(worker)
 
     def carry(self, mine: BinaryIO | None, wanted: Mapping[int, Path]) -> Sequence[OutputError]:
         """Bring files of other ranks to rank 0, in pieces, one file after the other."""
@@ -233,10 +255,11 @@ class MpiLauncher(Launcher):
         if wanted:
             HERE.doing = "takes the history of other ranks"
         for rank, path in wanted.items():
-            try:
-                receive_file(self._comm, rank, path, _work_until)
-            except OutputError as error:
-                failed.append(error)
+            with suppress(_GoneError):
+                try:
+                    receive_file(self._comm, rank, path, partial(_work_until, rank))
+                except OutputError as error:
+                    failed.append(error)
         return failed
 
     def _wait(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
@@ -245,6 +268,8 @@ class MpiLauncher(Launcher):
     def clocks(self) -> Mapping[int, tuple[float, float]]:
         """Compare the clocks of all hosts; a rank of each exchanges messages with rank 0."""
         if len(set(self._hosts)) == 1:
+            return {}
+        if self._port.star.tell("gone" if HERE.gone else ""):  # it takes all of them
             return {}
         with HERE.blocked("the other hosts to say what time it is"):
             return clocks_of_hosts(self._comm, self._hosts, self.now)
@@ -273,11 +298,17 @@ class MpiLauncher(Launcher):
             self._port.close()
 
 
-def _work_until(done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
-    """Wait as a rank that is busy, which all others wait for: they are not late."""
+class _GoneError(Exception):
+    """The rank that is waited for has fallen silent."""
+
+
+def _work_until(rank: int, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
+    """Wait for a rank as one that is busy, which all others wait for: they are not late."""
     while not done():
         if HERE.over is not None:
             raise HERE.over
+        if rank in HERE.gone:
+            raise _GoneError
         time.sleep(1e-4)
 
 

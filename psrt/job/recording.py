@@ -192,6 +192,31 @@ class Recording:
             )
             write_header(self.folder.history, self._header)
 
+    def leave_out(self, ranks: Sequence[int]) -> list[OutputError]:
+        """Have the header say that workers fell silent, whose events may be cut off anywhere.
+
+        Args:
+            ranks: of these workers.
+
+        Returns:
+            The errors of writing.
+        """
+        if not ranks or self._header is None or self.folder is None:
+            return []
+        names = self._launcher.log_files(self._setup.role_map.size)
+        left_out = {names[rank] for rank in ranks}
+        workers = self._setup.role_map.workers
+        header = dataclasses.replace(
+            self._header,
+            crashes=tuple(worker for worker, rank in enumerate(workers) if rank in ranks),
+            files=tuple(name for name in names if name not in left_out),
+        )
+        try:
+            write_header(self.folder.history, header)
+        except ConfigError as error:
+            return [OutputError(str(error))]
+        return []
+
     def end(self, roles: Roles) -> None:
         """Record the final versions and close the history."""
         log, role_map, now = self.log, self._setup.role_map, self._launcher.now()
@@ -207,8 +232,8 @@ class Recording:
         try:
             log.close()
             if self._header is not None and self.folder is not None and self._clocks:
-                header = dataclasses.replace(self._header, clocks=self._clocks)
-                write_header(self.folder.history, header)
+                self._header = dataclasses.replace(self._header, clocks=self._clocks)
+                write_header(self.folder.history, self._header)
         except (ConfigError, OutputError) as error:  # a full disk; the model may still fit
             self._failed.append(OutputError(str(error)))
         self._failed += self._launcher.carry(self._own, self._wanted)

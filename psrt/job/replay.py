@@ -48,8 +48,9 @@ class Replay:
             )
         for worker, events in enumerate(history.workers):
             if not (events["kind"] == Kind.LEAVE).any():
+                how = "died" if self.header.simulated else "fell silent"
                 raise ConfigError(
-                    f"--replay {run}: worker {worker} died in it, which a replay cannot repeat"
+                    f"--replay {run}: worker {worker} {how} in it, which a replay cannot repeat"
                 )
         #: The messages that each shard received, in order.
         self.scripts = [Script.of(shard, events) for shard, events in enumerate(history.shards)]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, DivergedError, OutputError, ProtocolError
+from psrt.faults import Member
 from psrt.report import (
     Counts,
+    Missing,
     OutputFolder,
     Record,
     Staleness,
@@ -66,6 +69,7 @@ def summarize(
     hosts: int,
     library: str,
     died: int = 0,
+    missing: Mapping[int, Member] = MappingProxyType({}),
 ) -> Summary:
     """Return the summary of a run.
 
@@ -80,6 +84,7 @@ def summarize(
         hosts: the number of hosts.
         library: name and version of the MPI library.
         died: the number of workers that crashed.
+        missing: the workers, by number, that fell silent, and whose stats are empty.
 
     Raises:
         ConfigError: if no worker had a batch.
@@ -94,7 +99,7 @@ def summarize(
     total.seconds = round(total.seconds, 6)
     more = total.figures()
     counted = {name: more.pop(name) for name in FIELDS if name in more}
-    if not total.steps and not died:
+    if not (total.steps or died or missing):
         raise ConfigError(
             "nothing was trained: batches() gave no worker any batch; expected at least one"
         )
@@ -124,7 +129,11 @@ def summarize(
         staleness=Staleness.of_shards(stats),
         skew_max=max(total.skew, default=0),
         skew=Counts.of(total.skew.items()),
-        waiting=tuple(map(Waiting.of, workers)),
+        waiting=tuple(Waiting.of(one) for one in workers if one.worker not in missing),
+        missing=tuple(
+            Missing(worker, it.rank, it.host, it.pid, total.left.get(worker, 0))
+            for worker, it in missing.items()
+        ),
         **counted,
         more=more,
     )

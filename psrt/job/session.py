@@ -18,7 +18,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
-from psrt.errors import OutputError
+from psrt.errors import MissingWorkersError, OutputError
 from psrt.history import EventLog
 from psrt.history.replay import Script, Sequencer
 from psrt.job.build import server_role, worker_role
@@ -147,12 +147,16 @@ class _Session:
         stats = launcher.gather([one for rank in sorted(roles) for one in _stats(roles[rank])])
         theta = launcher.theta(roles)
         result: Run | None = None
-        with launcher.concluding():
-            if stats is not None and theta is not None:
-                result = self._result(stats, theta, recording, plan)
-                self._publish(result, recording)
-            elif recording.failed:
-                raise recording.failed[0]
+        try:
+            with launcher.concluding():
+                if stats is not None and theta is not None:
+                    result = self._result(stats, theta, recording, plan)
+                    self._publish(result, recording)
+                elif recording.failed:
+                    raise recording.failed[0]
+        except MissingWorkersError as error:
+            error.run = result
+            raise
         return result
 
     def _result(
@@ -177,6 +181,7 @@ class _Session:
             hosts=len(set(setup.hosts)),
             library=launcher.library,
             died=launcher.died,
+            missing=launcher.missing,
         )
         return Run(summary, theta.copy(), tuple(recorder.records))
 
@@ -189,6 +194,7 @@ class _Session:
         """
         launcher, folder, failed = self._launcher, recording.folder, recording.failed
         if folder is not None:
+            failed += recording.leave_out([it.rank for it in result.summary.missing])
             assert self._setup.problem is not None
             keep(result, self._setup.problem, folder, launcher.files(), failed)
         self._say("")

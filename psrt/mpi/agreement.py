@@ -13,11 +13,13 @@ from mpi4py import MPI
 from psrt.errors import (
     ConfigError,
     DivergedError,
+    MissingWorkersError,
     OutputError,
     ProtocolError,
     PsrtError,
     ReplayError,
     TransportError,
+    line_of,
 )
 from psrt.faults.vitals import HERE
 
@@ -29,6 +31,7 @@ _KINDS = {
     for kind in (
         ConfigError,
         DivergedError,
+        MissingWorkersError,
         OutputError,
         ReplayError,
         ProtocolError,
@@ -55,23 +58,19 @@ def raise_on_all(comm: MPI.Comm) -> Iterator[None]:
         comm.Allreduce(MPI.IN_PLACE, failed, MPI.MIN)
     if failed[0] == comm.size:
         return
-    if comm.rank == failed[0]:
-        assert mine is not None
-        bcast_text(comm, f"{_kind(mine).__name__}\n{mine}", int(failed[0]))
-        mine.agreed = True
-        raise mine
-    kind, text = bcast_text(comm, "", int(failed[0])).split("\n", 1)
-    theirs = _KINDS[kind](text)
-    theirs.agreed = theirs.echo = True
-    raise theirs
+    is_mine = comm.rank == failed[0]
+    text = bcast_text(comm, to_text(mine) if is_mine else "", int(failed[0]))
+    raise from_text(text, mine if is_mine else None)
 
 
 def print_once(error: PsrtError) -> None:
     """Let an agreed error that nobody catches end this process without another traceback.
 
-    The rank whose error it is prints one; the interpreters of all others print nothing.
+    The rank whose error it is prints one; the interpreters of all others print nothing. That
+    workers are missing is no fault of the program, and a line says it all.
     """
-    if not error.echo:
+    is_line = isinstance(error, MissingWorkersError)
+    if not error.echo and not is_line:
         return
     hook = sys.excepthook
 
@@ -80,13 +79,34 @@ def print_once(error: PsrtError) -> None:
     ) -> None:
         if value is not error:
             hook(kind, value, trace)
+        elif not error.echo:
+            print(f"psrt: {line_of(error)}", file=sys.stderr)
 
     sys.excepthook = silent
 
 
-def _kind(error: PsrtError) -> type[PsrtError]:
-    """Return the class of ``psrt.errors`` that an error is of, itself or by descent."""
-    return next(kind for kind in type(error).__mro__ if kind in _KINDS.values())
+def to_text(error: PsrtError | None) -> str:
+    """Return what ``from_text`` makes an error of; empty for none."""
+    if error is None:
+        return ""
+    # The class of ``psrt.errors`` that it is of, itself or by descent.
+    kind = next(kind for kind in type(error).__mro__ if kind in _KINDS.values())
+    return f"{kind.__name__}\n{error}"
+
+
+def from_text(text: str, mine: PsrtError | None) -> PsrtError:
+    """Return the error that all ranks raise.
+
+    Args:
+        text: of ``to_text``.
+        mine: the error itself, at the rank whose it is.
+    """
+    if mine is None:
+        kind, line = text.split("\n", 1)
+        mine = _KINDS[kind](line)
+        mine.echo = True
+    mine.agreed = True
+    return mine
 
 
 def bcast_text(comm: MPI.Comm, text: str, root: int = 0) -> str:

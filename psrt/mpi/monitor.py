@@ -8,6 +8,7 @@ its waits have their own deadlines.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import json
@@ -18,7 +19,7 @@ import termios
 import time
 import traceback
 from bisect import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NoReturn, TextIO
 
 from mpi4py import MPI
@@ -59,6 +60,8 @@ _CLOSE_S = 0.5
 _LATER_S = 0.5
 #: MPICH's Abort waits for ever on a host that has lost the others.
 _ABORT_S = 3
+#: Of one sleep of a rank that waits for its end.
+_LONG_S = 3600.0
 
 
 class Monitor:
@@ -164,7 +167,7 @@ class Monitor:
         own = bisect(local, rank)
         after = [*local[own : own + _NEIGHBOURS], *local[: min(own - 1, _NEIGHBOURS)]]
         watched = dict.fromkeys([*after[:_NEIGHBOURS], *local[: local[0] == 0]])
-        return {other: self._member(other).pid for other in watched}
+        return {other: self.member(other).pid for other in watched}
 
     def _until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
         # Rank 0 knows best who is missing, so it speaks first.
@@ -177,9 +180,10 @@ class Monitor:
             time.sleep(_POLL_S)
 
     def _own(self) -> Member:
-        return self._member(self._comm.rank)
+        return self.member(self._comm.rank)
 
-    def _member(self, rank: int) -> Member:
+    def member(self, rank: int) -> Member:
+        """Return the entry of a rank that has told who it is."""
         member = self.roster[rank]
         assert member is not None, "it has told who it is"
         return member
@@ -203,6 +207,14 @@ class Monitor:
         if self._watcher is not None:
             self._watcher.set_timeouts(timeout_s, busy_s, min(_STALL_S, timeout_s / 2))
 
+    def spare(self, ranks: Iterable[int]) -> frozenset[int]:
+        """Declare which ranks the others can go on without; see ``Hub.spare``. At rank 0.
+
+        Never in a job of which some rank would not hear that another one is gone.
+        """
+        assert self._hub is not None, "rank 0 decides"
+        return self._hub.spare(() if self.unwatched else ranks)
+
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
         """End the job if the block raises anything that was not agreed on."""
@@ -221,6 +233,8 @@ class Monitor:
         status = status_of(error)
         sys.stdout.flush()
         watcher = self._watcher
+        if self._line is not None and self._line.is_given_up:
+            wait_for_the_end()
         if not isinstance(error, JobOverError):
             text = describe(error, self._comm.rank)
             if watcher is None:
@@ -242,10 +256,29 @@ class Monitor:
 
     def close(self) -> None:
         """Stop watching."""
-        if self._watcher is not None:
-            self._watcher.close()
         if self._parent is not None:
             self._parent.bye()
+        if self._watcher is None:
+            return
+        if not HERE.gone:
+            self._watcher.close()
+            return
+        # MPI would wait for those who are gone when it ends. The program may still do something
+        # with what the others came to, so the job ends when rank 0 does, and until then none may.
+        if self._hub is not None:
+            self._hub.rest()
+        elif self._line is not None:
+            self._line.say_goodbye()
+        atexit.register(self._end_without_the_gone)
+
+    def _end_without_the_gone(self) -> None:
+        if self._hub is None:
+            wait_for_the_end()
+        sys.stdout.flush()
+        wait_until_read(sys.stdout)
+        wait_until_read(sys.stderr)
+        self._hub.end(JobOverError.LATE)
+        abort(self._comm, JobOverError.LATE)
 
 
 _watching: list[Monitor] = []
@@ -276,6 +309,12 @@ def watched(comm: MPI.Comm, timeout_s: float = TIMEOUT_S) -> Iterator[Monitor]:
     finally:
         _watching.remove(monitor)
         monitor.close()
+
+
+def wait_for_the_end() -> NoReturn:
+    """Do nothing until this process is ended, by its own thread or by the launcher."""
+    while True:
+        time.sleep(_LONG_S)
 
 
 def abort(comm: MPI.Comm, status: int) -> NoReturn:

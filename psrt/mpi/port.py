@@ -18,15 +18,17 @@ from mpi4py import MPI
 from psrt.arrays import Vector
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.faults.vitals import HERE
-from psrt.messages import Message, Report
+from psrt.messages import Leave, Message, Report
 from psrt.mpi.collectives.executor import CollectiveExecutor
 from psrt.mpi.collectives.reductions import Reductions
 from psrt.mpi.collectives.slots import FLOATS
 from psrt.mpi.fabric import Fabric
+from psrt.mpi.links.departed import DepartedLink
 from psrt.mpi.links.pieces import pieces
 from psrt.mpi.links.remote import RemoteLink
 from psrt.mpi.links.shared_memory import LocalLink
 from psrt.mpi.reports import Reports
+from psrt.mpi.star import Star
 from psrt.mpi.tags import FETCH
 from psrt.partition import Span
 from psrt.transport.backoff import Backoff
@@ -34,7 +36,7 @@ from psrt.transport.port import CONTROL, NO_PAYLOAD, VERSIONS, Reduction, RoleMa
 
 T = TypeVar("T")
 #: Both directions between a worker and a shard.
-Link: TypeAlias = LocalLink | RemoteLink
+Link: TypeAlias = LocalLink | RemoteLink | DepartedLink
 #: Where the user sets the deadline.
 _KNOB = "--timeout-s"
 
@@ -70,6 +72,11 @@ class MpiPort:
         self.role_map = role_map
         #: Returns what this rank waits for; a role replaces it.
         self.waiting_for: Callable[[], str] = lambda: "a message"
+        #: See ``Port``.
+        self.leave_of: Callable[[int, int], Leave | None] = lambda shard, worker: None
+        #: Called with each rank that the others go on without.
+        self.on_gone: Callable[[int], None] = lambda rank: None
+        self._gone: frozenset[int] = frozenset()
         floats, boxes = self._floats(), max(1, role_map.most_shards)
         self._fabric = fabric = Fabric(comm, host, floats=floats, boxes=boxes)
         self._comm, self._memory, self._wakeup = fabric.comm, fabric.memory, fabric.wakeup
@@ -88,10 +95,12 @@ class MpiPort:
             oversubscribed=self._oversubscribed,
             timeout_s=timeout_s,
             wakeup=self._wakeup if self._wakeup.works else None,
-            while_idle=self._reports.take,
+            while_idle=self._while_idle,
             busy_until=busy_until,
             knob=_KNOB,
         )
+        #: How rank 0 and the others conclude.
+        self.star = Star(self._comm, self._backoff.wait)
         self._make_links()
 
     def _floats(self) -> int:
@@ -171,14 +180,16 @@ class MpiPort:
                 links[worker] = self._link(worker, shard, sends, landing_or_none)
             self._payloads[shard] = [links[worker].payload for worker in workers]
         everything = self._all_links()
-        local = [link for link in everything if isinstance(link, LocalLink)]
+        local: list[LocalLink | DepartedLink] = [
+            link for link in everything if isinstance(link, LocalLink)
+        ]
         #: The same links, begun at each in turn, so that none is favoured.
         self._rotations = [local[i:] + local[:i] for i in range(max(1, len(local)))]
         self._turn = 0
         self._remote = [link for link in everything if isinstance(link, RemoteLink)]
-        self._frame_requests = [link.frame_request for link in self._remote]
+        self._frame_requests: list[MPI.Request] = [link.frame_request for link in self._remote]
         #: Remote links whose frame has come while the payload may not have.
-        self._half: list[RemoteLink] = []
+        self._half: list[RemoteLink | DepartedLink] = []
         # What comes by MPI wakes no sleeper.
         self._backoff.must_poll = len(self._local) < self._comm.size
 
@@ -262,7 +273,7 @@ class MpiPort:
         wants it while it is in the cache.
         """
         link = self._links[message.shard][to]
-        if isinstance(link, RemoteLink):
+        if not isinstance(link, LocalLink):
             return None
         self._wait_until_read(to, link)
         if self._oversubscribed:
@@ -303,12 +314,39 @@ class MpiPort:
             link = self._remote[index]
             link.arrived()
             self._half.append(link)
-        for i, link in enumerate(self._half):
-            message = link.complete()
+        for i, half in enumerate(self._half):
+            message = half.complete()
             if message is not None:
                 del self._half[i]
                 return message
         return None
+
+    def _while_idle(self) -> None:
+        self._reports.take()
+        # Only here, where a step does not pay for it: as long as messages come, nobody is missed.
+        if HERE.gone is not self._gone:
+            new, self._gone = HERE.gone - self._gone, HERE.gone
+            self._reports.ignored = HERE.gone
+            for rank in sorted(new):
+                self._part_from(rank)
+                self.on_gone(rank)
+
+    def _part_from(self, rank: int) -> None:
+        """Have a worker's links deliver that it left, and nothing else from now on."""
+        worker = self.role_map.worker_of(rank)
+        for shard, links in self._links.items():
+            link = links.get(rank)
+            if link is None or worker is None:
+                continue
+            departed = links[rank] = DepartedLink(
+                self.leave_of(shard, worker), link.payload, link.bytes_sent, link.bytes_received
+            )
+            if isinstance(link, RemoteLink):
+                self._frame_requests[self._remote.index(link)] = MPI.REQUEST_NULL
+                self._half = [*(half for half in self._half if half is not link), departed]
+            for rotation in self._rotations:
+                # In place: ``receive`` goes on with the one that it has.
+                rotation[:] = [departed if it is link else it for it in rotation]
 
     async def until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
         """Wait until ``done()``."""

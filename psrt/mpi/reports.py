@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from mpi4py import MPI
 
@@ -22,6 +22,8 @@ class Reports:
         self._out: list[tuple[MPI.Request, bytes]] = []
         #: Takes the reports that reach rank 0.
         self.on_report: Callable[[Report], None] = lambda _: None
+        #: Ranks whose reports are not taken any more.
+        self.ignored: Container[int] = ()
 
     def send(self, report: Report) -> None:
         """Send a report; never waits."""
@@ -40,8 +42,10 @@ class Reports:
             data = bytearray(REPORT_BYTES)
             # From the rank that was probed: over libfabric MPICH may give a receive from anybody
             # none of the messages that the probe has seen, and then it blocks for ever.
-            self._comm.Recv([data, MPI.BYTE], self._status.Get_source(), REPORT)
-            self.on_report(decode_report(data))
+            source = self._status.Get_source()
+            self._comm.Recv([data, MPI.BYTE], source, REPORT)
+            if source not in self.ignored:
+                self.on_report(decode_report(data))
 
     def are_taken(self) -> bool:
         """Return whether all that this rank sent has been taken."""

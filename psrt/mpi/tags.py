@@ -11,6 +11,8 @@ REPORT = 4
 CALL = 5
 #: What the clock of a host says.
 CLOCK = 6
+#: What rank 0 and another rank tell each other at the end of a job.
+STAR = 7
 #: From here on, the steps of schedules; jobs with servers have none.
 FIRST_STEP = 16
 SHARD_TAGS = 16

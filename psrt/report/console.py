@@ -45,12 +45,25 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
     rows += _staleness(summary)
     if summary["dropped"]:
         rows.append(("dropped", f"{summary['dropped']:,} gradients"))
+    if summary.get("missing"):
+        rows.append(("missing", "; ".join(map(_missing, summary["missing"]))))
     sent, received = size_text(summary["bytes_sent"]), size_text(summary["bytes_received"])
     rows.append(("bytes", f"{sent} sent, {received} received"))
     if folder is not None:
         rows.append(("files", str(folder)))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def _missing(row: Mapping[str, Any]) -> str:
+    """Return who is missing.
+
+    >>> _missing({"worker": 1, "rank": 2, "host": "node02", "pid": 9410, "clock": 412})
+    'worker 1 (rank 2, node02, pid 9410), silent from clock 412 on'
+    """
+    return (
+        "worker {worker} (rank {rank}, {host}, pid {pid}), silent from clock {clock} on"
+    ).format(**row)
 
 
 def _mode(summary: Mapping[str, Any]) -> str:

@@ -17,6 +17,20 @@ from psrt.stats import Stats
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """A worker that fell silent, and that the others went on without; its figures are missing."""
+
+    #: Its number, and its rank.
+    worker: int
+    rank: int
+    #: Its process, as in ``roster.json``.
+    host: str
+    pid: int
+    #: Its gradient steps that reached the servers.
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """The result of a run: its setting, length, quality and cost."""
 
@@ -74,6 +88,8 @@ class Summary:
     skew: Counts
     #: Waiting time by worker and cause.
     waiting: tuple[Waiting, ...]
+    #: Workers that fell silent, and that the others went on without.
+    missing: tuple[Missing, ...]
     #: Largest distance of two workers' clocks.
     clock_spread_max: int
     #: Bytes that all ranks handed to the transport.
@@ -101,6 +117,7 @@ class Summary:
                 "staleness": Staleness.from_values(values["staleness"]),
                 "skew": Counts.from_values(values["skew"]),
                 "waiting": tuple(map(Waiting.from_values, values["waiting"])),
+                "missing": tuple(Missing(**it) for it in values["missing"]),
             }
             known = {name: values[name] for name in FIELDS} | nested
             more = {name: values[name] for name in Stats().figures() if name in values}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from psrt.errors import ProtocolError
-from psrt.messages import Message, Push
+from psrt.messages import Leave, Message, Push
 from psrt.runtime.shard_server import ShardServer
 from psrt.stats import Stats
 from psrt.sync import Apply, Keep, Serve
@@ -34,7 +34,7 @@ class Server:
         self.shards = tuple(shards)
         self._by_number = {it.number: it for it in shards}
         self._receive = receive or port.receive
-        port.waiting_for = self._waiting_for
+        port.waiting_for, port.leave_of = self._waiting_for, self._leave_of
 
     @property
     def stats(self) -> list[Stats]:
@@ -78,6 +78,10 @@ class Server:
         await self._port.until(
             lambda: all(it.is_drained for it in self.shards), lambda: "the last answers to be read"
         )
+
+    def _leave_of(self, shard: int, worker: int) -> Leave | None:
+        clock = self._by_number[shard].policy.clock.get(worker)
+        return None if clock is None else Leave(worker, clock, shard)
 
     def _waiting_for(self) -> str:
         return "; ".join(it.waiting_for() for it in self.shards if it.policy.live)

@@ -84,6 +84,7 @@ class ShardServer:
         elif type(message) is Leave:
             self._cause = message.worker
             self.shard.forget(message.worker)
+            self.shard.stats.left[message.worker] = message.clock
         else:
             raise ProtocolError(f"shard {self.number} was sent {message}, expected a push")
         events = self._events

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from psrt.arrays import Vector
-from psrt.messages import Message, Params, Push, Report
+from psrt.messages import Leave, Message, Params, Push, Report
 from psrt.simulation.collective_port import CollectivePort, suspend
 from psrt.simulation.network import Channel
 from psrt.transport.frames import FRAME_BYTES
@@ -38,6 +38,8 @@ class VirtualPort(CollectivePort):
         self._places = {shard: i for i, shard in enumerate(role_map.shards_of(rank))}
         #: Describes the peers that this rank waits for; a role replaces it.
         self.waiting_for: Callable[[], str] = lambda: "a message"
+        #: See ``Port``; the simulator knows the clocks by itself.
+        self.leave_of: Callable[[int, int], Leave | None] = lambda shard, worker: None
         #: See ``Port``.
         self.apply_s: Callable[[int, int], float] | None = (
             None if world.costs.apply is None else self._apply_seconds

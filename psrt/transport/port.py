@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from psrt.arrays import Vector
-from psrt.messages import Message, Report
+from psrt.messages import Leave, Message, Report
 from psrt.partition import Span
 
 T = TypeVar("T")
@@ -147,6 +147,9 @@ class Port(Protocol):
     #: Describes the peers that this rank waits for in ``receive``; set by the role, called at the
     #: deadline.
     waiting_for: Callable[[], str]
+    #: Server: ``(shard, worker)``, returns the ``Leave`` that ``receive`` is to return when that
+    #: worker has fallen silent; None if it has left the shard before. Set by the role.
+    leave_of: Callable[[int, int], Leave | None]
     #: Server: ``(shard, bytes)``, virtual seconds for applying that many bytes of gradient; None in
     #: real time, or if applying is free.
     apply_s: Callable[[int, int], float] | None

@@ -10,7 +10,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.errors import ProtocolError
-from psrt.messages import Message, Report
+from psrt.messages import Leave, Message, Report
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
 from psrt.transport.port import AS_ASKED, CONTROL, NO_PAYLOAD, Reduction, RoleMap, Take
@@ -48,6 +48,7 @@ class SoloPort:
         self.bytes_sent = 0
         self.bytes_received = 0
         self.waiting_for: Callable[[], str] = lambda: "nobody"
+        self.leave_of: Callable[[int, int], Leave | None] = lambda shard, worker: None
         #: Called with every report.
         self.on_report: Callable[[Report], None] = lambda _: None
         self.gradient: Vector = np.zeros(n + CONTROL, np.float32)

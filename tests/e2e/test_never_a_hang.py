@@ -36,8 +36,6 @@ def also(*case):
         ("initial", 0, "sync"),
         also("batches", 2, "allreduce"),
         also("gradient", 1, "sync"),
-        also("gradient", 2, "async"),
-        also("gradient", 2, "ssp"),
         ("gradient", 2, "allreduce"),
         also("gradient", 0, "allreduce"),
         also("gradient", 1, "local-sgd"),

@@ -105,7 +105,7 @@ class Contract:
     #: How the data is cut; None where the problem cuts it by itself.
     plan: DataPlan | None = None
     #: Whether it was a run in virtual time, and workers that were made to die in it, unless they
-    #: had left by then.
+    #: had left by then; in real time, those that fell silent, of whose own events nothing is known.
     simulated: bool = False
     crashes: tuple[int, ...] = ()
     #: Whether all ranks had one clock, so that their times can be compared.
@@ -125,6 +125,11 @@ class Contract:
         if self.rounds:
             return np.maximum(live - self.backup, 1)
         return np.maximum(live // self.share, 1) if self.share else np.ones_like(live)
+
+    @property
+    def untold(self) -> tuple[int, ...]:
+        """The workers of whose own events nothing is known."""
+        return () if self.simulated else self.crashes
 
     @property
     def reads_its_writes(self) -> bool:
@@ -214,8 +219,8 @@ def _check_ranks(header: Header) -> None:
     ranks = (*header.workers, *servers)
     if len(set(ranks)) < len(ranks):
         raise ConfigError("the history's header gives one rank to two roles")
-    if header.crashes and not (header.simulated and max(header.crashes) < len(header.workers)):
-        raise ConfigError("the history's header has crashes of workers that cannot crash")
+    if header.crashes and max(header.crashes) >= len(header.workers):
+        raise ConfigError("the history's header has crashes of workers that it does not have")
     spans = header.spans
     starts, stops = [span[0] for span in spans], [span[1] for span in spans]
     if spans and (starts != [0, *stops[:-1]] or stops[-1] != header.n):

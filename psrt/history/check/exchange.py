@@ -38,7 +38,9 @@ from psrt.history.check.updates import PushOutcomes
 
 def check_delivery(contract: Contract, workers: Workers, shard: Shard, findings: Findings) -> None:
     """Compare the workers' events about a shard with the shard's own."""
-    real = np.flatnonzero(~shard.pushes.asks)  # to ask for a newer version is no push of a gradient
+    # To ask for a newer version is no push of a gradient.
+    told = ~np.isin(shard.pushes.worker, contract.untold)
+    real = np.flatnonzero(~shard.pushes.asks & told)
     _check_pushes(contract, workers, shard, real, findings)
     if findings.none:
         _check_reads(contract, workers, shard, real, findings)
@@ -92,7 +94,8 @@ def _check_reads(
     push = (np.cumsum(came) - came)[owner] + rank - 1
     known = rank <= came[owner]
     # What it asked for after a push stands behind that, and is answered after it.
-    last = np.append(real[1:], len(pushes)) - 1
+    heads = np.flatnonzero(~pushes.asks)
+    last = np.append(heads[1:], len(pushes))[np.searchsorted(heads, real)] - 1
     reply = np.full(len(read), len(table))
     reply[known] = pushes.reply[last[push[known]]] if len(real) else len(table)
     known &= reply < len(table)

@@ -324,6 +324,9 @@ class Outcome:
         if contract.shards:
             who += f" and {plural(contract.shards, 'shard')}"
         head = f"{contract}, {who}: {self.events:,} events in {self.seconds:.3f} s"
+        if contract.untold:
+            silent = ", ".join(map(str, contract.untold))
+            head += f", without those of worker {silent}, which fell silent"
         if self.violation is not None:
             promise = f"{self.violation.rule}: {RULES[self.violation.rule]}"
             why = f"  {self.violation.text}"

@@ -21,7 +21,8 @@ KEYS = (
     "mode", "workers", "servers", "ranks", "hosts", "mpi", "seed", "epochs", "steps", "allreduce",
     "allreduce_why", "buckets", "overlap", "samples", "seconds", "samples_per_second", "train_loss",
     "test_loss", "test_accuracy", "parameters", "parameters_sha256", "updates", "dropped",
-    "staleness", "skew_max", "skew", "waiting", "clock_spread_max", "bytes_sent", "bytes_received",
+    "staleness", "skew_max", "skew", "waiting", "missing", "clock_spread_max", "bytes_sent",
+    "bytes_received",
 )  # fmt: skip
 #: What a worker may have waited for: the last one without servers, the others with them.
 _CAUSES = ("for_workers", "for_server", "for_messages", "for_reduce")
@@ -98,6 +99,9 @@ class SummaryCheck:
             figures.same(len(set(header.hosts)), "hosts")
         if contract.simulated:
             figures.same("", "mpi")
+        figures.length(len(contract.untold), "missing")
+        for i, worker in enumerate(contract.untold):
+            figures.same(worker, "missing", i, "worker")
         self._sums()
 
     def _sums(self) -> None:

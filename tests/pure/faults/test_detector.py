@@ -68,6 +68,7 @@ def test_ranks_that_are_busy_are_left_alone_until_their_limit(story):
     ((when, verdict), *_) = story.passes(20)
     assert verdict.kind == "stuck"
     assert "trains for more than 600 s" in verdict.text
+    assert verdict.ranks == (0,)
     assert when == pytest.approx(BUSY_S + 1, abs=2)
 
 
@@ -116,6 +117,7 @@ def test_a_pause_excuses_nobody(story):
     told = story.passes(TIMEOUT_S + 2)
     assert told[-1][1].kind == "stuck"
     assert "worker 2 (rank 3, node1, pid 103) pauses at clock 3" in told[-1][1].text
+    assert told[-1][1].ranks == (3,), "the others may go on without it"
 
 
 @pytest.mark.parametrize(
@@ -171,9 +173,20 @@ def test_a_death_is_told_once_and_only_before_the_rank_is_done(story):
 def test_a_rank_that_is_done_or_gone_is_not_missed(story):
     story.detector.ended(1)
     story.silent(1)
-    story.detector.forget([2])
+    story.detector.forget([2], story.now)
     story.silent(2)
     assert story.passes(3 * TIMEOUT_S) == []
+
+
+def test_who_waited_for_one_that_is_given_up_has_its_time_again(story):
+    for rank in (0, 1, 3):
+        story.does(rank, Waiting, "worker 1")
+    story.silent(2)
+    told = story.passes(TIMEOUT_S + 1, process="T")
+    assert kinds(told)[-1][1] == "silent"
+    story.detector.forget(told[-1][1].ranks, story.now)
+    assert story.passes(STALL_S - 1) == []
+    assert kinds(story.passes(TIMEOUT_S))[-1][1] == "stuck"
 
 
 def test_many_silent_ranks_make_one_line(roster):

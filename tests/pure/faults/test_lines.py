@@ -122,6 +122,66 @@ def test_a_stopped_process_is_named_with_its_state_and_how_far_it_was(job):
     assert job.hub.over.status == JobOverError.LATE
 
 
+def stops(line, vitals):
+    os.kill(os.getpid(), signal.SIGSTOP)
+    while not line.is_given_up:
+        time.sleep(0.01)
+    assert vitals.over is not None, "it must do nothing any more"
+    line.fail("its own error, which nobody asks for\n", 1)
+    time.sleep(600)
+
+
+def hears_of(gone):
+    def hears(line, vitals):
+        while vitals.gone != gone:
+            time.sleep(0.01)
+        line.close()
+        return 6
+
+    return hears
+
+
+def test_the_others_go_on_without_a_rank_that_they_can_spare(job):
+    other = job.child(1, hears_of({2}))
+    victim = job.child(2, stops)
+    job.watch()
+    assert job.hub.spare([1, 2, 3]) == frozenset()
+    job.wait(lambda: job.vitals.gone)
+    job.wait(lambda: len(job.told) == 2)
+    assert f"pid {victim}) is stopped by a signal; the others go on" in job.told[1]
+    assert os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) == 6
+    job.children.pop(1)
+    os.kill(victim, signal.SIGCONT)
+    job.wait(lambda: state_of(victim) == "S")
+    time.sleep(0.5)
+    os.kill(victim, signal.SIGKILL)
+    time.sleep(0.5)
+    assert job.hub.spare(()) == {2}
+    assert job.vitals.over is job.hub.over is None
+    assert len(job.told) == 2, job.told
+
+
+@pytest.mark.parametrize("spare", [(), (1,), (2,), (0, 1)], ids=str)
+def test_without_the_last_of_them_the_job_ends(job, spare):
+    victim = job.child(2, stops)
+    job.watch()
+    job.hub.spare(spare)
+    job.wait(lambda: job.hub.over)
+    assert job.hub.over.status == JobOverError.LATE
+    assert f"pid {victim}) is stopped by a signal" in job.told[-1]
+    assert not job.vitals.gone
+
+
+def test_a_death_ends_the_job_for_the_launcher_ends_it_anyway(job):
+    victim = job.child(2, trains)
+    job.watch()
+    job.hub.spare([1, 2, 3])
+    job.wait(lambda: job.hub.lines == 1)
+    os.kill(victim, signal.SIGKILL)
+    job.wait(lambda: job.hub.over)
+    assert job.hub.over.status == JobOverError.DIED
+
+
 def test_an_orderly_end_is_no_death(job):
     job.child(1, lambda line, vitals: line.close())
     job.watch()

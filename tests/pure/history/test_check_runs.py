@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import random
 
 import pytest
@@ -62,6 +64,29 @@ def test_any_run_keeps_its_contract(seed):
     )
     outcome = check(history)
     assert outcome.ok, told(outcome)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_without_the_events_of_a_worker_that_fell_silent(seed):
+    """As in real time, where its own file is cut off anywhere."""
+    rng = random.Random(seed)
+    name, servers = rng.choice(["async", "ssp 1", "softsync 1, mean"]), rng.choice([1, 2])
+    silent = sorted(rng.sample(range(4), rng.randint(1, 3)))
+    crashes = [(worker, rng.random() * 0.01) for worker in silent]
+    history, found = run(config_of(name, servers), EVEN, seed=seed, crashes=crashes)
+    workers = tuple(it[:0] if i in silent else it for i, it in enumerate(history.workers))
+    header = dataclasses.replace(history.header, simulated=False, crashes=tuple(silent))
+    cut_off = dataclasses.replace(history, header=header, workers=workers)
+    outcome = check(cut_off)
+    assert outcome.ok, told(outcome)
+    names = ", ".join(map(str, silent))
+    head = outcome.lines()[0]
+    assert head.endswith(f", without those of worker {names}, which fell silent")
+    summary = json.loads(found.summary.to_json())
+    assert "missing" in check(cut_off, summary=summary).violation.text
+    header = dataclasses.replace(header, crashes=())
+    outcome = check(dataclasses.replace(cut_off, header=header))
+    assert outcome.violation.rule == "membership"
 
 
 def test_what_was_checked_is_told():

@@ -51,7 +51,7 @@ SUMMARY = {
         {"worker": 1, "seconds": 0.008, "share": 8 / 13, "for_workers": 0.006, "for_server": 0.001,
          "for_messages": 0.001, "for_reduce": 0.0, "waiting_for": {"0": 0.006}},
     ],
-    "clock_spread_max": 1, "bytes_sent": 0, "bytes_received": 0,
+    "missing": [], "clock_spread_max": 1, "bytes_sent": 0, "bytes_received": 0,
 }  # fmt: skip
 
 

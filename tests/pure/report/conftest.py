@@ -32,5 +32,5 @@ def summary():
         test_loss=0.25, test_accuracy=0.9625, parameters=9, parameters_sha256="ab", updates=270,
         dropped=0, staleness=staleness, skew_max=1, skew=Counts.of([(0, 130), (1, 5)]),
         waiting=(Waiting(0, 0.1, 0.2, 0.05, 0.03, 0.02, 0.0, {1: 0.05}),),
-        clock_spread_max=3, bytes_sent=1234567, bytes_received=999,
+        missing=(), clock_spread_max=3, bytes_sent=1234567, bytes_received=999,
     )  # fmt: skip

@@ -1,0 +1,111 @@
+"""Texts and errors between rank 0 and each other rank, at the end of a job.
+
+Not by collectives: a rank that is gone keeps nobody waiting. Every rank that is not gone makes the
+same calls in the same order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.errors import PsrtError
+from psrt.faults.vitals import HERE
+from psrt.mpi.agreement import from_text, to_text
+from psrt.mpi.files import Wait
+from psrt.mpi.tags import STAR
+
+
+class Star:
+    """Rank 0 and each other rank of a communicator."""
+
+    def __init__(self, comm: MPI.Comm, wait: Wait) -> None:
+        """Set up.
+
+        Args:
+            comm: the ranks.
+            wait: of this rank; in it the rank hears who is gone.
+        """
+        self._comm, self._wait = comm, wait
+
+    def collect(self, text: str) -> dict[int, str]:
+        """Return the texts of all ranks that are not gone, by rank, at rank 0; {} elsewhere."""
+        comm = self._comm
+        if comm.rank:
+            sent = self._send(text, 0)
+            self._wait(lambda: MPI.Request.Testall(sent), lambda: "rank 0 to conclude")
+            return {}
+        texts = {0: text}
+        for rank in range(1, comm.size):
+            found = self._receive(rank)
+            if found is not None:
+                texts[rank] = found
+        return texts
+
+    def tell(self, text: str = "") -> str:
+        """Return rank 0's text at every rank that is not gone."""
+        comm = self._comm
+        if comm.rank:
+            return self._receive(0) or ""
+        for rank in range(1, comm.size):
+            if rank not in HERE.gone:
+                self._wait_for(rank, partial(MPI.Request.Testall, self._send(text, rank)))
+        return text
+
+    @contextlib.contextmanager
+    def raise_on_all(self, last: Callable[[], PsrtError | None]) -> Iterator[None]:
+        """Let all ranks that are not gone leave this block the same way; see ``agreement``.
+
+        Args:
+            last: called at rank 0, after all have come to the end of the block; returns the error
+                to be raised if there is no other.
+        """
+        mine: PsrtError | None = None
+        try:
+            yield
+        except PsrtError as error:
+            mine = error
+        errors = self.collect(to_text(mine))
+        if self._comm.rank == 0:
+            final = last()
+            if not any(errors.values()):
+                mine, errors[0] = final, to_text(final)
+        failed = min((rank for rank, error in errors.items() if error), default=0)
+        failed, text = json.loads(self.tell(json.dumps([failed, errors.get(failed, "")])))
+        if text:
+            raise from_text(text, mine if failed == self._comm.rank else None)
+
+    def _send(self, text: str, to: int) -> list[MPI.Request]:
+        data = text.encode()
+        length = np.array([len(data)], np.int64)
+        # mpi4py's requests hold on to what they send.
+        return [
+            self._comm.Isend([part, MPI.BYTE], to, STAR) for part in (length.view(np.uint8), data)
+        ]
+
+    def _receive(self, source: int) -> str | None:
+        """Return a text; None if that rank is gone."""
+        length = np.empty(1, np.int64)
+        request = self._comm.Irecv([length.view(np.uint8), MPI.BYTE], source, STAR)
+        if not self._wait_for(source, request.Test):
+            return None
+        data = bytearray(int(length[0]))
+        request = self._comm.Irecv([data, MPI.BYTE], source, STAR)
+        return data.decode() if self._wait_for(source, request.Test) else None
+
+    def _wait_for(self, rank: int, done: Callable[[], bool]) -> bool:
+        """Wait until ``done()`` or the rank is gone; return which."""
+        is_done = False
+
+        def over() -> bool:
+            nonlocal is_done
+            is_done = is_done or done()
+            return is_done or rank in HERE.gone
+
+        self._wait(over, lambda: f"rank {rank} to conclude")
+        return is_done

@@ -138,7 +138,7 @@ def main(argv: Sequence[str]) -> int:
     print(line, file=sys.stderr, flush=True)
     several_hosts = given.hostfile is not None or "SLURM_JOB_ID" in os.environ
     parent = Parent(line.ranks, _tell, several_hosts=several_hosts)
-    ended = attempt(line.command, line.variables, parent)
+    ended = attempt(line.command, line.variables, parent, deaf_s=line.deaf_s)
     if ended.asked is not None and ended.status:
         raise KeyboardInterrupt(ended.asked)
     return ended.status

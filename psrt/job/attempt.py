@@ -78,6 +78,7 @@ def attempt(
     variables: Mapping[str, str],
     parent: Parent,
     *,
+    deaf_s: float = 0.0,
     grace_s: float = _GRACE_S,
 ) -> Ended:
     """Run a launcher to its end; signals to this process reach it.
@@ -91,6 +92,7 @@ def attempt(
         words: the launcher's command.
         variables: set beside those of this process.
         parent: hears the ranks; it is closed.
+        deaf_s: seconds from its start in which it may lose a signal: asked to end, it is killed.
         grace_s: seconds that it has to end.
 
     Raises:
@@ -121,7 +123,9 @@ def attempt(
                 deadline = math.inf
             elif info is not None and info.si_signo != signal.SIGCHLD:
                 if info.si_signo in _ENDING:
-                    asked, deadline = info.si_signo, time.monotonic() + grace_s
+                    is_deaf = time.monotonic() - begin < deaf_s
+                    asked = info.si_signo
+                    deadline = time.monotonic() + (0.0 if is_deaf else grace_s)
                 if info.si_code != _FROM_TERMINAL:
                     number = signal.Signals(info.si_signo)
                     process.send_signal(_AS.get(number, number))
@@ -154,6 +158,16 @@ def _children() -> list[int]:
     return found
 
 
+def _pending(pid: int) -> set[int]:
+    """Return the signals that wait for a process; none where the kernel does not tell."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as status:
+        for line in status:
+            if line.startswith(b"ShdPnd:"):
+                bits = int(line.split()[1], 16)
+                return {number for number in range(1, 65) if bits >> (number - 1) & 1}
+    return set()
+
+
 def _start(
     words: Sequence[str], environment: Mapping[str, str], mask: Set[signal.Signals | int]
 ) -> subprocess.Popen[bytes]:
@@ -164,6 +178,14 @@ def _start(
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it has died in between
             os._exit(1)
+        # A handler of Python's would take a signal, and be gone with it when the launcher begins.
+        for number in _PASSED:
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        # What the terminal sends from here on comes to both processes; what the parent was sent
+        # before the fork came to it alone, and is not passed on.
+        for waiting in _pending(parent) & set(_ENDING):
+            signal.raise_signal(waiting)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     sys.stdout.flush()

@@ -36,6 +36,9 @@ _KEEPALIVE = {
     "oob_tcp_keepalive_intvl": "5",
     "oob_tcp_keepalive_probes": "3",
 }
+#: Seconds from its start in which MPICH's mpirun may lose a signal to end: it takes it, but has
+#: nobody yet to pass it on to. It starts ranks within 0.05 s, which then have Python to start.
+_DEAF_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class Line:
     ranks: int = 1
     #: Words after the first that are not shown.
     unshown: Sequence[str] = ()
+    #: Seconds from its start in which it may lose a signal to end.
+    deaf_s: float = 0.0
 
     @property
     def command(self) -> Sequence[str]:
@@ -114,7 +119,8 @@ def mpirun_line(
     words = [mpirun, *flags, *start.flags, "-n", str(start.ranks), *start.command]
     taken = library.is_open_mpi and start.hosts
     unshown = [word for name in start.unshown for word in ("-x", name)] if taken else []
-    return Line(words, {**start.variables, **variables}, start.ranks, unshown)
+    deaf_s = 0.0 if library.is_open_mpi else _DEAF_S
+    return Line(words, {**start.variables, **variables}, start.ranks, unshown, deaf_s)
 
 
 def _open_mpi(

@@ -37,12 +37,13 @@ while not done and time.monotonic() < end:
     time.sleep(0.02)
 """
 
-#: Types Ctrl-C into a terminal in which psrt launch runs, once both ranks have said that they wait.
+#: Types Ctrl-C into a terminal in which psrt launch runs, once "waits" is said there so often.
 TERMINAL = """\
 import os, pty, sys
+often, *words = sys.argv[1:]
 pid, terminal = pty.fork()
 if pid == 0:
-    words = ["-m", "psrt", "launch", "-n", "2", "script.py"]
+    words += ["launch", "-n", "2", "script.py"]
     os.execv(sys.executable, [sys.executable, *words])
 said, typed = b"", False
 while True:
@@ -51,7 +52,7 @@ while True:
     except OSError:  # nobody has it open any more
         break
     said += part
-    if said.count(b"waits") == 2 and not typed:
+    if said.count(b"waits") == int(often) and not typed:
         typed = os.write(terminal, b"\\x03") == 1
 sys.stdout.buffer.write(said)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
@@ -62,6 +63,30 @@ from mpi4py import MPI
 sys.stdout.write("waits\\n")
 sys.stdout.flush()
 time.sleep(60)
+"""
+
+
+#: Waits before, or after, the launcher's process begins, which a user may hit by chance.
+SLOW_START = """\
+import subprocess, sys, time
+import psrt.job.attempt
+from psrt.__main__ import main
+start = subprocess.Popen
+def wait():
+    print("waits", flush=True)
+    time.sleep(0.5)
+def slow(words, *, preexec_fn, **more):
+    def prepare():
+        if sys.argv[1] == "after":
+            wait()
+        preexec_fn()
+    if sys.argv[1] == "before":
+        wait()
+    return start(words, preexec_fn=prepare, **more)
+def launch(*words, preexec_fn=None, **more):
+    return (slow if preexec_fn else start)(*words, preexec_fn=preexec_fn, **more)
+psrt.job.attempt.subprocess.Popen = launch
+sys.exit(main(sys.argv[2:]))
 """
 
 
@@ -238,11 +263,23 @@ def test_ctrl_c_in_a_terminal_reaches_the_launcher_once(launch, script):
     """Twice would be an order to kill at once."""
     script(WAITS)
     begin = time.monotonic()
-    done = launch.python("-c", TERMINAL)
+    done = launch.python("-c", TERMINAL, 2, "-m", "psrt")
     assert done.status == 128 + signal.SIGINT, done.stdout
     assert "psrt: interrupted" in done.stdout
     assert "hit ctrl-c again" not in done.stdout  # as Open MPI says to the second
     assert time.monotonic() - begin < 40
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_ctrl_c_while_the_launcher_starts_is_not_lost(launch, script, when):
+    script("import time; time.sleep(20)")
+    script(SLOW_START, "slow.py")
+    begin = time.monotonic()
+    done = launch.python("-c", TERMINAL, 1, "slow.py", when)
+    assert done.status == 128 + signal.SIGINT, done.stdout
+    assert "Traceback" not in done.stdout
+    assert "psrt: interrupted" in done.stdout
+    assert time.monotonic() - begin < 15
 
 
 def test_usr1_reaches_the_ranks_and_they_may_end_well(launch, script):

@@ -278,7 +278,7 @@ def _variables(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST):
-        raise ConfigError(f"-n must be a number of ranks from 1 on, got {text!r}")
+        raise ConfigError(f"-n must be a number of ranks from 1 to {_MOST}, got {text!r}")
     return int(text)
 
 

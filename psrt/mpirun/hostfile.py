@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 
@@ -30,7 +31,8 @@ def read_hostfile(path: str) -> tuple[Host, ...]:
     Raises:
         ConfigError: if it cannot be read, or a line is none of a hostfile.
     """
-    return parse_hosts(read_text(path, "a hostfile"), path)
+    # Editors of Windows begin a file with the mark that this encoding leaves out.
+    return parse_hosts(read_text(path, "a hostfile", encoding="utf-8-sig"), path)
 
 
 def parse_hosts(text: str, source: str) -> tuple[Host, ...]:
@@ -51,7 +53,7 @@ def parse_hosts(text: str, source: str) -> tuple[Host, ...]:
     ((Host(name='a', slots=4),), (Host(name='a', slots=2), Host(name='b', slots=2)))
     """
     slots: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         words = line.partition("#")[0].strip()
         if words:
             host = _host(words, f"{source}, line {number}")
@@ -62,6 +64,8 @@ def parse_hosts(text: str, source: str) -> tuple[Host, ...]:
 
 
 def _host(words: str, place: str) -> Host:
+    if _is_ipv6(words):
+        raise ConfigError(f"{place}: no IPv6 address is taken, expected a host's name: {words!r}")
     found = _LINE.fullmatch(words)
     if found is None:
         raise ConfigError(f"{place}: expected host, host:slots or host slots=N, got {words!r}")
@@ -69,5 +73,17 @@ def _host(words: str, place: str) -> Host:
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{place}: {name!r} is no name or address of a host")
     if not (count.isascii() and count.isdigit() and 1 <= int(count) <= _MOST):
-        raise ConfigError(f"{place}: expected a number of slots from 1 on, got {count!r}")
+        raise ConfigError(f"{place}: expected 1 to {_MOST} slots, got {count!r}")
     return Host(name, int(count))
+
+
+def _is_ipv6(words: str) -> bool:
+    """Return whether a line begins with such an address, with or without its brackets or slots."""
+    word = words.split()[0]
+    for address in (word, word.rpartition(":")[0]):
+        try:
+            ipaddress.IPv6Address(address.strip("[]"))
+        except ValueError:
+            continue
+        return True
+    return False

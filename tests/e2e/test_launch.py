@@ -389,6 +389,7 @@ def test_mpirun_starts_them_where_slurm_does_not_speak_their_language(launch, sl
     [
         ([], "no command given"),
         (["-n", "0", "train"], "-n must be a number of ranks"),
+        (["-n", "1000001", "train"], "-n must be a number of ranks from 1 to 1000000"),
         (["-n", "two", "train"], "-n must be a number of ranks"),
         (["--np", "2", "train"], "--ranks"),
         (["nothing.py"], "no script nothing.py"),

@@ -34,12 +34,19 @@ def test_either_format(text, hosts):
         ("node01,node02", "no name"),
         ("../x", "no name"),
         ("nöde", "no name"),
-        ("node01:0", "slots from 1 on"),
-        ("node01:-1", "slots from 1 on"),
-        ("node01:²", "slots from 1 on"),
-        ("node01 slots=many", "slots from 1 on"),
-        ("node01:1:2", "slots from 1 on"),
-        ("node01:99999999999", "slots from 1 on"),
+        ("node01:0", "1 to 100000 slots"),
+        ("node01:-1", "1 to 100000 slots"),
+        ("node01:²", "1 to 100000 slots"),
+        ("node01 slots=many", "1 to 100000 slots"),
+        ("node01:1:2", "1 to 100000 slots"),
+        ("node01:99999999999", "1 to 100000 slots"),
+        ("a:99999999", "1 to 100000 slots"),
+        ("[::1]:2", "no IPv6 address"),
+        ("::1", "no IPv6 address"),
+        ("fe80::1:2", "no IPv6 address"),
+        ("fe80::1 slots=2", "no IPv6 address"),
+        ("a\x0bb", "expected host"),
+        ("a\x85b", "expected host"),
         ("node01 4", "expected host"),
         ("node01 slots=2 max_slots=4", "expected host"),
         (":4", "expected host"),
@@ -49,6 +56,12 @@ def test_what_is_none_is_refused_with_its_line(line, says):
     with pytest.raises(ConfigError, match=says) as caught:
         parse_hosts(f"node00:2\n{line}", "my-hosts")
     assert "my-hosts, line 2: " in str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("a:2\r\nb\r\n", encoding="utf-8-sig")
+    assert read_hostfile(str(path)) == (Host("a", 2), Host("b", 1))
 
 
 def test_a_file_without_hosts_is_refused(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -44,7 +45,8 @@ _MOST = 1_000_000
 _DESCRIPTION = """\
 Start ranks by the launcher that belongs to the MPI of this Python: mpirun, or srun inside an
 allocation of Slurm. Prints the line, on stderr, and runs it; its exit status is that of the job,
-5 if a rank's process died while psrt watched over it, or 128 + n if signal n ended the job.
+5 if a rank's process died while psrt watched over it, or 128 + n if signal n ended the job (of a
+script whose rank died by signal n, mpirun's: n with MPICH).
 
   psrt launch -n 4 train --mode ssp --servers 1
   psrt launch -n 4 my_training.py --lr 0.1
@@ -198,6 +200,9 @@ def _line(given: argparse.Namespace, words: list[str], is_ours: bool) -> Line:
     variables, exported = _variables(given.env)
     if not any({**os.environ, **variables}.get(name) for name in THREADS):
         variables[THREADS[0]] = "1"
+    if "HOME" not in os.environ:  # as in a job of cron's; Open MPI does not start without it
+        with contextlib.suppress(KeyError):  # a user who has no name
+            variables.setdefault("HOME", pwd.getpwuid(os.geteuid()).pw_dir)
     python = [sys.executable]
     if is_ours:
         # The folder of a run may be anybody's, so it is no place to import from; a script of the

@@ -130,6 +130,14 @@ def test_a_script_of_ones_own_with_blanks_in_its_name(launch, script):
     assert sorted(done.stdout.splitlines()) == [f"{rank} of 2 {said}1" for rank in (0, 1)]
 
 
+def test_no_home_as_in_a_job_of_cron_s(launch, script):
+    script(WHO)
+    line = [sys.executable, "-m", "psrt", "launch", "-n", 2, "script.py"]
+    done = launch.command("env", "-u", "HOME", *line)
+    assert done.status == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2
+
+
 def test_a_module(launch, script):
     script(WHO, "mine/training.py")
     done = launch.psrt("launch", "--ranks=2", "-m", "mine.training", "--lr", 1)

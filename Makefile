@@ -36,7 +36,7 @@ PARALLEL_ANYWHERE = $(addprefix tests/parallel/test_,$(addsuffix .py,agreement b
   history jobs own_problem reductions refusals))
 # The tests of the command line, and those of them that start ranks.
 E2E = tests/e2e
-E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures runner replay launch doctor))
+E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures goes_on runner replay launch doctor))
 # Only tests with this mark, or `not` with it; what pytest tells of the slowest; processes at a time.
 MARKED =
 DURATIONS = --durations=10 --durations-min=1

@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     given = doctor_parser().parse(argv)
     timeout_s = _DEFAULT_S
     if given.timeout_s is not None:
-        timeout_s = read("timeout_s", _TIMEOUT, given.timeout_s)
+        timeout_s = read("--timeout-s", _TIMEOUT, given.timeout_s)
     first = started_rank() == 0
     if first and given.json not in (None, "-"):
         check_writable(given.json)

@@ -88,7 +88,7 @@ def test_it_ends_by_itself(launch, stop, says):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--timeout-s", "0"], "timeout-s must be above 0"),
+        (["--timeout-s", "0"], "error: --timeout-s must be above 0"),
         (["--json", "nowhere/x"], "cannot write nowhere/x"),
         (["now"], "unexpected argument"),
     ],

@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import struct
+import sys
 
 import numpy as np
 import pytest
@@ -288,3 +289,14 @@ def test_a_script_s_error_before_training_is_one_traceback(launch, servers, prob
     assert done.stderr.count("Traceback") == done.stderr.count("psrt.errors.ConfigError: ") == 1
     assert done.stdout.count("cleaned up") == 3
     assert all(word in done.stderr for word in words.split())
+
+
+def test_too_little_memory_to_share_is_one_line(launch):
+    words = ("-m", "psrt", "launch", "-n", 2, "train", "--hidden", "8000,8000", "--epochs", 1)
+    limited = ("sh", "-c", 'ulimit -v 1500000; exec "$@"', "sh")
+    done = launch.command(*limited, sys.executable, *words)
+    assert done.status == 1
+    assert "Traceback" not in done.stderr
+    (line,) = done.errors
+    assert "out of memory" in line
+    assert "--no-shared-memory" in line

@@ -6,6 +6,8 @@ import mmap
 
 from mpi4py import MPI
 
+from psrt.units import size_text
+
 #: Alignment of each rank's part, in bytes: a page.
 PAGE = 4096
 
@@ -19,6 +21,9 @@ class SharedMemory:
         Args:
             node: the ranks of this host.
             nbytes: of this rank's part, rounded up to pages; ranks may differ.
+
+        Raises:
+            MemoryError: if the host has too little of it.
         """
         nbytes = max(1, -(-nbytes // PAGE)) * PAGE
         self._window: MPI.Win | None = None
@@ -31,7 +36,13 @@ class SharedMemory:
             pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             self.parts = [memoryview(pages)]
             return
-        self._window = window = MPI.Win.Allocate_shared(nbytes, 1, comm=node)
+        try:
+            self._window = window = MPI.Win.Allocate_shared(nbytes, 1, comm=node)
+        except MPI.Exception as error:  # of any class: MPI has none for a full /dev/shm
+            raise MemoryError(
+                f"MPI allocates no {size_text(nbytes)} that {node.size} ranks share ({error}): "
+                "enlarge /dev/shm, or do without: psrt train --no-shared-memory"
+            ) from error
         window.Lock_all(MPI.MODE_NOCHECK)
         self.parts = [memoryview(window.Shared_query(r)[0]) for r in range(node.size)]  # type: ignore[arg-type]
 

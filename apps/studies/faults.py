@@ -27,7 +27,8 @@ PAGE, JOB = ROOT / "docs" / "failures.md", Path(__file__).parent / "faulty_job.p
 BEGIN, END = "<!-- faults -->\n", "<!-- / -->"
 VENVS = {"Open MPI": ".venv", "MPICH": ".venv-mpich"}
 MODES = ("sync", "async", "ssp", "softsync", "local-sgd", "allreduce")
-WITH_SERVERS, STALE = MODES[:4], MODES[1:4]
+#: Those with a server, and of these those that end with results when a worker falls silent.
+WITH_SERVERS, GO_ON = MODES[:4], MODES[1:4]
 TIMEOUT_S = 5
 #: Longest that a launch may take, in seconds, before it counts as a hang.
 LIMIT_S = 60
@@ -75,8 +76,10 @@ class Fault:
             return (), False
         if self.how == "SIGKILL":
             return (5,), False
-        worker = self.rank >= self.servers and self.phase == "gradient"
-        return (4, 5) if self.how == "crash" else (4,), worker and mode in GO_ON
+        if self.how == "crash":
+            return (4, 5), False
+        is_spared = self.rank >= self.servers and self.phase in ("gradient", "never")
+        return (4,), is_spared and mode in GO_ON
 
     def promised(self, mpi: str) -> str:
         """Return the promise in words."""
@@ -87,8 +90,6 @@ class Fault:
         return f"named, {statuses}" + (f"; {', '.join(GO_ON)}: results" if goes_on else "")
 
 
-#: Modes that end with results when a worker falls silent.
-GO_ON: Sequence[str] = ()
 FAULTS = (
     Fault(ONE, "SIGKILL", 2),
     Fault(ONE, "SIGKILL", 1, modes=WITH_SERVERS, servers=2),

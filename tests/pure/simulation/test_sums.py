@@ -263,6 +263,6 @@ class TestChoice:
 
     def test_and_may_pick_the_library_then(self):
         messages = LinkCosts(alpha=1.0, beta=1.0, gamma=1.0)
-        quick = ((4, 1, 1e-9), (4, 10**9, 1e-9))
+        quick = (("mpi", (4,), 1, 1e-9), ("mpi", (4,), 10**9, 1e-9))
         machine = MachineCosts(messages, messages, NodeCosts(1.0, 1.0), 4, quick)
         assert self.port(reduce=lambda _: 1.0, machine=machine).choice("auto", 9)[0] == "mpi"

@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import fcntl
 import json
+import os
 import signal
 import struct
 import sys
@@ -80,6 +81,7 @@ class Monitor:
         """
         self._comm = comm
         self._timeout_s = timeout_s
+        self._pid = os.getpid()
         #: Who takes part; complete at rank 0 only.
         self.roster = Roster(comm.size)
         self.roster.add(this_process(comm.rank))
@@ -217,7 +219,10 @@ class Monitor:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
-        """End the job if the block raises anything that was not agreed on."""
+        """End the job if the block raises anything that was not agreed on.
+
+        A process that the user's code has forked, and that comes this far, ends alone.
+        """
         try:
             yield
             if HERE.over is not None:  # its last wait was over before that was told
@@ -230,6 +235,8 @@ class Monitor:
             self._end(error)
 
     def _end(self, error: BaseException) -> NoReturn:
+        if os.getpid() != self._pid:
+            _end_of_a_child(error)
         status = status_of(error)
         sys.stdout.flush()
         watcher = self._watcher
@@ -326,6 +333,14 @@ def abort(comm: MPI.Comm, status: int) -> NoReturn:
     # MPICH's may return, before the launcher has ended this process. What comes after what failed
     # must not run.
     leave(status)
+
+
+def _end_of_a_child(error: BaseException) -> NoReturn:
+    """End as the interpreter would, but for what is to be done at the end: MPI is the parent's."""
+    if isinstance(error, SystemExit):
+        leave(error.code if isinstance(error.code, int) else int(error.code is not None))
+    traceback.print_exception(error)
+    leave(1)
 
 
 def _frame(text: str) -> bytes:

@@ -48,6 +48,23 @@ def test_an_exception_on_one_rank_ends_the_job_and_is_told_once(launch, mode):
     assert "[rank 2]" in done.stderr
 
 
+@pytest.mark.parametrize("end", ["sys.exit(0)", "sys.exit(3)", "1 / 0"])
+def test_a_process_that_a_rank_forks_ends_alone(launch, end):
+    fault = (
+        "import os, sys\n"
+        "        if self.calls == 3:\n"
+        "            if not os.fork():\n"
+        f"                {end}\n"
+        "            os.wait()"
+    )
+    text = PROBLEM.format(fault=fault, mode="sync").replace("epochs=1000", "epochs=1")
+    (launch.folder / "job.py").write_text(text)
+    done = launch.ranks(3, "job.py")
+    assert done.status == 0, done.stderr
+    assert "[rank" not in done.stderr
+    assert done.stderr.count("ZeroDivisionError: division by zero") == 2 * (end == "1 / 0")
+
+
 @pytest.mark.parametrize(("code", "status"), [("3", 3), ("", 1), ("'so'", 1)])
 def test_a_rank_that_leaves_by_sys_exit_is_told_in_one_line(launch, code, status):
     fault = (

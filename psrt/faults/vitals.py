@@ -54,7 +54,8 @@ class Vitals:
             now: by ``time.monotonic``.
         """
         waiting_for, where = self.waiting_for, _text_of(self.where)
-        pulse = (self.paused, waiting_for is not None, _value_of(self.pulse))
+        # One thing that takes long is busy for long; several, one after the other, are not.
+        pulse = self.paused, waiting_for is not None, self.doing, where, _value_of(self.pulse)
         if pulse != self._last:
             self._last, self._since = pulse, now
         seconds = now - self._since

@@ -48,6 +48,14 @@ def test_an_exception_on_one_rank_ends_the_job_and_is_told_once(launch, mode):
     assert "[rank 2]" in done.stderr
 
 
+def test_steps_that_send_nothing_are_not_one_long_piece_of_work(launch):
+    text = PROBLEM.format(fault="__import__('time').sleep(0.3)", mode="local-sgd")
+    text = text.replace("epochs=1000", "local_steps=8, steps=8, timeout_s=3, busy_timeout_s=1.2")
+    (launch.folder / "job.py").write_text(text)
+    done = launch.ranks(2, "job.py")
+    assert (done.status, done.errors) == (0, []), done.stderr
+
+
 @pytest.mark.parametrize("end", ["sys.exit(0)", "sys.exit(3)", "1 / 0"])
 def test_a_process_that_a_rank_forks_ends_alone(launch, end):
     fault = (

@@ -24,8 +24,11 @@ def calibrate(history: History) -> Calibration:
         history: of a run over MPI, or in virtual time.
 
     Raises:
-        ConfigError: if nothing was computed.
+        ConfigError: if nothing was computed, or a worker fell silent.
     """
+    header = history.header
+    if header.crashes and not header.simulated:
+        raise ConfigError(f"worker {header.crashes[0]} fell silent in it and left no times")
     history = on_one_clock(history)
     took, over = rounds(history)
     compute = tuple(computing(events, over) for events in history.workers)

@@ -468,3 +468,11 @@ def test_the_means_are_told_in_a_line(tmp_path):
         "a gradient 4 ms, a message to an idle server 0.2 ms, to a busy one unknown, "
         "an update 0.5 ms, a reply 0.2 ms"
     )
+
+
+def test_a_run_with_a_silent_worker_has_not_all_times(tmp_path):
+    record(tmp_path / "run", MODES["async"])
+    history = read_history(tmp_path / "run")
+    header = dataclasses.replace(history.header, simulated=False, crashes=(1,))
+    with pytest.raises(ConfigError, match="worker 1 fell silent in it"):
+        calibrate(dataclasses.replace(history, header=header))

@@ -115,6 +115,7 @@ class Scheme:
         if not port.role_map.shards_of(port.rank):
             np.copyto(port.theta, self.initial)
             worker = worker_role(port, config, self._problem, log=log)
+            worker.checks_gradient = False  # which takes as long as several steps
             drive(worker.run())
             if worker.clock != steps:
                 raise ProtocolError(f"a worker took {worker.clock} steps, expected {steps}")

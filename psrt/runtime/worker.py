@@ -81,8 +81,8 @@ class Worker:
         self._gradient = gradient_of(port)
         #: Further arguments of ``loss_and_grad``.
         self._hook = () if strategy.ready is None else (strategy.ready,)
-        #: Whether no gradient has been computed yet.
-        self._is_first = True
+        #: Whether the next gradient is checked: the first one, unless the problem is known.
+        self.checks_gradient = True
         #: Gradient steps finished.
         self.clock = 0
         #: Epochs finished.
@@ -157,7 +157,7 @@ class Worker:
         loss = computed_s = 0.0
         if samples:
             loss_and_grad = self._problem.loss_and_grad
-            if self._is_first:
+            if self.checks_gradient:
                 mark_unwritten(self._gradient)
                 if not self._hook:  # with a hook, theta may change as soon as a part is ready
                     loss_and_grad = reading_only(loss_and_grad)
@@ -177,8 +177,8 @@ class Worker:
                     f"{self._worker} (rank {self._port.rank}); try a smaller --lr, or scale "
                     "the inputs"
                 )
-            if self._is_first:
-                self._is_first = False
+            if self.checks_gradient:
+                self.checks_gradient = False
                 if not self._hook:  # with a hook, parts may already hold sums
                     check_written(self._gradient)
         # After the gradient: in a simulation all workers share the problem's batch buffers, and

@@ -152,6 +152,7 @@ def test_the_others_train_on_and_the_run_has_results(launch, job, ranks, mode, s
     assert f"worker {worker} fell silent in it, which a replay cannot repeat" in line
 
 
+@pytest.mark.exhaustive
 def test_one_that_falls_silent_at_its_end_is_missed_as_well(launch, job):
     done = job(3, "async", 1, "ends")
     assert done.status == 4, done.stderr
@@ -163,6 +164,7 @@ def test_one_that_falls_silent_at_its_end_is_missed_as_well(launch, job):
     assert checked.status == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_program_may_go_on_with_what_the_others_came_to(job):
     done = job(3, "async", 1, "gradient", "catches")
     assert done.status == 4, done.stderr

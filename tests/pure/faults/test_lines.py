@@ -161,7 +161,11 @@ def test_the_others_go_on_without_a_rank_that_they_can_spare(job):
     assert len(job.told) == 2, job.told
 
 
-@pytest.mark.parametrize("spare", [(), (1,), (2,), (0, 1)], ids=str)
+@pytest.mark.parametrize(
+    "spare",
+    [(0, 1), *(pytest.param(it, marks=pytest.mark.exhaustive) for it in [(), (1,), (2,)])],
+    ids=str,
+)
 def test_without_the_last_of_them_the_job_ends(job, spare):
     victim = job.child(2, stops)
     job.watch()

@@ -20,7 +20,6 @@ from psrt.history.check.table import (
     Table,
     find,
     previous,
-    rank_in_group,
     same_as_before,
 )
 from psrt.history.events import Kind
@@ -88,6 +87,18 @@ class Workers:
     pushes: Grid
     #: By worker: position of its LEAVE; the number of events where it has none.
     leave: Ints
+
+    @property
+    def is_answer(self) -> Bools:
+        """By read, whether it answers a push, as all do but a worker's first."""
+        return same_as_before(self.table["worker"][self.reads[:, 0]])
+
+    @property
+    def skew(self) -> Ints:
+        """By read that answers a push, the largest minus the smallest version of its shards."""
+        versions = self.table["version"][self.reads[self.is_answer]]
+        skew: Ints = versions.max(axis=1, initial=0) - versions.min(axis=1, initial=2**62)
+        return skew
 
 
 def shard_of(
@@ -334,8 +345,7 @@ def _check_computed_on(workers: Workers, findings: Findings) -> None:
         findings.on(table, pushes[rows, shard]).require_equal(
             READS, said[rows, shard], was[rows, shard], text, because=[read[rows, shard]]
         )
-    rank, _ = rank_in_group(table["worker"][workers.reads[:, 0]], len(workers.leave))
-    first = workers.reads[rank == 0]
+    first = workers.reads[~workers.is_answer]
     zero = np.ones(first.shape, bool)
     for name in ("clock", "version", "tau"):
         zero &= table[name][first] == 0

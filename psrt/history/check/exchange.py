@@ -161,10 +161,9 @@ def _require_same(
 def check_durations(contract: Contract, workers: Workers, findings: Findings) -> None:
     """Check how long a worker says that it computed, and that it waited for replies."""
     table, reads, pushes = workers.table, workers.reads, workers.pushes
-    first = ~same_as_before(table["worker"][reads[:, 0]])
     # Reads and pushes alternate, so the last of the one kind before one of the other is its own.
     began = np.searchsorted(pushes[:, 0], reads[:, 0]) - 1
-    since = np.where(first[:, None], reads, pushes[began] if len(pushes) else reads)
+    since = np.where(workers.is_answer[:, None], pushes[began] if len(pushes) else reads, reads)
     require_duration(findings, table, reads.ravel(), since.ravel())
     began = np.searchsorted(reads[:, 0], pushes[:, 0]) - 1
     require_duration(findings, table, pushes.ravel(), reads[began].ravel())

@@ -49,9 +49,9 @@ SUMMARY = "summary"
 METRICS = "metrics"
 DIGESTS = "digests"
 
-#: By how much durations may be off: as a float32, and as the difference of two times of a clock
-#: that may have run for years.
-_FLOAT32, _CLOCK = 1e-6, 2e-6
+#: By how much durations may be off: as a float32, and, in seconds, as the difference of two times
+#: of a clock that may have run for years.
+_FLOAT32, CLOCK_S = 1e-6, 2e-6
 
 #: Rule → its promise. ``python docs/build.py history.md`` makes the table on that page of it.
 RULES = {
@@ -229,7 +229,7 @@ def require_duration(
     """
     seconds = table.real("seconds")[at]
     due = table.real("time")[at] - np.where(since < 0, 0.0, table.real("time")[since])
-    slack = _CLOCK + _FLOAT32 * due
+    slack = CLOCK_S + _FLOAT32 * due
     holds = (seconds <= due + slack) & (most | (seconds >= due - slack))
     text = "{kind} of worker {worker} says it took {seconds:g} s, it is {due:g} s since {before}"
     if most:

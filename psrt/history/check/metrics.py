@@ -19,8 +19,8 @@ import numpy as np
 from psrt.history.check.alternation import Workers
 from psrt.history.check.contract import Contract
 from psrt.history.check.figures import Figures
-from psrt.history.check.findings import METRICS, Findings
-from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group, same_as_before
+from psrt.history.check.findings import CLOCK_S, METRICS, Findings
+from psrt.history.check.table import Floats, Ints, Table, previous, same_as_before
 from psrt.history.events import Kind
 
 #: What every line has.
@@ -29,8 +29,6 @@ KEYS = (
     "staleness_mean", "staleness_max", "bytes_sent", "bytes_received", "epoch_end",
     "evaluated_seconds", "gap_mean", "skew_max", "waiting_share",
 )  # fmt: skip
-#: By how much two times of a clock may be off, in seconds.
-_CLOCK = 2e-6
 #: What only grows from line to line.
 _GROWING = ("epoch", "seconds", "samples", "bytes_sent", "bytes_received")
 
@@ -55,23 +53,21 @@ class Counted:
     skew: Ints
 
 
-def counted_of_steps(contract: Contract, table: Table, workers: Workers | None) -> Counted:
+def counted_of_steps(table: Table, workers: Workers | None) -> Counted:
     """Return what was counted where a step is an event, and waiting another.
 
     Args:
-        contract: of the run.
         table: events of all workers, worker after worker.
         workers: their reads; None without servers.
     """
-    none = np.zeros(0, np.int64)
-    reads = none.reshape(0, 1) if workers is None else _answers(contract, workers)
+    reads = np.zeros((0, 1), np.int64) if workers is None else workers.reads[workers.is_answer]
     steps, sums = table.where(Kind.STEP), table.where(Kind.REDUCED)
     at = np.sort(np.concatenate([steps, sums, reads[:, 0]]))
     owner, is_step = table["worker"][at], table.are(Kind.STEP)[at]
     # What is waited for belongs to the step before, and to clock 0 before the first.
     clock = np.where(is_step, table["clock"][at] + 1, 0)
     clock = np.maximum.accumulate(clock + owner * (1 << 40)) - owner * (1 << 40)
-    tau, taus, tau_max, skew = _answered(table, reads)
+    skew = np.zeros(0, np.int64) if workers is None else workers.skew
     row = np.searchsorted(at, reads[:, 0])
     return Counted(
         owner,
@@ -80,13 +76,13 @@ def counted_of_steps(contract: Contract, table: Table, workers: Workers | None) 
         np.where(is_step, table["samples"][at], 0),
         table.real("seconds")[at],
         np.where(is_step, 0.0, table.real("seconds")[at]),
-        *(_placed(len(at), row, column) for column in (tau, taus, tau_max, skew)),
+        *(_placed(len(at), row, column) for column in (*_staleness(table, reads), skew)),
     )
 
 
-def counted_of_pushes(contract: Contract, workers: Workers) -> Counted:
+def counted_of_pushes(workers: Workers) -> Counted:
     """Return what was counted where a push is a step; nobody has died, so each is answered."""
-    table, reads = workers.table, _answers(contract, workers)
+    table, reads = workers.table, workers.reads[workers.is_answer]
     at = reads[:, 0]
     return Counted(
         table["worker"][at],
@@ -95,23 +91,15 @@ def counted_of_pushes(contract: Contract, workers: Workers) -> Counted:
         table["samples"][workers.pushes[:, 0]],
         table.real("seconds")[at] + table.real("seconds")[workers.pushes[:, 0]],
         table.real("seconds")[at],
-        *_answered(table, reads),
+        *_staleness(table, reads),
+        workers.skew,
     )
 
 
-def _answers(contract: Contract, workers: Workers) -> Ints:
-    """Return the reads that answer a push, by read and shard: all but the first of a worker."""
-    reads = workers.reads
-    rank, _ = rank_in_group(workers.table["worker"][reads[:, 0]], contract.workers)
-    return reads[rank > 0]
-
-
-def _answered(table: Table, reads: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return by read the sum, number and maximum of τ, and the skew."""
-    tau, version = table["tau"][reads], table["version"][reads]
-    skew = version.max(axis=1, initial=0) - version.min(axis=1, initial=2**62)
-    count = np.full(len(reads), reads.shape[1])
-    return tau.sum(axis=1), count, tau.max(axis=1, initial=0), skew
+def _staleness(table: Table, reads: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return by read the sum, number and maximum of τ."""
+    tau = table["tau"][reads]
+    return tau.sum(axis=1), np.full(len(reads), reads.shape[1]), tau.max(axis=1, initial=0)
 
 
 def _placed(length: int, at: Ints, values: Ints) -> Ints:
@@ -253,9 +241,9 @@ def _check_counts(
         if contract.simulated:
             figures.same(float(low[i]), "seconds")
         else:
-            figures.within(float(low[i]) - _CLOCK, math.inf, "seconds", rounded=True)
+            figures.within(float(low[i]) - CLOCK_S, math.inf, "seconds", rounded=True)
             if contract.one_clock:
-                figures.within(0.0, float(high[i]) + _CLOCK, "seconds", rounded=True)
+                figures.within(0.0, float(high[i]) + CLOCK_S, "seconds", rounded=True)
         if seconds > before:
             share = waited[i] / ((seconds - before) * contract.workers)
             figures.near(min(1.0, share), "waiting_share")

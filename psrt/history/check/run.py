@@ -142,7 +142,7 @@ class _Case:
             summary.without_servers()
             summary.measured(self._metrics or ())
             summary.times(table, table.where(Kind.REDUCED))
-        self._check_metrics(lambda: counted_of_steps(contract, table, None))
+        self._check_metrics(lambda: counted_of_steps(table, None))
 
     def _check_served(self, leave: Ints) -> None:
         """Check a mode with servers."""
@@ -180,9 +180,9 @@ class _Case:
             summary.measured(self._metrics or ())
         gap = max(float(np.nan_to_num(it.real("gap")).max(initial=0.0)) for it in self.shards)
         self._check_metrics(
-            (lambda: counted_of_steps(contract, table, workers))
+            (lambda: counted_of_steps(table, workers))
             if contract.mode.averages
-            else lambda: counted_of_pushes(contract, workers),
+            else lambda: counted_of_pushes(workers),
             gap=gap,
             died=bool(died.any()),
         )

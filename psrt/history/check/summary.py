@@ -158,9 +158,7 @@ class SummaryCheck:
         table, reads, pushes = workers.table, workers.reads, workers.pushes
         figures = self._figures
         owner = table["worker"][reads[:, 0]]
-        rank, _ = rank_in_group(owner, self._contract.workers)
-        versions = table["version"][reads[rank > 0]]
-        skew = versions.max(axis=1, initial=0) - versions.min(axis=1, initial=2**62)
+        skew = workers.skew
         figures.same(int(skew.max(initial=0)), "skew_max")
         histogram = {str(n): int(k) for n, k in enumerate(np.bincount(skew)) if k}
         figures.same(histogram, "skew", "histogram")

@@ -55,7 +55,6 @@ class Hub(Watcher):
         super().__init__(0, roster.size, vitals, detector.timeout_s, tell)
         self.roster = roster
         self._detector = detector
-        self._callers: set[_Caller] = set()
         #: Ranks whose processes have ended, and how, as far as it is known.
         self._ended: dict[int, int | None] = {}
         #: Errors that ranks have told, and when the first came.
@@ -63,7 +62,7 @@ class Hub(Watcher):
         self._failed_at = float("inf")
         #: See ``spare``.
         self._spare: frozenset[int] = frozenset()
-        self._listener = Listener(self._selector, roster.size)
+        self._listener = Listener(self._selector, roster.size, _Caller, self._heard)
         self._start()
 
     @property
@@ -125,7 +124,7 @@ class Hub(Watcher):
         self._send({"done": 1})
         self._stop()
         deadline = time.monotonic() + LAST_S
-        for caller in self._callers:
+        for caller in self._listener.callers:
             caller.connection.finish(deadline)
             caller.connection.close()
         self._listener.close()
@@ -133,7 +132,8 @@ class Hub(Watcher):
     @property
     def lines(self) -> int:
         """The number of ranks that are connected and have not said that their part is done."""
-        return sum(caller.rank > 0 and not caller.said_goodbye for caller in list(self._callers))
+        callers = list(self._listener.callers)
+        return sum(caller.rank > 0 and not caller.said_goodbye for caller in callers)
 
     def _deadline(self) -> float:
         return self._failed_at + _GRACE_S if self.over is None else float("inf")
@@ -142,24 +142,9 @@ class Hub(Watcher):
         self._tell_failure(now)
 
     def _take(self, key: selectors.SelectorKey) -> None:
-        if isinstance(key.data, _Caller):
-            self._hear(key.data)
-            return
-        connection = self._listener.accept(key)
-        if connection is not None:
-            caller = _Caller(connection)
-            self._callers.add(caller)
-            self._selector.register(connection, selectors.EVENT_READ, caller)
-
-    def _hear(self, caller: _Caller) -> None:
-        for message in caller.connection.receive():
-            if message is None or not self._heard(caller, message):
-                self._selector.unregister(caller.connection)
-                self._callers.discard(caller)
-                caller.connection.close()
-                if caller.rank > 0 and not caller.said_goodbye:
-                    self._ended.setdefault(caller.rank, None)
-                return
+        lost = self._listener.take(key)
+        if lost is not None and lost.rank > 0 and not lost.said_goodbye:
+            self._ended.setdefault(lost.rank, None)
 
     def _heard(self, caller: _Caller, message: Mapping[str, Any]) -> bool:
         """Take one message; return whether the connection goes on."""
@@ -291,6 +276,6 @@ class Hub(Watcher):
         *,
         droppable: bool = False,
     ) -> None:
-        for caller in list(self._callers):
+        for caller in list(self._listener.callers):
             if caller.rank > 0 and (ranks is None or caller.rank in ranks):
                 caller.connection.send(message, droppable=droppable)  # closed: read next

@@ -9,9 +9,9 @@ import os
 import resource
 import selectors
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from psrt.faults.connection import Address, Connection, addresses, not_for_children
 
@@ -19,22 +19,42 @@ from psrt.faults.connection import Address, Connection, addresses, not_for_child
 _OTHER_FILES = 512
 
 
-class Listener:
-    """Takes calls; who waits for them does so with a selector of its own."""
+class Caller(Protocol):
+    """What is known of somebody who has called."""
 
-    def __init__(self, selector: selectors.BaseSelector, callers: int) -> None:
+    connection: Connection
+
+
+CallerT = TypeVar("CallerT", bound=Caller)
+
+
+class Listener(Generic[CallerT]):
+    """Takes calls and hears the callers; who waits for both does so with a selector of its own."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        most: int,
+        caller: Callable[[Connection], CallerT],
+        heard: Callable[[CallerT, Mapping[str, Any]], bool],
+    ) -> None:
         """Listen to this host.
 
         Args:
-            selector: gets what is listened on; its data is None.
-            callers: the largest number of connections that there will be at a time.
+            selector: gets what is listened on, with None as data, and connections, with callers.
+            most: the largest number of connections that there will be at a time.
+            caller: makes a caller of a connection.
+            heard: takes one message of a caller; returns whether the connection goes on.
         """
         self._selector = selector
+        self._caller, self._heard = caller, heard
+        #: Those who are connected.
+        self.callers: set[CallerT] = set()
         self._sockets: list[socket.socket] = []
         name, secret = f"psrt-{os.urandom(8).hex()}", os.urandom(16).hex()
         #: Where it is called.
         self.address = Address(name, socket.gethostname(), secret)
-        _allow_files(callers + _OTHER_FILES)
+        _allow_files(most + _OTHER_FILES)
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         local.bind(f"\0{name}")
         self._listen(local)
@@ -54,18 +74,38 @@ class Listener:
         self._sockets.append(not_for_children(listener))
         self._selector.register(listener, selectors.EVENT_READ)
 
-    def accept(self, key: selectors.SelectorKey) -> Connection | None:
-        """Take a call that the selector has told of; None if it cannot be taken."""
-        listener = key.fileobj
-        assert isinstance(listener, socket.socket), "what was registered above"
+    def take(self, key: selectors.SelectorKey) -> CallerT | None:
+        """Take what the selector has told of: a call, or what a caller says.
+
+        Returns:
+            The caller whose connection has ended by that; None if none has.
+        """
+        if key.data is None:
+            listener = key.fileobj
+            assert isinstance(listener, socket.socket), "what was registered above"
+            self._accept(listener)
+            return None
+        caller: CallerT = key.data
+        for message in caller.connection.receive():
+            if message is None or not self._heard(caller, message):
+                self._selector.unregister(caller.connection)
+                self.callers.discard(caller)
+                caller.connection.close()
+                return caller
+        return None
+
+    def _accept(self, listener: socket.socket) -> None:
         try:
             connected, _ = listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):  # whoever comes now is refused
                 self._selector.unregister(listener)
                 listener.close()
-            return None
-        return Connection(connected)
+            return
+        connection = Connection(connected)
+        caller = self._caller(connection)
+        self.callers.add(caller)
+        self._selector.register(connection, selectors.EVENT_READ, caller)
 
     def knows(self, message: Mapping[str, Any]) -> bool:
         """Return whether a caller's first message is that of a rank of this job."""

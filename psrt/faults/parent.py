@@ -70,10 +70,9 @@ class Parent:
         """
         self._tell = tell
         self._selector = selectors.DefaultSelector()
-        self._listener = Listener(self._selector, ranks)
+        self._listener = Listener(self._selector, ranks, _Child, self._heard)
         if several_hosts:
             self._listener.listen_on_network()
-        self._children: set[_Child] = set()
         #: Those whose processes have died while they were watched, in that order, and how.
         self._dead: list[tuple[Member, int | None]] = []
         self._here = this_process(-1)
@@ -115,7 +114,7 @@ class Parent:
         reason = self._reason()
         if blames and self.over is None and reason is not None:
             self._end(reason)
-        for child in self._children:
+        for child in self._listener.callers:
             child.connection.close()
         self._listener.close()
         self._selector.close()
@@ -135,30 +134,13 @@ class Parent:
             for key, _ in ready:
                 if key.fd == self._woken:
                     self._selector.unregister(self._woken)
-                elif isinstance(key.data, _Child):
-                    self._hear(key.data)
-                else:
-                    self._accept(key)
+                    continue
+                lost = self._listener.take(key)
+                if lost is not None and lost.member is not None:
+                    self._died(lost.member)
 
     def _is_watched(self) -> bool:
-        return any(child.member is not None for child in self._children)
-
-    def _accept(self, key: selectors.SelectorKey) -> None:
-        connection = self._listener.accept(key)
-        if connection is not None:
-            child = _Child(connection)
-            self._children.add(child)
-            self._selector.register(connection, selectors.EVENT_READ, child)
-
-    def _hear(self, child: _Child) -> None:
-        for message in child.connection.receive():
-            if message is None or not self._heard(child, message):
-                self._selector.unregister(child.connection)
-                self._children.discard(child)
-                child.connection.close()
-                if child.member is not None:
-                    self._died(child.member)
-                return
+        return any(child.member is not None for child in self._listener.callers)
 
     def _heard(self, child: _Child, message: Mapping[str, Any]) -> bool:
         """Take one message; return whether the connection goes on."""
@@ -187,7 +169,8 @@ class Parent:
 
     def _reason(self) -> End | None:
         """Return why the job is over where its ranks have not told."""
-        watched = [child.member for child in self._children if child.member is not None]
+        callers = self._listener.callers
+        watched = [child.member for child in callers if child.member is not None]
         silent = [str(member) for member in watched if not self._is_here(member)]
         # A launcher that has lost a host ends the other ranks, or leaves them alone, and that looks
         # like deaths; only a signal of somebody else's does not.

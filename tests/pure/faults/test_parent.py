@@ -63,10 +63,10 @@ class Job:
         """Wait until the parent has read what has come until now."""
         line = self.call()
         line._connection.send({"bye": 1})
-        before = len(self.parent._children)
+        before = len(self.parent._listener.callers)
         line._connection.close()
         deadline = time.monotonic() + SOON_S
-        while len(self.parent._children) > before and time.monotonic() < deadline:
+        while len(self.parent._listener.callers) > before and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.1)
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -201,21 +201,33 @@ class Recording:
         Returns:
             The errors of writing.
         """
-        if not ranks or self._header is None or self.folder is None:
+        if not ranks or self._header is None:
             return []
         names = self._launcher.log_files(self._setup.role_map.size)
         left_out = {names[rank] for rank in ranks}
         workers = self._setup.role_map.workers
-        header = dataclasses.replace(
-            self._header,
-            crashes=tuple(worker for worker, rank in enumerate(workers) if rank in ranks),
-            files=tuple(name for name in names if name not in left_out),
-        )
         try:
-            write_header(self.folder.history, header)
-        except ConfigError as error:
-            return [OutputError(str(error))]
+            self._amend(
+                crashes=tuple(worker for worker, rank in enumerate(workers) if rank in ranks),
+                files=tuple(name for name in names if name not in left_out),
+            )
+        except OutputError as error:
+            return [error]
         return []
+
+    def _amend(self, **fields: Any) -> None:
+        """Write the header once more, with what was found out since the run began.
+
+        Raises:
+            OutputError: if it cannot be written.
+        """
+        assert self._header is not None, "it was written when the run began"
+        assert self.folder is not None, "it was written when the run began"
+        self._header = dataclasses.replace(self._header, **fields)
+        try:
+            write_header(self.folder.history, self._header)
+        except ConfigError as error:
+            raise OutputError(str(error)) from error
 
     def end(self, roles: Roles) -> None:
         """Record the final versions and close the history."""
@@ -231,11 +243,10 @@ class Recording:
         self._add_clocks(self._launcher.clocks(), now - self._origin)
         try:
             log.close()
-            if self._header is not None and self.folder is not None and self._clocks:
-                self._header = dataclasses.replace(self._header, clocks=self._clocks)
-                write_header(self.folder.history, self._header)
-        except (ConfigError, OutputError) as error:  # a full disk; the model may still fit
-            self._failed.append(OutputError(str(error)))
+            if self._header is not None and self._clocks:
+                self._amend(clocks=self._clocks)
+        except OutputError as error:  # a full disk; the model may still fit
+            self._failed.append(error)
         self._failed += self._launcher.carry(self._own, self._wanted)
         if self._own is not None:
             self._own.close()

@@ -107,7 +107,8 @@ def attempt(
     try:
         # What it has started becomes a child of this process when it dies.
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        process = _start(words, {**os.environ, **variables, **parent.variables}, before)
+        environment = {**os.environ, **variables, **parent.variables}
+        process = _start(words, environment, before, libc)
         own = threading.get_ident()
         parent.start(lambda: signal.pthread_kill(own, signal.SIGCHLD))
         asked: int | None = None
@@ -169,9 +170,12 @@ def _pending(pid: int) -> set[int]:
 
 
 def _start(
-    words: Sequence[str], environment: Mapping[str, str], mask: Set[signal.Signals | int]
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    mask: Set[signal.Signals | int],
+    libc: ctypes.CDLL,
 ) -> subprocess.Popen[bytes]:
-    libc = ctypes.CDLL(None)  # before the fork: nothing may be loaded after it
+    # Loaded before the fork: nothing may be after it.
     parent = os.getpid()
 
     def prepare() -> None:

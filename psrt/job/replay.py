@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from psrt.arrays import Vector
+from psrt.collective.registry import AUTO
 from psrt.config import TrainConfig
-from psrt.config.names import AUTO
 from psrt.errors import ConfigError, ReplayError
 from psrt.files import keep_apart, read_text
 from psrt.history import Kind, read_history

@@ -223,7 +223,9 @@ def _strategy(
         return LocalSGD(
             port, _updater(config, n), averager, period, clip_norm=clip_norm, events=events
         )
-    return PushPull(port, clip_norm=clip_norm, events=events)
+    several = len(port.role_map.servers) > len(port.role_map.server_ranks)
+    spans = gradient_spans(problem, port.role_map.n) if several and clip_norm is None else ()
+    return PushPull(port, clip_norm=clip_norm, spans=spans, events=events)
 
 
 def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:

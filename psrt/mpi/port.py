@@ -246,6 +246,10 @@ class MpiPort:
         """Run ``work(*args)``."""
         return work(*args)
 
+    def amid(self, share: float, action: Callable[[], object]) -> None:
+        """Run ``action()``."""
+        action()
+
     async def aside(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``, which is no part of a step."""
         before, HERE.doing = HERE.doing, f"is in {getattr(work, '__name__', 'work')}()"

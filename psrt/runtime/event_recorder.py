@@ -120,7 +120,12 @@ class WorkerEventRecorder(_Recorder):
         self._worker = worker
 
     def read(
-        self, now: float, clock: int, versions: Sequence[int], taus: Sequence[int], seconds: float
+        self,
+        now: float,
+        clock: int,
+        versions: Sequence[int],
+        taus: Sequence[int],
+        pushed: Sequence[float],
     ) -> None:
         """All spans of θ for a step are in place.
 
@@ -129,12 +134,12 @@ class WorkerEventRecorder(_Recorder):
             clock: of the step.
             versions: by shard.
             taus: by shard, of the push that was answered.
-            seconds: since that push.
+            pushed: by shard, the time of that push.
         """
         for shard, version in enumerate(versions):
             self._add(
                 _READ, now, self._worker, clock, version, shard, 0, 0.0, taus[shard],
-                seconds=seconds,
+                seconds=now - pushed[shard],
             )  # fmt: skip
 
     def pushed(self, push: Push, now: float, seconds: float) -> None:

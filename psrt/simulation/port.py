@@ -62,6 +62,8 @@ class VirtualPort(CollectivePort):
             for shard in self._places
         }
         self._inbox: deque[Mail] = deque()
+        #: What is to be run while computing time passes, in order: shares of it, and actions.
+        self._amid: deque[tuple[float, Callable[[], object]]] = deque()
         #: By worker and shard, its gradient span as it was when its push arrived.
         self._copies: dict[tuple[int, int], Vector] = {}
 
@@ -84,11 +86,26 @@ class VirtualPort(CollectivePort):
         """Run ``work(*args)`` now, then let its cost pass; see ``after_compute``."""
         self.computing = True
         result = work(*args)
-        await self.pause(self.world.costs.compute(self.rank, self.world.rng))
+        seconds = self.world.costs.compute(self.rank, self.world.rng)
+        for share, _ in self._amid:
+            self.world.after(seconds * share, self._act)
+        await self.pause(seconds)
         self.computing = False
+        while self._amid:  # by chance, at the very end
+            self._act(None)
         while self._after_compute:
             self._after_compute.pop(0)()
         return result
+
+    def amid(self, share: float, action: Callable[[], object]) -> None:
+        """Run ``action()`` when that share of the present computing has passed."""
+        self._amid.append((share, action))
+
+    def _act(self, _: object) -> None:
+        """Run the next action of ``amid``, unless all were run or this rank has crashed."""
+        if self._amid and self.rank not in self.world.crashed:
+            _, action = self._amid.popleft()
+            action()
 
     async def aside(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``; no time passes."""

@@ -179,6 +179,14 @@ class Port(Protocol):
         """Run ``work(*args)``; a virtual port charges its cost."""
         ...
 
+    def amid(self, share: float, action: Callable[[], object]) -> None:
+        """Run ``action()`` amid ``compute``, called by its work when a share of it is done.
+
+        A virtual port, where all work is done at once, runs it when that share of the cost has
+        passed.
+        """
+        ...
+
     async def aside(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)`` outside of any step; a virtual port charges nothing for it.
 

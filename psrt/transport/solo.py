@@ -63,6 +63,10 @@ class SoloPort:
         """Run ``work(*args)``."""
         return work(*args)
 
+    def amid(self, share: float, action: Callable[[], object]) -> None:
+        """Run ``action()``."""
+        action()
+
     async def aside(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``."""
         return work(*args)

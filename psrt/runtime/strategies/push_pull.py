@@ -3,26 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from psrt.errors import ProtocolError
 from psrt.history.log import QUEUED
 from psrt.messages import Leave, Params, Push
 from psrt.optim import l2_norm
+from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import Step, StepResult, Strategy, WaitBreakdown
 from psrt.transport.port import GRADIENT, NO_PAYLOAD, Port, gradient_of
 
+#: Share of a step's work that computes the gradient, where psrt has to assume one: two of three
+#: matrix products of a layer.
+_BACKWARD = 2 / 3
+
 
 class PushPull(Strategy):
-    """A worker's side of the parameter server, the same in every mode: the servers decide."""
+    """A worker's side of the parameter server, the same in every mode: the servers decide.
+
+    Given the spans of a gradient that comes in parts, it pushes a shard as soon as the gradient of
+    all of it is there, the last layers first. The shard that is ready last is pushed at the end of
+    the step in any case, after injected delays: so a step lasts as long as it would as a whole.
+    """
 
     def __init__(
         self,
         port: Port,
         *,
         clip_norm: float | None = None,
+        spans: Sequence[Span] = (),
         events: WorkerEventRecorder | None = None,
     ) -> None:
+        """Set up.
+
+        Args:
+            port: of a worker.
+            clip_norm: largest l2 norm of a gradient; needs the whole gradient, so there must be no
+                ``spans``.
+            spans: parts of the gradient in the order in which they become ready; without any, all
+                is pushed at the end.
+            events: records events for the history; None keeps none.
+        """
+        assert not (spans and clip_norm is not None), "a norm needs the whole gradient"
         role_map = port.role_map
         self._port = port
         self._worker = role_map.worker_of(port.rank) or 0
@@ -36,15 +59,47 @@ class PushPull(Strategy):
         self.versions = [0] * len(role_map.servers)
         self._clock = 0
         self.updates = 0
+        #: By part of the gradient, the shards that are complete with it; none of the last part.
+        self._completes = _completed(role_map.spans, spans)
+        #: Parts of this step's gradient that are ready, and the share of the work that is done.
+        self._parts_ready = 0
+        self._shares = [1 - _BACKWARD * span.start / role_map.n for span in spans]
+        self._step = Step(0, 0, 0.0)
+        #: By shard, when this step's gradient was pushed; None if it was not yet.
+        self._pushed: list[float | None] = [None] * len(role_map.servers)
+        self.ready = self._ready if any(self._completes) else None
         port.waiting_for = self._waiting_for
 
     def begin(self, step: Step) -> None:
         """Record the read of the initial parameters, once."""
+        self._step, self._parts_ready = step, 0
         if self._since is None:
             self._since = self._port.now()
             if self._events is not None:
                 none = [0] * len(self.versions)
-                self._events.read(self._since, step.clock, self.versions, none, 0.0)
+                now = [self._since] * len(self.versions)
+                self._events.read(self._since, step.clock, self.versions, none, now)
+
+    def _ready(self, i: int) -> None:
+        """Push the shards that the i-th part of the gradient completes."""
+        if i != self._parts_ready:
+            raise ProtocolError(
+                f"the problem said that span {i} of its gradient is ready, expected span "
+                f"{self._parts_ready}"
+            )
+        self._parts_ready += 1
+        if self._completes[i]:
+            self._port.amid(self._shares[i], partial(self._push_early, self._completes[i]))
+
+    def _push_early(self, shards: Sequence[int]) -> None:
+        port, (clock, samples, progress) = self._port, self._step
+        for shard in shards:
+            self._pushed[shard] = now = port.now()
+            push = Push(self._worker, clock, self.versions[shard], samples, progress, 0.0, shard)
+            if self._events is not None:
+                since = now if self._since is None else self._since
+                self._events.note((self._events.pushed, push, now, now - since))
+            port.send(self._servers[shard], push, GRADIENT)
 
     async def step(self, step: Step) -> StepResult:
         """Push to every shard, then receive every shard's reply, in order of arrival."""
@@ -56,7 +111,10 @@ class PushPull(Strategy):
         region = GRADIENT if samples else NO_PAYLOAD
         pushed = port.now()
         since = pushed if self._since is None else self._since
+        early = self._pushed
         for shard, rank in enumerate(self._servers):
+            if early[shard] is not None:
+                continue
             push = Push(worker, clock, versions[shard], samples, progress, norm, shard)
             if events is not None:
                 events.note((events.pushed, push, pushed, pushed - since))
@@ -76,7 +134,10 @@ class PushPull(Strategy):
             taus = [reply.staleness for reply in replies]
             if len(events.noted) >= QUEUED:
                 events.drain()
-            events.note((events.read, now, reached, versions.copy(), taus, now - pushed))
+            when = [pushed if at is None else at for at in early]
+            events.note((events.read, now, reached, versions.copy(), taus, when))
+        if self.ready is not None:
+            self._pushed = [None] * len(early)
         return self._outcome(reached, replies, _waiting(last, now - pushed))
 
     def _outcome(self, clock: int, replies: list[Params], waiting: WaitBreakdown) -> StepResult:
@@ -139,6 +200,22 @@ def _waiting(last: Params, seconds: float) -> WaitBreakdown:
     if last.awaited < 0:
         return WaitBreakdown(server=held, messages=rest)
     return WaitBreakdown(workers=held, messages=rest, waiting_for=last.awaited)
+
+
+def _completed(shards: Sequence[Span], parts: Sequence[Span]) -> list[list[int]]:
+    """Return by part of a gradient, which come last first, the shards that are complete with it.
+
+    None of the last part, with which the whole gradient is there.
+
+    >>> _completed([Span(0, 3), Span(3, 6), Span(6, 9)], [Span(5, 9), Span(2, 5), Span(0, 2)])
+    [[2], [1], []]
+    """
+    found: list[list[int]] = [[] for _ in parts]
+    for shard in reversed(range(len(shards))):
+        first = next((i for i, part in enumerate(parts) if part.start <= shards[shard].start), -1)
+        if 0 <= first < len(parts) - 1:
+            found[first].append(shard)
+    return found
 
 
 def _shard(reply: Params) -> int:

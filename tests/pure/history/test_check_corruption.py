@@ -126,6 +126,8 @@ def test_two_events_in_the_other_order(good, mode):
         kinds = {Kind(int(kind)) for kind in events["kind"][[i, i + 1]]}
         if kinds in EITHER_FIRST or Kind.FINAL in kinds:
             continue
+        if kinds == {Kind.PUSH} and "shards" in mode:  # which of them is ready first is free
+            continue
         order = np.arange(len(events))
         order[[i, i + 1]] = i + 1, i
         swapped = events[order]

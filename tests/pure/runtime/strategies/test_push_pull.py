@@ -7,11 +7,11 @@ import pytest
 
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Params, Push
-from psrt.partition import even_spans
+from psrt.partition import Span, even_spans
 from psrt.runtime.strategies.base import Step, StepResult, WaitBreakdown
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.transport import NO_PAYLOAD, RoleMap, drive
-from psrt.transport.port import GRADIENT
+from psrt.transport.port import CONTROL, GRADIENT
 
 
 class Scripted:
@@ -132,6 +132,72 @@ def test_leaving_is_said_to_every_shard():
     port = Scripted(2)
     drive(PushPull(port).leave(17))
     assert port.sent == [(0, Leave(1, 17, 0), NO_PAYLOAD), (1, Leave(1, 17, 1), NO_PAYLOAD)]
+
+
+#: Three layers, and four shards: the first two are of the first layer.
+LAYERS = (Span(9, 12), Span(6, 9), Span(0, 6))
+
+
+class Streaming(Scripted):
+    """Worker 1 of one server with four shards; notes when it was pushed to."""
+
+    def __init__(self, answers=()):
+        super().__init__(1, answers)
+        self.role_map = RoleMap(12, workers=(5, 4), servers=(0,) * 4, spans=even_spans(12, 4))
+        self.gradient = np.ones(12 + CONTROL, np.float32)
+        self.shares = []
+
+    def amid(self, share, action):
+        self.shares.append(share)
+        action()
+
+
+def test_a_shard_is_pushed_as_soon_as_all_of_it_is_ready():
+    port = Streaming([answer(shard, 1) for shard in (3, 2, 0, 1)])
+    strategy = PushPull(port, spans=LAYERS)
+    strategy.begin(Step(0, 8, 0.25))
+    pushed = []
+    for i in range(3):
+        port.time += 1.0
+        strategy.ready(i)
+        pushed.append([push.shard for _, push, _ in port.sent])
+    # What the last layer completes is pushed by ``step``, after injected delays.
+    assert pushed == [[3], [3, 2], [3, 2]]
+    assert port.shares == [1 - 2 / 3 * 9 / 12, 1 - 2 / 3 * 6 / 12]
+    outcome = drive(strategy.step(Step(0, 8, 0.25)))
+    assert [push.shard for _, push, _ in port.sent] == [3, 2, 0, 1]
+    assert {(push.clock, push.samples, region) for _, push, region in port.sent} == {
+        (0, 8, GRADIENT)
+    }
+    assert outcome.clock == 1
+    assert sum(outcome.waiting[:4]) == 4.0  # since the end of the step
+
+
+def test_what_was_pushed_early_is_pushed_once_in_every_step():
+    port = Streaming([answer(shard, c, clock=c) for c in (1, 2) for shard in range(4)])
+    strategy = PushPull(port, spans=LAYERS)
+    for clock, samples in ((0, 8), (1, 0)):
+        strategy.begin(Step(clock, samples, 0.25))
+        for i in range(3 if samples else 0):
+            strategy.ready(i)
+        drive(strategy.step(Step(clock, samples, 0.25)))
+    assert [(push.clock, push.shard) for _, push, _ in port.sent] == [
+        *((0, shard) for shard in (3, 2, 0, 1)),
+        *((1, shard) for shard in range(4)),
+    ]
+
+
+def test_parts_that_come_in_another_order_are_refused():
+    strategy = PushPull(Streaming(), spans=LAYERS)
+    strategy.begin(Step(0, 8, 0.25))
+    with pytest.raises(ProtocolError, match="span 1 of its gradient is ready, expected span 0"):
+        strategy.ready(1)
+
+
+def test_a_gradient_that_comes_as_a_whole_or_is_for_one_shard_is_pushed_at_the_end():
+    assert PushPull(Streaming()).ready is None
+    assert PushPull(Streaming(), spans=(Span(0, 12),)).ready is None
+    assert PushPull(Scripted(1), spans=(Span(3, 6), Span(0, 3))).ready is None
 
 
 def test_anything_but_parameters_is_refused():

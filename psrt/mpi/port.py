@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
@@ -188,8 +189,10 @@ class MpiPort:
         self._turn = 0
         self._remote = [link for link in everything if isinstance(link, RemoteLink)]
         self._frame_requests: list[MPI.Request] = [link.frame_request for link in self._remote]
-        #: Remote links whose frame has come while the payload may not have.
-        self._half: list[RemoteLink | DepartedLink] = []
+        #: By rank, its links whose frame has come while the payload may not have, in order. One
+        #: payload of a rank is received at a time, so that the first shard is whole, and may be
+        #: answered, while the next one is on its way.
+        self._half: dict[int, deque[RemoteLink | DepartedLink]] = {}
         # What comes by MPI wakes no sleeper.
         self._backoff.must_poll = len(self._local) < self._comm.size
 
@@ -317,11 +320,19 @@ class MpiPort:
         for index in MPI.Request.Testsome(self._frame_requests) or ():
             link = self._remote[index]
             link.arrived()
-            self._half.append(link)
-        for i, half in enumerate(self._half):
-            message = half.complete()
+            queue = self._half.setdefault(link.peer, deque())
+            queue.append(link)
+            if len(queue) == 1:
+                link.take_payload()
+        for rank, queue in self._half.items():
+            message = queue[0].complete()
             if message is not None:
-                del self._half[i]
+                queue.popleft()
+                # To the end of the line: no rank is favoured.
+                del self._half[rank]
+                if queue:
+                    queue[0].take_payload()
+                    self._half[rank] = queue
                 return message
         return None
 
@@ -338,16 +349,19 @@ class MpiPort:
     def _part_from(self, rank: int) -> None:
         """Have a worker's links deliver that it left, and nothing else from now on."""
         worker = self.role_map.worker_of(rank)
+        self._half.pop(rank, None)
         for shard, links in self._links.items():
             link = links.get(rank)
             if link is None or worker is None:
                 continue
+            leave = self.leave_of(shard, worker)
             departed = links[rank] = DepartedLink(
-                self.leave_of(shard, worker), link.payload, link.bytes_sent, link.bytes_received
+                leave, link.payload, link.bytes_sent, link.bytes_received
             )
             if isinstance(link, RemoteLink):
                 self._frame_requests[self._remote.index(link)] = MPI.REQUEST_NULL
-                self._half = [*(half for half in self._half if half is not link), departed]
+                if leave is not None:
+                    self._half.setdefault(rank, deque()).append(departed)
             for rotation in self._rotations:
                 # In place: ``receive`` goes on with the one that it has.
                 rotation[:] = [departed if it is link else it for it in rotation]

@@ -30,6 +30,9 @@ class DepartedLink:
     #: Of a link to another host.
     complete = poll
 
+    def take_payload(self) -> None:
+        """Receive nothing."""
+
     def unread(self) -> bool:
         """Return that nobody has to be waited for."""
         return False

@@ -32,6 +32,8 @@ class RemoteLink:
             regions: what this rank sends from.
             landing: where the peer's payloads arrive.
         """
+        #: Rank of the other end.
+        self.peer = peer
         self._frame_out = bytearray(FRAME_BYTES)
         self._frame_in = bytearray(FRAME_BYTES)
         # Tags of its own: a receive is posted for each shard, and takes what is of that shard.
@@ -76,10 +78,13 @@ class RemoteLink:
         self.bytes_sent += FRAME_BYTES if region == NO_PAYLOAD else self._nbytes
 
     def arrived(self) -> None:
-        """Take up the frame: ``frame_request`` has completed. The payload follows it."""
-        region = self._frame_in[_REGION_AT] - 1
-        self._half = decode(self._frame_in), region
-        if region != NO_PAYLOAD:
+        """Take up the frame: ``frame_request`` has completed."""
+        self._half = decode(self._frame_in), self._frame_in[_REGION_AT] - 1
+
+    def take_payload(self) -> None:
+        """Begin to receive the payload that follows the frame, if there is one."""
+        assert self._half is not None, "no frame has come"
+        if self._half[1] != NO_PAYLOAD:
             MPI.Prequest.Startall(self._receive_data)
 
     def complete(self) -> Message | None:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn, TextIO
@@ -116,4 +117,7 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     # A second signal kills at once, without waiting for the clean-up.
     for each in _SIGNALS:
         signal.signal(each, signal.SIG_DFL)
+    # The signal may fall between the making of a coroutine and its await. Python would say so while
+    # the stack unwinds, and the user would read of a bug where there is none.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     raise KeyboardInterrupt(number)

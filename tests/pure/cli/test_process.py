@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import warnings
 
 import pytest
 
@@ -64,6 +65,27 @@ def test_a_signal_ends_it(capsys, number):
         for each, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(each, handler)
     assert capsys.readouterr().err == "name: interrupted\n"
+
+
+def test_a_signal_between_the_making_of_a_coroutine_and_its_await(capsys):
+    async def never():
+        """Not awaited, since the signal comes first."""
+
+    def command():
+        made = never()
+        signal.raise_signal(signal.SIGINT)
+        made.close()
+        return 0
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            assert run_command(command, "psrt") == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == []
+    assert capsys.readouterr().err == "psrt: interrupted\n"
 
 
 def test_handlers_are_put_back(capsys):

@@ -14,6 +14,7 @@ from psrt.cli.explain_flags import (
     schedule_parser,
     slow_of,
     timeline_parser,
+    with_defaults,
 )
 from psrt.cli.printing import say
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Algorithm
@@ -42,12 +43,14 @@ Draw how ranks work together. Needs neither MPI nor mpirun. WHAT is one of
                    which chunk each rank sends to which, round by round; the result; and the
                    cost next to the lower bound
   a mode         {", ".join(TIMELINES)}
-                   a timeline of when each worker computes, and when it waits for which other
+                   a timeline of when each worker computes, and when it waits for which other; with
+                   --shards-per-server also when it pushes and reads each shard
   compare        predicted times of all all-reduces, and the sizes at which one overtakes another
 
   psrt explain ring --ranks 4
   psrt explain ring --order A,B,D,C --values example.csv
   psrt explain ssp --staleness 2 --slow 1:3
+  psrt explain sync --shards-per-server 4
   psrt explain compare --ranks 2:1024 --bytes 1K:1G
 
 psrt explain WHAT --help lists the flags of each."""
@@ -143,7 +146,10 @@ def _explanation(what: str, given: argparse.Namespace) -> Explanation:
 
 def _timeline(what: str, argv: list[str]) -> None:
     """Explain a mode."""
-    given = _checked(timeline_parser(what).parse(argv))
+    given = with_defaults(what, _checked(timeline_parser(what).parse(argv)))
+    if given.shards_per_server is not None:
+        _exchange(what, given)
+        return
     config = config_of(what, given)
     from psrt.explain import timeline, timeline_output
 
@@ -156,6 +162,21 @@ def _timeline(what: str, argv: list[str]) -> None:
         document=lambda: timeline_output.as_document(found),
         text=lambda: timeline_output.as_text(found),
         canvas=lambda: timeline_output.draw(found),
+    )
+
+
+def _exchange(what: str, given: argparse.Namespace) -> None:
+    """Explain what the shards of a mode's servers do."""
+    config = config_of(what, given)
+    from psrt.explain import exchange, exchange_output
+
+    workers = read_flag("workers", WHOLE, given.workers, min=1, max=exchange.MOST_WORKERS)
+    found = exchange.run(config, workers=workers, slow=slow_of(given, workers))
+    _publish(
+        given,
+        document=lambda: exchange_output.as_document(found),
+        text=lambda: exchange_output.as_text(found),
+        canvas=lambda: exchange_output.draw(found),
     )
 
 

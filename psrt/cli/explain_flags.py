@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 #: Knobs of a mode that show in a timeline.
 _SHOWN = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.drawn)
-#: Defaults of a timeline.
+#: Defaults of a timeline; and of one that shows shards, where there is more to see of a step.
 _WORKERS, _STEPS, _SEED, _SLOW = "4", "8", "0", "1:3"
+_WORKERS_OF_SHARDS, _STEPS_OF_SHARDS, _SLOW_OF_SHARDS = "2", "3", "none"
 _TIMES = Number("TIMES", 0.01, 1000)
 #: Local SGD averages every 8 steps: this number shows it twice.
 _LOCAL_STEPS = "16"
@@ -57,14 +58,20 @@ def timeline_parser(mode: str) -> FlagParser:
         description=f"Run a small {mode} job in virtual time and draw when each worker computes, "
         "and when it waits for which other.",
     )
-    steps = _LOCAL_STEPS if MODES[mode].averages else _STEPS
+    usual, of_shards = _defaults(mode, shards=False), _defaults(mode, shards=True)
+
+    def default(name: str) -> str:
+        few = f"; {of_shards[name]} with --shards-per-server"
+        has = _fits(knobs_of(TrainConfig)["shards_per_server"], mode)
+        return f"({usual[name]}{few if has and of_shards[name] != usual[name] else ''})"
+
     add = parser.add_argument
-    add("--workers", metavar="N", default=_WORKERS, help=f"number of workers ({_WORKERS})")
-    add("--steps", metavar="N", default=steps, help=f"number of steps of each worker ({steps})")
+    add("--workers", metavar="N", help=f"number of workers {default('workers')}")
+    add("--steps", metavar="N", help=f"number of steps of each worker {default('steps')}")
     add(
         "--slow",
         metavar="I:TIMES,...",
-        help=f"make steps of worker I take TIMES as long; or none ({_SLOW})",
+        help=f"make steps of worker I take TIMES as long; or none {default('slow')}",
     )
     add("--seed", metavar="N", default=_SEED, help=f"seed of the random delays ({_SEED})")
     for name, knob in knobs_of(TrainConfig).items():
@@ -73,6 +80,28 @@ def timeline_parser(mode: str) -> FlagParser:
             add(f"--{dashed(name)}", metavar=knob.metavar or knob.kind.metavar, help=text)
     _add_outputs(parser)
     return parser
+
+
+def _defaults(mode: str, *, shards: bool) -> dict[str, str]:
+    """Return the defaults of the small job's size and delays.
+
+    Args:
+        mode: of the job.
+        shards: whether its shards are shown.
+    """
+    steps = _STEPS_OF_SHARDS if shards else _STEPS
+    return {
+        "workers": _WORKERS_OF_SHARDS if shards else _WORKERS,
+        "steps": _LOCAL_STEPS if MODES[mode].averages else steps,
+        "slow": _SLOW_OF_SHARDS if shards else _SLOW,
+    }
+
+
+def with_defaults(mode: str, given: argparse.Namespace) -> argparse.Namespace:
+    """Return the flags of a timeline with the defaults of those that were not given."""
+    defaults = _defaults(mode, shards=given.shards_per_server is not None)
+    values = {name: value for name, value in vars(given).items() if value is not None}
+    return argparse.Namespace(**{**vars(given), **defaults, **values})
 
 
 def compare_parser() -> FlagParser:
@@ -107,7 +136,7 @@ def slow_of(given: argparse.Namespace, workers: int) -> dict[int, float]:
     Raises:
         ConfigError: if the flag cannot be parsed, or names a worker that does not exist.
     """
-    text = given.slow or (_SLOW if workers > 1 else "none")
+    text = "none" if given.slow == _SLOW and workers == 1 else given.slow
     return {} if text == "none" else read_by_worker("slow", _TIMES, [text], workers)
 
 

@@ -59,7 +59,7 @@ class TrainConfig:
     shards_per_server: int | None = knob(
         None, WHOLE, _MODE,
         "cut the share of a server into K shards, each pushed, updated and read by itself",
-        metavar="K", min=1, max=names.MOST_SHARDS, requires=(_SERVERS,), fallback=1,
+        metavar="K", min=1, max=names.MOST_SHARDS, requires=(_SERVERS,), fallback=1, drawn=True,
         synonyms=("shards",),
     )
     placement: str | None = knob(

@@ -16,7 +16,7 @@ from psrt.transport.port import GRADIENT, NO_PAYLOAD, Port, gradient_of
 
 #: Share of a step's work that computes the gradient, where psrt has to assume one: two of three
 #: matrix products of a layer.
-_BACKWARD = 2 / 3
+BACKWARD = 2 / 3
 
 
 class PushPull(Strategy):
@@ -63,7 +63,7 @@ class PushPull(Strategy):
         self._completes = _completed(role_map.spans, spans)
         #: Parts of this step's gradient that are ready, and the share of the work that is done.
         self._parts_ready = 0
-        self._shares = [1 - _BACKWARD * span.start / role_map.n for span in spans]
+        self._shares = [1 - BACKWARD * span.start / role_map.n for span in spans]
         self._step = Step(0, 0, 0.0)
         #: By shard, when this step's gradient was pushed; None if it was not yet.
         self._pushed: list[float | None] = [None] * len(role_map.servers)

@@ -54,6 +54,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "chunks go around twice; sends the least; long vectors",
             closed_form=ring_seconds,
             ordered=True,
+            shifts=True,
         ),
         Algorithm(
             "segmented-ring",
@@ -61,6 +62,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "a ring in segments, folded while others travel; very long vectors",
             closed_form=segmented_ring_seconds,
             overlaps=True,
+            shifts=True,
         ),
         Algorithm(
             "tree",
@@ -82,6 +84,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "the same in blocks of powers of two; medium and long vectors, even p",
             closed_form=binary_blocks_seconds,
             shares_link=True,
+            shifts=True,
         ),
         Algorithm(
             "naive",
@@ -90,6 +93,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             closed_form=naive_seconds,
             shares_link=True,
             workspace=naive_workspace,
+            shifts=True,
         ),
         Algorithm(
             "root",
@@ -110,6 +114,7 @@ PHASES: dict[str, Schedule] = {
             "rank r ends with the fold of chunk r; around a ring",
             specify=spec.reduce_scatter,
             least=lambda p: ((p - 1) / p, (p - 1) / p),
+            shifts=True,
         ),
         Schedule(
             "all-gather",
@@ -117,6 +122,7 @@ PHASES: dict[str, Schedule] = {
             "rank r starts with chunk r, all end with all; around a ring",
             specify=spec.all_gather,
             least=lambda p: ((p - 1) / p, 0.0),
+            shifts=True,
         ),
         Schedule(
             "broadcast",
@@ -156,6 +162,7 @@ PHASES: dict[str, Schedule] = {
             "rank r starts with row r and ends with column r; pairwise exchange",
             specify=spec.all_to_all,
             least=lambda p: ((p - 1) / p**2, 0.0),
+            shifts=True,
         ),
     )
 }

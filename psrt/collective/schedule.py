@@ -39,6 +39,9 @@ class Schedule:
     least: Least = field(kw_only=True)
     #: Whether one rank, any, is the only source or destination.
     rooted: bool = field(default=False, kw_only=True)
+    #: Whether ranks send to one rank while they receive from another, nearly all in nearly every
+    #: round. No answer of theirs may then be waited for: see ``psrt.mpi.links.pieces``.
+    shifts: bool = field(default=False, kw_only=True)
 
     @property
     def kind(self) -> str:

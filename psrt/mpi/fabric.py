@@ -5,6 +5,7 @@ from __future__ import annotations
 from mpi4py import MPI
 
 from psrt.mpi.hosts import split_hosts
+from psrt.mpi.links.pieces import unannounced_bytes
 from psrt.mpi.links.segments import Segments
 from psrt.mpi.links.shared_memory import NodeMemory
 from psrt.mpi.links.wakeup import Wakeup
@@ -35,6 +36,8 @@ class Fabric:
         self.comm = comm.Dup()
         #: The ranks of this host, and who is on which.
         self.node, self.layout = split_hosts(self.comm, host)
+        #: By rank: see ``psrt.mpi.links.pieces``.
+        self.unannounced_bytes = unannounced_bytes(self.comm, self.layout.machine)
         #: Mailboxes, flags and numbers of the ranks of this host.
         self.memory = NodeMemory(self.node, floats, boxes)
         #: Lets this rank sleep until one of them has something for it.

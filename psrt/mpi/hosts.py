@@ -20,6 +20,8 @@ class Layout:
     #: Whether this rank's machine has more ranks than cores for them. Those that only count as
     #: being on another host share its cores all the same.
     oversubscribed: bool = False
+    #: Ranks of this rank's machine, also those that only count as being on another host.
+    machine: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -64,6 +66,10 @@ def split_hosts(comm: MPI.Comm, host: int | None = None) -> tuple[MPI.Intracomm,
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     assert isinstance(node, MPI.Intracomm), "shared memory is among the ranks of one host"
     oversubscribed = node.size > len(os.sched_getaffinity(0))
+    own, everyone = node.Get_group(), comm.Get_group()
+    machine = tuple(own.Translate_ranks(None, everyone))
+    own.Free()
+    everyone.Free()
     if host is not None:
         whole, part = node, node.Split(host)
         assert isinstance(part, MPI.Intracomm), "a part of an intracommunicator is one"
@@ -74,4 +80,4 @@ def split_hosts(comm: MPI.Comm, host: int | None = None) -> tuple[MPI.Intracomm,
     first = np.empty(comm.size, np.int64)
     comm.Allgather(lowest, first)
     hosts = tuple(tuple(np.flatnonzero(first == h).tolist()) for h in sorted(set(first.tolist())))
-    return node, Layout(comm.rank, hosts, oversubscribed)
+    return node, Layout(comm.rank, hosts, oversubscribed, machine)

@@ -9,6 +9,7 @@ import numpy as np
 from psrt.arrays import AnyVector
 from psrt.collective import ALGORITHMS, OPS, PHASES
 from psrt.collective.registry import LIBRARY, PLUS
+from psrt.collective.schedule import Schedule
 from psrt.collective.schedules.all_to_all import on_blocks
 from psrt.collective.spec import CollectiveSpec
 from psrt.mpi.collectives.contexts import BETWEEN, ContextTable
@@ -21,6 +22,7 @@ from psrt.mpi.collectives.plans.scheduled import Scheduled, Team
 from psrt.mpi.collectives.plans.staged import PAIR_PIECE_BYTES, PIECE_BYTES, STAGES, Staged
 from psrt.mpi.collectives.plans.vendor import Vendor, VendorAccess
 from psrt.mpi.fabric import Fabric
+from psrt.mpi.links.pieces import MOST_BYTES
 from psrt.mpi.links.segments import SegmentOffset
 from psrt.partition import Span, even_spans
 
@@ -41,6 +43,7 @@ class Compiler:
         self._layout = fabric.layout
         self._segments = fabric.segments
         self._contexts = contexts
+        self._unannounced_bytes = fabric.unannounced_bytes
 
     def all_reduce(
         self,
@@ -140,6 +143,7 @@ class Compiler:
             OPS[op],
             result=result,
             workspace=np.empty(algorithm.workspace(size, n), vector.dtype),
+            most=self._most(algorithm, size),
             overlaps=algorithm.overlaps,
         )
 
@@ -190,6 +194,7 @@ class Compiler:
             vector,
             OPS[op],
             result=folds[0] if folds else None,
+            most=self._most(phase, size),
             rooted=phase.rooted,
         )
 
@@ -223,6 +228,7 @@ class Compiler:
             vector,
             OPS["sum"],
             workspace=result,
+            most=self._most(phase, size),
         )
         own, block = team.rank, n // size
         # What this rank has for itself, and in place all the rest, which may arrive before what
@@ -232,6 +238,18 @@ class Compiler:
             return Fetched(plan, [(mine.of(out), mine.of(vector))])
         others = (Span(0, mine.start), Span(mine.stop, n))
         return Fetched(plan, [(span.of(vector), span.of(result)) for span in others])
+
+    def _most(self, schedule: Schedule, size: int) -> Sequence[int]:
+        """Return by rank the bytes of one message to it at most.
+
+        Args:
+            schedule: what the messages are of.
+            size: ranks that run it.
+        """
+        # Of two ranks each sends to whom it receives from, whatever the schedule.
+        if schedule.shifts and size > 2:
+            return self._unannounced_bytes
+        return (MOST_BYTES,) * len(self._unannounced_bytes)
 
     def _fold_to_owners(
         self,

@@ -80,6 +80,7 @@ class Scheduled(Plan):
         *,
         result: Span | None = None,
         workspace: AnyVector | None = None,
+        most: Sequence[int],
         overlaps: bool = False,
         rooted: bool = False,
     ) -> None:
@@ -94,6 +95,7 @@ class Scheduled(Plan):
             operation: what folds two values.
             result: what this rank ends with the fold of, to be finished; None: nothing.
             workspace: what the schedule's spans behind the vector are of; None: there are none.
+            most: by rank of ``comm``, the bytes of one message to it at most.
             overlaps: whether a step may begin before the receipt of the last one is folded.
             rooted: whether messages go one way, to one rank or from it.
         """
@@ -108,6 +110,7 @@ class Scheduled(Plan):
         self._bases = context.bases
         self._scratch: list[AnyVector] = []
         self._comm = comm
+        self._most = most
         self._rooted = rooted
         steps = schedules[team.rank]
         #: Local rank → steps of a run, where node-local ranks count each other's; by MPI none does.
@@ -179,7 +182,12 @@ class Scheduled(Plan):
         # A synchronous send is over when its like has been received, by a call with this tag: the
         # edges of the tree join all ranks, so between ranks that differ some edge does not end.
         move.send = persistent_send(
-            self._comm, data, rank, self._context.tag, synchronous=self._rooted
+            self._comm,
+            data,
+            rank,
+            self._context.tag,
+            most=self._most[rank],
+            synchronous=self._rooted,
         )
 
     def _incoming(
@@ -209,7 +217,9 @@ class Scheduled(Plan):
         landing = scratch if apart or step.combine else move.mine
         move.given = landing
         data = landing.view(np.uint8)
-        move.receive = persistent_receive(self._comm, data, rank, self._context.tag)
+        move.receive = persistent_receive(
+            self._comm, data, rank, self._context.tag, most=self._most[rank]
+        )
 
     def _view(self, span: Span) -> AnyVector:
         n = self._vector.size

@@ -216,6 +216,7 @@ class MpiLauncher(Launcher):
                 host=None if config.shared_memory else rank,
                 costs=setup.machine,
                 busy_until=self._monitor.busy_until,
+                windows=config.replay is None,
             )
         HERE.pulse = lambda: (port.bytes_sent, port.bytes_received)
         if config.scheme.is_stale and config.replay is None:

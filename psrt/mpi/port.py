@@ -34,6 +34,7 @@ from psrt.mpi.tags import FETCH
 from psrt.partition import Span
 from psrt.transport.backoff import Backoff
 from psrt.transport.port import CONTROL, NO_PAYLOAD, VERSIONS, Reduction, RoleMap, Take
+from psrt.transport.window import Window
 
 T = TypeVar("T")
 #: Both directions between a worker and a shard.
@@ -57,6 +58,7 @@ class MpiPort:
         host: int | None = None,
         costs: MachineCosts = DEFAULT_COSTS,
         busy_until: Callable[[], float] = lambda: -math.inf,
+        windows: bool = True,
     ) -> None:
         """Allocate the shared memory and make the links.
 
@@ -68,6 +70,8 @@ class MpiPort:
                 None leaves it to MPI. A number of its own for each rank turns shared memory off.
             costs: of the machine, for ``auto``; the same on every rank.
             busy_until: see ``Backoff``.
+            windows: whether a push to another host may wait for the answers to others, see
+                ``Window``. Not where servers do not answer in order of arrival, as in a replay.
         """
         self.rank = comm.rank
         self.role_map = role_map
@@ -102,6 +106,10 @@ class MpiPort:
         )
         #: How rank 0 and the others conclude.
         self.star = Star(self._comm, self._backoff.wait)
+        #: At a worker, by server; none where a server has one shard only.
+        self._windows: dict[int, Window] = {}
+        if windows and role_map.most_shards > 1 and not role_map.shards_of(self.rank):
+            self._windows = {server: Window() for server in role_map.server_ranks}
         self._make_links()
 
     def _floats(self) -> int:
@@ -189,9 +197,8 @@ class MpiPort:
         self._turn = 0
         self._remote = [link for link in everything if isinstance(link, RemoteLink)]
         self._frame_requests: list[MPI.Request] = [link.frame_request for link in self._remote]
-        #: By rank, its links whose frame has come while the payload may not have, in order. One
-        #: payload of a rank is received at a time, so that the first shard is whole, and may be
-        #: answered, while the next one is on its way.
+        #: By rank, its links whose frame has come while the payload may not have, in order: the
+        #: first shard is whole, and may be answered, while the next one is on its way.
         self._half: dict[int, deque[RemoteLink | DepartedLink]] = {}
         # What comes by MPI wakes no sleeper.
         self._backoff.must_poll = len(self._local) < self._comm.size
@@ -207,7 +214,15 @@ class MpiPort:
         place = self.role_map.shards_of(server).index(shard)
         if local is None:
             assert landing is not None, "a payload from another host needs a place to land"
-            return RemoteLink(self._comm, peer, place, regions=sends, landing=landing)
+            return RemoteLink(
+                self._comm,
+                peer,
+                place,
+                regions=sends,
+                landing=landing,
+                most=self._fabric.unannounced_bytes[peer],
+                window=self._windows.get(peer),
+            )
         peer_landing = None
         if landing is None:
             regions = [span.of(self._gradient_of(peer))]
@@ -250,8 +265,10 @@ class MpiPort:
         return work(*args)
 
     def amid(self, share: float, action: Callable[[], object]) -> None:
-        """Run ``action()``."""
+        """Run ``action()``; see to what is on its way between hosts, which nothing else does."""
         action()
+        if self._remote:
+            self._take_frames()
 
     async def aside(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``, which is no part of a step."""
@@ -316,7 +333,7 @@ class MpiPort:
                     return message
             backoff.pause(self.waiting_for)
 
-    def _poll_remote(self) -> Message | None:
+    def _take_frames(self) -> None:
         for index in MPI.Request.Testsome(self._frame_requests) or ():
             link = self._remote[index]
             link.arrived()
@@ -324,6 +341,9 @@ class MpiPort:
             queue.append(link)
             if len(queue) == 1:
                 link.take_payload()
+
+    def _poll_remote(self) -> Message | None:
+        self._take_frames()
         for rank, queue in self._half.items():
             message = queue[0].complete()
             if message is not None:

@@ -203,7 +203,12 @@ class Port(Protocol):
 
         There is nothing to await: a role replies before it is sent the next message of that shard,
         so there is always a free slot. The region must not be written while
-        ``in_flight(to, shard)``.
+        ``in_flight(to, shard)``; a worker's ``theta`` of that shard, or what a server was pushed
+        for it, may be written from now on.
+
+        A worker's payload may set out only when others that it sent to the same server have been
+        answered. So workers push the shards of a server in the same order, and a server answers
+        for each without waiting for another one.
 
         Args:
             to: the rank that it goes to.

@@ -51,7 +51,8 @@ async def play_worker(port, turns):
     for turn in range(turns):
         port.gradient[:n] = gradient_of(worker, turn, n)
         port.theta[:] = np.nan
-        for shard, rank in enumerate(port.role_map.servers):
+        shards = list(enumerate(port.role_map.servers))
+        for shard, rank in reversed(shards) if turn % 2 else shards:
             port.send(rank, Push(worker, turn, turn, 3, 0.25 * turn, 1.5, shard), GRADIENT)
         for _ in port.role_map.servers:
             reply = await port.receive()
@@ -64,32 +65,33 @@ async def play_worker(port, turns):
 
 
 async def play_server(port, turns):
-    """Answer each round when all of it is here; return the clocks that came, by worker."""
-    mine, ranks, spans = (
-        port.role_map.shards_of(port.rank),
-        port.role_map.workers,
-        port.role_map.spans,
-    )
-    workers = range(len(ranks))
+    """Answer each round of a shard when all of it is here."""
+    mine, ranks = port.role_map.shards_of(port.rank), port.role_map.workers
     for turn in range(turns):
-        pushes = [await port.receive() for _ in mine for _ in ranks]
-        expected = [Push(w, turn, turn, 3, 0.25 * turn, 1.5, i) for w in workers for i in mine]
-        assert sorted(pushes) == expected
-        region = turn % VERSIONS
-        for shard in mine:
-            for worker in workers:
-                given = spans[shard].of(gradient_of(worker, turn, port.role_map.n))
-                np.testing.assert_array_equal(port.payload(shard, worker), given)
-            await port.until(
-                lambda shard=shard: not any(port.in_flight(rank, shard) for rank in ranks),
-                lambda: "the workers",
-            )
-            port.versions[shard][region][:] = parameters_of(shard, turn, spans[shard].size)
-        for shard in reversed(mine):  # any order will do
-            for worker, rank in enumerate(ranks):
-                port.send(rank, Params(shard, turn + 1, turn + 1, worker), region)
+        missing = {shard: set(range(len(ranks))) for shard in mine}
+        while missing:
+            push = await port.receive()
+            worker, shard = push.worker, push.shard
+            assert push == Push(worker, turn, turn, 3, 0.25 * turn, 1.5, shard)
+            missing[shard].remove(worker)
+            if not missing[shard]:
+                del missing[shard]
+                await answer_round(port, shard, turn)
     leaves = [await port.receive() for _ in mine for _ in ranks]
-    assert sorted(leaves) == [Leave(w, turns, i) for w in workers for i in mine]
+    assert sorted(leaves) == [Leave(w, turns, i) for w in range(len(ranks)) for i in mine]
+
+
+async def answer_round(port, shard, turn):
+    ranks, span, region = port.role_map.workers, port.role_map.spans[shard], turn % VERSIONS
+    for worker in range(len(ranks)):
+        given = span.of(gradient_of(worker, turn, port.role_map.n))
+        np.testing.assert_array_equal(port.payload(shard, worker), given)
+    await port.until(
+        lambda: not any(port.in_flight(rank, shard) for rank in ranks), lambda: "the workers"
+    )
+    port.versions[shard][region][:] = parameters_of(shard, turn, span.size)
+    for worker, rank in enumerate(ranks):
+        port.send(rank, Params(shard, turn + 1, turn + 1, worker), region)
 
 
 def play(port, turns):
@@ -98,8 +100,8 @@ def play(port, turns):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("n", [6, N, 70_000])
-@pytest.mark.parametrize("each", [1, 3])
+@pytest.mark.parametrize("n", [8, N, 200_000])
+@pytest.mark.parametrize("each", [1, 4])
 @pytest.mark.parametrize("servers", [1, 2])
 def test_payloads_arrive_with_their_messages(comm, open_port, servers, each, n):
     if servers >= comm.size:
@@ -161,6 +163,34 @@ def test_a_payload_is_in_flight_until_it_has_been_read(comm):
         port.meet()
         for _ in port.role_map.workers:
             await port.receive()
+
+    drive(server() if comm.rank == 0 else worker())
+    port.close()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("windows", [True, False])
+def test_pushes_to_another_host_wait_for_answers_unless_told_not_to(comm, windows):
+    each = 6
+    wiring = wiring_of(comm.size, 1, n=each * 100_000, each=each)
+    port = MpiPort(comm, wiring, timeout_s=20, host=comm.rank, windows=windows)
+    unanswered = 2 if windows else each
+
+    async def worker():
+        mine = port.role_map.worker_of(port.rank)
+        for shard in range(each):
+            port.send(0, Push(mine, 0, 0, 1, 0.0, 0.0, shard), GRADIENT)
+        for _ in range(each):
+            await port.receive()
+
+    async def server():
+        workers = len(port.role_map.workers)
+        for first in range(0, each, unanswered):
+            pushes = [await port.receive() for _ in range(workers * unanswered)]
+            # All that may be there before any is answered.
+            assert {push.shard for push in pushes} == set(range(first, first + unanswered))
+            for push in pushes:
+                port.send(push.worker + 1, Params(push.shard, 1, 1, 0), 0)
 
     drive(server() if comm.rank == 0 else worker())
     port.close()

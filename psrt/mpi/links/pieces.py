@@ -46,6 +46,12 @@ class Persistent(Protocol):
     def Test(self) -> bool:
         """Return whether it is through."""
 
+    def Cancel(self) -> None:
+        """Take back a receive, as far as nothing has come for it."""
+
+    def Wait(self) -> object:
+        """Wait until it is through."""
+
     def Free(self) -> None:
         """Free what was made."""
 
@@ -60,7 +66,8 @@ class _Several:
 
     def Start(self) -> None:
         self._ended = 0
-        MPI.Prequest.Startall(self._requests)
+        for request in self._requests:  # Startall may take them in any order
+            request.Start()
 
     def Test(self) -> bool:
         # One by one: they end in this order, and to look at all of them each time would be slow.
@@ -70,6 +77,13 @@ class _Several:
                 return False
             self._ended += 1
         return True
+
+    def Cancel(self) -> None:
+        for request in self._requests[self._ended :]:
+            request.Cancel()
+
+    def Wait(self) -> None:
+        MPI.Request.Waitall(self._requests)
 
     def Free(self) -> None:
         for request in self._requests:

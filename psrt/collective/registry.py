@@ -30,6 +30,12 @@ from psrt.collective.schedules.scatter import scatter_steps
 from psrt.collective.schedules.segmented_ring import segmented_ring_seconds, segmented_ring_steps
 from psrt.collective.schedules.tree import tree_seconds, tree_steps
 
+
+def _among_several(size: int) -> bool:
+    # Of two ranks each answers whom it sends to, on a connection that nobody else uses.
+    return size > 2
+
+
 #: By name. On a tie ``auto`` prefers the first, and plots choose colours by position.
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
@@ -47,6 +53,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "sends the least in few rounds where p is a power of two; else folds to one first",
             closed_form=halving_doubling_seconds,
             shares_link=True,
+            busy=lambda p: _among_several(p) and p.bit_count() == 1,
         ),
         Algorithm(
             "ring",
@@ -54,7 +61,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "chunks go around twice; sends the least; long vectors",
             closed_form=ring_seconds,
             ordered=True,
-            shifts=True,
+            busy=_among_several,
         ),
         Algorithm(
             "segmented-ring",
@@ -62,7 +69,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "a ring in segments, folded while others travel; very long vectors",
             closed_form=segmented_ring_seconds,
             overlaps=True,
-            shifts=True,
+            busy=_among_several,
         ),
         Algorithm(
             "tree",
@@ -84,7 +91,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "the same in blocks of powers of two; medium and long vectors, even p",
             closed_form=binary_blocks_seconds,
             shares_link=True,
-            shifts=True,
+            busy=_among_several,
         ),
         Algorithm(
             "naive",
@@ -93,7 +100,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             closed_form=naive_seconds,
             shares_link=True,
             workspace=naive_workspace,
-            shifts=True,
+            busy=_among_several,
         ),
         Algorithm(
             "root",
@@ -114,7 +121,7 @@ PHASES: dict[str, Schedule] = {
             "rank r ends with the fold of chunk r; around a ring",
             specify=spec.reduce_scatter,
             least=lambda p: ((p - 1) / p, (p - 1) / p),
-            shifts=True,
+            busy=_among_several,
         ),
         Schedule(
             "all-gather",
@@ -122,7 +129,7 @@ PHASES: dict[str, Schedule] = {
             "rank r starts with chunk r, all end with all; around a ring",
             specify=spec.all_gather,
             least=lambda p: ((p - 1) / p, 0.0),
-            shifts=True,
+            busy=_among_several,
         ),
         Schedule(
             "broadcast",
@@ -162,7 +169,7 @@ PHASES: dict[str, Schedule] = {
             "rank r starts with row r and ends with column r; pairwise exchange",
             specify=spec.all_to_all,
             least=lambda p: ((p - 1) / p**2, 0.0),
-            shifts=True,
+            busy=_among_several,
         ),
     )
 }

@@ -16,6 +16,10 @@ from psrt.errors import ConfigError
 Least = Callable[[int], tuple[float, float]]
 
 
+def _never(size: int) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """A collective as data: the steps of each rank, and the result required of them.
@@ -39,9 +43,10 @@ class Schedule:
     least: Least = field(kw_only=True)
     #: Whether one rank, any, is the only source or destination.
     rooted: bool = field(default=False, kw_only=True)
-    #: Whether ranks send to one rank while they receive from another, nearly all in nearly every
-    #: round. No answer of theirs may then be waited for: see ``psrt.mpi.links.pieces``.
-    shifts: bool = field(default=False, kw_only=True)
+    #: Number of ranks → whether all send and receive in every round, or nearly so. Then nobody may
+    #: wait for an answer of one who is busy sending: see ``psrt.mpi.links.pieces``. Elsewhere an
+    #: announcement is good: what comes early would take the link from what is waited for.
+    busy: Callable[[int], bool] = field(default=_never, kw_only=True)
 
     @property
     def kind(self) -> str:

@@ -246,8 +246,7 @@ class Compiler:
             schedule: what the messages are of.
             size: ranks that run it.
         """
-        # Of two ranks each sends to whom it receives from, whatever the schedule.
-        if schedule.shifts and size > 2:
+        if schedule.busy(size):
             return self._unannounced_bytes
         return (MOST_BYTES,) * len(self._unannounced_bytes)
 

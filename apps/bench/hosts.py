@@ -65,6 +65,8 @@ class Size:
     ratios: dict[str, float]
     auto: float
     chosen: str
+    #: How many times as long ``auto`` takes as what it chose, called by its name: noise.
+    noise: float | None
     predicted: float | None
     #: How many times as fast as the library auto is, round by round.
     over_library: float | None
@@ -104,6 +106,7 @@ def sizes(rows: Sequence[dict[str, Any]], layout: Sequence[int], rate: int) -> l
         times = {(r["algorithm"], r["buffer"]): r["seconds"]["median"] for r in here}
         auto = next(r for r in here if (r["algorithm"], r["buffer"]) == (AUTO, WINDOW))
         schedules = {n: s for (n, _), s in times.items() if n not in (AUTO, LIBRARY, EXCHANGE)}
+        own = schedules.get(auto["chosen"])
         bounds = {name: predict(name, layout, nbytes, 4, wire) for name in schedules}
         found.append(
             Size(
@@ -113,6 +116,7 @@ def sizes(rows: Sequence[dict[str, Any]], layout: Sequence[int], rate: int) -> l
                 ratios={name: schedules[name] / bound for name, bound in bounds.items() if bound},
                 auto=auto["seconds"]["median"],
                 chosen=auto["chosen"],
+                noise=None if own is None else auto["seconds"]["median"] / own,
                 predicted=auto["predicted_s"],
                 over_library=(auto["over_library"] or {}).get("median"),
             )
@@ -141,7 +145,16 @@ def measure(vendor: str, layout: Sequence[int], rate: int, rounds: int) -> dict[
 def table(found: Sequence[Size]) -> list[str]:
     """Return the lines of a table, and what falls short."""
     near = [name for name in NEAR if name in found[0].schedules]
-    heads = ["bytes", "bound", "`auto` takes", "predicted", "measured", "fastest", "over it"]
+    heads = [
+        "bytes",
+        "bound",
+        "`auto` takes",
+        "predicted",
+        "measured",
+        "noise",
+        "fastest",
+        "over it",
+    ]
     heads += [f"`{name}` over its bound" for name in near] + ["× `MPI.Allreduce`"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for each in found:
@@ -151,6 +164,7 @@ def table(found: Sequence[Size]) -> list[str]:
             f"`{each.chosen}`",
             "–" if each.predicted is None else time_text(each.predicted),
             time_text(each.auto),
+            "–" if each.noise is None else f"{each.noise:.2f}",
             f"`{each.fastest}`",
             f"{each.auto / each.schedules[each.fastest]:.2f}",
             *map(each.over_bound, near),

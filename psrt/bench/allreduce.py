@@ -28,6 +28,7 @@ from mpi4py import MPI
 from psrt.arrays import FloatArray
 from psrt.bench.allreduce_rows import (
     AFTER_BARRIER,
+    AUTO,
     BACK_TO_BACK,
     COPY,
     EXCHANGE,
@@ -43,12 +44,14 @@ from psrt.bench.allreduce_rows import (
     names,
     rows_of,
 )
-from psrt.bench.race import Candidate, Layout, race, repeated
+from psrt.bench.race import Candidate, Layout, Readings, race, repeated
 from psrt.bench.ranks import RankTrack, after_a_barrier, run_on
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.errors import ProtocolError
 from psrt.mpi.agreement import raise_on_all
 from psrt.mpi.communicator import Communicator
+from psrt.mpi.hosts import split_hosts
+from psrt.mpi.links.pieces import pieces, unannounced_bytes
 from psrt.units import plural, size_text
 
 _K, _M = 1 << 10, 1 << 20
@@ -64,6 +67,9 @@ LARGEST = 1 << 30
 #: have fewer turns, so that the benchmark ends.
 _KEY_S, _KEY_LEAST = 1.0, 5
 _OTHER_S, _OTHER_LEAST = 0.1, 2
+#: Between hosts ``auto`` chooses by these times. So candidates that take at most that many times as
+#: long as the fastest have more rounds, that many times as many, of the budget of ``KEY`` each.
+_NEAR, _MORE_ROUNDS = 1.25, 3
 #: A candidate is left out from the size on at which a call would take longer, if it takes as long
 #: a byte as before: with more ranks than cores a call of MPICH's own with 1 MB was seen to take
 #: 5 s, and one with 64 MB takes as many minutes.
@@ -180,10 +186,36 @@ def _race(
         buffers.clear()
         candidates = {name: _candidate(comm, name, call.make) for name, call in calls.items()}
         found = race(candidates, rounds, track=RankTrack(comm))
+        if len(layout.hosts) > 1 and not layout.pretended:
+            near = {
+                name: Candidate(candidates[name].run, _KEY_S, _KEY_LEAST) for name in near_of(found)
+            }
+            more = race(near, _MORE_ROUNDS * rounds, track=RankTrack(comm))
+            found = Readings([*found.rounds, *more.rounds])
         chosen = communicator.choice(nbytes).algorithm
         # The plans hold views of the window, which the communicator frees.
         del buffers, calls, candidates
     return Outcome(layout, nbytes, sent, chosen, found)
+
+
+def near_of(found: Readings[Name]) -> list[Name]:
+    """Return the candidates between which a choice is not clear yet, and ``auto``.
+
+    >>> times = {"ring": 1.0, "tree": 1.2, "root": 1.3, "auto": 1.3, "exchange": 0.1}
+    >>> row = {Name(algorithm, WINDOW): seconds for algorithm, seconds in times.items()}
+    >>> [name.algorithm for name in near_of(Readings([row]))]
+    ['ring', 'tree', 'auto']
+    """
+    names = dict.fromkeys(name for row in found.rounds for name in row)
+    times = {
+        name: found.summary(name).median
+        for name in names
+        if name.pattern == BACK_TO_BACK
+        and name.algorithm not in (COPY, EXCHANGE)
+        and (name.buffer == WINDOW or name.algorithm == LIBRARY)
+    }
+    most = _NEAR * min(times.values())
+    return [name for name, s in times.items() if s <= most or name.algorithm == AUTO]
 
 
 def _candidate(comm: MPI.Comm, name: Name, call: Callable[[], object]) -> Candidate:
@@ -214,6 +246,9 @@ class _Buffers:
         self._communicator = communicator
         self._window = communicator.empty(n)
         self._plain = np.empty(n, np.float32)
+        node, hosts = split_hosts(comm)
+        node.Free()
+        self._most = min(unannounced_bytes(comm, hosts.machine))
         numbers = WholeNumbers(comm.size)
         self._mine, self._total = numbers.of(comm.rank), numbers.total()
         self._last = numbers.of((comm.rank - 1) % comm.size)
@@ -228,7 +263,7 @@ class _Buffers:
             copy = partial(np.copyto, plain, window)
             return _Call(copy, window, plain, self._mine, counted=False)
         if name.algorithm == EXCHANGE:
-            exchange = partial(_exchange, self._comm, window, plain)
+            exchange = partial(_exchange, self._comm, window, plain, self._most)
             return _Call(exchange, window, plain, self._last, counted=False)
         array = window if name.buffer == WINDOW else plain
         call = partial(self._communicator.all_reduce, array, "sum", name.algorithm)
@@ -281,12 +316,19 @@ class _Buffers:
         self._comm.Barrier()
 
 
-def _exchange(comm: MPI.Comm, given: FloatArray, result: FloatArray) -> None:
-    """Send to the next rank while receiving from the last; begun in the order of schedules."""
+def _exchange(comm: MPI.Comm, given: FloatArray, result: FloatArray, most: int) -> None:
+    """Send to the next rank while receiving from the last, as a ring does.
+
+    Args:
+        comm: the ranks.
+        given: what this rank sends.
+        result: where it receives.
+        most: bytes of a message at most.
+    """
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    send = comm.Isend(given, after)
-    comm.Recv(result, before)
-    send.Wait()
+    requests = [comm.Isend(piece, after) for piece in pieces(given, most)]
+    requests += [comm.Irecv(piece, before) for piece in pieces(result, most)]
+    MPI.Request.Waitall(requests)
 
 
 def check(name: Name, result: FloatArray, wanted: FloatArray, rank: int) -> None:

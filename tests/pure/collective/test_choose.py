@@ -146,7 +146,7 @@ class TestMeasuredBetweenHosts:
                 choice = choose(hosts, nbytes, 4, costs)
                 times = {name: costs.measured_seconds(name, hosts, nbytes) for name in names}
                 assert choice.seconds == times[choice.algorithm]
-                assert choice.seconds == pytest.approx(min(times.values()))
+                assert choice.seconds <= 1.03 * min(times.values())
             for nbytes, order in ((KB, short), (4 * MB, long)):
                 fast = min(zip(order, names, strict=False))[1]
                 assert choose(hosts, nbytes, 4, costs).algorithm == fast
@@ -159,6 +159,13 @@ class TestMeasuredBetweenHosts:
             == "root: 10 s measured for 1 MiB on 2 ranks of 2 hosts"
         )
 
+    @pytest.mark.parametrize(("factor", "algorithm"), [(0.96, "ring"), (0.98, "butterfly")])
+    def test_of_what_is_alike_the_first_one_whatever_the_noise(self, factor, algorithm):
+        measured = (("ring", (1, 1), MB, factor * 1e-3), ("butterfly", (1, 1), MB, 1e-3))
+        choice = choose([1, 1], MB, 4, with_measured(*measured))
+        assert choice.algorithm == algorithm
+        assert ("ring 980 µs, but not 3 % faster" in choice.why) == (algorithm == "butterfly")
+
     @pytest.mark.parametrize("hosts", [[1, 1, 1], [2, 2], [2]])
     def test_of_other_ranks_nothing_is_known(self, hosts):
         costs = with_measured(("root", (1, 1), MB, 1e-9))
@@ -169,7 +176,7 @@ class TestMeasuredBetweenHosts:
         assert choose([2, 2], MB, 4, costs).algorithm == "ring"
         assert choose([2, 2], MB, 4, costs, shared_memory=True).algorithm == "node+ring"
 
-    @pytest.mark.parametrize(("factor", "algorithm"), [(0.9, "mpi"), (0.92, "ring"), (2, "ring")])
+    @pytest.mark.parametrize(("factor", "algorithm"), [(0.96, "mpi"), (0.98, "ring"), (2, "ring")])
     def test_the_library_must_be_clearly_faster(self, factor, algorithm):
         measured = (("ring", (1, 1), MB, 1e-3), ("mpi", (1, 1), MB, factor * 1e-3))
         assert choose([1, 1], MB, 4, with_measured(*measured)).algorithm == algorithm

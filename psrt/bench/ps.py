@@ -20,6 +20,8 @@ from psrt.arrays import Vector
 from psrt.bench.figures import Column, spread
 from psrt.bench.race import Candidate, Pace, Run, race
 from psrt.bench.ranks import RankTrack, run_on
+from psrt.bench.shards import chosen_shards
+from psrt.config import TrainConfig, resolve
 from psrt.errors import ProtocolError
 from psrt.job.build import role_map_for
 from psrt.mpi.agreement import raise_on_all
@@ -50,13 +52,16 @@ _MOST_TRIPS = 1 << 20
 class PsrtTrips:
     """Round trips over psrt's own roles: async and SGD."""
 
-    def __init__(self, comm: MPI.Comm, servers: int, n: int, *, shards_per_server: int = 1) -> None:
-        self._role_map = role_map_for(
-            n,
-            tuple(range(servers)),
-            tuple(range(servers, comm.size)),
-            shards_per_server=shards_per_server,
-        )
+    def __init__(
+        self, comm: MPI.Comm, servers: int, n: int, *, shards_per_server: int | None = 1
+    ) -> None:
+        roles = tuple(range(servers)), tuple(range(servers, comm.size))
+        if shards_per_server is None:
+            config = resolve(TrainConfig(mode="async", servers=servers), ranks=comm.size)
+            shards_per_server = chosen_shards(comm, config, n, compute_s=0.0)
+        #: Of each server.
+        self.shards = shards_per_server
+        self._role_map = role_map_for(n, *roles, shards_per_server=shards_per_server)
         self._port = MpiPort(comm, self._role_map)
         self._port.gradient[:] = _GRADIENT
 
@@ -100,6 +105,9 @@ class PsrtTrips:
 
 class PlainTrips:
     """Round trips over the simplest loop of blocking calls."""
+
+    #: Of each server.
+    shards = 1
 
     def __init__(self, comm: MPI.Comm, servers: int, n: int) -> None:
         self._comm = comm
@@ -153,7 +161,7 @@ def measure(
     *,
     sizes: tuple[int, ...] = SIZES,
     layouts: tuple[tuple[int, int], ...] = LAYOUTS,
-    shards_per_server: int = 1,
+    shards_per_server: int | None = None,
     rounds: int = 9,
     turn_s: float = 0.1,
 ) -> list[dict[str, Any]]:
@@ -163,7 +171,8 @@ def measure(
         comm: at least 2 ranks.
         sizes: bytes of the vector.
         layouts: (servers, workers).
-        shards_per_server: of psrt's; the plain loop has one.
+        shards_per_server: of psrt's, None for as many as training would choose; the plain loop has
+            one.
         rounds: turns of each candidate.
         turn_s: how long one turn is to take, in seconds.
 
@@ -192,7 +201,13 @@ def measure(
 
 
 def _compare(
-    comm: MPI.Comm, *, servers: int, shards_per_server: int, n: int, rounds: int, turn_s: float
+    comm: MPI.Comm,
+    *,
+    servers: int,
+    shards_per_server: int | None,
+    n: int,
+    rounds: int,
+    turn_s: float,
 ) -> dict[str, Any]:
     makers = CANDIDATES | {"psrt": partial(PsrtTrips, shards_per_server=shards_per_server)}
     trips = {name: make(comm, servers, n) for name, make in makers.items()}
@@ -209,7 +224,7 @@ def _compare(
             raise ProtocolError(wrong[0])
     return {
         "servers": servers,
-        "shards_per_server": shards_per_server,
+        "shards_per_server": trips["psrt"].shards,
         "workers": comm.size - servers,
         "bytes": 4 * n,
         "psrt_s": found.summary("psrt"),
@@ -241,6 +256,7 @@ COLUMNS: tuple[Column, ...] = (
     ("servers", "servers"),
     ("workers", "workers"),
     ("bytes", lambda row: size_text(row["bytes"])),
+    ("shards", "shards_per_server"),
     ("psrt µs", spread("psrt_s", 1e6, 1)),
     ("plain loop µs", spread("plain_s", 1e6, 1)),
     ("plain / psrt", spread("plain_over_psrt")),

@@ -18,7 +18,9 @@ from psrt.arrays import Vector
 from psrt.bench.figures import Column, Summary, spread
 from psrt.bench.race import Candidate, Pace, Readings, calls_in_a_turn, race, trial
 from psrt.bench.ranks import RankTrack, part_of
+from psrt.bench.shards import chosen_shards
 from psrt.config import MODES, TrainConfig, resolve
+from psrt.config.names import AUTO
 from psrt.errors import ProtocolError
 from psrt.history import EventLog
 from psrt.job.build import role_map_for, server_role, worker_role
@@ -91,13 +93,20 @@ class Scheme:
         self._knobs = knobs
         self._size = comm.size
         self.initial = problem.initial()
-        servers = self._config(1).servers or 0
+        config = self._config(1)
+        servers, n = config.servers or 0, self.initial.size
+        layers = gradient_spans(problem, n)
+        if servers and config.shards_per_server == AUTO:
+            each = chosen_shards(comm, config, n, layers)
+            self._knobs = knobs | {"shards_per_server": each}
+        #: Of each server; 1 without servers.
+        self.shards = int(self._config(1).shards_per_server or 1)
         role_map = role_map_for(
-            self.initial.size,
+            n,
             tuple(range(servers)),
             tuple(range(servers, comm.size)),
-            shards_per_server=knobs.get("shards_per_server", 1),
-            layers=gradient_spans(problem, self.initial.size),
+            shards_per_server=self.shards,
+            layers=layers,
         )
         self.port = SoloPort(role_map.n) if comm.size == 1 else MpiPort(comm, role_map)
 
@@ -138,7 +147,7 @@ def measure(
     comm: MPI.Comm,
     *,
     models: dict[str, tuple[int, ...]] | None = None,
-    shards_per_server: int = 1,
+    shards_per_server: int | None = None,
     rounds: int = 7,
     turn_s: float = 0.4,
 ) -> list[dict[str, Any]]:
@@ -147,7 +156,7 @@ def measure(
     Args:
         comm: at least 3 ranks; more have no part in it.
         models: layer sizes by name.
-        shards_per_server: of the schemes with servers.
+        shards_per_server: of the schemes with servers, None for as many as training would choose.
         rounds: turns of each candidate.
         turn_s: how long one turn of the serial process is to take, in seconds.
 
@@ -157,7 +166,7 @@ def measure(
     """
     rows = []
     for model, sizes in (models or MODELS).items():
-        found = _race(comm, sizes, shards_per_server, rounds, turn_s)
+        found, shards = _race(comm, sizes, shards_per_server, rounds, turn_s)
         for name in found.rounds[0]:
             workers = workers_of(name)
             samples = [workers * BATCH / seconds for seconds in found.of(name)]
@@ -166,6 +175,7 @@ def measure(
                     "model": model,
                     "scheme": name,
                     "workers": workers,
+                    "shards_per_server": shards.get(name, 0),
                     "samples_per_second": Summary.of(samples),
                     "over_serial": found.ratio(_REFERENCE, name, 1 / workers),
                 }
@@ -173,7 +183,7 @@ def measure(
     return rows if comm.rank == 0 else []
 
 
-def _knobs(name: str, shards_per_server: int) -> dict[str, Any]:
+def _knobs(name: str, shards_per_server: int | None) -> dict[str, Any]:
     """Return the knobs of a scheme."""
     _, knobs = SCHEMES[name]
     if not MODES[knobs["mode"]].needs_servers:
@@ -190,9 +200,17 @@ def workers_of(name: str) -> int:
 
 
 def _race(
-    comm: MPI.Comm, sizes: tuple[int, ...], shards_per_server: int, rounds: int, turn_s: float
-) -> Readings[str]:
-    """Let all candidates train, and check that synchronous ones end where serial training does."""
+    comm: MPI.Comm,
+    sizes: tuple[int, ...],
+    shards_per_server: int | None,
+    rounds: int,
+    turn_s: float,
+) -> tuple[Readings[str], dict[str, int]]:
+    """Let all candidates train, and check that synchronous ones end where serial training does.
+
+    Returns:
+        What they took, and by name the shards of a server, of schemes of this rank with servers.
+    """
     track, problem = RankTrack(comm), FixedBatch(sizes)
     parts = {name: part_of(comm, range(ranks)) for name, (ranks, _) in SCHEMES.items()}
     schemes = {
@@ -221,7 +239,8 @@ def _race(
     for part in parts.values():
         if part is not None:
             part.Free()
-    return found
+    served = {name: it.shards for name, it in schemes.items() if it.port.role_map.servers}
+    return found, served
 
 
 def _has_torch(comm: MPI.Comm) -> bool:
@@ -247,6 +266,7 @@ COLUMNS: tuple[Column, ...] = (
     ("model", "model"),
     ("scheme", "scheme"),
     ("workers", "workers"),
+    ("shards", lambda row: str(row["shards_per_server"] or "–")),
     ("samples/s", spread("samples_per_second", 1, 0)),
     ("× serial", spread("over_serial")),
 )

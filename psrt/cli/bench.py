@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
-from psrt.config.knobs import dashed
-from psrt.config.names import MOST_SHARDS
+from psrt.config.knobs import dashed, knobs_of, read
+from psrt.config.names import AUTO
+from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
 from psrt.files import check_writable
 from psrt.mpirun import launch_line, launched
@@ -144,9 +145,8 @@ def bench_parser() -> FlagParser:
     _add_flags(parser)
     parser.add_argument_group("bench ps and bench train only").add_argument(
         "--shards-per-server",
-        metavar="K",
-        type=int,
-        help="number of shards that a server of psrt owns (1)",
+        metavar="K|auto",
+        help="number of shards that a server of psrt owns (auto, as in training)",
     )
     add = parser.add_argument_group("bench allreduce only").add_argument
     add(
@@ -196,11 +196,12 @@ def _check(given: argparse.Namespace) -> None:
                 raise ConfigError(
                     f"--{dashed(name)} is for bench allreduce, not for bench {given.what}"
                 )
-    each = given.shards_per_server
-    if each is not None and given.what == _SUMS:
-        raise ConfigError("--shards-per-server is for bench ps and train, not for bench allreduce")
-    if each is not None and not 1 <= each <= MOST_SHARDS:
-        raise ConfigError(f"--shards-per-server must be from 1 to {MOST_SHARDS}, got {each}")
+    if given.shards_per_server is not None:
+        if given.what == _SUMS:
+            raise ConfigError(
+                "--shards-per-server is for bench ps and train, not for bench allreduce"
+            )
+        _shards(given)
     if given.limit_s is not None and not given.limit_s > 0:
         raise ConfigError(f"--limit-s must be above 0, got {given.limit_s:g}")
     if given.fit is not None and given.machine_costs is not None:
@@ -215,6 +216,13 @@ def _check_rounds(given: argparse.Namespace) -> None:
         raise ConfigError(f"--rounds must be at least 1, got {given.rounds}")
 
 
+def _shards(given: argparse.Namespace) -> int | None:
+    """Return the number of shards of a server; None leaves it to psrt."""
+    knob = knobs_of(TrainConfig)["shards_per_server"]
+    each = read("shards_per_server", knob, given.shards_per_server or AUTO)
+    return None if each == AUTO else int(each)
+
+
 def _measure(given: argparse.Namespace, comm: MPI.Comm) -> Report:
     """Return title → rows and their table."""
     rounds: int = given.rounds
@@ -224,7 +232,7 @@ def _measure(given: argparse.Namespace, comm: MPI.Comm) -> Report:
         return run_allreduce(given, comm)
     from psrt.bench.figures import table
 
-    each: int = given.shards_per_server or 1
+    each = _shards(given)
     if given.what == "ps":
         from psrt.bench import ps
 

@@ -20,6 +20,7 @@ from psrt.cli.printing import say
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Algorithm
 from psrt.config.knobs import read_flag
 from psrt.config.modes import modes_with
+from psrt.config.names import AUTO
 from psrt.config.suggest import did_you_mean
 from psrt.config.values import BYTES, WHOLE
 from psrt.errors import ConfigError
@@ -168,6 +169,8 @@ def _timeline(what: str, argv: list[str]) -> None:
 def _exchange(what: str, given: argparse.Namespace) -> None:
     """Explain what the shards of a mode's servers do."""
     config = config_of(what, given)
+    if config.shards_per_server == AUTO:
+        raise ConfigError("shards-per-server auto depends on a job: give the number to be drawn")
     from psrt.explain import exchange, exchange_output
 
     workers = read_flag("workers", WHOLE, given.workers, min=1, max=exchange.MOST_WORKERS)

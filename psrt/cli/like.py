@@ -132,6 +132,8 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
         for name, knob in knobs_of(TrainConfig).items()
         if knob.of_run and not knob.real_time and header.config.get(name) is not None
     }
+    if given.get("shards_per_server") == AUTO and "shards_per_server" in values:
+        del given["shards_per_server"]  # the run has chosen
     if header.algorithm is not None:
         values["allreduce"] = header.algorithm if header.algorithm in _KNOWN else AUTO
     if any(name in given for name in LENGTHS):

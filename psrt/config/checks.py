@@ -89,7 +89,8 @@ def check_data(
             f"--batch-size {config.batch_size}: a step{of_all} takes {batch} samples, "
             f"the data has {samples}"
         )
-    each = config.shards_per_server or 1
+    asked = config.shards_per_server
+    each = asked if isinstance(asked, int) else 1
     if (config.servers or 0) * each > parameters:
         with_each = f" --shards-per-server {each}" if each > 1 else ""
         raise ConfigError(

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from psrt.config.modes import MODES
+from psrt.config.names import AUTO
 from psrt.config.suggest import did_you_mean
 from psrt.config.values import LARGEST, Kind, Number, read_numbers
 from psrt.errors import ConfigError
@@ -139,7 +140,7 @@ def accept(name: str, knob: Knob, value: Any) -> Any:
         ("at most", knob.max, operator.le),
         ("below", knob.exclusive_max, operator.lt),
     ):
-        if bound is not None and not holds(value, bound):
+        if bound is not None and value != AUTO and not holds(value, bound):
             raise _refusal(name, f"must be {words} {shown(bound)}", value)
     return value
 

@@ -9,7 +9,7 @@ from psrt.config.checks import check
 from psrt.config.injection import INJECTIONS, Injection
 from psrt.config.knobs import Condition, accept, knob, knobs_of
 from psrt.config.modes import MODES, Mode, modes_with
-from psrt.config.values import LARGEST, REAL, SWITCH, TEXT, WHOLE, WIDTHS
+from psrt.config.values import LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
 
 _MODE = "mode"
 _RATE = "staleness-aware learning rate"
@@ -56,10 +56,12 @@ class TrainConfig:
         drawn=True,
         synonyms=("num-servers", "parameter-servers"),
     )
-    shards_per_server: int | None = knob(
-        None, WHOLE, _MODE,
-        "cut the share of a server into K shards, each pushed, updated and read by itself",
-        metavar="K", min=1, max=names.MOST_SHARDS, requires=(_SERVERS,), fallback=1, drawn=True,
+    shards_per_server: int | str | None = knob(
+        None, WHOLE_OR_AUTO, _MODE,
+        "cut the share of a server into K shards, each pushed, updated and read by itself; auto "
+        "picks K by what a step is predicted to take",
+        metavar="K|auto", min=1, max=names.MOST_SHARDS, requires=(_SERVERS,), fallback=names.AUTO,
+        drawn=True,
         synonyms=("shards",),
     )
     placement: str | None = knob(

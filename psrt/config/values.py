@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from psrt.config.names import AUTO
+
 #: TOML and numpy both hold whole numbers in 64 bits.
 LARGEST = 2**63 - 1
 #: Factors of the suffixes K, M and G of a number of bytes, and the largest number accepted.
@@ -154,7 +156,28 @@ def _read_bytes(text: str) -> int:
     return int(value)
 
 
+def _read_whole_or_auto(text: str) -> int | str:
+    return AUTO if text == AUTO else _or_auto(_read_whole, text)
+
+
+def _accept_whole_or_auto(value: Any) -> int | str:
+    return AUTO if value == AUTO else _or_auto(_accept_whole, value)
+
+
+def _or_auto(kind: Callable[[Any], int], value: Any) -> int:
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise ValueError(f"{error} or {AUTO}") from None
+
+
+def _write_whole_or_auto(value: int | str) -> str:
+    return write_text(value) if isinstance(value, str) else str(value)
+
+
 WHOLE = Kind("N", _read_whole, _accept_whole, str)
+#: A whole number, or ``auto``, which leaves it to psrt.
+WHOLE_OR_AUTO = Kind("N", _read_whole_or_auto, _accept_whole_or_auto, _write_whole_or_auto)
 REAL = Kind("X", _read_real, _accept_real, repr)
 #: A real number that may be infinite.
 RATE = Kind("X", _read_rate, _accept_rate, repr)

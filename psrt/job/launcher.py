@@ -8,8 +8,10 @@ those of a job in one process.
 from __future__ import annotations
 
 import contextlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO
@@ -22,6 +24,7 @@ from psrt.history.folder import EVENTS
 from psrt.history.replay import Script
 from psrt.job.problems import initial_parameters, supervised_problem
 from psrt.job.replay import Replay
+from psrt.job.shards import ServedJob
 from psrt.messages import Report
 from psrt.report import Summary
 from psrt.runtime.problem import Problem
@@ -78,6 +81,10 @@ class Launcher(ABC):
     def started_as(self) -> Sequence[int]:
         """The role that each rank was started in, see ``roles``; empty if not given."""
         return ()
+
+    def priced(self, job: ServedJob) -> ServedJob:
+        """Return a job with the costs that this launcher knows, by which ``auto`` cuts shards."""
+        return replace(job, costs=replace(job.costs, cores=len(os.sched_getaffinity(0))))
 
     def hosts(self, config: TrainConfig) -> Sequence[int]:
         """Return the number of the host of each rank; ``config`` is resolved."""

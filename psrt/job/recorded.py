@@ -10,6 +10,7 @@ from typing import Any
 
 from psrt.config import ALLREDUCE_NAMES, TrainConfig, from_toml
 from psrt.config.knobs import dashed, knobs_of
+from psrt.config.names import AUTO
 from psrt.errors import ConfigError
 from psrt.files import read_text
 from psrt.history import Header
@@ -32,6 +33,8 @@ def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:
     header = recorded_header(run)
     if changes.get("allreduce") == header.algorithm:
         changes.pop("allreduce", None)  # by its name, where the run left it to ``auto``
+    if changes.get("shards_per_server") == AUTO:
+        changes.pop("shards_per_server")  # which is to choose what it chose in the run
     if found := knob_differences(changes, header.config):
         raise refusal(run, found)
     return TrainConfig(**{**_of_run(header), **changes, "replay": str(run)})

@@ -81,6 +81,8 @@ class Replay:
             keep_apart(config.out, "--replay", self._root)
         if self._chosen and config.allreduce in (None, AUTO):
             config = replace(config, allreduce=self.header.algorithm, machine_costs=None)
+        if config.shards_per_server in (None, AUTO):
+            config = replace(config, shards_per_server=self.header.knob("shards_per_server"))
         return config
 
     def check_ranks(self, ranks: int) -> None:

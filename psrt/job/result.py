@@ -13,6 +13,7 @@ from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, DivergedError, OutputError, ProtocolError
 from psrt.faults import Member
+from psrt.job.shards import ShardChoice
 from psrt.report import (
     Counts,
     Missing,
@@ -45,6 +46,13 @@ def say_plan(plan: ReducePlan | None, say: Say) -> None:
         say(f"all-reduce: {plan.algorithm}, {why}")
 
 
+def say_shards(shards: ShardChoice | None, say: Say) -> None:
+    """Print how many shards each server owns, if there are servers, and why."""
+    if shards is not None:
+        why = shards.why if shards.why == AS_ASKED else f"because {shards.why}"
+        say(f"shards: {shards.shards} a server, {why}")
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """The result of a run."""
@@ -65,6 +73,7 @@ def summarize(
     figures: Mapping[str, float],
     records: Sequence[Record],
     plan: ReducePlan | None,
+    shards: ShardChoice | None,
     parameters: int,
     hosts: int,
     library: str,
@@ -80,6 +89,7 @@ def summarize(
         figures: the problem's evaluation of them, by name.
         records: the lines of ``metrics.jsonl``.
         plan: how all ranks summed; None if they did not.
+        shards: the number of shards of a server; None without servers.
         parameters: n.
         hosts: the number of hosts.
         library: name and version of the MPI library.
@@ -118,6 +128,8 @@ def summarize(
         seed=config.seed,
         allreduce=plan.algorithm if plan else None,
         allreduce_why=plan.why if plan else "",
+        shards_per_server=shards.shards if shards else None,
+        shards_why=shards.why if shards else "",
         buckets=plan.buckets if plan else 0,
         overlap=plan.overlap if plan else False,
         samples_per_second=total.samples / total.seconds if total.seconds else 0.0,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
 from psrt.files import keep_apart
 from psrt.job.launcher import Roles
 from psrt.job.result import Say, silent
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
+from psrt.job.shards import ServedJob
 from psrt.job.virtual import SimulatedRun, VirtualLauncher
 from psrt.report import Summary
 from psrt.report.files import SIMULATION
@@ -90,6 +92,19 @@ class _ScenarioLauncher(VirtualLauncher):
             if config.out is not None:
                 keep_apart(config.out, flag, run)
         return super().ranks_of(config)
+
+    def priced(self, job: ServedJob) -> ServedJob:
+        """Return a job with the scenario's costs, as far as they are not those of a run."""
+        job, costs = super().priced(job), self._scenario.costs
+        machine = job.costs
+        if (link := costs.link_numbers()) is not None:
+            latency, bandwidth = link
+            between = LinkCosts(latency, 1 / bandwidth, machine.between.gamma)
+            machine = replace(machine, between=between)
+        if (rate := costs.apply_rate()) is not None:
+            machine = replace(machine, node=replace(machine.node, byte_s=1 / rate))
+        seconds = costs.compute_mean()
+        return replace(job, costs=machine, compute_s=job.compute_s if seconds is None else seconds)
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Make the scheduler."""

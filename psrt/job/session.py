@@ -24,7 +24,7 @@ from psrt.history.replay import Script, Sequencer
 from psrt.job.build import server_role, worker_role
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.recording import Recording
-from psrt.job.result import Run, Say, keep, say_plan, silent, summarize, table_of
+from psrt.job.result import Run, Say, keep, say_plan, say_shards, silent, summarize, table_of
 from psrt.job.setup import Setup, set_up
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import checked_figures
@@ -131,10 +131,11 @@ class _Session:
         return roles
 
     def _announce(self, plan: ReducePlan | None) -> None:
-        """Print how the run will sum, and what it repeats."""
+        """Print what the run repeats, and how it will sum or cut."""
         if self._setup.replay is not None:
             self._say(self._setup.replay.plan())
         say_plan(plan, self._say)
+        say_shards(self._setup.shards, self._say)
 
     def _conclude(
         self,
@@ -177,6 +178,7 @@ class _Session:
             figures=checked_figures(setup.problem.evaluate(theta)),
             records=recorder.records,
             plan=plan,
+            shards=setup.shards,
             parameters=setup.role_map.n,
             hosts=len(set(setup.hosts)),
             library=launcher.library,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from psrt.job.launcher import Launcher
 from psrt.job.problems import machine_costs
 from psrt.job.replay import Replay
 from psrt.job.roles import resolved, who_is_who
+from psrt.job.shards import ShardChoice, served_job, shards_for
 from psrt.mpirun import launch_line
 from psrt.partition import Span
 from psrt.runtime.problem import Problem, gradient_spans
@@ -40,6 +41,8 @@ class Setup:
     hosts: tuple[int, ...]
     #: The costs by which ``auto`` picks an all-reduce; read at the first process only.
     machine: MachineCosts
+    #: The number of shards that each server owns, and the reason; None without servers.
+    shards: ShardChoice | None
     #: The recorded run to repeat, already checked, at the first process; None without one.
     replay: Replay | None
 
@@ -63,6 +66,7 @@ def set_up(
         ConfigError: on every rank, if the job is impossible.
     """
     config, replay = _same_config(launcher, config)
+    shards: ShardChoice | None = None
     hosts = tuple(launcher.hosts(config))
     with launcher.agree():
         servers, workers = who_is_who(config, hosts, launcher.started_as)
@@ -74,16 +78,25 @@ def set_up(
         if launcher.first:
             assert problem is not None
             initial, n = launcher.start_of(problem)
-            # A process of servers only has no problem that could say its layers.
-            layers = gradient_spans(problem, n) if (config.shards_per_server or 1) > 1 else ()
-            shared = json.dumps([n, layers, machine_costs(config).to_json()])
-    n, layers, costs = json.loads(launcher.share(shared))
+            machine = machine_costs(config)
+            layers: Sequence[Span] = ()
+            if servers:
+                # A process of servers only has no problem that could say its layers.
+                layers = gradient_spans(problem, n)
+                roles = [[hosts[rank] for rank in ranks] for ranks in (servers, workers)]
+                job = served_job(config, n, layers, *roles, costs=machine)
+                shards = shards_for(config, launcher.priced(job))
+            shared = json.dumps([n, layers, shards and [*shards], machine.to_json()])
+    n, layers, chosen, costs = json.loads(launcher.share(shared))
+    if chosen is not None:
+        shards = ShardChoice(*chosen)
+        config = replace(config, shards_per_server=shards.shards)
     with launcher.agree():
         role_map = role_map_for(
             n,
             servers,
             workers,
-            shards_per_server=config.shards_per_server or 1,
+            shards_per_server=1 if shards is None else shards.shards,
             layers=[Span(*layer) for layer in layers],
         )
         if config.overlap and problem is not None:
@@ -92,7 +105,8 @@ def set_up(
             replay.check(config, role_map, initial=initial, problem=problem, hosts=hosts)
     if config.replay is not None:
         config = launcher.fit(config)
-    return Setup(config, problem, initial, role_map, hosts, MachineCosts.from_json(costs), replay)
+    machine = MachineCosts.from_json(costs)
+    return Setup(config, problem, initial, role_map, hosts, machine, shards, replay)
 
 
 def _same_config(

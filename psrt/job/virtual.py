@@ -23,6 +23,7 @@ from psrt.job.problems import timing_problem
 from psrt.job.result import Run, Say
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
+from psrt.job.shards import ServedJob
 from psrt.messages import Report
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem
@@ -171,6 +172,12 @@ class VirtualLauncher(Launcher):
     def hosts(self, config: TrainConfig) -> Sequence[int]:
         """Return one host for all ranks."""
         return (0,) * (self._workers + (config.servers or 0))
+
+    def priced(self, job: ServedJob) -> ServedJob:
+        """Return a job in which each rank is a host, with a link of its own, as simulated."""
+        workers = len(job.workers)
+        ranks = range(workers + len(job.servers))
+        return replace(job, workers=ranks[:workers], servers=ranks[workers:])
 
     def problem(self, config: TrainConfig, workers: int) -> Problem:
         """Return the config's problem, or its stand-in without numerics."""

@@ -56,6 +56,10 @@ class Summary:
     allreduce: str | None
     #: The reason for it, to follow "because", or "as asked"; empty without one.
     allreduce_why: str
+    #: Shards that each server owned; None without servers.
+    shards_per_server: int | None
+    #: The reason for it, to follow "because", or "as asked"; empty without servers.
+    shards_why: str
     #: All-reduces that made one update; 0 without one.
     buckets: int
     #: Whether they began while the gradient was still being computed.

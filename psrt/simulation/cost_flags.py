@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from psrt.config.values import Number, read_numbers
 from psrt.errors import ConfigError
 from psrt.history import read_history
@@ -36,6 +38,8 @@ _PARTS = {
 }
 _FREE = {"compute": "constant:0", "link": "0:inf", "server_apply": "inf"}
 _RATE = Number("BYTES_PER_S", 1.0, math.inf)
+#: Draws that make up the mean time of a gradient.
+_DRAWS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,22 @@ class VirtualCosts:
             if colon and kind + colon in ("run:", LIKE):
                 found.append(("--like" if kind + colon == LIKE else f"--{name}", run))
         return found
+
+    def link_numbers(self) -> tuple[float, float] | None:
+        """Return latency and bandwidth of a link; None if they are a run's."""
+        return None if self.link.startswith(LIKE) else read_link(self.link)
+
+    def apply_rate(self) -> float | None:
+        """Return the bytes of gradient that a server applies a second; None if they are a run's."""
+        given = self.server_apply
+        return None if given.startswith(LIKE) else read_rate("server-apply", given)
+
+    def compute_mean(self) -> float | None:
+        """Return the mean time of a gradient, of some draws; None if it is a run's."""
+        if self.compute.startswith(("run:", LIKE)):
+            return None
+        draw, rng = read_compute(self.compute), np.random.default_rng(0)
+        return sum(draw(0, rng) for _ in range(_DRAWS)) / _DRAWS
 
     def at(
         self, role_map: RoleMap, *, say: Callable[[str], None] = lambda line: None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,8 +109,11 @@ def recorded(
     if not run.servers:
         log.add(Kind.FINAL, run.seconds, 0, -1, run.workers[0].strategy.updates)
     role_map = run.world.role_map
+    chosen = resolve(config, ranks=role_map.size)
+    if chosen.shards_per_server is not None:
+        chosen = replace(chosen, shards_per_server=run.summary.shards_per_server)
     header = history_header(
-        resolve(config, ranks=role_map.size), role_map, initial=np.zeros(role_map.n, np.float32),
+        chosen, role_map, initial=np.zeros(role_map.n, np.float32),
         problem=None, files=(), simulated=True,
         crashes=tuple({worker for worker, _ in crashes}),
     )  # fmt: skip
@@ -126,8 +130,9 @@ def config_of(name: str, servers: int, **more: Any) -> TrainConfig:
 
 
 def shards_of(config: TrainConfig) -> int:
-    """Return the number of shards of a config; 1 without servers."""
-    return max(1, (config.servers or 0) * (config.shards_per_server or 1))
+    """Return the number of shards of a config; 1 without servers or a number."""
+    each = config.shards_per_server
+    return max(1, (config.servers or 0) * (each if isinstance(each, int) else 1))
 
 
 def written(
@@ -155,7 +160,7 @@ def header_of(config: Any, workers: int, servers: int, **more: Any) -> Header:
 
     spans = tuple((shard, shard + 1) for shard in range(servers))
     return Header(
-        config=asdict(config),
+        config=asdict(config) | ({"shards_per_server": 1} if servers else {}),
         n=max(servers, 1),
         workers=tuple(range(servers, servers + workers)),
         servers=tuple(range(servers)),

@@ -19,10 +19,10 @@ from psrt.history.header import Header
 #: The keys of every summary; ``psrt.report.Summary`` has a field for each.
 KEYS = (
     "mode", "workers", "servers", "ranks", "hosts", "mpi", "seed", "epochs", "steps", "allreduce",
-    "allreduce_why", "buckets", "overlap", "samples", "seconds", "samples_per_second", "train_loss",
-    "test_loss", "test_accuracy", "parameters", "parameters_sha256", "updates", "dropped",
-    "staleness", "skew_max", "skew", "waiting", "missing", "clock_spread_max", "bytes_sent",
-    "bytes_received",
+    "allreduce_why", "shards_per_server", "shards_why", "buckets", "overlap", "samples", "seconds",
+    "samples_per_second", "train_loss", "test_loss", "test_accuracy", "parameters",
+    "parameters_sha256", "updates", "dropped", "staleness", "skew_max", "skew", "waiting",
+    "missing", "clock_spread_max", "bytes_sent", "bytes_received",
 )  # fmt: skip
 #: What a worker may have waited for: the last one without servers, the others with them.
 _CAUSES = ("for_workers", "for_server", "for_messages", "for_reduce")
@@ -93,6 +93,7 @@ class SummaryCheck:
             ("seed", header.knob("seed")),
             ("parameters", header.n),
             ("allreduce", header.algorithm),
+            ("shards_per_server", header.knob("shards_per_server")),
         ):
             figures.same(value, name)
         if header.hosts:
@@ -108,6 +109,8 @@ class SummaryCheck:
         """Check what is said of the all-reduces that made an update."""
         figures, header = self._figures, self._header
         buckets = figures.number("buckets") or 0
+        if not header.servers:
+            figures.same("", "shards_why")
         if header.algorithm is None:
             figures.same("", "allreduce_why")
             figures.same(0, "buckets")

@@ -265,8 +265,8 @@ def replaced(values, key, value):
 
 #: What follows from no event, and from no other figure; it must be there, whatever it is.
 FREE = {
-    "test_loss", "test_accuracy", "parameters_sha256", "allreduce_why", "buckets", "bytes_sent",
-    "bytes_received",
+    "test_loss", "test_accuracy", "parameters_sha256", "allreduce_why", "shards_why", "buckets",
+    "bytes_sent", "bytes_received",
 }  # fmt: skip
 
 

@@ -31,8 +31,9 @@ GATE = """
 #: Of that run.
 SUMMARY = {
     "mode": "async", "workers": 2, "servers": 1, "ranks": 3, "hosts": 1, "mpi": "", "seed": 0,
-    "epochs": 0, "steps": 1, "allreduce": None, "allreduce_why": "", "buckets": 0,
-    "overlap": False, "samples": 2, "seconds": 0.013, "samples_per_second": 2 / 0.013,
+    "epochs": 0, "steps": 1, "allreduce": None, "allreduce_why": "", "shards_per_server": 1,
+    "shards_why": "", "buckets": 0, "overlap": False, "samples": 2, "seconds": 0.013,
+    "samples_per_second": 2 / 0.013,
     "train_loss": 0.5, "test_loss": 0.5, "test_accuracy": None, "parameters": 1,
     "parameters_sha256": "", "updates": 2, "dropped": 0, "skew_max": 0,
     "skew": {"mean": 0, "max": 0, "histogram": {"0": 2}},

@@ -27,7 +27,8 @@ def summary():
     )
     return Summary(
         mode="ssp", workers=2, servers=1, ranks=3, hosts=1, mpi="Open MPI 5.0", seed=7, epochs=3,
-        steps=135, allreduce=None, allreduce_why="", buckets=0, overlap=False, samples=4320,
+        steps=135, allreduce=None, allreduce_why="", shards_per_server=1, shards_why="", buckets=0,
+        overlap=False, samples=4320,
         seconds=0.5, samples_per_second=8640.0, train_loss=0.2,
         test_loss=0.25, test_accuracy=0.9625, parameters=9, parameters_sha256="ab", updates=270,
         dropped=0, staleness=staleness, skew_max=1, skew=Counts.of([(0, 130), (1, 5)]),

@@ -12,9 +12,9 @@ from psrt.report import Staleness, Summary, parameters_sha256
 
 NAMED = (
     "mode workers servers ranks hosts mpi seed epochs steps "
-    "allreduce allreduce_why buckets overlap samples seconds samples_per_second "
-    "train_loss test_loss test_accuracy parameters parameters_sha256 updates dropped staleness "
-    "skew_max skew waiting missing clock_spread_max bytes_sent bytes_received"
+    "allreduce allreduce_why shards_per_server shards_why buckets overlap samples seconds "
+    "samples_per_second train_loss test_loss test_accuracy parameters parameters_sha256 updates "
+    "dropped staleness skew_max skew waiting missing clock_spread_max bytes_sent bytes_received"
 )
 
 

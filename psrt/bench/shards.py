@@ -1,0 +1,45 @@
+"""The number of shards of a server, as training would choose it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mpi4py import MPI
+
+from psrt.collective.analysis.machine import DEFAULT_COSTS
+from psrt.config import TrainConfig
+from psrt.job.shards import choose_shards, served_job
+from psrt.mpi.agreement import bcast_text
+from psrt.mpi.hosts import split_hosts
+from psrt.partition import Span
+
+
+def chosen_shards(
+    comm: MPI.Comm,
+    config: TrainConfig,
+    n: int,
+    layers: Sequence[Span] = (),
+    *,
+    compute_s: float | None = None,
+) -> int:
+    """Return the number that ``auto`` stands for, the same on every rank; collective.
+
+    Args:
+        comm: the servers, then the workers.
+        config: resolved.
+        n: the number of parameters.
+        layers: the gradient's spans in the order in which they are ready.
+        compute_s: the time of a gradient; None assumes what training does.
+    """
+    node, layout = split_hosts(comm)
+    node.Free()
+    host = {rank: i for i, ranks in enumerate(layout.hosts) for rank in ranks}
+    hosts = [host[rank] for rank in range(comm.size)]
+    servers = config.servers or 0
+    costs = replace(DEFAULT_COSTS, cores=len(os.sched_getaffinity(0)))
+    job = served_job(config, n, layers, hosts[:servers], hosts[servers:], costs=costs)
+    if compute_s is not None:
+        job = replace(job, compute_s=compute_s)
+    return int(bcast_text(comm, str(choose_shards(job).shards)))

@@ -1,0 +1,201 @@
+"""How many shards a server owns where nobody says so: the number with the shortest step. Pure.
+
+**A step as a pipeline.** Its stages are computing, pushes on the wire, updates, replies on the
+wire; what passes through them are a server's shards, the one whose gradient is ready first in
+front. A shard enters a stage when it has left the one before and the shard before it has left this
+one. With one shard the stages follow each other; with many they overlap, down to the longest stage.
+Each shard costs some more: messages, and calls at both ends.
+
+- *Computing*: forward, and backward part by part. Where the gradient does not come in parts, or its
+  norm is needed, all shards are ready at its end.
+- *The wire*: the busiest direction of any host's link. On one host nothing is sent, and a version
+  is read while it is written: so both stages take no time.
+- *Updates*: in modes of rounds the gradients of all workers; else a worker waits for its own alone,
+  and the server makes all.
+- *Cores*: all that the ranks of a host compute, over its cores, is a bound.
+
+What is not known is assumed: a gradient takes ``_GRADIENT_S`` for each parameter and sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from psrt.arrays import ITEMSIZE
+from psrt.collective.analysis.machine import MachineCosts
+from psrt.config import TrainConfig
+from psrt.config.names import MOST_SHARDS
+from psrt.partition import Span, layered_spans
+from psrt.runtime.strategies.push_pull import BACKWARD
+from psrt.transport.port import AS_ASKED
+from psrt.units import size_text, time_text
+
+#: Seconds of a gradient for each parameter and sample of a dense layer: 6 operations at 1e11 a
+#: second, about one core.
+_GRADIENT_S = 6e-11
+#: Seconds that one more shard costs a worker, and the server for each worker.
+_SHARD_S = 25e-6
+#: A shard is not cut below this.
+_LEAST_BYTES = 1 << 17
+#: Fewer shards are taken if a step with them is longer by at most this fraction.
+_WORTH = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ServedJob:
+    """A job with servers, as far as the time of a step depends on it."""
+
+    #: Number of parameters.
+    n: int
+    #: Host of each worker, and of each server.
+    workers: Sequence[int]
+    servers: Sequence[int]
+    #: The gradient's spans in the order in which they are ready; without any, as a whole.
+    parts: Sequence[Span]
+    #: Whether an update waits for the gradients of all workers.
+    rounds: bool
+    #: Seconds in which a worker computes what it pushes.
+    compute_s: float
+    #: Of the machine, with the cores of a host.
+    costs: MachineCosts
+    #: Whether ranks of a host share memory.
+    shared_memory: bool = True
+
+
+class ShardChoice(NamedTuple):
+    """The number of shards of a server, and the reason."""
+
+    shards: int
+    #: To follow "because"; or "as asked".
+    why: str
+
+
+def served_job(
+    config: TrainConfig,
+    n: int,
+    layers: Sequence[Span],
+    servers: Sequence[int],
+    workers: Sequence[int],
+    *,
+    costs: MachineCosts,
+) -> ServedJob:
+    """Return the job of a config.
+
+    Args:
+        config: resolved, of a mode with servers.
+        n: the number of parameters.
+        layers: the gradient's spans in the order in which they are ready.
+        servers: the host of each.
+        workers: the host of each.
+        costs: of the machine.
+    """
+    mode = config.scheme
+    streams = not mode.averages and config.clip_norm is None
+    return ServedJob(
+        n=n,
+        workers=workers,
+        servers=servers,
+        parts=layers if streams else (),
+        rounds=mode.rounds,
+        compute_s=_GRADIENT_S * n * config.batch_size * (config.local_steps or 1),
+        costs=costs,
+        shared_memory=config.shared_memory,
+    )
+
+
+def shards_for(config: TrainConfig, job: ServedJob) -> ShardChoice:
+    """Return the number of shards of each server, as asked or chosen."""
+    asked = config.shards_per_server
+    return ShardChoice(asked, AS_ASKED) if isinstance(asked, int) else choose_shards(job)
+
+
+def choose_shards(job: ServedJob) -> ShardChoice:
+    """Choose the number of shards of each server: a power of two."""
+    nbytes = ITEMSIZE * job.n
+    most = min(MOST_SHARDS, nbytes // (len(job.servers) * _LEAST_BYTES))
+    if most < 2:
+        why = f"its {size_text(nbytes / len(job.servers))} are too few to be cut"
+        return ShardChoice(1, why)
+    times = {1 << i: step_seconds(job, 1 << i) for i in range(most.bit_length())}
+    enough = (1 + _WORTH) * min(times.values())
+    shards = next(each for each, seconds in times.items() if seconds <= enough)
+    parts = f"a gradient {time_text(job.compute_s)}"
+    if wire := _wire_seconds(job):
+        parts += f", its {size_text(nbytes)} {time_text(wire)} on the busiest link"
+    parts += f", updates {time_text(_update_seconds(job))}"
+    seconds = time_text(times[shards])
+    if shards == 1:
+        other = min((each for each in times if each > 1), key=times.__getitem__)
+        than = f"and {time_text(times[other])} with {other}"
+        why = f"a step of {seconds} is predicted, {than} ({parts})"
+    else:
+        why = f"a step of {seconds} is predicted instead of {time_text(times[1])} with 1 ({parts})"
+    return ShardChoice(shards, why)
+
+
+def step_seconds(job: ServedJob, each: int) -> float:
+    """Return the predicted time of a worker's step, with ``each`` shards a server."""
+    servers, workers = len(job.servers), len(job.workers)
+    spans = layered_spans(job.n, servers * each, job.parts)
+    ready = [_ready(span, job) for span in spans]
+    crowd = workers if job.rounds else 1
+    wire, update, own = _wire_seconds(job), _update_seconds(job), crowd / workers
+    call = _SHARD_S + (job.costs.between.alpha if wire else 0.0)
+    last = 0.0
+    for server in range(servers):
+        mine = range(servers * each)[server::servers]
+        size = sum(spans[shard].size for shard in mine)
+        arrived = updated = read = 0.0
+        for shard in reversed(mine):
+            share = own * spans[shard].size / size
+            arrived = max(arrived, ready[shard]) + share * wire + call
+            updated = max(updated, arrived) + share * update + crowd * call
+            read = max(read, updated) + share * wire
+        last = max(last, read)
+    return max(last, _bound(job, each, call))
+
+
+def _ready(span: Span, job: ServedJob) -> float:
+    """Return when the gradient of a span is there."""
+    start = next((part.start for part in job.parts if part.start <= span.start), 0)
+    return job.compute_s * (1 - BACKWARD * start / job.n)
+
+
+def _bound(job: ServedJob, each: int, call: float) -> float:
+    """Return the time that the most loaded resource needs for a step of all workers."""
+    servers, workers = len(job.servers), len(job.workers)
+    update = _update_seconds(job) + each * workers * call
+    cores = max(1, job.costs.cores)
+    gradient = job.compute_s + each * servers * _SHARD_S
+    busy = [
+        job.workers.count(host) * gradient + job.servers.count(host) * update
+        for host in {*job.workers, *job.servers}
+    ]
+    # A worker's reply waits for its push: it leaves the wire idle in one direction meanwhile.
+    wire = _wire_seconds(job) * (1 + 2 / (workers * each))
+    return max(max(busy) / cores, update, wire)
+
+
+def _update_seconds(job: ServedJob) -> float:
+    """Return the time of a server's updates in a step of all workers."""
+    nbytes = ITEMSIZE * job.n / len(job.servers)
+    return nbytes * len(job.workers) * job.costs.node.byte_s
+
+
+def _wire_seconds(job: ServedJob) -> float:
+    """Return the time of a step's pushes on the busiest direction of a host's link."""
+    nbytes = ITEMSIZE * job.n / len(job.servers)
+    hosts = {*job.workers, *job.servers}
+    if len(hosts) == 1:
+        if job.shared_memory:
+            return 0.0
+        return max(len(job.workers), len(job.servers)) * nbytes * job.costs.inside.beta
+    most = 0
+    for host in hosts:
+        workers, servers = job.workers.count(host), job.servers.count(host)
+        inward = servers * (len(job.workers) - workers)
+        outward = workers * (len(job.servers) - servers)
+        most = max(most, inward, outward)
+    return most * nbytes * job.costs.between.beta

@@ -1,0 +1,181 @@
+"""The number of shards that ``auto`` stands for: by cost, said, recorded, repeated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+import pytest
+
+import psrt
+from psrt.collective.analysis.machine import DEFAULT_COSTS
+from psrt.collective.costs import LinkCosts
+from psrt.errors import ConfigError
+from psrt.history import read_history
+from psrt.history.check import check
+from psrt.job.recorded import recorded_config
+from psrt.job.scenario import Scenario, run_in_virtual_time
+from psrt.job.shards import ServedJob, choose_shards, step_seconds
+from psrt.partition import Span
+from psrt.runtime.timing_only import TimingOnlyProblem
+from psrt.simulation import SimulationCosts
+from psrt.simulation.cost_flags import VirtualCosts
+
+#: 784-512-512-10, as benchmarks take it: the last layer first.
+_SIZES = (401_920, 262_656, 5_130)
+N = sum(_SIZES)
+LAYERS = tuple(Span(a, b) for a, b in pairwise((0, *accumulate(_SIZES))))[::-1]
+#: Of a link of 1 Gbit/s.
+GIGABIT = replace(DEFAULT_COSTS, between=LinkCosts(5e-5, 8e-9, 1e-10))
+
+
+def one_host(workers=2, servers=1, *, rounds=True, cores=2, n=N, parts=LAYERS, compute_s=2.6e-3):
+    costs = replace(DEFAULT_COSTS, cores=cores)
+    return ServedJob(n, [0] * workers, [0] * servers, parts, rounds, compute_s, costs)
+
+
+def hosts(workers=4, servers=1, *, rounds=True, n=1 << 20, parts=(), compute_s=0.0, costs=GIGABIT):
+    ranks = range(workers + servers)
+    return ServedJob(n, ranks[:workers], ranks[workers:], parts, rounds, compute_s, costs)
+
+
+def shards(job):
+    return choose_shards(job).shards
+
+
+def test_two_workers_and_a_server_on_two_cores():
+    """As measured: workers of sync sleep while the server adds up, those of async never do."""
+    assert shards(one_host()) == 2
+    assert shards(one_host(rounds=False)) == 1
+
+
+def test_a_core_for_everybody():
+    assert shards(one_host(1)) == shards(one_host(1, rounds=False)) > 1
+
+
+@pytest.mark.parametrize("rounds", [True, False])
+@pytest.mark.parametrize("servers", [1, 2, 4])
+def test_between_hosts_pushes_and_replies_use_both_directions(servers, rounds):
+    job = hosts(servers=servers, rounds=rounds)
+    assert 4 <= shards(job) <= 16
+    bound = 4 * 4 * job.n / servers * 8e-9
+    assert step_seconds(job, shards(job)) < 1.25 * bound
+    assert step_seconds(job, 1) > 1.4 * bound
+
+
+def test_a_small_model_is_not_cut():
+    why = choose_shards(one_host(n=17_226, parts=())).why
+    assert why == "its 67.3 KiB are too few to be cut"
+    assert shards(hosts(n=30_000)) == 1
+
+
+def test_it_says_what_it_expects():
+    assert choose_shards(hosts()).why.startswith("a step of 14")
+    assert " ms is predicted instead of 271 ms with 1 (a gradient 0 µs, its 4 MiB 134 ms on" in (
+        choose_shards(hosts()).why
+    )
+    alone = choose_shards(one_host(rounds=False)).why
+    assert "a step of " in alone
+    assert " with 2 (a gradient 2.6 ms, updates " in alone
+    assert "link" not in alone
+
+
+def test_an_unmeasured_shard_is_never_free():
+    for each in (1, 2, 4, 8, 16):
+        one, other = (step_seconds(one_host(rounds=False), k) for k in (each, 2 * each))
+        assert other > one
+
+
+@pytest.mark.parametrize("each", [1, 2, 4, 8])
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("compute_s", [0.02, 0.1])
+def test_the_simulator_agrees_on_rounds(workers, servers, each, compute_s):
+    layers = tuple(Span(a, a + (1 << 17)) for a in range(0, 1 << 20, 1 << 17))[::-1]
+    job = hosts(workers, servers, parts=layers, compute_s=compute_s)
+    costs = SimulationCosts(
+        compute=lambda *_: compute_s,
+        latency=lambda _: 5e-5,
+        bandwidth=1 / 8e-9,
+        apply=lambda shard, nbytes, rng: nbytes * GIGABIT.node.byte_s,
+    )
+    steps = 6
+    found = psrt.simulate(
+        psrt.TrainConfig(mode="sync", servers=servers, shards_per_server=each, steps=steps),
+        TimingOnlyProblem(job.n, batch_size=1, steps=steps, spans=layers),
+        workers=workers,
+        costs=costs,
+        numerics=False,
+    )
+    ratio = step_seconds(job, each) / (found.seconds / steps)
+    # Large messages share a real link; in the simulator they pass it one after the other, so that
+    # who has received the first reply goes on earlier.
+    assert 0.85 < ratio < (1.45 if each < 4 else 1.15)
+
+
+BASE = {"mode": "sync", "hidden": (256, 256), "batch_size": 8, "steps": 4, "seed": 3}
+SCENARIO = Scenario(workers=2, costs=VirtualCosts(compute="constant:0.01", link="5e-5:1.25e7"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run whose shards were chosen, its folder and its lines."""
+    out, lines = tmp_path_factory.mktemp("runs") / "auto", []
+    config = psrt.TrainConfig(**BASE, record=True, out=str(out))
+    return run_in_virtual_time(config, SCENARIO, say=lines.append), out, lines
+
+
+def test_the_choice_is_printed_recorded_and_checked(run):
+    found, out, lines = run
+    each, why = found.summary.shards_per_server, found.summary.shards_why
+    assert each > 1
+    assert f"shards: {each} a server, because {why}" in lines[:2]
+    assert " ms is predicted instead of " in why
+    history = read_history(out)
+    assert history.header.config["shards_per_server"] == each
+    assert len(history.header.spans) == each
+    assert f"shards_per_server = {each}\n" in (out / "config.toml").read_text()
+    summary = json.loads((out / "summary.json").read_text())
+    assert check(history, summary=summary).ok
+    assert not check(history, summary=summary | {"shards_per_server": each + 1}).ok
+
+
+@pytest.mark.parametrize("asked", [None, "auto"])
+def test_a_replay_takes_the_recorded_number(run, tmp_path, asked):
+    found, out, _ = run
+    changes = {} if asked is None else {"shards_per_server": asked}
+    again = run_in_virtual_time(
+        recorded_config(out, out=str(tmp_path / "again"), **changes), SCENARIO
+    )
+    assert again.summary.shards_per_server == found.summary.shards_per_server
+    assert again.summary.parameters_sha256 == found.summary.parameters_sha256
+    with pytest.raises(ConfigError, match="shards-per-server 1 instead of "):
+        recorded_config(out, shards_per_server=1)
+
+
+def test_what_is_asked_for_is_as_asked():
+    lines = []
+    run_in_virtual_time(psrt.TrainConfig(**BASE, shards_per_server=3), SCENARIO, say=lines.append)
+    assert "shards: 3 a server, as asked" in lines
+
+
+def test_without_servers_there_is_nothing_to_say():
+    lines = []
+    config = psrt.TrainConfig(**BASE | {"mode": "allreduce"})
+    summary = run_in_virtual_time(config, SCENARIO, say=lines.append).summary
+    assert (summary.shards_per_server, summary.shards_why) == (None, "")
+    assert not [line for line in lines if line.startswith("shards")]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "ssp", "softsync", "local-sgd"])
+def test_every_mode_with_servers_chooses(mode):
+    config = psrt.TrainConfig(**BASE | {"mode": mode, "servers": 2})
+    assert run_in_virtual_time(config, SCENARIO).summary.shards_per_server >= 1
+
+
+@pytest.mark.parametrize("value", ["few", 0, 257, 2.5, True, ""])
+def test_what_is_no_number(value):
+    with pytest.raises(ConfigError, match=r"^shards-per-server must be ") as caught:
+        psrt.TrainConfig(mode="sync", shards_per_server=value)
+    assert "\n" not in str(caught.value)

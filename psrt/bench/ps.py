@@ -36,6 +36,7 @@ from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.updater import Updater
 from psrt.sync import policy_for
 from psrt.transport import drive
+from psrt.transport.port import ThetaMemory
 from psrt.units import size_text
 
 #: Bytes of the vector that goes back and forth.
@@ -62,7 +63,7 @@ class PsrtTrips:
         #: Of each server.
         self.shards = shards_per_server
         self._role_map = role_map_for(n, *roles, shards_per_server=shards_per_server)
-        self._port = MpiPort(comm, self._role_map)
+        self._port = MpiPort(comm, self._role_map, theta_memory=ThetaMemory.LANDING)
         self._port.gradient[:] = _GRADIENT
 
     def run(self, trips: int) -> Vector:

@@ -23,7 +23,7 @@ from psrt.config import MODES, TrainConfig, resolve
 from psrt.config.names import AUTO
 from psrt.errors import ProtocolError
 from psrt.history import EventLog
-from psrt.job.build import role_map_for, server_role, worker_role
+from psrt.job.build import role_map_for, server_role, theta_memory, worker_role
 from psrt.model import MLP
 from psrt.mpi.port import MpiPort
 from psrt.partition import Span
@@ -108,7 +108,10 @@ class Scheme:
             shards_per_server=self.shards,
             layers=layers,
         )
-        self.port = SoloPort(role_map.n) if comm.size == 1 else MpiPort(comm, role_map)
+        memory = theta_memory(self._config(1))
+        self.port = (
+            SoloPort(role_map.n) if comm.size == 1 else MpiPort(comm, role_map, theta_memory=memory)
+        )
 
     def _config(self, steps: int) -> TrainConfig:
         config = TrainConfig(steps=steps, lr=_LR, batch_size=BATCH, **self._knobs)

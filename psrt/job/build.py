@@ -33,7 +33,7 @@ from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.updater import Updater
 from psrt.runtime.worker import Length, Worker
 from psrt.sync import AveragingPeriod, Policy, policy_for
-from psrt.transport.port import Port, RoleMap
+from psrt.transport.port import Port, RoleMap, ThetaMemory
 
 
 def role_map_for(
@@ -64,6 +64,20 @@ def role_map_for(
     count = len(servers) * shards_per_server
     plan = ShardPlan.layered(n, count, layers) if count > len(servers) else ShardPlan.even(n, count)
     return RoleMap(n, workers=workers, servers=servers * shards_per_server, spans=plan.spans)
+
+
+def theta_memory(config: TrainConfig) -> ThetaMemory:
+    """Return what the ``theta`` of a worker may be on a host with its servers.
+
+    Args:
+        config: resolved.
+    """
+    mode = config.scheme
+    if mode.averages:
+        return ThetaMemory.OWN  # a worker takes steps of its own
+    if mode.rounds and not (mode.backup and getattr(config, mode.backup)):
+        return ThetaMemory.SHARED  # all have pushed before a version is made
+    return ThetaMemory.LANDING
 
 
 def server_role(

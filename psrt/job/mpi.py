@@ -19,6 +19,7 @@ from psrt.faults.roster import names
 from psrt.faults.vitals import HERE
 from psrt.history.folder import rank_file
 from psrt.history.replay import COLUMNS, Script
+from psrt.job.build import theta_memory
 from psrt.job.launcher import Launcher, Roles, shard_servers
 from psrt.job.replay import Replay
 from psrt.job.result import Run, Say
@@ -217,6 +218,7 @@ class MpiLauncher(Launcher):
                 costs=setup.machine,
                 busy_until=self._monitor.busy_until,
                 windows=config.replay is None,
+                theta_memory=theta_memory(config),
             )
         HERE.pulse = lambda: (port.bytes_sent, port.bytes_received)
         if config.scheme.is_stale and config.replay is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -33,7 +33,16 @@ from psrt.mpi.star import Star
 from psrt.mpi.tags import FETCH
 from psrt.partition import Span
 from psrt.transport.backoff import Backoff
-from psrt.transport.port import CONTROL, NO_PAYLOAD, VERSIONS, Reduction, RoleMap, Take
+from psrt.transport.port import (
+    CONTROL,
+    GRADIENT,
+    NO_PAYLOAD,
+    VERSIONS,
+    Reduction,
+    RoleMap,
+    Take,
+    ThetaMemory,
+)
 from psrt.transport.window import Window
 
 T = TypeVar("T")
@@ -59,6 +68,7 @@ class MpiPort:
         costs: MachineCosts = DEFAULT_COSTS,
         busy_until: Callable[[], float] = lambda: -math.inf,
         windows: bool = True,
+        theta_memory: ThetaMemory = ThetaMemory.OWN,
     ) -> None:
         """Allocate the shared memory and make the links.
 
@@ -72,6 +82,8 @@ class MpiPort:
             busy_until: see ``Backoff``.
             windows: whether a push to another host may wait for the answers to others, see
                 ``Window``. Not where servers do not answer in order of arrival, as in a replay.
+            theta_memory: what the ``theta`` of each worker may be, the same on every rank; its own
+                where the job has several hosts, whose servers cannot write it.
         """
         self.rank = comm.rank
         self.role_map = role_map
@@ -86,6 +98,12 @@ class MpiPort:
         self._fabric = fabric = Fabric(comm, host, floats=floats, boxes=boxes)
         self._comm, self._memory, self._wakeup = fabric.comm, fabric.memory, fabric.wakeup
         layout = fabric.layout
+        #: What the ``theta`` of each worker is.
+        self.theta_memory = ThetaMemory.OWN
+        if role_map.servers and len(layout.hosts) == 1:
+            self.theta_memory = theta_memory
+        #: By rank of a worker, the region that is its landing.
+        self.landings: Mapping[int, int] = self._landings()
         self._reports = Reports(self._comm)
         #: Rank in the job → rank on this host.
         self._local = {rank: local for local, rank in enumerate(layout.local_ranks)}
@@ -95,9 +113,8 @@ class MpiPort:
         self._reductions: Reductions | None = None
         if not role_map.servers:
             self._prepare_reductions(timeout_s, costs, busy_until)
-        self._oversubscribed = layout.oversubscribed
         self._backoff = Backoff(
-            oversubscribed=self._oversubscribed,
+            oversubscribed=layout.oversubscribed,
             timeout_s=timeout_s,
             wakeup=self._wakeup if self._wakeup.works else None,
             while_idle=self._while_idle,
@@ -120,6 +137,12 @@ class MpiPort:
         if not shards:
             return 2 * role_map.n + CONTROL
         return VERSIONS * sum(role_map.spans[shard].size for shard in shards)
+
+    def _landings(self) -> dict[int, int]:
+        if self.theta_memory is ThetaMemory.OWN:
+            return {}
+        shared = self.theta_memory is ThetaMemory.SHARED
+        return {rank: VERSIONS + i * (not shared) for i, rank in enumerate(self.role_map.workers)}
 
     def _lay_out_memory(self) -> None:
         role_map, rank = self.role_map, self.rank
@@ -155,17 +178,22 @@ class MpiPort:
         return numbers[: self.role_map.n + CONTROL]
 
     def _theta_of(self, worker_rank: int) -> Vector:
+        if self.theta_memory is ThetaMemory.SHARED:
+            worker_rank = self.role_map.workers[0]
         numbers = self._memory.numbers(self._local[worker_rank])
         return numbers[self.role_map.n + CONTROL : 2 * self.role_map.n + CONTROL]
 
     def _versions_of(self, server_rank: int) -> dict[int, list[Vector]]:
-        """Return the versions of each shard of a server of this host: one shard behind another."""
+        """Return the regions of each shard of a server of this host: one shard behind another."""
         numbers = self._memory.numbers(self._local[server_rank])
+        by_region = {region: rank for rank, region in self.landings.items()}
+        thetas = [self._theta_of(by_region[region]) for region in sorted(by_region)]
         found: dict[int, list[Vector]] = {}
         for shard in self.role_map.shards_of(server_rank):
-            size = self.role_map.spans[shard].size
-            found[shard] = [numbers[i * size : (i + 1) * size] for i in range(VERSIONS)]
-            numbers = numbers[VERSIONS * size :]
+            span = self.role_map.spans[shard]
+            own = [numbers[i * span.size : (i + 1) * span.size] for i in range(VERSIONS)]
+            found[shard] = own + [span.of(theta) for theta in thetas]
+            numbers = numbers[VERSIONS * span.size :]
         return found
 
     def _make_links(self) -> None:
@@ -223,21 +251,15 @@ class MpiPort:
                 most=self._fabric.unannounced_bytes[peer],
                 window=self._windows.get(peer),
             )
-        peer_landing = None
         if landing is None:
             regions = [span.of(self._gradient_of(peer))]
-            peer_landing = span.of(self._theta_of(peer))
+            landing, in_place = regions[GRADIENT], GRADIENT
         else:
             regions = self._versions_of(peer)[shard]
+            in_place = self.landings.get(self.rank, NO_PAYLOAD)
+        waker = self._wakeup.waker(local)
         return LocalLink(
-            self._memory,
-            local,
-            place,
-            self._wakeup.waker(local),
-            regions=regions,
-            landing=landing,
-            sends=sends,
-            peer_landing=peer_landing,
+            self._memory, local, place, waker, regions=regions, landing=landing, in_place=in_place
         )
 
     @property
@@ -288,21 +310,6 @@ class MpiPort:
         link = self._links[message.shard][to]
         self._wait_until_read(to, link)
         link.send(message, region)
-
-    def announce(self, to: int, message: Message, region: int) -> Callable[[int], None] | None:
-        """Send ``message`` before its region is written; None to another host.
-
-        A reader with a core of its own copies each block while the next is made. Where ranks share
-        cores it would take the core that makes it, so the writer puts each block where the reader
-        wants it while it is in the cache.
-        """
-        link = self._links[message.shard][to]
-        if not isinstance(link, LocalLink):
-            return None
-        self._wait_until_read(to, link)
-        if self._oversubscribed:
-            return link.put(message, region)
-        return link.announce(message, region)
 
     def _wait_until_read(self, to: int, link: Link) -> None:
         if link.unread():

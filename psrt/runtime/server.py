@@ -60,10 +60,7 @@ class Server:
             for decision in decisions:
                 kind = type(decision)
                 if kind is Apply:
-                    # A streamed version is announced to its readers before it is written, so their
-                    # Serve decisions are already carried out.
-                    if await it.apply(decisions, decision.pushes):  # type: ignore[union-attr]
-                        break  # an update is followed by Serve decisions only
+                    await it.apply(decision.pushes)  # type: ignore[union-attr]
                 elif kind is Serve:
                     it.serve(decision)  # type: ignore[arg-type]
                 elif kind is Keep:

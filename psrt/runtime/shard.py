@@ -111,29 +111,22 @@ class Shard:
         self._updater.accumulate(self._kept, term, self.theta)
         self._kept_notes.append(note)
 
-    def apply(
-        self,
-        pushes: Sequence[Push],
-        buffer: int,
-        ready: Callable[[int], None] | None = None,
-    ) -> None:
+    def apply(self, pushes: Sequence[Push], buffer: int) -> None:
         """Write the next version into ``buffers[buffer]``.
 
         Args:
             pushes: the round or quorum, the saved ones first.
-            buffer: the newest version's own if nobody reads it, else a free one.
-            ready: called with the number of elements written so far, if the span has several
-                blocks.
+            buffer: one that nobody reads; it may be the newest version's own.
         """
         if self._plain and len(pushes) == 1 and not self._kept_notes and pushes[0].samples:
             # The usual push of async: no sum and no copy, the optimizer reads the worker's memory.
             push = pushes[0]
             self.notes = [_PLAIN if self._gap is None else self._note(push)]
             old, new = self.buffers[self.newest], self.buffers[buffer]
-            self._updater.step(old, self._payload(push.worker), new, push.progress, ready)
+            self._updater.step(old, self._payload(push.worker), new, push.progress)
             self.newest = buffer
         else:
-            self._combine(pushes, buffer, ready)
+            self._combine(pushes, buffer)
         self.count(pushes)
 
     def count(self, pushes: Sequence[Push]) -> None:
@@ -145,9 +138,7 @@ class Shard:
             found[staleness] = found.get(staleness, 0) + 1
         self.version = version + 1
 
-    def _combine(
-        self, pushes: Sequence[Push], buffer: int, ready: Callable[[int], None] | None
-    ) -> None:
+    def _combine(self, pushes: Sequence[Push], buffer: int) -> None:
         terms = self._by_sample_terms(pushes) if self._by_samples else self._equal_terms(pushes)
         if terms:
             # The mean, as in an all-reduce; to the bit where all are at the same point.
@@ -155,7 +146,7 @@ class Shard:
             if any(push.progress != progress for push in pushes):
                 progress = sum(push.progress for push in pushes) / len(pushes)
             out = self.buffers[buffer]
-            self._updater.apply(self.theta, terms, out, progress=progress, ready=ready)
+            self._updater.apply(self.theta, terms, out, progress=progress)
             self.newest = buffer
 
     def forget(self, worker: int) -> None:

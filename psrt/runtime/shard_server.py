@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+
+import numpy as np
 
 from psrt.errors import ProtocolError
 from psrt.history.log import QUEUED
 from psrt.messages import Leave, Message, Params, Push
-from psrt.optim import BLOCK
 from psrt.runtime.event_recorder import ShardEventRecorder
 from psrt.runtime.leases import Leases
 from psrt.runtime.shard import Shard
 from psrt.stats import Stats
-from psrt.sync import Decision, Policy, Serve
+from psrt.sync import Policy, Serve
 from psrt.transport.port import Port
 
 
@@ -50,15 +51,16 @@ class ShardServer:
         self.policy = policy
         self._events = events
         self._ranks = port.role_map.workers
-        self._leases = Leases(len(shard.buffers), self._in_flight)
+        self._landings = port.landings
+        #: By buffer, the version that it holds; −1 where none was made.
+        self._holds = [0] + [-1] * (len(shard.buffers) - 1)
+        self._leases = Leases(len(shard.buffers), self._in_flight, port.landings)
         #: By worker, τ of its last push on receipt, and the time of that receipt.
         self._tau = [0] * len(self._ranks)
         self._received_at = [0.0] * len(self._ranks)
         #: The worker whose message is being handled.
         self._cause = -1
         self._slowest = 0
-        #: Whether a version takes long enough to write that workers may read it meanwhile.
-        self._streams = shard.theta.size > BLOCK
 
     @property
     def stats(self) -> Stats:
@@ -74,8 +76,8 @@ class ShardServer:
         now = self._port.now()
         if type(message) is Push:
             self._cause = worker = message.worker
-            # A worker pushes only after it has read its last reply, so its lease is over without
-            # asking the port.
+            # A worker pushes only after it has read its last reply and computed with it, so its
+            # lease is over without asking the port.
             self._leases.release(self._ranks[worker])
             # Before the policy handles the push: it may apply it at once, which raises the version.
             # No update passes a pending push by, so this τ is also its τ when it is applied.
@@ -83,6 +85,7 @@ class ShardServer:
             self._received_at[worker] = now
         elif type(message) is Leave:
             self._cause = message.worker
+            self._leases.leave(self._ranks[message.worker])
             self.shard.forget(message.worker)
             self.shard.stats.left[message.worker] = message.clock
         else:
@@ -93,33 +96,25 @@ class ShardServer:
                 events.drain()
             events.note((events.taken, message, now))
 
-    async def apply(self, decisions: Sequence[Decision], pushes: Sequence[Push]) -> bool:
-        """Make the next version; return whether its Serve decisions were carried out, too."""
+    async def apply(self, pushes: Sequence[Push]) -> None:
+        """Make the next version."""
         port, shard = self._port, self.shard
         if port.apply_s is not None:
             await self._pass_time(sum(1 for push in pushes if push.samples))
-        # In place if nobody reads the newest version: the same memory traffic as out of place, but
-        # one buffer less in the cache. Otherwise a reader would see a torn vector.
-        buffer = await self._free_buffer() if self._leases else shard.newest
-        began = 0.0 if self._events is None else port.now()
-        # An update without samples writes nothing, so there is nothing to stream.
-        streams = self._streams and any(push.samples for push in pushes)
-        serves = [d for d in decisions if type(d) is Serve] if streams else []
-        answered = self._apply_and_announce(pushes, serves, buffer) if streams else set()
-        if not streams:
-            shard.apply(pushes, buffer)
+        # Where the worker that just pushed will read it, if it has a landing: nothing is copied
+        # then. Else in place if nobody reads the newest version: the same memory traffic as out of
+        # place, but one buffer less in the cache. Otherwise a reader would see a torn vector.
+        preferred = self._landings.get(self._ranks[self._cause], shard.newest)
+        buffer = self._leases.free(preferred)
+        if buffer is None:
+            buffer = await self._free_buffer(preferred)
         events = self._events
+        began = 0.0 if events is None else port.now()
+        shard.apply(pushes, buffer)
+        self._holds[shard.newest] = shard.version
         if events is not None:
             call = events.applied, pushes, shard.notes, shard.version, shard.lr, began, port.now()
             events.note(call)
-        for serve in serves:
-            # These workers have their reply and read it while it was written; the read is recorded
-            # only now that the version exists. The others are on another host.
-            if serve.worker in answered:
-                self._note_read(serve, port.now())
-            else:
-                self.serve(serve)
-        return streams
 
     async def _pass_time(self, gradients: int) -> None:
         """Let the virtual time of applying that many gradients pass."""
@@ -161,22 +156,26 @@ class ShardServer:
         now = self._port.now()
         # Before the send: a worker on this host may have read, computed and pushed again before the
         # next line runs, and its push needs the record of what it read.
-        self._note_read(serve, now)
-        self._port.send(rank, self._answer(serve, shard.version, now), shard.newest)
-        self._leases.acquire(rank, shard.newest)
+        shard.read_by(serve.worker)
+        if self._events is not None:
+            self._events.note((self._events.served, serve, shard.version, now))
+        buffer = shard.newest
+        if self._landings:
+            buffer = self._landings[rank]
+            # Made for another worker. It is copied here and not by the worker: so nobody reads a
+            # landing but who computes there, and it may be written as soon as that worker pushes.
+            if self._holds[buffer] != shard.version:
+                np.copyto(shard.buffers[buffer], shard.theta)
+                self._holds[buffer] = shard.version
+        self._port.send(rank, self._answer(serve, now), buffer)
+        self._leases.acquire(rank, buffer)
 
-    def _note_read(self, serve: Serve, now: float) -> None:
-        self.shard.read_by(serve.worker)
-        events = self._events
-        if events is not None:
-            events.note((events.served, serve, self.shard.version, now))
-
-    def _answer(self, serve: Serve, version: int, now: float) -> Params:
-        """Return the reply that sends ``version`` to a worker now."""
+    def _answer(self, serve: Serve, now: float) -> Params:
+        """Return the reply that sends the newest version to a worker now."""
         worker = serve.worker
         return Params(
             self.number,
-            version,
+            self.shard.version,
             serve.clock,
             self._tau[worker],
             now - self._received_at[worker],
@@ -185,53 +184,16 @@ class ShardServer:
             self.shard.fresh_gaps.pop(worker, -1.0),
         )
 
-    def _apply_and_announce(
-        self, pushes: Sequence[Push], serves: Sequence[Serve], buffer: int
-    ) -> set[int]:
-        """Make a version while its readers copy it block by block.
-
-        Args:
-            pushes: as for ``Shard.apply``.
-            serves: the workers to answer with this version.
-            buffer: the one to write, which nobody reads.
-
-        Returns:
-            The workers that have their reply; those on another host have none yet.
-        """
-        shard = self.shard
-        announced: dict[int, Callable[[int], None]] = {}
-        now = self._port.now()
-        for serve in serves:
-            rank = self._ranks[serve.worker]
-            # The version after this update: a reader must not load an element before ``advance``
-            # has published it.
-            answer = self._answer(serve, shard.version + 1, now)
-            advance = self._port.announce(rank, answer, buffer)
-            if advance is not None:
-                # Leased at once: it is being read from now on, until the worker's next push.
-                announced[serve.worker] = advance
-                self._leases.acquire(rank, buffer)
-        advances = list(announced.values())
-
-        def ready(elements: int) -> None:
-            for advance in advances:
-                advance(elements)
-
-        shard.apply(pushes, buffer, ready)
-        return set(announced)
-
-    async def _free_buffer(self) -> int:
-        """Wait for a buffer that nobody reads: the newest version's own if possible."""
-        leases, newest = self._leases, self.shard.newest
+    async def _free_buffer(self, preferred: int) -> int:
+        """Wait for a buffer that nobody reads."""
+        leases = self._leases
         # There are three: the newest, one that slow readers still hold, one to write. With readers
         # on all of them the server waits for the slowest; more buffers would only hide that.
-        free = leases.free(newest)
-        if free is None:
-            await self._port.until(
-                lambda: leases.free(newest) is not None,
-                lambda: f"ranks {leases} to read older versions",
-            )
-            free = leases.free(newest)
+        await self._port.until(
+            lambda: leases.free(preferred) is not None,
+            lambda: f"ranks {leases} to read older versions",
+        )
+        free = leases.free(preferred)
         assert free is not None
         return free
 

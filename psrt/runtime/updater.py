@@ -7,7 +7,7 @@ the cut into shards and blocks does not show in the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +66,6 @@ class Updater:
         out: Vector,
         *,
         progress: float,
-        ready: Callable[[int], None] | None = None,
     ) -> None:
         """Write one step from ``theta`` into ``out``; they may be the same vector.
 
@@ -75,11 +74,10 @@ class Updater:
             terms: the terms of the gradient, at least one, summed in this order.
             out: (n,) the next parameters.
             progress: of training, in epochs.
-            ready: called with the number of elements written so far, after each block.
         """
         # The general way would give the same bits with one more pass over the gradient.
         if len(terms) == 1 and terms[0].weight == 1.0 and self._rate is None:
-            self.step(theta, terms[0].vector, out, progress, ready)
+            self.step(theta, terms[0].vector, out, progress)
             return
         optimizer = self.optimizer
         self.lr = lr = self._schedule.rate(progress)
@@ -96,8 +94,6 @@ class Updater:
             optimizer.update(span, old[i], total, new[i])
             if self._rate is not None:
                 self._rate.observe(span, before, new[i], lr)
-            if ready is not None:
-                ready(span.stop)
 
     def begin(self, progress: float) -> None:
         """Begin an update whose blocks are given to ``block``; only without a staleness rate.
@@ -125,14 +121,7 @@ class Updater:
         """
         self.optimizer.update(span, theta, gradient, out)
 
-    def step(
-        self,
-        theta: Vector,
-        gradient: Vector,
-        out: Vector,
-        progress: float,
-        ready: Callable[[int], None] | None = None,
-    ) -> None:
+    def step(self, theta: Vector, gradient: Vector, out: Vector, progress: float) -> None:
         """Apply a single gradient of weight 1, without a sum.
 
         Args:
@@ -140,7 +129,6 @@ class Updater:
             gradient: (n,) only read.
             out: (n,) the next parameters; may be ``theta``.
             progress: of training, in epochs.
-            ready: called with the number of elements written so far, after each block.
         """
         optimizer = self.optimizer
         # ``begin`` once an update, not once a block: Adam's bias correction counts updates.
@@ -153,8 +141,6 @@ class Updater:
         old, given, new = self._blocks(theta), self._blocks(gradient), self._blocks(out)
         for i, span in enumerate(self._spans):
             optimizer.update(span, old[i], given[i], new[i])
-            if ready is not None:
-                ready(span.stop)
 
     def accumulate(self, total: Vector, term: Contribution, theta: Vector) -> None:
         """Add a weighted term to a running sum, for an update that is yet to come.

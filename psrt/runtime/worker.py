@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.errors import DivergedError
 from psrt.runtime.checksum import fingerprint
 from psrt.runtime.delays import Delays
@@ -25,7 +26,7 @@ from psrt.runtime.problem_rules import (
 )
 from psrt.runtime.strategies.base import Step, Strategy
 from psrt.stats import Stats
-from psrt.transport.port import Port, gradient_of
+from psrt.transport.port import Port, ThetaMemory, gradient_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +109,16 @@ class Worker:
             if self._skip or self._finished(self.epoch):
                 continue
             if self.clock > self.meter.reported_step:  # else it was an epoch without batches
-                await self._report(epoch_end=True)
+                await self._report(self._port.theta, epoch_end=True)
+        theta = self._port.theta
+        if self._port.theta_memory is ThetaMemory.SHARED:
+            # Workers with more data go on, and their next versions are made there.
+            np.copyto(self._gradient, theta)
+            theta = self._gradient
         for outcome in await self.strategy.leave(self.clock):
             self.meter.add(0.0, 0, outcome, steps=0)
         self.seconds = self.meter.seconds
-        await self._report(epoch_end=True, last=True)
+        await self._report(theta, epoch_end=True, last=True)
         return self.meter
 
     @property
@@ -145,7 +151,7 @@ class Worker:
                 self._skip -= 1
                 continue
             if self.meter.due(self.clock):  # not right after the step: it may end the epoch
-                await self._report()
+                await self._report(self._port.theta)
             await self._step(batch, progress)
         # With a limit of steps only, a worker without data would otherwise never stop.
         return not (empty and self._length.epochs == math.inf)
@@ -194,9 +200,9 @@ class Worker:
         self.clock = outcome.clock
         self.meter.add(loss, samples, outcome)
 
-    async def _report(self, *, epoch_end: bool = False, last: bool = False) -> None:
+    async def _report(self, theta: Vector, *, epoch_end: bool = False, last: bool = False) -> None:
         figures: dict[str, float] = {}
         if self._worker == 0 and epoch_end:
-            found = await self._port.aside(self._problem.evaluate, self._port.theta)
+            found = await self._port.aside(self._problem.evaluate, theta)
             figures = checked_figures(found)
         self.meter.report(self.epoch, self.clock, figures, epoch_end=epoch_end, last=last)

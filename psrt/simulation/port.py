@@ -7,7 +7,7 @@ message arrives, as between hosts. A role that awaits is suspended until an even
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from psrt.messages import Leave, Message, Params, Push, Report
 from psrt.simulation.collective_port import CollectivePort, suspend
 from psrt.simulation.network import Channel
 from psrt.transport.frames import FRAME_BYTES
-from psrt.transport.port import NO_PAYLOAD, VERSIONS
+from psrt.transport.port import NO_PAYLOAD, VERSIONS, ThetaMemory
 
 if TYPE_CHECKING:
     from psrt.simulation.simulator import Simulator
@@ -61,6 +61,8 @@ class VirtualPort(CollectivePort):
             ]
             for shard in self._places
         }
+        self.landings: Mapping[int, int] = {}
+        self.theta_memory = ThetaMemory.OWN
         self._inbox: deque[Mail] = deque()
         #: What is to be run while computing time passes, in order: shares of it, and actions.
         self._amid: deque[tuple[float, Callable[[], object]]] = deque()
@@ -139,10 +141,6 @@ class VirtualPort(CollectivePort):
         channel.unread += 1
         mail = channel, message, region, nbytes
         world.network.send(channel, nbytes, world.ports[to].deliver, mail)
-
-    def announce(self, to: int, message: Message, region: int) -> Callable[[int], None] | None:
-        """Decline: nothing happens during an update in virtual time."""
-        return None
 
     def deliver(self, mail: Mail) -> None:
         """Queue a message that has arrived, and resume a waiting role."""

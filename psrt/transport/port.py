@@ -9,7 +9,8 @@ shard has two: the worker's gradient span, and the shard's span of parameters in
 ``VERSIONS`` buffers. ``send(to, message, region)`` makes the region's contents reach the peer:
 a worker that receives ``Params`` finds them in its ``theta``; a server that receives ``Push``
 finds the gradient in ``payload(shard, worker)``. Where both ranks are on one host these are the
-same memory, and only the message, a doorbell, is sent.
+same memory, and only the message, a doorbell, is sent. A region may even be the worker's ``theta``
+itself, its *landing*: a version that a server makes there is read where it is made.
 
 **Shards.** A server rank owns one shard or more, and every message names the one that it is of. A
 worker and a shard talk by themselves, one message at a time each way, as if each shard had a rank
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol, TypeVar
 
 from psrt.arrays import Vector
@@ -39,6 +41,18 @@ VERSIONS = 3
 CONTROL = 3
 #: The reason for an all-reduce that was named, not chosen.
 AS_ASKED = "as asked"
+
+
+class ThetaMemory(Enum):
+    """What the ``theta`` of a worker is, where servers are on its host."""
+
+    #: Its own, which it may write to; parameters are copied there.
+    OWN = "own"
+    #: A landing: servers write versions there between its push and their answer.
+    LANDING = "landing"
+    #: One landing for all workers: none of them reads a version of a shard any more by the time
+    #: that the next one is made.
+    SHARED = "shared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +156,13 @@ class Port(Protocol):
     gradient: Vector
     #: Worker: (n,) float32, the parameters it computes with; ``Params`` land here.
     theta: Vector
-    #: Server: by shard that it owns, ``VERSIONS`` × (span,) float32, the regions of ``Params``.
+    #: Server: by shard that it owns, (span,) float32 each, the regions of ``Params``: ``VERSIONS``
+    #: of its own, then the landings.
     versions: dict[int, list[Vector]]
+    #: Server: by the rank of a worker that has a landing, its region, the same for each shard.
+    landings: Mapping[int, int]
+    #: What the ``theta`` of each worker is.
+    theta_memory: ThetaMemory
     #: Describes the peers that this rank waits for in ``receive``; set by the role, called at the
     #: deadline.
     waiting_for: Callable[[], str]
@@ -203,8 +222,9 @@ class Port(Protocol):
 
         There is nothing to await: a role replies before it is sent the next message of that shard,
         so there is always a free slot. The region must not be written while
-        ``in_flight(to, shard)``; a worker's ``theta`` of that shard, or what a server was pushed
-        for it, may be written from now on.
+        ``in_flight(to, shard)``; a worker's landing, once sent to it, not before its next push. A
+        worker's ``theta`` of that shard, or what a server was pushed for it, may be written from
+        now on.
 
         A worker's payload may set out only when others that it sent to the same server have been
         answered. So workers push the shards of a server in the same order, and a server answers
@@ -214,20 +234,6 @@ class Port(Protocol):
             to: the rank that it goes to.
             message: a push, parameters or a leave.
             region: number of the memory whose contents go with it; ``NO_PAYLOAD`` for none.
-        """
-        ...
-
-    def announce(self, to: int, message: Message, region: int) -> Callable[[int], None] | None:
-        """Send ``message`` before its region is written, so that it is read while it is written.
-
-        Args:
-            to: the rank that waits for it.
-            message: as in ``send``.
-            region: about to be written, from its first element on.
-
-        Returns:
-            A function to be called with the number of elements written so far, increasing, until
-            all are; None if the peer cannot read meanwhile: then nothing was sent.
         """
         ...
 

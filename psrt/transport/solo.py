@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -13,7 +13,15 @@ from psrt.errors import ProtocolError
 from psrt.messages import Leave, Message, Report
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
-from psrt.transport.port import AS_ASKED, CONTROL, NO_PAYLOAD, Reduction, RoleMap, Take
+from psrt.transport.port import (
+    AS_ASKED,
+    CONTROL,
+    NO_PAYLOAD,
+    Reduction,
+    RoleMap,
+    Take,
+    ThetaMemory,
+)
 
 T = TypeVar("T")
 
@@ -54,6 +62,8 @@ class SoloPort:
         self.gradient: Vector = np.zeros(n + CONTROL, np.float32)
         self.theta: Vector = np.zeros(n, np.float32)
         self.versions: dict[int, list[Vector]] = {}
+        self.landings: Mapping[int, int] = {}
+        self.theta_memory = ThetaMemory.OWN
 
     def now(self) -> float:
         """Return the time in seconds; only differences mean anything."""
@@ -93,10 +103,6 @@ class SoloPort:
         _nobody()
 
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
-        """Refuse."""
-        _nobody()
-
-    def announce(self, to: int, message: Message, region: int) -> Callable[[int], None] | None:
         """Refuse."""
         _nobody()
 

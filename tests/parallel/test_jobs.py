@@ -10,7 +10,7 @@ import psrt
 from psrt import TrainConfig
 from psrt.config import resolve
 from psrt.config.names import ALLREDUCE_NAMES
-from psrt.job.build import role_map_for, server_role, worker_role
+from psrt.job.build import role_map_for, server_role, theta_memory, worker_role
 from psrt.job.mpi import run_over_mpi
 from psrt.job.problems import supervised_problem
 from psrt.job.roles import assign_roles
@@ -216,7 +216,13 @@ def test_hosts_do_not_change_the_result(comm, host, flags):
     problem = supervised_problem(config, workers=comm.size)
     initial = problem.initial()
     servers, workers = assign_roles([0] * comm.size, config.servers or 0)
-    port = MpiPort(comm, role_map_for(initial.size, servers, workers), timeout_s=20, host=host)
+    port = MpiPort(
+        comm,
+        role_map_for(initial.size, servers, workers),
+        timeout_s=20,
+        host=host,
+        theta_memory=theta_memory(config),
+    )
     reports = []
     port.on_report = reports.append
     whole = np.empty_like(initial)

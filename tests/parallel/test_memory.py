@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig, resolve
-from psrt.job.build import role_map_for, server_role, worker_role
+from psrt.job.build import role_map_for, server_role, theta_memory, worker_role
 from psrt.mpi.port import MpiPort
 from psrt.transport import drive
+from psrt.transport.port import VERSIONS
 
 N = 400_000
 SMALL = 4 * N // 10
@@ -33,14 +34,14 @@ def traced_bytes_of_a_run(comm, config, role_map, host):
     """Return what making a port and a role and running it held at most, and the port's arrays."""
     comm.Barrier()
     tracemalloc.start()
-    port = MpiPort(comm, role_map, host=host)
+    port = MpiPort(comm, role_map, host=host, theta_memory=theta_memory(config))
     if not role_map.shards_of(port.rank):
         role = worker_role(port, config, Ones())
         held = port.theta.nbytes + port.gradient.nbytes
     else:
         start = np.zeros(1, np.float32)
         role = server_role(port, config, np.broadcast_to(start, N))
-        held = sum(version.nbytes for it in port.versions.values() for version in it)
+        held = sum(own.nbytes for it in port.versions.values() for own in it[:VERSIONS])
     drive(role.run())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

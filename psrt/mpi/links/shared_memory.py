@@ -9,7 +9,6 @@ word         written by          meaning
 ===========  ==================  ==========================================================
 0            writer, last        messages written so far: the doorbell
 1            writer              region of the payload
-10           writer              bytes of the payload that may be read by now
 2 … 9        writer              the frame
 16           reader              messages read so far: the payload may be overwritten
 ===========  ==================  ==========================================================
@@ -39,10 +38,8 @@ Waker: TypeAlias = tuple[memoryview, Callable[[], None]]
 WORD = 8
 #: Words of a mailbox: three cache lines of 64 bytes.
 MAILBOX_WORDS = 24
-_RUNG, _REGION, _FRAME, _READY, _READ = 0, 1, 2, 10, 16
+_RUNG, _REGION, _FRAME, _READ = 0, 1, 2, 16
 _FRAME_OFFSET = _FRAME * WORD
-#: The region of a payload that its writer has put where the reader wants it.
-_PUT = -2
 _TOTAL_STORE_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")
 
 
@@ -107,7 +104,7 @@ class LocalLink:
     """Messages of one shard between this rank and one peer on its host, both ways.
 
     A payload is not sent: the reader copies it from the writer's memory into its ``landing``, or
-    uses it where it lies if it has none, or the writer puts it there itself.
+    uses it where it lies.
     """
 
     def __init__(
@@ -118,9 +115,8 @@ class LocalLink:
         waker: Waker,
         *,
         regions: list[Vector],
-        landing: Vector | None,
-        sends: list[Vector],
-        peer_landing: Vector | None = None,
+        landing: Vector,
+        in_place: int = NO_PAYLOAD,
     ) -> None:
         """Take up the two mailboxes.
 
@@ -130,9 +126,8 @@ class LocalLink:
             place: of the shard among those of its server.
             waker: its flag, and what wakes it.
             regions: the peer's regions, as seen from here.
-            landing: where a payload is copied to; None leaves it with the peer.
-            sends: this rank's regions.
-            peer_landing: the peer's landing, as seen from here; None if it is not in shared memory.
+            landing: where a payload is copied to.
+            in_place: the region that is the landing itself; ``NO_PAYLOAD`` if none is.
         """
         out, into = memory.mailboxes(peer, place)
         self._out_bytes, self._out = out, out.cast("q")
@@ -141,19 +136,13 @@ class LocalLink:
         self._asleep, self._wake = waker
         self._rung = 0
         self._read = 0
-        self._payload_bytes = regions[0].nbytes
-        self._nbytes = FRAME_BYTES + self._payload_bytes
-        #: Bytes of the incoming payload that have been copied so far.
-        self._landed = 0
+        self._nbytes = FRAME_BYTES + landing.nbytes
         # Bytes are copied as by memcpy; numpy's own copy takes longer to get started.
         self._regions = [region.data.cast("B") for region in regions]
-        self._landing = None if landing is None else landing.data.cast("B")
-        self._sends = [region.data.cast("B") for region in sends]
-        self._peer_landing = None if peer_landing is None else peer_landing.data.cast("B")
-        #: Whether the peer reads the last payload from this rank's region.
-        self._lent = False
+        self._landing = landing.data.cast("B")
+        self._in_place = in_place
         #: Where the peer's payload is found after a receipt.
-        self.payload = regions[0] if landing is None else landing
+        self.payload = landing
         #: Bytes of messages and payloads handed over so far.
         self.bytes_sent = 0
         #: Bytes of messages and payloads read so far.
@@ -165,68 +154,17 @@ class LocalLink:
         # both may be overwritten. Each count has one writer; no lock is needed for either.
         return self._out[_READ] != self._rung
 
-    def in_flight(self) -> bool:
-        """Return whether the last payload may still be being read from this rank's region."""
-        return self._lent and self._out[_READ] != self._rung
+    #: Whether the last payload may still be being copied from this rank's region.
+    in_flight = unread
 
     def send(self, message: Message, region: int) -> None:
         """Write a message and ring; the last one must have been read."""
-        # Before the doorbell: whoever sees the ring finds the whole payload ready.
-        self._out[_READY] = self._payload_bytes
-        self._lent = True
-        self._ring(message, region)
-
-    def announce(self, message: Message, region: int) -> Callable[[int], None]:
-        """Write a message whose payload is about to be written, and ring.
-
-        Returns:
-            what is to be called with the number of elements that are ready, until all are.
-        """
-        # Before the doorbell, or the reader could take the bytes of the last payload for ready.
-        self._out[_READY] = 0
-        self._lent = True
-        self._ring(message, region)
-        return self._advance
-
-    def put(self, message: Message, region: int) -> Callable[[int], None]:
-        """Prepare to write a payload to where the peer wants it, and to ring at the end.
-
-        Returns:
-            what is to be called with the number of elements that are ready, until all are: they
-            are copied while they are in this core's cache.
-        """
-        assert self._peer_landing is not None
-        # The peer reads nothing from this rank's region, so ``in_flight`` need not wait for it.
-        given, landing = self._sends[region], self._peer_landing
-        self._lent = False
-        done = 0
-
-        def advance(elements: int) -> None:
-            nonlocal done
-            # The peer looks at its landing only after the ring, whose fence covers these copies.
-            landing[done : elements * 4] = given[done : elements * 4]
-            done = elements * 4
-            if done == len(landing):
-                self._ring(message, _PUT)
-
-        return advance
-
-    def _advance(self, elements: int) -> None:
-        # Release: the elements must be seen no later than the count that says they are there.
-        if self._fence is not None:
-            self._fence()
-        self._out[_READY] = elements * 4
-        # A reader that raises its flag just now looks at the count once more before it sleeps, and
-        # its sleep is bounded should both miss each other: see ``wakeup``.
-        if self._asleep[0]:
-            self._wake()
-
-    def _ring(self, message: Message, region: int) -> None:
         words = self._out
         encode(message, self._out_bytes, _FRAME_OFFSET)
         words[_REGION] = region
-        # Release: frame, region and what is ready of the payload come before the doorbell, which
-        # is the one store that the reader waits for. x86 keeps stores in order by itself.
+        # Release: whoever sees the ring, the one store that the reader waits for, finds frame,
+        # region and payload ready. It orders loads, too: a worker has read its last parameters
+        # before the server may write others in their place. x86 keeps both in order by itself.
         if self._fence is not None:
             self._fence()
         self._rung += 1
@@ -247,8 +185,8 @@ class LocalLink:
         if region == NO_PAYLOAD:
             self.bytes_received += FRAME_BYTES
         else:
-            if region != _PUT and self._landing is not None and not self._land(region):
-                return None  # more of it is to come; the doorbell stays unanswered until then
+            if region != self._in_place:
+                self._landing[:] = self._regions[region]
             self.bytes_received += self._nbytes
         message = decode(self._in_bytes, _FRAME_OFFSET)
         # The frame is decoded and the payload copied before the writer may overwrite them. A reader
@@ -259,19 +197,3 @@ class LocalLink:
         self._read += 1
         words[_READ] = self._read
         return message
-
-    def _land(self, region: int) -> bool:
-        """Copy the part of the payload that is ready; return whether it is complete now."""
-        assert self._landing is not None
-        # Acquire: the count first, then the bytes that it speaks of. It only grows while this
-        # payload is under way, so an old one is merely too small.
-        ready, landed = self._in[_READY], self._landed
-        if self._fence is not None:
-            self._fence()
-        if landed == 0 and ready == self._payload_bytes:
-            self._landing[:] = self._regions[region]
-            return True
-        if ready > landed:
-            self._landing[landed:ready] = self._regions[region][landed:ready]
-        self._landed = ready % self._payload_bytes  # the next payload begins at 0
-        return ready == self._payload_bytes

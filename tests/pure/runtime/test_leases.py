@@ -17,15 +17,13 @@ def reading():
 
 @pytest.fixture
 def leases(reading):
-    return Leases(3, lambda rank: rank in reading)
+    return Leases(3, lambda rank: rank in reading, {})
 
 
 def test_the_newest_is_free_while_nobody_reads_it(leases, reading):
-    assert not leases
     leases.acquire(4, 1)
     assert leases.free(0) == 0
     assert leases.free(1) == 1  # it has read it by now
-    assert not leases
 
 
 def test_another_is_taken_while_it_is_read(leases, reading):
@@ -54,7 +52,7 @@ def test_who_is_sent_another_has_read_the_last(leases, reading):
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.booleans()), max_size=40))
 def test_it_never_gives_what_is_read(moves):
     reading, held = set(), {}
-    leases = Leases(3, lambda rank: rank in reading)
+    leases = Leases(3, lambda rank: rank in reading, {})
     for rank, buffer, reads in moves:
         leases.acquire(rank, buffer)
         held[rank] = buffer
@@ -66,6 +64,31 @@ def test_it_never_gives_what_is_read(moves):
 
 
 def test_buffers_of_no_length_count_too():
-    leases = Leases(len([np.empty(0)] * 3), lambda rank: True)
+    leases = Leases(len([np.empty(0)] * 3), lambda rank: True, {})
     leases.acquire(0, 0)
     assert leases.free(0) == 1
+
+
+class TestLandings:
+    """Buffer 0 is a server's own, 1 and 2 are where ranks 4 and 5 compute."""
+
+    @pytest.fixture
+    def leases(self, reading):
+        return Leases(3, lambda rank: rank in reading, {4: 1, 5: 2})
+
+    def test_a_worker_computes_in_its_landing_from_the_beginning_until_it_pushes(self, leases):
+        assert leases.free(1) == leases.free(2) == 0
+        leases.release(4)  # it has pushed
+        assert leases.free(1) == 1
+        assert leases.free(2) == 0
+        leases.acquire(4, 1)
+        assert leases.free(1) == 0
+
+    def test_a_worker_that_left_keeps_its_own_but_not_a_shared_one(self, leases):
+        leases.leave(4)
+        assert leases.free(1) == 0
+        shared = Leases(2, lambda rank: False, {4: 1, 5: 1})
+        shared.leave(4)
+        assert shared.free(1) == 0
+        shared.release(5)
+        assert shared.free(1) == 1

@@ -20,7 +20,7 @@ from psrt.transport import NO_PAYLOAD, RoleMap, drive
 class Scripted:
     """Rank 0 serves two parameters to workers 0 and 1 at ranks 1 and 2; gradients are ones."""
 
-    rank, apply_s = 0, None
+    rank, apply_s, landings = 0, None, {}
     role_map = RoleMap(2, workers=(1, 2), servers=(0,), spans=(Span(0, 2),))
 
     def __init__(self, script, busy=()):

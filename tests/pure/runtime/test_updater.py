@@ -71,21 +71,6 @@ def test_the_rate_is_the_schedules_at_this_progress():
     assert it.optimizer.updates == 2
 
 
-@pytest.mark.parametrize("weights", [(1.0,), (0.5, 0.5)])
-def test_whoever_waits_is_told_how_much_is_there(weights):
-    theta, *gradients = vectors(LARGE, 3)
-    out, told = np.full_like(theta, np.nan), []
-
-    def ready(elements):
-        assert not np.isnan(out[:elements]).any()
-        assert np.isnan(out[elements:]).all()
-        told.append(elements)
-
-    terms = [Contribution(g, w) for g, w in zip(gradients, weights, strict=False)]
-    updater(LARGE).apply(theta, terms, out, progress=0.0, ready=ready)
-    assert told == [BLOCK, 2 * BLOCK, LARGE]
-
-
 def test_accumulating_and_then_applying_is_applying_all():
     theta, *gradients = vectors(LARGE, 4)
     it, total = updater(LARGE), np.zeros(LARGE, np.float32)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
-from psrt.messages import Params, Push
-from psrt.optim import make_staleness_rate
+from psrt.messages import Leave, Params, Push
 from psrt.partition import even_spans
 from psrt.runtime.leases import Leases
 from psrt.runtime.server import Server
@@ -16,7 +15,7 @@ from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.updater import Updater
 from psrt.simulation.port import VirtualPort
 from psrt.sync import policy_for
-from psrt.transport import RoleMap
+from psrt.transport import RoleMap, drive
 from psrt.transport.port import VERSIONS
 from support.recording import Ledger, RecordingWorld, record
 
@@ -142,136 +141,121 @@ class Flat:
         return 1.0
 
 
-class Announcing:
-    """A server's port on which an answer may be read while its version is being made."""
+class Landings:
+    """A server's port on whose host workers compute where versions are made.
 
-    apply_s = None
+    They push ones, read and push in any order, and look whether what they compute with is the
+    version that they were answered with, as long as they do.
+    """
 
-    def __init__(self, role_map, far=()):
-        self.rank, self.role_map = role_map.servers[0], role_map
-        size = role_map.spans[0].size
-        self.versions = {0: [np.zeros(size, np.float32) for _ in range(VERSIONS)]}
-        self.gradients = {
-            w: np.full(size, w + 1.0, np.float32) for w in range(len(role_map.workers))
-        }
-        self.far = far  # ranks on another host
-        self.inbox, self.log, self.waiting_for = [], [], None
-        self.reading = {}  # rank -> region
+    apply_s, rank, shard = None, 0, 0
+    SIZE = 5
+
+    def __init__(self, *, workers, steps, shared, rng):
+        ranks = tuple(range(1, workers + 1))
+        self.role_map = RoleMap(
+            self.SIZE, workers=ranks, servers=(0,), spans=even_spans(self.SIZE, 1)
+        )
+        self.rng, self.waiting_for = rng, None
+        thetas = [np.zeros(self.SIZE, np.float32) for _ in range(1 if shared else workers)]
+        self.versions = {0: [np.zeros(self.SIZE, np.float32) for _ in range(VERSIONS)] + thetas}
+        self.landings = {rank: VERSIONS + i * (not shared) for i, rank in enumerate(ranks)}
+        self.left = dict.fromkeys(ranks, steps)
+        self.clock = dict.fromkeys(ranks, 0)
+        self.version = dict.fromkeys(ranks, 0)
+        self.computing, self.mail = set(ranks), {}
 
     def now(self):
         return 0.0
 
     def payload(self, shard, worker):
-        return self.gradients[worker]
+        return np.ones(self.SIZE, np.float32)
 
     def in_flight(self, to, shard):
-        return to in self.reading
-
-    async def receive(self):
-        message = self.inbox.pop(0)
-        self.reading.pop(self.role_map.workers[message.worker], None)
-        return message
-
-    async def until(self, done, waiting_for):
-        self.reading.clear()
-        assert done()
+        return to in self.mail
 
     def send(self, to, message, region=-1):
-        self.reading[to] = region
-        self.log.append(("sent", to, message, region, self.versions[0][region].copy()))
+        self.mail[to] = message, region
 
-    def announce(self, to, message, region):
-        if to in self.far:
-            return None
-        self.reading[to] = region
-        landed, at = np.full_like(self.versions[0][0], np.nan), [0]
-        self.log.append(("announced", to, message, region, landed))
+    async def until(self, done, waiting_for):
+        while not done():
+            self.read(self.rng.choice(list(self.mail)))
 
-        def advance(elements):
-            assert elements > at[0]
-            landed[at[0] : elements] = self.versions[0][region][at[0] : elements]
-            at[0] = elements
+    async def receive(self):
+        while True:
+            rank = self.rng.choice([*self.mail, *self.computing])
+            if rank in self.mail:
+                self.read(rank)
+                continue
+            self.check(rank)
+            self.computing.remove(rank)
+            if not self.left[rank]:
+                return Leave(rank - 1, self.clock[rank])
+            self.left[rank] -= 1
+            return Push(rank - 1, self.clock[rank], self.version[rank], 1, 0.0, 0.0)
 
-        return advance
+    def read(self, rank):
+        message, region = self.mail.pop(rank)
+        assert region == self.landings[rank]
+        self.version[rank], self.clock[rank] = message.version, message.clock
+        self.computing.add(rank)
+        self.check(rank)
+
+    def check(self, rank):
+        assert (self.versions[0][self.landings[rank]] == -self.version[rank]).all()
 
 
-class TestAnnouncedVersions:
-    """Spans of several blocks are read while they are made; what is read is the same."""
+def serve_landings(mode, *, seed=0, workers=3, steps=40, shared=False, **knobs):
+    port = Landings(workers=workers, steps=steps, shared=shared, rng=np.random.default_rng(seed))
+    shard = Shard(
+        port.versions[0],
+        np.zeros(port.SIZE, np.float32),
+        Updater(port.SIZE, Sgd(), Flat()),
+        payload=lambda worker: port.payload(0, worker),
+        workers=workers,
+        by_samples=mode == "sync",
+    )
+    drive(Server(port, [ShardServer(port, 0, shard, policy_for(mode, workers, **knobs))]).run())
+    assert (shard.theta == -shard.version).all()
+    assert not any(port.left.values())
+    return port, shard
 
-    SIZE = 150_000  # three blocks
 
-    def run(self, mode, script, far=(), rate=None):
-        workers = 3
-        role_map = RoleMap(
-            self.SIZE, workers=(1, 2, 3), servers=(0,), spans=even_spans(self.SIZE, 1)
-        )
-        port = Announcing(role_map, far)
-        shard = Shard(
-            port.versions[0],
-            np.zeros(self.SIZE, np.float32),
-            Updater(self.SIZE, Sgd(), Flat(), rate=rate),
-            payload=lambda worker: port.payload(0, worker),
-            workers=workers,
-            by_samples=mode == "sync",
-            rate=rate,
-        )
-        server = Server(port, [ShardServer(port, 0, shard, policy_for(mode, workers))])
-        port.inbox = list(script)
-        # Everybody leaves at the end; the run is driven by hand, since nothing suspends.
-        role = server.run()
-        try:
-            role.send(None)
-        except (StopIteration, IndexError):
-            role.close()
-        return port, shard
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("mode", "knobs"),
+    [
+        ("async", {}),
+        ("ssp", {"staleness": 1}),
+        ("softsync", {"softsync": 1}),
+        ("sync", {}),
+        ("sync", {"shared": True}),
+        ("sync", {"shared": True, "workers": 1}),
+    ],
+)
+def test_a_version_is_made_where_nobody_computes(mode, knobs, seed):
+    _, shard = serve_landings(mode, seed=seed, **knobs)
+    assert shard.version >= 40
 
-    def push(self, worker, clock, version, samples=1):
-        return Push(worker, clock, version, samples, 0.0, 0.0)
 
-    @pytest.mark.parametrize("far", [(), (2,), (1, 2, 3)])
-    def test_async(self, far):
-        script = [self.push(0, 0, 0), self.push(1, 0, 0), self.push(0, 1, 1), self.push(2, 0, 0)]
-        port, shard = self.run("async", script, far)
-        sums = np.cumsum([1, 2, 1, 3])
-        self.check(port, far, versions=[1, 2, 3, 4], values=-sums, ranks=[1, 2, 1, 3])
-        assert shard.version == 4
-        assert (shard.theta == -7).all()
-        # Worker 0 has read its first answer when it pushes again, the others have not.
-        assert [region for *_, region, _ in port.log] == [0, 1, 0, 2]
+@pytest.mark.parametrize(
+    ("mode", "knobs"), [("async", {}), ("sync", {"shared": True}), ("ssp", {"staleness": 3})]
+)
+def test_a_version_is_made_where_its_worker_computes(monkeypatch, mode, knobs):
+    copies, copyto = [], np.copyto
+    monkeypatch.setattr(np, "copyto", lambda *vectors: (copies.append(vectors), copyto(*vectors)))
+    port, shard = serve_landings(mode, **knobs)
+    # The first parameters; and where a worker waits for the slowest, others push meanwhile.
+    assert len(copies) == 1 if mode != "ssp" else 1 < len(copies) < shard.version
+    assert shard.newest in port.landings.values()
 
-    @pytest.mark.parametrize("far", [(), (1, 2, 3)])
-    def test_what_was_read_is_noted_for_rates_that_ask(self, far):
-        rate = make_staleness_rate("delay-compensated", self.SIZE, dc_lambda=0.5)
-        script = [self.push(0, 0, 0), self.push(1, 0, 0), self.push(0, 1, 1)]
-        _, shard = self.run("async", script, far, rate=rate)
-        # θ: 0 → −1 → −1 − (2 + 0.5·4·(−1 − 0)) = −1 → −1 − (1 + 0.5·1·(−1 + 1))
-        assert (shard.theta == -2).all()
-        assert [read[0] for read in shard._reads] == [-2, -1, 0]
 
-    @pytest.mark.parametrize("far", [(), (2,), (1, 2, 3)])
-    def test_sync(self, far):
-        script = [self.push(w, 0, 0) for w in (2, 0, 1)] + [self.push(w, 1, 1) for w in (0, 1, 2)]
-        port, shard = self.run("sync", script, far)
-        ranks, versions = [3, 1, 2, 1, 2, 3], [1, 1, 1, 2, 2, 2]
-        self.check(port, far, versions=versions, values=[-2.0] * 3 + [-4.0] * 3, ranks=ranks)
-        assert shard.version == 2
-
-    def test_rounds_without_samples_are_answered_as_they_are(self):
-        port, shard = self.run("sync", [self.push(w, 0, 0, samples=0) for w in range(3)])
-        assert [entry[0] for entry in port.log] == ["sent"] * 3
-        assert (shard.version, shard.theta.any()) == (1, False)
-
-    def check(self, port, far, *, versions, values, ranks):
-        """Check the answers, which those on another host get last of their round."""
-        got = {}
-        for how, to, message, region, read in port.log:
-            assert how == ("sent" if to in far else "announced")
-            assert not np.isnan(read).any()
-            got.setdefault((to, message.version), []).append(read)
-            assert region in range(VERSIONS)
-        expected = {
-            (rank, v): value for rank, v, value in zip(ranks, versions, values, strict=True)
-        }
-        assert got.keys() == expected.keys()
-        for key, [read] in got.items():
-            np.testing.assert_allclose(read, expected[key], rtol=1e-6)
+@pytest.mark.parametrize("mutant", ["another's landing", "as if nobody read"])
+def test_a_server_that_writes_where_a_worker_computes_is_found_out(monkeypatch, mutant):
+    shared = mutant == "as if nobody read"
+    if shared:
+        monkeypatch.setattr(Leases, "_is_free", lambda self, buffer: True)
+    else:
+        monkeypatch.setattr(Leases, "free", lambda self, preferred: VERSIONS)
+    with pytest.raises(AssertionError):
+        serve_landings("async", shared=shared)

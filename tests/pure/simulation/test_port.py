@@ -394,7 +394,3 @@ def test_reports_reach_whoever_listens():
     it.on_report = got.append
     it.ports[2].report("report")
     assert got == ["report"]
-
-
-def test_there_is_no_announcing():
-    assert world().ports[0].announce(1, params(1), 0) is None

@@ -74,7 +74,6 @@ class TestSolo:
         "talk",
         [
             lambda port: port.send(1, Leave(0, 0)),
-            lambda port: port.announce(1, Leave(0, 0), 0),
             lambda port: port.payload(0, 0),
             lambda port: port.in_flight(1, 0),
             lambda port: drive(port.receive()),

@@ -3,7 +3,8 @@
 A small job of the real roles runs in virtual time, as for ``timeline``; here bytes and updates take
 time, too, and the ports write down when what was under way. The unit of time is a gradient:
 
-- computing takes 1, forward a third of it, backward the rest, layer by layer, the last one first;
+- computing takes 1: forward, and backward layer by layer, the last one first, each for twice as
+  long as forward but the first, which has no layer below that waits for its own;
 - ``PUSHES``, ``UPDATES``: the pushes of a step of all workers keep a server's link busy that long,
   and their updates the server; the replies take as long as the pushes, in the other direction.
 """
@@ -11,8 +12,9 @@ time, too, and the ports write down when what was under way. The unit of time is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,8 +23,8 @@ from psrt.config import TrainConfig, resolve
 from psrt.errors import ConfigError
 from psrt.job.virtual import SimulatedRun, simulate
 from psrt.messages import Message, Params
-from psrt.partition import even_spans
-from psrt.runtime.strategies.push_pull import BACKWARD as _BACKWARD_SHARE
+from psrt.partition import Span, even_spans
+from psrt.runtime.strategies.push_pull import shares_of
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.simulation import SimulationCosts, Simulator
 from psrt.simulation.port import Mail, VirtualPort
@@ -117,7 +119,7 @@ class _Recorder(Simulator):
     def __init__(self, role_map: RoleMap, **rest: Any) -> None:
         super().__init__(role_map, **rest)
         self.bars: list[Bar] = []
-        self.layers = 1
+        self.layers: Sequence[Span] = ()
         #: By sender, receiver and shard, when the messages in flight were handed over.
         self.sent: dict[tuple[int, int, int], deque[float]] = {}
         self.ports = [_RecorderPort(self, rank) for rank in range(role_map.size)]
@@ -148,13 +150,15 @@ class _RecorderPort(VirtualPort):
         """Record forward and backward of each layer, once their time has passed."""
         start = self.now()
         result = await super().compute(work, *args)
-        turn = start + (self.now() - start) * (1 - _BACKWARD_SHARE)
-        layers = self._records.layers
-        for what, begin, end in ((FORWARD, start, turn), (BACKWARD, turn, self.now())):
-            cuts = np.linspace(begin, end, layers + 1).tolist()
-            for i in range(layers):
-                layer = i if what == FORWARD else layers - 1 - i
-                self._note(cuts[i], cuts[i + 1], what, self.worker, layer)
+        seconds, spans = self.now() - start, self._records.layers
+        backward = [start + share * seconds for share in shares_of(spans)]
+        # A layer's two products backward take as long as that of the last one, which begins them.
+        turn = backward[0] - (backward[-1] - start) * 2 / (3 * len(spans) - 1)
+        forward = np.linspace(start, turn, len(spans) + 1).tolist()
+        for layer, (begin, end) in enumerate(pairwise(forward)):
+            self._note(begin, end, FORWARD, self.worker, layer)
+        for i, (begin, end) in enumerate(pairwise([turn, *backward])):
+            self._note(begin, end, BACKWARD, self.worker, len(spans) - 1 - i)
         return result
 
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
@@ -214,16 +218,16 @@ def _simulated(config: TrainConfig, factors: tuple[float, ...]) -> SimulatedRun:
     if shards > MOST_SHARDS:
         raise ConfigError(f"{shards} shards cannot be drawn, at most {MOST_SHARDS} can")
     layers = max(_LAYERS, shards)
-    spans = even_spans(layers * _LAYER, layers)
+    spans = even_spans(layers * _LAYER, layers)[::-1]
 
     class World(_Recorder):
         def __init__(self, role_map: RoleMap, **rest: Any) -> None:
             super().__init__(role_map, **rest)
-            self.layers = layers
+            self.layers = spans
 
     return simulate(
         config,
-        TimingOnlyProblem(spans[-1].stop, batch_size=1, steps=config.steps, spans=spans[::-1]),
+        TimingOnlyProblem(spans[0].stop, batch_size=1, steps=config.steps, spans=spans),
         workers=len(factors),
         seed=config.seed,
         numerics=False,

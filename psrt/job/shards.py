@@ -28,7 +28,7 @@ from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig
 from psrt.config.names import MOST_SHARDS
 from psrt.partition import Span, layered_spans
-from psrt.runtime.strategies.push_pull import BACKWARD
+from psrt.runtime.strategies.push_pull import shares_of
 from psrt.transport.port import AS_ASKED
 from psrt.units import size_text, time_text
 
@@ -159,8 +159,8 @@ def step_seconds(job: ServedJob, each: int) -> float:
 
 def _ready(span: Span, job: ServedJob) -> float:
     """Return when the gradient of a span is there."""
-    start = next((part.start for part in job.parts if part.start <= span.start), 0)
-    return job.compute_s * (1 - BACKWARD * start / job.n)
+    shares = zip(job.parts, shares_of(job.parts), strict=True)
+    return job.compute_s * next((it for part, it in shares if part.start <= span.start), 1.0)
 
 
 def _bound(job: ServedJob, each: int, call: float) -> float:

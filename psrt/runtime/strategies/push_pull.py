@@ -14,10 +14,6 @@ from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import Step, StepResult, Strategy, WaitBreakdown
 from psrt.transport.port import GRADIENT, NO_PAYLOAD, Port, gradient_of
 
-#: Share of a step's work that computes the gradient, where psrt has to assume one: two of three
-#: matrix products of a layer.
-BACKWARD = 2 / 3
-
 
 class PushPull(Strategy):
     """A worker's side of the parameter server, the same in every mode: the servers decide.
@@ -63,7 +59,7 @@ class PushPull(Strategy):
         self._completes = _completed(role_map.spans, spans)
         #: Parts of this step's gradient that are ready, and the share of the work that is done.
         self._parts_ready = 0
-        self._shares = [1 - BACKWARD * span.start / role_map.n for span in spans]
+        self._shares = shares_of(spans)
         self._step = Step(0, 0, 0.0)
         #: By shard, when this step's gradient was pushed; None if it was not yet.
         self._pushed: list[float | None] = [None] * len(role_map.servers)
@@ -200,6 +196,22 @@ def _waiting(last: Params, seconds: float) -> WaitBreakdown:
     if last.awaited < 0:
         return WaitBreakdown(server=held, messages=rest)
     return WaitBreakdown(workers=held, messages=rest, waiting_for=last.awaited)
+
+
+def shares_of(spans: Sequence[Span]) -> list[float]:
+    """Return by part of a gradient the share of the work that is done when it is ready.
+
+    As of a stack of layers: each takes a product forward and two backward, one for its gradient and
+    one for the layer below; the first layer, whose gradient is ready last, has none below.
+
+    Args:
+        spans: the parts in the order in which they are ready, the first layer last.
+
+    >>> shares_of([Span(6, 9), Span(3, 6), Span(0, 3)])
+    [0.625, 0.875, 1.0]
+    """
+    n, first = sum(span.size for span in spans), spans[-1].size if spans else 0
+    return [min(1.0, (n + 2 * (n - span.start)) / (3 * n - first)) for span in spans]
 
 
 def _completed(shards: Sequence[Span], parts: Sequence[Span]) -> list[list[int]]:

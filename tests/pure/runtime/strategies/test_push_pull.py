@@ -163,7 +163,8 @@ def test_a_shard_is_pushed_as_soon_as_all_of_it_is_ready():
         pushed.append([push.shard for _, push, _ in port.sent])
     # What the last layer completes is pushed by ``step``, after injected delays.
     assert pushed == [[3], [3, 2], [3, 2]]
-    assert port.shares == [1 - 2 / 3 * 9 / 12, 1 - 2 / 3 * 6 / 12]
+    # Of three products a layer, but two of the first one.
+    assert port.shares == [18 / 30, 24 / 30]
     outcome = drive(strategy.step(Step(0, 8, 0.25)))
     assert [push.shard for _, push, _ in port.sent] == [3, 2, 0, 1]
     assert {(push.clock, push.samples, region) for _, push, region in port.sent} == {

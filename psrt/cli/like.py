@@ -17,6 +17,7 @@ from psrt.config.modes import MODES, Servers
 from psrt.errors import ConfigError
 from psrt.history import Header, History, Kind, read_history
 from psrt.history.reading import Events
+from psrt.partition import Span
 
 #: All-reduces that a simulation can perform, given how long they take.
 _KNOWN = (AUTO, NODE, LIBRARY, *ALGORITHMS)
@@ -37,6 +38,8 @@ class Like:
     #: n, and number of samples of the data, without numerics; None takes those of the config.
     parameters: int | None = None
     samples: int | None = None
+    #: Without numerics, the gradient's spans in the order in which they are ready.
+    parts: tuple[Span, ...] = ()
 
 
 def read_like(namespace: argparse.Namespace) -> Like:
@@ -66,7 +69,7 @@ def read_like(namespace: argparse.Namespace) -> Like:
     elif samples is None and config.epochs is not None and "epochs" not in given:
         steps = max(int(events["clock"].max(initial=0)) for events in history.workers)
         config = replace(config, epochs=None, steps=max(1, steps))
-    return Like(config, workers, header.n, samples)
+    return Like(config, workers, header.n, samples, parts_of(history))
 
 
 def _steps(events: Events) -> Events:
@@ -96,6 +99,31 @@ def samples_of(history: History) -> int | None:
         smaller = (steps["samples"] > 0) & (steps["samples"] < full)
         over = over or not first.all() or bool(smaller.any())
     return total if over and total else None
+
+
+def parts_of(history: History) -> tuple[Span, ...]:
+    """Return the parts in which a run's gradient came, in their order; empty if as a whole.
+
+    They are the layers of the config's model, if that is what was trained; else, where shards were
+    pushed before the end of a step, their spans.
+    """
+    from psrt.job.problems import timing_problem
+
+    header = history.header
+    whole, several = True, len(header.servers) > len(header.server_ranks)
+    for events in history.workers if several else ():
+        times = events["time"][events["kind"] == Kind.PUSH].reshape(-1, len(header.servers))
+        whole = whole and bool((times == times[:, :1]).all())
+    if several and whole:
+        return ()
+    try:
+        config = TrainConfig(**{name: header.config[name] for name in (*_MODEL, "seed")}, steps=1)
+        problem = timing_problem(config, workers=1)
+    except ConfigError:
+        problem = None
+    if problem is not None and problem.n == header.n:
+        return problem.gradient_spans()
+    return tuple(Span(*span) for span in header.spans[::-1]) if several else ()
 
 
 def _check_model(config: TrainConfig, header: Header) -> None:

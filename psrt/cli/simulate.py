@@ -139,7 +139,7 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
     from psrt.simulation.cost_flags import VirtualCosts
 
     costs = {name: given[name] for name in ("compute", "link", "server_apply") if name in given}
-    n, samples = (like.parameters, like.samples) if like else (None, None)
+    n, samples, parts = (like.parameters, like.samples, like.parts) if like else (None, None, ())
     return config, Scenario(
         workers=workers,
         costs=VirtualCosts.like(given["like"], **costs) if like else VirtualCosts(**costs),
@@ -147,6 +147,7 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
         numerics=numerics,
         parameters=n if parameters is None else read("parameters", _PARAMETERS, parameters),
         samples=samples,
+        parts=parts if parameters is None else (),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from psrt.arrays import Vector
@@ -11,6 +13,7 @@ from psrt.config import TrainConfig, check_data
 from psrt.data import dataset_size, load_dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
+from psrt.partition import Span
 from psrt.runtime.problem import Problem, Supervised
 from psrt.runtime.problem_rules import check_methods
 from psrt.runtime.timing_only import TimingOnlyProblem
@@ -46,6 +49,7 @@ def timing_problem(
     workers: int,
     parameters: int | None = None,
     samples: int | None = None,
+    parts: Sequence[Span] = (),
 ) -> TimingOnlyProblem:
     """Return the stand-in for the config's problem where nothing is computed.
 
@@ -57,6 +61,8 @@ def timing_problem(
         workers: W.
         parameters: n; None takes that of the config's model.
         samples: of the data set, together with ``parameters``; None looks them up if needed.
+        parts: the gradient's spans as they become ready, together with ``parameters``; without
+            any, it comes as a whole.
 
     Raises:
         ConfigError: as ``supervised_problem``, except for faults that only the numbers show.
@@ -65,13 +71,13 @@ def timing_problem(
     size, steps = config.batch_size, config.steps
     if parameters is not None and samples is not None:
         check_data(config, samples=samples, parameters=parameters, workers=workers)
-        return TimingOnlyProblem(parameters, batch_size=size, samples=samples)
+        return TimingOnlyProblem(parameters, batch_size=size, samples=samples, spans=parts)
     if parameters is not None and by_steps:
-        return TimingOnlyProblem(parameters, batch_size=size, steps=steps)
+        return TimingOnlyProblem(parameters, batch_size=size, steps=steps, spans=parts)
     samples, features, outputs = dataset_size(config.dataset, seed=config.seed)
     model = MLP([features, *config.hidden, outputs], batch_size=1)
     n = model.n if parameters is None else parameters
-    spans = model.gradient_spans() if parameters is None else ()
+    spans = model.gradient_spans() if parameters is None else parts
     if by_steps:
         return TimingOnlyProblem(n, batch_size=size, steps=steps, spans=spans)
     check_data(config, samples=samples, parameters=n, workers=workers)

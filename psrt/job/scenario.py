@@ -15,6 +15,7 @@ from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.job.shards import ServedJob
 from psrt.job.virtual import SimulatedRun, VirtualLauncher
+from psrt.partition import Span
 from psrt.report import Summary
 from psrt.report.files import SIMULATION
 from psrt.report.simulation import Load, Simulation, simulation_text
@@ -38,6 +39,9 @@ class Scenario:
     parameters: int | None = None
     #: Size of the training set, without numerics and together with n; None takes the config's.
     samples: int | None = None
+    #: The gradient's spans in the order in which they are ready, without numerics and together with
+    #: n; without any, it comes as a whole.
+    parts: tuple[Span, ...] = ()
 
 
 def run_in_virtual_time(
@@ -76,6 +80,7 @@ class _ScenarioLauncher(VirtualLauncher):
             numerics=scenario.numerics,
             parameters=scenario.parameters,
             samples=scenario.samples,
+            parts=scenario.parts,
             crashes=scenario.crashes,
         )
         self._scenario = scenario

@@ -25,6 +25,7 @@ from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.job.shards import ServedJob
 from psrt.messages import Report
+from psrt.partition import Span
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import check_config
@@ -120,6 +121,7 @@ class VirtualLauncher(Launcher):
         numerics: bool = True,
         parameters: int | None = None,
         samples: int | None = None,
+        parts: Sequence[Span] = (),
         crashes: Crashes = (),
     ) -> None:
         """Set up; see ``simulate``.
@@ -132,12 +134,14 @@ class VirtualLauncher(Launcher):
             numerics: whether to compute.
             parameters: n, only without numerics.
             samples: of the data set, only without numerics; None takes those of the config's.
+            parts: the gradient's spans as they become ready, together with ``parameters``.
             crashes: (worker, seconds) each.
         """
         self.numerics = numerics
         self._workers, self._seed, self._costs = workers, seed, costs
         self._make_world = world
-        self._parameters, self._samples, self._crashes = parameters, samples, tuple(crashes)
+        self._parameters, self._samples, self._parts = parameters, samples, parts
+        self._crashes = tuple(crashes)
         self.crashes = tuple(sorted({worker for worker, _ in crashes}))
         self._reports: list[Report] = []
 
@@ -184,7 +188,11 @@ class VirtualLauncher(Launcher):
         if self.numerics:
             return super().problem(config, workers)
         return timing_problem(
-            config, workers=workers, parameters=self._parameters, samples=self._samples
+            config,
+            workers=workers,
+            parameters=self._parameters,
+            samples=self._samples,
+            parts=self._parts,
         )
 
     def start_of(self, problem: Problem) -> tuple[Vector, int]:

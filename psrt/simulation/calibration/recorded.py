@@ -76,15 +76,24 @@ class RecordedCosts:
             self._replies[rank] += 1
             if self._replies[rank] % len(self._role_map.servers):
                 return 0.0  # a worker goes on with the last of the replies
-            return self._reply.at(self._worker(rank), message.clock - 1)
+            worker = self._worker(rank)
+            return self._scale(message.shard, worker) * self._reply.at(worker, message.clock - 1)
+        scale = self._scale(message.shard, message.worker)
         receipts = self._receipts[message.shard]
         if isinstance(message, Push) and not message.samples and message.version < message.clock:
             # A shard that backups left behind is asked again. The recorded times of this clock
             # belong to the push that follows.
-            return receipts.usual(idle=idle)
+            return scale * receipts.usual(idle=idle)
         # Who leaves says how many steps it has finished: one more than its last push did.
         step = message.clock - isinstance(message, Leave)
-        return receipts.at(message.worker, max(0, step), idle=idle)
+        return scale * receipts.at(message.worker, max(0, step), idle=idle)
+
+    def _scale(self, shard: int, worker: int) -> float:
+        """Return the factor of the times of a message between two ranks, by its length."""
+        recorded = self._times.shards[shard % len(self._times.shards)]
+        if worker % len(self._times.compute) not in recorded.remote:
+            return 1.0
+        return self._role_map.spans[shard].size / recorded.size
 
     def apply(self, shard: int, nbytes: int, rng: np.random.Generator) -> float:
         """Return how long a server takes to apply gradients to a shard.

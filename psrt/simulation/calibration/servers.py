@@ -140,8 +140,10 @@ class ServerTimeline:
         times = [time for shard in shards for time in _corrected(history.shards[shard], reads)]
         names = ("kind", "shard", "worker", "clock", "version", "samples")
         columns = [events[name].tolist() for name in names]
-        # As they were written: what a shard wrote at one time stays together.
-        for i in np.argsort(events["time"], kind="stable").tolist():
+        # As they were written: what a shard wrote at one time stays together, after what other
+        # shards ended at that time: a server handles one message after another.
+        begins = np.concatenate([_begins(history.shards[shard]) for shard in shards])
+        for i in np.lexsort((begins, events["time"])).tolist():
             self._add(times[i], *(column[i] for column in columns))
         #: What was measured, by shard.
         self.times = {shard: found.times() for shard, found in self._durations.items()}
@@ -191,6 +193,13 @@ class ServerTimeline:
     def _apply(self, found: _Durations, gradients: int, time: float) -> None:
         if gradients:
             found.update.setdefault(gradients, []).append(time - self._decided)
+
+
+def _begins(events: Events) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return for each event whether the first one of its shard at its time is a receipt."""
+    _, first, which = np.unique(events["time"], return_index=True, return_inverse=True)
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = events["kind"][first][which] == Kind.RECEIVE
+    return found
 
 
 def _corrected(events: Events, reads: Mapping[Step, float]) -> list[float]:

@@ -43,6 +43,9 @@ class ShardTimes:
     update: Mapping[int, Seconds]
     #: Elements of the shard's span.
     size: int
+    #: Workers on other hosts than the server: a message takes as long as its bytes do, so that of
+    #: a span of another length takes in proportion.
+    remote: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

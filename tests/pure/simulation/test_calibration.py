@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 import psrt
-from psrt.cli.like import samples_of
+from psrt.cli.like import parts_of, samples_of
 from psrt.cli.simulate import parse_simulate
 from psrt.errors import ConfigError
-from psrt.history import EVENT, EventLog, History, Kind, read_history
+from psrt.history import EVENT, EventLog, Header, History, Kind, read_history
 from psrt.job.scenario import run_in_virtual_time
 from psrt.job.virtual import simulate
 from psrt.messages import Params, Push
 from psrt.partition import Span
-from psrt.simulation import Simulator
+from psrt.runtime.timing_only import TimingOnlyProblem
+from psrt.simulation import SimulationCosts, Simulator
 from psrt.simulation.calibration import Calibration, RecordedCosts, ShardTimes, calibrate
 from psrt.simulation.calibration.servers import ServerTimeline
 from psrt.simulation.calibration.track import Receipts, Track
@@ -81,6 +82,55 @@ def test_what_is_like_a_run_is_as_fast_and_as_stale(tmp_path, mode, slow):
     assert (predicted.workers, predicted.servers) == (measured.workers, measured.servers)
     assert predicted.samples == pytest.approx(measured.samples, rel=same)
     assert predicted.updates == pytest.approx(measured.updates, rel=0.02)
+
+
+#: A model of three layers, whose shards are pushed while it is computed.
+LAYERS = ("--dataset", "synthetic:2000x784x10", "--hidden", "512,512", "--timing-only")
+ONE_HOST = ("--compute", "lognormal:0.004:0.1", "--link", "1e-5:inf", "--server-apply", "2e9")
+HOSTS = ("--compute", "lognormal:0.02:0.1", "--link", "5e-5:3e8", "--server-apply", "2e9")
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "ssp"])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("costs", [ONE_HOST, HOSTS], ids=["one host", "hosts"])
+def test_what_more_shards_would_gain(tmp_path, mode, workers, costs):
+    """Of a run with one shard and with four, what each says of the other."""
+    runs = {}
+    for each in (1, 4, 8):
+        words = ("--mode", mode, "--workers", workers, "--shards-per-server", each)
+        runs[each] = play(
+            *words, *LAYERS, *costs, "--steps", 60, "--record", "--out", tmp_path / str(each)
+        ).summary.samples_per_second
+        if costs is HOSTS:
+            on_hosts(tmp_path / str(each))
+    assert runs[4] > 1.05 * runs[1]
+    for here in (1, 4):
+        for there, rate in runs.items():
+            found = like(tmp_path / str(here), "--shards-per-server", there)
+            # Where two workers meet at the server by chance, they meet at other times.
+            near = 0.06 if here == there else 0.1 if workers == 1 or mode == "sync" else 0.15
+            assert found.samples_per_second == pytest.approx(rate, rel=near), (here, there)
+
+
+def on_hosts(run):
+    """Say in a run's header that each rank had a host of its own."""
+    path = run / "history" / "header.json"
+    header = Header.from_json(path.read_text())
+    path.write_text(dataclasses.replace(header, hosts=tuple(range(len(header.hosts)))).to_json())
+
+
+def test_a_run_s_own_problem_comes_in_the_shards_that_it_pushed(tmp_path):
+    config = psrt.TrainConfig(
+        mode="async", shards_per_server=4, steps=3, record=True, out=str(tmp_path / "run")
+    )
+    for spans in ((Span(300, 400), Span(200, 300), Span(0, 200)), (Span(0, 400),)):
+        problem = TimingOnlyProblem(400, batch_size=1, steps=3, spans=spans)
+        costs = SimulationCosts(compute=lambda *_: 1.0)
+        config = dataclasses.replace(config, overwrite=True)
+        simulate(config, problem, workers=1, numerics=False, costs=costs)
+        found = parts_of(read_history(tmp_path / "run"))
+        whole = len(spans) == 1
+        assert found == (() if whole else (*spans[:2], Span(100, 200), Span(0, 100)))
 
 
 def test_getting_ready_is_no_part_of_training():

@@ -16,6 +16,7 @@ from psrt.collective.registry import AUTO, LIBRARY, NODE
 from psrt.errors import ConfigError
 from psrt.partition import Span
 from psrt.simulation.network import Channel
+from psrt.simulation.schedule_run import ScheduleRun
 from psrt.simulation.sums import RendezvousSum, ScheduleSum
 from psrt.transport.majority import outliers
 from psrt.transport.port import AS_ASKED, CONTROL, Reduction, RoleMap, Take
@@ -59,6 +60,8 @@ class CollectivePort:
         self._spans: defaultdict[tuple[int, int], deque[tuple[Vector | None, int]]]
         self._spans = defaultdict(deque)
         self._reductions = 0
+        #: Schedules under way: whoever waits for one of them moves all on, as over MPI.
+        self.under_way: list[ScheduleRun] = []
 
     def after_compute(self, action: Callable[[], object]) -> None:
         """Act now, or at the end of the computing time if called from within ``compute``.
@@ -103,6 +106,10 @@ class CollectivePort:
         numbers, nbytes = waiting.popleft()
         self.bytes_received += nbytes
         return (numbers,)
+
+    def move_on(self) -> None:
+        """Run all steps of all schedules whose spans have arrived."""
+        self.under_way = [run for run in self.under_way if not run.advance()]
 
     async def arrival(self) -> None:
         """Suspend until the next arrival."""

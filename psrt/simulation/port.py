@@ -100,14 +100,23 @@ class VirtualPort(CollectivePort):
         return result
 
     def amid(self, share: float, action: Callable[[], object]) -> None:
-        """Run ``action()`` when that share of the present computing has passed."""
-        self._amid.append((share, action))
+        """Run ``action()`` when that share of the present computing has passed.
+
+        Recorded sums are what was left of them after computing, so they begin there.
+        """
+        if self.world.costs.reduce is not None:
+            self.after_compute(action)
+        else:
+            self._amid.append((share, action))
 
     def _act(self, _: object) -> None:
         """Run the next action of ``amid``, unless all were run or this rank has crashed."""
         if self._amid and self.rank not in self.world.crashed:
             _, action = self._amid.popleft()
+            # Up to here the time has passed, so what the action does is not too early.
+            self.computing, before = False, self.computing
             action()
+            self.computing = before
 
     async def aside(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``; no time passes."""

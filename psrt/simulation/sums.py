@@ -96,10 +96,12 @@ class ScheduleSum(Sum):
         )
 
     def _start(self) -> None:
-        self._run.begin(self._mine)
+        if not self._run.begin(self._mine):
+            self._port.under_way.append(self._run)
 
     def _advance(self) -> bool:
-        return self._run.advance()
+        self._port.move_on()
+        return self._run not in self._port.under_way
 
     def _sums(self) -> Vector:
         return self._run.sums

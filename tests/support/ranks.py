@@ -146,6 +146,9 @@ class ModelPort:
     def now(self) -> float:
         return 0.0
 
+    def amid(self, share: float, action: Callable[[], object]) -> None:
+        action()
+
     def choice(self, algorithm: str, n: int) -> tuple[str, str]:
         return algorithm, "as asked"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from psrt.runtime.strategies.base import (
     clip_weight,
 )
 from psrt.runtime.strategies.buckets import buckets_of
+from psrt.runtime.strategies.push_pull import shares_of
 from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
 from psrt.transport.port import Port, gradient_of
@@ -77,10 +79,12 @@ class AllReduce(Strategy):
         )
         self._gradient = gradient_of(port)
         self._parts = [bucket.span.of(self._gradient) for bucket in buckets]
-        #: By span, whether a bucket is full with it.
-        self._fills = [False] * len(spans or whole)
-        for bucket in buckets:
-            self._fills[bucket.last] = True
+        #: By span, the share of the work that is done when it is ready, and what is done then.
+        fills = {bucket.last for bucket in buckets}
+        self._overlaps = [
+            (share, partial(self._overlap, fills=i in fills))
+            for i, share in enumerate(shares_of(spans))
+        ]
         #: Spans and buckets of this step that are ready.
         self._spans_ready = self._parts_ready = 0
         self._clip_norm = clip_norm
@@ -104,14 +108,18 @@ class AllReduce(Strategy):
         self._since = self._port.now()
 
     def _ready(self, i: int) -> None:
-        """Begin the sum of the bucket that the i-th span completes, and progress the others."""
+        """Move on with the sums: the i-th span is ready."""
         if i != self._spans_ready:
             raise ProtocolError(
                 f"the problem said that span {i} of its gradient is ready, expected span "
                 f"{self._spans_ready}"
             )
         self._spans_ready += 1
-        if self._fills[i]:
+        self._port.amid(*self._overlaps[i])
+
+    def _overlap(self, *, fills: bool) -> None:
+        """Begin the sum of the next bucket if a span has filled it, and progress the others."""
+        if fills:
             self._weigh(self._weight)
             self._reducer.begin()
         self._reducer.poll()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -228,6 +230,38 @@ class TestOverlap:
         assert set(left) <= {2.0, 7.0, 7.5}
         assert algorithm == "node" or reduce or min(left) == 2.0
         assert max(now for _, now, _ in results) < 8.5
+
+    @pytest.mark.parametrize(("overlap", "least", "most"), [(False, 1.5, 1.51), (True, 1.29, 1.3)])
+    def test_sums_travel_during_the_backward_pass(self, overlap, least, most):
+        """Half a second of sums beside a second of computing, of three layers alike.
+
+        They are ready after 15, 21 and 24 of 24 parts of the computing, a hop of a layer's sum takes
+        two, and the second hop of two is sent at the end of a layer, or while the rank waits. So
+        seven parts are left when all is computed.
+        """
+        n = 3 * 100 * 101
+        asked = TrainConfig(
+            mode="allreduce",
+            allreduce="ring",
+            overlap=overlap,
+            bucket_bytes=1 if overlap else None,
+            steps=10,
+            hidden=(100, 100, 100),
+            dataset="synthetic:200x100x2",
+        )
+        costs = SimulationCosts(
+            compute=lambda *_: 1.0, latency=lambda _: 1e-6, bandwidth=4 * n / 0.5
+        )
+        for how in ({}, {"numerics": False}):
+            run = simulate(replace(asked, batch_size=16), workers=2, costs=costs, **how)
+            assert least < run.seconds / 10 < most
+
+    def test_recorded_sums_are_what_was_left_after_computing(self):
+        asked = TrainConfig(
+            mode="allreduce", overlap=True, bucket_bytes=1, steps=10, hidden=(9, 9), lr=0.01
+        )
+        costs = SimulationCosts(compute=lambda *_: 1.0, latency=lambda _: 0, reduce=lambda _: 0.25)
+        assert simulate(asked, workers=3, costs=costs).seconds == pytest.approx(12.5)
 
     @pytest.mark.parametrize("allreduce", ["ring", "node"])
     def test_overlap_changes_neither_numbers_nor_makes_time_go_back(self, allreduce):

@@ -262,6 +262,7 @@ bench-history: $(VENV)/.has-psrt  ## cost per step of recording a history
 bench-hosts: $(VENV)/.has-tests  ## all-reduces between hosts that this machine plays, into docs/hosts.md
 	$(call installed_for_root,sshd ssh ip tc unshare,$(HOSTS))
 	PYTHONPATH=tests $(PY) apps/bench/hosts.py $(ARGS)
+	PYTHONPATH=tests $(PY) apps/bench/overlap.py
 
 bench-simulate: $(VENV)/.has-psrt  ## events per second of simulations and of checks, and their memory
 	$(PY) apps/bench/simulate.py $(ARGS)

@@ -67,6 +67,8 @@ LARGEST = 1 << 30
 #: have fewer turns, so that the benchmark ends.
 _KEY_S, _KEY_LEAST = 1.0, 5
 _OTHER_S, _OTHER_LEAST = 0.1, 2
+#: The same between hosts, where a call takes longer: three turns have a median.
+_BETWEEN_S, _BETWEEN_LEAST = 0.5, 3
 #: Between hosts ``auto`` chooses by these times. So candidates that take at most that many times as
 #: long as the fastest have more rounds, that many times as many, of the budget of ``KEY`` each.
 _NEAR, _MORE_ROUNDS = 1.25, 3
@@ -184,9 +186,10 @@ def _race(
         }
         sent = buffers.verify(calls)
         buffers.clear()
-        candidates = {name: _candidate(comm, name, call.make) for name, call in calls.items()}
+        real = len(layout.hosts) > 1 and not layout.pretended
+        candidates = {name: _candidate(comm, name, call.make, real) for name, call in calls.items()}
         found = race(candidates, rounds, track=RankTrack(comm))
-        if len(layout.hosts) > 1 and not layout.pretended:
+        if real:
             near = {
                 name: Candidate(candidates[name].run, _KEY_S, _KEY_LEAST) for name in near_of(found)
             }
@@ -218,10 +221,16 @@ def near_of(found: Readings[Name]) -> list[Name]:
     return [name for name, s in times.items() if s <= most or name.algorithm == AUTO]
 
 
-def _candidate(comm: MPI.Comm, name: Name, call: Callable[[], object]) -> Candidate:
+def _candidate(
+    comm: MPI.Comm, name: Name, call: Callable[[], object], between_hosts: bool
+) -> Candidate:
     run = after_a_barrier(comm, call) if name.pattern == AFTER_BARRIER else repeated(call)
     is_key = name._replace(pattern=BACK_TO_BACK) in KEY
-    return Candidate(run, *(_KEY_S, _KEY_LEAST) if is_key else (_OTHER_S, _OTHER_LEAST))
+    if is_key:
+        return Candidate(run, _KEY_S, _KEY_LEAST)
+    if between_hosts:
+        return Candidate(run, _BETWEEN_S, _BETWEEN_LEAST)
+    return Candidate(run, _OTHER_S, _OTHER_LEAST)
 
 
 @dataclass(frozen=True, slots=True)

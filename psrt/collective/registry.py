@@ -31,9 +31,8 @@ from psrt.collective.schedules.segmented_ring import segmented_ring_seconds, seg
 from psrt.collective.schedules.tree import tree_seconds, tree_steps
 
 
-def _among_several(size: int) -> bool:
-    # Of two ranks each answers whom it sends to, on a connection that nobody else uses.
-    return size > 2
+def _always(size: int) -> bool:
+    return True
 
 
 #: By name. On a tie ``auto`` prefers the first, and plots choose colours by position.
@@ -53,7 +52,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "sends the least in few rounds where p is a power of two; else folds to one first",
             closed_form=halving_doubling_seconds,
             shares_link=True,
-            busy=lambda p: _among_several(p) and p.bit_count() == 1,
+            busy=lambda p: p.bit_count() == 1,
         ),
         Algorithm(
             "ring",
@@ -61,7 +60,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "chunks go around twice; sends the least; long vectors",
             closed_form=ring_seconds,
             ordered=True,
-            busy=_among_several,
+            busy=_always,
         ),
         Algorithm(
             "segmented-ring",
@@ -69,7 +68,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "a ring in segments, folded while others travel; very long vectors",
             closed_form=segmented_ring_seconds,
             overlaps=True,
-            busy=_among_several,
+            busy=_always,
         ),
         Algorithm(
             "tree",
@@ -91,7 +90,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "the same in blocks of powers of two; medium and long vectors, even p",
             closed_form=binary_blocks_seconds,
             shares_link=True,
-            busy=_among_several,
+            busy=_always,
         ),
         Algorithm(
             "naive",
@@ -100,7 +99,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             closed_form=naive_seconds,
             shares_link=True,
             workspace=naive_workspace,
-            busy=_among_several,
+            busy=_always,
         ),
         Algorithm(
             "root",
@@ -121,7 +120,7 @@ PHASES: dict[str, Schedule] = {
             "rank r ends with the fold of chunk r; around a ring",
             specify=spec.reduce_scatter,
             least=lambda p: ((p - 1) / p, (p - 1) / p),
-            busy=_among_several,
+            busy=_always,
         ),
         Schedule(
             "all-gather",
@@ -129,7 +128,7 @@ PHASES: dict[str, Schedule] = {
             "rank r starts with chunk r, all end with all; around a ring",
             specify=spec.all_gather,
             least=lambda p: ((p - 1) / p, 0.0),
-            busy=_among_several,
+            busy=_always,
         ),
         Schedule(
             "broadcast",
@@ -169,7 +168,7 @@ PHASES: dict[str, Schedule] = {
             "rank r starts with row r and ends with column r; pairwise exchange",
             specify=spec.all_to_all,
             least=lambda p: ((p - 1) / p**2, 0.0),
-            busy=_among_several,
+            busy=_always,
         ),
     )
 }

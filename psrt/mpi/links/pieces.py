@@ -9,8 +9,10 @@ nearly all are, stay what they are.
 of it leaves when the receiver has answered. Where a rank sends to one rank and receives from
 another, as on a ring, its answer queues up behind all that it is sending itself, in its own kernel
 and card, and its peer's link is idle until then: a ring of long messages takes 1.2 to 1.7 times as
-long as the bytes do. Pieces within the limit need no answer. For that the receiver copies each byte
-once more, which is little beside TCP, but much beside a network that writes to a peer's memory.
+long as the bytes do. And a rank answers only while it is in MPI: amid a backward pass where a layer
+ends, and a sum that was to overlap it stands still until then. Pieces within the limit need no
+answer. For that the receiver copies each byte once more, which is little beside TCP, but much
+beside a network that writes to a peer's memory.
 """
 
 from __future__ import annotations

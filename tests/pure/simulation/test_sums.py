@@ -235,7 +235,7 @@ class TestOverlap:
     def test_sums_travel_during_the_backward_pass(self, overlap, least, most):
         """Half a second of sums beside a second of computing, of three layers alike.
 
-        They are ready after 15, 21 and 24 of 24 parts of the computing. A hop of a layer's sum takes
+        They are ready after 15, 21 and 24 of 24 parts of the computing. A hop of a layer takes
         two; the second hop of two is sent at the end of a layer, or while the rank waits. So seven
         parts are left when all is computed.
         """

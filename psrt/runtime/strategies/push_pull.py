@@ -21,6 +21,10 @@ class PushPull(Strategy):
     Given the spans of a gradient that comes in parts, it pushes a shard as soon as the gradient of
     all of it is there, the last layers first. The shard that is ready last is pushed at the end of
     the step in any case, after injected delays: so a step lasts as long as it would as a whole.
+
+    Several shards of a server are always pushed in the same order, the last one first, however many
+    of them were pushed early: one that waits for answers to others (see ``Window``) would wait for
+    ever if another worker withheld those.
     """
 
     def __init__(
@@ -46,6 +50,10 @@ class PushPull(Strategy):
         self._port = port
         self._worker = role_map.worker_of(port.rank) or 0
         self._servers = role_map.servers
+        #: In which shards are pushed.
+        self._order = range(len(role_map.servers))
+        if role_map.most_shards > 1:
+            self._order = self._order[::-1]
         self._gradient = gradient_of(port)
         self._clips = clip_norm is not None
         self._events = events
@@ -108,13 +116,13 @@ class PushPull(Strategy):
         pushed = port.now()
         since = pushed if self._since is None else self._since
         early = self._pushed
-        for shard, rank in enumerate(self._servers):
+        for shard in self._order:
             if early[shard] is not None:
                 continue
             push = Push(worker, clock, versions[shard], samples, progress, norm, shard)
             if events is not None:
                 events.note((events.pushed, push, pushed, pushed - since))
-            port.send(rank, push, region)
+            port.send(self._servers[shard], push, region)
         if len(versions) == 1:
             last = await self._reply()
             replies, reached = [last], last.clock

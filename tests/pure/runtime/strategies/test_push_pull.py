@@ -166,7 +166,7 @@ def test_a_shard_is_pushed_as_soon_as_all_of_it_is_ready():
     # Of three products a layer, but two of the first one.
     assert port.shares == [18 / 30, 24 / 30]
     outcome = drive(strategy.step(Step(0, 8, 0.25)))
-    assert [push.shard for _, push, _ in port.sent] == [3, 2, 0, 1]
+    assert [push.shard for _, push, _ in port.sent] == [3, 2, 1, 0]
     assert {(push.clock, push.samples, region) for _, push, region in port.sent} == {
         (0, 8, GRADIENT)
     }
@@ -183,9 +183,22 @@ def test_what_was_pushed_early_is_pushed_once_in_every_step():
             strategy.ready(i)
         drive(strategy.step(Step(clock, samples, 0.25)))
     assert [(push.clock, push.shard) for _, push, _ in port.sent] == [
-        *((0, shard) for shard in (3, 2, 0, 1)),
-        *((1, shard) for shard in range(4)),
+        (clock, shard) for clock in (0, 1) for shard in (3, 2, 1, 0)
     ]
+
+
+@pytest.mark.parametrize(
+    ("spans", "said"), [((), 0), (LAYERS, 0), (LAYERS, 1), (LAYERS, 2), (LAYERS, 3)]
+)
+def test_all_workers_push_in_one_order_however_many_parts_they_said_to_be_ready(said, spans):
+    """Else each of two workers could withhold the shard whose answer the other one waits for."""
+    port = Streaming([answer(shard, 1) for shard in range(4)])
+    strategy = PushPull(port, spans=spans)
+    strategy.begin(Step(0, 8, 0.25))
+    for i in range(said):
+        strategy.ready(i)
+    drive(strategy.step(Step(0, 8, 0.25)))
+    assert [push.shard for _, push, _ in port.sent] == [3, 2, 1, 0]
 
 
 def test_parts_that_come_in_another_order_are_refused():

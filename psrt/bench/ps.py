@@ -25,6 +25,7 @@ from psrt.config import TrainConfig, resolve
 from psrt.errors import ProtocolError
 from psrt.job.build import role_map_for
 from psrt.mpi.agreement import raise_on_all
+from psrt.mpi.cores import kept_on
 from psrt.mpi.port import MpiPort
 from psrt.optim import Schedule, make_optimizer
 from psrt.partition import even_spans
@@ -72,7 +73,8 @@ class PsrtTrips:
         mine = role_map.shards_of(port.rank)
         if not mine:
             port.theta[:] = 0.0
-            drive(self._work(trips))
+            with kept_on(port.cores):
+                drive(self._work(trips))
             return port.theta
         shards = [self._shard_server(number) for number in mine]
         drive(Server(port, shards).run())

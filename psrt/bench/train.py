@@ -25,6 +25,7 @@ from psrt.errors import ProtocolError
 from psrt.history import EventLog
 from psrt.job.build import role_map_for, server_role, theta_memory, worker_role
 from psrt.model import MLP
+from psrt.mpi.cores import kept_on
 from psrt.mpi.port import MpiPort
 from psrt.partition import Span
 from psrt.runtime.problem import gradient_spans
@@ -128,7 +129,8 @@ class Scheme:
             np.copyto(port.theta, self.initial)
             worker = worker_role(port, config, self._problem, log=log)
             worker.checks_gradient = False  # which takes as long as several steps
-            drive(worker.run())
+            with kept_on(port.cores if isinstance(port, MpiPort) else None):
+                drive(worker.run())
             if worker.clock != steps:
                 raise ProtocolError(f"a worker took {worker.clock} steps, expected {steps}")
             return worker.seconds

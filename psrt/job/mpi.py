@@ -28,6 +28,7 @@ from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.mpi.agreement import bcast_text, gather_texts, print_once, raise_on_all
 from psrt.mpi.clocks import clocks_of_hosts
+from psrt.mpi.cores import kept_on
 from psrt.mpi.files import receive_file, send_file
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.monitor import Monitor, watched
@@ -242,7 +243,8 @@ class MpiLauncher(Launcher):
             self._monitor.spare(self._spare)
         for role in roles.values():
             HERE.doing, HERE.where = "trains", partial(_position, role)
-            drive(role.run())
+            with kept_on(port.cores):
+                drive(role.run())
         port.finish_reports(finished)
 
     def _lose(self, rank: int) -> None:

@@ -23,6 +23,7 @@ from psrt.messages import Leave, Message, Report
 from psrt.mpi.collectives.executor import CollectiveExecutor
 from psrt.mpi.collectives.reductions import Reductions
 from psrt.mpi.collectives.slots import FLOATS
+from psrt.mpi.cores import cores_of_worker
 from psrt.mpi.fabric import Fabric
 from psrt.mpi.links.departed import DepartedLink
 from psrt.mpi.links.pieces import pieces
@@ -102,6 +103,8 @@ class MpiPort:
         self.theta_memory = ThetaMemory.OWN
         if role_map.servers and len(layout.hosts) == 1:
             self.theta_memory = theta_memory
+        #: Those that this rank is to compute on; None leaves it to the kernel.
+        self.cores = cores_of_worker(comm, role_map.workers) if role_map.servers else None
         #: By rank of a worker, the region that is its landing.
         self.landings: Mapping[int, int] = self._landings()
         self._reports = Reports(self._comm)

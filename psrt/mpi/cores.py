@@ -1,0 +1,76 @@
+"""Keeps the workers of a host apart, each on its share of the cores, while they train.
+
+With more ranks than cores the kernel now and then wakes a worker on the core of another one, which
+computes, while a core is idle: then that step takes as long as two. A server stays free to run
+wherever a worker waits.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+from mpi4py import MPI
+
+Cores = frozenset[int]
+
+
+def cores_of_worker(comm: MPI.Comm, workers: Collection[int]) -> Cores | None:
+    """Return the cores that this rank is to compute on; collective.
+
+    Args:
+        comm: the ranks of the job.
+        workers: those of them that compute.
+
+    Returns:
+        None if this rank is no worker, if its machine has a core for each rank or none for some
+        worker, or if its ranks were bound to cores already, in different ways.
+    """
+    allowed = _allowed()
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    mine = np.array([comm.rank in workers, zlib.crc32(repr(allowed).encode())], np.int64)
+    everyone = np.empty((node.size, 2), np.int64)
+    node.Allgather(mine, everyone)
+    rank, ranks = node.rank, node.size
+    node.Free()
+    if not ranks > len(allowed) > 0 or (everyone[:, 1] != mine[1]).any():
+        return None
+    return share(allowed, everyone[:, 0].tolist(), rank)
+
+
+def share(cores: list[int], computes: list[int], rank: int) -> Cores | None:
+    """Deal cores out to the ranks that compute; return those of one rank, None for none.
+
+    >>> [share([0, 1, 4, 5, 6], [0, 1, 0, 1], rank) for rank in (0, 1, 3)]
+    [None, frozenset({0, 1}), frozenset({4, 5})]
+    >>> share([0], [1, 1], 0)
+    """
+    each = len(cores) // max(1, sum(computes))
+    if not (computes[rank] and each):
+        return None
+    at = sum(computes[:rank]) * each
+    return frozenset(cores[at : at + each])
+
+
+@contextmanager
+def kept_on(cores: Cores | None) -> Iterator[None]:
+    """Run this thread, and those that it starts, on some cores only; None changes nothing."""
+    before = _allowed()
+    if cores is None or not before:
+        yield
+        return
+    with suppress(OSError):  # they were taken away meanwhile
+        os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.sched_setaffinity(0, before)
+
+
+def _allowed() -> list[int]:
+    """Return the cores that this thread may run on; none where the system does not say."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []

@@ -75,5 +75,5 @@ def test_a_table_has_a_line_a_size(tmp_path):
     lines = list(hosts.tables(tmp_path, "openmpi"))
     assert lines[:3] == ["M.", "", "**2 hosts × 1, 100 Mbit/s**"]
     assert lines[6] == (
-        "| 4 MiB | 336 ms | `ring` | 1 s | 400 ms | `ring` | 1.00 | 1.19 | 1.19 | 2.00 |"
+        "| 4 MiB | 336 ms | `ring` | 1 s | 400 ms | 1.00 | `ring` | 1.00 | 1.19 | 1.19 | 2.00 |"
     )

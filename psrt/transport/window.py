@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 #: What may be unanswered at a time: that many shards, whatever their length, or that many bytes.
-SHARDS, BYTES = 2, 256 << 10
+SHARDS, BYTES = 2, 128 << 10
 
 
 class Window:

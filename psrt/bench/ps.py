@@ -2,8 +2,9 @@
 
 The simplest loop is a naive first version: a server posts an ``Irecv`` per worker, takes
 whichever completes (``Waitany``), does ``w -= lr * g`` and ``Send``s w back; a worker ``Send``s
-and ``Recv``s. Both do the same updates with the same numbers, turn by turn in one run, and the
-result of both is checked: whole numbers, so it is exact in any order.
+and ``Recv``s. In ``sync`` the server waits for all of them (``Waitall``) and takes their mean. Both
+do the same updates with the same numbers, turn by turn in one run, and the result of both is
+checked: whole numbers, so it is exact in any order.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from psrt.bench.ranks import RankTrack, run_on
 from psrt.bench.shards import chosen_shards
 from psrt.config import TrainConfig, resolve
 from psrt.errors import ProtocolError
+from psrt.faults.vitals import HERE
 from psrt.job.build import role_map_for
 from psrt.mpi.agreement import raise_on_all
 from psrt.mpi.cores import kept_on
@@ -44,6 +46,8 @@ from psrt.units import size_text
 SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20)
 #: (servers, workers).
 LAYOUTS = ((1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3))
+#: By mode, whether an update takes one gradient of every worker.
+MODES = {"async": False, "sync": True}
 #: A power of two, so that θ stays whole and exact: each push adds one to every element.
 _LR = 0.5
 _GRADIENT = -2.0
@@ -52,14 +56,21 @@ _MOST_TRIPS = 1 << 20
 
 
 class PsrtTrips:
-    """Round trips over psrt's own roles: async and SGD."""
+    """Round trips over psrt's own roles and SGD."""
 
     def __init__(
-        self, comm: MPI.Comm, servers: int, n: int, *, shards_per_server: int | None = 1
+        self,
+        comm: MPI.Comm,
+        servers: int,
+        n: int,
+        *,
+        mode: str = "async",
+        shards_per_server: int | None = 1,
     ) -> None:
         roles = tuple(range(servers)), tuple(range(servers, comm.size))
+        self._mode = mode
         if shards_per_server is None:
-            config = resolve(TrainConfig(mode="async", servers=servers), ranks=comm.size)
+            config = resolve(TrainConfig(mode=mode, servers=servers), ranks=comm.size)
             shards_per_server = chosen_shards(comm, config, n, compute_s=0.0)
         #: Of each server.
         self.shards = shards_per_server
@@ -70,6 +81,8 @@ class PsrtTrips:
     def run(self, trips: int) -> Vector:
         """Make that many round trips with every worker; return this rank's final numbers."""
         port, role_map = self._port, self._role_map
+        # Else a wait in each of many round trips would pass for one that never ends.
+        HERE.pulse = lambda: (port.bytes_sent, port.bytes_received)
         mine = role_map.shards_of(port.rank)
         if not mine:
             port.theta[:] = 0.0
@@ -92,7 +105,7 @@ class PsrtTrips:
             workers=workers,
             by_samples=False,
         )
-        return ShardServer(port, number, numbers, policy_for("async", workers))
+        return ShardServer(port, number, numbers, policy_for(self._mode, workers))
 
     async def _work(self, trips: int) -> None:
         strategy = PushPull(self._port)
@@ -112,8 +125,9 @@ class PlainTrips:
     #: Of each server.
     shards = 1
 
-    def __init__(self, comm: MPI.Comm, servers: int, n: int) -> None:
+    def __init__(self, comm: MPI.Comm, servers: int, n: int, *, mode: str = "async") -> None:
         self._comm = comm
+        self._rounds = MODES[mode]
         self._servers = servers
         self._spans = even_spans(n, servers)
         self._is_server = comm.rank < servers
@@ -126,7 +140,9 @@ class PlainTrips:
     def run(self, trips: int) -> Vector:
         """Make that many round trips with every worker; return this rank's final numbers."""
         self._w[:] = 0.0
-        if self._is_server:
+        if self._is_server and self._rounds:
+            self._serve_rounds(trips)
+        elif self._is_server:
             self._serve(trips)
         else:
             for _ in range(trips):
@@ -148,12 +164,23 @@ class PlainTrips:
             if left[i]:
                 requests[i] = comm.Irecv(buffers[i], first + i)
 
+    def _serve_rounds(self, trips: int) -> None:
+        comm, w, buffers, first = self._comm, self._w, self._buffers, self._servers
+        for _ in range(trips):
+            MPI.Request.Waitall([comm.Irecv(one, first + i) for i, one in enumerate(buffers)])
+            total = buffers[0]
+            for one in buffers[1:]:
+                total += one
+            w -= np.float32(_LR) * (total / np.float32(len(buffers)))
+            for i in range(len(buffers)):
+                comm.Send(w, first + i)
+
     def close(self) -> None:
         """Do nothing."""
 
 
 #: The candidates, by name.
-CANDIDATES: dict[str, Callable[[MPI.Comm, int, int], PsrtTrips | PlainTrips]] = {
+CANDIDATES: dict[str, Callable[..., PsrtTrips | PlainTrips]] = {
     "psrt": PsrtTrips,
     "plain": PlainTrips,
 }
@@ -164,6 +191,7 @@ def measure(
     *,
     sizes: tuple[int, ...] = SIZES,
     layouts: tuple[tuple[int, int], ...] = LAYOUTS,
+    mode: str = "async",
     shards_per_server: int | None = None,
     rounds: int = 9,
     turn_s: float = 0.1,
@@ -174,6 +202,7 @@ def measure(
         comm: at least 2 ranks.
         sizes: bytes of the vector.
         layouts: (servers, workers).
+        mode: async or sync.
         shards_per_server: of psrt's, None for as many as training would choose; the plain loop has
             one.
         rounds: turns of each candidate.
@@ -193,6 +222,7 @@ def measure(
                 work = partial(
                     _compare,
                     servers=servers,
+                    mode=mode,
                     shards_per_server=shards_per_server,
                     n=size // 4,
                     rounds=rounds,
@@ -207,16 +237,18 @@ def _compare(
     comm: MPI.Comm,
     *,
     servers: int,
+    mode: str,
     shards_per_server: int | None,
     n: int,
     rounds: int,
     turn_s: float,
 ) -> dict[str, Any]:
     makers = CANDIDATES | {"psrt": partial(PsrtTrips, shards_per_server=shards_per_server)}
-    trips = {name: make(comm, servers, n) for name, make in makers.items()}
+    trips = {name: make(comm, servers, n, mode=mode) for name, make in makers.items()}
     wrong: list[str] = []
+    each = 1 if MODES[mode] else comm.size - servers
     candidates = {
-        name: Candidate(_checked(trip, comm, servers, wrong)) for name, trip in trips.items()
+        name: Candidate(_checked(trip, comm, servers, each, wrong)) for name, trip in trips.items()
     }
     pace = Pace(turn_s, fewest=5, most=_MOST_TRIPS // comm.size)
     found = race(candidates, rounds, track=RankTrack(comm), pace=pace)
@@ -226,6 +258,7 @@ def _compare(
         if wrong:
             raise ProtocolError(wrong[0])
     return {
+        "mode": mode,
         "servers": servers,
         "shards_per_server": trips["psrt"].shards,
         "workers": comm.size - servers,
@@ -236,10 +269,13 @@ def _compare(
     }
 
 
-def _checked(trip: PsrtTrips | PlainTrips, comm: MPI.Comm, servers: int, wrong: list[str]) -> Run:
+def _checked(
+    trip: PsrtTrips | PlainTrips, comm: MPI.Comm, servers: int, each: int, wrong: list[str]
+) -> Run:
     """Return a function that makes round trips; only the workers' times count.
 
-    A server that did not apply every push exactly once reports it in ``wrong``.
+    A server that did not apply every push exactly once reports it in ``wrong``. A round trip of
+    every worker adds ``each`` to all parameters.
     """
 
     def run(count: int) -> float:
@@ -248,7 +284,7 @@ def _checked(trip: PsrtTrips | PlainTrips, comm: MPI.Comm, servers: int, wrong: 
         seconds = time.perf_counter() - start
         if comm.rank >= servers:
             return seconds
-        if not (numbers == count * (comm.size - servers)).all():
+        if not (numbers == count * each).all():
             wrong.append(f"{type(trip).__name__} lost or doubled a push: {numbers[:4]}")
         return 0.0
 

@@ -24,10 +24,17 @@ if TYPE_CHECKING:
 
 #: The benchmark of sums, which is called as a mode is.
 _SUMS = "allreduce"
+#: That of pushes and pulls.
+_PUSHES = "ps"
 #: Benchmark → the smallest number of ranks, and the number for its full table.
-RANKS = {_SUMS: (2, 4), "ps": (2, 5), "train": (3, 3)}
-#: Flags of ``allreduce`` alone.
-_OF_ALLREDUCE = ("sizes", "ranks", "hosts", "limit_s", "fit", "machine_costs")
+RANKS = {_SUMS: (2, 4), _PUSHES: (2, 5), "train": (3, 3)}
+#: Flag → the benchmarks that it is for, where it is not for all.
+_FOR = {
+    **dict.fromkeys(("ranks", "hosts", "limit_s", "fit", "machine_costs"), (_SUMS,)),
+    **dict.fromkeys(("mode", "servers", "workers"), (_PUSHES,)),
+    "sizes": (_SUMS, _PUSHES),
+    "shards_per_server": (_PUSHES, "train"),
+}
 
 #: Title → rows and their table; tables are empty except on rank 0.
 Report = dict[str, tuple[Any, str]]
@@ -148,12 +155,17 @@ def bench_parser() -> FlagParser:
         metavar="K|auto",
         help="number of shards that a server of psrt owns (auto, as in training)",
     )
-    add = parser.add_argument_group("bench allreduce only").add_argument
-    add(
+    parser.add_argument_group("bench allreduce and bench ps only").add_argument(
         "--sizes",
         metavar="BYTES",
-        help="vector sizes: A,B,... or FIRST:LAST, each 4 times the one before (1K:64M)",
+        help="vector sizes: A,B,... or FIRST:LAST, each 4 times the one before (1K:64M; ps: "
+        "1K,64K,1M,16M)",
     )
+    add = parser.add_argument_group("bench ps only").add_argument
+    add("--mode", choices=("async", "sync"), help="mode of psrt, and of the plain loop (async)")
+    add("--servers", metavar="N,...", help="numbers of servers (1,2 as far as there are ranks)")
+    add("--workers", metavar="N,...", help="numbers of workers (1,2,3 as far as there are ranks)")
+    add = parser.add_argument_group("bench allreduce only").add_argument
     add("--ranks", metavar="N,...", help="numbers of ranks to measure (2,4 as far as there are)")
     add(
         "--hosts",
@@ -190,17 +202,13 @@ def _add_flags(parser: FlagParser) -> None:
 def _check(given: argparse.Namespace) -> None:
     """Raise for flags that do not go together."""
     _check_rounds(given)
-    if given.what != _SUMS:
-        for name in _OF_ALLREDUCE:
-            if getattr(given, name) is not None:
-                raise ConfigError(
-                    f"--{dashed(name)} is for bench allreduce, not for bench {given.what}"
-                )
-    if given.shards_per_server is not None:
-        if given.what == _SUMS:
+    for name, benchmarks in _FOR.items():
+        if given.what not in benchmarks and getattr(given, name) is not None:
             raise ConfigError(
-                "--shards-per-server is for bench ps and train, not for bench allreduce"
+                f"--{dashed(name)} is for bench {' and '.join(benchmarks)}, not for bench "
+                f"{given.what}"
             )
+    if given.shards_per_server is not None:
         _shards(given)
     if given.limit_s is not None and not given.limit_s > 0:
         raise ConfigError(f"--limit-s must be above 0, got {given.limit_s:g}")
@@ -230,16 +238,14 @@ def _measure(given: argparse.Namespace, comm: MPI.Comm) -> Report:
         from psrt.cli.bench_allreduce import run as run_allreduce
 
         return run_allreduce(given, comm)
+    if given.what == _PUSHES:
+        from psrt.cli.bench_ps import run as run_ps
+
+        return run_ps(given, comm, shards_per_server=_shards(given))
+    from psrt.bench import overhead, train
     from psrt.bench.figures import table
 
     each = _shards(given)
-    if given.what == "ps":
-        from psrt.bench import ps
-
-        rows = ps.measure(comm, shards_per_server=each, rounds=rounds)
-        return {"push and pull": (rows, table(rows, ps.COLUMNS))}
-    from psrt.bench import overhead, train
-
     rows = train.measure(comm, shards_per_server=each, rounds=rounds)
     costs = overhead.measure(comm, rounds=rounds)
     return {

@@ -38,7 +38,7 @@ def run(given: argparse.Namespace, comm: MPI.Comm) -> dict[str, tuple[Any, str]]
     Raises:
         ConfigError: on every rank, for invalid flags.
     """
-    sizes = _sizes(given.sizes)
+    sizes = vector_sizes(given.sizes, allreduce.SIZES)
     present = hosts_present(comm)
     placed = _layouts(given, comm, present)
     fitted, costs = _costs(given, comm, present, placed)
@@ -68,11 +68,15 @@ def _fitted(fitted: fit.Fitted) -> tuple[Any, str]:
     return {"costs": asdict(fitted.costs), "fits": fits}, fit.as_text(fitted)
 
 
-def _sizes(text: str | None) -> Sequence[int]:
-    """Return the vector sizes, in bytes."""
+def vector_sizes(text: str | None, usual: Sequence[int]) -> Sequence[int]:
+    """Return the vector sizes of ``--sizes``, in bytes, or the usual ones.
+
+    Raises:
+        ConfigError: if they are none, or are not those of float32 vectors.
+    """
     if text is None:
-        return allreduce.SIZES
-    sizes = _named("sizes", read_sizes, text)
+        return usual
+    sizes = named("sizes", read_sizes, text)
     for nbytes in sizes:
         if nbytes % 4:
             raise ConfigError(f"--sizes: {nbytes} bytes are not a whole number of float32")
@@ -98,10 +102,10 @@ def _layouts(
 
 
 def _counts(flag: str, text: str | None) -> list[int]:
-    return [] if text is None else _named(flag, read_ranks, text)
+    return [] if text is None else named(flag, read_ranks, text)
 
 
-def _named(flag: str, read: Callable[[str], list[int]], text: str) -> list[int]:
+def named(flag: str, read: Callable[[str], list[int]], text: str) -> list[int]:
     """Read a flag, and put its name before the message of an error."""
     try:
         return read(text)

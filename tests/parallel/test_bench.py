@@ -34,11 +34,19 @@ def test_ps_compares_every_layout_that_fits(comm):
 
 
 @pytest.mark.mpi(min_size=2)
-def test_ps_measures_servers_of_several_shards(comm):
+@pytest.mark.parametrize("mode", ps.MODES)
+def test_ps_measures_servers_of_several_shards(comm, mode):
     rows = ps.measure(
-        comm, sizes=(1024,), layouts=((1, 1),), shards_per_server=3, rounds=2, turn_s=0.002
+        comm,
+        sizes=(1024,),
+        layouts=((1, comm.size - 1),),
+        mode=mode,
+        shards_per_server=3,
+        rounds=2,
+        turn_s=0.002,
     )
-    assert [row["shards_per_server"] for row in rows] == [3] * (comm.rank == 0)
+    found = [(row["mode"], row["shards_per_server"]) for row in rows]
+    assert found == [(mode, 3)] * (comm.rank == 0)
 
 
 @pytest.mark.mpi(min_size=2)

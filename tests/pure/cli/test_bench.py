@@ -11,7 +11,9 @@ from psrt.errors import ConfigError
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("train --sizes 1K", "--sizes is for bench allreduce, not for bench train"),
+        ("train --sizes 1K", "--sizes is for bench allreduce and ps, not for bench train"),
+        ("train --mode sync", "--mode is for bench ps, not for bench train"),
+        ("allreduce --servers 2", "--servers is for bench ps, not for bench allreduce"),
         ("ps --machine-costs a.json", "--machine-costs is for bench allreduce"),
         ("train --fit a.json", "--fit is for bench allreduce"),
         ("allreduce --fit a.json --machine-costs b.json", "give one of them"),

@@ -20,6 +20,7 @@ from psrt.history.check.table import (
     Table,
     find,
     previous,
+    rank_in_group,
     same_as_before,
 )
 from psrt.history.events import Kind
@@ -87,6 +88,8 @@ class Workers:
     pushes: Grid
     #: By worker: position of its LEAVE; the number of events where it has none.
     leave: Ints
+    #: Pushes of the steps amid which workers died: the first ones to some of the shards.
+    unfinished: Ints
 
     @property
     def is_answer(self) -> Bools:
@@ -270,11 +273,13 @@ def _check_clocks(contract: Contract, shard: Shard, findings: Findings) -> None:
 
 def workers_of(contract: Contract, table: Table, leave: Ints, findings: Findings) -> Workers | None:
     """Return what the workers of a mode with servers did; None where its order is not valid."""
-    reads = _grid(contract, table, Kind.READ, "read", findings)
-    pushes = _grid(contract, table, Kind.PUSH, "pushed", findings)
+    pushed = table.where(Kind.PUSH)
+    unfinished = _unfinished(contract, table, pushed, leave)
+    reads = _grid(contract, table, table.where(Kind.READ), "read", findings)
+    pushes = _grid(contract, table, np.setdiff1d(pushed, unfinished), "pushed", findings)
     if reads is None or pushes is None or not findings.none:
         return None
-    workers = Workers(table, reads, pushes, leave)
+    workers = Workers(table, reads, pushes, leave, unfinished)
     _check_alternation(workers, findings)
     if not findings.none:
         return None
@@ -283,12 +288,21 @@ def workers_of(contract: Contract, table: Table, leave: Ints, findings: Findings
     return workers
 
 
-def _grid(
-    contract: Contract, table: Table, kind: Kind, did: str, findings: Findings
-) -> Grid | None:
-    """Return the events of a kind by shard; None if they do not come shard by shard."""
-    shards, at = contract.shards, table.where(kind)
-    owner = table["worker"][at]
+def _unfinished(contract: Contract, table: Table, pushed: Ints, leave: Ints) -> Ints:
+    """Return the pushes that are too few for a step, of workers that died while they computed."""
+    if contract.shards == contract.servers:
+        return pushed[:0]  # all pushes of a step are sent at its end
+    owner = table["worker"][pushed]
+    rank, starts = rank_in_group(owner, contract.workers)
+    count = np.diff(np.append(starts, len(pushed)))
+    died = leave == len(table)
+    found: Ints = pushed[died[owner] & (rank >= (count - count % contract.shards)[owner])]
+    return found
+
+
+def _grid(contract: Contract, table: Table, at: Ints, did: str, findings: Findings) -> Grid | None:
+    """Return events of one kind by shard; None if they do not come shard by shard."""
+    shards, owner = contract.shards, table["worker"][at]
     counts = np.bincount(owner, minlength=contract.workers)
     if (counts % shards).any():
         worker = int(np.flatnonzero(counts % shards)[0])
@@ -301,7 +315,7 @@ def _grid(
     # by part, the last layers first.
     first = grid[:, :1]
     holds = (grid == first + np.arange(shards)).all(1)
-    if kind == Kind.PUSH and shards > contract.servers:
+    if did == "pushed" and shards > contract.servers:
         grid = np.take_along_axis(grid, np.argsort(table["shard"][grid], axis=1), axis=1)
     holds &= (table["shard"][grid] == np.arange(shards)).all(1)
     for name in ("clock", "samples"):

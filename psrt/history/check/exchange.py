@@ -55,7 +55,10 @@ def _check_pushes(
     Both sides are sorted by worker, so the k-th of a worker is at the begin of its group plus k.
     """
     mine, table, count = workers.table, shard.table, contract.workers
-    pushed, received = workers.pushes[:, shard.number], shard.pushes.at[real]
+    unfinished = workers.unfinished[mine["shard"][workers.unfinished] == shard.number]
+    # A table has worker after worker, so positions in ascending order do, too.
+    pushed = np.sort(np.concatenate([workers.pushes[:, shard.number], unfinished]))
+    received = shard.pushes.at[real]
     owner, sender = mine["worker"][pushed], shard.pushes.worker[real]
     rank, starts = rank_in_group(owner, count)
     place, _ = rank_in_group(sender, count)

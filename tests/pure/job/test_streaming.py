@@ -7,6 +7,7 @@ import pytest
 import psrt
 from psrt.history import Kind
 from psrt.history.check import check
+from psrt.job.problems import supervised_problem
 from psrt.simulation import SimulationCosts
 from support.histories import recorded
 
@@ -30,8 +31,6 @@ def test_a_push_goes_on_while_the_gradient_is_computed(mode):
 @pytest.mark.parametrize("mode", ["sync", "async", "ssp", "softsync"])
 def test_its_history_keeps_the_contract(mode):
     config = psrt.TrainConfig(mode=mode, shards_per_server=4, **BASE)
-    from psrt.job.problems import supervised_problem
-
     problem = supervised_problem(psrt.config.resolve(config, ranks=4), workers=3)
     history, _ = recorded(config, problem, workers=3)
     outcome = check(history)
@@ -40,3 +39,16 @@ def test_its_history_keeps_the_contract(mode):
         pushes = events[events["kind"] == Kind.PUSH].reshape(-1, 4)
         assert (pushes[:, 0]["shard"] == 3).all()
         assert (pushes[:, 0]["time"] < pushes[:, -1]["time"]).all()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "ssp", "softsync"])
+def test_a_worker_may_die_between_the_pushes_of_a_step(mode):
+    config = psrt.TrainConfig(mode=mode, shards_per_server=4, **BASE)
+    problem = supervised_problem(psrt.config.resolve(config, ranks=4), workers=3)
+    unfinished = 0
+    for at in range(1, 20):
+        history, _ = recorded(config, problem, workers=3, crashes=[(1, 3e-4 * at)])
+        outcome = check(history)
+        assert outcome.ok, "\n".join(outcome.lines())
+        unfinished += (history.workers[1]["kind"] == Kind.PUSH).sum() % 4 > 0
+    assert unfinished

@@ -33,7 +33,7 @@ PARALLEL = tests/parallel
 # Those of them that are not about shared memory.
 PARALLEL_ANYWHERE = $(addprefix tests/parallel/test_,$(addsuffix .py,agreement bench communicator_errors \
   communicator_lifecycle communicator_nonblocking communicator_phases communicator_results deadlines files \
-  history jobs own_problem reductions refusals))
+  history jobs own_problem reductions refusals streaming))
 # The tests of the command line, and those of them that start ranks.
 E2E = tests/e2e
 E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures goes_on runner replay launch doctor))

@@ -116,9 +116,9 @@ def reading_only(loss_and_grad: Callable[..., Any]) -> Callable[..., Any]:
     passed. The function raises a ``ConfigError`` where it was written to.
     """
 
-    def checked(theta: Vector, batch: Any, out: Vector) -> Any:
+    def checked(theta: Vector, batch: Any, out: Vector, *ready: None) -> Any:
         before = checksum(theta)
-        loss = loss_and_grad(theta, batch, out)
+        loss = loss_and_grad(theta, batch, out, *ready)
         if checksum(theta) != before:
             raise ConfigError(
                 "loss_and_grad() wrote to theta, expected that it only reads it: the optimizer "

@@ -81,7 +81,10 @@ class Worker:
         self._rng = rng or np.random.default_rng(0)
         self._gradient = gradient_of(port)
         #: Further arguments of ``loss_and_grad``.
-        self._hook = () if strategy.ready is None else (strategy.ready,)
+        takes_ready = strategy.ready is not None or callable(
+            getattr(problem, "gradient_spans", None)
+        )
+        self._hook = (strategy.ready,) if takes_ready else ()
         #: Whether the next gradient is checked: the first one, unless the problem is known.
         self.checks_gradient = True
         #: Gradient steps finished.
@@ -165,7 +168,7 @@ class Worker:
             loss_and_grad = self._problem.loss_and_grad
             if self.checks_gradient:
                 mark_unwritten(self._gradient)
-                if not self._hook:  # with a hook, theta may change as soon as a part is ready
+                if self.strategy.ready is None:  # else theta may change as soon as a part is ready
                     loss_and_grad = reading_only(loss_and_grad)
             began = self._port.now() if self._is_timed else 0.0
             loss = await self._port.compute(
@@ -185,7 +188,7 @@ class Worker:
                 )
             if self.checks_gradient:
                 self.checks_gradient = False
-                if not self._hook:  # with a hook, parts may already hold sums
+                if self.strategy.ready is None:  # else parts may already hold sums
                     check_written(self._gradient)
         # After the gradient: in a simulation all workers share the problem's batch buffers, and
         # another one would overwrite them while this one pauses.

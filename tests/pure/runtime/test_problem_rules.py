@@ -152,3 +152,20 @@ def test_a_gradient_that_is_no_number_ends_the_run_though_the_loss_is_one():
     problem = broken(loss_and_grad=poisoned, evaluate=lambda theta: {"loss": 0.5})
     with pytest.raises(DivergedError, match=r"the parameters at the end are nan or infinite"):
         train(problem)
+
+
+@pytest.mark.parametrize("mode", ["serial", "sync", "local-sgd", "allreduce"])
+def test_a_problem_with_parts_is_always_given_ready(mode):
+    """None where the gradient is needed as a whole."""
+    given = []
+
+    def parted(theta, batch, out, ready):
+        given.append(ready)
+        out.fill(0.0)
+        return 0.5
+
+    problem = broken(loss_and_grad=parted)
+    problem.gradient_spans = lambda: [(0, len(problem.initial()))]
+    workers = 1 if mode == "serial" else 2
+    psrt.simulate(TrainConfig(mode=mode, steps=1), problem, workers=workers)
+    assert given == [None] * workers

@@ -162,7 +162,7 @@ def bench_parser() -> FlagParser:
         "1K,64K,1M,16M)",
     )
     add = parser.add_argument_group("bench ps only").add_argument
-    add("--mode", choices=("async", "sync"), help="mode of psrt, and of the plain loop (async)")
+    add("--mode", metavar="NAME", help="mode of psrt, and of the plain loop: sync or async (async)")
     add("--servers", metavar="N,...", help="numbers of servers (1,2 as far as there are ranks)")
     add("--workers", metavar="N,...", help="numbers of workers (1,2,3 as far as there are ranks)")
     add = parser.add_argument_group("bench allreduce only").add_argument

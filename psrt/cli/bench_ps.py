@@ -21,8 +21,7 @@ def run(
     """Measure; collective.
 
     Args:
-        given: ``sizes``, ``servers`` and ``workers`` as texts or None; ``mode`` or None;
-            ``rounds``.
+        given: ``sizes``, ``servers``, ``workers`` and ``mode`` as texts or None; ``rounds``.
         comm: all ranks.
         shards_per_server: None leaves it to psrt.
 
@@ -32,11 +31,14 @@ def run(
     Raises:
         ConfigError: on every rank, for invalid flags.
     """
+    mode = given.mode or "async"
+    if mode not in ps.MODES:
+        raise ConfigError(f"--mode {mode}, expected {' or '.join(ps.MODES)}")
     rows = ps.measure(
         comm,
         sizes=tuple(vector_sizes(given.sizes, ps.SIZES)),
         layouts=_layouts(given, comm.size),
-        mode=given.mode or "async",
+        mode=mode,
         shards_per_server=shards_per_server,
         rounds=given.rounds,
     )

@@ -39,7 +39,13 @@ class Mailbox:
             for shard in shards
             for worker, events in enumerate(history.workers)
         }
-        self._all = deque(sorted(it for messages in self._of.values() for it in messages))
+        # At one time a worker pushes the last shard first.
+        self._all = deque(
+            sorted(
+                (it for messages in self._of.values() for it in messages),
+                key=lambda it: (it.time, -it.shard, *it[2:]),
+            )
+        )
         #: Received before what was sent earlier.
         self._early: set[_Sent] = set()
 

@@ -469,8 +469,9 @@ def test_a_sound_policy_in_the_same_place_stays_green(monkeypatch, mutant):
 def answers_with_the_version_before(monkeypatch):
     answer = ShardServer._answer
 
-    def old(self, serve, version, now):
-        return answer(self, serve, max(0, version - (serve.clock % 3 == 2)), now)
+    def old(self, serve, now):
+        given = answer(self, serve, now)
+        return given._replace(version=max(0, given.version - (serve.clock % 3 == 2)))
 
     monkeypatch.setattr(ShardServer, "_answer", old)
 
@@ -479,7 +480,7 @@ def tells_another_staleness(monkeypatch):
     answer = ShardServer._answer
     monkeypatch.setattr(
         ShardServer, "_answer",
-        lambda self, serve, version, now: answer(self, serve, version, now)._replace(
+        lambda self, serve, now: answer(self, serve, now)._replace(
             staleness=self._tau[serve.worker] + (serve.clock == 3)
         ),
     )  # fmt: skip

@@ -128,7 +128,8 @@ def choose_shards(job: ServedJob) -> ShardChoice:
     seconds = time_text(times[shards])
     if shards == 1:
         other = min((each for each in times if each > 1), key=times.__getitem__)
-        than = f"and {time_text(times[other])} with {other}"
+        is_less = times[other] < times[1]
+        than = f"{'hardly more than' if is_less else 'and'} {time_text(times[other])} with {other}"
         why = f"a step of {seconds} is predicted, {than} ({parts})"
     else:
         why = f"a step of {seconds} is predicted instead of {time_text(times[1])} with 1 ({parts})"

@@ -302,6 +302,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("words", "message"), WRONG)
 def test_staleness_study_refuses_what_cannot_be(tmp_path, words, message):
     ended = start("staleness_study.py", *words.split(), "--out", tmp_path / "out")
@@ -347,6 +348,7 @@ def test_staleness_study_is_not_for_mpirun(tmp_path):
     assert ended.err.count("start it without mpirun") == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not HAS_MATPLOTLIB, reason="there is no matplotlib")
 @pytest.mark.parametrize(
     ("ranks", "words", "told"),

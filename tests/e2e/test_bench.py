@@ -35,6 +35,7 @@ def test_tables_figures_and_costs(launch):
     assert "auto: " in again.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -119,6 +119,7 @@ def test_what_commands_write(launch, words):
     told_once(limited(launch, 100, *words), status=2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "words",
     [

@@ -196,10 +196,10 @@ def with_header(header, **changes):
 @pytest.mark.parametrize(
     "number",
     [
-        *(10**400, -1, math.nan, "x"),
+        10**400,
         *(
             pytest.param(it, marks=pytest.mark.exhaustive)
-            for it in (2**70, math.inf, 1e300, True, [])
+            for it in (-1, math.nan, "x", 2**70, math.inf, 1e300, True, [])
         ),
     ],
 )

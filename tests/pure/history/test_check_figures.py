@@ -316,7 +316,9 @@ FREE_OF_LINES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("log_every", [None, 4, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "log_every", [4, *(pytest.param(it, marks=pytest.mark.exhaustive) for it in (None, 1))]
+)
 @pytest.mark.parametrize("name", MODES)
 def test_every_figure_of_every_line_of_the_metrics(run, name, log_every):
     out = run(name, log_every=log_every)

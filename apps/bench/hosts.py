@@ -195,6 +195,13 @@ def _name(vendor: str, layout: Sequence[int], rate: int) -> str:
     return f"{vendor}-{'+'.join(map(str, layout))}-{rate}.json"
 
 
+def write_part(begin: str, text: str, end: str) -> None:
+    """Replace what the page has between two marks."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    PAGE.write_text(f"{before}{begin}{text}{end}{after}", encoding="utf-8")
+
+
 def main(argv: Sequence[str]) -> int:
     """Measure, and write the page."""
     parser = FlagParser(prog="hosts.py", description=__doc__)
@@ -217,10 +224,7 @@ def main(argv: Sequence[str]) -> int:
             say(f"{len(layout)} hosts × {layout[0]} at {rate} Mbit/s")
             say("\n".join(table(sizes(found["all-reduce"], layout, rate))))
     if given.mpi == "openmpi":
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        after = rest.partition(END)[2]
-        text = "\n".join(tables(given.out, given.mpi))
-        PAGE.write_text(f"{before}{BEGIN}{text}{END}{after}", encoding="utf-8")
+        write_part(BEGIN, "\n".join(tables(given.out, given.mpi)), END)
     return 0
 
 

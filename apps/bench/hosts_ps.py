@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from hosts import PAGE, RATES, ROOT
+from hosts import RATES, ROOT, write_part
 
 from psrt.bench.figures import write_json
 from psrt.cli.flags import FlagParser
@@ -133,10 +133,7 @@ def main(argv: Sequence[str]) -> int:
         say(f"links of {rate} Mbit/s")
         say("\n".join(table(found["push and pull"], rate)))
     if given.mpi == "openmpi":
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        after = rest.partition(END)[2]
-        text = "\n".join(tables(given.out, given.mpi))
-        PAGE.write_text(f"{before}{BEGIN}{text}{END}{after}", encoding="utf-8")
+        write_part(BEGIN, "\n".join(tables(given.out, given.mpi)), END)
     return 0
 
 

@@ -15,15 +15,16 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
+from hosts import write_part
+
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
 from psrt.errors import ConfigError
 from psrt.explain.inputs import read_ranks
 from support.hosts import VENDORS, Hosts, why_not
-from support.launching import ROOT, Done
+from support.launching import Done
 
-PAGE = ROOT / "docs" / "hosts.md"
 BEGIN, END = "<!-- overlap -->\n", "<!-- /overlap -->"
 #: The part of a link's rate that carries no headers.
 PAYLOAD = 0.955
@@ -132,10 +133,7 @@ def main(argv: Sequence[str]) -> int:
     for rate, count in product(read_ranks(given.rates), read_ranks(given.hosts)):
         lines.append(row(count, rate, turns=given.turns, steps=given.steps))
         say(lines[-1])
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    text = "\n".join([*lines, ""])
-    PAGE.write_text(f"{before}{BEGIN}{text}{END}{after}", encoding="utf-8")
+    write_part(BEGIN, "\n".join([*lines, ""]), END)
     return 0
 
 

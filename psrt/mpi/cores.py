@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -18,30 +18,30 @@ from mpi4py import MPI
 Cores = frozenset[int]
 
 
-def cores_of_worker(comm: MPI.Comm, workers: Collection[int]) -> Cores | None:
+def cores_of_worker(
+    comm: MPI.Comm, workers: Collection[int], machine: Sequence[int]
+) -> Cores | None:
     """Return the cores that this rank is to compute on; collective.
 
     Args:
         comm: the ranks of the job.
         workers: those of them that compute.
+        machine: those on this rank's machine, in order.
 
     Returns:
         None if this rank is no worker, if its machine has a core for each rank or none for some
         worker, or if its ranks were bound to cores already, in different ways.
     """
     allowed = _allowed()
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    mine = np.array([comm.rank in workers, zlib.crc32(repr(allowed).encode())], np.int64)
-    everyone = np.empty((node.size, 2), np.int64)
-    node.Allgather(mine, everyone)
-    rank, ranks = node.rank, node.size
-    node.Free()
-    if not ranks > len(allowed) > 0 or (everyone[:, 1] != mine[1]).any():
+    bound = np.empty(comm.size, np.int64)
+    comm.Allgather(np.array([zlib.crc32(repr(allowed).encode())], np.int64), bound)
+    here = bound[list(machine)]
+    if not len(machine) > len(allowed) > 0 or (here != bound[comm.rank]).any():
         return None
-    return share(allowed, everyone[:, 0].tolist(), rank)
+    return share(allowed, [rank in workers for rank in machine], machine.index(comm.rank))
 
 
-def share(cores: list[int], computes: list[int], rank: int) -> Cores | None:
+def share(cores: list[int], computes: Sequence[int], rank: int) -> Cores | None:
     """Deal cores out to the ranks that compute; return those of one rank, None for none.
 
     >>> [share([0, 1, 4, 5, 6], [0, 1, 0, 1], rank) for rank in (0, 1, 3)]

@@ -104,7 +104,11 @@ class MpiPort:
         if role_map.servers and len(layout.hosts) == 1:
             self.theta_memory = theta_memory
         #: Those that this rank is to compute on; None leaves it to the kernel.
-        self.cores = cores_of_worker(comm, role_map.workers) if role_map.servers else None
+        self.cores = (
+            cores_of_worker(self._comm, role_map.workers, layout.machine)
+            if role_map.servers
+            else None
+        )
         #: By rank of a worker, the region that is its landing.
         self.landings: Mapping[int, int] = self._landings()
         self._reports = Reports(self._comm)

@@ -276,7 +276,10 @@ def workers_of(contract: Contract, table: Table, leave: Ints, findings: Findings
     pushed = table.where(Kind.PUSH)
     unfinished = _unfinished(contract, table, pushed, leave)
     reads = _grid(contract, table, table.where(Kind.READ), "read", findings)
-    pushes = _grid(contract, table, np.setdiff1d(pushed, unfinished), "pushed", findings)
+    # Where servers have several shards, a gradient may be pushed part by part, the last first.
+    in_parts = contract.shards > contract.servers
+    finished = np.setdiff1d(pushed, unfinished)
+    pushes = _grid(contract, table, finished, "pushed", findings, any_order=in_parts)
     if reads is None or pushes is None or not findings.none:
         return None
     workers = Workers(table, reads, pushes, leave, unfinished)
@@ -300,7 +303,15 @@ def _unfinished(contract: Contract, table: Table, pushed: Ints, leave: Ints) -> 
     return found
 
 
-def _grid(contract: Contract, table: Table, at: Ints, did: str, findings: Findings) -> Grid | None:
+def _grid(
+    contract: Contract,
+    table: Table,
+    at: Ints,
+    did: str,
+    findings: Findings,
+    *,
+    any_order: bool = False,
+) -> Grid | None:
     """Return events of one kind by shard; None if they do not come shard by shard."""
     shards, owner = contract.shards, table["worker"][at]
     counts = np.bincount(owner, minlength=contract.workers)
@@ -311,11 +322,10 @@ def _grid(contract: Contract, table: Table, at: Ints, did: str, findings: Findin
         )
         return None
     grid = at.reshape(-1, shards)
-    # One event behind the other; where servers have several shards, a gradient may be pushed part
-    # by part, the last layers first.
+    # One event behind the other.
     first = grid[:, :1]
     holds = (grid == first + np.arange(shards)).all(1)
-    if did == "pushed" and shards > contract.servers:
+    if any_order:
         grid = np.take_along_axis(grid, np.argsort(table["shard"][grid], axis=1), axis=1)
     holds &= (table["shard"][grid] == np.arange(shards)).all(1)
     for name in ("clock", "samples"):

@@ -96,33 +96,32 @@ class PushPull(Strategy):
             self._port.amid(self._shares[i], partial(self._push_early, self._completes[i]))
 
     def _push_early(self, shards: Sequence[int]) -> None:
-        port, (clock, samples, progress) = self._port, self._step
         for shard in shards:
-            self._pushed[shard] = now = port.now()
-            push = Push(self._worker, clock, self.versions[shard], samples, progress, 0.0, shard)
-            if self._events is not None:
-                since = now if self._since is None else self._since
-                self._events.note((self._events.pushed, push, now, now - since))
-            port.send(self._servers[shard], push, GRADIENT)
+            self._pushed[shard] = now = self._port.now()
+            self._push(shard, now, 0.0, GRADIENT)
+
+    def _push(self, shard: int, now: float, norm: float, region: int) -> None:
+        """Send this step's gradient to a shard, and note it."""
+        clock, samples, progress = self._step
+        push = Push(self._worker, clock, self.versions[shard], samples, progress, norm, shard)
+        events = self._events
+        if events is not None:
+            since = now if self._since is None else self._since
+            events.note((events.pushed, push, now, now - since))
+        self._port.send(self._servers[shard], push, region)
 
     async def step(self, step: Step) -> StepResult:
         """Push to every shard, then receive every shard's reply, in order of arrival."""
-        port, worker, versions = self._port, self._worker, self.versions
-        events = self._events
-        clock, samples, progress = step
+        port, versions, events = self._port, self.versions, self._events
+        clock, samples, progress = self._step = step
         self._clock = clock
         norm = l2_norm(self._gradient) if self._clips and samples else 0.0
         region = GRADIENT if samples else NO_PAYLOAD
         pushed = port.now()
-        since = pushed if self._since is None else self._since
         early = self._pushed
         for shard in self._order:
-            if early[shard] is not None:
-                continue
-            push = Push(worker, clock, versions[shard], samples, progress, norm, shard)
-            if events is not None:
-                events.note((events.pushed, push, pushed, pushed - since))
-            port.send(self._servers[shard], push, region)
+            if early[shard] is None:
+                self._push(shard, pushed, norm, region)
         if len(versions) == 1:
             last = await self._reply()
             replies, reached = [last], last.clock

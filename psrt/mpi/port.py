@@ -161,6 +161,9 @@ class MpiPort:
             self.gradient = self._gradient_of(rank)
             self.theta = self._theta_of(rank)
             self.gradient[:] = self.theta[:] = 0.0
+        if self.theta_memory is ThetaMemory.SHARED:
+            # Else a worker that is late would clear what another has filled and reads by now.
+            self._comm.Barrier()
 
     def _prepare_reductions(
         self, timeout_s: float, costs: MachineCosts, busy_until: Callable[[], float]

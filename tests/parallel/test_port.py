@@ -1,5 +1,6 @@
 """The port over MPI: messages, payloads and what is counted, on every layout of hosts."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from psrt.mpi.port import MpiPort
 from psrt.partition import ShardPlan
 from psrt.transport import NO_PAYLOAD, RoleMap, drive
 from psrt.transport.frames import FRAME_BYTES
-from psrt.transport.port import VERSIONS
+from psrt.transport.port import VERSIONS, ThetaMemory
 
 N = 11
 GRADIENT = 0
@@ -277,3 +278,24 @@ def test_ports_leave_no_shared_memory_behind(comm):
         port.close()
         left.append(Path("/proc/self/maps").read_text().count(" rw-s "))
     assert left[2:] == left[:2] * 3
+
+
+@pytest.mark.mpi(min_size=3)
+def test_a_late_worker_does_not_clear_what_all_read(comm, monkeypatch):
+    lay_out = MpiPort._lay_out_memory
+
+    def late(port):
+        if port.rank == comm.size - 1:
+            time.sleep(0.2)
+        lay_out(port)
+
+    monkeypatch.setattr(MpiPort, "_lay_out_memory", late)
+    port = MpiPort(comm, wiring_of(comm.size, 1), timeout_s=20, theta_memory=ThetaMemory.SHARED)
+    # On several hosts each worker has a θ of its own.
+    shared = port.theta_memory is ThetaMemory.SHARED
+    if port.rank == 1 or (port.rank and not shared):
+        port.theta[:] = 1.0
+    comm.Barrier()
+    if port.rank:
+        np.testing.assert_array_equal(port.theta, 1.0)
+    port.close()

@@ -28,6 +28,10 @@ class ProtocolError(PsrtError):
     """A rank sent a message that its peer's state does not allow; always a bug."""
 
 
+class CodecError(ProtocolError):
+    """A compressed vector is not one of its codec; what it says of itself does not hold."""
+
+
 class ReplayError(ProtocolError):
     """A replay's result differs from the recorded run's; the history shows where."""
 

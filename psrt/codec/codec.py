@@ -1,0 +1,120 @@
+"""What every codec is: a vector in, a frame out, and back. Pure: arrays and a generator."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from psrt.arrays import Bytes, Vector
+from psrt.codec.frame import HEADER_BYTES, MOST, Header, read_header, write_header
+from psrt.errors import CodecError, ConfigError
+
+#: Elements that are encoded at a time: 64 KiB, so that they stay in the cache from pass to pass.
+BLOCK = 1 << 14
+
+
+class Codec:
+    """Encodes vectors of one length into a frame of its own, which the next call overwrites.
+
+    A subclass says what it is and fills in ``_encode`` and ``_decode``.
+    """
+
+    #: In ``CODECS``.
+    name: ClassVar[str]
+    #: On the wire.
+    code: ClassVar[int]
+    #: Whether the mean of what is decoded is the vector.
+    is_unbiased: ClassVar[bool] = False
+    #: Whether what is lost is by default added to the next vector, see ``ErrorFeedback``.
+    feeds_back: ClassVar[bool] = False
+    #: Parameter that both ends must agree on, in ``[0, 2**16)``.
+    parameter: int = 0
+
+    def __init__(self, n: int, most: int) -> None:
+        """Allocate the frame.
+
+        Args:
+            n: elements of a vector.
+            most: bytes of the longest payload.
+
+        Raises:
+            ConfigError: if a frame cannot say that many elements.
+        """
+        if not 0 <= n <= MOST:
+            raise ConfigError(f"a codec for {n} elements, expected 0 to {MOST}")
+        self.n = n
+        #: Bytes of the longest payload.
+        self.most = most
+        self._frame: Bytes = np.zeros(HEADER_BYTES + most, np.uint8)
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of every frame; None where they depend on the numbers."""
+        return HEADER_BYTES + self.most
+
+    def encode(self, vector: Vector, rng: np.random.Generator) -> Bytes:
+        """Return the frame of a vector, valid until the next call.
+
+        Args:
+            vector: (n,) float32; only read.
+            rng: of whatever is random; the same state gives the same frame.
+        """
+        assert vector.shape == (self.n,), "a codec is for vectors of one length"
+        payload = self._frame[HEADER_BYTES:]
+        form, sent, nbytes = self._encode(vector, payload, rng)
+        write_header(self._frame, Header(self.code, form, self.parameter, self.n, sent, nbytes))
+        return self._frame[: HEADER_BYTES + nbytes]
+
+    def decode(self, frame: Bytes, out: Vector) -> None:
+        """Write the vector of a frame to ``out`` (n,).
+
+        Raises:
+            CodecError: if the frame is not one of this codec, for vectors of this length.
+        """
+        header = read_header(frame)
+        expected = self.code, self.parameter, self.n
+        if (header.code, header.parameter, header.n) != expected:
+            raise CodecError(
+                f"a frame of codec {header.code} with parameter {header.parameter} for {header.n} "
+                "elements, expected codec {} with parameter {} for {}".format(*expected)
+            )
+        if header.nbytes > self.most:
+            raise CodecError(f"a payload of {header.nbytes} bytes, expected at most {self.most}")
+        self._decode(header, frame[HEADER_BYTES:], out)
+
+    def _encode(
+        self, vector: Vector, payload: Bytes, rng: np.random.Generator
+    ) -> tuple[int, int, int]:
+        """Write the payload; return its form, the elements sent, and its bytes."""
+        raise NotImplementedError
+
+    def _decode(self, header: Header, payload: Bytes, out: Vector) -> None:
+        """Write the vector of a payload, of which only the length has been checked."""
+        raise NotImplementedError
+
+
+class DenseCodec(Codec):
+    """A codec that sends every element, in a payload of always the same length."""
+
+    def _encode(
+        self, vector: Vector, payload: Bytes, rng: np.random.Generator
+    ) -> tuple[int, int, int]:
+        self._pack(vector, payload, rng)
+        return 0, self.n, self.most
+
+    def _decode(self, header: Header, payload: Bytes, out: Vector) -> None:
+        if (header.form, header.sent, header.nbytes) != (0, self.n, self.most):
+            raise CodecError(
+                f"a payload of form {header.form} with {header.sent} elements in {header.nbytes} "
+                f"bytes, expected form 0 with {self.n} in {self.most}"
+            )
+        self._unpack(payload, out)
+
+    def _pack(self, vector: Vector, payload: Bytes, rng: np.random.Generator) -> None:
+        """Write all of the payload."""
+        raise NotImplementedError
+
+    def _unpack(self, payload: Bytes, out: Vector) -> None:
+        """Write all of the vector; every payload of this length is valid."""
+        raise NotImplementedError

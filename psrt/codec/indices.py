@@ -1,0 +1,102 @@
+"""Which elements of a vector are sent: ascending indices, in the shortest of three forms.
+
+=====  =========================================================================
+form   bytes of k of n indices
+=====  =========================================================================
+0      4·k: each as it is
+1      one to five an index: how far it is behind the one before, less one, seven
+       bits a byte, the lowest first; the highest bit says that more follow
+2      ⌈n/8⌉: a bit for each element, the first one in the lowest bit
+=====  =========================================================================
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from psrt.arrays import Bytes
+from psrt.errors import CodecError
+
+#: Ascending positions in a vector.
+Indices = npt.NDArray[np.int64]
+AS_THEY_ARE, GAPS, BITMAP = range(3)
+#: The smallest gaps of two, three, four and five bytes.
+_LIMITS = [1 << 7, 1 << 14, 1 << 21, 1 << 28]
+
+
+def gap_bytes(gaps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the bytes of each gap."""
+    return np.searchsorted(_LIMITS, gaps, side="right") + 1
+
+
+def pack_indices(indices: Indices, n: int, out: Bytes) -> tuple[int, int]:
+    """Write indices in their shortest form; return it, and its bytes.
+
+    Args:
+        indices: (k,) ascending, below n.
+        n: elements of the vector.
+        out: long enough: 4·k bytes.
+
+    >>> out = np.empty(16, np.uint8)
+    >>> pack_indices(np.array([3, 4, 1000, 1001]), 10**6, out), out[:5].tolist()
+    ((1, 5), [3, 0, 227, 7, 0])
+    """
+    gaps = np.diff(indices, prepend=-1) - 1
+    lengths = gap_bytes(gaps)
+    sizes = [4 * indices.size, int(lengths.sum()), -(-n // 8)]
+    form = sizes.index(min(sizes))
+    into = out[: sizes[form]]
+    if form == AS_THEY_ARE:
+        into.view("<u4")[:] = indices
+    elif form == BITMAP:
+        chosen = np.zeros(n, np.bool_)
+        chosen[indices] = True
+        into[:] = np.packbits(chosen, bitorder="little")
+    else:
+        starts = np.cumsum(lengths) - lengths
+        for i in range(int(lengths.max(initial=0))):
+            has = lengths > i
+            more = (lengths[has] > i + 1).astype(np.uint8) << 7
+            into[starts[has] + i] = (gaps[has] >> (7 * i) & 0x7F).astype(np.uint8) | more
+    return form, sizes[form]
+
+
+def unpack_indices(form: int, packed: Bytes, k: int, n: int) -> Indices:
+    """Return k indices.
+
+    Raises:
+        CodecError: if they are not ascending indices below n in that form.
+    """
+    if form == AS_THEY_ARE:
+        _need(packed.size == 4 * k, "4 bytes an index")
+        found = packed.view("<u4").astype(np.int64)
+        _need(k == 0 or bool((np.diff(found) > 0).all()), "ascending indices")
+    elif form == GAPS:
+        found = _of_gaps(packed, k)
+    elif form == BITMAP:
+        _need(packed.size == -(-n // 8), "a bit for each element")
+        found = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
+    else:
+        raise CodecError(f"indices in form {form}, expected 0 to 2")
+    _need(found.size == k and (k == 0 or int(found[-1]) < n), f"{k} indices below {n}")
+    return found
+
+
+def _of_gaps(packed: Bytes, k: int) -> Indices:
+    ends = np.flatnonzero(packed < 0x80)
+    _need(ends.size == k and (k == 0 or int(ends[-1]) == packed.size - 1), f"{k} gaps")
+    _need(k > 0 or packed.size == 0, "no gaps")
+    if k == 0:
+        return np.zeros(0, np.int64)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    lengths = ends - starts + 1
+    _need(int(lengths.max()) <= 5, "at most 5 bytes a gap")
+    place = np.arange(packed.size) - np.repeat(starts, lengths)
+    parts = (packed & 0x7F).astype(np.int64) << (7 * place)
+    return np.cumsum(np.add.reduceat(parts, starts) + 1) - 1
+
+
+def _need(holds: bool, expected: str) -> None:
+    if not holds:
+        raise CodecError(f"indices that are damaged, expected {expected}")

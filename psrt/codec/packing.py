@@ -1,0 +1,150 @@
+"""Small whole numbers in as few bits as they need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from psrt.arrays import Bytes
+
+#: Numbers that are packed together: as many bytes as a number has bits.
+_GROUP = 8
+#: A one in the lowest bit of each byte, of each pair of bytes, and so on.
+_REPEATED = 0x0101010101010101, 0x0001000100010001, 0x0000000100000001, 1
+#: By bits of a number, the widest items that its packed groups are made of.
+_ITEMS = {2: "<u2", 4: "<u4"}
+#: Trits in a byte: 3⁵ = 243.
+TRITS = 5
+_POWERS = np.array([1, 3, 9, 27, 81], np.uint8)
+
+
+def bits_bytes(n: int, bits: int) -> int:
+    """Return the bytes of n numbers of that many bits."""
+    return -(-n * bits // 8)
+
+
+def pack_bits(numbers: Bytes, bits: int, out: Bytes) -> None:
+    """Pack numbers below ``2**bits``, the first one in the lowest bits.
+
+    >>> out = np.empty(2, np.uint8)
+    >>> pack_bits(np.array([1, 2, 3], np.uint8), 4, out)
+    >>> out.tolist()
+    [33, 3]
+
+    Args:
+        numbers: (n,).
+        bits: of a number, 1 to 8.
+        out: (``bits_bytes(n, bits)``,) bytes.
+    """
+    if bits == 8:
+        out[:] = numbers
+        return
+    whole = numbers.size // _GROUP * _GROUP
+    _pack_groups(numbers[:whole], bits, out[: whole * bits // 8])
+    if whole < numbers.size:
+        last, rest = np.zeros(_GROUP, np.uint8), np.empty(bits, np.uint8)
+        last[: numbers.size - whole] = numbers[whole:]
+        _pack_groups(last, bits, rest)
+        given = out[whole * bits // 8 :]
+        given[:] = rest[: given.size]
+
+
+def _pack_groups(numbers: Bytes, bits: int, out: Bytes) -> None:
+    """Pack eight numbers at a time, as bytes of a word: pairs, pairs of pairs, and both halves."""
+    words = numbers.copy().view("<u8")
+    other = np.empty_like(words)
+    for shift, low, high in _merges(bits):
+        np.right_shift(words, shift, out=other)
+        np.bitwise_and(other, high, out=other)
+        np.bitwise_and(words, low, out=words)
+        np.bitwise_or(words, other, out=words)
+    np.copyto(_rows(out, bits), _lowest(words, bits))
+
+
+def _merges(bits: int) -> list[tuple[int, np.uint64, np.uint64]]:
+    """Return how to bring neighbours together: by how much the second ones move, and masks.
+
+    The masks are of the first and of the second one, after the move.
+    """
+    found = []
+    for i in range(3):
+        low = ((1 << (bits << i)) - 1) * _REPEATED[i + 1]
+        found.append(((8 - bits) << i, np.uint64(low), np.uint64(low << (bits << i))))
+    return found
+
+
+def _lowest(words: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[Any]:
+    """Return a view of the lowest bytes of each word, as many as a number has bits."""
+    if bits in _ITEMS:
+        return words.view(_ITEMS[bits])[:: _GROUP // bits]
+    return words.view(np.uint8).reshape(-1, _GROUP)[:, :bits]
+
+
+def _rows(packed: Bytes, bits: int) -> npt.NDArray[Any]:
+    """Return a view of packed groups that has the shape of ``_lowest``."""
+    return packed.view(_ITEMS[bits]) if bits in _ITEMS else packed.reshape(-1, bits)
+
+
+def unpack_bits(packed: Bytes, bits: int, out: Bytes) -> None:
+    """Unpack what ``pack_bits`` packed; ``out`` (n,)."""
+    if bits == 8:
+        out[:] = packed
+        return
+    whole = out.size // _GROUP * _GROUP
+    _unpack_groups(packed[: whole * bits // 8], bits, out[:whole])
+    if whole < out.size:
+        rest, last = np.zeros(bits, np.uint8), np.empty(_GROUP, np.uint8)
+        given = packed[whole * bits // 8 :]
+        rest[: given.size] = given
+        _unpack_groups(rest, bits, last)
+        out[whole:] = last[: out.size - whole]
+
+
+def _unpack_groups(packed: Bytes, bits: int, out: Bytes) -> None:
+    words = np.zeros(out.size // _GROUP, "<u8")
+    np.copyto(_lowest(words, bits), _rows(packed, bits))
+    other = np.empty_like(words)
+    for shift, low, high in reversed(_merges(bits)):
+        np.bitwise_and(words, high, out=other)
+        np.left_shift(other, shift, out=other)
+        np.bitwise_and(words, low, out=words)
+        np.bitwise_or(words, other, out=words)
+    out[:] = words.view(np.uint8)
+
+
+def trits_bytes(n: int) -> int:
+    """Return the bytes of n trits."""
+    return -(-n // TRITS)
+
+
+def pack_trits(trits: Bytes, out: Bytes) -> None:
+    """Pack numbers below 3, five in a byte, the first one as the lowest digit.
+
+    >>> out = np.empty(2, np.uint8)
+    >>> pack_trits(np.array([1, 2, 0, 0, 2, 1], np.uint8), out)
+    >>> out.tolist()
+    [169, 1]
+    """
+    whole = trits.size // TRITS
+    digits = trits[: whole * TRITS].reshape(-1, TRITS)
+    into = out[:whole]
+    np.copyto(into, digits[:, 4])
+    for i in (3, 2, 1, 0):
+        np.multiply(into, 3, out=into)
+        np.add(into, digits[:, i], out=into)
+    rest = trits[whole * TRITS :]
+    if rest.size:
+        out[whole] = (rest * _POWERS[: rest.size]).sum()
+
+
+def unpack_trits(packed: Bytes, out: Bytes) -> None:
+    """Unpack what ``pack_trits`` packed; a byte above 242 gives numbers below 3, too."""
+    whole = out.size // TRITS
+    digits, left = out[: whole * TRITS].reshape(-1, TRITS), packed.copy()
+    for i in range(TRITS):
+        digits[:, i] = left[:whole] % 3
+        if whole * TRITS + i < out.size:
+            out[whole * TRITS + i] = left[whole] % 3
+        left //= 3

@@ -1,0 +1,160 @@
+"""Whole multiples of a step, rounded up or down at random so that their mean is right.
+
+A bucket's scale is divided into ``levels`` equal steps. An element x becomes ⌊x·levels/scale + u⌋
+with u uniform in [0, 1): the mean of that is x·levels/scale, and its variance at most ¼.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from psrt.arrays import Bytes, FloatArray, Vector
+from psrt.codec.buckets import Buckets, largest, or_nan
+from psrt.codec.codec import DenseCodec
+from psrt.codec.packing import (
+    bits_bytes,
+    pack_bits,
+    pack_trits,
+    trits_bytes,
+    unpack_bits,
+    unpack_trits,
+)
+from psrt.errors import ConfigError
+
+#: Random numbers have 16 bits, four to a draw: a mean is off by at most 2⁻¹⁷ of a step.
+_DRAWS = 4
+_U = np.float32(2.0**-16)
+#: Levels at most: with their signs and 0 they fit into a byte.
+MOST_LEVELS = 127
+
+
+class _Levels(DenseCodec):
+    """A scale for each bucket, then a number for each element."""
+
+    is_unbiased: ClassVar[bool] = True
+
+    def __init__(self, n: int, levels: int, bucket: int) -> None:
+        if not 1 <= levels <= MOST_LEVELS:
+            raise ConfigError(f"{levels} levels, expected 1 to {MOST_LEVELS}")
+        self._buckets = Buckets(n, bucket)
+        super().__init__(n, 4 * self._buckets.count + self._packed_bytes(n, levels))
+        self._levels = levels
+        self.parameter = bucket
+        block = min(n, self._buckets.step)
+        self._steps, self._random = np.empty((2, block), np.float32)
+        self._numbers = np.empty(n, np.uint8)
+
+    def _pack(self, vector: Vector, payload: Bytes, rng: np.random.Generator) -> None:
+        buckets, levels, numbers = self._buckets, self._levels, self._numbers
+        scales = payload[: 4 * buckets.count].view("<f4")
+        with np.errstate(all="ignore"):
+            for at, first, rows in buckets.rows(vector):
+                steps = self._steps[: rows.size].reshape(rows.shape)
+                scale = or_nan(self._scale(rows, steps))
+                scales[first : first + len(rows)] = scale
+                # A bucket of zeros, and one without a finite scale: any number will do.
+                factor = np.where(scale > 0, levels / scale, 0).astype(np.float32)
+                np.multiply(rows, factor[:, np.newaxis], out=steps)
+                if not np.isfinite(scale).all():
+                    np.nan_to_num(steps, copy=False, posinf=0.0, neginf=0.0)
+                self._round(steps.ravel(), numbers[at : at + rows.size], rng)
+        self._pack_numbers(numbers, payload[4 * buckets.count :])
+
+    def _round(self, steps: Vector, numbers: Bytes, rng: np.random.Generator) -> None:
+        """Round at random, to numbers from 0 to 2·levels."""
+        random, count = self._random[: steps.size], -(-steps.size // _DRAWS)
+        draws = rng.bit_generator.random_raw(count).view(np.uint16)[: steps.size]
+        np.multiply(draws, _U, out=random)
+        np.add(steps, random, out=steps)
+        np.add(steps, np.float32(self._levels), out=steps)
+        # An element may be longer than its scale by a rounding error, on either side.
+        np.minimum(steps, np.float32(2 * self._levels), out=steps)
+        np.copyto(numbers, steps, casting="unsafe")  # ⌊ ⌋: what is below 0 is so by less than 1
+
+    def _unpack(self, payload: Bytes, out: Vector) -> None:
+        buckets, levels, numbers = self._buckets, self._levels, self._numbers
+        scales = payload[: 4 * buckets.count].view("<f4")
+        self._unpack_numbers(payload[4 * buckets.count :], numbers)
+        with np.errstate(all="ignore"):
+            for at, first, rows in buckets.rows(out):
+                given = numbers[at : at + rows.size].reshape(rows.shape)
+                np.subtract(given, np.float32(levels), out=rows)
+                scale = scales[first : first + len(rows)] / np.float32(levels)
+                np.multiply(rows, scale[:, np.newaxis], out=rows)
+
+    def _scale(self, rows: FloatArray, scratch: FloatArray) -> npt.NDArray[np.float32]:
+        """Return the scale of each bucket: no element is longer but for a rounding error."""
+        return largest(rows, scratch)
+
+    @staticmethod
+    def _packed_bytes(n: int, levels: int) -> int:
+        return bits_bytes(n, _bits(levels))
+
+    def _pack_numbers(self, numbers: Bytes, out: Bytes) -> None:
+        pack_bits(numbers, _bits(self._levels), out)
+
+    def _unpack_numbers(self, packed: Bytes, out: Bytes) -> None:
+        unpack_bits(packed, _bits(self._levels), out)
+
+
+def _bits(levels: int) -> int:
+    """Return the bits of a number from 0 to 2·levels."""
+    return (2 * levels).bit_length()
+
+
+class Int8(_Levels):
+    """127 levels of the largest magnitude of a bucket."""
+
+    name, code = "int8", 6
+
+    def __init__(self, n: int, *, bucket: int = 1024) -> None:
+        super().__init__(n, 127, bucket)
+
+
+class Qsgd(_Levels):
+    """Levels of the l2 norm of a bucket, in as many bits as they need.
+
+    Source: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and
+    Encoding", NeurIPS 2017, arXiv:1610.02132.
+    """
+
+    name, code = "qsgd", 7
+
+    def __init__(self, n: int, *, levels: int = 7, bucket: int = 128) -> None:
+        super().__init__(n, levels, bucket)
+
+    def _scale(self, rows: FloatArray, scratch: FloatArray) -> npt.NDArray[np.float32]:
+        found: npt.NDArray[np.float32] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+        return found
+
+
+class Ternary(_Levels):
+    """−1, 0 or 1 times the largest magnitude of a bucket, in two bits.
+
+    Source: Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
+    Learning", NeurIPS 2017, arXiv:1705.07878.
+    """
+
+    name, code = "ternary", 8
+
+    def __init__(self, n: int, *, bucket: int = 4096) -> None:
+        super().__init__(n, 1, bucket)
+
+
+class TernaryBase3(Ternary):
+    """As ``Ternary``, five elements in a byte: 1.6 bits."""
+
+    name, code = "ternary-base3", 9
+
+    @staticmethod
+    def _packed_bytes(n: int, levels: int) -> int:
+        return trits_bytes(n)
+
+    def _pack_numbers(self, numbers: Bytes, out: Bytes) -> None:
+        pack_trits(numbers, out)
+
+    def _unpack_numbers(self, packed: Bytes, out: Bytes) -> None:
+        unpack_trits(packed, out)

@@ -1,0 +1,71 @@
+"""One bit an element: its sign, times the mean magnitude of its bucket."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psrt.arrays import Bytes, Vector
+from psrt.codec.buckets import Buckets, or_nan
+from psrt.codec.codec import DenseCodec
+from psrt.errors import ConfigError
+
+#: By byte, its eight signs as factors, the first element in the highest bit.
+_FACTORS = 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, np.newaxis], axis=1)
+_FACTORS = _FACTORS.astype(np.float32)
+
+
+class Sign(DenseCodec):
+    """Signs and the mean magnitude of each bucket: a δ-compressor, of use with error feedback only.
+
+    Source: Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018,
+    arXiv:1802.04434; Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient
+    Compression Schemes", ICML 2019, arXiv:1901.09847, for the scale.
+
+    >>> codec, out = Sign(4, bucket=8), np.empty(4, np.float32)
+    >>> codec.decode(codec.encode(np.array([1, -2, 3, -4], np.float32), None), out)
+    >>> out.tolist()
+    [2.5, -2.5, 2.5, -2.5]
+    """
+
+    name, code = "sign", 10
+    feeds_back = True
+
+    def __init__(self, n: int, *, bucket: int = 1024) -> None:
+        """Set up.
+
+        Args:
+            n: elements of a vector.
+            bucket: elements with a common scale, a multiple of 8.
+
+        Raises:
+            ConfigError: if that is no length of a bucket.
+        """
+        if bucket % 8:
+            raise ConfigError(f"buckets of {bucket} signs, expected a multiple of 8")
+        self._buckets = Buckets(n, bucket)
+        self._at = 4 * self._buckets.count
+        super().__init__(n, self._at + -(-n // 8))
+        self.parameter = bucket
+        block = min(n, self._buckets.step)
+        self._magnitudes, self._signs = np.empty(block, np.float32), np.empty(block, np.bool_)
+
+    def _pack(self, vector: Vector, payload: Bytes, rng: np.random.Generator) -> None:
+        scales, packed = payload[: self._at].view("<f4"), payload[self._at :]
+        with np.errstate(all="ignore"):
+            for at, first, rows in self._buckets.rows(vector):
+                block, signs = rows.ravel(), self._signs[: rows.size]
+                magnitudes = np.abs(rows, out=self._magnitudes[: rows.size].reshape(rows.shape))
+                scales[first : first + len(rows)] = or_nan(magnitudes.mean(axis=1))
+                np.signbit(block, out=signs)
+                packed[at // 8 : -(-(at + block.size) // 8)] = np.packbits(signs)
+
+    def _unpack(self, payload: Bytes, out: Vector) -> None:
+        scales, packed = payload[: self._at].view("<f4"), payload[self._at :]
+        whole = self.n // 8
+        np.take(_FACTORS, packed[:whole], axis=0, out=out[: 8 * whole].reshape(-1, 8), mode="clip")
+        if 8 * whole < self.n:
+            out[8 * whole :] = _FACTORS[packed[whole]][: self.n - 8 * whole]
+        with np.errstate(all="ignore"):
+            for _, first, rows in self._buckets.rows(out):
+                scale = scales[first : first + len(rows)]
+                np.multiply(rows, scale[:, np.newaxis], out=rows)

@@ -1,0 +1,152 @@
+"""Floating-point numbers of 8 and 4 bits, with a power of two as the scale of each bucket.
+
+A scale brings the largest magnitude of its bucket as close to the largest number of the format as a
+power of two can without passing it. Then each element is rounded to nearest, ties to even.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from psrt.arrays import Bytes, Vector
+from psrt.codec.buckets import Buckets, largest
+from psrt.codec.codec import DenseCodec
+from psrt.codec.packing import bits_bytes, pack_bits, unpack_bits
+
+#: Of a scale 2**e, the byte is e + _BIAS; of a bucket that is not finite, it is _NAN.
+_BIAS, _NAN = 127, 255
+
+
+def format_numbers(exponent: int, mantissa: int, largest_code: int) -> npt.NDArray[np.float32]:
+    """Return the numbers of a format that are 0 or more, by their codes.
+
+    >>> format_numbers(3, 0, 7).tolist()
+    [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
+
+    Args:
+        exponent: its bits; the bias is half their range, as in IEEE 754.
+        mantissa: its bits.
+        largest_code: of a finite number.
+    """
+    codes = np.arange(largest_code + 1)
+    field, fraction = codes >> mantissa, codes & ((1 << mantissa) - 1)
+    bias = (1 << (exponent - 1)) - 1
+    # A field of 0 has no leading one; it is as long as a field of 1.
+    significand = fraction / (1 << mantissa) + (field > 0)
+    if not mantissa:  # then a number without a leading one would be 0 only
+        significand = (codes > 0).astype(np.float64)
+    power = np.maximum(field, 1 if mantissa else 0) - bias
+    found: npt.NDArray[np.float32] = np.ldexp(significand, power).astype(np.float32)
+    return found
+
+
+def _table(numbers: npt.NDArray[np.float32]) -> Bytes:
+    """Return by the upper half of a float32 the code of the nearest number, without the sign.
+
+    The upper half's last bit also stands for all bits of the lower one: 1 if any is. That keeps
+    apart what is a tie and what is not, as the formats have fewer bits than the upper half.
+    """
+    upper = np.arange(1 << 15, dtype=np.uint32)
+    given = (upper << 16).view(np.float32)
+    given = np.where(np.isfinite(given), given, np.inf).astype(np.float64)
+    middles = (numbers[:-1].astype(np.float64) + numbers[1:]) / 2
+    below, above = (np.searchsorted(middles, given, side=side) for side in ("left", "right"))
+    # Between them only at a tie, whose even neighbour is the one with the even code.
+    return np.where(below % 2 == 0, below, above).astype(np.uint8)
+
+
+class _SmallFloat(DenseCodec):
+    """A scale for each bucket, then a code for each element: its sign, and the table's."""
+
+    bits: ClassVar[int]
+    numbers: ClassVar[npt.NDArray[np.float32]]
+    table: ClassVar[Bytes]
+
+    def __init_subclass__(cls, *, exponent: int, mantissa: int, largest_code: int) -> None:
+        cls.bits = 1 + exponent + mantissa
+        positive = format_numbers(exponent, mantissa, largest_code)
+        sign = 1 << (cls.bits - 1)
+        # Codes that no number has are never sent; whoever sends one sent a NaN.
+        cls.numbers = np.full(2 * sign, np.nan, np.float32)
+        cls.numbers[: positive.size] = positive
+        cls.numbers[sign : sign + positive.size] = -positive
+        half = _table(positive)
+        cls.table = np.concatenate([half, half | np.uint8(sign)])
+
+    def __init__(self, n: int, *, bucket: int = 128) -> None:
+        """Set up.
+
+        Args:
+            n: elements of a vector.
+            bucket: elements with a common scale.
+
+        Raises:
+            ConfigError: if that is no length of a bucket.
+        """
+        self._buckets = Buckets(n, bucket)
+        super().__init__(n, self._buckets.count + bits_bytes(n, self.bits))
+        self.parameter = bucket
+        self._scaled = np.empty(min(n, self._buckets.step), np.float32)
+        self._codes = np.empty(n, np.uint8)
+
+    def _pack(self, vector: Vector, payload: Bytes, rng: np.random.Generator) -> None:
+        buckets, codes = self._buckets, self._codes
+        _, top = np.frexp(np.nanmax(self.numbers))
+        with np.errstate(all="ignore"):
+            for at, first, rows in buckets.rows(vector):
+                scaled = self._scaled[: rows.size].reshape(rows.shape)
+                most = largest(rows, scaled)
+                fraction, power = np.frexp(most)
+                limit = np.ldexp(np.float32(np.nanmax(self.numbers)), -top)
+                # At most so that the largest number times the scale is finite.
+                power = np.clip(power - top + (fraction > limit), -_BIAS, 128 - top)
+                np.multiply(rows, np.ldexp(np.float32(1), -power)[:, np.newaxis], out=scaled)
+                self._look_up(scaled.ravel(), codes[at : at + rows.size])
+                scale = np.where(np.isfinite(most), power + _BIAS, _NAN)
+                payload[first : first + len(rows)] = scale
+        pack_bits(codes, self.bits, payload[buckets.count :])
+
+    def _look_up(self, scaled: Vector, codes: Bytes) -> None:
+        bits = scaled.view(np.uint32)
+        upper = bits >> 16
+        upper |= (bits & 0xFFFF) != 0
+        np.take(self.table, upper, out=codes, mode="clip")
+
+    def _unpack(self, payload: Bytes, out: Vector) -> None:
+        buckets, codes = self._buckets, self._codes
+        unpack_bits(payload[buckets.count :], self.bits, codes)
+        np.take(self.numbers, codes, out=out, mode="clip")
+        bytes_ = payload[: buckets.count].astype(np.int32)
+        scales = np.where(bytes_ == _NAN, np.nan, np.ldexp(1.0, bytes_ - _BIAS)).astype(np.float32)
+        with np.errstate(all="ignore"):
+            for _, first, rows in buckets.rows(out):
+                np.multiply(rows, scales[first : first + len(rows), np.newaxis], out=rows)
+
+
+class Float8E4M3(_SmallFloat, exponent=4, mantissa=3, largest_code=0x7E):
+    """4 bits of exponent, 3 of mantissa, up to 448.
+
+    Source: Micikevicius et al., "FP8 Formats for Deep Learning", 2022, arXiv:2209.05433.
+    """
+
+    name, code = "float8-e4m3", 3
+
+
+class Float8E5M2(_SmallFloat, exponent=5, mantissa=2, largest_code=0x7B):
+    """5 bits of exponent, 2 of mantissa, up to 57,344; see ``Float8E4M3``."""
+
+    name, code = "float8-e5m2", 4
+
+
+class Float4E3M0(_SmallFloat, exponent=3, mantissa=0, largest_code=7):
+    """Powers of two and 0: 3 bits of exponent.
+
+    Source: Douillard et al., "Streaming DiLoCo with overlapping communication", 2025,
+    arXiv:2501.18512.
+    """
+
+    name, code = "float4-e3m0", 5
+    feeds_back = True

@@ -1,0 +1,192 @@
+"""Some elements as they are, and nothing of the others, which are decoded as 0."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from psrt.arrays import Bytes, Vector
+from psrt.codec.codec import Codec
+from psrt.codec.frame import Header
+from psrt.codec.indices import Indices, pack_indices, unpack_indices
+from psrt.errors import CodecError, ConfigError
+
+_MAGNITUDE = np.uint32(0x7FFFFFFF)
+#: Of a sample, out of which a threshold is guessed: elements at least, and of it the share that is
+#: taken beyond what is wanted, so that enough lie above the guess.
+_SAMPLE, _MARGIN = 4096, 1.5
+
+
+def kept(n: int, density: float) -> int:
+    """Return how many of n elements a density comes to, rounded up: never none of some.
+
+    Raises:
+        ConfigError: if the density is not in (0, 1].
+    """
+    if not 0 < density <= 1:
+        raise ConfigError(f"a density of {density}, expected more than 0 and at most 1")
+    return min(n, math.ceil(density * n))
+
+
+class _Chosen(Codec):
+    """Indices, then values, of the elements that a subclass chooses."""
+
+    feeds_back: ClassVar[bool] = True
+
+    def __init__(self, n: int, most: int) -> None:
+        # 4 bytes a value, and the shortest form of the indices is never longer than 4 bytes each.
+        super().__init__(n, 8 * most)
+        self._magnitudes = np.empty(n, np.uint32)
+
+    @property
+    def nbytes(self) -> None:
+        """None: which form of the indices is the shortest depends on them."""
+
+    def _encode(
+        self, vector: Vector, payload: Bytes, rng: np.random.Generator
+    ) -> tuple[int, int, int]:
+        # As whole numbers, magnitudes are in the same order, and NaN is above infinity: so what is
+        # not a number is sent, and ends the run.
+        np.bitwise_and(vector.view(np.uint32), _MAGNITUDE, out=self._magnitudes)
+        chosen = self._choose(self._magnitudes)
+        k = chosen.size
+        np.take(vector, chosen, out=payload[: 4 * k].view("<f4"), mode="clip")
+        form, nbytes = pack_indices(chosen, self.n, payload[4 * k :])
+        return form, k, 4 * k + nbytes
+
+    def _decode(self, header: Header, payload: Bytes, out: Vector) -> None:
+        at = 4 * header.sent
+        if payload.size < at:
+            raise CodecError(f"a payload of {payload.size} bytes, expected {at} of values")
+        chosen = unpack_indices(header.form, payload[at:], header.sent, self.n)
+        out.fill(0)
+        out[chosen] = payload[:at].view("<f4")
+
+    def _choose(self, magnitudes: npt.NDArray[np.uint32]) -> Indices:
+        """Return the indices of what is sent, ascending."""
+        raise NotImplementedError
+
+
+class TopK(_Chosen):
+    """The largest elements by magnitude; of equal ones the first.
+
+    Source: Aji & Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017,
+    arXiv:1704.05021.
+
+    >>> codec, out = TopK(5, density=0.4), np.empty(5, np.float32)
+    >>> codec.decode(codec.encode(np.array([1, -5, 2, 3, 0], np.float32), None), out)
+    >>> out.tolist()
+    [0.0, -5.0, 0.0, 3.0, 0.0]
+    """
+
+    name, code = "top-k", 11
+
+    def __init__(self, n: int, *, density: float = 0.01) -> None:
+        self.k = kept(n, density)
+        super().__init__(n, self.k)
+
+    def _choose(self, magnitudes: npt.NDArray[np.uint32]) -> Indices:
+        k, n = self.k, self.n
+        if k == n:
+            return np.arange(n)
+        among = self._candidates(magnitudes)
+        of_these = magnitudes[among]
+        least = np.partition(of_these, of_these.size - k)[of_these.size - k]
+        above = of_these > least
+        missing = k - int(np.count_nonzero(above))
+        above[np.flatnonzero(of_these == least)[:missing]] = True
+        found: Indices = among[above]
+        return found
+
+    def _candidates(self, magnitudes: npt.NDArray[np.uint32]) -> Indices:
+        """Return indices among which the largest k are, if possible few."""
+        stride = max(1, self.n // max(_SAMPLE, 1))
+        sample = magnitudes[::stride]
+        rank = math.ceil(_MARGIN * self.k * sample.size / self.n) + 8
+        if stride > 1 and rank < sample.size:
+            guess = np.partition(sample, sample.size - rank)[sample.size - rank]
+            found = np.flatnonzero(magnitudes >= guess)
+            if found.size >= self.k:
+                return found
+        return np.arange(self.n)
+
+
+class Threshold(_Chosen):
+    """The elements whose magnitude is at least a threshold: any number of them, none as well."""
+
+    name, code = "threshold", 12
+
+    def __init__(self, n: int, *, threshold: float = 1e-3) -> None:
+        """Set up.
+
+        Args:
+            n: elements of a vector.
+            threshold: more than 0.
+
+        Raises:
+            ConfigError: if it is not.
+        """
+        if not 0 < threshold < math.inf:
+            raise ConfigError(f"a threshold of {threshold}, expected a number above 0")
+        super().__init__(n, n)
+        self._least = np.float32(threshold).view(np.uint32)
+
+    def _choose(self, magnitudes: npt.NDArray[np.uint32]) -> Indices:
+        return np.flatnonzero(magnitudes >= self._least)
+
+
+class RandomK(Codec):
+    """Elements drawn at random; their indices are known by the seed, which is sent instead.
+
+    Scaled by n/k, the mean of what is decoded is the vector; with error feedback it must not be,
+    as the scaled sum of what is sent and what is kept back would grow from step to step.
+
+    Source: Stich, Cordonnier & Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, arXiv:1809.07599.
+    """
+
+    name, code = "random-k", 13
+    is_unbiased = True
+
+    def __init__(self, n: int, *, density: float = 0.01, scaled: bool = True) -> None:
+        """Set up.
+
+        Args:
+            n: elements of a vector.
+            density: the share of them that is sent, in (0, 1].
+            scaled: whether they are multiplied by n/k.
+
+        Raises:
+            ConfigError: if that is no density.
+        """
+        self.k = kept(n, density)
+        super().__init__(n, 8 + 4 * self.k)
+        self.parameter = int(scaled)
+        self._factor = np.float32(n / self.k if scaled and self.k else 1.0)
+
+    def _encode(
+        self, vector: Vector, payload: Bytes, rng: np.random.Generator
+    ) -> tuple[int, int, int]:
+        seed = rng.integers(1 << 63)
+        payload[:8].view("<u8")[0] = seed
+        values = payload[8:].view("<f4")
+        np.take(vector, self._indices(int(seed)), out=values, mode="clip")
+        with np.errstate(over="ignore"):
+            np.multiply(values, self._factor, out=values)
+        return 0, self.k, self.most
+
+    def _decode(self, header: Header, payload: Bytes, out: Vector) -> None:
+        if (header.form, header.sent, header.nbytes) != (0, self.k, self.most):
+            raise CodecError(
+                f"a payload of form {header.form} with {header.sent} elements in {header.nbytes} "
+                f"bytes, expected form 0 with {self.k} in {self.most}"
+            )
+        out.fill(0)
+        out[self._indices(int(payload[:8].view("<u8")[0]))] = payload[8:].view("<f4")
+
+    def _indices(self, seed: int) -> Indices:
+        found = np.random.default_rng(seed).choice(self.n, self.k, replace=False, shuffle=False)
+        found.sort()
+        return found

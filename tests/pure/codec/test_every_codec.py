@@ -1,0 +1,177 @@
+"""What holds for every codec: its bytes, its ends, its special numbers, and damaged frames."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from psrt.codec import CODECS, make_codec
+from psrt.codec.frame import HEADER_BYTES
+from psrt.errors import CodecError, ConfigError
+
+SIZES = [*range(20), 127, 128, 129, 1000, 4097, 20_000, 100_000]
+#: Bytes of a frame of n elements, by the formulas of the documentation.
+FORMULAS = {
+    "float16": lambda n: 2 * n,
+    "bfloat16": lambda n: 2 * n,
+    "float8-e4m3": lambda n: n + -(-n // 128),
+    "float8-e5m2": lambda n: n + -(-n // 128),
+    "float4-e3m0": lambda n: -(-n // 2) + -(-n // 128),
+    "int8": lambda n: n + 4 * -(-n // 1024),
+    "qsgd": lambda n: -(-n // 2) + 4 * -(-n // 128),
+    "ternary": lambda n: -(-n // 4) + 4 * -(-n // 4096),
+    "ternary-base3": lambda n: -(-n // 5) + 4 * -(-n // 4096),
+    "sign": lambda n: -(-n // 8) + 4 * -(-n // 1024),
+    "random-k": lambda n: 8 + 4 * math.ceil(0.01 * n),
+}
+SPARSE = [name for name in CODECS if name not in FORMULAS]
+RANDOM = ["int8", "qsgd", "ternary", "ternary-base3", "random-k"]
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def normal(n, seed=0):
+    return rng(seed).standard_normal(n).astype(np.float32)
+
+
+def through(codec, vector, seed=0):
+    out = np.full(vector.size, 7, np.float32)
+    codec.decode(codec.encode(vector, rng(seed)).copy(), out)
+    return out
+
+
+def test_each_has_a_number_of_its_own():
+    codes = [it.code for it in CODECS.values()]
+    assert sorted(codes) == list(range(1, len(codes) + 1))
+    assert all(it.name == name for name, it in CODECS.items())
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_packed_means_packed(name):
+    for n in SIZES:
+        codec = make_codec(name, n)
+        frame = codec.encode(normal(n), rng())
+        assert frame.size == HEADER_BYTES + FORMULAS[name](n) == codec.nbytes, n
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_indices_take_the_shortest_form(name):
+    for n in SIZES:
+        codec = make_codec(name, n)
+        frame = codec.encode(normal(n), rng())
+        sent = np.count_nonzero(through(codec, normal(n)))
+        gaps = np.diff(np.flatnonzero(through(codec, normal(n))), prepend=-1) - 1
+        delta = int(sum(max(1, -(-int(gap).bit_length() // 7)) for gap in gaps))
+        assert frame.size == HEADER_BYTES + 4 * sent + min(4 * sent, delta, -(-n // 8)), n
+        assert codec.nbytes is None
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_every_length_comes_back(name):
+    for n in SIZES:
+        vector = normal(n)
+        out = through(make_codec(name, n), vector)
+        assert np.isfinite(out).all(), n
+        wrong = out * vector < 0
+        assert not wrong.any(), n
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_zeros_stay_zeros(name):
+    for n in (1, 8, 1000):
+        assert not through(make_codec(name, n), np.zeros(n, np.float32)).any()
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", [it for it in CODECS if it != "random-k"])
+def test_what_is_not_finite_does_not_come_back_as_a_number(name, special):
+    """So a run that diverges ends, whatever it sends."""
+    for n in (1, 100, 3000):
+        vector = normal(n)
+        vector[n // 2] = special
+        out = through(make_codec(name, n), vector)
+        assert not np.isfinite(out[n // 2]), n
+        if np.isinf(special) and name in ("float16", "bfloat16", *SPARSE):
+            assert out[n // 2] == special
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_the_smallest_and_the_largest_numbers(name):
+    tiny, huge = np.float32(1e-45), np.finfo(np.float32).max
+    vector = np.array([tiny, -tiny, huge, -huge, 1.0], np.float32)
+    with np.errstate(all="raise"):
+        make_codec(name, 5).encode(vector, rng())
+    out = through(make_codec(name, 5), vector)
+    assert (np.sign(out[2:4]) * np.sign(vector[2:4]) >= 0).all() or np.isnan(out[2:4]).all()
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_the_same_generator_gives_the_same_frame(name):
+    codec, vector = make_codec(name, 5000), normal(5000)
+    first = codec.encode(vector, rng(3)).tobytes()
+    assert make_codec(name, 5000).encode(vector, rng(3)).tobytes() == first
+    assert (codec.encode(vector, rng(4)).tobytes() != first) == (name in RANDOM)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_the_vector_is_only_read(name):
+    vector = normal(3000)
+    vector.flags.writeable = False
+    make_codec(name, 3000).encode(vector, rng())
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_frame_that_is_cut_off_or_longer_is_refused(name):
+    codec, out = make_codec(name, 300), np.empty(300, np.float32)
+    frame = codec.encode(normal(300), rng()).copy()
+    for size in [*range(HEADER_BYTES + 2), frame.size - 1]:
+        with pytest.raises(CodecError):
+            codec.decode(frame[:size], out)
+    with pytest.raises(CodecError):
+        codec.decode(np.append(frame, np.uint8(0)), out)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_frame_of_another_codec_or_length_is_refused(name):
+    out = np.empty(300, np.float32)
+    for other in CODECS:
+        frame = make_codec(other, 300).encode(normal(300), rng())
+        if other != name:
+            with pytest.raises(CodecError, match="expected codec"):
+                make_codec(name, 300).decode(frame, out)
+    with pytest.raises(CodecError, match="expected codec"):
+        make_codec(name, 300).decode(make_codec(name, 301).encode(normal(301), rng()), out)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_damaged_frame_is_refused_or_decoded_and_does_nothing_else(name):
+    codec, out = make_codec(name, 300), np.empty(300, np.float32)
+    frame, draw = codec.encode(normal(300), rng()).copy(), rng(1)
+    for _ in range(400):
+        damaged = frame.copy()
+        for at in draw.integers(frame.size, size=draw.integers(1, 4)):
+            damaged[at] = draw.integers(256)
+        try:
+            codec.decode(damaged, out)
+        except CodecError:
+            continue
+        assert out.shape == (300,)
+
+
+def test_what_no_codec_can_be():
+    for name, knobs, match in [
+        ("zip", {}, "unknown codec 'zip', expected one of float16, "),
+        ("qsgd", {"levels": 128}, "128 levels, expected 1 to 127"),
+        ("qsgd", {"levels": 0}, "0 levels, expected 1 to 127"),
+        ("int8", {"bucket": 0}, "buckets of 0 elements, expected 1 to 65535"),
+        ("sign", {"bucket": 12}, "buckets of 12 signs, expected a multiple of 8"),
+        ("top-k", {"density": 0}, "a density of 0, expected more than 0 and at most 1"),
+        ("random-k", {"density": 1.5}, "a density of 1.5, expected more than 0 and at most 1"),
+        ("threshold", {"threshold": 0.0}, "a threshold of 0.0, expected a number above 0"),
+    ]:
+        with pytest.raises(ConfigError, match=match):
+            make_codec(name, 10, **knobs)

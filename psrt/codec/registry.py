@@ -6,6 +6,8 @@ from typing import Any
 
 from psrt.codec.casts import BFloat16, Float16
 from psrt.codec.codec import Codec
+from psrt.codec.dgc import Dgc
+from psrt.codec.low_rank import LowRank
 from psrt.codec.quantize import Int8, Qsgd, Ternary, TernaryBase3
 from psrt.codec.sign import Sign
 from psrt.codec.small_floats import Float4E3M0, Float8E4M3, Float8E5M2
@@ -16,7 +18,7 @@ CODECS: dict[str, type[Codec]] = {
     it.name: it
     for it in (
         Float16, BFloat16, Float8E4M3, Float8E5M2, Float4E3M0, Int8, Qsgd, Ternary, TernaryBase3,
-        Sign, TopK, Threshold, RandomK,
+        Sign, TopK, Threshold, RandomK, LowRank, Dgc,
     )
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ def kept(n: int, density: float) -> int:
     return min(n, math.ceil(density * n))
 
 
-class _Chosen(Codec):
+class Chosen(Codec):
     """Indices, then values, of the elements that a subclass chooses."""
 
     feeds_back: ClassVar[bool] = True
@@ -40,6 +40,8 @@ class _Chosen(Codec):
         # 4 bytes a value, and the shortest form of the indices is never longer than 4 bytes each.
         super().__init__(n, 8 * most)
         self._magnitudes = np.empty(n, np.uint32)
+        #: Indices that the last frame was made of, ascending.
+        self.chosen: Indices = np.zeros(0, np.int64)
 
     @property
     def nbytes(self) -> None:
@@ -51,7 +53,7 @@ class _Chosen(Codec):
         # As whole numbers, magnitudes are in the same order, and NaN is above infinity: so what is
         # not a number is sent, and ends the run.
         np.bitwise_and(vector.view(np.uint32), _MAGNITUDE, out=self._magnitudes)
-        chosen = self._choose(self._magnitudes)
+        chosen = self.chosen = self._choose(self._magnitudes)
         k = chosen.size
         np.take(vector, chosen, out=payload[: 4 * k].view("<f4"), mode="clip")
         form, nbytes = pack_indices(chosen, self.n, payload[4 * k :])
@@ -70,7 +72,35 @@ class _Chosen(Codec):
         raise NotImplementedError
 
 
-class TopK(_Chosen):
+def largest_k(magnitudes: npt.NDArray[np.uint32], k: int) -> Indices:
+    """Return the indices of the k largest magnitudes, ascending; of equal ones the first."""
+    if k == magnitudes.size:
+        return np.arange(k)
+    among = _candidates(magnitudes, k)
+    of_these = magnitudes[among]
+    least = np.partition(of_these, of_these.size - k)[of_these.size - k]
+    wanted = of_these > least
+    missing = k - int(np.count_nonzero(wanted))
+    wanted[np.flatnonzero(of_these == least)[:missing]] = True
+    found: Indices = among[wanted]
+    return found
+
+
+def _candidates(magnitudes: npt.NDArray[np.uint32], k: int) -> Indices:
+    """Return indices among which the largest k are, if possible few: by a threshold of a sample."""
+    n = magnitudes.size
+    stride = max(1, n // _SAMPLE)
+    sample = magnitudes[::stride]
+    rank = math.ceil(_MARGIN * k * sample.size / n) + 8
+    if stride > 1 and rank < sample.size:
+        guess = np.partition(sample, sample.size - rank)[sample.size - rank]
+        found = np.flatnonzero(magnitudes >= guess)
+        if found.size >= k:
+            return found
+    return np.arange(n)
+
+
+class TopK(Chosen):
     """The largest elements by magnitude; of equal ones the first.
 
     Source: Aji & Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017,
@@ -89,32 +119,10 @@ class TopK(_Chosen):
         super().__init__(n, self.k)
 
     def _choose(self, magnitudes: npt.NDArray[np.uint32]) -> Indices:
-        k, n = self.k, self.n
-        if k == n:
-            return np.arange(n)
-        among = self._candidates(magnitudes)
-        of_these = magnitudes[among]
-        least = np.partition(of_these, of_these.size - k)[of_these.size - k]
-        above = of_these > least
-        missing = k - int(np.count_nonzero(above))
-        above[np.flatnonzero(of_these == least)[:missing]] = True
-        found: Indices = among[above]
-        return found
-
-    def _candidates(self, magnitudes: npt.NDArray[np.uint32]) -> Indices:
-        """Return indices among which the largest k are, if possible few."""
-        stride = max(1, self.n // max(_SAMPLE, 1))
-        sample = magnitudes[::stride]
-        rank = math.ceil(_MARGIN * self.k * sample.size / self.n) + 8
-        if stride > 1 and rank < sample.size:
-            guess = np.partition(sample, sample.size - rank)[sample.size - rank]
-            found = np.flatnonzero(magnitudes >= guess)
-            if found.size >= self.k:
-                return found
-        return np.arange(self.n)
+        return largest_k(magnitudes, self.k)
 
 
-class Threshold(_Chosen):
+class Threshold(Chosen):
     """The elements whose magnitude is at least a threshold: any number of them, none as well."""
 
     name, code = "threshold", 12

@@ -1,0 +1,95 @@
+"""Deep gradient compression: top-k of a velocity that each worker keeps by itself.
+
+Momentum is applied before the choice, not after it: an element that waits gathers the momentum that
+it would have had. What is sent is taken out of velocity and momentum alike, so that old momentum
+does not push an element on that has just been sent.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from psrt.arrays import Bytes, Vector
+from psrt.codec.indices import Indices
+from psrt.codec.sparse import Chosen, kept, largest_k
+from psrt.errors import ConfigError
+
+#: Densities of the epochs of warm-up: a quarter, and a quarter of that, and so on.
+_FIRST, _RATIO = 0.25, 0.25
+
+
+class Dgc(Chosen):
+    """Momentum correction, factor masking, local clipping, and a density that comes down by epochs.
+
+    Source: Lin, Han, Mao, Wang & Dally, "Deep Gradient Compression: Reducing the Communication
+    Bandwidth for Distributed Training", ICLR 2018, arXiv:1712.01887.
+    """
+
+    name, code = "dgc", 15
+    feeds_back = False  # the velocity is what it keeps back
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        density: float = 0.001,
+        momentum: float = 0.9,
+        clip_norm: float | None = None,
+        warmup_epochs: int = 4,
+    ) -> None:
+        """Set up, with nothing gathered yet.
+
+        Args:
+            n: elements of a vector.
+            density: the share of them that is sent after the warm-up, in (0, 1].
+            momentum: in [0, 1).
+            clip_norm: largest l2 norm of a vector before it is gathered; None for any.
+            warmup_epochs: epochs that send more.
+
+        Raises:
+            ConfigError: if one of them is out of its range.
+        """
+        if not 0 <= momentum < 1:
+            raise ConfigError(f"a momentum of {momentum}, expected at least 0 and less than 1")
+        if warmup_epochs < 0:
+            raise ConfigError(f"{warmup_epochs} epochs of warm-up, expected 0 or more")
+        self._density, self._momentum = density, np.float32(momentum)
+        self._clip_norm, self._warmup = clip_norm, warmup_epochs
+        super().__init__(n, kept(n, max(density, _FIRST if warmup_epochs else density)))
+        #: (n,) each: momentum, and what has been gathered and not been sent.
+        self.momentum: Vector = np.zeros(n, np.float32)
+        self.velocity: Vector = np.zeros(n, np.float32)
+        #: Epochs of training that are over; set by whoever trains.
+        self.epoch = 0
+
+    def density(self, epoch: int) -> float:
+        """Return the share of the elements that is sent in an epoch.
+
+        >>> [Dgc(1000).density(epoch) for epoch in range(5)]
+        [0.25, 0.0625, 0.015625, 0.00390625, 0.001]
+        """
+        if epoch >= self._warmup:
+            return self._density
+        return max(self._density, _FIRST * _RATIO**epoch)
+
+    def _encode(
+        self, vector: Vector, payload: Bytes, rng: np.random.Generator
+    ) -> tuple[int, int, int]:
+        momentum, velocity = self.momentum, self.velocity
+        with np.errstate(all="ignore"):
+            np.multiply(momentum, self._momentum, out=momentum)
+            np.add(momentum, vector * self._factor(vector), out=momentum)
+            np.add(velocity, momentum, out=velocity)
+        found = super()._encode(velocity, payload, rng)
+        momentum[self.chosen] = velocity[self.chosen] = 0.0
+        return found
+
+    def _choose(self, magnitudes: npt.NDArray[np.uint32]) -> Indices:
+        return largest_k(magnitudes, kept(self.n, self.density(self.epoch)))
+
+    def _factor(self, vector: Vector) -> np.float32:
+        if self._clip_norm is None:
+            return np.float32(1)
+        norm = float(np.sqrt(np.dot(vector, vector)))
+        return np.float32(min(1.0, self._clip_norm / norm) if norm else 1.0)

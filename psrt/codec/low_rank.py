@@ -1,0 +1,133 @@
+"""Matrices of low rank: each matrix of a model as the product of two thin ones.
+
+One step of subspace iteration, begun with what the last step ended with: P = M·Q, made orthonormal;
+Q = Mᵀ·P; and M is decoded as P·Qᵀ. Both P and Q are linear in M, so a sum over workers may be taken
+of either instead of M.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from psrt.arrays import Bytes, FloatArray, Vector
+from psrt.codec.codec import DenseCodec
+from psrt.errors import ConfigError
+from psrt.partition import Span
+
+#: Added to a column's squared length: one that depends on those before it becomes 0, not NaN.
+_TINY = 1e-30
+#: The first Q is drawn with this seed, the same everywhere.
+_SEED = 0
+
+
+class Matrix(NamedTuple):
+    """A matrix in a flat vector: where it begins, and its shape."""
+
+    start: int
+    rows: int
+    columns: int
+
+    def of(self, vector: Vector) -> FloatArray:
+        """Return the view."""
+        found: FloatArray = vector[self.start : self.start + self.rows * self.columns]
+        return found.reshape(self.rows, self.columns)
+
+
+class LowRank(DenseCodec):
+    """P and Q of each matrix that they make shorter; everything else as it is.
+
+    A frame is r·(a + b) numbers for an (a, b) matrix, and holds one for every other element. It has
+    a state, Q, which each encoder keeps by itself: a decoder needs none.
+
+    Source: Vogels, Karimireddy & Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
+    Distributed Optimization", NeurIPS 2019, arXiv:1905.13727.
+    """
+
+    name, code = "low-rank", 14
+    feeds_back = True
+
+    def __init__(self, n: int, *, matrices: Sequence[Matrix] = (), rank: int = 2) -> None:
+        """Set up, with the same first Q everywhere.
+
+        Args:
+            n: elements of a vector.
+            matrices: in it, in the order of their starts, disjoint.
+            rank: columns of P and Q, at least 1; of a smaller matrix, as many as it has.
+
+        Raises:
+            ConfigError: if the rank is not positive, or the matrices do not lie so.
+        """
+        if rank < 1:
+            raise ConfigError(f"rank {rank}, expected at least 1")
+        self._thin = [it for it in matrices if rank * (it.rows + it.columns) < it.rows * it.columns]
+        _between(matrices, n)  # also those that are sent as they are must lie in order
+        self._rest = _between(self._thin, n)
+        self.parameter = rank
+        rng = np.random.default_rng(_SEED)
+        #: Of each thin matrix, (b, r): what the next step begins with.
+        self.q = [rng.standard_normal((it.columns, rank), dtype=np.float32) for it in self._thin]
+        self._p = [np.empty((it.rows, rank), np.float32) for it in self._thin]
+        numbers = sum(rank * (it.rows + it.columns) for it in self._thin)
+        super().__init__(n, 4 * (numbers + sum(span.size for span in self._rest)))
+
+    def _pack(self, vector: Vector, payload: Bytes, rng: np.random.Generator) -> None:
+        values, at = payload.view("<f4"), 0
+        with np.errstate(all="ignore"):
+            for matrix, p, q in zip(self._thin, self._p, self.q, strict=True):
+                given = matrix.of(vector)
+                np.dot(given, q, out=p)
+                orthonormalize(p)
+                np.dot(given.T, p, out=q)
+                for factor in (p, q):
+                    values[at : at + factor.size] = factor.ravel()
+                    at += factor.size
+                if not np.isfinite(q).all():  # else the next one would never be a number again
+                    q[...] = np.random.default_rng(_SEED).standard_normal(q.shape)
+        for span in self._rest:
+            values[at : at + span.size] = span.of(vector)
+            at += span.size
+
+    def _unpack(self, payload: Bytes, out: Vector) -> None:
+        values, at = payload.view("<f4"), 0
+        with np.errstate(all="ignore"):
+            for matrix, p, q in zip(self._thin, self._p, self.q, strict=True):
+                left = values[at : at + p.size].reshape(p.shape)
+                right = values[at + p.size : at + p.size + q.size].reshape(q.shape)
+                np.dot(left, right.T, out=matrix.of(out))
+                at += p.size + q.size
+        for span in self._rest:
+            span.of(out)[:] = values[at : at + span.size]
+            at += span.size
+
+
+def orthonormalize(p: FloatArray) -> None:
+    """Make the columns of a matrix orthonormal, in place, by Gram and Schmidt.
+
+    A column that depends on those before it becomes small, not another direction: then nothing of
+    the matrix is left for it.
+    """
+    for i in range(p.shape[1]):
+        column = p[:, i]
+        if i:
+            before = p[:, :i]
+            # Twice is enough (Parlett), also where little is left after the first time.
+            for _ in range(2):
+                column -= before @ (before.T @ column)
+        column /= np.float32(np.sqrt(np.float64(column @ column) + _TINY))
+
+
+def _between(matrices: Sequence[Matrix], n: int) -> list[Span]:
+    """Return what lies between matrices, and before and behind them."""
+    found, at = [], 0
+    for start, rows, columns in matrices:
+        if start < at or start + rows * columns > n:
+            raise ConfigError(
+                f"a matrix of {rows} × {columns} at element {start}, expected it in [{at}, {n})"
+            )
+        found.append(Span(at, start))
+        at = start + rows * columns
+    found.append(Span(at, n))
+    return [span for span in found if span.size]

@@ -8,11 +8,10 @@ does not push an element on that has just been sent.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from psrt.arrays import Bytes, Vector
 from psrt.codec.indices import Indices
-from psrt.codec.sparse import Chosen, kept, largest_k
+from psrt.codec.sparse import Bits, Chosen, kept, largest_k
 from psrt.errors import ConfigError
 
 #: Densities of the epochs of warm-up: a quarter, and a quarter of that, and so on.
@@ -85,8 +84,8 @@ class Dgc(Chosen):
         momentum[self.chosen] = velocity[self.chosen] = 0.0
         return found
 
-    def _choose(self, magnitudes: npt.NDArray[np.uint32]) -> Indices:
-        return largest_k(magnitudes, kept(self.n, self.density(self.epoch)))
+    def _choose(self, bits: Bits) -> Indices:
+        return largest_k(bits, kept(self.n, self.density(self.epoch)))
 
     def _factor(self, vector: Vector) -> np.float32:
         if self._clip_norm is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,11 @@ from psrt.codec.frame import Header
 from psrt.codec.indices import Indices, pack_indices, unpack_indices
 from psrt.errors import CodecError, ConfigError
 
+#: The bits of float32 numbers.
+Bits: TypeAlias = npt.NDArray[np.uint32]
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
+#: Elements that are looked at together: they stay in the cache, and calls weigh little.
+_BLOCK = 1 << 16
 #: Of a sample, out of which a threshold is guessed: elements at least, and of it the share that is
 #: taken beyond what is wanted, so that enough lie above the guess.
 _SAMPLE, _MARGIN = 4096, 1.5
@@ -39,7 +43,6 @@ class Chosen(Codec):
     def __init__(self, n: int, most: int) -> None:
         # 4 bytes a value, and the shortest form of the indices is never longer than 4 bytes each.
         super().__init__(n, 8 * most)
-        self._magnitudes = np.empty(n, np.uint32)
         #: Indices that the last frame was made of, ascending.
         self.chosen: Indices = np.zeros(0, np.int64)
 
@@ -50,10 +53,7 @@ class Chosen(Codec):
     def _encode(
         self, vector: Vector, payload: Bytes, rng: np.random.Generator
     ) -> tuple[int, int, int]:
-        # As whole numbers, magnitudes are in the same order, and NaN is above infinity: so what is
-        # not a number is sent, and ends the run.
-        np.bitwise_and(vector.view(np.uint32), _MAGNITUDE, out=self._magnitudes)
-        chosen = self.chosen = self._choose(self._magnitudes)
+        chosen = self.chosen = self._choose(vector.view(np.uint32))
         k = chosen.size
         np.take(vector, chosen, out=payload[: 4 * k].view("<f4"), mode="clip")
         form, nbytes = pack_indices(chosen, self.n, payload[4 * k :])
@@ -67,34 +67,51 @@ class Chosen(Codec):
         out.fill(0)
         out[chosen] = payload[:at].view("<f4")
 
-    def _choose(self, magnitudes: npt.NDArray[np.uint32]) -> Indices:
-        """Return the indices of what is sent, ascending."""
+    def _choose(self, bits: Bits) -> Indices:
+        """Return the indices of what is sent, ascending, by the bits of the numbers."""
         raise NotImplementedError
 
 
-def largest_k(magnitudes: npt.NDArray[np.uint32], k: int) -> Indices:
+def at_least(bits: Bits, least: int) -> Indices:
+    """Return the indices of the numbers whose magnitude's bits are at least so many, ascending.
+
+    As whole numbers, magnitudes are in the same order, and NaN is above infinity: so what is not a
+    number is sent, and ends the run.
+    """
+    shifted, reaches = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.bool_)
+    found = [np.zeros(0, np.int64)]
+    for at in range(0, bits.size, _BLOCK):
+        block = bits[at : at + _BLOCK]
+        size = block.size
+        np.left_shift(block, 1, out=shifted[:size])  # the sign is the highest bit
+        np.greater_equal(shifted[:size], np.uint32(least << 1), out=reaches[:size])
+        found.append(np.flatnonzero(reaches[:size]) + at)
+    return np.concatenate(found)
+
+
+def largest_k(bits: Bits, k: int) -> Indices:
     """Return the indices of the k largest magnitudes, ascending; of equal ones the first."""
-    if k == magnitudes.size:
+    if k == bits.size:
         return np.arange(k)
-    among = _candidates(magnitudes, k)
-    of_these = magnitudes[among]
-    least = np.partition(of_these, of_these.size - k)[of_these.size - k]
-    wanted = of_these > least
+    among = _candidates(bits, k)
+    magnitudes = bits[among] & _MAGNITUDE
+    least = np.partition(magnitudes, magnitudes.size - k)[magnitudes.size - k]
+    wanted = magnitudes > least
     missing = k - int(np.count_nonzero(wanted))
-    wanted[np.flatnonzero(of_these == least)[:missing]] = True
+    wanted[np.flatnonzero(magnitudes == least)[:missing]] = True
     found: Indices = among[wanted]
     return found
 
 
-def _candidates(magnitudes: npt.NDArray[np.uint32], k: int) -> Indices:
+def _candidates(bits: Bits, k: int) -> Indices:
     """Return indices among which the largest k are, if possible few: by a threshold of a sample."""
-    n = magnitudes.size
+    n = bits.size
     stride = max(1, n // _SAMPLE)
-    sample = magnitudes[::stride]
+    sample = bits[::stride] & _MAGNITUDE
     rank = math.ceil(_MARGIN * k * sample.size / n) + 8
     if stride > 1 and rank < sample.size:
         guess = np.partition(sample, sample.size - rank)[sample.size - rank]
-        found = np.flatnonzero(magnitudes >= guess)
+        found = at_least(bits, int(guess))
         if found.size >= k:
             return found
     return np.arange(n)
@@ -118,8 +135,8 @@ class TopK(Chosen):
         self.k = kept(n, density)
         super().__init__(n, self.k)
 
-    def _choose(self, magnitudes: npt.NDArray[np.uint32]) -> Indices:
-        return largest_k(magnitudes, self.k)
+    def _choose(self, bits: Bits) -> Indices:
+        return largest_k(bits, self.k)
 
 
 class Threshold(Chosen):
@@ -140,10 +157,10 @@ class Threshold(Chosen):
         if not 0 < threshold < math.inf:
             raise ConfigError(f"a threshold of {threshold}, expected a number above 0")
         super().__init__(n, n)
-        self._least = np.float32(threshold).view(np.uint32)
+        self._least = int(np.float32(threshold).view(np.uint32))
 
-    def _choose(self, magnitudes: npt.NDArray[np.uint32]) -> Indices:
-        return np.flatnonzero(magnitudes >= self._least)
+    def _choose(self, bits: Bits) -> Indices:
+        return at_least(bits, self._least)
 
 
 class RandomK(Codec):

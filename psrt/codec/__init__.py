@@ -1,7 +1,50 @@
-"""Vectors in fewer bytes, and back: casts, quantization, signs, sparse vectors, error feedback."""
+"""Vectors in fewer bytes, and back: casts, quantization, signs, sparse vectors, error feedback.
 
-from psrt.codec.codec import Codec
-from psrt.codec.feedback import ErrorFeedback
-from psrt.codec.registry import CODECS, make_codec
+``table.py`` has a row for each codec; ``codec.py`` says what all of them do. The names
+below are looked up on first use: only the table needs no numpy, and flags are made from it.
+"""
 
-__all__ = ["CODECS", "Codec", "ErrorFeedback", "make_codec"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from psrt.codec.table import TABLE
+
+if TYPE_CHECKING:
+    from psrt.codec.codec import Codec, Encoder
+    from psrt.codec.feedback import ErrorFeedback
+    from psrt.codec.matrices import Matrix, matrices_within
+    from psrt.codec.randomness import draws
+    from psrt.codec.registry import CODECS, make_codec, make_encoder
+
+__all__ = [
+    "CODECS",
+    "TABLE",
+    "Codec",
+    "Encoder",
+    "ErrorFeedback",
+    "Matrix",
+    "draws",
+    "make_codec",
+    "make_encoder",
+    "matrices_within",
+]
+
+#: Public name → the module that has it.
+_HOME = {
+    **dict.fromkeys(("Codec", "Encoder"), "codec"),
+    "draws": "randomness",
+    "ErrorFeedback": "feedback",
+    **dict.fromkeys(("Matrix", "matrices_within"), "matrices"),
+    **dict.fromkeys(("CODECS", "make_codec", "make_encoder"), "registry"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

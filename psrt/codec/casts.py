@@ -6,6 +6,7 @@ import numpy as np
 
 from psrt.arrays import Bytes, Vector
 from psrt.codec.codec import BLOCK, DenseCodec
+from psrt.codec.table import TABLE
 
 #: Half of the last place of a bfloat16, less one.
 _HALF = np.uint32(0x7FFF)
@@ -20,7 +21,7 @@ class Float16(DenseCodec):
     [1.0, 0.0, inf]
     """
 
-    name, code = "float16", 1
+    row = TABLE["float16"]
 
     def __init__(self, n: int) -> None:
         super().__init__(n, 2 * n)
@@ -42,7 +43,7 @@ class BFloat16(DenseCodec):
     ['1', '1', '1.00026e+30']
     """
 
-    name, code = "bfloat16", 2
+    row = TABLE["bfloat16"]
 
     def __init__(self, n: int) -> None:
         super().__init__(n, 2 * n)

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from psrt.arrays import Bytes, Vector
 from psrt.codec.frame import HEADER_BYTES, MOST, Header, read_header, write_header
+from psrt.codec.table import Row
 from psrt.errors import CodecError, ConfigError
 
 #: Elements that are encoded at a time: 64 KiB, so that they stay in the cache from pass to pass.
 BLOCK = 1 << 14
+
+
+class Encoder(Protocol):
+    """A sender's side: a codec by itself, or with error feedback."""
+
+    @property
+    def n(self) -> int:
+        """Elements of a vector."""
+
+    @property
+    def most(self) -> int:
+        """Bytes of the longest payload."""
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of every frame; None where they depend on the numbers."""
+
+    @property
+    def residual(self) -> Vector | None:
+        """(n,) what is kept back for later frames; None if nothing is."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Say that an epoch of training begins, counted from 0."""
+
+    def encode(self, vector: Vector, rng: np.random.Generator) -> Bytes:
+        """Return the frame of a vector, valid until the next call; see ``Codec.encode``."""
 
 
 class Codec:
@@ -20,16 +47,12 @@ class Codec:
     A subclass says what it is and fills in ``_encode`` and ``_decode``.
     """
 
-    #: In ``CODECS``.
-    name: ClassVar[str]
-    #: On the wire.
-    code: ClassVar[int]
-    #: Whether the mean of what is decoded is the vector.
-    is_unbiased: ClassVar[bool] = False
-    #: Whether what is lost is by default added to the next vector, see ``ErrorFeedback``.
-    feeds_back: ClassVar[bool] = False
+    #: All that is data about it.
+    row: ClassVar[Row]
     #: Parameter that both ends must agree on, in ``[0, 2**16)``.
     parameter: int = 0
+    #: (n,) what it keeps back for later frames; None if nothing.
+    residual: Vector | None = None
 
     def __init__(self, n: int, most: int) -> None:
         """Allocate the frame.
@@ -53,6 +76,9 @@ class Codec:
         """Bytes of every frame; None where they depend on the numbers."""
         return HEADER_BYTES + self.most
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Say that an epoch of training begins, counted from 0. Few codecs do otherwise then."""
+
     def encode(self, vector: Vector, rng: np.random.Generator) -> Bytes:
         """Return the frame of a vector, valid until the next call.
 
@@ -63,7 +89,7 @@ class Codec:
         assert vector.shape == (self.n,), "a codec is for vectors of one length"
         payload = self._frame[HEADER_BYTES:]
         form, sent, nbytes = self._encode(vector, payload, rng)
-        write_header(self._frame, Header(self.code, form, self.parameter, self.n, sent, nbytes))
+        write_header(self._frame, Header(self.row.code, form, self.parameter, self.n, sent, nbytes))
         return self._frame[: HEADER_BYTES + nbytes]
 
     def decode(self, frame: Bytes, out: Vector) -> None:
@@ -73,7 +99,7 @@ class Codec:
             CodecError: if the frame is not one of this codec, for vectors of this length.
         """
         header = read_header(frame)
-        expected = self.code, self.parameter, self.n
+        expected = self.row.code, self.parameter, self.n
         if (header.code, header.parameter, header.n) != expected:
             raise CodecError(
                 f"a frame of codec {header.code} with parameter {header.parameter} for {header.n} "

@@ -12,6 +12,7 @@ import numpy as np
 from psrt.arrays import Bytes, Vector
 from psrt.codec.indices import Indices
 from psrt.codec.sparse import Bits, Chosen, kept, largest_k
+from psrt.codec.table import TABLE
 from psrt.errors import ConfigError
 
 #: Densities of the epochs of warm-up: a quarter, and a quarter of that, and so on.
@@ -25,17 +26,16 @@ class Dgc(Chosen):
     Bandwidth for Distributed Training", ICLR 2018, arXiv:1712.01887.
     """
 
-    name, code = "dgc", 15
-    feeds_back = False  # the velocity is what it keeps back
+    row = TABLE["dgc"]
 
     def __init__(
         self,
         n: int,
         *,
-        density: float = 0.001,
-        momentum: float = 0.9,
-        clip_norm: float | None = None,
-        warmup_epochs: int = 4,
+        density: float,
+        momentum: float,
+        clip_norm: float | None,
+        warmup_epochs: int,
     ) -> None:
         """Set up, with nothing gathered yet.
 
@@ -59,13 +59,18 @@ class Dgc(Chosen):
         #: (n,) each: momentum, and what has been gathered and not been sent.
         self.momentum: Vector = np.zeros(n, np.float32)
         self.velocity: Vector = np.zeros(n, np.float32)
-        #: Epochs of training that are over; set by whoever trains.
-        self.epoch = 0
+        self.residual = self.velocity
+        self._epoch = 0
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Send as much as an epoch is to, see ``density``."""
+        self._epoch = epoch
 
     def density(self, epoch: int) -> float:
         """Return the share of the elements that is sent in an epoch.
 
-        >>> [Dgc(1000).density(epoch) for epoch in range(5)]
+        >>> codec = Dgc(1000, density=0.001, momentum=0.9, clip_norm=None, warmup_epochs=4)
+        >>> [codec.density(epoch) for epoch in range(5)]
         [0.25, 0.0625, 0.015625, 0.00390625, 0.001]
         """
         if epoch >= self._warmup:
@@ -85,7 +90,7 @@ class Dgc(Chosen):
         return found
 
     def _choose(self, bits: Bits) -> Indices:
-        return largest_k(bits, kept(self.n, self.density(self.epoch)))
+        return largest_k(bits, kept(self.n, self.density(self._epoch)))
 
     def _factor(self, vector: Vector) -> np.float32:
         if self._clip_norm is None:

@@ -25,9 +25,19 @@ class ErrorFeedback:
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
+        self.n, self.most = codec.n, codec.most
         #: (n,) float32, what has been lost so far.
         self.residual: Vector = np.zeros(codec.n, np.float32)
         self._decoded: Vector = np.empty(codec.n, np.float32)
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of every frame; None where they depend on the numbers."""
+        return self.codec.nbytes
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Say that an epoch of training begins, counted from 0."""
+        self.codec.begin_epoch(epoch)
 
     def encode(self, vector: Vector, rng: np.random.Generator) -> Bytes:
         """Return the frame of a vector and what was lost before it, valid until the next call."""

@@ -8,12 +8,13 @@ of either instead of M.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from psrt.arrays import Bytes, FloatArray, Vector
 from psrt.codec.codec import DenseCodec
+from psrt.codec.matrices import Matrix
+from psrt.codec.table import TABLE
 from psrt.errors import ConfigError
 from psrt.partition import Span
 
@@ -21,19 +22,6 @@ from psrt.partition import Span
 _TINY = 1e-30
 #: The first Q is drawn with this seed, the same everywhere.
 _SEED = 0
-
-
-class Matrix(NamedTuple):
-    """A matrix in a flat vector: where it begins, and its shape."""
-
-    start: int
-    rows: int
-    columns: int
-
-    def of(self, vector: Vector) -> FloatArray:
-        """Return the view."""
-        found: FloatArray = vector[self.start : self.start + self.rows * self.columns]
-        return found.reshape(self.rows, self.columns)
 
 
 class LowRank(DenseCodec):
@@ -46,10 +34,9 @@ class LowRank(DenseCodec):
     Distributed Optimization", NeurIPS 2019, arXiv:1905.13727.
     """
 
-    name, code = "low-rank", 14
-    feeds_back = True
+    row = TABLE["low-rank"]
 
-    def __init__(self, n: int, *, matrices: Sequence[Matrix] = (), rank: int = 2) -> None:
+    def __init__(self, n: int, *, matrices: Sequence[Matrix] = (), rank: int) -> None:
         """Set up, with the same first Q everywhere.
 
         Args:
@@ -122,12 +109,13 @@ def orthonormalize(p: FloatArray) -> None:
 def _between(matrices: Sequence[Matrix], n: int) -> list[Span]:
     """Return what lies between matrices, and before and behind them."""
     found, at = [], 0
-    for start, rows, columns in matrices:
-        if start < at or start + rows * columns > n:
+    for it in matrices:
+        if it.start < at or it.stop > n:
             raise ConfigError(
-                f"a matrix of {rows} × {columns} at element {start}, expected it in [{at}, {n})"
+                f"a matrix of {it.rows} × {it.columns} at element {it.start}, expected it in "
+                f"[{at}, {n})"
             )
-        found.append(Span(at, start))
-        at = start + rows * columns
+        found.append(Span(at, it.start))
+        at = it.stop
     found.append(Span(at, n))
     return [span for span in found if span.size]

@@ -6,8 +6,6 @@ with u uniform in [0, 1): the mean of that is x·levels/scale, and its variance 
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 import numpy.typing as npt
 
@@ -22,6 +20,7 @@ from psrt.codec.packing import (
     unpack_bits,
     unpack_trits,
 )
+from psrt.codec.table import TABLE
 from psrt.errors import ConfigError
 
 #: Random numbers have 16 bits, four to a draw: a mean is off by at most 2⁻¹⁷ of a step.
@@ -33,8 +32,6 @@ MOST_LEVELS = 127
 
 class _Levels(DenseCodec):
     """A scale for each bucket, then a number for each element."""
-
-    is_unbiased: ClassVar[bool] = True
 
     def __init__(self, n: int, levels: int, bucket: int) -> None:
         if not 1 <= levels <= MOST_LEVELS:
@@ -108,9 +105,9 @@ def _bits(levels: int) -> int:
 class Int8(_Levels):
     """127 levels of the largest magnitude of a bucket."""
 
-    name, code = "int8", 6
+    row = TABLE["int8"]
 
-    def __init__(self, n: int, *, bucket: int = 1024) -> None:
+    def __init__(self, n: int, *, bucket: int) -> None:
         super().__init__(n, 127, bucket)
 
 
@@ -121,9 +118,9 @@ class Qsgd(_Levels):
     Encoding", NeurIPS 2017, arXiv:1610.02132.
     """
 
-    name, code = "qsgd", 7
+    row = TABLE["qsgd"]
 
-    def __init__(self, n: int, *, levels: int = 7, bucket: int = 128) -> None:
+    def __init__(self, n: int, *, levels: int, bucket: int) -> None:
         super().__init__(n, levels, bucket)
 
     def _scale(self, rows: FloatArray, scratch: FloatArray) -> npt.NDArray[np.float32]:
@@ -138,16 +135,16 @@ class Ternary(_Levels):
     Learning", NeurIPS 2017, arXiv:1705.07878.
     """
 
-    name, code = "ternary", 8
+    row = TABLE["ternary"]
 
-    def __init__(self, n: int, *, bucket: int = 4096) -> None:
+    def __init__(self, n: int, *, bucket: int) -> None:
         super().__init__(n, 1, bucket)
 
 
 class TernaryBase3(Ternary):
     """As ``Ternary``, five elements in a byte: 1.6 bits."""
 
-    name, code = "ternary-base3", 9
+    row = TABLE["ternary-base3"]
 
     @staticmethod
     def _packed_bytes(n: int, levels: int) -> int:

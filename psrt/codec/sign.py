@@ -7,6 +7,7 @@ import numpy as np
 from psrt.arrays import Bytes, Vector
 from psrt.codec.buckets import Buckets, or_nan
 from psrt.codec.codec import DenseCodec
+from psrt.codec.table import TABLE
 from psrt.errors import ConfigError
 
 #: By byte, its eight signs as factors, the first element in the highest bit.
@@ -27,10 +28,9 @@ class Sign(DenseCodec):
     [2.5, -2.5, 2.5, -2.5]
     """
 
-    name, code = "sign", 10
-    feeds_back = True
+    row = TABLE["sign"]
 
-    def __init__(self, n: int, *, bucket: int = 1024) -> None:
+    def __init__(self, n: int, *, bucket: int) -> None:
         """Set up.
 
         Args:

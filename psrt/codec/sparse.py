@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from psrt.arrays import Bytes, Vector
 from psrt.codec.codec import Codec
 from psrt.codec.frame import Header
 from psrt.codec.indices import Indices, pack_indices, unpack_indices
+from psrt.codec.table import TABLE
 from psrt.errors import CodecError, ConfigError
 
 #: The bits of float32 numbers.
@@ -37,8 +38,6 @@ def kept(n: int, density: float) -> int:
 
 class Chosen(Codec):
     """Indices, then values, of the elements that a subclass chooses."""
-
-    feeds_back: ClassVar[bool] = True
 
     def __init__(self, n: int, most: int) -> None:
         # 4 bytes a value, and the shortest form of the indices is never longer than 4 bytes each.
@@ -129,9 +128,9 @@ class TopK(Chosen):
     [0.0, -5.0, 0.0, 3.0, 0.0]
     """
 
-    name, code = "top-k", 11
+    row = TABLE["top-k"]
 
-    def __init__(self, n: int, *, density: float = 0.01) -> None:
+    def __init__(self, n: int, *, density: float) -> None:
         self.k = kept(n, density)
         super().__init__(n, self.k)
 
@@ -142,9 +141,9 @@ class TopK(Chosen):
 class Threshold(Chosen):
     """The elements whose magnitude is at least a threshold: any number of them, none as well."""
 
-    name, code = "threshold", 12
+    row = TABLE["threshold"]
 
-    def __init__(self, n: int, *, threshold: float = 1e-3) -> None:
+    def __init__(self, n: int, *, threshold: float) -> None:
         """Set up.
 
         Args:
@@ -172,10 +171,9 @@ class RandomK(Codec):
     Source: Stich, Cordonnier & Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, arXiv:1809.07599.
     """
 
-    name, code = "random-k", 13
-    is_unbiased = True
+    row = TABLE["random-k"]
 
-    def __init__(self, n: int, *, density: float = 0.01, scaled: bool = True) -> None:
+    def __init__(self, n: int, *, density: float, scaled: bool) -> None:
         """Set up.
 
         Args:

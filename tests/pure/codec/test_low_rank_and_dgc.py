@@ -8,10 +8,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from psrt.codec.dgc import Dgc
+from psrt.codec import make_codec
 from psrt.codec.frame import HEADER_BYTES
-from psrt.codec.low_rank import LowRank, Matrix, orthonormalize
+from psrt.codec.low_rank import LowRank, orthonormalize
+from psrt.codec.matrices import Matrix, check_rank, matrices_within
 from psrt.errors import ConfigError
+from psrt.partition import Span
 
 
 def rng(seed=0):
@@ -39,7 +41,7 @@ class TestLowRank:
 
     def test_what_is_no_matrix_comes_back_as_it_was(self):
         vector = rng().standard_normal(720).astype(np.float32)
-        out = through(LowRank(720, matrices=self.MATRICES), vector)
+        out = through(LowRank(720, matrices=self.MATRICES, rank=2), vector)
         for a, b in ((0, 3), (603, 610), (710, 720)):
             np.testing.assert_array_equal(out[a:b], vector[a:b])
 
@@ -70,13 +72,42 @@ class TestLowRank:
         np.testing.assert_array_equal(out, vector)
 
     def test_zeros_and_what_is_not_a_number(self):
-        codec = LowRank(600, matrices=[Matrix(0, 20, 30)])
+        codec = LowRank(600, matrices=[Matrix(0, 20, 30)], rank=2)
         assert not through(codec, np.zeros(600, np.float32)).any()
         vector = rng().standard_normal(600).astype(np.float32)
         vector[7] = np.nan
         assert np.isnan(through(codec, vector)[7])
         vector[7] = 0.0
         assert np.isfinite(through(codec, vector)).all()  # the state has not kept it
+
+    @pytest.mark.parametrize("span", [(0, 720), (3, 603), (4, 603), (10, 300), (615, 700), (0, 2)])
+    def test_of_a_matrix_that_is_cut_whole_rows_are_left(self, span):
+        span = Span(*span)
+        numbers = np.arange(720, dtype=np.float32)
+        for found in matrices_within(self.MATRICES, span):
+            rows = found.of(span.of(numbers))
+            whole = next(it for it in self.MATRICES if rows[0, 0] in it.of(numbers)).of(numbers)
+            [first] = np.flatnonzero(whole[:, 0] == rows[0, 0])
+            np.testing.assert_array_equal(rows, whole[first : first + len(rows)])
+            assert first == 0 or whole[first - 1, 0] < span.start
+            last = first + len(rows)
+            assert last == len(whole) or whole[last, -1] >= span.stop
+        within = [it for it in self.MATRICES if span.start <= it.start and it.stop <= span.stop]
+        found = matrices_within(self.MATRICES, span)
+        assert {(it.rows, it.columns) for it in within} <= {(it.rows, it.columns) for it in found}
+
+    def test_a_rank_beyond_every_matrix_is_refused(self):
+        check_rank(20, self.MATRICES)
+        for rank, matrices, match in [
+            (
+                21,
+                self.MATRICES,
+                "rank 21 is larger than that of any matrix of the model, at most 20",
+            ),
+            (1, (), "rank 1 is of matrices, and the model names none"),
+        ]:
+            with pytest.raises(ConfigError, match=match):
+                check_rank(rank, matrices)
 
     def test_columns_are_made_orthonormal(self):
         p = rng().standard_normal((50, 4)).astype(np.float32)
@@ -97,7 +128,7 @@ class TestDgc:
     def test_it_is_the_published_algorithm(self):
         """Algorithm 4 of the paper, in plain loops."""
         n, momentum, density = 50, 0.9, 0.1
-        codec = Dgc(n, density=density, momentum=momentum, warmup_epochs=0)
+        codec = make_codec("dgc", n, density=density, momentum=momentum, warmup_epochs=0)
         u, v = [0.0] * n, [0.0] * n
         for step in range(20):
             gradient = rng(step).standard_normal(n).astype(np.float32)
@@ -110,15 +141,15 @@ class TestDgc:
                 u[i] = v[i] = 0.0
 
     def test_a_vector_is_clipped_before_it_is_gathered(self):
-        codec = Dgc(2, density=1.0, clip_norm=1.0, warmup_epochs=0)
+        codec = make_codec("dgc", 2, density=1.0, clip_norm=1.0, warmup_epochs=0)
         np.testing.assert_allclose(through(codec, np.array([3, 4], np.float32)), [0.6, 0.8])
         np.testing.assert_allclose(through(codec, np.array([0.3, 0], np.float32)), [0.3, 0.0])
 
     def test_the_density_comes_down_by_epochs(self):
-        codec, vector = Dgc(1000, density=0.001), np.arange(1, 1001, dtype=np.float32)
+        codec, vector = make_codec("dgc", 1000, density=0.001), np.arange(1, 1001, dtype=np.float32)
         sent = []
         for epoch in range(6):
-            codec.epoch = epoch
+            codec.begin_epoch(epoch)
             sent.append(np.count_nonzero(through(codec, vector)))
         assert sent == [250, 63, 16, 4, 1, 1]
         # The paper's 75, 93.75, 98.4375, 99.6 and 99.9 %.
@@ -131,4 +162,4 @@ class TestDgc:
     )
     def test_what_cannot_be(self, knobs):
         with pytest.raises(ConfigError):
-            Dgc(10, **knobs)
+            make_codec("dgc", 10, **knobs)

@@ -1,0 +1,58 @@
+"""Where the matrices of a model lie in its flat vector, and in a span of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from psrt.arrays import FloatArray, Vector
+from psrt.errors import ConfigError
+from psrt.partition import Span
+
+
+class Matrix(NamedTuple):
+    """A matrix in a flat vector: where it begins, and its shape."""
+
+    start: int
+    rows: int
+    columns: int
+
+    @property
+    def stop(self) -> int:
+        """The element behind its last one."""
+        return self.start + self.rows * self.columns
+
+    def of(self, vector: Vector) -> FloatArray:
+        """Return the view."""
+        found: FloatArray = vector[self.start : self.stop]
+        return found.reshape(self.rows, self.columns)
+
+
+def matrices_within(matrices: Iterable[Matrix], span: Span) -> tuple[Matrix, ...]:
+    """Return the matrices of a span, with their starts in it: of one that is cut, its whole rows.
+
+    >>> matrices_within([Matrix(0, 4, 10), Matrix(50, 2, 3)], Span(15, 53))
+    (Matrix(start=5, rows=2, columns=10), Matrix(start=35, rows=1, columns=3))
+    """
+    found = []
+    for start, rows, columns in matrices:
+        first = max(0, -((start - span.start) // columns))
+        last = min(rows, (span.stop - start) // columns)
+        if first < last:
+            found.append(Matrix(start + first * columns - span.start, last - first, columns))
+    return tuple(found)
+
+
+def check_rank(rank: int, matrices: Iterable[Matrix]) -> None:
+    """Check a rank against the matrices of a whole model.
+
+    Raises:
+        ConfigError: if each of them has fewer rows or columns.
+    """
+    most = max((min(it.rows, it.columns) for it in matrices), default=0)
+    if rank > most:
+        raise ConfigError(
+            f"rank {rank} is larger than that of any matrix of the model, at most {most}"
+            if most
+            else f"rank {rank} is of matrices, and the model names none"
+        )

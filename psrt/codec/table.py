@@ -1,0 +1,158 @@
+"""The codecs, one row each: everything about a codec that is data. Needs no numpy.
+
+Classes, flags and their help, the wire format and the documentation read these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One codec."""
+
+    #: As ``--codec`` spells it.
+    name: str
+    #: On the wire.
+    code: int
+    #: In a few words.
+    summary: str
+    #: Its knobs with their defaults, by the names of its class's arguments.
+    knobs: Mapping[str, float | None] = field(default_factory=dict)
+    #: Whether the mean of what is decoded is the vector.
+    is_unbiased: bool = False
+    #: Whether what is lost is added to the next vector where nobody says; None where it cannot be.
+    #: Never while it is ``scaled``.
+    feeds_back: bool | None = False
+    #: Whether it is told of the matrices in the vector.
+    takes_matrices: bool = False
+
+    def feeds_back_with(self, knobs: Mapping[str, float | None]) -> bool:
+        """Return whether what is lost is added to the next vector where nobody says.
+
+        Args:
+            knobs: those given, by name.
+
+        >>> [TABLE["random-k"].feeds_back_with({"scaled": it}) for it in (True, False)]
+        [False, True]
+        """
+        return bool(self.feeds_back) and not {**self.knobs, **knobs}.get("scaled")
+
+
+_ROWS = (
+    Row(name="float16", code=1, summary="IEEE half precision"),
+    Row(name="bfloat16", code=2, summary="the upper half of a float32"),
+    Row(
+        name="float8-e4m3",
+        code=3,
+        summary="8 bits, 3 of them mantissa, and a scale for each bucket",
+        knobs={"bucket": 128},
+    ),
+    Row(
+        name="float8-e5m2",
+        code=4,
+        summary="8 bits, 2 of them mantissa, and a scale for each bucket",
+        knobs={"bucket": 128},
+    ),
+    Row(
+        name="float4-e3m0",
+        code=5,
+        summary="powers of two in 4 bits, and a scale for each bucket",
+        knobs={"bucket": 128},
+        feeds_back=True,
+    ),
+    Row(
+        name="int8",
+        code=6,
+        summary="127 levels of the largest magnitude, rounded at random",
+        knobs={"bucket": 1024},
+        is_unbiased=True,
+        feeds_back=None,
+    ),
+    Row(
+        name="qsgd",
+        code=7,
+        summary="levels of the l2 norm, rounded at random",
+        knobs={"levels": 7, "bucket": 128},
+        is_unbiased=True,
+        feeds_back=None,
+    ),
+    Row(
+        name="ternary",
+        code=8,
+        summary="-1, 0 or 1 times the largest magnitude, drawn at random, in 2 bits",
+        knobs={"bucket": 4096},
+        is_unbiased=True,
+        feeds_back=None,
+    ),
+    Row(
+        name="ternary-base3",
+        code=9,
+        summary="as ternary, five elements in a byte",
+        knobs={"bucket": 4096},
+        is_unbiased=True,
+        feeds_back=None,
+    ),
+    Row(
+        name="sign",
+        code=10,
+        summary="signs, and the mean magnitude of each bucket",
+        knobs={"bucket": 1024},
+        feeds_back=True,
+    ),
+    Row(
+        name="top-k",
+        code=11,
+        summary="the largest elements",
+        knobs={"density": 0.01},
+        feeds_back=True,
+    ),
+    Row(
+        name="threshold",
+        code=12,
+        summary="the elements that reach a threshold",
+        knobs={"threshold": 1e-3},
+        feeds_back=True,
+    ),
+    # Scaled, it is unbiased. With error feedback it must not be, as the scaled sum of what is sent
+    # and what is kept back would grow from step to step.
+    Row(
+        name="random-k",
+        code=13,
+        summary="elements drawn at random, known by a seed",
+        knobs={"density": 0.01, "scaled": True},
+        is_unbiased=True,
+        feeds_back=True,
+    ),
+    Row(
+        name="low-rank",
+        code=14,
+        summary="each matrix as the product of two thin ones",
+        knobs={"rank": 2},
+        feeds_back=True,
+        takes_matrices=True,
+    ),
+    # What it keeps back is its velocity.
+    Row(
+        name="dgc",
+        code=15,
+        summary="the largest elements of a momentum that each worker keeps",
+        knobs={"density": 0.001, "momentum": 0.9, "clip_norm": None, "warmup_epochs": 4},
+        feeds_back=None,
+    ),
+)
+
+#: Every codec by its name.
+TABLE: Final[Mapping[str, Row]] = {row.name: row for row in _ROWS}
+
+
+def codecs_with(knob: str) -> tuple[str, ...]:
+    """Return the names of the codecs that have a knob.
+
+    >>> codecs_with("density")
+    ('top-k', 'random-k', 'dgc')
+    """
+    return tuple(row.name for row in _ROWS if knob in row.knobs)

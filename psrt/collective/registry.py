@@ -11,6 +11,11 @@ from __future__ import annotations
 from psrt.collective import spec
 from psrt.collective.schedule import Algorithm, Schedule
 from psrt.collective.schedules.all_gather import all_gather_steps
+from psrt.collective.schedules.all_pairs import (
+    all_pairs_seconds,
+    all_pairs_steps,
+    all_pairs_workspace,
+)
 from psrt.collective.schedules.all_to_all import all_to_all_steps
 from psrt.collective.schedules.binary_blocks import binary_block_steps, binary_blocks_seconds
 from psrt.collective.schedules.broadcast import broadcast_steps
@@ -90,6 +95,15 @@ ALGORITHMS: dict[str, Algorithm] = {
             "the same in blocks of powers of two; medium and long vectors, even p",
             closed_form=binary_blocks_seconds,
             shares_link=True,
+            busy=_always,
+        ),
+        Algorithm(
+            "all-pairs",
+            all_pairs_steps,
+            "each chunk straight to its owner and back; sends the least; what codecs need",
+            closed_form=all_pairs_seconds,
+            shares_link=True,
+            workspace=all_pairs_workspace,
             busy=_always,
         ),
         Algorithm(

@@ -121,8 +121,7 @@ def choose(
             times |= times_of([LIBRARY])
             if times[best] > _ALIKE * times.get(LIBRARY, math.inf):
                 best = LIBRARY
-        differ = (name for name in times if not math.isclose(times[name], times[best]))
-        return _choice(best, sorted(differ, key=times.__getitem__)[:2], times, what)
+        return _choice(best, _runners_up(best, times)[:2], times, what)
     what = f"predicted {what}"
     messages = times_of(ALGORITHMS)
     best_of_messages = fastest(messages)
@@ -193,6 +192,15 @@ def _choice(best: str, others: Sequence[str], times: Mapping[str, float], what: 
             but = "not 10 % faster" if name == LIBRARY else "no messages inside a host"
         parts.append(f"{name} {time_text(times[name])}" + f", but {but}" * faster)
     return Choice(best, times[best], "; ".join(parts))
+
+
+def _runners_up(best: str, times: Mapping[str, float]) -> list[str]:
+    """Return the others, fastest first; of those that take the same time only the first."""
+    named = [best]
+    for name in sorted(times, key=times.__getitem__):
+        if not any(math.isclose(times[name], times[other]) for other in named):
+            named.append(name)
+    return named[1:]
 
 
 def fastest(times: Mapping[str, float], alike: float = 1.0) -> str:

@@ -28,7 +28,7 @@ its receive. It is also the order in which nobody is sent to by two at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from psrt.collective.costs import LinkCosts
 from psrt.collective.step import Step
@@ -62,11 +62,25 @@ def naive_steps(rank: int, size: int, n: int) -> Iterator[Step]:
     for away in range(1, size):
         to, source = (rank + away) % size, (rank - away) % size
         yield Step(to, whole, source, homes[source], False)
+    yield from fold_in_order(rank, homes, whole)
+
+
+def fold_in_order(rank: int, homes: Sequence[Span], into: Span) -> Iterator[Step]:
+    """Yield the local steps of ``rank`` that fold ``homes`` in their order.
+
+    Args:
+        rank: whose steps they are.
+        homes: where the contributions are, by rank; the first one is folded into.
+        into: the one of them that the result is for.
+
+    Yields:
+        a fold for each but the first, and a copy where that is not ``into``.
+    """
     first, *others = homes
     for other in others:
         yield Step.local(rank, other, first, combine=True)
-    if first != whole:
-        yield Step.local(rank, first, whole, combine=False)
+    if first != into:
+        yield Step.local(rank, first, into, combine=False)
 
 
 def naive_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:

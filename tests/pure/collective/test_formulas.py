@@ -39,6 +39,19 @@ def test_naive(size):
 
 
 @every_size
+@each("n", [0, 1, 7, 100])
+def test_all_pairs(size, n):
+    proof, chunks = found("all-pairs", size, n), even_spans(n, size)
+    for rank, chunk in enumerate(chunks):
+        assert proof.sent[rank] == n - chunk.size + (size - 1) * chunk.size
+        assert proof.combined[rank] == (size - 1) * chunk.size
+    if n >= size:
+        assert proof.rounds == 2 * (size - 1)
+        assert proof.messages == 2 * size * (size - 1)
+        assert proof.wires == size * (size - 1)
+
+
+@every_size
 def test_root(size):
     proof = found("root", size, 20)
     assert proof.rounds == 2 * (size - 1)

@@ -88,7 +88,7 @@ class TestText:
         )
         assert lines[lines.index("1 rank") + 1] == "nothing to sum"
         at = lines.index("16 ranks")
-        assert "".join(lines[at + 2].split()) == "halving-segmented-double-doubling-"
+        assert "".join(lines[at + 2].split()) == "halving-segmented-double-doubling-all-"
         short, long = lines[at + 4 : at + 6]
         assert short.startswith("1 KiB    104 µs* ")
         assert short.endswith("  100 µs")

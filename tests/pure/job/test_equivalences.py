@@ -35,7 +35,9 @@ TRIMMINGS = {
 }
 SCHEDULES = list(ALGORITHMS)
 #: In these the order of the sum does not depend on where in the vector an element is.
-PLACELESS = [name for name in ("naive", "root", "tree", "butterfly") if name in ALGORITHMS]
+PLACELESS = [
+    name for name in ("naive", "all-pairs", "root", "tree", "butterfly") if name in ALGORITHMS
+]
 
 
 def config(**more):

@@ -44,6 +44,7 @@ DEFAULT_LR: Final = {
     "adagrad": 0.02,
     "adam": 0.002,
     "adamw": 0.002,
+    "sign-sgd": 0.001,
 }
 OPTIMIZER_NAMES: Final = tuple(DEFAULT_LR)
 

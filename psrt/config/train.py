@@ -172,7 +172,7 @@ class TrainConfig:
         synonyms=("mu",),
     )
     weight_decay: float = knob(
-        0.0, REAL, _OPTIMIZER, "coefficient of L2 regularization; decoupled in adamw",
+        0.0, REAL, _OPTIMIZER, "coefficient of L2 regularization; decoupled in adamw and sign-sgd",
         min=0, max=1e6,
         synonyms=("wd", "l2"),
     )

@@ -13,6 +13,7 @@ from psrt.optim.delay_compensated import DelayCompensated
 from psrt.optim.gap_aware import GapAware
 from psrt.optim.optimizer import Optimizer
 from psrt.optim.sgd import Momentum, Sgd
+from psrt.optim.sign_sgd import SignSgd
 from psrt.optim.staleness import (
     Constant,
     Drop,
@@ -52,6 +53,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
     "adagrad": OptimizerRow(Adagrad, ("epsilon",)),
     "adam": OptimizerRow(Adam, _ADAM),
     "adamw": OptimizerRow(partial(Adam, decoupled=True), _ADAM),
+    "sign-sgd": OptimizerRow(SignSgd),
 }
 
 #: Every staleness-aware rate by its name.
@@ -83,7 +85,7 @@ def make_optimizer(
         name: a name in ``OPTIMIZERS``.
         n: number of elements of its vector.
         momentum: fraction of the velocity that a step keeps, in ``[0, 1)``; None for 0.9.
-        weight_decay: L2 coefficient, coupled to the gradient in all but adamw.
+        weight_decay: L2 coefficient, coupled to the gradient in all but adamw and sign-sgd.
         beta1: memory of Adam's mean, in ``[0, 1)``; None for 0.9.
         beta2: memory of Adam's mean square, in ``[0, 1)``; None for 0.999.
         epsilon: added to the root of the mean square, above 0; None for 1e-8.

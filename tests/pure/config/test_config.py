@@ -92,8 +92,8 @@ def test_examples_in_docstrings(module):
         ),
         (
             {"optimizer": "adm"},
-            "optimizer must be one of sgd, momentum, nesterov, adagrad, adam, adamw, got 'adm' "
-            "(did you mean adam?)",
+            "optimizer must be one of sgd, momentum, nesterov, adagrad, adam, adamw, sign-sgd, "
+            "got 'adm' (did you mean adam?)",
         ),
         (
             {"loss": "zzz"},

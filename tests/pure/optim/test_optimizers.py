@@ -64,6 +64,12 @@ def adamw(theta, gradients, decay):
     return adam(theta, gradients, decay, decoupled=True)
 
 
+def sign_sgd(theta, gradients, decay):
+    for g, lr in zip(gradients, RATES, strict=True):
+        theta = theta * (1 - lr * decay) - lr * np.sign(g(theta))
+    return theta
+
+
 FORMULAS = {
     "sgd": sgd,
     "momentum": momentum,
@@ -71,6 +77,7 @@ FORMULAS = {
     "adagrad": adagrad,
     "adam": adam,
     "adamw": adamw,
+    "sign-sgd": sign_sgd,
 }
 KNOBS = {
     "momentum": {"momentum": MU},

@@ -91,6 +91,8 @@ class Oracle:
             self.m, self.v = 0.9 * self.m + 0.1 * g, 0.999 * self.v + 0.001 * g * g
             mean, square = self.m / (1 - 0.9**self.steps), self.v / (1 - 0.999**self.steps)
             return lr * mean / (np.sqrt(square) + 1e-8)
+        if self.optimizer == "sign-sgd":
+            return lr * np.sign(g)
         return lr * g
 
     def update(self, pushes, progress):
@@ -158,7 +160,9 @@ def trained(rate, optimizer, initial, spans, *, keeps):
 
 def test_the_oracle_knows_every_rate_and_every_optimizer():
     assert {name.split()[0] for name in RATES} == set(STALENESS_RATES)
-    assert set(OPTIMIZERS) == {"sgd", "momentum", "nesterov", "adagrad", "adam", "adamw"}
+    assert set(OPTIMIZERS) == {
+        "sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "sign-sgd"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

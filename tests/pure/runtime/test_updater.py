@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from psrt.optim import BLOCK, Schedule, make_optimizer, make_staleness_rate
+from psrt.optim import BLOCK, OPTIMIZERS, Schedule, make_optimizer, make_staleness_rate
 from psrt.partition import even_spans
 from psrt.runtime.updater import Contribution, Updater
 
@@ -40,7 +40,7 @@ def test_a_step_along_the_weighted_sum(n, weights):
         np.testing.assert_array_equal(gradient, unchanged)
 
 
-@pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov", "adagrad", "adam", "adamw"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("weights", [(1.0,), (0.3, 0.7)])
 def test_neither_cuts_nor_places_show_in_the_bits(name, weights):
     """In place or not, and in shards of any cut."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import Vector
+from psrt.arrays import ITEMSIZE, Bytes, Vector
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.faults.vitals import HERE
 from psrt.messages import Leave, Message, Report
@@ -70,6 +70,7 @@ class MpiPort:
         busy_until: Callable[[], float] = lambda: -math.inf,
         windows: bool = True,
         theta_memory: ThetaMemory = ThetaMemory.OWN,
+        frame_bytes: Sequence[int] = (),
     ) -> None:
         """Allocate the shared memory and make the links.
 
@@ -85,9 +86,12 @@ class MpiPort:
                 ``Window``. Not where servers do not answer in order of arrival, as in a replay.
             theta_memory: what the ``theta`` of each worker may be, the same on every rank; its own
                 where the job has several hosts, whose servers cannot write it.
+            frame_bytes: by shard, the length of the longest frame of a push; the same on every
+                rank. None where gradients are pushed as they are.
         """
         self.rank = comm.rank
         self.role_map = role_map
+        self._frame_bytes = tuple(frame_bytes)
         #: Returns what this rank waits for; a role replaces it.
         self.waiting_for: Callable[[], str] = lambda: "a message"
         #: See ``Port``.
@@ -142,7 +146,8 @@ class MpiPort:
         if not role_map.servers:
             return FLOATS  # gradient and parameters lie in windows of their own
         if not shards:
-            return 2 * role_map.n + CONTROL
+            frames = sum(-(-nbytes // ITEMSIZE) for nbytes in self._frame_bytes)
+            return 2 * role_map.n + CONTROL + frames
         return VERSIONS * sum(role_map.spans[shard].size for shard in shards)
 
     def _landings(self) -> dict[int, int]:
@@ -192,6 +197,15 @@ class MpiPort:
             worker_rank = self.role_map.workers[0]
         numbers = self._memory.numbers(self._local[worker_rank])
         return numbers[self.role_map.n + CONTROL : 2 * self.role_map.n + CONTROL]
+
+    def _frames_of(self, worker_rank: int, shard: int) -> Bytes | None:
+        """Return where a worker of this host puts the frames of its pushes to a shard."""
+        if not self._frame_bytes:
+            return None
+        words = [-(-nbytes // ITEMSIZE) for nbytes in self._frame_bytes]
+        start = 2 * self.role_map.n + CONTROL + sum(words[:shard])
+        numbers = self._memory.numbers(self._local[worker_rank])[start : start + words[shard]]
+        return numbers.view(np.uint8)[: self._frame_bytes[shard]]
 
     def _versions_of(self, server_rank: int) -> dict[int, list[Vector]]:
         """Return the regions of each shard of a server of this host: one shard behind another."""
@@ -252,6 +266,9 @@ class MpiPort:
         place = self.role_map.shards_of(server).index(shard)
         if local is None:
             assert landing is not None, "a payload from another host needs a place to land"
+            frames = None
+            if self._frame_bytes and self.rank == server:
+                frames = np.zeros(self._frame_bytes[shard], np.uint8)
             return RemoteLink(
                 self._comm,
                 peer,
@@ -260,6 +277,7 @@ class MpiPort:
                 landing=landing,
                 most=self._fabric.unannounced_bytes[peer],
                 window=self._windows.get(peer),
+                frames_in=frames,
             )
         if landing is None:
             regions = [span.of(self._gradient_of(peer))]
@@ -267,9 +285,18 @@ class MpiPort:
         else:
             regions = self._versions_of(peer)[shard]
             in_place = self.landings.get(self.rank, NO_PAYLOAD)
-        waker = self._wakeup.waker(local)
+        mine = self.rank == server
+        frames = self._frames_of(peer if mine else self.rank, shard)
         return LocalLink(
-            self._memory, local, place, waker, regions=regions, landing=landing, in_place=in_place
+            self._memory,
+            local,
+            place,
+            self._wakeup.waker(local),
+            regions=regions,
+            landing=landing,
+            in_place=in_place,
+            frames_out=None if mine else frames,
+            frames_in=frames if mine else None,
         )
 
     @property
@@ -291,6 +318,10 @@ class MpiPort:
     def payload(self, shard: int, worker: int) -> Vector:
         """Return where a shard's span of the gradient of ``worker`` is found."""
         return self._payloads[shard][worker]
+
+    def frame(self, shard: int, worker: int) -> Bytes:
+        """Return the frame that came with the last push of ``worker`` to a shard."""
+        return self._links[shard][self.role_map.workers[worker]].frame
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``."""
@@ -320,6 +351,12 @@ class MpiPort:
         link = self._links[message.shard][to]
         self._wait_until_read(to, link)
         link.send(message, region)
+
+    def send_framed(self, to: int, message: Message, frame: Bytes) -> None:
+        """Send ``message``, and ``frame`` with it, to rank ``to``."""
+        link = self._links[message.shard][to]
+        self._wait_until_read(to, link)
+        link.send_framed(message, frame)
 
     def _wait_until_read(self, to: int, link: Link) -> None:
         if link.unread():
@@ -393,7 +430,7 @@ class MpiPort:
                 continue
             leave = self.leave_of(shard, worker)
             departed = links[rank] = DepartedLink(
-                leave, link.payload, link.bytes_sent, link.bytes_received
+                leave, link.payload, link.frame, link.bytes_sent, link.bytes_received
             )
             if isinstance(link, RemoteLink):
                 self._frame_requests[self._remote.index(link)] = MPI.REQUEST_NULL

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import Bytes, Vector
 from psrt.messages import Leave, Message, Params, Push, Report
 from psrt.simulation.collective_port import CollectivePort, suspend
 from psrt.simulation.network import Channel
 from psrt.transport.frames import FRAME_BYTES
-from psrt.transport.port import NO_PAYLOAD, VERSIONS, ThetaMemory
+from psrt.transport.port import FRAMED, NO_PAYLOAD, VERSIONS, ThetaMemory
 
 if TYPE_CHECKING:
     from psrt.simulation.simulator import Simulator
@@ -68,6 +68,9 @@ class VirtualPort(CollectivePort):
         self._amid: deque[tuple[float, Callable[[], object]]] = deque()
         #: By worker and shard, its gradient span as it was when its push arrived.
         self._copies: dict[tuple[int, int], Vector] = {}
+        #: By worker and shard, the frame that it pushed last: the codec's own memory, which does
+        #: not change before that push has been answered.
+        self._frames: dict[tuple[int, int], Bytes] = {}
 
     def now(self) -> float:
         """Return virtual time in seconds."""
@@ -83,6 +86,10 @@ class VirtualPort(CollectivePort):
         if (worker, shard) not in self._copies:
             self._copies[worker, shard] = np.zeros(span.size, np.float32)
         return self._copies[worker, shard]
+
+    def frame(self, shard: int, worker: int) -> Bytes:
+        """Return the frame that came with the last push of ``worker`` to a shard."""
+        return self._frames[worker, shard]
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)`` now, then let its cost pass; see ``after_compute``."""
@@ -138,9 +145,23 @@ class VirtualPort(CollectivePort):
 
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``."""
-        world, nbytes, shard = self.world, FRAME_BYTES, message.shard
+        nbytes = FRAME_BYTES
         if region != NO_PAYLOAD:
-            nbytes += 4 * self.role_map.spans[shard].size
+            nbytes += 4 * self.role_map.spans[message.shard].size
+        self._send(to, message, region, nbytes)
+
+    def send_framed(self, to: int, message: Message, frame: Bytes) -> None:
+        """Send ``message``, and ``frame`` with it, to rank ``to``."""
+        if type(message) is Push:
+            self.world.ports[to].take_frame(message, frame)
+        self._send(to, message, FRAMED, FRAME_BYTES + frame.size)
+
+    def take_frame(self, push: Push, frame: Bytes) -> None:
+        """Keep the frame of a push that is on its way: the one before has been answered."""
+        self._frames[push.worker, push.shard] = frame
+
+    def _send(self, to: int, message: Message, region: int, nbytes: int) -> None:
+        world, shard = self.world, message.shard
         self.bytes_sent += nbytes
         if type(message) is Push:
             self.pushed[shard] = message.clock + 1
@@ -156,7 +177,7 @@ class VirtualPort(CollectivePort):
         world = self.world
         if not world.shared_memory and world.numerics:
             channel, message, region, _ = mail
-            if type(message) is Push and region != NO_PAYLOAD:
+            if type(message) is Push and region not in (NO_PAYLOAD, FRAMED):
                 span = self.role_map.spans[message.shard]
                 there = span.of(world.ports[channel.source].gradient)
                 np.copyto(self.payload(message.shard, message.worker), there)

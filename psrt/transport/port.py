@@ -12,6 +12,9 @@ finds the gradient in ``payload(shard, worker)``. Where both ranks are on one ho
 same memory, and only the message, a doorbell, is sent. A region may even be the worker's ``theta``
 itself, its *landing*: a version that a server makes there is read where it is made.
 
+**Frames.** In place of a region a message may carry the frame of a codec, whose length differs from
+message to message: ``send_framed``. A server finds it in ``frame(shard, worker)``.
+
 **Shards.** A server rank owns one shard or more, and every message names the one that it is of. A
 worker and a shard talk by themselves, one message at a time each way, as if each shard had a rank
 of its own; nothing is in order between two shards.
@@ -24,7 +27,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, TypeVar
 
-from psrt.arrays import Vector
+from psrt.arrays import Bytes, Vector
 from psrt.messages import Leave, Message, Report
 from psrt.partition import Span
 
@@ -32,6 +35,8 @@ T = TypeVar("T")
 
 #: The region of a message that has none.
 NO_PAYLOAD = -1
+#: Stands for the region of a message that carries the frame of a codec.
+FRAMED = -2
 #: The worker's one region: its gradient.
 GRADIENT = 0
 #: Buffers for versions of a server's span: the newest, one in flight, one to write next.
@@ -194,6 +199,14 @@ class Port(Protocol):
         """
         ...
 
+    def frame(self, shard: int, worker: int) -> Bytes:
+        """Server: return the frame that came with the last push of the worker with this number.
+
+        Valid from the receipt of its push until the reply. Nothing of it has been checked but that
+        it is no longer than a frame of that shard can be.
+        """
+        ...
+
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``; a virtual port charges its cost."""
         ...
@@ -234,6 +247,17 @@ class Port(Protocol):
             to: the rank that it goes to.
             message: a push, parameters or a leave.
             region: number of the memory whose contents go with it; ``NO_PAYLOAD`` for none.
+        """
+        ...
+
+    def send_framed(self, to: int, message: Message, frame: Bytes) -> None:
+        """Send ``message``, and ``frame`` with it, to rank ``to``; see ``send``.
+
+        Args:
+            to: the rank that it goes to.
+            message: a push.
+            frame: no longer than was said when the port was made. It must not change until the
+                message has been answered. Without numerics only its length matters.
         """
         ...
 

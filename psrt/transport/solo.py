@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import Bytes, Vector
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Message, Report
 from psrt.optim import BLOCK
@@ -95,6 +95,14 @@ class SoloPort:
         self.on_report(report)
 
     def payload(self, shard: int, worker: int) -> Vector:
+        """Refuse."""
+        _nobody()
+
+    def frame(self, shard: int, worker: int) -> Bytes:
+        """Refuse."""
+        _nobody()
+
+    def send_framed(self, to: int, message: Message, frame: Bytes) -> None:
         """Refuse."""
         _nobody()
 

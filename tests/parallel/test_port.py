@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from psrt.errors import CodecError
 from psrt.messages import Leave, Params, Push, Report
+from psrt.mpi.links.remote import RemoteLink
 from psrt.mpi.port import MpiPort
 from psrt.partition import ShardPlan
 from psrt.transport import NO_PAYLOAD, RoleMap, drive
@@ -28,9 +30,9 @@ def open_port(comm, host):
     """Return what makes a port; it is closed afterwards."""
     ports = []
 
-    def made(servers, n=N, each=1):
+    def made(servers, n=N, each=1, **options):
         wiring = wiring_of(comm.size, servers, n, each)
-        ports.append(MpiPort(comm, wiring, timeout_s=20, host=host))
+        ports.append(MpiPort(comm, wiring, timeout_s=20, host=host, **options))
         return ports[-1]
 
     yield made
@@ -124,6 +126,74 @@ def test_every_byte_is_counted_at_both_ends(comm, open_port):
             workers * (per_worker + FRAME_BYTES),
         ]
         assert counts[1:] == [[per_worker + FRAME_BYTES, per_worker]] * workers
+
+
+#: Longer than Open MPI sends without asking, so that it goes in pieces.
+LONGEST = 300_000
+
+
+def frame_of(worker, shard, turn):
+    """Return a frame whose length is another one for each push."""
+    size = [1, LONGEST, 20, 70_001, LONGEST - 1][(turn + shard + worker) % 5]
+    return (np.arange(size) + worker + 10 * shard + 100 * turn).astype(np.uint8)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("each", [1, 4])
+def test_frames_of_any_length_arrive_whole_and_are_counted(comm, open_port, each):
+    turns = 6
+    port = open_port(1, 100_000, each, frame_bytes=[LONGEST] * each)
+    workers = range(comm.size - 1)
+
+    async def worker():
+        mine = port.role_map.worker_of(port.rank)
+        for turn in range(turns):
+            frames = [frame_of(mine, shard, turn) for shard in range(each)]
+            for shard in reversed(range(each)):
+                push = Push(mine, turn, turn, 1, 0.0, 0.0, shard)
+                port.send_framed(0, push, frames[shard])
+            for _ in range(each):
+                await port.receive()
+            # One without a frame in between.
+            for shard in range(each):
+                port.send(0, Push(mine, turn, turn, 0, 0.0, 0.0, shard))
+                await port.receive()
+
+    async def server():
+        for _ in range(2 * turns * each * len(workers)):
+            push = await port.receive()
+            if push.samples:
+                expected = frame_of(push.worker, push.shard, push.clock)
+                np.testing.assert_array_equal(port.frame(push.shard, push.worker), expected)
+            reply = Params(push.shard, push.clock + 1, push.clock + 1, 0)
+            port.send(push.worker + 1, reply, 0 if push.samples else NO_PAYLOAD)
+
+    drive(server() if comm.rank == 0 else worker())
+    port.meet()
+    framed = [
+        sum(frame_of(it, shard, turn).size for shard in range(each) for turn in range(turns))
+        + 2 * turns * each * FRAME_BYTES
+        for it in workers
+    ]
+    replies = turns * (2 * each * FRAME_BYTES + 4 * 100_000)
+    counts = comm.gather((port.bytes_sent, port.bytes_received))
+    if comm.rank == 0:
+        assert counts[1:] == [(sent, replies) for sent in framed]
+        assert counts[0] == (replies * len(workers), sum(framed))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_frame_that_is_longer_than_any_can_be_is_refused(comm, open_port):
+    port = open_port(1, frame_bytes=[100 if comm.rank == 0 else 200])
+    if comm.rank == 1:
+        port.send_framed(0, Push(0, 0, 0, 1, 0.0, 0.0), np.zeros(101, np.uint8))
+    if comm.rank == 0:
+        with pytest.raises(CodecError, match="a frame of 101 bytes came, expected at most 100"):
+            drive(port.receive())
+        link = port._links[0][1]
+        if isinstance(link, RemoteLink):  # else closing would wait for what is on its way
+            link._comm.Recv(np.zeros(101, np.uint8), 1, link._data)
+            link.frame_request.Start()
 
 
 @pytest.mark.mpi(min_size=2)

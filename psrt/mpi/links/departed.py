@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from psrt.arrays import Vector
+from psrt.arrays import Bytes, Vector
 from psrt.messages import Leave, Message
 
 
 class DepartedLink:
     """Delivers that the worker left; takes and reads nothing, whatever it still sends."""
 
-    def __init__(self, leave: Leave | None, payload: Vector, sent: int, received: int) -> None:
+    def __init__(
+        self, leave: Leave | None, payload: Vector, frame: Bytes, sent: int, received: int
+    ) -> None:
         """Take the place of the link.
 
         Args:
             leave: the message to deliver; None if the worker had left before.
             payload: where its gradient was found.
+            frame: the last one that came, whose memory MPI may still write to.
             sent: bytes so far.
             received: bytes so far.
         """
         self._leave = leave
-        self.payload = payload
+        self.payload, self.frame = payload, frame
         self.bytes_sent, self.bytes_received = sent, received
 
     def poll(self) -> Message | None:
@@ -42,4 +45,7 @@ class DepartedLink:
         return False
 
     def send(self, message: Message, region: int) -> None:
+        """Send nothing."""
+
+    def send_framed(self, message: Message, frame: Bytes) -> None:
         """Send nothing."""

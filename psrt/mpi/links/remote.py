@@ -1,4 +1,4 @@
-"""A link of a shard between ranks of different hosts: a frame by MPI, then the payload by MPI.
+"""A link of a shard between ranks of different hosts: a message by MPI, then the payload by MPI.
 
 Requests are persistent: made once, started for each message, freed at the end.
 
@@ -6,24 +6,37 @@ Requests are persistent: made once, started for each message, freed at the end.
 so payloads go in pieces that no answer is waited for (see ``pieces``). What comes unexpected would
 be copied twice: a receive is posted from the moment that a message is sent to the peer, which
 answers with its next one.
+
+**Frames of codecs** differ in length, which the message announces: a receive is posted when it has
+come, and what came before that is copied once more. They are short.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import Vector
+from psrt.arrays import Bytes, Vector
+from psrt.errors import CodecError
 from psrt.messages import Message
-from psrt.mpi.links.pieces import MOST_BYTES, Persistent, persistent_receive, persistent_send
+from psrt.mpi.links.pieces import (
+    MOST_BYTES,
+    Persistent,
+    persistent_receive,
+    persistent_send,
+    pieces,
+)
 from psrt.mpi.tags import DATA, FRAME, SHARD_TAGS
 from psrt.transport.frames import FRAME_BYTES, decode, encode
-from psrt.transport.port import NO_PAYLOAD
+from psrt.transport.port import FRAMED, NO_PAYLOAD
 from psrt.transport.window import Window
 
-_REGION_AT = FRAME_BYTES - 1  # the last byte of a frame is free in every kind of message
+_REGION_AT = FRAME_BYTES - 1  # the last byte is free in every kind of message
+_FRAMED_BYTE = 255  # stands there for FRAMED; a region is one more than its number
+_LENGTH = slice(1, 8)  # bytes that are free, too: those of the codec's frame that follows
 
 
 class RemoteLink:
@@ -39,6 +52,7 @@ class RemoteLink:
         landing: Vector,
         most: int = MOST_BYTES,
         window: Window | None = None,
+        frames_in: Bytes | None = None,
     ) -> None:
         """Make the requests and post the first receive.
 
@@ -51,18 +65,28 @@ class RemoteLink:
                 that answers it.
             most: bytes of one message at most; the same at both ends.
             window: bounds what is on its way to the peer; None does not.
+            frames_in: memory for the longest frame that comes from the peer, which then sends
+                nothing else; None if it sends regions.
         """
         #: Rank of the other end.
         self.peer = peer
         #: Where the peer's payload is found after a receipt.
         self.payload = landing
         self._window = window
+        self._comm, self._data, self._most = comm, DATA + SHARD_TAGS * place, most
+        self._frames_in = frames_in
+        #: The frame that came with the last message that had one.
+        self.frame: Bytes = np.zeros(0, np.uint8)
+        #: Receives of the frame that is on its way.
+        self._receiving: list[MPI.Request] = []
+        #: Bytes of the payload that the window counts.
+        self._counted = 0
         #: Whether the window counts this link's last message, and whether it withholds it.
         self._counts = self._is_withheld = False
         self._frame_out = bytearray(FRAME_BYTES)
         self._frame_in = bytearray(FRAME_BYTES)
         # Tags of its own: a receive is posted for each shard, and takes what is of that shard.
-        frame, data = FRAME + SHARD_TAGS * place, DATA + SHARD_TAGS * place
+        frame, data = FRAME + SHARD_TAGS * place, self._data
         self._send_frame = comm.Send_init([self._frame_out, MPI.BYTE], peer, frame)
         #: Completes when the next message's frame has come.
         self.frame_request = comm.Recv_init([self._frame_in, MPI.BYTE], peer, frame)
@@ -73,7 +97,7 @@ class RemoteLink:
         self._receive_data = persistent_receive(comm, landing.view(np.uint8), peer, data, most=most)
         #: Whether the receive of the next payload is posted.
         self._posted = False
-        self._sending: list[Persistent] = []
+        self._sending: list[Persistent | MPI.Request] = []
         #: The frame that has come while its payload has not.
         self._half: tuple[Message, int] | None = None
         self._nbytes = FRAME_BYTES + landing.nbytes
@@ -103,12 +127,36 @@ class RemoteLink:
             self.bytes_sent += FRAME_BYTES
         else:
             self.bytes_sent += self._nbytes
-            if self._window is not None:
-                self._counts = True
-                if not self._window.admits(self.payload.nbytes, partial(self._start, region)):
-                    self._is_withheld = True
-                    return
+            if self._window is not None and not self._admits(
+                self.payload.nbytes, partial(self._start, region)
+            ):
+                return
         self._start(region)
+
+    def send_framed(self, message: Message, frame: Bytes) -> None:
+        """Send a frame and its message; see ``send``. It must not change before it has left."""
+        encode(message, self._frame_out)
+        self._frame_out[_LENGTH] = frame.size.to_bytes(7, "little")
+        self._frame_out[_REGION_AT] = _FRAMED_BYTE
+        self.bytes_sent += FRAME_BYTES + frame.size
+        start = partial(self._start_framed, frame)
+        if self._window is None or self._admits(frame.size, start):
+            start()
+
+    def _admits(self, nbytes: int, start: Callable[[], None]) -> bool:
+        """Return whether the window admits a payload now; if not, it is started later."""
+        assert self._window is not None, "only a window withholds"
+        self._counts, self._counted = True, nbytes
+        self._is_withheld = not self._window.admits(nbytes, start)
+        return not self._is_withheld
+
+    def _start_framed(self, frame: Bytes) -> None:
+        self._is_withheld = False
+        self._send_frame.Start()
+        self._sending = [self._send_frame]
+        for piece in pieces(frame, self._most):
+            self._sending.append(self._comm.Isend([piece, MPI.BYTE], self.peer, self._data))
+        self._post()
 
     def _start(self, region: int) -> None:
         self._is_withheld = False
@@ -121,35 +169,62 @@ class RemoteLink:
         self._post()
 
     def _post(self) -> None:
-        if not self._posted:
+        if not self._posted and self._frames_in is None:
             self._receive_data.Start()
             self._posted = True
 
     def arrived(self) -> None:
-        """Take up the frame: ``frame_request`` has completed."""
-        self._half = decode(self._frame_in), self._frame_in[_REGION_AT] - 1
+        """Take up the message: ``frame_request`` has completed."""
+        region = self._frame_in[_REGION_AT]
+        self._half = decode(self._frame_in), FRAMED if region == _FRAMED_BYTE else region - 1
         if self._counts:
             assert self._window is not None, "only a window counts"
             self._counts = False
-            self._window.answered(self.payload.nbytes)
+            self._window.answered(self._counted)
 
     def take_payload(self) -> None:
         """Begin to receive the payload that follows the frame, if there is one."""
         assert self._half is not None, "no frame has come"
-        if self._half[1] != NO_PAYLOAD:
+        region = self._half[1]
+        if region == FRAMED:
+            self._receive_frame(int.from_bytes(self._frame_in[_LENGTH], "little"))
+        elif region != NO_PAYLOAD:
             self._post()  # the first one, which answers nothing
+
+    def _receive_frame(self, nbytes: int) -> None:
+        """Begin to receive a frame of that length.
+
+        Raises:
+            CodecError: if it is longer than any frame of this link.
+        """
+        memory = self._frames_in
+        if memory is None or nbytes > memory.size:
+            most = "none" if memory is None else f"at most {memory.size}"
+            raise CodecError(f"a frame of {nbytes} bytes came, expected {most}")
+        self.frame = memory[:nbytes]
+        self._receiving = [
+            self._comm.Irecv([piece, MPI.BYTE], self.peer, self._data)
+            for piece in pieces(self.frame, self._most)
+        ]
 
     def complete(self) -> Message | None:
         """Return the message once its payload is in place, else None."""
         assert self._half is not None, "no frame has come"
         message, region = self._half
-        if region != NO_PAYLOAD:
+        nbytes = FRAME_BYTES
+        if region == FRAMED:
+            if not all(request.Test() for request in self._receiving):
+                return None
+            self._receiving = []
+            nbytes += self.frame.size
+        elif region != NO_PAYLOAD:
             if not self._receive_data.Test():
                 return None
             self._posted = False
+            nbytes = self._nbytes
         self._half = None
         self.frame_request.Start()
-        self.bytes_received += FRAME_BYTES if region == NO_PAYLOAD else self._nbytes
+        self.bytes_received += nbytes
         return message
 
     def close(self) -> None:
@@ -161,5 +236,8 @@ class RemoteLink:
             self._receive_data.Wait()
         for sending in self._sending:
             sending.Wait()
+        for receiving in self._receiving:
+            receiving.Cancel()
+            receiving.Wait()
         for request in (self._send_frame, *self._send_data, self.frame_request, self._receive_data):
             request.Free()

@@ -9,7 +9,8 @@ word         written by          meaning
 ===========  ==================  ==========================================================
 0            writer, last        messages written so far: the doorbell
 1            writer              region of the payload
-2 … 9        writer              the frame
+2 … 9        writer              the message
+10           writer              bytes of the codec's frame that goes with it, if one does
 16           reader              messages read so far: the payload may be overwritten
 ===========  ==================  ==========================================================
 
@@ -26,11 +27,12 @@ from typing import TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import Vector
+from psrt.arrays import Bytes, Vector
+from psrt.errors import CodecError
 from psrt.messages import Message
 from psrt.mpi.links.memory import SharedMemory
 from psrt.transport.frames import FRAME_BYTES, decode, encode
-from psrt.transport.port import NO_PAYLOAD
+from psrt.transport.port import FRAMED, NO_PAYLOAD
 
 #: A peer's flag, up while it sleeps, and what wakes it then.
 Waker: TypeAlias = tuple[memoryview, Callable[[], None]]
@@ -38,7 +40,7 @@ Waker: TypeAlias = tuple[memoryview, Callable[[], None]]
 WORD = 8
 #: Words of a mailbox: three cache lines of 64 bytes.
 MAILBOX_WORDS = 24
-_RUNG, _REGION, _FRAME, _READ = 0, 1, 2, 16
+_RUNG, _REGION, _FRAME, _LENGTH, _READ = 0, 1, 2, 10, 16
 _FRAME_OFFSET = _FRAME * WORD
 _TOTAL_STORE_ORDER = platform.machine().lower() in ("x86_64", "amd64", "i686")
 
@@ -104,7 +106,7 @@ class LocalLink:
     """Messages of one shard between this rank and one peer on its host, both ways.
 
     A payload is not sent: the reader copies it from the writer's memory into its ``landing``, or
-    uses it where it lies.
+    uses it where it lies. The frame of a codec is copied to where the reader decodes it from.
     """
 
     def __init__(
@@ -117,6 +119,8 @@ class LocalLink:
         regions: list[Vector],
         landing: Vector,
         in_place: int = NO_PAYLOAD,
+        frames_out: Bytes | None = None,
+        frames_in: Bytes | None = None,
     ) -> None:
         """Take up the two mailboxes.
 
@@ -128,6 +132,9 @@ class LocalLink:
             regions: the peer's regions, as seen from here.
             landing: where a payload is copied to.
             in_place: the region that is the landing itself; ``NO_PAYLOAD`` if none is.
+            frames_out: this rank's memory for the longest frame that it sends; None if it sends
+                none.
+            frames_in: the same of the peer.
         """
         out, into = memory.mailboxes(peer, place)
         self._out_bytes, self._out = out, out.cast("q")
@@ -141,6 +148,9 @@ class LocalLink:
         self._regions = [region.data.cast("B") for region in regions]
         self._landing = landing.data.cast("B")
         self._in_place = in_place
+        self._frames_out, self._frames_in = frames_out, frames_in
+        #: The frame that came with the last message that had one.
+        self.frame: Bytes = np.zeros(0, np.uint8)
         #: Where the peer's payload is found after a receipt.
         self.payload = landing
         #: Bytes of messages and payloads handed over so far.
@@ -173,6 +183,27 @@ class LocalLink:
             self._wake()
         self.bytes_sent += FRAME_BYTES if region == NO_PAYLOAD else self._nbytes
 
+    def send_framed(self, message: Message, frame: Bytes) -> None:
+        """Copy a frame to where the peer finds it, and send its message; see ``send``."""
+        assert self._frames_out is not None, "the port was told of no frames"
+        self._frames_out[: frame.size] = frame
+        self._out[_LENGTH] = frame.size
+        self.send(message, FRAMED)
+        self.bytes_sent += frame.size - len(self._landing)  # not what a region would have been
+
+    def _take_frame(self) -> None:
+        """Find the frame of the message that has come.
+
+        Raises:
+            CodecError: if it is longer than any frame of this link.
+        """
+        memory, nbytes = self._frames_in, self._in[_LENGTH]
+        if memory is None or not 0 <= nbytes <= memory.size:
+            most = "none" if memory is None else f"at most {memory.size}"
+            raise CodecError(f"a frame of {nbytes} bytes came, expected {most}")
+        self.frame = memory[:nbytes]
+        self.bytes_received += nbytes - len(self._landing)
+
     def poll(self) -> Message | None:
         """Return the next message, payload in place; None if there is none."""
         words = self._in
@@ -186,7 +217,10 @@ class LocalLink:
             self.bytes_received += FRAME_BYTES
         else:
             if region != self._in_place:
-                self._landing[:] = self._regions[region]
+                if region == FRAMED:
+                    self._take_frame()
+                else:
+                    self._landing[:] = self._regions[region]
             self.bytes_received += self._nbytes
         message = decode(self._in_bytes, _FRAME_OFFSET)
         # The frame is decoded and the payload copied before the writer may overwrite them. A reader

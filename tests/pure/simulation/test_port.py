@@ -121,6 +121,23 @@ class TestPayloads:
     def test_other_memory_is_a_copy(self):
         assert self.gradient_on_arrival(False) == ([1] * 4, [1] * 4)
 
+    @pytest.mark.parametrize("shared_memory", [True, False])
+    def test_a_frame_arrives_and_takes_the_time_of_its_bytes(self, shared_memory):
+        frame = np.arange(20, dtype=np.uint8)
+
+        async def sender(port):
+            port.send_framed(0, push(0), frame)
+            return port.bytes_sent
+
+        async def receiver(port):
+            await port.receive()
+            return port.frame(0, 0).tolist(), port.now(), port.bytes_received
+
+        costs = SimulationCosts(latency=lambda _: 0.5, per_byte=0.25)
+        it = world(costs=costs, shared_memory=shared_memory)
+        results = run(it, rank0=receiver(it.ports[0]), rank1=sender(it.ports[1]))
+        assert results == {0: (frame.tolist(), 0.5 + 84 * 0.25, 84), 1: 84}
+
     def test_parameters_are_read_from_their_version_and_land_in_theta(self):
         async def server(port):
             port.versions[0][1][:] = 7

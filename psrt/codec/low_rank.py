@@ -13,10 +13,9 @@ import numpy as np
 
 from psrt.arrays import Bytes, FloatArray, Vector
 from psrt.codec.codec import DenseCodec
-from psrt.codec.matrices import Matrix
+from psrt.codec.matrices import Matrix, between
 from psrt.codec.table import TABLE
 from psrt.errors import ConfigError
-from psrt.partition import Span
 
 #: Added to a column's squared length: one that depends on those before it becomes 0, not NaN.
 _TINY = 1e-30
@@ -50,8 +49,8 @@ class LowRank(DenseCodec):
         if rank < 1:
             raise ConfigError(f"rank {rank}, expected at least 1")
         self._thin = [it for it in matrices if rank * (it.rows + it.columns) < it.rows * it.columns]
-        _between(matrices, n)  # also those that are sent as they are must lie in order
-        self._rest = _between(self._thin, n)
+        between(matrices, n)  # also those that are sent as they are must lie in order
+        self._rest = between(self._thin, n)
         self.parameter = rank
         rng = np.random.default_rng(_SEED)
         #: Of each thin matrix, (b, r): what the next step begins with.
@@ -104,18 +103,3 @@ def orthonormalize(p: FloatArray) -> None:
             for _ in range(2):
                 column -= before @ (before.T @ column)
         column /= np.float32(np.sqrt(np.float64(column @ column) + _TINY))
-
-
-def _between(matrices: Sequence[Matrix], n: int) -> list[Span]:
-    """Return what lies between matrices, and before and behind them."""
-    found, at = [], 0
-    for it in matrices:
-        if it.start < at or it.stop > n:
-            raise ConfigError(
-                f"a matrix of {it.rows} × {it.columns} at element {it.start}, expected it in "
-                f"[{at}, {n})"
-            )
-        found.append(Span(at, it.start))
-        at = it.stop
-    found.append(Span(at, n))
-    return [span for span in found if span.size]

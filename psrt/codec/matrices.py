@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from psrt.arrays import FloatArray, Vector
@@ -56,3 +56,26 @@ def check_rank(rank: int, matrices: Iterable[Matrix]) -> None:
             if most
             else f"rank {rank} is of matrices, and the model names none"
         )
+
+
+def between(matrices: Sequence[Matrix], n: int) -> list[Span]:
+    """Return what lies between matrices, and before and behind them.
+
+    Args:
+        matrices: in the order of their starts, disjoint.
+        n: elements of the vector that they lie in.
+
+    Raises:
+        ConfigError: if they do not lie so.
+    """
+    found, at = [], 0
+    for it in matrices:
+        if it.start < at or it.stop > n:
+            raise ConfigError(
+                f"a matrix of {it.rows} × {it.columns} at element {it.start}, expected it in "
+                f"[{at}, {n})"
+            )
+        found.append(Span(at, it.start))
+        at = it.stop
+    found.append(Span(at, n))
+    return [span for span in found if span.size]

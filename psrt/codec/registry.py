@@ -7,6 +7,7 @@ from typing import Any
 
 from psrt.codec.casts import BFloat16, Float16
 from psrt.codec.codec import Codec, Encoder
+from psrt.codec.demo import Demo
 from psrt.codec.dgc import Dgc
 from psrt.codec.feedback import ErrorFeedback
 from psrt.codec.low_rank import LowRank
@@ -21,7 +22,7 @@ CODECS: dict[str, type[Codec]] = {
     it.row.name: it
     for it in (
         Float16, BFloat16, Float8E4M3, Float8E5M2, Float4E3M0, Int8, Qsgd, Ternary, TernaryBase3,
-        Sign, TopK, Threshold, RandomK, LowRank, Dgc,
+        Sign, TopK, Threshold, RandomK, LowRank, Dgc, Demo,
     )
 }  # fmt: skip
 

@@ -143,6 +143,15 @@ _ROWS = (
         knobs={"density": 0.001, "momentum": 0.9, "clip_norm": None, "warmup_epochs": 4},
         feeds_back=None,
     ),
+    # As is its momentum.
+    Row(
+        name="demo",
+        code=16,
+        summary="the largest cosine coefficients of a momentum that each worker keeps",
+        knobs={"chunk": 64, "kept": 32, "momentum": 0.999},
+        feeds_back=None,
+        takes_matrices=True,
+    ),
 )
 
 #: Every codec by its name.

@@ -27,6 +27,7 @@ FORMULAS = {
     "sign": lambda n: -(-n // 8) + 4 * -(-n // 1024),
     "random-k": lambda n: 8 + 4 * math.ceil(0.01 * n),
     "low-rank": lambda n: 4 * n,  # without matrices
+    "demo": lambda n: sum(6 * 32 if m > 32 else 4 * m for m in [64] * (n // 64) + [n % 64]),
 }
 SPARSE = [name for name in CODECS if name not in FORMULAS]
 RANDOM = ["int8", "qsgd", "ternary", "ternary-base3", "random-k"]
@@ -60,7 +61,7 @@ def test_each_row_has_a_class_that_takes_its_knobs():
 
 def test_what_is_kept_back_by_default():
     kept = {name for name in CODECS if make_encoder(name, 8).residual is not None}
-    assert kept == {"float4-e3m0", "sign", "top-k", "threshold", "low-rank", "dgc"}
+    assert kept == {"float4-e3m0", "sign", "top-k", "threshold", "low-rank", "dgc", "demo"}
     for name, row in TABLE.items():
         for scaled in {True, False} if "scaled" in row.knobs else {None}:
             knobs = {} if scaled is None else {"scaled": scaled}
@@ -99,8 +100,8 @@ def test_every_length_comes_back(name):
         vector = normal(n)
         out = through(make_codec(name, n), vector)
         assert np.isfinite(out).all(), n
-        wrong = out * vector < 0
-        assert not wrong.any(), n
+        if name != "demo":  # a few waves reach where nothing was
+            assert not (out * vector < 0).any(), n
 
 
 @pytest.mark.parametrize("name", CODECS)

@@ -1,0 +1,222 @@
+"""Decoupled momentum: the fast components of a momentum that each worker keeps by itself.
+
+A momentum is cut into chunks, and of the cosine transform of each chunk the largest coefficients
+are sent. They are taken out of the momentum, which so keeps what was not sent: it is the error
+feedback, and nothing else is kept. Transforms are linear, so a mean over workers may be taken of
+what is decoded. The optimizer that belongs to it is ``sign-sgd``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from psrt.arrays import Bytes, FloatArray, Vector
+from psrt.codec.codec import DenseCodec
+from psrt.codec.matrices import Matrix, between
+from psrt.codec.table import TABLE
+from psrt.errors import CodecError, ConfigError
+
+#: Longest side of a chunk: an index in it takes two bytes.
+_LONGEST = 256
+_MAGNITUDE = np.uint32(0x7FFFFFFF)
+
+
+class _Chunks(NamedTuple):
+    """Chunks of one shape, side by side in a matrix."""
+
+    matrix: Matrix
+    #: Of the matrix, its first and the one behind its last row and column.
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    #: Rows and columns of a chunk.
+    shape: tuple[int, int]
+    #: Coefficients of a chunk that are sent.
+    kept: int
+
+    @property
+    def count(self) -> int:
+        """Chunks in all."""
+        (top, bottom), (left, right) = self.rows, self.columns
+        return (bottom - top) * (right - left) // self.size
+
+    @property
+    def size(self) -> int:
+        """Elements of a chunk."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of a chunk is sent: then as it is, without a transform or indices."""
+        return self.kept == self.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all chunks on the wire."""
+        return self.count * self.kept * (4 if self.is_whole else 6)
+
+    def of(self, vector: Vector) -> FloatArray:
+        """Return the view (down, across, rows, columns) of the chunks."""
+        (top, bottom), (left, right) = self.rows, self.columns
+        rows, columns = self.shape
+        part = self.matrix.of(vector)[top:bottom, left:right]
+        return part.reshape((bottom - top) // rows, rows, -1, columns).transpose(0, 2, 1, 3)
+
+
+class Demo(DenseCodec):
+    """m ← β·m + η·g; the largest coefficients of m's chunks are sent, and taken out of m.
+
+    A matrix has chunks of ``chunk`` rows and columns, the last ones smaller; what is no matrix has
+    chunks of so many elements. The rate η is ``rate``, 1 unless whoever trains sets it.
+
+    Source: Peng, Quesnelle & Kingma, "DeMo: Decoupled Momentum Optimization", 2024,
+    arXiv:2411.19870.
+    """
+
+    row = TABLE["demo"]
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        chunk: int,
+        kept: int,
+        momentum: float,
+        matrices: Sequence[Matrix] = (),
+    ) -> None:
+        """Set up, with nothing gathered yet.
+
+        Args:
+            n: elements of a vector.
+            chunk: side of a chunk, 1 to 256.
+            kept: coefficients of a chunk that are sent, at least 1; of a smaller one, all.
+            momentum: β, in [0, 1).
+            matrices: in the vector, in the order of their starts, disjoint.
+
+        Raises:
+            ConfigError: if one of them is out of its range.
+        """
+        if not 1 <= chunk <= _LONGEST:
+            raise ConfigError(f"chunks of {chunk}, expected 1 to {_LONGEST}")
+        if not 1 <= kept <= chunk * chunk:
+            raise ConfigError(
+                f"{kept} coefficients of a chunk of {chunk} × {chunk}, expected 1 to {chunk**2}"
+            )
+        if not 0 <= momentum < 1:
+            raise ConfigError(f"a momentum of {momentum}, expected at least 0 and less than 1")
+        rest = [Matrix(span.start, 1, span.size) for span in between(matrices, n)]
+        self._chunks = [
+            it for matrix in sorted([*matrices, *rest]) for it in _cut(matrix, chunk, kept)
+        ]
+        self.parameter = kept % (1 << 16)
+        self._momentum = np.float32(momentum)
+        #: The learning rate of this step.
+        self.rate = 1.0
+        #: (n,) float32, the momentum.
+        self.residual: Vector = np.zeros(n, np.float32)
+        super().__init__(n, sum(it.nbytes for it in self._chunks))
+
+    def _pack(self, vector: Vector, payload: Bytes, rng: np.random.Generator) -> None:
+        momentum, at = self.residual, 0
+        with np.errstate(all="ignore"):
+            np.multiply(momentum, self._momentum, out=momentum)
+            np.add(momentum, vector * np.float32(self.rate), out=momentum)
+            for chunks in self._chunks:
+                there = payload[at : at + chunks.nbytes]
+                at += chunks.nbytes
+                given = chunks.of(momentum)
+                if chunks.is_whole:
+                    there.view("<f4").reshape(given.shape)[:] = given
+                    given[:] = 0
+                    continue
+                coefficients = self._forth(given).reshape(chunks.count, -1)
+                indices = _largest(coefficients, chunks.kept)
+                values, places = _split(there, chunks)
+                values[:] = np.take_along_axis(coefficients, indices, axis=1)
+                places[:] = indices
+                given -= self._back(chunks, values, indices)
+
+    def _unpack(self, payload: Bytes, out: Vector) -> None:
+        at = 0
+        with np.errstate(all="ignore"):
+            for chunks in self._chunks:
+                there = payload[at : at + chunks.nbytes]
+                at += chunks.nbytes
+                into = chunks.of(out)
+                if chunks.is_whole:
+                    into[:] = there.view("<f4").reshape(into.shape)
+                    continue
+                values, places = _split(there, chunks)
+                indices = places.astype(np.int64)
+                if (indices[:, -1] >= chunks.size).any() or (np.diff(indices) <= 0).any():
+                    raise CodecError(f"indices in a chunk that do not ascend below {chunks.size}")
+                into[:] = self._back(chunks, values, indices)
+
+    def _forth(self, given: FloatArray) -> FloatArray:
+        """Return the cosine transform of chunks (…, rows, columns)."""
+        rows, columns = given.shape[-2:]
+        found: FloatArray = self._bases[rows] @ given @ self._bases[columns].T
+        return found
+
+    def _back(
+        self, chunks: _Chunks, values: FloatArray, indices: npt.NDArray[np.int64]
+    ) -> FloatArray:
+        """Return the chunks (down, across, rows, columns) that have a few coefficients."""
+        rows, columns = chunks.shape
+        coefficients = np.zeros((chunks.count, chunks.size), np.float32)
+        np.put_along_axis(coefficients, indices, values, axis=1)
+        (top, bottom), (left, right) = chunks.rows, chunks.columns
+        shape = ((bottom - top) // rows, (right - left) // columns, rows, columns)
+        found: FloatArray = self._bases[rows].T @ coefficients.reshape(shape) @ self._bases[columns]
+        return found
+
+    @cached_property
+    def _bases(self) -> dict[int, FloatArray]:
+        return {side: cosines(side) for it in self._chunks for side in it.shape}
+
+
+def cosines(n: int) -> FloatArray:
+    """Return the matrix (n, n) of the orthonormal cosine transform, DCT-II, of n numbers.
+
+    >>> np.round(cosines(2) @ np.array([1, 3]), 4)
+    array([ 2.8284, -1.4142])
+    """
+    k, i = np.ogrid[:n, :n]
+    found = np.sqrt(2 / n) * np.cos(np.pi * (2 * i + 1) * k / (2 * n))
+    found[0] /= np.sqrt(2)
+    return found.astype(np.float32)
+
+
+def _cut(matrix: Matrix, chunk: int, kept: int) -> Iterator[_Chunks]:
+    """Cut a matrix into chunks, by shape: whole ones, and those at its right and lower edge."""
+    for rows in _sides(matrix.rows, chunk):
+        for columns in _sides(matrix.columns, chunk):
+            shape = min(chunk, rows[1] - rows[0]), min(chunk, columns[1] - columns[0])
+            yield _Chunks(matrix, rows, columns, shape, min(kept, shape[0] * shape[1]))
+
+
+def _sides(n: int, chunk: int) -> list[tuple[int, int]]:
+    """Return what whole chunks cover of n, and the rest.
+
+    >>> _sides(10, 4), _sides(8, 4), _sides(3, 4)
+    ([(0, 8), (8, 10)], [(0, 8)], [(0, 3)])
+    """
+    whole = n - n % chunk
+    return [side for side in ((0, whole), (whole, n)) if side[0] < side[1]]
+
+
+def _largest(coefficients: FloatArray, k: int) -> npt.NDArray[np.int64]:
+    """Return the places of the k largest magnitudes of each row, ascending; NaN is the largest."""
+    magnitudes = coefficients.view(np.uint32) & _MAGNITUDE
+    first = magnitudes.shape[1] - k
+    return np.sort(np.argpartition(magnitudes, first, axis=1)[:, first:], axis=1)
+
+
+def _split(there: Bytes, chunks: _Chunks) -> tuple[FloatArray, npt.NDArray[np.uint16]]:
+    """Return the views (chunks, kept) of values and of indices in their bytes."""
+    at, shape = 4 * chunks.count * chunks.kept, (chunks.count, chunks.kept)
+    return there[:at].view("<f4").reshape(shape), there[at:].view("<u2").reshape(shape)

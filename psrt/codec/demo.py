@@ -39,8 +39,8 @@ class _Chunks(NamedTuple):
     kept: int
 
     @property
-    def count(self) -> int:
-        """Chunks in all."""
+    def number(self) -> int:
+        """How many there are."""
         (top, bottom), (left, right) = self.rows, self.columns
         return (bottom - top) * (right - left) // self.size
 
@@ -57,7 +57,7 @@ class _Chunks(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of all chunks on the wire."""
-        return self.count * self.kept * (4 if self.is_whole else 6)
+        return self.number * self.kept * (4 if self.is_whole else 6)
 
     def of(self, vector: Vector) -> FloatArray:
         """Return the view (down, across, rows, columns) of the chunks."""
@@ -133,7 +133,7 @@ class Demo(DenseCodec):
                     there.view("<f4").reshape(given.shape)[:] = given
                     given[:] = 0
                     continue
-                coefficients = self._forth(given).reshape(chunks.count, -1)
+                coefficients = self._forth(given).reshape(chunks.number, -1)
                 indices = _largest(coefficients, chunks.kept)
                 values, places = _split(there, chunks)
                 values[:] = np.take_along_axis(coefficients, indices, axis=1)
@@ -159,7 +159,7 @@ class Demo(DenseCodec):
     def _forth(self, given: FloatArray) -> FloatArray:
         """Return the cosine transform of chunks (…, rows, columns)."""
         rows, columns = given.shape[-2:]
-        found: FloatArray = self._bases[rows] @ given @ self._bases[columns].T
+        found: FloatArray = np.matmul(np.matmul(self._bases[rows], given), self._bases[columns].T)
         return found
 
     def _back(
@@ -167,11 +167,12 @@ class Demo(DenseCodec):
     ) -> FloatArray:
         """Return the chunks (down, across, rows, columns) that have a few coefficients."""
         rows, columns = chunks.shape
-        coefficients = np.zeros((chunks.count, chunks.size), np.float32)
+        coefficients = np.zeros((chunks.number, chunks.size), np.float32)
         np.put_along_axis(coefficients, indices, values, axis=1)
         (top, bottom), (left, right) = chunks.rows, chunks.columns
         shape = ((bottom - top) // rows, (right - left) // columns, rows, columns)
-        found: FloatArray = self._bases[rows].T @ coefficients.reshape(shape) @ self._bases[columns]
+        by_rows = np.matmul(self._bases[rows].T, coefficients.reshape(shape))
+        found: FloatArray = np.matmul(by_rows, self._bases[columns])
         return found
 
     @cached_property
@@ -186,9 +187,10 @@ def cosines(n: int) -> FloatArray:
     array([ 2.8284, -1.4142])
     """
     k, i = np.ogrid[:n, :n]
-    found = np.sqrt(2 / n) * np.cos(np.pi * (2 * i + 1) * k / (2 * n))
-    found[0] /= np.sqrt(2)
-    return found.astype(np.float32)
+    basis = np.sqrt(2 / n) * np.cos(np.pi * (2 * i + 1) * k / (2 * n))
+    basis[0] /= np.sqrt(2)
+    found: FloatArray = basis.astype(np.float32)
+    return found
 
 
 def _cut(matrix: Matrix, chunk: int, kept: int) -> Iterator[_Chunks]:
@@ -213,10 +215,14 @@ def _largest(coefficients: FloatArray, k: int) -> npt.NDArray[np.int64]:
     """Return the places of the k largest magnitudes of each row, ascending; NaN is the largest."""
     magnitudes = coefficients.view(np.uint32) & _MAGNITUDE
     first = magnitudes.shape[1] - k
-    return np.sort(np.argpartition(magnitudes, first, axis=1)[:, first:], axis=1)
+    found: npt.NDArray[np.int64] = np.argpartition(magnitudes, first, axis=1)[:, first:]
+    found.sort(axis=1)
+    return found
 
 
 def _split(there: Bytes, chunks: _Chunks) -> tuple[FloatArray, npt.NDArray[np.uint16]]:
     """Return the views (chunks, kept) of values and of indices in their bytes."""
-    at, shape = 4 * chunks.count * chunks.kept, (chunks.count, chunks.kept)
-    return there[:at].view("<f4").reshape(shape), there[at:].view("<u2").reshape(shape)
+    at, shape = 4 * chunks.number * chunks.kept, (chunks.number, chunks.kept)
+    values: FloatArray = there[:at].view("<f4").reshape(shape)
+    places: npt.NDArray[np.uint16] = there[at:].view("<u2").reshape(shape)
+    return values, places

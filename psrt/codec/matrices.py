@@ -43,21 +43,6 @@ def matrices_within(matrices: Iterable[Matrix], span: Span) -> tuple[Matrix, ...
     return tuple(found)
 
 
-def check_rank(rank: int, matrices: Iterable[Matrix]) -> None:
-    """Check a rank against the matrices of a whole model.
-
-    Raises:
-        ConfigError: if each of them has fewer rows or columns.
-    """
-    most = max((min(it.rows, it.columns) for it in matrices), default=0)
-    if rank > most:
-        raise ConfigError(
-            f"rank {rank} is larger than that of any matrix of the model, at most {most}"
-            if most
-            else f"rank {rank} is of matrices, and the model names none"
-        )
-
-
 def between(matrices: Sequence[Matrix], n: int) -> list[Span]:
     """Return what lies between matrices, and before and behind them.
 
@@ -70,7 +55,7 @@ def between(matrices: Sequence[Matrix], n: int) -> list[Span]:
     """
     found, at = [], 0
     for it in matrices:
-        if it.start < at or it.stop > n:
+        if it.start < at or it.stop > n or it.rows < 1 or it.columns < 1:
             raise ConfigError(
                 f"a matrix of {it.rows} × {it.columns} at element {it.start}, expected it in "
                 f"[{at}, {n})"

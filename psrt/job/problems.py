@@ -78,10 +78,11 @@ def timing_problem(
     model = MLP([features, *config.hidden, outputs], batch_size=1)
     n = model.n if parameters is None else parameters
     spans = model.gradient_spans() if parameters is None else parts
+    matrices = model.matrices() if parameters is None else ()
     if by_steps:
-        return TimingOnlyProblem(n, batch_size=size, steps=steps, spans=spans)
+        return TimingOnlyProblem(n, batch_size=size, steps=steps, spans=spans, matrices=matrices)
     check_data(config, samples=samples, parameters=n, workers=workers)
-    return TimingOnlyProblem(n, batch_size=size, samples=samples, spans=spans)
+    return TimingOnlyProblem(n, batch_size=size, samples=samples, spans=spans, matrices=matrices)
 
 
 def initial_parameters(problem: Problem) -> Vector:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from psrt.arrays import FloatArray
+from psrt.codec import Matrix
 from psrt.errors import ConfigError
 from psrt.partition import Span
 
@@ -34,6 +35,11 @@ class FlatViews:
         """Return the span of each layer in the vector, weight and bias together, in order."""
         sizes = ((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(self._sizes))
         return tuple(Span(a, b) for a, b in pairwise(accumulate(sizes, initial=0)))
+
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Return the place of each layer's weight in the vector, in order."""
+        starts = (span.start for span in self.spans())
+        return tuple(map(Matrix, starts, self._sizes[:-1], self._sizes[1:]))
 
     def of(self, vector: FloatArray) -> tuple[Layer, ...]:
         """Return the layers of ``vector`` ``(n,)`` as views.

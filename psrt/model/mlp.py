@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from psrt.arrays import AnyArray, FloatArray
+from psrt.codec import Matrix
 from psrt.errors import ConfigError
 from psrt.model.activation import ACTIVATIONS
 from psrt.model.layers import FlatViews, Layer
@@ -112,6 +113,14 @@ class MLP:
         (Span(start=9, stop=17), Span(start=0, stop=9))
         """
         return self._gradient.spans()[::-1]
+
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Return the place of each layer's weight in the flat vector, in order.
+
+        >>> MLP([2, 3, 2], batch_size=4).matrices()
+        (Matrix(start=0, rows=2, columns=3), Matrix(start=9, rows=3, columns=2))
+        """
+        return self._parameters.matrices()
 
     def tensors(self, theta: FloatArray) -> dict[str, FloatArray]:
         """Return named views of ``theta``: ``layers.0.weight`` (in, out), ``layers.0.bias``, …."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from psrt.arrays import Vector
+from psrt.codec.matrices import Matrix, between
 from psrt.data import BatchPlan, Dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
@@ -27,6 +28,9 @@ class Problem(Protocol):
     final and its parameters are not read any more in this step, in order. What is ready is on its
     way to the other workers while the rest is being computed, and ``theta`` may change there.
     Without the method the gradient is there as a whole when ``loss_and_grad`` returns.
+
+    **Matrices.** With a method ``matrices() -> Sequence[tuple[int, int, int]]``, of the start, the
+    number of rows and that of columns of each in ``theta``, ascending, a low-rank codec finds them.
     """
 
     def initial(self) -> Vector:
@@ -87,6 +91,18 @@ def gradient_spans(problem: Problem, n: int) -> tuple[Span, ...]:
             + ", ".join(f"[{start}, {stop})" for start, stop in spans)
         )
     return spans
+
+
+def matrices_of(problem: Problem, n: int) -> tuple[Matrix, ...]:
+    """Return the matrices that a problem names among its n parameters, none if it does not.
+
+    Raises:
+        ConfigError: if they do not lie in [0, n) one behind the other.
+    """
+    asked = getattr(problem, "matrices", None)
+    found = tuple(Matrix(*it) for it in asked()) if callable(asked) else ()
+    between(found, n)
+    return found
 
 
 class _Epoch:
@@ -166,6 +182,10 @@ class Supervised:
     def gradient_spans(self) -> tuple[Span, ...]:
         """Return the layers' spans, the last layer first."""
         return self.model.gradient_spans()
+
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Return the places of the layers' weights."""
+        return self.model.matrices()
 
     def loss_and_grad(
         self,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from psrt.arrays import Vector
+from psrt.codec import Matrix
 from psrt.partition import Span
 
 
@@ -45,6 +46,7 @@ class TimingOnlyProblem:
         steps: int | None = None,
         samples: int | None = None,
         spans: Sequence[Span] = (),
+        matrices: Sequence[Matrix] = (),
     ) -> None:
         """Set the length of an epoch, by ``steps`` or by ``samples``.
 
@@ -55,6 +57,7 @@ class TimingOnlyProblem:
             samples: of the data set, cut into batches as by ``BatchPlan``.
             spans: the gradient's spans in the order in which they would become ready, see
                 ``Problem``; without any, the whole at once.
+            matrices: among the parameters that there would be.
         """
         assert (steps is None) != (samples is None), "an epoch has one length"
         #: Elements that the parameters would have.
@@ -63,6 +66,7 @@ class TimingOnlyProblem:
         self._steps = steps
         self._samples = samples
         self._spans = tuple(spans) or (Span(0, n),)
+        self._matrices = tuple(matrices)
 
     def initial(self) -> Vector:
         """Return no parameters."""
@@ -94,6 +98,10 @@ class TimingOnlyProblem:
     def gradient_spans(self) -> tuple[Span, ...]:
         """Return the parts in which the gradient would be done."""
         return self._spans
+
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Return the places of the matrices that there would be."""
+        return self._matrices
 
     def loss_and_grad(
         self, theta: Vector, batch: Any, out: Vector, ready: Callable[[int], None] | None = None

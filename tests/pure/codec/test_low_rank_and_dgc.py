@@ -11,7 +11,7 @@ import pytest
 from psrt.codec import make_codec
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.low_rank import LowRank, orthonormalize
-from psrt.codec.matrices import Matrix, check_rank, matrices_within
+from psrt.codec.matrices import Matrix, matrices_within
 from psrt.errors import ConfigError
 from psrt.partition import Span
 
@@ -95,19 +95,6 @@ class TestLowRank:
         within = [it for it in self.MATRICES if span.start <= it.start and it.stop <= span.stop]
         found = matrices_within(self.MATRICES, span)
         assert {(it.rows, it.columns) for it in within} <= {(it.rows, it.columns) for it in found}
-
-    def test_a_rank_beyond_every_matrix_is_refused(self):
-        check_rank(20, self.MATRICES)
-        for rank, matrices, match in [
-            (
-                21,
-                self.MATRICES,
-                "rank 21 is larger than that of any matrix of the model, at most 20",
-            ),
-            (1, (), "rank 1 is of matrices, and the model names none"),
-        ]:
-            with pytest.raises(ConfigError, match=match):
-                check_rank(rank, matrices)
 
     def test_columns_are_made_orthonormal(self):
         p = rng().standard_normal((50, 4)).astype(np.float32)

@@ -11,7 +11,7 @@ from psrt.data import load_dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
 from psrt.partition import Span
-from psrt.runtime.problem import Supervised, gradient_spans
+from psrt.runtime.problem import Supervised, gradient_spans, matrices_of
 from psrt.runtime.problem_rules import sample_counter
 
 
@@ -139,6 +139,15 @@ def test_a_problem_that_says_nothing_has_one_part():
 def test_parts_that_are_not_the_whole_from_its_end_on_are_refused(spans):
     with pytest.raises(ConfigError, match=r"^gradient_spans\(\) must tile \[0, 7\) from its end"):
         gradient_spans(Parts(*spans), 7)
+
+
+def test_the_matrices_are_the_weights(problem):
+    theta = problem.initial()
+    weights = [it for name, it in problem.tensors(theta).items() if name.endswith("weight")]
+    for found, weight in zip(matrices_of(problem, theta.size), weights, strict=True):
+        np.testing.assert_array_equal(found.of(theta), weight)
+        assert np.shares_memory(found.of(theta), weight)
+    assert matrices_of(object(), 7) == ()
 
 
 def test_a_regression_has_no_accuracy():

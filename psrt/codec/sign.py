@@ -40,7 +40,7 @@ class Sign(DenseCodec):
         Raises:
             ConfigError: if that is no length of a bucket.
         """
-        if bucket % 8:
+        if bucket % self.row.bucket_multiple:
             raise ConfigError(f"buckets of {bucket} signs, expected a multiple of 8")
         self._buckets = Buckets(n, bucket)
         self._at = 4 * self._buckets.count

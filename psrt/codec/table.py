@@ -27,6 +27,8 @@ class Row:
     #: Whether what is lost is added to the next vector where nobody says; None where it cannot be.
     #: Never while it is ``scaled``.
     feeds_back: bool | None = False
+    #: What the elements of a bucket must be a multiple of.
+    bucket_multiple: int = 1
     #: Whether it is told of the matrices in the vector.
     takes_matrices: bool = False
 
@@ -102,6 +104,7 @@ _ROWS = (
         summary="signs, and the mean magnitude of each bucket",
         knobs={"bucket": 1024},
         feeds_back=True,
+        bucket_multiple=8,
     ),
     Row(
         name="top-k",

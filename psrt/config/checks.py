@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from psrt.codec.table import TABLE
 from psrt.config.knobs import Condition, Knob, dashed, knobs_of, shown
 from psrt.config.modes import MODES, Mode
 from psrt.errors import ConfigError
 
 if TYPE_CHECKING:
     from psrt.config.train import TrainConfig
+
+
+#: What is given or follows from the number of ranks, which only `resolve` knows.
+_LATE = ("mode", "servers")
 
 
 def check(config: TrainConfig) -> None:
@@ -35,6 +40,7 @@ def check(config: TrainConfig) -> None:
     if config.gather is not None and not config.record:
         raise ConfigError(f"{flag('gather', config.gather)} has no effect without --record")
     _check_overlap(config)
+    _check_codec(config)
     if not config.shared_memory and (config.allreduce or "").startswith("node"):
         raise ConfigError(
             f"--allreduce {config.allreduce} is by shared memory, got --no-shared-memory"
@@ -52,8 +58,8 @@ def first_miss(
         knobs: all of them.
         name: of the knob.
         value_of: returns the value of a knob by its name. ``None`` counts as the default: the
-            fallback, or the mode's own number of servers; where that is not known either, because
-            the mode is still to be resolved, the condition may hold.
+            fallback, or the mode's own number of servers; while that is not known, because the mode
+            is still to be resolved, the condition may hold.
     """
     for condition in knobs[name].requires:
         current = value_of(condition.field)
@@ -61,7 +67,9 @@ def first_miss(
             current = MODES[value_of("mode")].default_servers
         if current is None:
             current = knobs[condition.field].fallback
-        if current is not None and current not in condition.values:
+        if current is None and condition.field in _LATE:
+            continue
+        if current not in condition.values:
             return condition
     return None
 
@@ -105,6 +113,31 @@ def check_data(
         )
 
 
+def check_rank(config: TrainConfig, shapes: Iterable[tuple[int, int]]) -> None:
+    """Check the rank of a low-rank codec against a model.
+
+    Args:
+        config: resolved.
+        shapes: of the matrices that the problem names.
+
+    Raises:
+        ConfigError: if all of them have fewer rows or columns, or there is none.
+    """
+    if config.codec_rank is None:
+        return
+    most = max((min(shape) for shape in shapes), default=0)
+    if not most:
+        raise ConfigError(
+            f"--codec {config.codec} is for matrices, and the problem has no matrices() that names "
+            "some"
+        )
+    if config.codec_rank > most:
+        raise ConfigError(
+            f"--codec-rank {config.codec_rank} is more than a matrix of the model can have, at "
+            f"most {most}"
+        )
+
+
 def flag(name: str, value: Any) -> str:
     """Return the flag that gives this value, as a user would type it."""
     if isinstance(value, bool):
@@ -115,9 +148,8 @@ def flag(name: str, value: Any) -> str:
 def _meaningless(name: str, value: Any, condition: Condition, current: Any) -> ConfigError:
     other = dashed(condition.field)
     now = f"without --{other}" if current is None else f"with --{other} {current}"
-    return ConfigError(
-        f"{flag(name, value)} has no effect {now}; it belongs to --{other} {_any(condition.values)}"
-    )
+    where = f"; it belongs to --{other} {_any(condition.values)}" if condition.values else ""
+    return ConfigError(f"{flag(name, value)} has no effect {now}{where}")
 
 
 def _any(values: Collection[Any]) -> str:
@@ -170,6 +202,25 @@ def _check_overlap(config: TrainConfig) -> None:
             f"--bucket-bytes {config.bucket_bytes} has no effect with {why}, "
             "which sums the gradient as a whole"
         )
+
+
+def _check_codec(config: TrainConfig) -> None:
+    """Check the knobs of a codec that do not go together."""
+    if config.error_feedback and config.codec_scaled:
+        raise ConfigError(
+            "--error-feedback cannot be combined with --codec-scaled: the scaled sum of what is "
+            "sent and what is kept back would grow from step to step"
+        )
+    if config.codec_bucket is not None and config.codec is not None:
+        multiple = TABLE[config.codec].bucket_multiple
+        if config.codec_bucket % multiple:
+            raise ConfigError(
+                f"--codec-bucket {config.codec_bucket} must be a multiple of {multiple} with "
+                f"--codec {config.codec}"
+            )
+    chunk, kept = config.codec_chunk, config.codec_kept
+    if kept is not None and chunk is not None and kept > chunk**2:
+        raise ConfigError(f"--codec-kept {kept} is more than --codec-chunk {chunk} squared")
 
 
 def _check_servers(config: TrainConfig, mode: Mode) -> None:

@@ -19,7 +19,8 @@ from psrt.errors import ConfigError
 class Condition(NamedTuple):
     """A knob has an effect only where another field has one of these values."""
 
-    #: Name of the other field: mode, servers, optimizer, schedule, allreduce or staleness_rate.
+    #: Name of the other field: mode, servers, optimizer, schedule, allreduce, staleness_rate or
+    #: codec.
     field: str
     #: Values of it that use the knob.
     values: Collection[Any]

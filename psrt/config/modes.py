@@ -46,6 +46,8 @@ class Mode:
     lead: str | None = None
     #: Knob k: an update waits for the first 1/k of the live workers.
     share: str | None = None
+    #: Whether vectors may be sent by a codec.
+    codecs: bool = False
     #: Its first knob in words: ``{}`` is the value.
     words: str = ""
 

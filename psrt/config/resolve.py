@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from psrt.codec.table import TABLE
 from psrt.config.checks import first_miss, overlaps
 from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, Mode, default_mode
@@ -52,6 +53,7 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
     if config.dc_adaptive is not None and config.dc_lambda is None:
         strength = _DC_LAMBDA_ADAPTIVE if config.dc_adaptive else _DC_LAMBDA
         config = replace(config, dc_lambda=strength)
+    config = _with_codec(config)
     _check_ranks(config, mode, ranks)
     return config
 
@@ -71,6 +73,20 @@ def _with_lengths_and_rates(config: TrainConfig) -> TrainConfig:
     if config.outer_momentum is None and config.outer_lr is not None:
         config = replace(config, outer_momentum=_OUTER_MOMENTUM)
     return config
+
+
+def _with_codec(config: TrainConfig) -> TrainConfig:
+    """Fill in the knobs of the codec, each of which has a default of its own."""
+    if config.codec is None:
+        return config
+    row = TABLE[config.codec]
+    given = {name: value for name, value in config.codec_knobs.items() if value is not None}
+    if config.error_feedback and "scaled" in row.knobs:
+        given = {"scaled": False, **given}
+    knobs = {f"codec_{name}": value for name, value in {**row.knobs, **given}.items()}
+    if config.error_feedback is None and row.feeds_back is not None:
+        knobs["error_feedback"] = row.feeds_back_with(given)
+    return _with(config, **knobs)
 
 
 def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:

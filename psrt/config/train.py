@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from psrt.codec.table import TABLE, codecs_with
 from psrt.config import names
 from psrt.config.checks import check
 from psrt.config.injection import INJECTIONS, Injection
-from psrt.config.knobs import Condition, accept, knob, knobs_of
+from psrt.config.knobs import Condition, accept, knob, knobs_of, shown
 from psrt.config.modes import MODES, Mode, modes_with
 from psrt.config.values import LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
 
 _MODE = "mode"
 _RATE = "staleness-aware learning rate"
+_CODEC = "compression"
 _OPTIMIZER = "optimizer"
 _DATA = "data and model"
 _RUN = "run"
@@ -23,6 +25,23 @@ _SERVERS = Condition("servers", range(1, LARGEST))
 _ADAM = (Condition("optimizer", ("adam", "adamw")),)
 _VELOCITY = (Condition("optimizer", ("momentum", "nesterov")),)
 _STEPPED = (Condition("schedule", ("step",)),)
+
+
+#: Those whose loss may be added to what is sent next.
+_FED_BACK = tuple(row.name for row in TABLE.values() if row.feeds_back is not None)
+_BY_DEFAULT = tuple(row.name for row in TABLE.values() if row.feeds_back_with({}))
+
+
+def _of_codec(name: str) -> tuple[Condition, ...]:
+    return (Condition("codec", codecs_with(name)),)
+
+
+def _defaults(name: str) -> str:
+    """Return the defaults of a codecs' knob in words: one if they agree, else one each."""
+    found = {row.name: shown(row.knobs[name]) for row in TABLE.values() if name in row.knobs}
+    if len(set(found.values())) == 1:
+        return found.popitem()[1]
+    return ", ".join(f"{codec} {default}" for codec, default in found.items())
 
 
 def _of_rate(name: str) -> tuple[Condition, ...]:
@@ -154,6 +173,69 @@ class TrainConfig:
     dc_adaptive: bool | None = knob(
         None, SWITCH, _RATE, "divide lambda by the gradient's running root mean square",
         requires=_of_rate("delay-compensated"), fallback=False,
+    )
+
+    codec: str | None = knob(
+        None, TEXT, _CODEC, "send vectors in fewer bytes, by this codec",
+        metavar="NAME", choices=tuple(TABLE), default_text="as they are",
+        requires=(Condition("mode", modes_with(lambda row: row.codecs)),),
+        synonyms=("compression", "compressor", "compress", "quantize"),
+    )
+    codec_everywhere: bool | None = knob(
+        None, SWITCH, _CODEC, "use the codec on one host, too, where it costs time and saves none",
+        requires=(Condition("codec", tuple(TABLE)),), fallback=False,
+    )
+    error_feedback: bool | None = knob(
+        None, SWITCH, _CODEC, "add what the codec lost of one vector to the next",
+        requires=(Condition("codec", _FED_BACK),),
+        default_text=f"yes with {', '.join(_BY_DEFAULT)}, and random-k if it is not scaled",
+    )
+    codec_density: float | None = knob(
+        None, REAL, _CODEC, "share of the elements that are sent", exclusive_min=0, max=1,
+        requires=_of_codec("density"), default_text=_defaults("density"),
+        synonyms=("density", "sparsity"),
+    )
+    codec_levels: int | None = knob(
+        None, WHOLE, _CODEC, "levels of a magnitude; with signs and 0 they fit into 8 bits",
+        min=1, max=127, requires=_of_codec("levels"), default_text=_defaults("levels"),
+    )
+    codec_bucket: int | None = knob(
+        None, WHOLE, _CODEC, "number of elements that share a scale; of signs a multiple of 8",
+        min=1, max=65535, requires=_of_codec("bucket"), default_text=_defaults("bucket"),
+    )
+    codec_threshold: float | None = knob(
+        None, REAL, _CODEC, "send the elements whose magnitude is at least this",
+        exclusive_min=0, max=1e30, requires=_of_codec("threshold"),
+        default_text=_defaults("threshold"),
+    )
+    codec_scaled: bool | None = knob(
+        None, SWITCH, _CODEC, "multiply the elements that are sent, so that their mean is right",
+        requires=_of_codec("scaled"), default_text="yes, but not with --error-feedback",
+    )
+    codec_rank: int | None = knob(
+        None, WHOLE, _CODEC, "columns of the two thin matrices that stand for each matrix",
+        min=1, max=65535, requires=_of_codec("rank"), default_text=_defaults("rank"),
+    )
+    codec_chunk: int | None = knob(
+        None, WHOLE, _CODEC, "cut matrices into squares with sides of N for the cosine transform",
+        min=1, max=256, requires=_of_codec("chunk"), default_text=_defaults("chunk"),
+    )
+    codec_kept: int | None = knob(
+        None, WHOLE, _CODEC, "number of coefficients of each square that are sent", metavar="K",
+        min=1, max=65536, requires=_of_codec("kept"), default_text=_defaults("kept"),
+    )
+    codec_momentum: float | None = knob(
+        None, REAL, _CODEC, "momentum that each worker keeps, in place of the optimizer's",
+        min=0, exclusive_max=1, requires=_of_codec("momentum"), default_text=_defaults("momentum"),
+    )
+    codec_clip_norm: float | None = knob(
+        None, REAL, _CODEC, "scale gradients with an L2 norm above X down to X before the velocity",
+        exclusive_min=0, max=1e30, requires=_of_codec("clip_norm"), default_text="no clipping",
+    )
+    codec_warmup_epochs: int | None = knob(
+        None, WHOLE, _CODEC, "send more in the first N epochs: a quarter, a 16th, and so on",
+        metavar="N", min=0, requires=_of_codec("warmup_epochs"),
+        default_text=_defaults("warmup_epochs"),
     )
 
     optimizer: str = knob(
@@ -312,6 +394,12 @@ class TrainConfig:
             if value is not None or self.__dataclass_fields__[name].default is not None:
                 object.__setattr__(self, name, accept(name, it, value))
         check(self)
+
+    @property
+    def codec_knobs(self) -> dict[str, float | None]:
+        """Knobs of the codec by the names of its arguments; empty without one."""
+        knobs = () if self.codec is None else TABLE[self.codec].knobs
+        return {name: getattr(self, f"codec_{name}") for name in knobs}
 
     @property
     def scheme(self) -> Mode:

@@ -11,6 +11,7 @@ import numpy as np
 from psrt.arrays import Vector
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig, from_toml, to_toml
+from psrt.config.checks import check_rank
 from psrt.errors import ConfigError
 from psrt.files import keep_apart
 from psrt.job.build import role_map_for
@@ -21,7 +22,7 @@ from psrt.job.roles import resolved, who_is_who
 from psrt.job.shards import ShardChoice, served_job, shards_for
 from psrt.mpirun import launch_line
 from psrt.partition import Span
-from psrt.runtime.problem import Problem, gradient_spans
+from psrt.runtime.problem import Problem, gradient_spans, matrices_of
 from psrt.transport.port import RoleMap
 
 
@@ -78,6 +79,7 @@ def set_up(
         if launcher.first:
             assert problem is not None
             initial, n = launcher.start_of(problem)
+            check_rank(config, [(it.rows, it.columns) for it in matrices_of(problem, n)])
             machine = machine_costs(config)
             layers: Sequence[Span] = ()
             if servers:

@@ -11,8 +11,10 @@ import re
 import numpy as np
 import pytest
 
+from psrt.codec import TABLE, make_encoder
 from psrt.collective import ALGORITHMS
 from psrt.config import ALLREDUCE_NAMES, MODES, TrainConfig, check_data, resolve
+from psrt.config.checks import check_rank
 from psrt.config.injection import KINDS as INJECTIONS
 from psrt.config.injection import Injection
 from psrt.config.knobs import dashed, knobs_of, shown
@@ -62,6 +64,10 @@ def test_examples_in_docstrings(module):
         ({"lr": "fast"}, "lr must be a number, got 'fast'"),
         ({"lr": False}, "lr must be a number, got false"),
         ({"optimizer": "momentum", "momentum": 1}, "momentum must be below 1, got 1"),
+        ({"codec": "top-k", "codec_density": 0}, "codec-density must be above 0, got 0"),
+        ({"codec": "top-k", "codec_density": 1.5}, "codec-density must be at most 1, got 1.5"),
+        ({"codec": "qsgd", "codec_levels": 128}, "codec-levels must be at most 127, got 128"),
+        ({"codec": "low-rank", "codec_rank": 0}, "codec-rank must be at least 1, got 0"),
         ({"schedule": "step", "decay_factor": 1.5}, "decay-factor must be at most 1, got 1.5"),
         ({"overwrite": 1}, "overwrite must be true or false, got 1"),
         ({"out": ""}, "out must not be empty, got ''"),
@@ -180,7 +186,7 @@ def test_most_values_are_inside_their_range(name):
 
 def only_where_it_belongs(name, value):
     """Make a config that gives a knob, and what the knob needs to have a meaning."""
-    needs = {only.field: only.values[0] for only in KNOBS[name].requires}
+    needs = {only.field: only.values[0] for only in KNOBS[name].requires if only.values}
     if name == "warmup_epochs":
         needs = {"epochs": 1e9}
     return TrainConfig(**needs | {name: value})
@@ -199,7 +205,12 @@ def a_value(name):
     if knob.fallback is not None:
         return knob.fallback
     given = {"outer_lr": 0.7, "outer_momentum": 0.9, "post_local_epoch": 2, "dc_lambda": 0.1}
-    return (given | {"machine_costs": "costs.json", "overlap": True, "bucket_bytes": 64})[name]
+    given |= {"machine_costs": "costs.json", "overlap": True, "bucket_bytes": 64}
+    given |= {"codec": "top-k", "codec_density": 0.1, "codec_levels": 3, "codec_bucket": 64}
+    given |= {"codec_chunk": 64, "codec_kept": 32}
+    given |= {"codec_threshold": 0.1, "codec_rank": 2, "codec_momentum": 0.9}
+    given |= {"codec_clip_norm": 1.0, "codec_warmup_epochs": 2, "codec_scaled": False}
+    return (given | {"error_feedback": True})[name]
 
 
 CONDITIONAL = [
@@ -212,7 +223,7 @@ CONDITIONAL = [
 
 @each(("name", "field", "value"), CONDITIONAL)
 def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
-    knobs = {only.field: only.values[0] for only in KNOBS[name].requires}
+    knobs = {only.field: only.values[0] for only in KNOBS[name].requires if only.values}
     knobs |= {field: value, name: a_value(name)}
     if (name, value) == ("placement", "local-sgd"):
         knobs["servers"] = 1
@@ -220,7 +231,7 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
     if value in belongs:
         assert getattr(TrainConfig(**knobs), name) == a_value(name)
     else:
-        assert f"has no effect with --{field.replace('_', '-')} {value}; " in refusal(**knobs)
+        assert f"has no effect with --{field.replace('_', '-')} {value}" in refusal(**knobs)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +286,24 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
             {"mode": "allreduce", "allreduce": "ring", "machine_costs": "a.json"},
             "--machine-costs a.json has no effect with --allreduce ring; "
             "it belongs to --allreduce auto",
+        ),
+        (
+            {"codec_density": 0.5},
+            "--codec-density 0.5 has no effect without --codec; it belongs to --codec top-k, "
+            "random-k or dgc",
+        ),
+        (
+            {"codec": "demo", "codec_chunk": 4, "codec_kept": 17},
+            "--codec-kept 17 is more than --codec-chunk 4 squared",
+        ),
+        (
+            {"codec": "sign", "codec_bucket": 12},
+            "--codec-bucket 12 must be a multiple of 8 with --codec sign",
+        ),
+        (
+            {"codec": "random-k", "error_feedback": True, "codec_scaled": True},
+            "--error-feedback cannot be combined with --codec-scaled: the scaled sum of what is "
+            "sent and what is kept back would grow from step to step",
         ),
         (
             {"mode": "allreduce", "overlap": True, "clip_norm": 2},
@@ -383,6 +412,61 @@ def test_defaults(knobs, ranks, expected):
 def test_defaults_of_staleness_rates(mode, rate, expected):
     config = resolve(TrainConfig(mode=mode, **rate), ranks=2)
     assert {name: getattr(config, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("knobs", "expected"),
+    [
+        ({}, {"codec_everywhere": None, "error_feedback": None, "codec_density": None}),
+        ({"codec": "sign"}, {"codec_bucket": 1024, "error_feedback": True}),
+        ({"codec": "int8"}, {"codec_bucket": 1024, "error_feedback": None}),
+        ({"codec": "top-k"}, {"codec_density": 0.01, "codec_everywhere": False}),
+        ({"codec": "float16"}, {"error_feedback": False, "codec_bucket": None}),
+        ({"codec": "random-k"}, {"codec_scaled": True, "error_feedback": False}),
+        (
+            {"codec": "random-k", "error_feedback": True},
+            {"codec_scaled": False, "error_feedback": True},
+        ),
+        ({"codec": "random-k", "codec_scaled": False}, {"error_feedback": True}),
+        (
+            {"codec": "random-k", "codec_scaled": False, "error_feedback": False},
+            {"codec_scaled": False, "error_feedback": False},
+        ),
+        (
+            {"codec": "dgc", "codec_momentum": 0.5},
+            {"codec_momentum": 0.5, "codec_clip_norm": None, "codec_warmup_epochs": 4}
+            | {"codec_density": 0.001, "error_feedback": None},
+        ),
+    ],
+)
+def test_defaults_of_codecs(knobs, expected):
+    for mode in (name for name, row in MODES.items() if row.codecs):
+        config = resolve(TrainConfig(mode=mode, **knobs), ranks=2)
+        assert {name: getattr(config, name) for name in expected} == expected
+        assert resolve(config, ranks=2) == config
+        if config.codec is not None:
+            encoder = make_encoder(
+                config.codec, 100, error_feedback=config.error_feedback, **config.codec_knobs
+            )
+            assert (encoder.residual is not None) == (
+                config.error_feedback or knobs["codec"] == "dgc"
+            )
+
+
+def test_every_knob_of_a_codec_is_one_of_the_configuration():
+    for name, row in TABLE.items():
+        assert TrainConfig(codec=name).codec_knobs == dict.fromkeys(row.knobs)
+
+
+def test_the_rank_is_one_that_a_matrix_can_have():
+    check_rank(TrainConfig(codec="sign"), [])
+    check_rank(TrainConfig(codec="low-rank", codec_rank=20), [(20, 30), (2, 100)])
+    for rank, shapes, match in [
+        (21, [(20, 30), (2, 100)], "--codec-rank 21 is more than a matrix of the model can have, "),
+        (1, [], "--codec low-rank is for matrices, and the problem has no matrices"),
+    ]:
+        with pytest.raises(ConfigError, match=match):
+            check_rank(TrainConfig(codec="low-rank", codec_rank=rank), shapes)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -24,6 +24,8 @@ PROMISED = {
     "local-sgd": (OPTIONAL, False, True,   True,   None,     None,        None,       True,  False),
     "allreduce": (NEVER,    False, False,  False,  None,     None,        None,       True,  False),
 }  # fmt: skip
+#: Those that send by a codec.
+CODED: set[str] = set()
 #: Where modes to measure are chosen, each with its config: the only tables by mode but its row.
 MEASURED = ("bench/overhead.py", "bench/ps.py", "bench/train.py")
 KNOBS = knobs_of(TrainConfig).keys()
@@ -41,6 +43,7 @@ def test_what_a_row_promises(mode):
         *(mode.backup, mode.lead, mode.share, mode.sums, mode.is_stale),
     )
     assert declared == PROMISED[mode.name]
+    assert mode.codecs == (mode.name in CODED)
 
 
 @EVERY

@@ -50,7 +50,7 @@ def values_of(name):
     if knob.kind is SWITCH:
         return st.booleans()
     if knob.kind is WHOLE:
-        return st.integers(int(knob.min), 2**63 - 1)
+        return st.integers(int(knob.min), int(knob.max or 2**63 - 1))
     if knob.kind is REAL:
         least, exclude_least = (
             (knob.min, False) if knob.exclusive_min is None else (knob.exclusive_min, True)

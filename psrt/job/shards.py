@@ -4,7 +4,7 @@
 wire; what passes through them are a server's shards, the one whose gradient is ready first in
 front. A shard enters a stage when it has left the one before and the shard before it has left this
 one. With one shard the stages follow each other; with many they overlap, down to the longest stage.
-Each shard costs some more: messages, and calls at both ends.
+Each shard costs some more: a message, a call and often a wake-up, at both ends.
 
 - *Computing*: forward, and backward part by part. Where the gradient does not come in parts, or its
   norm is needed, all shards are ready at its end.
@@ -12,7 +12,8 @@ Each shard costs some more: messages, and calls at both ends.
   is read while it is written: so both stages take no time.
 - *Updates*: in modes of rounds the gradients of all workers; else a worker waits for its own alone,
   and the server makes all.
-- *Cores*: all that the ranks of a host compute, over its cores, is a bound.
+- *Cores*: all that the ranks of a host compute, over its cores, is a bound. Where none is left to a
+  server, it takes that of a worker; and a round waits for that worker.
 
 What is not known is assumed: a gradient takes ``_GRADIENT_S`` for each parameter and sample.
 """
@@ -35,8 +36,9 @@ from psrt.units import size_text, time_text
 #: Seconds of a gradient for each parameter and sample of a dense layer: 6 operations at 1e11 a
 #: second, about one core.
 _GRADIENT_S = 6e-11
-#: Seconds that one more shard costs a worker, and the server for each worker.
-_SHARD_S = 25e-6
+#: Seconds that one more shard costs a worker, and the server for each worker: as read where both
+#: have something to compute meanwhile, so that code and numbers have left their caches.
+_SHARD_S = 50e-6
 #: A shard is not cut below this.
 _LEAST_BYTES = 1 << 17
 #: Fewer shards are taken if a step with them is longer by at most this fraction.
@@ -151,7 +153,8 @@ def step_seconds(job: ServedJob, each: int) -> float:
         arrived = updated = read = 0.0
         for shard in reversed(mine):
             share = own * spans[shard].size / size
-            arrived = max(arrived, ready[shard]) + share * wire + call
+            pushed = ready[shard] + (len(spans) - 1 - shard) * _SHARD_S
+            arrived = max(arrived, pushed) + share * wire + call
             updated = max(updated, arrived) + share * update + crowd * call
             read = max(read, updated) + share * wire
         last = max(last, read)
@@ -170,13 +173,15 @@ def _bound(job: ServedJob, each: int, call: float) -> float:
     update = _update_seconds(job) + each * workers * call
     cores = max(1, job.costs.cores)
     gradient = job.compute_s + each * servers * _SHARD_S
-    busy = [
-        job.workers.count(host) * gradient + job.servers.count(host) * update
-        for host in {*job.workers, *job.servers}
-    ]
+    busy = 0.0
+    for host in {*job.workers, *job.servers}:
+        here, serving = job.workers.count(host), job.servers.count(host)
+        busy = max(busy, (here * gradient + serving * update) / cores)
+        if job.rounds and here and serving > max(0, cores - here):
+            busy = max(busy, gradient + update)
     # A worker's reply waits for its push: it leaves the wire idle in one direction meanwhile.
     wire = _wire_seconds(job) * (1 + 2 / (workers * each))
-    return max(max(busy) / cores, update, wire)
+    return max(busy, update, wire)
 
 
 def _update_seconds(job: ServedJob) -> float:

@@ -217,7 +217,8 @@ class Hosts:
         hostfile = self._hostfile(vendor, ranks)
         if vendor == "mpich":
             return [str(word) for word in (programs / "mpirun", "-f", hostfile, *words)]
-        flags = ("--hostfile", hostfile, "--bind-to", "none")
+        # MPICH passes the environment on.
+        flags = ("--hostfile", hostfile, "--bind-to", "none", "-x", "OPENBLAS_NUM_THREADS")
         return [str(word) for word in (programs / "mpirun", *flags, *words)]
 
     def _hostfile(self, vendor: str, ranks: Sequence[int]) -> Path:

@@ -33,7 +33,7 @@ LIKE = "like:"
 #: The fields of ``SimulationCosts`` that each of the three sets, and its text for: no time.
 _PARTS = {
     "compute": ("compute",),
-    "link": ("latency", "bandwidth", "receive", "reduce"),
+    "link": ("latency", "bandwidth", "hosts", "receive", "reduce"),
     "server_apply": ("apply",),
 }
 _FREE = {"compute": "constant:0", "link": "0:inf", "server_apply": "inf"}

@@ -25,12 +25,15 @@ in each of W messages, sent at once between two ranks  the same
 So servers saturate as real ones do: W workers that push m bytes each to one server cannot take
 a step in less than W·m/B. A message has the bytes that it has on the wire, also where two ranks
 share memory.
+
+With ``hosts`` a link is a host's, and those who use it at a time share it, see ``shared_links``: W
+messages sent at once by one rank all arrive after L + W·m/B.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +74,8 @@ class SimulationCosts:
     #: whether the rank waited for it. It also makes ranks poll their peers in turn, as on one host;
     #: None: no time, in order of arrival.
     receive: Callable[[int, Message, bool, np.random.Generator], float] | None = None
+    #: By rank, its host: ranks of one host share a link, see the module; None: each has its own.
+    hosts: Sequence[int] | None = None
     #: From the last worker's arrival at a sum over all workers to its result, instead of the
     #: messages of its schedule; None: those messages are sent.
     reduce: Draw | None = None
@@ -80,6 +85,8 @@ class SimulationCosts:
             raise ConfigError(
                 f"a link's bandwidth must be more than 0 bytes/s, got {self.bandwidth}"
             )
+        if self.hosts is not None and self.bandwidth == math.inf:
+            raise ConfigError("links of hosts are shared, so their bandwidth must be finite")
         if not 0 <= self.per_byte < math.inf:
             raise ConfigError(
                 f"a link's seconds per byte must be finite and 0 or more, got {self.per_byte}"

@@ -20,6 +20,7 @@ from psrt.simulation.network import Network
 from psrt.simulation.port import VirtualPort
 from psrt.simulation.rendezvous import RendezvousTable
 from psrt.simulation.scheduler import Scheduler
+from psrt.simulation.shared_links import SharedLinks
 from psrt.transport.port import NO_PAYLOAD, RoleMap
 
 #: Ranks that a report of a deadlock names; thousands would bury the first.
@@ -69,7 +70,9 @@ class Simulator(Scheduler):
         #: The sums without messages, by key.
         self.rendezvous = RendezvousTable(self)
         #: Carries messages.
-        self.network = Network(self, self.costs, self.rng, ranks=role_map.size)
+        shared = self.costs.hosts is not None
+        links: type[Network | SharedLinks] = SharedLinks if shared else Network
+        self.network = links(self, self.costs, self.rng, ranks=role_map.size)
         self.ports = [VirtualPort(self, rank) for rank in range(role_map.size)]
 
     def wake(self, rank: int) -> None:

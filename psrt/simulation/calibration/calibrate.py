@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from psrt.errors import ConfigError
-from psrt.history import Header, History, Kind
+from psrt.history import History, Kind
 from psrt.simulation.calibration.clocks import on_one_clock
 from psrt.simulation.calibration.servers import ServerTimeline, Step
 from psrt.simulation.calibration.times import Calibration, Seconds
+from psrt.simulation.calibration.wire import measure_wire
 from psrt.simulation.calibration.workers import by_clock, computing, rounds, steps_of
 
 
@@ -41,26 +41,13 @@ def calibrate(history: History) -> Calibration:
         ServerTimeline(history, [i for i, owner in enumerate(owners) if owner == rank], reads)
         for rank in history.header.server_ranks
     ]
-    shards = {
-        shard: replace(times, remote=_remote(header, owners[shard]))
-        for server in servers
-        for shard, times in server.times.items()
-    }
+    shards = {shard: times for server in servers for shard, times in server.times.items()}
     return Calibration(
         compute,
         _replies(history, servers, reads),
         tuple(shards[shard] for shard in range(len(owners))),
         took,
-    )
-
-
-def _remote(header: Header, server: int) -> frozenset[int]:
-    """Return the workers that are on other hosts than a server."""
-    hosts = header.hosts
-    return frozenset(
-        worker
-        for worker, rank in enumerate(header.workers)
-        if hosts and hosts[rank] != hosts[server]
+        measure_wire(header, history),
     )
 
 

@@ -17,6 +17,7 @@ from psrt.messages import Leave, Message, Params, Push
 from psrt.simulation import SimulationCosts
 from psrt.simulation.calibration.times import Calibration
 from psrt.simulation.calibration.track import Receipts, Track
+from psrt.simulation.calibration.wire import Wire
 from psrt.transport import RoleMap
 
 
@@ -33,6 +34,8 @@ class RecordedCosts:
         """
         self._times, self._role_map = times, role_map
         workers = len(role_map.workers)
+        #: By rank; empty where all are on one.
+        self._hosts = [] if times.wire is None else _hosts_of(times.wire, role_map)
         self._compute = Track(times.compute, workers=workers)
         self._reply = Track(times.reply, workers=workers)
         #: By shard of the job.
@@ -55,9 +58,13 @@ class RecordedCosts:
         """
         _check(self._times, self._role_map)
         served = bool(self._role_map.servers)
+        # On one host latency is part of wake_up and reply.
+        wire = self._times.wire if served else None
         return SimulationCosts(
             compute=self.compute,
-            latency=lambda rng: 0.0,  # it is part of wake_up and reply
+            latency=lambda rng: 0.0 if wire is None else wire.latency,
+            bandwidth=math.inf if wire is None else wire.bandwidth,
+            hosts=self._hosts or None,
             receive=self.receive if served else None,
             apply=self.apply if served else None,
             reduce=self.reduce if self._times.sums.size and not served else None,
@@ -71,29 +78,33 @@ class RecordedCosts:
         return self._compute.at(self._worker(rank), step)
 
     def receive(self, rank: int, message: Message, idle: bool, rng: np.random.Generator) -> float:
-        """Return how long it takes a rank to receive a message."""
+        """Return how long it takes a rank to receive a message, beside its way between hosts."""
+        if self._is_remote(message, rank):
+            return 0.0
         if isinstance(message, Params):
             self._replies[rank] += 1
             if self._replies[rank] % len(self._role_map.servers):
                 return 0.0  # a worker goes on with the last of the replies
-            worker = self._worker(rank)
-            return self._scale(message.shard, worker) * self._reply.at(worker, message.clock - 1)
-        scale = self._scale(message.shard, message.worker)
+            return self._reply.at(self._worker(rank), message.clock - 1)
         receipts = self._receipts[message.shard]
         if isinstance(message, Push) and not message.samples and message.version < message.clock:
             # A shard that backups left behind is asked again. The recorded times of this clock
             # belong to the push that follows.
-            return scale * receipts.usual(idle=idle)
+            return receipts.usual(idle=idle)
         # Who leaves says how many steps it has finished: one more than its last push did.
         step = message.clock - isinstance(message, Leave)
-        return scale * receipts.at(message.worker, max(0, step), idle=idle)
+        return receipts.at(message.worker, max(0, step), idle=idle)
 
-    def _scale(self, shard: int, worker: int) -> float:
-        """Return the factor of the times of a message between two ranks, by its length."""
-        recorded = self._times.shards[shard % len(self._times.shards)]
-        if worker % len(self._times.compute) not in recorded.remote:
-            return 1.0
-        return self._role_map.spans[shard].size / recorded.size
+    def _is_remote(self, message: Message, rank: int) -> bool:
+        """Return whether a message came from another host."""
+        if not self._hosts:
+            return False
+        role_map = self._role_map
+        if isinstance(message, Params):
+            source = role_map.servers[message.shard]
+        else:
+            source = role_map.workers[message.worker]
+        return self._hosts[source] != self._hosts[rank]
 
     def apply(self, shard: int, nbytes: int, rng: np.random.Generator) -> float:
         """Return how long a server takes to apply gradients to a shard.
@@ -122,6 +133,17 @@ class RecordedCosts:
         worker = self._role_map.worker_of(rank)
         assert worker is not None, "only workers compute and are replied to"
         return worker
+
+
+def _hosts_of(wire: Wire, role_map: RoleMap) -> list[int]:
+    """Return the host of each rank; ranks that the run had not are on others, like those of it."""
+    hosts = [0] * role_map.size
+    kinds = (role_map.workers, wire.workers), (role_map.server_ranks, wire.servers)
+    for ranks, recorded in kinds if role_map.servers else ():
+        for number, rank in enumerate(ranks):
+            cycle, i = divmod(number, len(recorded))
+            hosts[rank] = recorded[i] + cycle * wire.hosts
+    return hosts
 
 
 def _check(times: Calibration, role_map: RoleMap) -> None:

@@ -16,6 +16,8 @@ A step of a worker in a mode with servers has four parts, which together take al
 - *reply*: from the decision to the moment when the worker goes on with new parameters.
 
 How long a push waits in the queue is none of these: that is what the simulation is asked for.
+Between hosts messages share links: there their times follow from the rate of those, and neither
+wake_up nor turnaround nor reply is replayed.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
+from psrt.simulation.calibration.wire import Wire
+from psrt.units import size_text
 
 #: (steps,) float64: a duration by clock; nan where there was none.
 Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -43,9 +48,6 @@ class ShardTimes:
     update: Mapping[int, Seconds]
     #: Elements of the shard's span.
     size: int
-    #: Workers on other hosts than the server: a message takes as long as its bytes do, so that of
-    #: a span of another length takes in proportion.
-    remote: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Calibration:
     #: By round: from the arrival of the last worker until the first goes on; empty where there
     #: were no sums over all workers.
     sums: Seconds
+    #: Between a worker and a server on two hosts; None where there were no such pairs.
+    wire: Wire | None = None
 
     def text(self) -> str:
         """Return the means in a line."""
@@ -75,6 +79,8 @@ class Calibration:
             ]
         if self.sums.size:
             parts.append(f"a sum {_ms((self.sums,))}")
+        if self.wire is not None:
+            parts.append(f"a host's link {size_text(self.wire.bandwidth)}/s")
         return ", ".join(parts)
 
 

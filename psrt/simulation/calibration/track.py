@@ -75,7 +75,6 @@ class Receipts:
         """
         #: By whether the server was idle.
         self._tracks = tuple(Track(it, workers=workers) for it in (times.turnaround, times.wake_up))
-        self._times = times
         self._deferred: tuple[deque[float], deque[float]]
         self._deferred = deque(maxlen=_DEFERRED), deque(maxlen=_DEFERRED)
 
@@ -85,16 +84,10 @@ class Receipts:
         if not math.isnan(found):
             return found
         other = self._tracks[not idle].find(worker, step)
-        if self._is_remote(worker):
-            # The bytes take their time whether the server is idle meanwhile or not.
-            return self.usual(idle=not idle) if math.isnan(other) else other
         if not math.isnan(other):
             self._deferred[not idle].append(other)
         deferred = self._deferred[idle]
         return deferred.popleft() if deferred else self.usual(idle=idle)
-
-    def _is_remote(self, worker: int) -> bool:
-        return worker % len(self._times.wake_up) in self._times.remote
 
     def usual(self, *, idle: bool) -> float:
         """Return the median, for a message that is no step of the recorded run."""

@@ -4,6 +4,7 @@ All runs here are in virtual time, whose costs are known and whose histories are
 """
 
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,6 +25,7 @@ from psrt.simulation.calibration import Calibration, RecordedCosts, ShardTimes, 
 from psrt.simulation.calibration.servers import ServerTimeline
 from psrt.simulation.calibration.track import Receipts, Track
 from psrt.simulation.calibration.workers import computing, rounds
+from psrt.simulation.cost_flags import VirtualCosts
 from psrt.transport import RoleMap
 
 pytestmark = pytest.mark.slow
@@ -97,12 +99,10 @@ def test_what_more_shards_would_gain(tmp_path, mode, workers, costs):
     """Of a run with one shard and with four, what each says of the other."""
     runs = {}
     for each in (1, 4, 8):
-        words = ("--mode", mode, "--workers", workers, "--shards-per-server", each)
-        runs[each] = play(
-            *words, *LAYERS, *costs, "--steps", 60, "--record", "--out", tmp_path / str(each)
-        ).summary.samples_per_second
-        if costs is HOSTS:
-            on_hosts(tmp_path / str(each))
+        words = ("--mode", mode, "--workers", workers, "--shards-per-server", each, "--steps", 60)
+        given = (*words, *LAYERS, *costs, "--record", "--out", tmp_path / str(each))
+        played = play_over_hosts(*given) if costs is HOSTS else play(*given)
+        runs[each] = played.summary.samples_per_second
     assert runs[4] > 1.05 * runs[1]
     for here in (1, 4):
         for there, rate in runs.items():
@@ -112,11 +112,37 @@ def test_what_more_shards_would_gain(tmp_path, mode, workers, costs):
             assert found.samples_per_second == pytest.approx(rate, rel=near), (here, there)
 
 
-def on_hosts(run):
-    """Say in a run's header that each rank had a host of its own."""
-    path = run / "history" / "header.json"
+@dataclasses.dataclass(frozen=True)
+class OverHosts(VirtualCosts):
+    """Each rank on a host of its own."""
+
+    def at(self, role_map, *, say=None):
+        return dataclasses.replace(super().at(role_map), hosts=range(role_map.size))
+
+
+def play_over_hosts(*words):
+    """Simulate and record what the command line describes, each rank on a host of its own."""
+    config, scenario = parse_simulate(list(map(str, words)))
+    texts = (getattr(scenario.costs, name) for name in ("compute", "link", "server_apply"))
+    run = run_in_virtual_time(config, dataclasses.replace(scenario, costs=OverHosts(*texts)))
+    path = Path(config.out) / "history" / "header.json"
     header = Header.from_json(path.read_text())
     path.write_text(dataclasses.replace(header, hosts=tuple(range(len(header.hosts)))).to_json())
+    return run
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "ssp"])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_run_over_hosts_is_as_fast_again(tmp_path, mode, workers):
+    """Most of a step is bytes, which wait for those of other workers: that is charged once."""
+    words = ("--mode", mode, "--workers", workers, "--servers", 2, *LAYERS, "--steps", 40)
+    costs = ("--compute", "lognormal:0.002:0.4", "--link", "5e-5:1e8", "--server-apply", "2e9")
+    run = play_over_hosts(*words, *costs, "--record", "--out", tmp_path / "run")
+    found = like(tmp_path / "run").samples_per_second
+    assert found == pytest.approx(run.summary.samples_per_second, rel=0.05)
+    wire = times_of(tmp_path / "run").wire
+    assert (wire.workers, wire.servers) == (tuple(range(2, 2 + workers)), (0, 1))
+    assert wire.bandwidth == pytest.approx(1e8, rel=0.05)
 
 
 def test_a_run_s_own_problem_comes_in_the_shards_that_it_pushed(tmp_path):

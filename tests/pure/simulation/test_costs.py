@@ -140,6 +140,67 @@ class TestManyMessages:
             assert later - earlier >= 20 * FRAME_BYTES / 2000.0 - 1e-9
 
 
+class TestHosts:
+    """Links of hosts, which the connections between ranks share."""
+
+    @staticmethod
+    def world(hosts, **given):
+        costs = SimulationCosts(latency=lambda _: LATENCY, bandwidth=RATE, hosts=hosts)
+        return world(**given, costs=costs)
+
+    def test_messages_of_one_rank_end_together(self):
+        it = self.world(range(5), servers=4)
+        roles = {to: arrivals(it.ports[to], 1) for to in range(4)}
+        sent = [(0.0, to, GRADIENT) for to in range(4)]
+        found = it.run(roles | {4: sends(it.ports[4], *sent)})
+        assert [found[to][0][0] for to in range(4)] == [pytest.approx(LATENCY + 4 * LONG)] * 4
+
+    def test_who_comes_first_gets_two_parts_and_the_link_is_never_idle(self):
+        it = self.world(range(4), workers=3)
+        sent = {rank: [(0.1 * (rank - 1), 0, GRADIENT)] for rank in (1, 2, 3)}
+        roles = {rank: sends(it.ports[rank], *sent[rank]) for rank in sent}
+        found = it.run(roles | {0: arrivals(it.ports[0], 3)})[0]
+        assert [worker for _, worker, _ in found] == [0, 1, 2]
+        # Alone, then two parts of three, then of four.
+        first = 0.2 + (LONG - 0.1 - 0.1 * 2 / 3) * 2
+        assert found[0][0] == pytest.approx(LATENCY + first)
+        assert found[2][0] == pytest.approx(LATENCY + 3 * LONG)
+
+    def test_a_pair_takes_one_message_after_another(self):
+        it = self.world(range(2))
+        sent = [(0.0, 0, GRADIENT)] * 3
+        found = it.run({0: arrivals(it.ports[0], 3), 1: sends(it.ports[1], *sent)})
+        assert found[0] == [(pytest.approx(LATENCY + (k + 1) * LONG), 0, k) for k in range(3)]
+
+    def test_ranks_of_a_host_share_its_link_and_need_none_between_them(self):
+        it = self.world((0, 1, 1, 0), workers=3)
+        sent = [(0.0, 0, GRADIENT)]
+        roles = {rank: sends(it.ports[rank], *sent) for rank in (1, 2, 3)}
+        found = it.run(roles | {0: arrivals(it.ports[0], 3)})[0]
+        assert found[0] == (0.0, 2, 0)
+        assert found[2][0] == pytest.approx(LATENCY + 2 * LONG, rel=1e-3)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_all_arrives_in_its_pair_s_order_and_no_faster_than_the_link(self, seed):
+        it = Simulator(
+            world(3).role_map,
+            seed=seed,
+            costs=SimulationCosts(
+                latency=lambda rng: rng.exponential(), bandwidth=2000.0, hosts=range(4)
+            ),
+        )
+        sent = [(0.1 * k, 0, (NO_PAYLOAD, GRADIENT)[k % 2]) for k in range(40)]
+        roles = {rank: sends(it.ports[rank], *sent) for rank in (1, 2, 3)}
+        heard = it.run(roles | {0: arrivals(it.ports[0], 120)})[0]
+        for worker in range(3):
+            assert [clock for _, who, clock in heard if who == worker] == list(range(40))
+        assert heard[-1][0] >= 60 * (2 * FRAME_BYTES + 4 * N) / 2000.0
+
+    def test_they_have_a_rate(self):
+        with pytest.raises(ConfigError, match="links of hosts are shared, so their bandwidth"):
+            SimulationCosts(hosts=(0, 1))
+
+
 @pytest.mark.parametrize("workers", [2, 6])
 def test_a_server_saturates(workers):
     """However fast the workers are, a step takes the time of W gradients on the server's link.

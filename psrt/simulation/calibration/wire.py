@@ -1,0 +1,98 @@
+"""What joins the hosts of a recorded run: how many bytes a second, and how late. Pure.
+
+How long a gradient took from its sending to its receipt says little: it shared links with others,
+and waited for its turn at its sender. But if some set out after one time and had all come by
+another one, their bytes passed in between. No link can be slower than that, and the busiest one,
+at its busiest, is hardly faster.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from psrt.arrays import ITEMSIZE
+from psrt.history import Header, History, Kind
+from psrt.transport.frames import FRAME_BYTES
+
+#: Gradients that make up a burst at least, since a few bytes may pass at once; and at most.
+_LEAST, _MOST = 4, 64
+#: Seconds that a burst takes at least.
+_LEAST_S = 1e-9
+#: Of a gradient: when it was sent, when it was received, and its bytes.
+_Flight = tuple[float, float, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """Links between hosts, one for each, that their ranks share."""
+
+    #: Host of each worker, and of each server.
+    workers: tuple[int, ...]
+    servers: tuple[int, ...]
+    #: Seconds of a message beside its bytes.
+    latency: float
+    #: Bytes per second in each direction of a link.
+    bandwidth: float
+
+    @property
+    def hosts(self) -> int:
+        """The number of hosts; theirs are less."""
+        return 1 + max(*self.workers, *self.servers)
+
+
+def measure_wire(header: Header, history: History) -> Wire | None:
+    """Return what joined the hosts, None where nothing was sent between two of them.
+
+    Args:
+        header: of the run.
+        history: all times by one clock.
+    """
+    hosts = header.hosts
+    trips = [error for *_, error in header.clocks if error > 0]
+    latency = min(trips, default=0.0)
+    flights: dict[tuple[int, bool], list[_Flight]] = defaultdict(list)
+    for worker, rank in enumerate(header.workers):
+        for shard, server in enumerate(header.servers):
+            if hosts and hosts[rank] != hosts[server]:
+                found = list(_flights(history, worker, shard))
+                flights[hosts[rank], False] += found
+                flights[hosts[server], True] += found
+    rates = [_rate(link, latency) for link in flights.values() if link]
+    if not rates:
+        return None
+    return Wire(
+        tuple(hosts[rank] for rank in header.workers),
+        tuple(hosts[rank] for rank in header.server_ranks),
+        latency,
+        max(rates),
+    )
+
+
+def _flights(history: History, worker: int, shard: int) -> Iterator[_Flight]:
+    """Yield the gradients that a worker sent to a shard."""
+    start, stop = history.header.spans[shard]
+    nbytes = ITEMSIZE * (stop - start) + FRAME_BYTES
+    sent, came = history.workers[worker], history.shards[shard]
+    pushes = sent[(sent["kind"] == Kind.PUSH) & (sent["shard"] == shard) & (sent["samples"] > 0)]
+    mine = (came["kind"] == Kind.RECEIVE) & (came["worker"] == worker) & (came["samples"] > 0)
+    received = dict(zip(came[mine]["clock"].tolist(), came[mine]["time"].tolist(), strict=True))
+    for clock, time in zip(pushes["clock"].tolist(), pushes["time"].tolist(), strict=True):
+        if clock in received:
+            yield time, max(time, received[clock]), nbytes
+
+
+def _rate(flights: list[_Flight], latency: float) -> float:
+    """Return the most bytes per second that a link took while some gradients set out and came."""
+    starts, stops, lengths = map(np.array, zip(*sorted(flights), strict=True))
+    best = 0.0
+    for i in np.unique(starts, return_index=True)[1].tolist():
+        order = i + np.argsort(stops[i : i + _MOST], kind="stable")
+        nbytes, seconds = np.cumsum(lengths[order]), stops[order] - starts[i]
+        # Clocks are compared no better than half of what a message takes.
+        seconds = np.maximum(np.maximum(seconds - latency, seconds / 2), _LEAST_S)
+        best = max(best, float((nbytes / seconds)[min(_LEAST, len(order)) - 1 :].max()))
+    return best

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from psrt.arrays import Vector
+from psrt.bench.bounds import CpuMeter, cores_of, least_seconds
 from psrt.bench.figures import Column, Summary, spread
 from psrt.bench.race import Candidate, Pace, Readings, calls_in_a_turn, race, trial
 from psrt.bench.ranks import RankTrack, part_of
@@ -89,8 +91,20 @@ class FixedBatch:
 class Scheme:
     """One of psrt's modes, through the same roles as a run."""
 
-    def __init__(self, comm: MPI.Comm, problem: Any, knobs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        problem: Any,
+        knobs: dict[str, Any],
+        *,
+        cpu: CpuMeter | None = None,
+    ) -> None:
+        #: Meters computing and updating; of a rank alone all that it does.
+        self._cpu = cpu
         self._problem = problem
+        if cpu is not None and comm.size > 1:
+            self._problem = copy(problem)
+            self._problem.loss_and_grad = cpu.metered(problem.loss_and_grad)
         self._knobs = knobs
         self._size = comm.size
         self.initial = problem.initial()
@@ -124,6 +138,14 @@ class Scheme:
         Returns:
             The seconds that a worker took, 0 at a server.
         """
+        if self._cpu is None:
+            return self._train(steps, log)
+        train = self._train if self._size > 1 else self._cpu.metered(self._train)
+        seconds = train(steps, log)
+        self._cpu.end_turn(steps)
+        return seconds
+
+    def _train(self, steps: int, log: EventLog | None) -> float:
         port, config = self.port, self._config(steps)
         if not port.role_map.shards_of(port.rank):
             np.copyto(port.theta, self.initial)
@@ -135,6 +157,9 @@ class Scheme:
                 raise ProtocolError(f"a worker took {worker.clock} steps, expected {steps}")
             return worker.seconds
         server = server_role(port, config, self.initial, log=log)
+        if self._cpu is not None:
+            for it in server.shards:
+                it.shard.apply = self._cpu.metered(it.shard.apply)  # type: ignore[method-assign]
         drive(server.run())
         for it in server.shards:
             pushes = sum(it.shard.stats.histogram)
@@ -167,11 +192,12 @@ def measure(
 
     Returns:
         At rank 0 a row per model and scheme: samples per second and their ratio to the serial
-        process's, as medians with quartiles; an empty list elsewhere.
+        process's, as medians with quartiles, and of schemes with servers the ratio that the cores
+        allow; an empty list elsewhere.
     """
     rows = []
     for model, sizes in (models or MODELS).items():
-        found, shards = _race(comm, sizes, shards_per_server, rounds, turn_s)
+        found, shards, least_s = _race(comm, sizes, shards_per_server, rounds, turn_s)
         for name in found.rounds[0]:
             workers = workers_of(name)
             samples = [workers * BATCH / seconds for seconds in found.of(name)]
@@ -183,6 +209,9 @@ def measure(
                     "shards_per_server": shards.get(name, 0),
                     "samples_per_second": Summary.of(samples),
                     "over_serial": found.ratio(_REFERENCE, name, 1 / workers),
+                    "cores_allow": workers * least_s[_REFERENCE] / least_s[name]
+                    if name in shards
+                    else None,
                 }
             )
     return rows if comm.rank == 0 else []
@@ -210,16 +239,19 @@ def _race(
     shards_per_server: int | None,
     rounds: int,
     turn_s: float,
-) -> tuple[Readings[str], dict[str, int]]:
+) -> tuple[Readings[str], dict[str, int], dict[str, float]]:
     """Let all candidates train, and check that synchronous ones end where serial training does.
 
     Returns:
-        What they took, and by name the shards of a server, of schemes of this rank with servers.
+        What they took; by name the shards of a server, of schemes of this rank with servers; and by
+        name of those schemes, and of the reference, how long a step of all workers takes at least.
     """
+    served = [name for name, (_, knobs) in SCHEMES.items() if MODES[knobs["mode"]].needs_servers]
+    meters = {name: CpuMeter() for name in (_REFERENCE, *served)}
     track, problem = RankTrack(comm), FixedBatch(sizes)
     parts = {name: part_of(comm, range(ranks)) for name, (ranks, _) in SCHEMES.items()}
     schemes = {
-        name: Scheme(part, problem, _knobs(name, shards_per_server))
+        name: Scheme(part, problem, _knobs(name, shards_per_server), cpu=meters.get(name))
         for name, part in parts.items()
         if part is not None
     }
@@ -244,8 +276,13 @@ def _race(
     for part in parts.values():
         if part is not None:
             part.Free()
-    served = {name: it.shards for name, it in schemes.items() if it.port.role_map.servers}
-    return found, served
+    cores = cores_of(comm)
+    least_s = {
+        name: least_seconds(comm, meter.seconds, cores=cores, ranks=SCHEMES[name][0])
+        for name, meter in meters.items()
+    }
+    shards = {name: schemes[name].shards for name in served if name in schemes}
+    return found, shards, least_s
 
 
 def _has_torch(comm: MPI.Comm) -> bool:
@@ -274,4 +311,5 @@ COLUMNS: tuple[Column, ...] = (
     ("shards", lambda row: str(row["shards_per_server"] or "–")),
     ("samples/s", spread("samples_per_second", 1, 0)),
     ("× serial", spread("over_serial")),
+    ("cores allow", lambda row: f"{row['cores_allow']:.2f}" if row["cores_allow"] else "–"),
 )

@@ -1,5 +1,9 @@
 """The benchmarks measure what they say, on a scale at which nothing can be read off them."""
 
+import math
+import os
+import time
+
 import call
 import history
 import numpy as np
@@ -7,6 +11,7 @@ import pytest
 
 from psrt.bench import allreduce, allreduce_rows, overhead, ps, train
 from psrt.bench.allreduce_rows import AFTER_BARRIER, EXCHANGE, names
+from psrt.bench.bounds import CpuMeter, cores_of, least_seconds
 from psrt.bench.figures import table
 from psrt.bench.fit import Readings, fit_machine
 from psrt.bench.probes import read_machine
@@ -74,6 +79,35 @@ def test_train_runs_every_scheme_and_holds_it_against_serial(comm):
     assert rows[0]["over_serial"].median == 1.0
     assert all(np.isfinite(row["samples_per_second"].median) for row in rows)
     assert [row["workers"] for row in rows[:count]] == [1, *[2] * (count - 1)]
+    bounds = {row["scheme"]: row["cores_allow"] for row in rows if row["cores_allow"] is not None}
+    assert list(bounds) == ["sync", "async", "ssp"]
+    assert all(0 < bound < math.inf for bound in bounds.values())
+    assert table(rows, train.COLUMNS).splitlines()[2].endswith("–")
+
+
+@pytest.mark.mpi(min_size=3)
+def test_the_least_time_is_that_of_all_cores_or_of_the_busiest_rank(comm):
+    busy = [3.0, 2.0, 1.0][comm.rank] if comm.rank < 3 else 0.0
+    assert [least_seconds(comm, busy, cores=c, ranks=3) for c in (1, 2, 3, 8)] == [
+        6.0,
+        3.0,
+        3.0,
+        3.0,
+    ]
+    meter, spent = CpuMeter(), []
+    burn = meter.metered(lambda seconds, *, of: spent.append(_burn(seconds)) or of)
+    assert burn(0.02, of="a result") == "a result"
+    time.sleep(0.05)
+    meter.end_turn(2)
+    assert 0.5 * spent[0] <= meter.seconds < 0.51 * spent[0] + 1e-4
+    assert 1 <= cores_of(comm) <= (os.cpu_count() or 1)
+
+
+def _burn(seconds):
+    start = time.thread_time()
+    while time.thread_time() < start + seconds:
+        pass
+    return time.thread_time() - start
 
 
 @pytest.mark.mpi(min_size=3)

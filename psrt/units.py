@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+#: Numbers or ranges in a list of numbers.
+_PARTS = 4
+
 
 def time_text(seconds: float) -> str:
     """Format a time, given in seconds, in a suitable unit.
@@ -34,6 +39,33 @@ def plural(number: int, noun: str) -> str:
     ('1 rank', '0 ranks', '1,200 events')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def numbered(noun: str, numbers: Sequence[int]) -> str:
+    """Format the numbers of some things, in short where they are many.
+
+    Args:
+        noun: of one of them.
+        numbers: at least one, in order.
+
+    >>> numbered("shard", [3]), numbered("shard", [0, 1, 4]), numbered("shard", range(16))
+    ('shard 3', 'shards 0, 1, 4', 'shards 0 to 15')
+    >>> numbered("shard", range(0, 32, 2))
+    'shards 0, 2, 4 and 13 others'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    # Two in a row are no range.
+    runs = [part for run in runs for part in ([run] if len(run) > 2 else [[it] for it in run])]
+    said = runs if len(runs) <= _PARTS else runs[: _PARTS - 1]
+    text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in said)
+    if others := len(numbers) - sum(map(len, said)):
+        text += f" and {others} others"
+    return f"{noun}{'s' * (len(numbers) > 1)} {text}"
 
 
 def _three(value: float) -> str:

@@ -10,6 +10,7 @@ from psrt.runtime.shard_server import ShardServer
 from psrt.stats import Stats
 from psrt.sync import Apply, Keep, Serve
 from psrt.transport.port import Port
+from psrt.units import numbered
 
 
 class Server:
@@ -51,8 +52,8 @@ class Server:
                 it = shards[message.shard]
             except KeyError:
                 raise ProtocolError(
-                    f"rank {self._port.rank} was sent {message}, expected one of shard "
-                    f"{' or '.join(map(str, shards))}"
+                    f"rank {self._port.rank} was sent {message}, expected one of "
+                    f"{numbered('shard', list(shards))}"
                 ) from None
             it.take(message)
             policy = it.policy
@@ -81,4 +82,8 @@ class Server:
         return None if clock is None else Leave(worker, clock, shard)
 
     def _waiting_for(self) -> str:
-        return "; ".join(it.waiting_for() for it in self.shards if it.policy.live)
+        waits: dict[str, list[int]] = {}
+        for it in self.shards:
+            if it.policy.live:
+                waits.setdefault(it.waiting_for(), []).append(it.number)
+        return "; ".join(f"{numbered('shard', which)} {what}" for what, which in waits.items())

@@ -206,13 +206,11 @@ class ShardServer:
         return not any(map(self._in_flight, self._ranks))
 
     def waiting_for(self) -> str:
-        """Describe the pushes that are waited for."""
+        """Describe the pushes that are waited for, to follow the shard's number."""
         policy = self.policy
         busy = [
             f"{worker} (rank {self._ranks[worker]}, clock {clock})"
             for worker, clock in policy.clock.items()
             if worker not in policy.waiting
         ]
-        return f"shard {self.number} at version {policy.version}: a push of worker " + ", ".join(
-            busy
-        )
+        return f"at version {policy.version}: a push of worker {', '.join(busy)}"

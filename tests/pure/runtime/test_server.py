@@ -198,7 +198,7 @@ def test_what_its_port_counts_is_counted_once():
 
 def test_a_message_of_another_shard_is_refused():
     server, _ = of_two_shards("async", push(0, 0, 0)._replace(shard=2))
-    with pytest.raises(ProtocolError, match=r"sent Push.*shard=2.*, expected one of shard 0 or 1"):
+    with pytest.raises(ProtocolError, match=r"sent Push.*shard=2.*, expected one of shards 0, 1"):
         drive(server.run())
 
 
@@ -211,6 +211,15 @@ def test_it_waits_for_every_shard_that_somebody_has_not_left():
     assert waits.startswith("shard 1 at version 0")
     assert "worker 1 (rank 2, clock 0)" in waits
     assert "shard 0" not in waits
+
+
+def test_shards_that_wait_for_the_same_are_named_together():
+    server, port = of_two_shards("sync")
+    with pytest.raises(IndexError):
+        server.run().send(None)
+    assert port.waiting_for() == (
+        "shards 0, 1 at version 0: a push of worker 0 (rank 1, clock 0), 1 (rank 2, clock 0)"
+    )
 
 
 def test_it_says_whom_it_waits_for():

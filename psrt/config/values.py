@@ -20,6 +20,7 @@ from psrt.config.names import AUTO
 
 #: TOML and numpy both hold whole numbers in 64 bits.
 LARGEST = 2**63 - 1
+_NOT_WHOLE = "must be a whole number"
 #: Factors of the suffixes K, M and G of a number of bytes, and the largest number accepted.
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MOST_BYTES = 1 << 40
@@ -43,13 +44,13 @@ class Kind:
 
 def _read_whole(text: str) -> int:
     if re.fullmatch(r"[+-]?[0-9]{1,30}", text) is None:
-        raise ValueError("must be a whole number")
+        raise ValueError(_NOT_WHOLE)
     return _accept_whole(int(text))
 
 
 def _accept_whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ValueError("must be a whole number")
+        raise ValueError(_NOT_WHOLE)
     number = int(value)
     if abs(number) > LARGEST:
         raise ValueError("must fit into 64 bits")
@@ -168,7 +169,9 @@ def _or_auto(kind: Callable[[Any], int], value: Any) -> int:
     try:
         return kind(value)
     except ValueError as error:
-        raise ValueError(f"{error} or {AUTO}") from None
+        # A number that is too large is not mended by another word.
+        text = str(error)
+        raise ValueError(f"{text} or {AUTO}" if text == _NOT_WHOLE else text) from None
 
 
 def _write_whole_or_auto(value: int | str) -> str:

@@ -77,6 +77,10 @@ def test_the_last_of_two_flags_counts():
         (["--batch-size", ""], "batch-size must be a whole number, got ''"),
         (["--batch-size", "9" * 25], f"batch-size must fit into 64 bits, got '{'9' * 25}'"),
         (
+            ["--shards-per-server", "9" * 20],
+            f"shards-per-server must fit into 64 bits, got '{'9' * 20}'",
+        ),
+        (
             ["--hidden", "8,,8"],
             "hidden must be whole numbers of at least 1, like 128,64 (or none), got '8,,8'",
         ),

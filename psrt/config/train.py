@@ -385,6 +385,10 @@ class TrainConfig:
     shared_memory: bool = knob(
         True, SWITCH, _RUN, "use shared memory between the ranks of a host", numeric=False
     )
+    bind_cores: bool | None = knob(
+        None, SWITCH, _RUN, "keep each worker on cores of its own where ranks are more than cores",
+        requires=(_SERVERS,), fallback=True, numeric=False, real_time=True,
+    )
 
     # fmt: on
 

@@ -221,6 +221,7 @@ class MpiLauncher(Launcher):
                 windows=config.replay is None,
                 theta_memory=theta_memory(config),
             )
+        self._binds_cores = config.bind_cores
         HERE.pulse = lambda: (port.bytes_sent, port.bytes_received)
         if config.scheme.is_stale and config.replay is None:
             self._spare = role_map.workers
@@ -243,7 +244,7 @@ class MpiLauncher(Launcher):
             self._monitor.spare(self._spare)
         for role in roles.values():
             HERE.doing, HERE.where = "trains", partial(_position, role)
-            with kept_on(port.cores):
+            with kept_on(port.cores if self._binds_cores else None):
                 drive(role.run())
         port.finish_reports(finished)
 

@@ -29,14 +29,25 @@ class Looks:
         return {}
 
 
+def seen_cores(comm, **knobs):
+    """Train; return the cores of each worker."""
+    SEEN.clear()
+    psrt.run(TrainConfig(epochs=1, timeout_s=20, **knobs), Looks(), comm=comm)
+    return [cores[0] for cores in comm.allgather(SEEN) if cores]
+
+
+@pytest.mark.mpi(min_size=3)
+def test_no_bind_cores(comm):
+    before = os.sched_getaffinity(0)
+    assert seen_cores(comm, mode="sync", bind_cores=False) == [before] * (comm.size - 1)
+
+
 @pytest.mark.mpi(min_size=3)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_workers_without_enough_cores_for_all_ranks_keep_apart(comm, mode):
-    SEEN.clear()
     before = os.sched_getaffinity(0)
-    psrt.run(TrainConfig(mode=mode, epochs=1, timeout_s=20), Looks(), comm=comm)
+    found = seen_cores(comm, mode=mode)
     assert os.sched_getaffinity(0) == before
-    found = [cores[0] for cores in comm.allgather(SEEN) if cores]
     workers, cores = comm.size - 1, len(before)
     assert len(found) == workers
     if comm.size > cores >= workers:

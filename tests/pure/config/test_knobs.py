@@ -14,7 +14,7 @@ def test_which_knobs_touch_no_numbers():
     assert those(lambda knob: not knob.numeric) == {
         "out", "overwrite", "record", "replay", "timeout_s", "busy_timeout_s", "log_every",
         "inject", "shared_memory", "placement", "machine_costs", "check_every",
-        "gather",
+        "gather", "bind_cores",
     }  # fmt: skip
 
 
@@ -25,7 +25,12 @@ def test_which_knobs_are_of_how_a_run_was_watched():
 
 
 def test_which_knobs_are_about_real_time():
-    assert those(lambda knob: knob.real_time) == {"timeout_s", "busy_timeout_s", "gather"}
+    assert those(lambda knob: knob.real_time) == {
+        "timeout_s",
+        "busy_timeout_s",
+        "gather",
+        "bind_cores",
+    }
 
 
 def test_which_knobs_show_in_a_timeline():

@@ -52,8 +52,9 @@ class _Levels(DenseCodec):
                 steps = self._steps[: rows.size].reshape(rows.shape)
                 scale = or_nan(self._scale(rows, steps))
                 scales[first : first + len(rows)] = scale
-                # A bucket of zeros, and one without a finite scale: any number will do.
-                factor = np.where(scale > 0, levels / scale, 0).astype(np.float32)
+                factor = np.float32(levels) / scale
+                # A bucket of zeros, one too small to be divided, and one without a finite scale.
+                factor[~np.isfinite(factor)] = 0
                 np.multiply(rows, factor[:, np.newaxis], out=steps)
                 if not np.isfinite(scale).all():
                     np.nan_to_num(steps, copy=False, posinf=0.0, neginf=0.0)

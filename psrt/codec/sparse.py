@@ -162,6 +162,28 @@ class Threshold(Chosen):
         return at_least(bits, self._least)
 
 
+def drawn(seed: int, n: int, k: int) -> Indices:
+    """Return k of n indices by a seed, ascending: every k of them equally likely.
+
+    They are the first k different ones of a sequence, or, of more than half, the others. Only the
+    bits of PCG64 are used, which are the same in every version of numpy: both ends may differ.
+
+    >>> drawn(1, 10, 3)
+    array([1, 5, 9])
+    """
+    if 2 * k > n:
+        left = np.ones(n, np.bool_)
+        left[drawn(seed, n, n - k)] = False
+        return np.flatnonzero(left)
+    bits, taken = np.random.PCG64(seed), np.zeros(n, np.bool_)
+    missing = k
+    while missing:  # never more at a time than must be taken, so that their order is of no meaning
+        places = (bits.random_raw(missing) >> np.uint64(32)) * np.uint64(n) >> np.uint64(32)
+        taken[places.astype(np.int64)] = True
+        missing = k - int(np.count_nonzero(taken))
+    return np.flatnonzero(taken)
+
+
 class RandomK(Codec):
     """Elements drawn at random; their indices are known by the seed, which is sent instead.
 
@@ -192,10 +214,10 @@ class RandomK(Codec):
     def _encode(
         self, vector: Vector, payload: Bytes, rng: np.random.Generator
     ) -> tuple[int, int, int]:
-        seed = rng.integers(1 << 63)
+        seed = int(rng.bit_generator.random_raw())
         payload[:8].view("<u8")[0] = seed
         values = payload[8:].view("<f4")
-        np.take(vector, self._indices(int(seed)), out=values, mode="clip")
+        np.take(vector, drawn(seed, self.n, self.k), out=values, mode="clip")
         with np.errstate(over="ignore"):
             np.multiply(values, self._factor, out=values)
         return 0, self.k, self.most
@@ -207,9 +229,5 @@ class RandomK(Codec):
                 f"bytes, expected form 0 with {self.k} in {self.most}"
             )
         out.fill(0)
-        out[self._indices(int(payload[:8].view("<u8")[0]))] = payload[8:].view("<f4")
-
-    def _indices(self, seed: int) -> Indices:
-        found = np.random.default_rng(seed).choice(self.n, self.k, replace=False, shuffle=False)
-        found.sort()
-        return found
+        seed = int(payload[:8].view("<u8")[0])
+        out[drawn(seed, self.n, self.k)] = payload[8:].view("<f4")

@@ -82,6 +82,12 @@ def test_packed_means_packed(name):
         assert frame.size == HEADER_BYTES + FORMULAS[name](n) == codec.nbytes, n
 
 
+@pytest.mark.parametrize("name", FORMULAS)
+def test_the_bytes_are_known_for_every_length(name):
+    for n in [*range(3000), *range(3000, 100_001, 997)]:
+        assert make_codec(name, n).nbytes == HEADER_BYTES + FORMULAS[name](n), n
+
+
 @pytest.mark.parametrize("name", SPARSE)
 def test_sparse_indices_take_the_shortest_form(name):
     for n in SIZES:
@@ -171,6 +177,65 @@ def test_a_frame_of_another_codec_or_length_is_refused(name):
                 make_codec(name, 300).decode(frame, out)
     with pytest.raises(CodecError, match="expected codec"):
         make_codec(name, 300).decode(make_codec(name, 301).encode(normal(301), rng()), out)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_whatever_the_header_says_nothing_but_an_error_comes_of_it(name):
+    codec, out, draw = make_codec(name, 60), np.empty(60, np.float32), rng(2)
+    frame = codec.encode(normal(60), rng()).copy()
+    bits = range(8 * HEADER_BYTES)
+    damages = [[bit] for bit in bits] + [draw.choice(8 * HEADER_BYTES, 2) for _ in range(300)]
+    for damage in damages:
+        damaged = frame.copy()
+        for bit in damage:
+            damaged[bit // 8] ^= 1 << bit % 8
+        for size in (damaged.size, int(draw.integers(damaged.size + 1))):
+            try:
+                codec.decode(damaged[:size].copy(), out)
+            except CodecError:
+                continue
+    codec.decode(frame, out)  # what was damaged has left nothing behind
+    np.testing.assert_array_equal(out, through(make_codec(name, 60), normal(60)))
+
+
+#: What one element comes back as: NaN and infinities that stay, and what numbers may become.
+ALONE = {
+    #                NaN      inf      1e-45    1e-40      1e-30      3.4e38
+    "float16":      (np.nan,  np.inf,  0,       0,         0,         np.inf),
+    "bfloat16":     (np.nan,  np.inf,  0,       9.183e-41, 1.002e-30, np.inf),
+    "float8-e4m3":  (np.nan,  np.nan,  0,       1.033e-40, 1e-30,      2.98e38),
+    "float8-e5m2":  (np.nan,  np.nan,  0,       9.184e-41, 1e-30,      2.98e38),
+    "float4-e3m0":  (np.nan,  np.nan,  0,       0,         7.9e-31,   1.7e38),
+    "int8":         (np.nan,  np.nan,  0,       0,         1e-30,     3.4e38),
+    "qsgd":         (np.nan,  np.nan,  0,       0,         0,         np.nan),
+    "ternary":      (np.nan,  np.nan,  0,       0,         1e-30,     3.4e38),
+    "ternary-base3": (np.nan, np.nan,  0,       0,         1e-30,     3.4e38),
+    "sign":         (np.nan,  np.nan,  1e-45,   1e-40,     1e-30,     3.4e38),
+    "top-k":        (np.nan,  np.inf,  1e-45,   1e-40,     1e-30,     3.4e38),
+    "threshold":    (np.nan,  np.inf,  0,       0,         0,         3.4e38),
+    "random-k":     (np.nan,  np.inf,  1e-45,   1e-40,     1e-30,     3.4e38),
+    "low-rank":     (np.nan,  np.inf,  1e-45,   1e-40,     1e-30,     3.4e38),
+    "dgc":          (np.nan,  np.inf,  1e-45,   1e-40,     1e-30,     3.4e38),
+    "demo":         (np.nan,  np.inf,  1e-45,   1e-40,     1e-30,     3.4e38),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["int8", "qsgd", "ternary", "ternary-base3"])
+def test_a_bucket_too_small_to_be_divided_comes_back_as_zeros(name):
+    vector = np.array([1e-40, 0, -1e-41, 1e-38], np.float32)
+    assert not through(make_codec(name, 3), vector[:3]).any()
+    out = through(make_codec(name, 4), vector)
+    assert np.isfinite(out).all()
+    assert (np.abs(out) <= 2e-38).all()
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_one_element_alone(name):
+    given = (np.nan, np.inf, 1e-45, 1e-40, 1e-30, 3.4e38)
+    found = [through(make_codec(name, 1), np.array([it], np.float32))[0] for it in given]
+    np.testing.assert_allclose(found, np.array(ALONE[name], np.float32), rtol=0.07, atol=0)
+    again = [through(make_codec(name, 1), np.array([-it], np.float32))[0] for it in given]
+    np.testing.assert_array_equal(again, -np.array(found))
 
 
 @pytest.mark.parametrize("name", CODECS)

@@ -8,9 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from psrt.codec import ErrorFeedback, make_codec
+from psrt.codec import TABLE, ErrorFeedback, make_codec
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.indices import pack_indices, unpack_indices
+from psrt.codec.matrices import Matrix
 from psrt.codec.packing import (
     bits_bytes,
     pack_bits,
@@ -124,6 +125,20 @@ def test_the_error_is_the_published_one(what):
     assert abs(found - expected) < tolerance + 0.01 * expected
 
 
+def test_the_error_of_ternary_is_the_published_one():
+    """Its scale is the largest of all, whose mean over vectors is about that of a maximum."""
+    found, tolerance = relative_error("ternary", bucket=N)
+    assert abs(found - 2.15) < tolerance + 0.1
+
+
+@pytest.mark.parametrize("levels", [1, 7, 127])
+def test_the_variance_of_a_rounding_is_at_most_a_quarter_of_a_step(levels):
+    vector, codec = normal(), make_codec("qsgd", N, levels=levels, bucket=128)
+    steps = np.sqrt((vector.reshape(-1, 128).astype(np.float64) ** 2).sum(axis=1)) / levels
+    lost = np.array([through(codec, vector, seed) - vector for seed in range(40)], np.float64)
+    assert ((lost**2).mean(axis=0).reshape(-1, 128).mean(axis=1) <= 0.25 * steps**2).all()
+
+
 @pytest.mark.parametrize("name", ["ternary", "ternary-base3"])
 def test_the_variance_of_ternary_is_that_of_a_coin(name):
     vector = normal()
@@ -186,10 +201,13 @@ def test_a_threshold_sends_what_reaches_it_and_may_send_nothing():
     assert through(codec, np.zeros(5, np.float32)).tolist() == [0.0] * 5
 
 
-@pytest.mark.parametrize("name", ["sign", "top-k", "threshold", "float4-e3m0", "bfloat16"])
+@pytest.mark.parametrize(
+    "name", [name for name, row in TABLE.items() if row.feeds_back is not None]
+)
 def test_what_is_sent_and_what_is_kept_back_is_all_there_is(name):
     """p = C(p) + e to a place of p: so nothing is ever lost, and the sum of all is conserved."""
-    codec = make_codec(name, N)
+    knobs = {"scaled": False} if "scaled" in TABLE[name].knobs else {}
+    codec = make_codec(name, N, matrices=[Matrix(5, 40, 50), Matrix(2100, 30, 30)], **knobs)
     sender, sent, given = ErrorFeedback(codec), np.zeros(N), np.zeros(N)
     out = np.empty(N, np.float32)
     for step in range(30):
@@ -201,6 +219,21 @@ def test_what_is_sent_and_what_is_kept_back_is_all_there_is(name):
         sent += out
         given += vector
     np.testing.assert_allclose(sent + sender.residual, given, atol=1e-4)
+
+
+def test_what_dgc_sends_and_keeps_is_the_momentum_it_gathered():
+    codec, out = (
+        make_codec("dgc", N, density=0.01, momentum=0.5, warmup_epochs=0),
+        np.zeros(N, "f4"),
+    )
+    sent, momentum, gathered = np.zeros(N), np.zeros(N), np.zeros(N)
+    for step in range(30):
+        momentum = 0.5 * momentum + normal(seed=step)
+        gathered += momentum
+        codec.decode(codec.encode(normal(seed=step), rng()), out)
+        sent += out
+        momentum[out != 0] = 0
+    np.testing.assert_allclose(sent + codec.residual, gathered, atol=1e-4)
 
 
 @pytest.mark.parametrize("bits", range(1, 9))

@@ -37,8 +37,14 @@ class Encoder(Protocol):
     def begin_epoch(self, epoch: int) -> None:
         """Say that an epoch of training begins, counted from 0."""
 
+    def rescale(self, factor: float) -> None:
+        """Multiply what is kept back: it belongs to vectors that are now scaled by as much."""
+
     def encode(self, vector: Vector, rng: np.random.Generator) -> Bytes:
         """Return the frame of a vector, valid until the next call; see ``Codec.encode``."""
+
+    def decode(self, frame: Bytes, out: Vector) -> None:
+        """Write the vector of a frame of this codec to ``out``; see ``Codec.decode``."""
 
 
 class Codec:
@@ -78,6 +84,11 @@ class Codec:
 
     def begin_epoch(self, epoch: int) -> None:
         """Say that an epoch of training begins, counted from 0. Few codecs do otherwise then."""
+
+    def rescale(self, factor: float) -> None:
+        """Multiply what is kept back: it belongs to vectors that are now scaled by as much."""
+        if self.residual is not None:
+            np.multiply(self.residual, np.float32(factor), out=self.residual)
 
     def encode(self, vector: Vector, rng: np.random.Generator) -> Bytes:
         """Return the frame of a vector, valid until the next call.

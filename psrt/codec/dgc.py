@@ -66,6 +66,11 @@ class Dgc(Chosen):
         """Send as much as an epoch is to, see ``density``."""
         self._epoch = epoch
 
+    def rescale(self, factor: float) -> None:
+        """Multiply momentum and velocity."""
+        super().rescale(factor)
+        np.multiply(self.momentum, np.float32(factor), out=self.momentum)
+
     def density(self, epoch: int) -> float:
         """Return the share of the elements that is sent in an epoch.
 

@@ -39,6 +39,14 @@ class ErrorFeedback:
         """Say that an epoch of training begins, counted from 0."""
         self.codec.begin_epoch(epoch)
 
+    def rescale(self, factor: float) -> None:
+        """Multiply what is kept back: it belongs to vectors that are now scaled by as much."""
+        np.multiply(self.residual, np.float32(factor), out=self.residual)
+
+    def decode(self, frame: Bytes, out: Vector) -> None:
+        """Write the vector of a frame of this codec to ``out``; see ``Codec.decode``."""
+        self.codec.decode(frame, out)
+
     def encode(self, vector: Vector, rng: np.random.Generator) -> Bytes:
         """Return the frame of a vector and what was lost before it, valid until the next call."""
         residual, decoded = self.residual, self._decoded

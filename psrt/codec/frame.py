@@ -64,3 +64,14 @@ def read_header(frame: Bytes) -> Header:
     if header.sent > header.n:
         raise CodecError(f"a frame with {header.sent} of {header.n} elements")
     return header
+
+
+def read_length(first: Bytes) -> int:
+    """Return the bytes of the frame that begins with ``first``, which may be all of it.
+
+    Raises:
+        CodecError: if no header has come.
+    """
+    if first.size < HEADER_BYTES:
+        raise CodecError(f"the first {first.size} bytes of a frame, expected {HEADER_BYTES}")
+    return HEADER_BYTES + Header(*_LAYOUT.unpack_from(first.data)).nbytes

@@ -29,6 +29,8 @@ class Row:
     feeds_back: bool | None = False
     #: What the elements of a bucket must be a multiple of.
     bucket_multiple: int = 1
+    #: Knobs that have other values where a mean is sent back that has been through them already.
+    back: Mapping[str, float | None] = field(default_factory=dict)
     #: Whether it is told of the matrices in the vector.
     takes_matrices: bool = False
 
@@ -145,6 +147,7 @@ _ROWS = (
         summary="the largest elements of a momentum that each worker keeps",
         knobs={"density": 0.001, "momentum": 0.9, "clip_norm": None, "warmup_epochs": 4},
         feeds_back=None,
+        back={"momentum": 0.0, "clip_norm": None},
     ),
     # As is its momentum.
     Row(
@@ -153,6 +156,7 @@ _ROWS = (
         summary="the largest cosine coefficients of a momentum that each worker keeps",
         knobs={"chunk": 64, "kept": 32, "momentum": 0.999},
         feeds_back=None,
+        back={"momentum": 0.0},
         takes_matrices=True,
     ),
 )

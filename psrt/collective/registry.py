@@ -103,6 +103,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "each chunk straight to its owner and back; sends the least; what codecs need",
             closed_form=all_pairs_seconds,
             shares_link=True,
+            coded=True,
             workspace=all_pairs_workspace,
             busy=_always,
         ),

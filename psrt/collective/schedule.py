@@ -128,6 +128,9 @@ class Algorithm(Schedule):
     overlaps: bool = field(default=False, kw_only=True)
     #: Whether its steps take an ``order`` of the ranks.
     ordered: bool = field(default=False, kw_only=True)
+    #: Whether its messages may be frames of a codec: each number travels once as it is, to the rank
+    #: that folds it, and once folded (``psrt.transport.coded_sum``).
+    coded: bool = field(default=False, kw_only=True)
     #: ``(size, n)`` → number of elements of workspace behind the vector.
     workspace: Callable[[int, int], int] = field(default=_no_workspace, kw_only=True)
 

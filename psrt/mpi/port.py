@@ -34,6 +34,7 @@ from psrt.mpi.star import Star
 from psrt.mpi.tags import FETCH
 from psrt.partition import Span
 from psrt.transport.backoff import Backoff
+from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import (
     CONTROL,
     GRADIENT,
@@ -444,13 +445,15 @@ class MpiPort:
         """Wait until ``done()``."""
         self._backoff.wait(done, waiting_for)
 
-    def choice(self, algorithm: str, n: int) -> tuple[str, str]:
+    def choice(self, algorithm: str, n: int, *, coded: bool = False) -> tuple[str, str]:
         """Return the all-reduce that ``algorithm`` comes to for n elements, and why."""
-        return self._sums().choice(algorithm, n)
+        return self._sums().choice(algorithm, n, coded=coded)
 
-    def reduction(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
+    def reduction(
+        self, span: Span, algorithm: str, take: Take | None, codec: SumCodec | None = None
+    ) -> Reduction:
         """Make the plan that sums ``gradient[span]`` over all workers."""
-        return self._sums().make(span, algorithm, take)
+        return self._sums().make(span, algorithm, take, codec)
 
     def share_theta(self, algorithm: str) -> None:
         """Let the workers of this host have one θ, where ``algorithm`` shards its update."""

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Sequence
 from types import coroutine
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import AnyVector, Vector
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import choose
+from psrt.collective.analysis.pick import pick_coded
 from psrt.collective.registry import AUTO, LIBRARY, NODE
 from psrt.errors import ConfigError
 from psrt.partition import Span
 from psrt.simulation.network import Channel
 from psrt.simulation.schedule_run import ScheduleRun
-from psrt.simulation.sums import RendezvousSum, ScheduleSum
+from psrt.simulation.sums import FrameSum, RendezvousSum, ScheduleSum
+from psrt.transport.coded_sum import CodedSum, SumCodec
 from psrt.transport.majority import outliers
 from psrt.transport.port import AS_ASKED, CONTROL, Reduction, RoleMap, Take
 
@@ -57,11 +59,11 @@ class CollectivePort:
         #: By rank and shard, the channel to it; made on first use.
         self._channels: dict[tuple[int, int], Channel] = {}
         #: Spans that have arrived and were not yet consumed, by source and key.
-        self._spans: defaultdict[tuple[int, int], deque[tuple[Vector | None, int]]]
+        self._spans: defaultdict[tuple[int, int], deque[tuple[AnyVector | None, int]]]
         self._spans = defaultdict(deque)
         self._reductions = 0
         #: Schedules under way: whoever waits for one of them moves all on, as over MPI.
-        self.under_way: list[ScheduleRun] = []
+        self.under_way: list[ScheduleRun | CodedSum] = []
 
     def after_compute(self, action: Callable[[], object]) -> None:
         """Act now, or at the end of the computing time if called from within ``compute``.
@@ -78,8 +80,8 @@ class CollectivePort:
         """Return the channel to rank ``to``; each of a server's shards has one of its own."""
         return self._channels.setdefault((to, shard), Channel(self.rank, to))
 
-    def post(self, to: int, key: int, numbers: Vector | None, nbytes: int) -> None:
-        """Send a span to another rank.
+    def post(self, to: int, key: int, numbers: AnyVector | None, nbytes: int) -> None:
+        """Send a span, or the frame of one, to another rank.
 
         Args:
             to: the rank.
@@ -92,13 +94,13 @@ class CollectivePort:
         arrive = world.ports[to].keep_span
         world.network.send(self.channel(to), nbytes, arrive, (self.rank, key, copy, nbytes))
 
-    def keep_span(self, span: tuple[int, int, Vector | None, int]) -> None:
+    def keep_span(self, span: tuple[int, int, AnyVector | None, int]) -> None:
         """Queue a span that has arrived, and wake the role."""
         source, key, numbers, nbytes = span
         self._spans[source, key].append((numbers, nbytes))
         self.world.wake(self.rank)
 
-    def take_span(self, source: int, key: int) -> Sequence[Vector | None]:
+    def take_span(self, source: int, key: int) -> Sequence[Any]:
         """Return the next numbers that rank ``source`` posted for ``key``; empty if none yet."""
         waiting = self._spans[source, key]
         if not waiting:
@@ -116,7 +118,7 @@ class CollectivePort:
         self.waiting = True
         await suspend()
 
-    def choice(self, algorithm: str, n: int) -> tuple[str, str]:
+    def choice(self, algorithm: str, n: int, *, coded: bool = False) -> tuple[str, str]:
         """Return the all-reduce that ``algorithm`` names, and the reason; see ``Port``.
 
         ``auto`` assumes hosts of one rank each, unless the costs were measured on one host
@@ -124,6 +126,9 @@ class CollectivePort:
         refused; the schedule of ``mpi`` is unknown, so it needs a measured time.
         """
         workers, timed = len(self.role_map.workers), self.world.costs.reduce is not None
+        if coded:
+            found = pick_coded(algorithm, [workers])
+            return found.algorithm, found.why
         if algorithm == AUTO:
             hosts = [workers] if timed else [1] * workers
             best = choose(hosts, 4 * n, 4, self.world.machine)
@@ -135,11 +140,15 @@ class CollectivePort:
             )
         return algorithm, AS_ASKED
 
-    def reduction(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
+    def reduction(
+        self, span: Span, algorithm: str, take: Take | None, codec: SumCodec | None = None
+    ) -> Reduction:
         """Make the plan of a sum; every rank owns every element."""
         # The same number on all workers: they make the same reductions in the same order.
         self._reductions += 1
-        algorithm, _ = self.choice(algorithm, span.size)
+        algorithm, _ = self.choice(algorithm, span.size, coded=codec is not None)
+        if codec is not None:
+            return FrameSum(self, span, codec, take, key=self._reductions)
         by_messages = algorithm in ALGORITHMS and self.world.costs.reduce is None
         plan = ScheduleSum if by_messages else RendezvousSum
         return plan(self, span, algorithm, take, key=self._reductions)

@@ -20,6 +20,7 @@ from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans, even_spans
 from psrt.simulation.rendezvous import Fold
 from psrt.simulation.schedule_run import ScheduleRun, sum_by_schedule
+from psrt.transport.coded_sum import CodedSum, SumCodec
 from psrt.transport.port import Take
 
 if TYPE_CHECKING:
@@ -93,6 +94,36 @@ class ScheduleSum(Sum):
         size, numerics = len(port.role_map.workers), self._mine is not None
         self._run = ScheduleRun(
             port, algorithm, span.size, rank=port.rank, size=size, key=key, numerics=numerics
+        )
+
+    def _start(self) -> None:
+        if not self._run.begin(self._mine):
+            self._port.under_way.append(self._run)
+
+    def _advance(self) -> bool:
+        self._port.move_on()
+        return self._run not in self._port.under_way
+
+    def _sums(self) -> Vector:
+        return self._run.sums
+
+
+class FrameSum(Sum):
+    """A sum whose messages are frames."""
+
+    def __init__(
+        self, port: CollectivePort, span: Span, codec: SumCodec, take: Take | None, *, key: int
+    ) -> None:
+        """Set up; ``key`` marks the reduction, the same on all workers and no other's."""
+        super().__init__(port, span, take)
+        self._run = CodedSum(
+            port,
+            codec,
+            span,
+            rank=port.worker,
+            size=len(port.role_map.workers),
+            key=key,
+            numerics=self._mine is not None,
         )
 
     def _start(self) -> None:

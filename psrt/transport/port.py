@@ -30,6 +30,7 @@ from typing import Protocol, TypeVar
 from psrt.arrays import Bytes, Vector
 from psrt.messages import Leave, Message, Report
 from psrt.partition import Span
+from psrt.transport.coded_sum import SumCodec
 
 T = TypeVar("T")
 
@@ -285,12 +286,13 @@ class Port(Protocol):
         """
         ...
 
-    def choice(self, algorithm: str, n: int) -> tuple[str, str]:
+    def choice(self, algorithm: str, n: int, *, coded: bool = False) -> tuple[str, str]:
         """Return the all-reduce that ``algorithm`` names for a span, and the reason.
 
         Args:
             algorithm: ``auto``, or the name of one.
             n: float32 elements of the span.
+            coded: whether a codec makes its messages.
 
         Returns:
             What ``auto`` picks, the same on every worker, and the reason in words that follow
@@ -301,7 +303,9 @@ class Port(Protocol):
         """
         ...
 
-    def reduction(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
+    def reduction(
+        self, span: Span, algorithm: str, take: Take | None, codec: SumCodec | None = None
+    ) -> Reduction:
         """Make the plan that sums ``gradient[span]`` over all workers, any number of times.
 
         Collective: all workers make the same ones in the same order, before they begin any.
@@ -318,6 +322,8 @@ class Port(Protocol):
                 different reductions do not overlap.
             algorithm: what ``choice`` returned.
             take: see ``Take``; only for spans of ``[0, n)``, which ``theta`` has, too.
+            codec: makes the messages, which needs a ``coded`` choice; the result is the *mean*, by
+                the total that the codec knows when the round begins.
 
         Raises:
             ConfigError: if this transport has no such all-reduce.

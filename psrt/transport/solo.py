@@ -13,6 +13,7 @@ from psrt.errors import ProtocolError
 from psrt.messages import Leave, Message, Report
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
+from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import (
     AS_ASKED,
     CONTROL,
@@ -118,13 +119,15 @@ class SoloPort:
         """Refuse."""
         _nobody()
 
-    def choice(self, algorithm: str, n: int) -> tuple[str, str]:
+    def choice(self, algorithm: str, n: int, *, coded: bool = False) -> tuple[str, str]:
         """Return any named all-reduce unchanged: with one rank, all of them do nothing."""
         if algorithm == "auto":
             return "node", "one rank has nothing to sum"
         return algorithm, AS_ASKED
 
-    def reduction(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
+    def reduction(
+        self, span: Span, algorithm: str, take: Take | None, codec: SumCodec | None = None
+    ) -> Reduction:
         """Make a plan whose sums are this worker's own numbers."""
         return _OwnNumbers(self.gradient, span, take)
 

@@ -23,6 +23,7 @@ import numpy as np
 from psrt.collective import ALGORITHMS, Step
 from psrt.partition import Span
 from psrt.transport import CONTROL, RoleMap
+from psrt.transport.coded_sum import SumCodec
 
 #: Sender, receiver, and which of the sums.
 Channel = tuple[int, int, int]
@@ -149,13 +150,15 @@ class ModelPort:
     def amid(self, share: float, action: Callable[[], object]) -> None:
         action()
 
-    def choice(self, algorithm: str, n: int) -> tuple[str, str]:
+    def choice(self, algorithm: str, n: int, *, coded: bool = False) -> tuple[str, str]:
         return algorithm, "as asked"
 
     def share_theta(self, algorithm: str) -> None:
         pass
 
-    def reduction(self, span: Span, algorithm: str, take: Take | None) -> Summing:
+    def reduction(
+        self, span: Span, algorithm: str, take: Take | None, codec: SumCodec | None = None
+    ) -> Summing:
         self.sums.append(Summing(self, span, algorithm, take, len(self.sums)))
         return self.sums[-1]
 

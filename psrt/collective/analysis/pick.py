@@ -10,7 +10,8 @@ import numpy as np
 from psrt.collective.analysis.choose import Choice, choose
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.collective.ops import OPS
-from psrt.collective.registry import AUTO, NODE
+from psrt.collective.registry import ALGORITHMS, AUTO, NODE, PLUS
+from psrt.errors import ConfigError
 
 
 def library_reduces(dtype: np.dtype[Any]) -> bool:
@@ -57,3 +58,35 @@ def pick(
     if not asked:
         return best
     return Choice(best.algorithm, best.seconds, f"{NODE} was asked for; {best.why}")
+
+
+def pick_coded(algorithm: str, hosts: Sequence[int]) -> Choice:
+    """Return the all-reduce that ``algorithm`` stands for where a codec makes its messages.
+
+    Inside hosts of several ranks sums stay dense, in shared memory, if there are several hosts.
+
+    Args:
+        algorithm: as in ``pick``.
+        hosts: number of ranks on each host.
+
+    Raises:
+        ConfigError: if its messages are no codec's.
+
+    >>> pick_coded("auto", [1, 1]).algorithm, pick_coded("auto", [2, 2]).algorithm
+    ('all-pairs', 'node+all-pairs')
+    >>> pick_coded("ring", [1, 1])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    psrt...ConfigError: --allreduce ring sends no numbers that a codec could encode once ...
+    """
+    coded = [row.name for row in ALGORITHMS.values() if row.coded]
+    several = len(hosts) > 1
+    names = [*coded, *(PLUS + name for name in coded if several)]
+    if algorithm in names:
+        return Choice(algorithm, 0.0, "as asked")
+    if algorithm != AUTO and not (several and algorithm == NODE):
+        raise ConfigError(
+            f"--allreduce {algorithm} sends no numbers that a codec could encode once on their "
+            f"way; with --codec there are {', '.join([AUTO, *names])}"
+        )
+    inside = several and max(hosts) > 1
+    return Choice(PLUS * inside + coded[0], 0.0, "codecs need it")

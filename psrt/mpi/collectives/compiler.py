@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from psrt.mpi.collectives.contexts import BETWEEN, ContextTable
 from psrt.mpi.collectives.plans.copy import Copied, Copy, Fetched
 from psrt.mpi.collectives.plans.direct import Direct, Keep, Sink
 from psrt.mpi.collectives.plans.exchange import Exchange, Swap
+from psrt.mpi.collectives.plans.framed import Framed
 from psrt.mpi.collectives.plans.one_shot import ONE_SHOT_BYTES, OneShot
 from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan
 from psrt.mpi.collectives.plans.scheduled import Scheduled, Team
@@ -25,6 +27,19 @@ from psrt.mpi.fabric import Fabric
 from psrt.mpi.links.pieces import MOST_BYTES
 from psrt.mpi.links.segments import SegmentOffset
 from psrt.partition import Span, even_spans
+from psrt.transport.coded_sum import SumCodec
+
+
+class Coded(NamedTuple):
+    """The codec of a sum, and the part of the parameters that is summed."""
+
+    codec: SumCodec
+    span: Span
+
+    def within(self, part: Span) -> Coded:
+        """Return the same for a part of the vector that is summed."""
+        first = self.span.start
+        return Coded(self.codec, Span(first + part.start, first + part.stop))
 
 
 class Compiler:
@@ -53,6 +68,7 @@ class Compiler:
         algorithm: str,
         place: SegmentOffset | None,
         sink: Sink | None = None,
+        coded: Coded | None = None,
     ) -> Plan:
         """Compile an all-reduce.
 
@@ -63,6 +79,7 @@ class Compiler:
             algorithm: a key of ``ALGORITHMS``, ``node``, ``node+`` and such a key, or ``mpi``.
             place: of the vector, on every rank of every host; None: in no window.
             sink: what becomes of results, in ``node`` algorithms.
+            coded: the codec of what ranks send, or hosts in ``node`` algorithms; None for none.
 
         Raises:
             ConfigError: if there is no such all-reduce for these numbers.
@@ -72,6 +89,8 @@ class Compiler:
             return Vendor(self._library, vector, operation, context.checksum)
         if algorithm in ALGORITHMS:
             team, whole = self._team(vector, place), Span(0, vector.size)
+            if coded is not None:
+                return self._framed(context, algorithm, team, vector, coded)
             return self._schedule(context, algorithm, team, vector, op, result=whole)
         alone = len(self._layout.local_ranks) == 1
         if len(self._layout.hosts) == 1 and sink is None and not alone:
@@ -79,7 +98,7 @@ class Compiler:
                 return OneShot(context, vector, operation)
             if place is None:
                 return Staged(context, vector, self._rooms(signature, vector), operation)
-        return self._in_place(signature, vector, op, algorithm, place, sink)
+        return self._in_place(signature, vector, op, algorithm, place, sink, coded)
 
     def _in_place(
         self,
@@ -89,6 +108,7 @@ class Compiler:
         algorithm: str,
         place: SegmentOffset | None,
         sink: Sink | None,
+        coded: Coded | None,
     ) -> Plan:
         layout, context = self._layout, self._contexts.of(signature)
         staged = place is None and max(map(len, layout.hosts)) > 1
@@ -102,13 +122,13 @@ class Compiler:
             span = even_spans(vector.size, len(layout.rails))[rail]
             mine, ranks = span.of(buffers[0]), layout.rails[rail]
             me = ranks.index(layout.rank)
-            between = self._schedule(
-                self._contexts.of(signature + BETWEEN),
-                algorithm.removeprefix(PLUS),
-                Team(me, ranks, {me: (rail, mine)}),
-                mine,
-                op,
-            )
+            team = Team(me, ranks, {me: (rail, mine)})
+            apart = self._contexts.of(signature + BETWEEN)
+            name = algorithm.removeprefix(PLUS)
+            if coded is None:
+                between = self._schedule(apart, name, team, mine, op)
+            else:
+                between = self._framed(apart, name, team, mine, coded.within(span))
         elif len(layout.hosts) > 1:
             self._contexts.of(signature + BETWEEN)  # as its peers do: all count the same contexts
         plan = Direct(
@@ -146,6 +166,20 @@ class Compiler:
             most=self._most(algorithm, size),
             overlaps=algorithm.overlaps,
         )
+
+    def _framed(
+        self,
+        context: CollectiveContext,
+        name: str,
+        team: Team,
+        vector: AnyVector,
+        coded: Coded,
+    ) -> Plan:
+        """Compile a schedule whose messages are frames."""
+        algorithm = ALGORITHMS[name]
+        assert algorithm.coded, "whoever asks for a codec has chosen so"
+        most = self._most(algorithm, len(team.ranks))
+        return Framed(self._comm, context, team, coded.codec, coded.span, vector, most=most)
 
     def phase(
         self,

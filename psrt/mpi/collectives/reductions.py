@@ -8,15 +8,17 @@ import numpy as np
 
 from psrt.arrays import ITEMSIZE, AnyVector, Vector
 from psrt.collective.analysis.machine import MachineCosts
-from psrt.collective.analysis.pick import pick
+from psrt.collective.analysis.pick import pick, pick_coded
 from psrt.collective.registry import NODE, PLUS
 from psrt.errors import ConfigError
+from psrt.mpi.collectives.compiler import Coded
 from psrt.mpi.collectives.executor import CollectiveExecutor, Work
 from psrt.mpi.collectives.plans.direct import Sink
 from psrt.mpi.collectives.plans.plan import Plan
 from psrt.mpi.collectives.slots import SLOTS
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
+from psrt.transport.coded_sum import SumCodec
 from psrt.transport.majority import outliers
 from psrt.transport.port import Reduction, Take
 
@@ -86,9 +88,12 @@ class Reductions:
         executor.contexts.on_evict = _refuse
         self._gather = executor.compiler.phase(_COMPARISON, "all-gather", self._numbers, place=None)
 
-    def choice(self, algorithm: str, n: int) -> tuple[str, str]:
+    def choice(self, algorithm: str, n: int, *, coded: bool) -> tuple[str, str]:
         """See ``Port.choice``."""
         hosts = [len(ranks) for ranks in self._executor.layout.hosts]
+        if coded:
+            found = pick_coded(algorithm, hosts)
+            return found.algorithm, found.why
         choice = pick(algorithm, hosts, ITEMSIZE * n, np.dtype(np.float32), self._costs)
         return choice.algorithm, choice.why
 
@@ -101,16 +106,21 @@ class Reductions:
             self._executor.meet("one θ a host")
         return self._theta
 
-    def make(self, span: Span, algorithm: str, take: Take | None) -> Reduction:
+    def make(
+        self, span: Span, algorithm: str, take: Take | None, codec: SumCodec | None
+    ) -> Reduction:
         """See ``Port.reduction``."""
         executor, vector = self._executor, span.of(self._gradient)
         place = executor.segments.locate(vector)
         update: Update | None = None
         if take is not None and _shards(algorithm):
             update = Update(take, *self._thetas(), first=span.start)
-        signature = f"reduction {self._made} of {span} by {algorithm}"
+        coded = None if codec is None else Coded(codec, span)
+        signature = f"reduction {self._made} of {span} by {algorithm}{' in frames' * bool(coded)}"
         self._made += 1
-        plan = executor.compiler.all_reduce(signature, vector, "sum", algorithm, place, update)
+        plan = executor.compiler.all_reduce(
+            signature, vector, "sum", algorithm, place, update, coded
+        )
         take = None if update is not None else take
         return ExecutorReduction(executor, plan, signature, update, take, span, vector)
 

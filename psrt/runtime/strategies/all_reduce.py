@@ -22,6 +22,7 @@ from psrt.runtime.strategies.buckets import buckets_of
 from psrt.runtime.strategies.push_pull import shares_of
 from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
+from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
 
 
@@ -44,6 +45,7 @@ class AllReduce(Strategy):
         bucket_bytes: int = 0,
         check_every: int = 0,
         control_algorithm: str | None = None,
+        codec: SumCodec | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up; collective.
@@ -60,6 +62,7 @@ class AllReduce(Strategy):
             bucket_bytes: the smallest bucket but the last, in bytes.
             check_every: updates between two checks that θ is the same everywhere; 0 for none.
             control_algorithm: the all-reduce of the control values; None applies ``algorithm``.
+            codec: makes the messages of the buckets; None sends numbers as they are.
             events: records events for the history; None keeps none.
         """
         assert not (spans and clip_norm is not None), "a norm needs the whole gradient"
@@ -75,6 +78,7 @@ class AllReduce(Strategy):
             one_theta=True,
             check_every=check_every,
             control_algorithm=control_algorithm,
+            codec=codec,
             events=events,
         )
         self._gradient = gradient_of(port)

@@ -17,6 +17,10 @@ Optimizers are element-wise, so neither the cut into buckets, nor the order in w
 nor the owner of an element shows in θ. But a schedule may add the workers' terms of an element in
 an order that depends on its position in the bucket, as the ring does; then other buckets round
 differently, though alike on all workers.
+
+**With a codec** buckets are summed as frames, by ``transport.coded_sum``, and what comes back is
+the mean. What is encoded depends on the divisor, so no bucket begins before the control values are
+known; those that are final by then wait, and begin at the next poll.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from psrt.runtime.checksum import checksum
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.updater import Updater
+from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import CONTROL, Port, Reduction, gradient_of
 
 #: Where each control value lies behind the gradient.
@@ -54,6 +59,7 @@ class Reducer:
         one_theta: bool = False,
         check_every: int = 0,
         control_algorithm: str | None = None,
+        codec: SumCodec | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Make the plans; collective.
@@ -70,6 +76,7 @@ class Reducer:
                 may share it.
             check_every: rounds between two checks that θ is the same everywhere; 0 for none.
             control_algorithm: the all-reduce of the control values; None applies ``algorithm``.
+            codec: makes the messages of the buckets; None sends numbers as they are.
             events: records events for the history; None keeps none.
         """
         assert not port.role_map.servers, "an all-reduce is among all ranks"
@@ -88,19 +95,23 @@ class Reducer:
             self._head = port.reduction(Span(n, n + CONTROL), self.control_algorithm, None)
         largest = max((span.size for span in buckets), default=0)
         #: The all-reduce of the buckets, after ``auto``, and the reason.
-        self.chosen, self.why = port.choice(algorithm, largest)
+        self._codec = None if self._alone else codec
+        coded = self._codec is not None
+        self.chosen, self.why = port.choice(algorithm, largest, coded=coded)
         if one_theta and not self._alone:
             port.share_theta(self.chosen)
         self._theta = port.theta
         self._base = port.theta if base is None else base
-        self._buckets = [port.reduction(span, self.chosen, self._take) for span in buckets]
-        #: Buckets of this round that have begun.
-        self._begun = 0
+        self._buckets = [
+            port.reduction(span, self.chosen, self._take, self._codec) for span in buckets
+        ]
+        #: Buckets of this round that are final, and those that have begun.
+        self._final = self._begun = 0
         #: Those of them that are not known to be complete.
         self._open: list[Reduction] = []
         #: The sum of all weights; None until the control values are summed.
         self._total: float | None = None
-        #: 1 / the total; None if that is 1.
+        #: 1 / the total; None if that is 1, or if a codec has divided by it.
         self._scale: np.ndarray | None = None
         self._present = 0.0
         #: Updates so far, the same on every worker.
@@ -124,7 +135,7 @@ class Reducer:
         """
         progress = step.progress
         self._brought = step, weight, present
-        self._begun = 0
+        self._final = self._begun = 0
         self._total = None
         if self._head is None:
             self._learn(weight, float(present), progress)
@@ -135,10 +146,17 @@ class Reducer:
 
     def begin(self) -> None:
         """Begin the sum of the next bucket, whose numbers are final and weighted."""
-        reduction = self._buckets[self._begun]
-        self._begun += 1
-        reduction.begin()
-        self._open.append(reduction)
+        self._final += 1
+        self._begin_final()
+
+    def _begin_final(self) -> None:
+        """Begin the buckets that are final, unless a codec must know the divisor first."""
+        if self._codec is not None and self._total is None:
+            return
+        for reduction in self._buckets[self._begun : self._final]:
+            reduction.begin()
+            self._open.append(reduction)
+        self._begun = self._final
 
     def poll(self) -> None:
         """Progress the sums that have begun, without waiting."""
@@ -146,6 +164,7 @@ class Reducer:
             if self._head is None or not self._head.poll():
                 return
             self._learn_sums()
+            self._begin_final()
         self._open = [reduction for reduction in self._open if not reduction.poll()]
 
     async def finish(self, *, empty: bool = False) -> bool:
@@ -177,8 +196,8 @@ class Reducer:
         if self._total:
             if empty:
                 self._vector[:] = 0.0
-            while self._begun < len(self._buckets):
-                self.begin()
+            self._final = len(self._buckets)
+            self._begin_final()
             for reduction in self._open:
                 await reduction.finish()
             self._open.clear()
@@ -226,7 +245,10 @@ class Reducer:
         self._total, self._present = total, present
         if total:
             scale = np.float32(1.0 / total)
-            self._scale = None if scale == 1.0 else np.array(scale)
+            divides = self._codec is None and scale != 1.0
+            self._scale = np.array(scale) if divides else None
+            if self._codec is not None:
+                self._codec.begin_round(self.updates, int(progress / present), total)
             self._updater.begin(progress / present)
 
     def _take(self, span: Span, sums: Vector) -> None:

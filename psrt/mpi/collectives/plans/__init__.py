@@ -9,6 +9,7 @@ plan            how the numbers move
 ``copy``        out of the other windows of a host, what a rank is to end with of each
 ``exchange``      a block for each rank, out of the windows of a host
 ``scheduled``    the steps of a schedule, through windows inside a host, else by MPI
+``framed``      frames of a codec between ranks, each to the owner of its chunk and back
 ``vendor``     the MPI library's own all-reduce
 ==============  ================================================================================
 

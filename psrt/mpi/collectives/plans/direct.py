@@ -138,7 +138,13 @@ class Direct(Plan):
             for a, b in block_spans(own.size, BLOCK_BYTES // itemsize)
         ]
         self.polls = hosts > 1
-        moved = own.size * (ranks - 1) * itemsize
+        #: Bytes that a run moves inside the host, either way.
+        self._moved = own.size * (ranks - 1) * itemsize
+        self._count()
+
+    def _count(self) -> None:
+        """Count the bytes of a run; between hosts, those of the newest."""
+        between, moved = self._between, self._moved
         self.bytes_received = moved + (between.bytes_received if between else 0)
         self.bytes_sent = moved + (between.bytes_sent if between else 0)
 
@@ -180,6 +186,7 @@ class Direct(Plan):
             yield barrier.is_complete
         if self._between is not None:
             yield from self._between.run()
+            self._count()
         # The rails are led by some ranks only; the others hand out what these have brought.
         if not barrier.arrive():
             yield barrier.is_complete

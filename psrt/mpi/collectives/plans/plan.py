@@ -15,9 +15,9 @@ Run: TypeAlias = Generator[Ready, None, None]
 class Plan(Protocol):
     """One collective on one buffer."""
 
-    #: Bytes that one run hands to other ranks, or writes for them.
+    #: Bytes that one run hands to other ranks, or writes for them; where runs differ, the newest.
     bytes_sent: int
-    #: Bytes that one run takes from other ranks.
+    #: Bytes that one run takes from other ranks; likewise.
     bytes_received: int
     #: Whether some of what it waits for comes by MPI, which wakes no sleeper.
     polls: bool

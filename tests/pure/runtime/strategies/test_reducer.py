@@ -146,7 +146,7 @@ class PreparedPort(SoloPort):
         self.role_map = RoleMap(n, workers=(0, 1))
         self.reductions = []
 
-    def reduction(self, span, algorithm, take):
+    def reduction(self, span, algorithm, take, codec=None):
         self.reductions.append(Prepared(self, span, take))
         return self.reductions[-1]
 

@@ -1,0 +1,187 @@
+"""Sums whose messages are frames, over MPI: to the bit what one process makes of them."""
+
+from collections import defaultdict, deque
+
+import numpy as np
+import pytest
+
+from psrt.codec import CODECS, TABLE, make_encoder
+from psrt.codec.randomness import BACK
+from psrt.errors import CodecError, ConfigError
+from psrt.job.build import role_map_for
+from psrt.mpi.collectives.plans.framed import FrameLinks
+from psrt.mpi.port import MpiPort
+from psrt.partition import Span, even_spans
+from psrt.transport import drive
+from psrt.transport.coded_sum import CodedSum, SumCodec
+
+pytestmark = pytest.mark.mpi
+N, FIRST, ROUNDS, TAG = 3001, 17, 4, 5
+TOTALS = [1.0, 1.0, 0.25, 1.0]
+
+
+def encoder_of(name):
+    knobs = {"threshold": {"threshold": 0.5}}.get(name, {})
+
+    def make(span, way):
+        more = TABLE[name].back if way == BACK else {}
+        return make_encoder(name, span.size, **{**knobs, **more})
+
+    return make
+
+
+def numbers(rank, turn):
+    return np.random.default_rng((rank, turn)).standard_normal(N).astype(np.float32)
+
+
+class Here:
+    """A rank's link to the others, all of them in this process."""
+
+    def __init__(self, rank, posts):
+        self.rank, self.posts = rank, posts
+
+    def post(self, to, key, frame, nbytes):
+        self.posts[self.rank, to].append(frame)
+
+    def take_span(self, source, key):
+        waiting = self.posts[source, self.rank]
+        return (waiting.popleft(),) if waiting else ()
+
+
+def expected(name, hosts, span, inside):
+    """Yield round by round what all end with.
+
+    Args:
+        name: of the codec.
+        hosts: the ranks of each host.
+        span: of the parameters.
+        inside: whether the ranks of a host sum as they are, and hosts in frames.
+    """
+    rails = min(map(len, hosts)) if inside else 1
+    teams = [[ranks[i] for ranks in hosts] for i in range(rails)]
+    if not inside:
+        teams = [[rank for ranks in hosts for rank in ranks]]
+    sums = []
+    for team, part in zip(teams, even_spans(span.size, rails), strict=True):
+        posts = defaultdict(deque)
+        place = Span(span.start + part.start, span.start + part.stop)
+        codecs = [SumCodec(encoder_of(name), seed=3, worker=rank) for rank in team]
+        links = [Here(i, posts) for i in range(len(team))]
+        sums.append(
+            (part, codecs, [
+                CodedSum(links[i], codec, place, rank=i, size=len(team))
+                for i, codec in enumerate(codecs)
+            ])
+        )  # fmt: skip
+    for turn in range(ROUNDS):
+        given = [span.of(numbers(rank, turn)) for rank in range(sum(map(len, hosts)))]
+        if inside:
+            given = [sum((given[r] for r in ranks[1:]), given[ranks[0]]) for ranks in hosts]
+        else:
+            given = [given[rank] for rank in teams[0]]
+        whole = np.empty(span.size, np.float32)
+        for part, codecs, team in sums:
+            mine = [part.of(it).copy() for it in given]
+            for codec in codecs:
+                codec.begin_round(turn, 0, TOTALS[turn])
+            left = [it for it, vector in zip(team, mine, strict=True) if not it.begin(vector)]
+            while left:
+                left = [it for it in left if not it.advance()]
+            part.of(whole)[:] = mine[0]
+        yield whole, sum(codec.frame_bytes for _, codecs, _ in sums for codec in codecs)
+
+
+def hosts_of(comm, host):
+    """Return the ranks of each host, in order."""
+    found = defaultdict(list)
+    for rank, number in enumerate(comm.allgather(0 if host is None else host)):
+        found[number].append(rank)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("asked", ["auto", "all-pairs", "node"])
+@pytest.mark.parametrize("most", [1 << 30, 100])
+def test_frames_are_those_of_one_process(comm, host, asked, most, monkeypatch):
+    monkeypatch.setattr("psrt.mpi.fabric.unannounced_bytes", lambda comm, _: (most,) * comm.size)
+    hosts = hosts_of(comm, host)
+    port = MpiPort(comm, role_map_for(N, (), tuple(range(comm.size))), timeout_s=20, host=host)
+    if asked == "node" and len(hosts) == 1:
+        with pytest.raises(ConfigError, match="--allreduce node sends no numbers that a codec"):
+            port.choice(asked, N, coded=True)
+        port.close()
+        return
+    chosen, _ = port.choice(asked, N, coded=True)
+    inside = chosen.startswith("node")
+    spans = [Span(FIRST, N), Span(0, FIRST)]
+    for name in CODECS:
+        codec = SumCodec(encoder_of(name), seed=3, worker=comm.rank)
+        sums = [port.reduction(span, chosen, None, codec) for span in spans]
+        due = [expected(name, hosts, span, inside) for span in spans]
+        for turn in range(ROUNDS):
+            port.gradient[:N] = numbers(comm.rank, turn)
+            codec.begin_round(turn, 0, TOTALS[turn])
+            for it in sums:
+                it.begin()
+            for it in sums:
+                drive(it.finish())
+            nbytes = 0
+            for span, whole in zip(spans, due, strict=True):
+                means, moved = next(whole)
+                nbytes += moved
+                np.testing.assert_array_equal(span.of(port.gradient), means, err_msg=name)
+            sent = sum(comm.allgather(codec.frame_bytes))
+            assert sent == nbytes
+            if not inside and comm.size > 1:
+                assert sum(comm.allgather(port.bytes_sent)) >= sent
+    port.close()
+
+
+@pytest.mark.parametrize("name", ["sign", "top-k"])
+def test_bytes_of_frames_are_counted_where_they_are_sent(comm, name):
+    host = comm.rank
+    port = MpiPort(comm, role_map_for(N, (), tuple(range(comm.size))), timeout_s=20, host=host)
+    codec = SumCodec(encoder_of(name), seed=3, worker=comm.rank)
+    it = port.reduction(Span(0, N), "all-pairs", None, codec)
+    port.gradient[:N] = numbers(comm.rank, 0)
+    codec.begin_round(0, 0, 1.0)
+    it.begin()
+    drive(it.finish())
+    assert port.bytes_sent == codec.frame_bytes
+    assert sum(comm.allgather(port.bytes_received)) == sum(comm.allgather(codec.frame_bytes))
+    port.close()
+
+
+def received(links):
+    """Return the first frame of rank 1."""
+    links.begin()
+    while not (found := links.take_span(1, 0)):
+        pass
+    return found[0]
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    ("sent", "nbytes", "match"),
+    [
+        (30, 30, None),
+        (30, 101, "rank 1 sent 30 bytes of a frame that says it has 101, expected at most 100"),
+        (30, 2**63, "rank 1 sent 30 bytes of a frame that says it has 9223372036854775808, "),
+        (30, 50, "rank 1 sent 30 bytes of a frame that says it has 50, expected at most 100"),
+        (7, 30, "the first 7 bytes of a frame, expected 20"),
+        (0, 30, "the first 0 bytes of a frame, expected 20"),
+    ],
+)
+def test_a_frame_that_is_not_as_long_as_it_says_is_an_error(comm, sent, nbytes, match):
+    if comm.rank == 1:
+        frame = np.zeros(sent, np.uint8)
+        if sent >= 20:
+            frame[12:20].view("<u8")[0] = nbytes - 20
+        comm.Send(frame, 0, TAG)
+    elif comm.rank == 0:
+        links = FrameLinks(comm, TAG, (0, 1), [60, 60])
+        links.expect(1, [100])
+        if match is None:
+            assert received(links).size == 30
+            return
+        with pytest.raises(CodecError, match=match):
+            received(links)

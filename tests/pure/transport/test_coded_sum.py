@@ -1,0 +1,200 @@
+"""Sums whose messages are frames: against sums of what is decoded, with what is kept back."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+
+import numpy as np
+import pytest
+
+from psrt.codec import CODECS, TABLE, draws, make_codec, make_encoder
+from psrt.codec.frame import HEADER_BYTES
+from psrt.codec.randomness import BACK, FORTH
+from psrt.errors import CodecError
+from psrt.partition import Span, even_spans
+from psrt.simulation.schedule_run import sum_by_schedule
+from psrt.transport.coded_sum import CodedSum, SumCodec
+
+every_codec = pytest.mark.parametrize("name", CODECS)
+AT = 100
+
+
+class Link:
+    """One rank's end of frames that take no time, in no order between two ranks."""
+
+    def __init__(self, rank, posts):
+        self.rank, self.posts = rank, posts
+
+    def post(self, to, key, frame, nbytes):
+        assert frame is None or frame.size == nbytes
+        self.posts[self.rank, to].append(frame)
+
+    def take_span(self, source, key):
+        waiting = self.posts[source, self.rank]
+        return (waiting.popleft(),) if waiting else ()
+
+
+def encoder_of(name, **knobs):
+    def make(span, way):
+        more = TABLE[name].back if way == BACK else {}
+        return make_encoder(name, span.size, **{**knobs, **more})
+
+    return make
+
+
+class Ranks:
+    """All ranks of a sum."""
+
+    def __init__(self, size, n, make, numerics=True):
+        self.posts = defaultdict(deque)
+        self.codecs = [SumCodec(make, seed=5, worker=rank) for rank in range(size)]
+        self.sums = [
+            CodedSum(
+                Link(rank, self.posts), codec, Span(AT, AT + n), rank=rank, size=size,
+                numerics=numerics,
+            )
+            for rank, codec in enumerate(self.codecs)
+        ]  # fmt: skip
+
+    def round(self, vectors, total=None, clock=0, order=1):
+        """Sum the vectors, all ranks in turn; return what each ends with."""
+        vectors = [vector.copy() for vector in vectors]
+        for codec in self.codecs:
+            codec.begin_round(clock, 0, float(len(vectors) if total is None else total))
+        ranks = list(zip(self.sums, vectors, strict=True))[::order]
+        left = [it for it, vector in ranks if not it.begin(vector)]
+        for _ in range(9 * len(vectors)):
+            left = [it for it in left if not it.advance()]
+        assert not left
+        assert not any(self.posts.values())
+        return vectors
+
+
+def normal(size, n, seed=0):
+    return list(np.random.default_rng(seed).standard_normal((size, n)).astype(np.float32))
+
+
+@every_codec
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("n", [0, 1, 7, 1000])
+def test_all_ranks_end_with_the_same_bits(name, size, n):
+    ranks = Ranks(size, n, encoder_of(name))
+    for clock in range(3):
+        found = ranks.round(normal(size, n, clock), clock=clock, order=(-1) ** clock)
+        assert len({it.tobytes() for it in found}) == 1
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_a_codec_that_loses_nothing_is_the_dense_sum_to_the_bit(size):
+    ranks = Ranks(size, 1001, encoder_of("top-k", density=1.0))
+    for clock, total in enumerate([size, size, 0.6, size]):
+        vectors = normal(size, 1001, clock)
+        dense = sum_by_schedule("all-pairs", vectors) * np.float32(1.0 / total)
+        for found in ranks.round(vectors, total, clock):
+            assert found.tobytes() == dense.tobytes()
+
+
+@every_codec
+def test_each_message_is_what_the_codec_says(name):
+    """Another program of both phases, out of the codecs alone, with what they keep back."""
+    size, n = 3, 2000
+    ranks, make = Ranks(size, n, encoder_of(name)), encoder_of(name)
+    chunks = [Span(AT + it.start, AT + it.stop) for it in even_spans(n, size)]
+    forth = [[make(chunk, FORTH) for chunk in chunks] for _ in range(size)]
+    back = [make(chunk, BACK) for chunk in chunks]
+    plain = [make_codec(name, chunk.size) for chunk in chunks]
+    for clock in range(4):
+        vectors, expected = normal(size, n, clock), np.empty(n, np.float32)
+        for j, chunk in enumerate(chunks):
+            here = slice(chunk.start - AT, chunk.stop - AT)
+            total, out = None, np.empty(chunk.size, np.float32)
+            for i in range(size):
+                rng = draws(5, i, clock, chunk.start)
+                plain[j].decode(forth[i][j].encode(vectors[i][here], rng).copy(), out)
+                total = out.copy() if total is None else total + out
+            rng = draws(5, j, clock, chunk.start, way=BACK)
+            mean = total * np.float32(1.0 / size)
+            plain[j].decode(back[j].encode(mean, rng).copy(), expected[here])
+        for found in ranks.round(vectors, clock=clock):
+            assert found.tobytes() == expected.tobytes()
+
+
+@every_codec
+def test_bytes_are_those_of_the_formula(name):
+    size, n = 4, 3001
+    ranks = Ranks(size, n, encoder_of(name))
+    ranks.round(normal(size, n))
+    for rank, (it, codec) in enumerate(zip(ranks.sums, ranks.codecs, strict=True)):
+        lengths = [make_codec(name, chunk.size).nbytes for chunk in even_spans(n, size)]
+        if None in lengths:
+            assert it.frame_bytes is None
+            continue
+        due = sum(lengths) - lengths[rank] + (size - 1) * lengths[rank]
+        assert it.frame_bytes == codec.frame_bytes == due
+        own = even_spans(n, size)[rank].size
+        assert codec.framed_bytes == 4 * (n - own + (size - 1) * own)
+
+
+@pytest.mark.parametrize("name", ["sign", "float16", "top-k", "dgc"])
+def test_without_numerics_the_same_messages_go(name):
+    size, n = 3, 900
+    lengths = []
+    for numerics in (True, False):
+        ranks = Ranks(size, n, encoder_of(name), numerics)
+        for codec in ranks.codecs:
+            codec.begin_round(0, 0, 3.0)
+        vectors = normal(size, n) if numerics else [None] * size
+        left = list(zip(ranks.sums, vectors, strict=True))
+        left = [it for it, vector in left if not it.begin(vector)]
+        while left:
+            left = [it for it in left if not it.advance()]
+        lengths.append([codec.frame_bytes for codec in ranks.codecs])
+    if make_codec(name, n).nbytes is not None:
+        assert lengths[0] == lengths[1]
+    assert all(a <= b for a, b in zip(*lengths, strict=True))
+
+
+@pytest.mark.parametrize("name", ["sign", "top-k", "float4-e3m0", "low-rank", "threshold"])
+def test_nothing_is_lost_for_good(name):
+    """What the means came to, and what is kept back, is all that was contributed."""
+    size, n, totals = 3, 600, [3.0, 3.0, 0.5, 3.0, 1.5]
+    ranks = Ranks(size, n, encoder_of(name, **{"threshold": {"threshold": 0.5}}.get(name, {})))
+    contributed, sent = np.zeros(n), np.zeros(n)
+    for clock, total in enumerate(totals):
+        vectors = normal(size, n, clock)
+        contributed += sum(vectors).astype(np.float64) / total
+        sent += ranks.round(vectors, total, clock)[0]
+    kept = np.zeros(n)
+    for it in ranks.sums:
+        for j, chunk in enumerate(even_spans(n, size)):
+            kept[chunk.start : chunk.stop] += it._forth[j].residual / totals[-1]
+        own = even_spans(n, size)[it._rank]
+        kept[own.start : own.stop] += it._back.residual
+    np.testing.assert_allclose(sent + kept, contributed, atol=2e-5)
+
+
+def test_a_small_last_batch_does_not_multiply_what_was_kept_back():
+    """Four full batches, then one sample of 32: the mean over it must not be that of the past."""
+    ranks = Ranks(4, 64, encoder_of("sign"))
+    for clock in range(5):
+        ranks.round([np.linspace(-1, 1, 64, dtype=np.float32)] * 4, clock=clock)
+    nothing = np.zeros(64, np.float32)
+    found = ranks.round([nothing] * 4, 1 / 32, 5)[0]
+    assert np.abs(found).max() < 2
+
+
+def test_a_damaged_frame_is_an_error_that_names_its_sender():
+    ranks = Ranks(2, 64, encoder_of("sign"))
+    vectors = normal(2, 64)
+    assert not ranks.sums[1].begin(vectors[1])
+    frame = ranks.posts[1, 0][0] = ranks.posts[1, 0][0].copy()
+    frame[0] = 99
+    with pytest.raises(CodecError, match=r"rank 1 of a sum sent of \[100, 132\): .* codec 99"):
+        ranks.sums[0].begin(vectors[0])
+
+
+def test_frames_are_shorter_than_numbers():
+    ranks = Ranks(4, 4 * 8192, encoder_of("sign"))
+    ranks.round(normal(4, 4 * 8192))
+    codec = ranks.codecs[0]
+    assert codec.framed_bytes > 30 * (codec.frame_bytes - 6 * HEADER_BYTES)

@@ -128,6 +128,10 @@ class Stats:
     bytes_sent: int = total("bytes", column=True)
     #: Bytes taken from the transport.
     bytes_received: int = total("bytes", column=True)
+    #: Bytes of the frames that workers sent, and of the gradients that these stand for; 0 of both
+    #: without a codec.
+    frame_bytes: int = total("bytes")
+    framed_bytes: int = total("bytes")
     #: Reads by skew, the difference of the shards' versions in them.
     skew: Histogram = parts(_by_key, dict, "reads")
     #: By worker: applied pushes by staleness τ.

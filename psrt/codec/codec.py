@@ -31,6 +31,10 @@ class Encoder(Protocol):
         """Bytes of every frame; None where they depend on the numbers."""
 
     @property
+    def longest(self) -> int:
+        """Bytes of the longest frame of this epoch."""
+
+    @property
     def residual(self) -> Vector | None:
         """(n,) what is kept back for later frames; None if nothing is."""
 
@@ -80,6 +84,11 @@ class Codec:
     @property
     def nbytes(self) -> int | None:
         """Bytes of every frame; None where they depend on the numbers."""
+        return HEADER_BYTES + self.most
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest frame of this epoch."""
         return HEADER_BYTES + self.most
 
     def begin_epoch(self, epoch: int) -> None:

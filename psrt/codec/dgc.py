@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from psrt.arrays import Bytes, Vector
+from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.indices import Indices
-from psrt.codec.sparse import Bits, Chosen, kept, largest_k
+from psrt.codec.sparse import Bits, Chosen, kept, largest_k, longest_payload
 from psrt.codec.table import TABLE
 from psrt.errors import ConfigError
 
@@ -70,6 +71,11 @@ class Dgc(Chosen):
         """Multiply momentum and velocity."""
         super().rescale(factor)
         np.multiply(self.momentum, np.float32(factor), out=self.momentum)
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest frame of this epoch."""
+        return HEADER_BYTES + longest_payload(self.n, kept(self.n, self.density(self._epoch)))
 
     def density(self, epoch: int) -> float:
         """Return the share of the elements that is sent in an epoch.

@@ -28,12 +28,18 @@ class ErrorFeedback:
         self.n, self.most = codec.n, codec.most
         #: (n,) float32, what has been lost so far.
         self.residual: Vector = np.zeros(codec.n, np.float32)
-        self._decoded: Vector = np.empty(codec.n, np.float32)
+        #: (n,) float32, what the last frame decodes to.
+        self.decoded: Vector = np.zeros(codec.n, np.float32)
 
     @property
     def nbytes(self) -> int | None:
         """Bytes of every frame; None where they depend on the numbers."""
         return self.codec.nbytes
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest frame of this epoch."""
+        return self.codec.longest
 
     def begin_epoch(self, epoch: int) -> None:
         """Say that an epoch of training begins, counted from 0."""
@@ -49,7 +55,7 @@ class ErrorFeedback:
 
     def encode(self, vector: Vector, rng: np.random.Generator) -> Bytes:
         """Return the frame of a vector and what was lost before it, valid until the next call."""
-        residual, decoded = self.residual, self._decoded
+        residual, decoded = self.residual, self.decoded
         np.add(vector, residual, out=residual)
         frame = self.codec.encode(residual, rng)
         self.codec.decode(frame, decoded)

@@ -36,12 +36,20 @@ def kept(n: int, density: float) -> int:
     return min(n, math.ceil(density * n))
 
 
+def longest_payload(n: int, k: int) -> int:
+    """Return the bytes at most of k of n elements: 4 a value, and the shortest form of indices.
+
+    >>> longest_payload(1000, 10), longest_payload(1000, 1000)
+    (80, 4125)
+    """
+    return 4 * k + min(4 * k, -(-n // 8))
+
+
 class Chosen(Codec):
     """Indices, then values, of the elements that a subclass chooses."""
 
     def __init__(self, n: int, most: int) -> None:
-        # 4 bytes a value, and the shortest form of the indices is never longer than 4 bytes each.
-        super().__init__(n, 8 * most)
+        super().__init__(n, longest_payload(n, most))
         #: Indices that the last frame was made of, ascending.
         self.chosen: Indices = np.zeros(0, np.int64)
 

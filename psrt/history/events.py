@@ -11,6 +11,11 @@ READ        a shard's span of θ is in place, and ``clock`` computes with it: sh
             ``seconds``: since the push that it answers, ``tau``: of that push, from the reply
 PUSH        a gradient goes to a shard: shard, clock, version it was computed on, samples, progress;
             ``seconds``: computing, with injected delays
+ENCODE      the gradient of a push was encoded: shard, clock, samples: bytes of the frame,
+            version: a ``pair`` of digests, of the frame and, with error feedback, of what it
+            decodes to
+RESIDUAL    what a codec keeps back has changed: shard, clock, version: a ``pair`` of digests, of
+            what it was before the last ENCODE and of what it is now
 STEP        a local step is done, or, without servers, a gradient that is yet to be summed: clock,
             samples, progress; ``rate``: η of a local step; ``seconds``: computing, with delays
 REDUCE      this worker's part of a sum over all workers is ready: clock, version: updates so far,
@@ -20,6 +25,8 @@ REDUCED     the sum is over: clock, version: updates so far, ``weight``: of all 
 LEAVE       the worker is done: clock
 at a server
 RECEIVE     a push was received: shard, clock, version it was computed on, samples, progress
+DECODE      its frame was decoded: shard, clock, samples: bytes of the frame, version: a ``pair`` of
+            digests, of the frame and of what it decodes to
 SAVE        its gradient was saved, since its worker continues before the update: shard, clock,
             version it was computed on
 APPLY       a push is part of an update; one event each, in the order of summation: shard, clock,
@@ -41,8 +48,10 @@ from __future__ import annotations
 import math
 import struct
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 
 class Kind(IntEnum):
@@ -54,29 +63,40 @@ class Kind(IntEnum):
     REDUCE = 4
     REDUCED = 5
     LEAVE = 6
+    ENCODE = 7
+    RESIDUAL = 8
     RECEIVE = 16
     SAVE = 17
     APPLY = 18
     DROP = 19
     REPLY = 20
     LEFT = 21
+    DECODE = 22
     FINAL = 32
     END = 33
 
 
 #: Kinds that a worker writes, and those of a server.
-WORKER_KINDS = (Kind.READ, Kind.PUSH, Kind.STEP, Kind.REDUCE, Kind.REDUCED, Kind.LEAVE)
-SERVER_KINDS = (Kind.RECEIVE, Kind.SAVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.LEFT)
+WORKER_KINDS = (
+    Kind.READ, Kind.PUSH, Kind.ENCODE, Kind.RESIDUAL, Kind.STEP, Kind.REDUCE, Kind.REDUCED,
+    Kind.LEAVE,
+)  # fmt: skip
+SERVER_KINDS = (
+    Kind.RECEIVE, Kind.DECODE, Kind.SAVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.LEFT,
+)  # fmt: skip
 
 #: Kind → the fields that it has, beyond kind, worker and time; the others are as in ``UNUSED``.
 FIELDS = {
     Kind.READ: ("shard", "clock", "version", "tau", "seconds"),
     Kind.PUSH: ("shard", "clock", "version", "samples", "progress", "seconds"),
+    Kind.ENCODE: ("shard", "clock", "version", "samples"),
+    Kind.RESIDUAL: ("shard", "clock", "version"),
     Kind.STEP: ("clock", "samples", "progress", "rate", "seconds"),
     Kind.REDUCE: ("clock", "version", "samples", "progress", "weight", "flag"),
     Kind.REDUCED: ("clock", "version", "weight", "rate", "seconds", "flag"),
     Kind.LEAVE: ("clock",),
     Kind.RECEIVE: ("shard", "clock", "version", "samples", "progress"),
+    Kind.DECODE: ("shard", "clock", "version", "samples"),
     Kind.SAVE: ("shard", "clock", "version"),
     Kind.APPLY: (
         "shard", "clock", "version", "tau", "samples", "progress", "rate", "gap", "seconds",
@@ -128,6 +148,25 @@ EVENT = np.dtype(
 )
 #: Bytes of a record.
 EVENT_BYTES = EVENT.itemsize
+
+#: Bits of a digest in a ``pair``, and the type of one or of an array of them.
+_HALF = 32
+DigestsT = TypeVar("DigestsT", int, npt.NDArray[np.int64])
+
+
+def pair(first: int, second: int) -> int:
+    """Return two digests, 31 bits each, as the one number that a field holds.
+
+    >>> pair(1, 2) == (1 << 32) + 2, parts(pair(1, 2))
+    (True, (1, 2))
+    """
+    return (first << _HALF) | second
+
+
+def parts(value: DigestsT) -> tuple[DigestsT, DigestsT]:
+    """Return the two digests of a ``pair``; of an array of them, two arrays."""
+    return value >> _HALF, value & ((1 << _HALF) - 1)
+
 
 #: Packs a record's fields in their order; the same layout as ``EVENT``.
 LAYOUT = struct.Struct("<BBhiqqddiiffff")

@@ -11,7 +11,7 @@ from typing import Any
 from psrt.errors import ConfigError
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.
-FORMAT = 4
+FORMAT = 5
 #: Largest number that a check computes with; a float64 knows every whole number up to here.
 MOST = 2**53
 #: Name of the header's checksum, beside its fields.
@@ -50,6 +50,9 @@ class Header:
     #: Samples of an epoch, and of a worker's full batch, where psrt cuts the data into batches;
     #: None where the problem does.
     batches: tuple[int, int] | None = None
+    #: Start, rows and columns of the matrices among the parameters, as far as the problem names
+    #: them.
+    matrices: tuple[tuple[int, int, int], ...] = ()
     #: Number of the host of each rank.
     hosts: tuple[int, ...] = ()
     #: By host, as its number there, what its recorded times are ahead of the first one's: each time
@@ -116,11 +119,22 @@ class Header:
 
     def _check(self) -> None:
         """Raise if the fields have impossible types or values."""
-        for name in ("workers", "servers", "spans", "hosts", "clocks", "files", "crashes"):
+        for name in (
+            "workers",
+            "servers",
+            "spans",
+            "matrices",
+            "hosts",
+            "clocks",
+            "files",
+            "crashes",
+        ):
             if not isinstance(getattr(self, name), tuple):
                 raise ConfigError(f"has {name} that are not a list")
         if not all(len(_rows(span)) == 2 for span in self.spans):
             raise ConfigError("has spans that are not pairs")
+        if not all(len(_rows(it)) == 3 for it in self.matrices):
+            raise ConfigError("has matrices that are not a start, rows and columns")
         if self.batches is not None and (
             len(_rows(self.batches)) != 2
             or not all(type(number) is int and 0 < number <= MOST for number in _rows(self.batches))
@@ -129,12 +143,15 @@ class Header:
         if not all(map(_is_reading, self.clocks)):
             raise ConfigError("has clocks that are not a host and three times each")
         whole = [self.n, *self.workers, *self.servers, *self.hosts, *self.crashes]
+        whole += [number for it in self.matrices for number in _rows(it)]
         whole += [bound for span in self.spans for bound in _rows(span)]
         names: list[Any] = [*self.files, self.psrt, self.numpy]
         names += [self.initial_sha256, self.data_sha256, self.code_sha256]
         names += [name for name in (self.algorithm, self.control_algorithm) if name is not None]
         if not all(type(number) is int and number >= 0 for number in whole):
             raise ConfigError("has ranks, sizes or spans that are not whole numbers")
+        if not all(min(_rows(it)) > 0 for it in (_rows(it)[1:] for it in self.matrices)):
+            raise ConfigError("has matrices without rows or columns")
         if not all(isinstance(name, str) for name in names):
             raise ConfigError("has names that are not text")
         if not all(map(_is_digest, (self.initial_sha256, self.code_sha256))):

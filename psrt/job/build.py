@@ -15,6 +15,7 @@ import numpy as np
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.history import EventLog
+from psrt.job.codecs import PushCodec
 from psrt.messages import Message
 from psrt.optim import Schedule, StalenessRate, make_optimizer, make_staleness_rate
 from psrt.partition import ShardPlan, Span
@@ -22,6 +23,7 @@ from psrt.runtime.delays import Delays
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem, gradient_spans
+from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.shard_server import ShardServer
@@ -87,6 +89,7 @@ def server_role(
     *,
     log: EventLog | None = None,
     receive: Callable[[], Awaitable[Message]] | None = None,
+    codec: PushCodec | None = None,
 ) -> Server:
     """Build the server at ``port``.
 
@@ -96,37 +99,45 @@ def server_role(
         initial: (n,) float32, the initial parameters; empty without numerics.
         log: records events for the history; None keeps none.
         receive: returns the next message, in an order of its own; None asks the port.
+        codec: of the pushes; None where gradients are pushed as they are.
     """
     role_map = port.role_map
     shards = [
-        _shard_server(port, config, number, role_map.spans[number].of(initial), log)
+        _shard_server(port, config, number, role_map.spans[number].of(initial), log, codec)
         for number in role_map.shards_of(port.rank)
     ]
     return Server(port, shards, receive=receive)
 
 
 def _shard_server(
-    port: Port, config: TrainConfig, number: int, initial: Vector, log: EventLog | None
+    port: Port,
+    config: TrainConfig,
+    number: int,
+    initial: Vector,
+    log: EventLog | None,
+    codec: PushCodec | None,
 ) -> ShardServer:
     """Build what serves one shard; ``initial`` is its span of the initial parameters."""
     workers = len(port.role_map.workers)
     mode = config.scheme
     rate = None if mode.averages else _rate(config, initial.size)
+    decoder = None if codec is None or not initial.size else codec.decoder(port, number)
     shard = Shard(
         port.versions[number],
         initial,
         _outer_updater(config, initial.size)
         if mode.averages
         else _updater(config, initial.size, rate),
-        payload=partial(port.payload, number),
+        payload=partial(port.payload, number) if decoder is None else decoder.gradient,
         workers=workers,
         by_samples=mode.rounds,
         rate=rate,
-        clip_norm=None if mode.averages else config.clip_norm,
+        clip_norm=None if mode.averages or codec is not None else config.clip_norm,
         gaps=mode.is_stale and initial.size > 0,
     )
     events = None if log is None else ShardEventRecorder(log, number)
-    return ShardServer(port, number, shard, _policy(config, workers), events=events)
+    policy = _policy(config, workers)
+    return ShardServer(port, number, shard, policy, decoder=decoder, events=events)
 
 
 def worker_role(
@@ -136,6 +147,7 @@ def worker_role(
     *,
     log: EventLog | None = None,
     control_algorithm: str | None = None,
+    codec: PushCodec | None = None,
 ) -> Worker:
     """Build the worker at ``port``, whose ``theta`` holds the initial parameters.
 
@@ -148,6 +160,7 @@ def worker_role(
         log: records events for the history; None keeps none.
         control_algorithm: the all-reduce of the control values, where a replay knows it; None lets
             the config's all-reduce decide.
+        codec: of the pushes; None where gradients are pushed as they are.
 
     Raises:
         ConfigError: if the port cannot sum as the config says, or the problem's gradient spans
@@ -164,6 +177,7 @@ def worker_role(
             problem,
             None if log is None else WorkerEventRecorder(log, worker),
             control_algorithm,
+            None if codec is None else codec.encoder(port, worker),
         ),
         Meter(port, worker, log_every=config.log_every),
         length=Length(
@@ -195,6 +209,7 @@ def _strategy(
     problem: Problem,
     events: WorkerEventRecorder | None,
     control_algorithm: str | None,
+    encoder: PushEncoder | None,
 ) -> Strategy:
     # Not n: without numerics the port's vectors are empty, and so is the optimizer's state.
     n, clip_norm = port.theta.size, config.clip_norm
@@ -239,7 +254,7 @@ def _strategy(
         )
     several = len(port.role_map.servers) > len(port.role_map.server_ranks)
     spans = gradient_spans(problem, port.role_map.n) if several and clip_norm is None else ()
-    return PushPull(port, clip_norm=clip_norm, spans=spans, events=events)
+    return PushPull(port, clip_norm=clip_norm, spans=spans, encoder=encoder, events=events)
 
 
 def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:

@@ -90,6 +90,10 @@ class Launcher(ABC):
         """Return the number of the host of each rank; ``config`` is resolved."""
         return (0,)
 
+    def is_network(self, hosts: Sequence[int]) -> bool:
+        """Return whether ranks on these hosts have a network between them."""
+        return self.simulated or len(set(hosts)) > 1
+
     def here(self, ranks: int) -> Sequence[int]:
         """Return the ranks of this process."""
         return range(ranks)

@@ -220,6 +220,7 @@ class MpiLauncher(Launcher):
                 busy_until=self._monitor.busy_until,
                 windows=config.replay is None,
                 theta_memory=theta_memory(config),
+                frame_bytes=setup.codec.frame_bytes(role_map.spans) if setup.codec else (),
             )
         self._binds_cores = config.bind_cores
         HERE.pulse = lambda: (port.bytes_sent, port.bytes_received)

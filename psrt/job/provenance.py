@@ -13,7 +13,7 @@ from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.history import Header
 from psrt.report import parameters_sha256
-from psrt.runtime.problem import Problem
+from psrt.runtime.problem import Problem, matrices_of
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.transport.port import RoleMap
 from psrt.version import __version__
@@ -92,6 +92,7 @@ def history_header(
         files=files,
         algorithm=None if plan is None else plan.algorithm,
         control_algorithm=None if plan is None else plan.control_algorithm,
+        matrices=() if problem is None else matrices_of(problem, role_map.n),
         batches=batch_plan(problem, len(role_map.workers)),
         hosts=hosts,
         clocks=clocks,

@@ -83,6 +83,9 @@ class Replay:
             config = replace(config, allreduce=self.header.algorithm, machine_costs=None)
         if config.shards_per_server in (None, AUTO):
             config = replace(config, shards_per_server=self.header.knob("shards_per_server"))
+        if config.codec is not None and config.codec_everywhere is None:
+            # Whether it was in effect; on which hosts the replay runs does not matter.
+            config = replace(config, codec_everywhere=self.header.knob("codec_everywhere"))
         return config
 
     def check_ranks(self, ranks: int) -> None:

@@ -22,6 +22,7 @@ from psrt.errors import MissingWorkersError, OutputError
 from psrt.history import EventLog
 from psrt.history.replay import Script, Sequencer
 from psrt.job.build import server_role, worker_role
+from psrt.job.codecs import say_codec
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.recording import Recording
 from psrt.job.result import Run, Say, keep, say_plan, say_shards, silent, summarize, table_of
@@ -117,7 +118,12 @@ class _Session:
                 np.copyto(port.theta, initial)
                 assert setup.problem is not None
                 roles[rank] = worker_role(
-                    port, config, setup.problem, log=log, control_algorithm=control_algorithm
+                    port,
+                    config,
+                    setup.problem,
+                    log=log,
+                    control_algorithm=control_algorithm,
+                    codec=setup.codec,
                 )
                 continue
             receive, replayed = None, None
@@ -125,7 +131,9 @@ class _Session:
                 replayed = Sequencer(port.receive, [scripts[shard] for shard in shards])
                 self._sequencers.append(replayed)
                 receive = replayed.receive
-            roles[rank] = server_role(port, config, initial, log=log, receive=receive)
+            roles[rank] = server_role(
+                port, config, initial, log=log, receive=receive, codec=setup.codec
+            )
             if replayed is not None:
                 port.waiting_for = replayed.waiting_for
         return roles
@@ -136,6 +144,7 @@ class _Session:
             self._say(self._setup.replay.plan())
         say_plan(plan, self._say)
         say_shards(self._setup.shards, self._say)
+        say_codec(self._setup.config, self._setup.codec, self._setup.role_map.spans, self._say)
 
     def _conclude(
         self,

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from psrt.arrays import Vector
+from psrt.codec import Matrix
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig, from_toml, to_toml
 from psrt.config.checks import check_rank
 from psrt.errors import ConfigError
 from psrt.files import keep_apart
 from psrt.job.build import role_map_for
+from psrt.job.codecs import PushCodec, push_codec
 from psrt.job.launcher import Launcher
 from psrt.job.problems import machine_costs
 from psrt.job.replay import Replay
@@ -44,6 +46,8 @@ class Setup:
     machine: MachineCosts
     #: The number of shards that each server owns, and the reason; None without servers.
     shards: ShardChoice | None
+    #: Of what is pushed to servers; None where gradients are pushed as they are.
+    codec: PushCodec | None
     #: The recorded run to repeat, already checked, at the first process; None without one.
     replay: Replay | None
 
@@ -69,6 +73,8 @@ def set_up(
     config, replay = _same_config(launcher, config)
     shards: ShardChoice | None = None
     hosts = tuple(launcher.hosts(config))
+    if config.codec is not None and replay is None and launcher.is_network(hosts):
+        config = replace(config, codec_everywhere=True)
     with launcher.agree():
         servers, workers = who_is_who(config, hosts, launcher.started_as)
     initial, shared = np.zeros(0, np.float32), ""
@@ -79,7 +85,8 @@ def set_up(
         if launcher.first:
             assert problem is not None
             initial, n = launcher.start_of(problem)
-            check_rank(config, [(it.rows, it.columns) for it in matrices_of(problem, n)])
+            matrices = matrices_of(problem, n)
+            check_rank(config, [(it.rows, it.columns) for it in matrices])
             machine = machine_costs(config)
             layers: Sequence[Span] = ()
             if servers:
@@ -88,11 +95,12 @@ def set_up(
                 roles = [[hosts[rank] for rank in ranks] for ranks in (servers, workers)]
                 job = served_job(config, n, layers, *roles, costs=machine)
                 shards = shards_for(config, launcher.priced(job))
-            shared = json.dumps([n, layers, shards and [*shards], machine.to_json()])
-    n, layers, chosen, costs = json.loads(launcher.share(shared))
+            shared = json.dumps([n, layers, shards and [*shards], machine.to_json(), matrices])
+    n, layers, chosen, costs, matrices = json.loads(launcher.share(shared))
     if chosen is not None:
         shards = ShardChoice(*chosen)
         config = replace(config, shards_per_server=shards.shards)
+    codec = push_codec(config, [Matrix(*it) for it in matrices])
     with launcher.agree():
         role_map = role_map_for(
             n,
@@ -108,7 +116,7 @@ def set_up(
     if config.replay is not None:
         config = launcher.fit(config)
     machine = MachineCosts.from_json(costs)
-    return Setup(config, problem, initial, role_map, hosts, machine, shards, replay)
+    return Setup(config, problem, initial, role_map, hosts, machine, shards, codec, replay)
 
 
 def _same_config(

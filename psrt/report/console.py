@@ -49,6 +49,12 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
         rows.append(("missing", "; ".join(map(_missing, summary["missing"]))))
     sent, received = size_text(summary["bytes_sent"]), size_text(summary["bytes_received"])
     rows.append(("bytes", f"{sent} sent, {received} received"))
+    if summary.get("frame_bytes"):
+        framed, whole = summary["frame_bytes"], summary["framed_bytes"]
+        text = (
+            f"{size_text(framed)} instead of {size_text(whole)}, {whole / framed:.3g} times fewer"
+        )
+        rows.append(("frames", text))
     if folder is not None:
         rows.append(("files", str(folder)))
     width = max(len(name) for name, _ in rows)

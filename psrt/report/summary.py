@@ -100,6 +100,10 @@ class Summary:
     bytes_sent: int
     #: Bytes that all ranks took from the transport.
     bytes_received: int
+    #: Bytes of the frames of a codec among those sent, and of the vectors that these stand for; 0
+    #: of both without one.
+    frame_bytes: int = 0
+    framed_bytes: int = 0
     #: Figures of ``psrt.stats`` that have no field here: in the JSON text they are fields, too.
     more: dict[str, Any] = field(default_factory=dict)
 

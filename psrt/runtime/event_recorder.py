@@ -13,19 +13,23 @@ import math
 from collections.abc import Sequence
 
 from psrt.history import EventLog, Kind
-from psrt.history.events import LATE, LOST, PRESENT
+from psrt.history.events import LATE, LOST, PRESENT, pair
 from psrt.messages import Leave, Push
+from psrt.runtime.push_codec import Digests
 from psrt.runtime.shard import Note
 from psrt.sync import Serve
 
 # As plain numbers: looking up the member of an enumeration takes as long as writing the event.
 _READ = int(Kind.READ)
 _PUSH = int(Kind.PUSH)
+_ENCODE = int(Kind.ENCODE)
+_RESIDUAL = int(Kind.RESIDUAL)
 _STEP = int(Kind.STEP)
 _REDUCE = int(Kind.REDUCE)
 _REDUCED = int(Kind.REDUCED)
 _LEAVE = int(Kind.LEAVE)
 _RECEIVE = int(Kind.RECEIVE)
+_DECODE = int(Kind.DECODE)
 _SAVE = int(Kind.SAVE)
 _APPLY = int(Kind.APPLY)
 _DROP = int(Kind.DROP)
@@ -62,6 +66,13 @@ class ShardEventRecorder(_Recorder):
             self._add(_RECEIVE, now, worker, clock, version, self._shard, samples, progress)
         else:
             self._add(_LEFT, now, message.worker, message.clock, -1, self._shard)
+
+    def decoded(self, push: Push, nbytes: int, digests: Digests, now: float) -> None:
+        """The frame of a push was decoded."""
+        self._add(
+            _DECODE, now, push.worker, push.clock, pair(digests.frame, digests.decoded),
+            self._shard, nbytes,
+        )  # fmt: skip
 
     def kept(self, push: Push, now: float) -> None:
         """A gradient was saved for a later update."""
@@ -146,6 +157,14 @@ class WorkerEventRecorder(_Recorder):
         """A gradient is sent to a shard, ``seconds`` after its parameters were complete."""
         worker, clock, version, samples, progress, _, shard = push
         self._add(_PUSH, now, worker, clock, version, shard, samples, progress, seconds=seconds)
+
+    def encoded(self, push: Push, nbytes: int, digests: Digests, now: float) -> None:
+        """The gradient of a push was encoded."""
+        worker, clock, shard = push.worker, push.clock, push.shard
+        frame, decoded, before, after = digests
+        self._add(_ENCODE, now, worker, clock, pair(frame, decoded), shard, nbytes)
+        if before or after:
+            self._add(_RESIDUAL, now, worker, clock, pair(before, after), shard)
 
     def stepped(
         self, now: float, clock: int, samples: int, progress: float, rate: float, seconds: float

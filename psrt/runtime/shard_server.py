@@ -11,6 +11,7 @@ from psrt.history.log import QUEUED
 from psrt.messages import Leave, Message, Params, Push
 from psrt.runtime.event_recorder import ShardEventRecorder
 from psrt.runtime.leases import Leases
+from psrt.runtime.push_codec import PushDecoder
 from psrt.runtime.shard import Shard
 from psrt.stats import Stats
 from psrt.sync import Policy, Serve
@@ -31,6 +32,7 @@ class ShardServer:
         shard: Shard,
         policy: Policy,
         *,
+        decoder: PushDecoder | None = None,
         events: ShardEventRecorder | None = None,
     ) -> None:
         """Set up.
@@ -40,8 +42,10 @@ class ShardServer:
             number: of the shard.
             shard: the span of parameters that it serves.
             policy: decides when pushes are applied and workers answered.
+            decoder: of the frames that come with pushes; None where gradients come as they are.
             events: records events for the history; None keeps none.
         """
+        self._decoder = decoder
         self._port = port
         #: Of the shard.
         self.number = number
@@ -95,6 +99,15 @@ class ShardServer:
             if len(events.noted) >= QUEUED:
                 events.drain()
             events.note((events.taken, message, now))
+        if self._decoder is not None and type(message) is Push and message.samples:
+            self._decode(message, self._decoder)
+
+    def _decode(self, push: Push, decoder: PushDecoder) -> None:
+        """Decode the frame of a push, and note what it was."""
+        decoder.decode(push)
+        events = self._events
+        if events is not None:
+            events.note((events.decoded, push, *decoder.digests(push.worker), self._port.now()))
 
     async def apply(self, pushes: Sequence[Push]) -> None:
         """Make the next version."""

@@ -132,6 +132,8 @@ class Worker:
         stats.bytes_sent, stats.bytes_received = port.bytes_sent, port.bytes_received
         if not port.role_map.servers:
             stats.updates, stats.fingerprint = self.strategy.updates, fingerprint(port.theta)
+        stats.frame_bytes = self.strategy.frame_bytes
+        stats.framed_bytes = self.strategy.framed_bytes
         return stats
 
     def _finished(self, progress: float) -> bool:

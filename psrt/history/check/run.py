@@ -18,6 +18,7 @@ from psrt.history.check.alternation import shard_of, workers_of
 from psrt.history.check.contract import Contract, contract_of
 from psrt.history.check.exchange import check_delivery, check_durations, check_replies
 from psrt.history.check.findings import EventRef, Findings, Outcome
+from psrt.history.check.frames import check_frames, frames_of, without_frames
 from psrt.history.check.metrics import (
     Counted,
     check_lines,
@@ -93,10 +94,12 @@ class _Case:
     ) -> None:
         self.contract = contract
         self.header = history.header
-        self.workers = joined(history.workers, "worker")
-        self.shards = [Table(events, f"shard {i}") for i, events in enumerate(history.shards)]
+        workers = joined(history.workers, "worker")
+        shards = [Table(events, f"shard {i}") for i, events in enumerate(history.shards)]
         self.finals = Table(history.finals, "final version")
-        self.tables = [self.workers, *self.shards, self.finals]
+        #: All events; the others are those of them that make a run with or without a codec.
+        self.tables = [workers, *shards, self.finals]
+        self.workers, self.shards = without_frames(workers), [*map(without_frames, shards)]
         self.findings = Findings()
         #: Time of the last event of a worker or a shard.
         self._end = max(
@@ -109,12 +112,16 @@ class _Case:
     def check(self) -> None:
         """Check step by step: events alone, their order, then all else."""
         findings = self.findings
-        check_times(self.workers, "worker", findings)
-        check_times(self.finals, "shard", findings)
-        for table in self.shards:
+        workers, *shards, finals = self.tables
+        check_times(workers, "worker", findings)
+        check_times(finals, "shard", findings)
+        for table in shards:
             check_times(table, None, findings)
         if findings.none:
             check_events(self.contract, self.tables, findings)
+        if findings.none:
+            codec = frames_of(self.header)
+            check_frames(codec, workers, shards, self.contract.untold, findings)
         if not findings.none:
             return
         leave = check_departures(self.contract, self.workers, self._crashed, findings)
@@ -140,6 +147,7 @@ class _Case:
             summary.updates(updates)
             summary.steps(table, table.where(Kind.STEP))
             summary.without_servers()
+            summary.without_frames()
             summary.measured(self._metrics or ())
             summary.times(table, table.where(Kind.REDUCED))
         self._check_metrics(lambda: counted_of_steps(table, None))
@@ -178,6 +186,10 @@ class _Case:
                 summary.steps(table, table.where(Kind.STEP))
             summary.times(table, workers.reads[:, 0])
             summary.measured(self._metrics or ())
+            if contract.mode.averages:
+                summary.without_frames()
+            else:
+                summary.sent(self.tables[0], self.shards)
         gap = max(float(np.nan_to_num(it.real("gap")).max(initial=0.0)) for it in self.shards)
         self._check_metrics(
             (lambda: counted_of_steps(table, workers))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from psrt.arrays import ITEMSIZE
 from psrt.history.check.alternation import Shard, Workers
 from psrt.history.check.contract import Contract
 from psrt.history.check.exchange import all_finished
@@ -22,10 +23,12 @@ KEYS = (
     "allreduce_why", "shards_per_server", "shards_why", "buckets", "overlap", "samples", "seconds",
     "samples_per_second", "train_loss", "test_loss", "test_accuracy", "parameters",
     "parameters_sha256", "updates", "dropped", "staleness", "skew_max", "skew", "waiting",
-    "missing", "clock_spread_max", "bytes_sent", "bytes_received",
+    "missing", "clock_spread_max", "bytes_sent", "bytes_received", "frame_bytes", "framed_bytes",
 )  # fmt: skip
 #: What a worker may have waited for: the last one without servers, the others with them.
 _CAUSES = ("for_workers", "for_server", "for_messages", "for_reduce")
+#: Bytes of a message between a worker and a shard, without what goes with it.
+_MESSAGE = 64
 #: To which a summary rounds its seconds.
 _MICROSECOND = 1e-6
 
@@ -228,6 +231,35 @@ class SummaryCheck:
             said, least = figures.number(name), last.get(name)
             due = max(said, least) if said is not None and isinstance(least, int) else least
             figures.same(due, name, of=of)
+
+    def sent(self, workers: Table, shards: Sequence[Table]) -> None:
+        """Check the bytes that were sent between workers and servers; nobody has died.
+
+        Args:
+            workers: all events of all workers, those of a codec included.
+            shards: the events of each shard.
+        """
+        header, figures = self._header, self._figures
+        sizes = ITEMSIZE * np.array([stop - start for start, stop in header.spans], np.int64)
+        frames = workers.where(Kind.ENCODE)
+        framed = int(workers["samples"][frames].sum())
+        figures.same(framed, "frame_bytes")
+        figures.same(int(sizes[workers["shard"][frames]].sum()), "framed_bytes")
+        total = framed
+        for size, table in zip(sizes.tolist(), shards, strict=True):
+            received, replies = table.where(Kind.RECEIVE), table.where(Kind.REPLY)
+            messages = len(received) + len(replies) + len(table.where(Kind.LEFT))
+            total += _MESSAGE * messages + size * len(replies)
+            if not len(frames):
+                total += size * int(np.count_nonzero(table["samples"][received]))
+        for name in ("bytes_sent", "bytes_received"):
+            figures.same(total, name)
+
+    def without_frames(self) -> None:
+        """Check that a run without a codec sent no frames."""
+        if self._header.knob("codec") is None:
+            for name in ("frame_bytes", "framed_bytes"):
+                self._figures.same(0, name)
 
     def times(self, table: Table, waits: Ints) -> None:
         """Check how long training took, and each worker's waiting; nobody has died.

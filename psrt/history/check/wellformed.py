@@ -20,6 +20,7 @@ _CLOCKED = (
     Kind.STEP,
     Kind.LEAVE,
     *(Kind.RECEIVE, Kind.SAVE, Kind.DROP, Kind.REPLY, Kind.LEFT),
+    *(Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE),
 )
 _VERSIONED = (
     *_SERVED,
@@ -90,6 +91,8 @@ def _check_numbers(table: Table, findings: Findings) -> None:
     # nan says that the gap was not measured.
     _require(findings, table, ~(table.real("gap") < 0), "gap {gap}, expected at least 0")
     _require(findings, table, table["samples"] >= 0, "{samples} samples")
+    digests = ~table.are(Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE) | (table["version"] >= 0)
+    _require(findings, table, digests, "digests {version}, expected a number from 0 on")
 
 
 def _check_flags(table: Table, findings: Findings) -> None:
@@ -123,10 +126,10 @@ def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
     # Servers write their shards, else worker 0 the parameters that all share.
     holds = ~table.are(Kind.FINAL) | (worker == (-1 if contract.shards else 0))
     _require(findings, table, holds, "by worker {worker}")
-    needs_shard = table.are(*_SERVED) | (table.are(Kind.FINAL) & served)
+    needs_shard = table.are(*_SERVED, Kind.ENCODE, Kind.RESIDUAL) | (table.are(Kind.FINAL) & served)
     holds = ~needs_shard | ((shard >= 0) & (shard < contract.shards))
     _require(findings, table, holds, f"of shard {{shard}} of {contract.shards}")
-    strange = table.are(*(_UNSERVED if served else _SERVED))
+    strange = table.are(*(_UNSERVED if served else (*_SERVED, Kind.ENCODE, Kind.RESIDUAL)))
     if served and not contract.mode.averages:
         strange |= table.are(Kind.STEP)
     if contract.mode.single:

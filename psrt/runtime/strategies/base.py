@@ -87,6 +87,9 @@ class Strategy(Protocol):
     ready: Callable[[int], None] | None = None
     #: How this strategy sums over all ranks; None where it does not.
     plan: ReducePlan | None = None
+    #: Bytes of the frames of a codec sent so far, and of the vectors that these stand for.
+    frame_bytes: int = 0
+    framed_bytes: int = 0
 
     def begin(self, step: Step) -> None:
         """Prepare for a step before its gradient is computed; the default does nothing."""

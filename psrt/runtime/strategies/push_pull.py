@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
+
+from psrt.arrays import ITEMSIZE
 from psrt.errors import ProtocolError
 from psrt.history.log import QUEUED
 from psrt.messages import Leave, Params, Push
-from psrt.optim import l2_norm
+from psrt.optim import clip_factor, l2_norm
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.strategies.base import Step, StepResult, Strategy, WaitBreakdown
 from psrt.transport.port import GRADIENT, NO_PAYLOAD, Port, gradient_of
 
@@ -33,6 +37,7 @@ class PushPull(Strategy):
         *,
         clip_norm: float | None = None,
         spans: Sequence[Span] = (),
+        encoder: PushEncoder | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up.
@@ -43,6 +48,7 @@ class PushPull(Strategy):
                 ``spans``.
             spans: parts of the gradient in the order in which they become ready; without any, all
                 is pushed at the end.
+            encoder: makes frames of gradients; None pushes them as they are.
             events: records events for the history; None keeps none.
         """
         assert not (spans and clip_norm is not None), "a norm needs the whole gradient"
@@ -55,7 +61,8 @@ class PushPull(Strategy):
         if role_map.most_shards > 1:
             self._order = self._order[::-1]
         self._gradient = gradient_of(port)
-        self._clips = clip_norm is not None
+        self._clip_norm = clip_norm
+        self._encoder = encoder
         self._events = events
         #: When the present parameters were complete; None before the first step.
         self._since: float | None = None
@@ -108,14 +115,42 @@ class PushPull(Strategy):
         if events is not None:
             since = now if self._since is None else self._since
             events.note((events.pushed, push, now, now - since))
-        self._port.send(self._servers[shard], push, region)
+        if self._encoder is None or region == NO_PAYLOAD:
+            self._port.send(self._servers[shard], push, region)
+        else:
+            self._push_frame(push, self._encoder)
+
+    def _push_frame(self, push: Push, encoder: PushEncoder) -> None:
+        """Send the frame of this step's gradient to a shard, and note it."""
+        port, shard, events = self._port, push.shard, self._events
+        frame = encoder.encode(push, port.role_map.spans[shard].of(self._gradient))
+        if events is not None:
+            digests = encoder.digests(shard, frame)
+            events.note((events.encoded, push, frame.size, digests, port.now()))
+        self.frame_bytes += frame.size
+        self.framed_bytes += ITEMSIZE * port.role_map.spans[shard].size
+        port.send_framed(self._servers[shard], push, frame)
+
+    def _norm(self) -> float:
+        """Return the norm of this step's gradient, by which servers clip it.
+
+        What is encoded is clipped before: a server would scale what earlier frames have lost, too.
+        """
+        assert self._clip_norm is not None, "only clipping needs the norm"
+        norm = l2_norm(self._gradient)
+        if self._encoder is None:
+            return norm
+        factor = clip_factor(norm, self._clip_norm)
+        if factor < 1.0:
+            np.multiply(self._gradient, np.float32(factor), out=self._gradient)
+        return 0.0
 
     async def step(self, step: Step) -> StepResult:
         """Push to every shard, then receive every shard's reply, in order of arrival."""
         port, versions, events = self._port, self.versions, self._events
         clock, samples, progress = self._step = step
         self._clock = clock
-        norm = l2_norm(self._gradient) if self._clips and samples else 0.0
+        norm = self._norm() if self._clip_norm is not None and samples else 0.0
         region = GRADIENT if samples else NO_PAYLOAD
         pushed = port.now()
         early = self._pushed

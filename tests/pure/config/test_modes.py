@@ -25,7 +25,7 @@ PROMISED = {
     "allreduce": (NEVER,    False, False,  False,  None,     None,        None,       True,  False),
 }  # fmt: skip
 #: Those that send by a codec.
-CODED: set[str] = set()
+CODED = {"sync", "async", "ssp", "softsync"}
 #: Where modes to measure are chosen, each with its config: the only tables by mode but its row.
 MEASURED = ("bench/overhead.py", "bench/ps.py", "bench/train.py")
 KNOBS = knobs_of(TrainConfig).keys()

@@ -52,7 +52,8 @@ SUMMARY = {
         {"worker": 1, "seconds": 0.008, "share": 8 / 13, "for_workers": 0.006, "for_server": 0.001,
          "for_messages": 0.001, "for_reduce": 0.0, "waiting_for": {"0": 0.006}},
     ],
-    "missing": [], "clock_spread_max": 1, "bytes_sent": 0, "bytes_received": 0,
+    "missing": [], "clock_spread_max": 1, "bytes_sent": 400, "bytes_received": 400,
+    "frame_bytes": 0, "framed_bytes": 0,
 }  # fmt: skip
 
 

@@ -1,0 +1,328 @@
+"""Frames of a codec: how long they are, that each is decoded as it was sent, and what is kept back.
+
+Gradients are in no history, so that a frame says what its gradient was cannot be checked; that it
+arrived whole, that a server made of it what its worker took to be sent, and that what was kept back
+of one gradient is what was added to the next, can be: by digests. The lengths are written down here
+anew, by the formulas of the codecs.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from psrt.errors import ConfigError
+from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
+from psrt.history.check.table import Bools, Ints, Table, find, previous, same_as_before
+from psrt.history.events import Kind, parts
+from psrt.history.header import Header
+
+#: Bytes of a frame before its payload.
+_HEADER = 20
+#: Bytes of zeros whose checksum is computed at a time.
+_CHUNK = 1 << 20
+#: Of a matrix in a vector: its start, rows and columns.
+Place = tuple[int, int, int]
+#: Codecs that keep something back of their own, without error feedback.
+_KEEPING = ("dgc", "demo")
+#: Kinds of events that only a run with a codec has.
+KINDS = (Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameContract:
+    """What a run's codec promises."""
+
+    name: str
+    #: By name, without the prefix.
+    knobs: Mapping[str, Any]
+    #: Whether it keeps something back for later frames, and whether as error feedback.
+    keeps: bool
+    feeds_back: bool
+    #: By shard: its elements, and the matrices in it.
+    sizes: tuple[int, ...]
+    matrices: tuple[tuple[Place, ...], ...]
+    #: Whether anything was computed.
+    numerics: bool
+
+    def bounds(self, shard: int, epoch: int) -> tuple[int, int]:
+        """Return the least and the most bytes of a frame of a shard in an epoch."""
+        low, high = payload_bounds(
+            self.name, self.knobs, self.sizes[shard], epoch, self.matrices[shard]
+        )
+        return _HEADER + (low if self.numerics else high), _HEADER + high
+
+
+def frames_of(header: Header) -> FrameContract | None:
+    """Return what the codec of a run promises; None where none was in effect."""
+    name = header.knob("codec")
+    if name is None or not header.knob("codec_everywhere") or not header.servers:
+        return None
+    knobs = {
+        key.removeprefix("codec_"): value
+        for key, value in header.config.items()
+        if key.startswith("codec_")
+    }
+    feeds_back = bool(header.knob("error_feedback"))
+    return FrameContract(
+        name=str(name),
+        knobs=knobs,
+        keeps=(feeds_back or name in _KEEPING) and header.numerics,
+        feeds_back=feeds_back and header.numerics,
+        sizes=tuple(stop - start for start, stop in header.spans),
+        matrices=tuple(_cut(header.matrices, *span) for span in header.spans),
+        numerics=header.numerics,
+    )
+
+
+def _cut(matrices: Sequence[Place], start: int, stop: int) -> tuple[Place, ...]:
+    """Return the matrices of a span, which has whole rows of each."""
+    found = []
+    for at, rows, columns in matrices:
+        first, last = max(0, -((at - start) // columns)), min(rows, (stop - at) // columns)
+        if first < last:
+            found.append((at + first * columns - start, last - first, columns))
+    return tuple(found)
+
+
+def payload_bounds(
+    name: str, knobs: Mapping[str, Any], n: int, epoch: int, matrices: Sequence[Place]
+) -> tuple[int, int]:
+    """Return the least and the most bytes of the payload of n elements.
+
+    >>> payload_bounds("sign", {"bucket": 1024}, 2000, 0, ())
+    (258, 258)
+    >>> payload_bounds("top-k", {"density": 0.01}, 100_000, 0, ())
+    (5000, 8000)
+
+    Raises:
+        ConfigError: if there is no such codec.
+    """
+    scales = -(-n // int(knobs.get("bucket") or 1))
+    if name in ("top-k", "dgc"):
+        return _sparse(n, min(n, math.ceil(_density(name, knobs, epoch) * n)))
+    if name == "threshold":
+        return 0, _sparse(n, n)[1]
+    if name == "low-rank":
+        rank = int(knobs["rank"])
+        saved = [a * b - rank * (a + b) for _, a, b in matrices]
+        nbytes = 4 * (n - sum(max(0, it) for it in saved))
+        return nbytes, nbytes
+    if name == "demo":
+        nbytes = sum(
+            _chunks(it, int(knobs["chunk"]), int(knobs["kept"])) for it in _all(matrices, n)
+        )
+        return nbytes, nbytes
+    if name == "qsgd":
+        bits = math.ceil(math.log2(2 * int(knobs["levels"]) + 1))
+        nbytes = 4 * scales + -(-n * bits // 8)
+        return nbytes, nbytes
+    by_name = {
+        "float16": 2 * n,
+        "bfloat16": 2 * n,
+        "float8-e4m3": scales + n,
+        "float8-e5m2": scales + n,
+        "float4-e3m0": scales + -(-n // 2),
+        "int8": 4 * scales + n,
+        "ternary": 4 * scales + -(-n // 4),
+        "ternary-base3": 4 * scales + -(-n // 5),
+        "sign": 4 * scales + -(-n // 8),
+        "random-k": 8 + 4 * min(n, math.ceil((knobs.get("density") or 0.0) * n)),
+    }
+    if name not in by_name:
+        raise ConfigError(f"the history is of codec {name!r}, which this psrt cannot check")
+    return by_name[name], by_name[name]
+
+
+def _all(matrices: Sequence[Place], n: int) -> list[Place]:
+    """Return matrices, and as flat ones what lies between them."""
+    ends = [0, *(start + rows * columns for start, rows, columns in matrices)]
+    starts = [*(start for start, _, _ in matrices), n]
+    between = zip(ends, starts, strict=True)
+    return [*matrices, *((a, 1, b - a) for a, b in between if a < b)]
+
+
+def _chunks(place: Place, side: int, kept: int) -> int:
+    """Return the bytes of the chunks of a matrix: 4 an element if all are sent, else 6."""
+    total = 0
+    for height, down in ((side, place[1] // side), (place[1] % side, 1)):
+        for width, across in ((side, place[2] // side), (place[2] % side, 1)):
+            sent = min(kept, height * width)
+            total += down * across * sent * (4 if sent == height * width else 6)
+    return total
+
+
+def _density(name: str, knobs: Mapping[str, Any], epoch: int) -> float:
+    density = float(knobs["density"])
+    if name == "dgc" and epoch < int(knobs["warmup_epochs"]):
+        return float(max(density, 0.25 ** (epoch + 1)))
+    return density
+
+
+def _sparse(n: int, k: int) -> tuple[int, int]:
+    """Return the bounds of k values and their indices: a gap takes a byte at least."""
+    bitmap = -(-n // 8)
+    return 4 * k + min(k, bitmap), 4 * k + min(4 * k, bitmap)
+
+
+def without_frames(table: Table) -> Table:
+    """Return a table without the events of codecs, in whose order the other rules do not look."""
+    framed = table.are(*KINDS)
+    return Table(table.events[~framed], table.name) if framed.any() else table
+
+
+def check_frames(
+    codec: FrameContract | None,
+    workers: Table,
+    shards: Sequence[Table],
+    untold: Sequence[int],
+    findings: Findings,
+) -> None:
+    """Check every frame, and what was kept back.
+
+    Args:
+        codec: what it promises; None where none was in effect.
+        workers: all events of all workers, worker after worker.
+        shards: all events of each shard.
+        untold: workers of whose own events nothing is known.
+        findings: takes what is wrong.
+    """
+    if codec is None:
+        for table in (workers, *shards):
+            text = "{kind} of worker {worker} in a run without a codec"
+            findings.on(table, table.where(*KINDS)).forbid(FRAMES, text)
+        return
+    _check_places(workers, Kind.PUSH, Kind.ENCODE, findings)
+    for number, table in enumerate(shards):
+        if codec.numerics:
+            _check_places(table, Kind.RECEIVE, Kind.DECODE, findings)
+        else:
+            text = "shard {shard} decoded a frame where nothing was computed"
+            findings.on(table, table.where(Kind.DECODE)).forbid(FRAMES, text)
+        if findings.none:
+            _check_delivery(codec, workers, table, number, untold, findings)
+    if findings.none:
+        _check_lengths(codec, workers, findings)
+        _check_residuals(codec, workers, findings)
+
+
+def _same(table: Table, at: Ints, other: Ints) -> Bools:
+    """Return whether events and others, which may be none, are of one worker, shard and clock."""
+    inside = (other >= 0) & (other < len(table))
+    other = np.where(inside, other, 0)
+    for name in ("worker", "shard", "clock"):
+        inside = inside & (table[name][at] == table[name][other])
+    return inside
+
+
+def _check_places(table: Table, what: Kind, framed: Kind, findings: Findings) -> None:
+    """Check that what has samples is followed by its frame, and nothing else is."""
+    kind, samples = np.append(table["kind"], 0), table["samples"]
+    messages, frames = table.where(what), table.where(framed)
+    follows = _same(table, messages, messages + 1) & (kind[messages + 1] == framed)
+    text = (
+        f"{{kind}} of worker {{worker}} at clock {{clock}} with {{samples}} samples: {framed.name} "
+    )
+    findings.on(table, messages).require(
+        FRAMES, follows == (samples[messages] > 0), text + "must follow it if there are samples"
+    )
+    belongs = _same(table, frames, frames - 1) & (kind[frames - 1] == what)
+    text = "{kind} of worker {worker} at clock {clock} follows no " + what.name
+    findings.on(table, frames).require(FRAMES, belongs, text, counts=False)
+
+
+def _check_lengths(codec: FrameContract, table: Table, findings: Findings) -> None:
+    """Check the bytes of frames against the formula."""
+    at = table.where(Kind.ENCODE)
+    shard = table["shard"][at]
+    epoch = np.floor(table.real("progress")[at - 1]).astype(np.int64)
+    # As many different ones as shards and epochs: few.
+    places, which = np.unique(np.stack([shard, epoch], axis=1), axis=0, return_inverse=True)
+    bounds = np.array([codec.bounds(*place) for place in places.tolist()], np.int64).reshape(-1, 2)
+    low, high = bounds[which.ravel()].T
+    said = table["samples"][at]
+    text = (
+        f"worker {{worker}} sent shard {{shard}} a frame of {{samples}} bytes at clock {{clock}}, "
+        f"{codec.name} makes {{low}} to {{high}}"
+    )
+    findings.on(table, at).require(FRAMES, (said >= low) & (said <= high), text, low=low, high=high)
+
+
+def _check_delivery(
+    codec: FrameContract,
+    workers: Table,
+    shard: Table,
+    number: int,
+    untold: Sequence[int],
+    findings: Findings,
+) -> None:
+    """Check that a shard decoded what was sent, to what its worker took to be sent."""
+    at = shard.where(Kind.DECODE)
+    at = at[~np.isin(shard["worker"][at], untold)]
+    sent = workers.where(Kind.ENCODE)
+    sent = sent[workers["shard"][sent] == number]
+    wide = int(max(it["clock"].max(initial=0) for it in (workers, shard))) + 1
+    keys = workers["worker"][sent] * wide + workers["clock"][sent]
+    order = np.argsort(keys, kind="stable")
+    found = find(keys[order], shard["worker"][at] * wide + shard["clock"][at])
+    text = "shard {shard} decoded a frame of worker {worker} for clock {clock}, which it never sent"
+    findings.on(shard, at).require(FRAMES, found >= 0, text)
+    if not findings.none or not len(at):
+        return
+    its = sent[order][found]
+    (frame, made), (due_frame, due_made) = (
+        parts(table["version"][where]) for table, where in ((shard, at), (workers, its))
+    )
+    whole = (frame == due_frame) & (shard["samples"][at] == workers["samples"][its])
+    text = "the frame of worker {worker} for clock {clock} is not the one that shard {shard} got"
+    findings.on(shard, at).require(FRAMES, whole, text, because=[(workers, its)])
+    text = (
+        "shard {shard} decoded the frame of worker {worker} for clock {clock} to other numbers "
+        "than the worker kept the rest of"
+    )
+    same = (made == due_made) | (not codec.feeds_back)
+    findings.on(shard, at).require(FRAMES, same, text, because=[(workers, its)], counts=False)
+
+
+def _check_residuals(codec: FrameContract, table: Table, findings: Findings) -> None:
+    """Check that each frame takes up what was kept back before it."""
+    at = table.where(Kind.RESIDUAL)
+    if not codec.keeps:
+        text = "worker {worker} kept something back, which its codec does not"
+        findings.on(table, at).forbid(RESIDUALS, text)
+        return
+    kind, frames = np.append(table["kind"], 0), table.where(Kind.ENCODE)
+    follows = _same(table, frames, frames + 1) & (kind[frames + 1] == Kind.RESIDUAL)
+    text = "worker {worker} encoded at clock {clock} and did not say what it kept back"
+    findings.on(table, frames).require(RESIDUALS, follows, text, counts=False)
+    belongs = _same(table, at, at - 1) & (kind[at - 1] == Kind.ENCODE)
+    text = "worker {worker} kept something back at clock {clock}, of no frame"
+    findings.on(table, at).require(RESIDUALS, belongs, text, counts=False)
+    owner = table["worker"][at] * len(codec.sizes) + table["shard"][at]
+    order = np.argsort(owner, kind="stable")
+    at, owner = at[order], owner[order]
+    before, after = parts(table["version"][at])
+    nothing = np.array([_digest_of_zeros(size) for size in codec.sizes], np.int64)
+    first = ~same_as_before(owner)
+    due = np.where(first, nothing[table["shard"][at]], previous(after, 0))
+    text = (
+        "worker {worker} encoded at clock {clock} for shard {shard} without what it had kept back "
+        "before"
+    )
+    findings.on(table, at).require(
+        RESIDUALS, before == due, text, because=[np.where(first, -1, previous(at, -1))]
+    )
+
+
+def _digest_of_zeros(size: int) -> int:
+    """Return the digest of that many float32 zeros."""
+    crc, left = 0, 4 * size
+    while left:
+        crc = zlib.crc32(bytes(min(left, _CHUNK)), crc)
+        left -= min(left, _CHUNK)
+    return crc & 0x7FFFFFFF

@@ -1,0 +1,134 @@
+"""The codec of pushes: what a worker encodes, shard by shard, and a server decodes.
+
+**Error feedback.** What a frame loses of a gradient is kept back and added to the next one of that
+shard. A gradient that a server drops is lost as a whole: also what earlier frames had lost, which
+was sent along with it. What is kept back when a worker leaves is lost, too. A step without samples
+sends no frame, and what was kept back waits.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from psrt.arrays import Bytes, Vector
+from psrt.codec import Codec, Encoder, ErrorFeedback, draws
+from psrt.errors import CodecError
+from psrt.messages import Push
+
+
+class Digests(NamedTuple):
+    """What became of a gradient, 31 bits of a CRC-32 each; 0 of what there is not."""
+
+    frame: int
+    #: What the frame decodes to; at a worker with error feedback only, which has to know it.
+    decoded: int
+    #: What was kept back before and after.
+    before: int = 0
+    after: int = 0
+
+
+class PushEncoder:
+    """Makes the frames of one worker's pushes."""
+
+    def __init__(self, senders: Sequence[Encoder], *, seed: int, worker: int) -> None:
+        """Begin with nothing kept back.
+
+        Args:
+            senders: one for each shard.
+            seed: of the run.
+            worker: its number.
+        """
+        self._senders = senders
+        self._seed, self._worker = seed, worker
+        #: By shard, the digest of what is kept back.
+        self._kept = [_digest_of(it.residual) for it in senders]
+
+    def encode(self, push: Push, gradient: Vector) -> Bytes:
+        """Return the frame of a push, valid until the next one to the same shard.
+
+        Args:
+            push: that it goes with.
+            gradient: (span,) of its shard; only read.
+        """
+        sender = self._senders[push.shard]
+        sender.begin_epoch(int(push.progress))
+        return sender.encode(gradient, draws(self._seed, self._worker, push.clock, push.shard))
+
+    def digests(self, shard: int, frame: Bytes) -> Digests:
+        """Return the digests of the frame that was made last for a shard."""
+        sender, before = self._senders[shard], self._kept[shard]
+        self._kept[shard] = after = _digest_of(sender.residual)
+        decoded = sender.decoded if isinstance(sender, ErrorFeedback) else None
+        return Digests(digest(frame), _digest_of(decoded), before, after)
+
+
+class TimingOnlyEncoder(PushEncoder):
+    """Makes frames without contents, of the length that they would have."""
+
+    def __init__(self, senders: Sequence[Encoder], *, seed: int, worker: int) -> None:
+        super().__init__(senders, seed=seed, worker=worker)
+        self._nothing = np.zeros(1, np.uint8)
+
+    def encode(self, push: Push, gradient: Vector) -> Bytes:
+        """Return as many bytes as the frame would have, the most where that depends on numbers."""
+        sender = self._senders[push.shard]
+        sender.begin_epoch(int(push.progress))
+        return np.broadcast_to(self._nothing, (sender.longest,))
+
+    def digests(self, shard: int, frame: Bytes) -> Digests:
+        """Return the digests of nothing."""
+        return Digests(0, 0)
+
+
+class PushDecoder:
+    """Turns the frames of one shard's pushes into gradients."""
+
+    def __init__(self, codec: Codec, frame: Callable[[int], Bytes]) -> None:
+        """Set up.
+
+        Args:
+            codec: of the shard.
+            frame: worker → the frame of its last push, valid until it is answered.
+        """
+        self._codec, self._frame = codec, frame
+        #: By worker, (span,) what it pushed last.
+        self._gradients: dict[int, Vector] = {}
+
+    def gradient(self, worker: int) -> Vector:
+        """Return what a worker pushed last, until its next push."""
+        return self._gradients[worker]
+
+    def decode(self, push: Push) -> None:
+        """Decode the frame of a push that has been received.
+
+        Raises:
+            CodecError: naming the worker, if it is no frame of this shard.
+        """
+        worker = push.worker
+        out = self._gradients.get(worker)
+        if out is None:
+            out = self._gradients[worker] = np.empty(self._codec.n, np.float32)
+        try:
+            self._codec.decode(self._frame(worker), out)
+        except CodecError as error:
+            raise CodecError(
+                f"worker {worker} pushed at clock {push.clock} to shard {push.shard}: {error}"
+            ) from error
+
+    def digests(self, worker: int) -> tuple[int, Digests]:
+        """Return the length and the digests of the frame that a worker pushed last."""
+        frame = self._frame(worker)
+        return frame.size, Digests(digest(frame), digest(self._gradients[worker]))
+
+
+def digest(array: Bytes | Vector) -> int:
+    """Return 31 bits of the CRC-32 of an array's bytes."""
+    return zlib.crc32(array.data) & 0x7FFFFFFF
+
+
+def _digest_of(vector: Vector | None) -> int:
+    return 0 if vector is None else digest(vector)

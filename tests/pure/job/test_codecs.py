@@ -1,0 +1,307 @@
+"""Pushes by a codec, in every mode with servers: in virtual time, recorded, checked, repeated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from psrt.codec import TABLE, Matrix
+from psrt.codec.frame import HEADER_BYTES
+from psrt.config import MODES, TrainConfig
+from psrt.errors import CodecError, ConfigError
+from psrt.history import Kind, read_history
+from psrt.history.check import check
+from psrt.history.check.frames import payload_bounds
+from psrt.history.check.run import check_run
+from psrt.job.codecs import PushCodec
+from psrt.job.virtual import simulate
+from psrt.messages import Push
+from psrt.partition import Span
+from psrt.runtime.push_codec import PushDecoder, PushEncoder, digest
+from psrt.transport.frames import FRAME_BYTES
+
+#: A little model whose weights low rank makes shorter; the last batch of an epoch is smaller.
+KNOBS = {
+    "dataset": "synthetic:70x12x4", "hidden": (16,), "batch_size": 4, "epochs": 2, "lr": 0.05,
+    "servers": 2,
+}  # fmt: skip
+#: The modes with servers, with what makes them more than async.
+SERVED = {
+    "sync": {"mode": "sync"},
+    "backup": {"mode": "sync", "backup": 1},
+    "async": {"mode": "async"},
+    "ssp": {"mode": "ssp", "staleness": 1},
+    "softsync": {"mode": "softsync", "softsync": 2},
+}
+#: Numbers with which a codec does not diverge, and shows what it is.
+CODECS = {name: {} for name in TABLE} | {
+    "random-k": {"codec_scaled": False, "codec_density": 0.1},
+    "top-k": {"codec_density": 0.1},
+    "dgc": {"codec_density": 0.1, "codec_warmup_epochs": 1},
+    "demo": {"codec_chunk": 8, "codec_kept": 4, "optimizer": "sign-sgd"},
+}
+EVERY_CODEC = pytest.mark.parametrize("codec", TABLE)
+EVERY_MODE = pytest.mark.parametrize("mode", SERVED)
+
+
+def config_of(mode, codec=None, **more):
+    knobs = {} if codec is None else {"codec": codec} | CODECS[codec]
+    return TrainConfig(**KNOBS | SERVED[mode] | knobs | more)
+
+
+def replayed(config):
+    """Repeat a recorded run, with other delays."""
+    again = replace(config, replay=config.out, out=None, record=False)
+    return simulate(again, workers=3, seed=99)
+
+
+@EVERY_CODEC
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_runs_with_a_codec_or_refuses_it_in_one_line(mode, codec):
+    """The table of modes and codecs: run, or one line, and nothing in between."""
+    knobs = KNOBS | {"servers": None} | CODECS[codec] | {"steps": 2, "epochs": None}
+    workers = 1 if MODES[mode].single else 2
+
+    def run():
+        return simulate(TrainConfig(mode=mode, codec=codec, **knobs), workers=workers)
+
+    if MODES[mode].codecs:
+        assert np.isfinite(run().theta).all()
+        return
+    with pytest.raises(
+        ConfigError, match=f"--codec {codec} has no effect with --mode {mode}"
+    ) as it:
+        run()
+    assert "\n" not in str(it.value)
+
+
+@EVERY_MODE
+@EVERY_CODEC
+def test_what_is_sent_is_what_the_formula_says(tmp_path, mode, codec):
+    """Counted at the send, recorded, checked against the formula, and repeated to the bit."""
+    out = tmp_path / "run"
+    config = config_of(mode, codec, shards_per_server=2, record=True, out=str(out))
+    run = simulate(config, workers=3)
+    outcome = check_run(out)
+    assert outcome.ok, "\n".join(outcome.lines())
+    history, spans = read_history(out), run.world.role_map.spans
+    frames, messages, dense = 0, 0, 0
+    for events in history.workers:
+        sent = events[events["kind"] == Kind.ENCODE]
+        assert len(sent) == np.count_nonzero(
+            (events["kind"] == Kind.PUSH) & (events["samples"] > 0)
+        )
+        frames += int(sent["samples"].sum())
+    for span, events in zip(spans, history.shards, strict=True):
+        replies = np.count_nonzero(events["kind"] == Kind.REPLY)
+        heard = np.isin(events["kind"], (Kind.RECEIVE, Kind.LEFT))
+        messages += np.count_nonzero(heard) + replies
+        dense += 4 * span.size * replies
+    assert run.summary.frame_bytes == frames
+    assert run.summary.bytes_sent == run.summary.bytes_received
+    assert run.summary.bytes_sent == FRAME_BYTES * messages + frames + dense
+    assert replayed(config).summary.parameters_sha256 == run.summary.parameters_sha256
+
+
+@EVERY_CODEC
+def test_without_numbers_the_same_bytes_are_sent_or_the_most(codec):
+    whole = simulate(config_of("sync", codec), workers=3).summary
+    bare = simulate(config_of("sync", codec), workers=3, numerics=False).summary
+    assert bare.framed_bytes == whole.framed_bytes
+    if codec in ("top-k", "threshold", "dgc"):
+        assert bare.frame_bytes >= whole.frame_bytes
+    else:
+        assert (bare.frame_bytes, bare.bytes_sent) == (whole.frame_bytes, whole.bytes_sent)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 129, 1000, 100_000])
+@EVERY_CODEC
+def test_the_checker_has_the_formula_of_every_codec(codec, n):
+    knobs = dict(TABLE[codec].knobs)
+    rows = min(40, n // 50)
+    matrices = [(n // 4, rows, 30)] if rows else []
+    push_codec = PushCodec(codec, knobs, matrices=[Matrix(*it) for it in matrices])
+    encoder = PushEncoder([push_codec.sender(Span(0, n))], seed=1, worker=0)
+    rng = np.random.default_rng(3)
+    for clock in range(3):
+        push = Push(0, clock, 0, 1, float(clock), 0.0)
+        frame = encoder.encode(push, rng.standard_normal(n).astype(np.float32))
+        low, high = payload_bounds(codec, knobs, n, clock, matrices)
+        assert HEADER_BYTES + low <= frame.size <= HEADER_BYTES + high
+        assert low == high or codec in ("top-k", "threshold", "dgc")
+
+
+# --- equivalences -------------------------------------------------------------------------------
+
+
+@EVERY_MODE
+@pytest.mark.parametrize("each", [1, 2])
+def test_all_elements_of_top_k_are_what_is_sent_without_a_codec(mode, each):
+    """Lossless is none, to the bit; and nothing is kept back."""
+    more = {"shards_per_server": each}
+    plain = simulate(config_of(mode, **more), workers=3)
+    framed = simulate(config_of(mode, "top-k", codec_density=1.0, **more), workers=3)
+    np.testing.assert_array_equal(framed.theta, plain.theta)
+    assert framed.summary.staleness == plain.summary.staleness
+    for worker in framed.workers:
+        senders = worker.strategy._encoder._senders
+        assert all(not sender.residual.any() for sender in senders)
+
+
+@EVERY_CODEC
+def test_the_sum_of_what_is_decoded_and_kept_back_is_what_was_given(codec):
+    """p = C(p) + e, so Σ of all gradients = Σ of all that was decoded + the last e."""
+    if TABLE[codec].feeds_back is None:
+        pytest.skip("it keeps a momentum, not what it lost")
+    n, rng = 1000, np.random.default_rng(5)
+    knobs = dict(TABLE[codec].knobs) | ({"scaled": False} if codec == "random-k" else {})
+    push_codec = PushCodec(codec, knobs, error_feedback=True)
+    sender, receiver = push_codec.sender(Span(0, n)), push_codec.codec(Span(0, n))
+    encoder = PushEncoder([sender], seed=1, worker=0)
+    given, got, out = np.zeros(n), np.zeros(n), np.empty(n, np.float32)
+    for clock in range(20):
+        gradient = rng.standard_normal(n).astype(np.float32)
+        frame = encoder.encode(Push(0, clock, 0, 1, 0.0, 0.0), gradient)
+        receiver.decode(frame, out)
+        given, got = given + gradient, got + out
+    np.testing.assert_allclose(got + sender.residual, given, atol=1e-4)
+
+
+def test_gradients_are_clipped_before_they_are_encoded():
+    sent = []
+
+    class Spy(PushEncoder):
+        def encode(self, push, gradient):
+            assert push.norm == 0.0
+            sent.append(float(np.linalg.norm(gradient)))
+            return super().encode(push, gradient)
+
+    knobs = config_of("async", "sign", servers=1, clip_norm=0.01)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("psrt.job.codecs.PushEncoder", Spy)
+        simulate(knobs, workers=2)
+    assert sent
+    assert max(sent) <= 0.01 * (1 + 1e-5)
+
+
+# --- broken, it must be seen --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", [Kind.ENCODE, Kind.DECODE, Kind.RESIDUAL])
+@pytest.mark.parametrize("field", ["version", "samples", "worker", "clock", "gone", "twice"])
+def test_a_history_whose_frames_contradict_each_other(tmp_path, which, field):
+    out = tmp_path / "run"
+    simulate(config_of("async", "sign", record=True, out=str(out)), workers=3)
+    history = read_history(out)
+    assert check(history).ok
+    workers, shards = list(history.workers), list(history.shards)
+    parts = shards if which == Kind.DECODE else workers
+    events = parts[1].copy()
+    at = int(np.flatnonzero(events["kind"] == which)[5])
+    if field == "gone":
+        events = np.delete(events, at)
+    elif field == "twice":
+        events = np.insert(events, at, events[at])
+    elif field == "worker":
+        events[field][at] = (events[field][at] + 1) % 3
+    elif field == "samples" and which == Kind.RESIDUAL:
+        pytest.skip("it has none")
+    else:
+        events[field][at] += 1
+    parts[1] = events
+    outcome = check(replace(history, workers=tuple(workers), shards=tuple(shards)))
+    assert not outcome.ok
+
+
+def test_frames_of_a_run_that_has_no_codec(tmp_path):
+    out = tmp_path / "run"
+    simulate(config_of("async", "sign", record=True, out=str(out)), workers=3)
+    history = read_history(out)
+    header = replace(history.header, config=history.header.config | {"codec": None})
+    outcome = check(replace(history, header=header))
+    assert outcome.violation.rule == "frames"
+    assert "in a run without a codec" in outcome.violation.text
+
+
+def test_what_is_kept_back_and_forgotten(tmp_path, monkeypatch):
+    encode = PushEncoder.encode
+
+    def forgetful(self, push, gradient):
+        residual = self._senders[push.shard].residual
+        residual.fill(0)
+        self._kept[push.shard] = digest(residual)
+        return encode(self, push, gradient)
+
+    monkeypatch.setattr(PushEncoder, "encode", forgetful)
+    out = tmp_path / "run"
+    simulate(config_of("async", "sign", record=True, out=str(out)), workers=3)
+    assert check_run(out).violation.rule == "residuals"
+
+
+def test_a_server_that_decodes_otherwise(tmp_path, monkeypatch):
+    decode = PushDecoder.decode
+
+    def wrong(self, push):
+        decode(self, push)
+        self.gradient(push.worker)[0] += 1
+
+    monkeypatch.setattr(PushDecoder, "decode", wrong)
+    out = tmp_path / "run"
+    simulate(config_of("async", "sign", record=True, out=str(out)), workers=3)
+    violation = check_run(out).violation
+    assert violation.rule == "frames"
+    assert "to other numbers" in violation.text
+
+
+def test_a_frame_of_another_length(tmp_path):
+    """As by a header that says another bucket: the frames are not as long as it makes them."""
+    out = tmp_path / "run"
+    simulate(config_of("async", "sign", record=True, out=str(out)), workers=3)
+    history = read_history(out)
+    header = replace(history.header, config=history.header.config | {"codec_bucket": 8})
+    violation = check(replace(history, header=header)).violation
+    assert violation.rule == "frames"
+    assert "sign makes" in violation.text
+
+
+def test_a_frame_that_is_damaged_on_its_way_ends_the_run(monkeypatch):
+    encode = PushEncoder.encode
+
+    def damaged(self, push, gradient):
+        frame = encode(self, push, gradient).copy()
+        frame[4] ^= 1  # the number of elements
+        return frame
+
+    monkeypatch.setattr(PushEncoder, "encode", damaged)
+    with pytest.raises(CodecError, match=r"worker . pushed at clock 0 to shard .: a frame of"):
+        simulate(config_of("async", "sign"), workers=2)
+
+
+# --- what a user sees ---------------------------------------------------------------------------
+
+
+def test_the_first_lines_and_the_table_say_what_is_sent():
+    said = []
+    simulate(config_of("async", "sign"), workers=2, say=said.append)
+    text = "\n".join(said)
+    assert "codec: sign, with error feedback: a gradient is" in text
+    assert "frames" in text
+    assert "times fewer" in text
+
+
+@pytest.mark.parametrize(
+    ("knobs", "text"),
+    [
+        ({"codec": "low-rank", "codec_rank": 17}, "--codec-rank 17 is more than a matrix"),
+        ({"codec": "top-k", "codec_density": 1.5}, "codec-density must be at most 1, got 1.5"),
+        ({"codec": "top-k", "codec_density": 0}, "codec-density must be above 0, got 0"),
+        ({"codec": "qsgd", "codec_levels": 128}, "codec-levels must be at most 127, got 128"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(knobs, text):
+    with pytest.raises(ConfigError) as refused:
+        simulate(TrainConfig(mode="async", **KNOBS | knobs), workers=2)
+    assert text in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -140,6 +140,9 @@ compare: $(VENV)/.has-plot  ## every mode when workers are late: tables, a verdi
 study: $(VENV)/.has-plot  ## staleness of softsync and its effect on learning: a table and a plot
 	$(PY) apps/staleness_study.py --out runs/staleness $(ARGS)
 
+compress: $(VENV)/.has-plot  ## every codec on slow and fast links: tables, a verdict, a plot
+	$(PY) apps/compression_study.py --out runs/compression $(ARGS)
+
 calibrate: $(VENV)/.has-psrt  ## compare simulations with the real runs that they predict
 	$(MPIRUN) -n 3 $(PY) apps/calibrate.py --out runs/calibrate $(ARGS)
 

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import csv
 import sys
-from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from script import DEFAULT, can_plot, names, number, ranks_of_job, run_script, say
+from script import DEFAULT, can_plot, names, number, ranks_of_job, run_script, say, share
 from studies import mode_plot
 from studies.compare_runs import SERIAL, planned, run_over_mpi, run_simulated
 from studies.scenarios import SCENARIOS, scenario
@@ -119,17 +118,6 @@ def parser() -> FlagParser:
     add("--link", metavar="LATENCY_S:BYTES_PER_S", help=of(SIMULATION["link"]))
     add("--server-apply", metavar="BYTES_PER_S", help=of(SIMULATION["server_apply"]))
     return flags
-
-
-def share(text: str) -> float:
-    """Return a number from 0 to 1: the type of a flag."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise ArgumentTypeError(f"must be from 0 to 1, got {text!r}")
-    return value
 
 
 def check_real(options: Namespace, ranks: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
@@ -88,3 +89,27 @@ def number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return int(text)
+
+
+def share(text: str) -> float:
+    """Return a number from 0 to 1: the type of a flag."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise ArgumentTypeError(f"must be from 0 to 1, got {text!r}")
+    return value
+
+
+def rates(text: str) -> list[float]:
+    """Return numbers above 0, separated by commas: the type of a flag."""
+    found = []
+    for part in text.split(","):
+        try:
+            found.append(float(part))
+        except ValueError:
+            found.append(0.0)
+        if not 0 < found[-1] < math.inf:
+            raise ArgumentTypeError(f"must be a number above 0, got {part!r}")
+    return found

@@ -341,6 +341,46 @@ def test_study_of_workers(tmp_path):
     assert again == (tmp_path / "a/workers.json").read_text()
 
 
+CODECS = ["--modes", "async", "--rates", "0.1", "--seeds", 1, "--epochs", 2, "--workers", 2]
+
+
+def test_compression_study(tmp_path):
+    words = [*CODECS, "--settings", "none,sign,demo", "--links", "1 Gbit/s,100 Mbit/s"]
+    out = succeeded(start("compression_study.py", *words, "--out", tmp_path, "--rates", "0.1,0.2"))
+    document = json.loads((tmp_path / "compression.json").read_text())
+    rows = document["runs"]
+    assert [(row["mode"], row["setting"], row["link"]) for row in rows] == [
+        ("async", setting, link)
+        for setting in ("none", "sign", "demo")
+        for link in ("1 Gbit/s", "100 Mbit/s")
+    ]
+    plain, sign = rows[1], rows[3]
+    assert sign["bytes_sent"] < 0.6 * plain["bytes_sent"]
+    assert sign["seconds"] < plain["seconds"]
+    assert (plain["encode_us"], plain["decode_us"]) == (0, 0)
+    assert min(sign["encode_us"], sign["decode_us"], sign["gradient_us"]) > 0
+    assert "async at 100 Mbit/s:" in out
+    assert document["verdict"][-1].endswith(" of 4 cases.")
+    assert (tmp_path / "compression.png").exists() == HAS_MATPLOTLIB
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--settings", "none,zip"], "no setting 'zip', there are: none; "),
+        (["--links", "1 Tbit/s"], "no link '1 Tbit/s', there are: 100 Mbit/s, "),
+        (["--modes", "serial"], "no codecs in mode 'serial', there are: "),
+        (["--rates", "0.1,none"], "--rates: must be a number above 0, got 'none'"),
+        (["--codec", "sign"], "--codec has no effect here: the study varies it"),
+    ],
+)
+def test_compression_study_refuses_what_cannot_be(tmp_path, words, message):
+    ended = start("compression_study.py", *CODECS, *words, "--out", tmp_path)
+    assert ended.status == 2, ended.out
+    assert message in ended.err
+    assert ended.err.count("\n") == 1
+
+
 @parallel
 def test_staleness_study_is_not_for_mpirun(tmp_path):
     ended = start("staleness_study.py", *SOFTSYNC, "--out", tmp_path, ranks=2)

@@ -1,0 +1,241 @@
+"""The runs of compression_study.py: every codec in every mode that has them, on several links.
+
+Runs go over the same data in virtual time and compute everything. The times of a gradient, of
+encoding and of decoding are measured on this machine before the first run; what is sent takes the
+time of its bytes on the link. So a codec pays for its own computing.
+
+A learning rate that suits plain gradients may not suit others, so each codec has the best of
+several in each mode, found on one seed more.
+"""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+from script import say
+
+import psrt
+from psrt.cli.flags import parse_train
+from psrt.codec import draws, make_codec, make_encoder
+from psrt.config.modes import MODES
+from psrt.errors import ConfigError
+from psrt.job.problems import supervised_problem
+from psrt.report import seconds_to_accuracy
+from psrt.runtime.problem import matrices_of
+
+Row = dict[str, Any]
+
+NONE = "none"
+#: What is compared: a name, and its flags of ``psrt train``.
+SETTINGS: dict[str, tuple[str, ...]] = {
+    NONE: (),
+    **{name: ("--codec", name) for name in (
+        "float16", "bfloat16", "float8-e4m3", "float8-e5m2", "float4-e3m0", "int8", "qsgd",
+        "ternary", "ternary-base3", "sign",
+    )},
+    "sign without feedback": ("--codec", "sign", "--no-error-feedback"),
+    **{
+        f"{name} {density:.0%}": ("--codec", name, "--codec-density", str(density))
+        for name in ("top-k", "random-k", "dgc") for density in (0.1, 0.01)
+    },
+    "top-k 1% without feedback": ("--codec", "top-k", "--no-error-feedback"),
+    "threshold": ("--codec", "threshold"),
+    **{f"low-rank {r}": ("--codec", "low-rank", "--codec-rank", str(r)) for r in (1, 2, 4)},
+    "demo": ("--codec", "demo", "--optimizer", "sign-sgd"),
+}  # fmt: skip
+#: A step of sign descent is as long as its rate, whatever the gradient.
+_SIGN_RATE = 0.01
+#: Flags of all runs, and those of one mode. Not relu: a first step that is too large leaves dead
+#: units, whatever comes later.
+DEFAULTS = ("--hidden", "128,128", "--activation", "tanh", "--batch-size", "16", "--epochs", "20")
+OF_MODE = {"local-sgd": ("--local-steps", "8")}
+#: Workers leave the server that long alone: what a message takes beside its bytes.
+_LATENCY_S = 5e-5
+#: Bytes of gradient that a server applies in a second.
+_APPLY = 4e9
+
+#: Bytes per second by name.
+LINKS = {"100 Mbit/s": 12.5e6, "1 Gbit/s": 125e6, "10 Gbit/s": 1.25e9}
+
+
+class Job(NamedTuple):
+    """One run to do."""
+
+    mode: str
+    setting: str
+    link: str
+    #: Learning rate.
+    lr: float
+    seed: int
+    config: psrt.TrainConfig
+
+
+class Times(NamedTuple):
+    """Seconds on this machine."""
+
+    gradient: float
+    encode: float
+    decode: float
+
+
+def modes_with_codecs() -> tuple[str, ...]:
+    """Return the modes that can be compared."""
+    return tuple(name for name, row in MODES.items() if row.codecs)
+
+
+def job_of(mode: str, setting: str, link: str, lr: float, seed: int, flags: Sequence[str]) -> Job:
+    """Return one run; ``ConfigError`` if it cannot be."""
+    if mode not in modes_with_codecs():
+        raise ConfigError(
+            f"no codecs in mode {mode!r}, there are: {', '.join(modes_with_codecs())}"
+        )
+    if setting not in SETTINGS:
+        raise ConfigError(f"no setting {setting!r}, there are: {'; '.join(SETTINGS)}")
+    scaled = lr * _SIGN_RATE if "sign-sgd" in SETTINGS[setting] else lr
+    words = [*DEFAULTS, *OF_MODE.get(mode, ()), *flags, "--mode", mode, "--lr", repr(scaled)]
+    config = parse_train([*words, *SETTINGS[setting], "--seed", str(seed)])
+    return Job(mode, setting, link, lr, seed, config)
+
+
+def run_all(options: Namespace, flags: Sequence[str]) -> list[Row]:
+    """Find a learning rate for each setting of each mode, then run all seeds on all links."""
+    pairs = [(mode, setting) for mode in options.modes for setting in options.settings]
+    for pair in pairs:  # before the first is run: a bad flag is told at once
+        config = job_of(*pair, options.links[0], options.rates[0], 0, flags).config
+        psrt.resolve(config, ranks=options.workers + (config.servers or 0))
+    rows: list[Row] = []
+    for mode, setting in pairs:
+        lr = _best_rate(mode, setting, options, flags)
+        for link in options.links:
+            for seed in range(options.seeds):
+                row = row_of(job_of(mode, setting, link, lr, seed, flags), options)
+                rows.append(row)
+            say(_line(rows[-options.seeds :]))
+    return rows
+
+
+def _best_rate(mode: str, setting: str, options: Namespace, flags: Sequence[str]) -> float:
+    """Return the learning rate of the best end on a seed that is not shown."""
+    if len(options.rates) == 1:
+        return float(options.rates[0])
+    link, seed = options.links[len(options.links) // 2], options.seeds
+    ends = {
+        lr: row_of(job_of(mode, setting, link, lr, seed, flags), options) for lr in options.rates
+    }
+    best: float = max(ends, key=lambda lr: (ends[lr]["test_accuracy"] or 0.0, -lr))
+    return best
+
+
+def _line(rows: Sequence[Row]) -> str:
+    first = rows[0]
+    ends = ", ".join(
+        "diverged" if row["test_accuracy"] is None else f"{100 * row['test_accuracy']:.1f}"
+        for row in rows
+    )
+    where = f"{first['mode']:<10} {first['setting']:<24} {first['link']:>10}"
+    return f"{where}  lr {first['lr']:g}: {ends} %"
+
+
+def row_of(job: Job, options: Namespace) -> Row:
+    """Train in virtual time and return what is kept of it: no accuracy, if the run diverged."""
+    config, workers = job.config, options.workers
+    problem = supervised_problem(psrt.resolve(config, ranks=workers + 1), workers=workers)
+    times = measured(config, problem)
+    row: Row = {
+        **{name: getattr(job, name) for name in ("mode", "setting", "link", "lr", "seed")},
+        "test_accuracy": None, "seconds_to_accuracy": None, "seconds": None, "bytes_sent": None,
+        "gradient_us": 1e6 * times.gradient, "encode_us": 1e6 * times.encode,
+        "decode_us": 1e6 * times.decode,
+    }  # fmt: skip
+    costs = costs_of(
+        times,
+        4 * problem.initial().size,
+        LINKS[job.link],
+        servers=config.servers,
+        steps=config.local_steps or 1,
+    )
+    try:
+        run = psrt.simulate(config, problem, workers=workers, seed=job.seed, costs=costs)
+    except psrt.DivergedError:
+        return row
+    summary = run.summary
+    row["test_accuracy"], row["seconds"] = summary.test_accuracy, summary.seconds
+    row["bytes_sent"] = summary.bytes_sent
+    row["seconds_to_accuracy"] = seconds_to_accuracy(map(asdict, run.records), options.target)
+    return row
+
+
+def costs_of(
+    times: Times, nbytes: int, bandwidth: float, *, servers: int | None, steps: int
+) -> psrt.SimulationCosts:
+    """Return the costs of a run.
+
+    Args:
+        times: measured.
+        nbytes: of a whole gradient.
+        bandwidth: of each rank's link, in bytes per second.
+        servers: those that decode what workers encode; None: workers encode twice, their own
+            gradients and the means that they own, and decode both.
+        steps: between two vectors that are encoded.
+    """
+    mine = (times.encode if servers else 2 * (times.encode + times.decode)) / steps
+
+    def compute(rank: int, rng: np.random.Generator) -> float:
+        return rng.uniform(0.9, 1.1) * times.gradient + mine
+
+    def apply(shard: int, applied: int, rng: np.random.Generator) -> float:
+        return applied / _APPLY + applied / nbytes * times.decode
+
+    return psrt.SimulationCosts(
+        compute=compute, latency=lambda rng: _LATENCY_S, bandwidth=bandwidth, apply=apply
+    )
+
+
+_MEASURED: dict[tuple[object, ...], Times] = {}
+
+
+def measured(config: psrt.TrainConfig, problem: Any) -> Times:
+    """Return what a gradient, encoding it and decoding it take, the fastest of several each."""
+    theta = problem.initial()
+    knobs = {name: value for name, value in config.codec_knobs.items() if value is not None}
+    key = (
+        config.codec,
+        config.error_feedback,
+        *sorted(knobs.items()),
+        theta.size,
+        config.batch_size,
+    )
+    if key not in _MEASURED:
+        out = np.empty_like(theta)
+        batch = next(iter(problem.batches(0, 1, 0)))
+        gradient = _fastest(lambda: problem.loss_and_grad(theta, batch, out))
+        encode = decode = 0.0
+        if config.codec is not None:
+            matrices = matrices_of(problem, theta.size)
+            encoder = make_encoder(
+                config.codec, theta.size, error_feedback=config.error_feedback,
+                matrices=matrices, **knobs,
+            )  # fmt: skip
+            decoder = make_codec(config.codec, theta.size, matrices=matrices, **knobs)
+            frame = encoder.encode(out, draws(0, 0, 0, 0)).copy()
+            into = np.empty_like(theta)
+            encode = _fastest(lambda: encoder.encode(out, draws(0, 0, 0, 0)))
+            decode = _fastest(lambda: decoder.decode(frame, into))
+        _MEASURED[key] = Times(gradient, encode, decode)
+    return _MEASURED[key]
+
+
+def _fastest(work: Callable[[], object]) -> float:
+    """Return the seconds of the fastest call of several."""
+    return min(_timed(work) for _ in range(7))
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

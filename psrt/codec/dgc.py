@@ -12,7 +12,7 @@ import numpy as np
 from psrt.arrays import Bytes, Vector
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.indices import Indices
-from psrt.codec.sparse import Bits, Chosen, kept, largest_k, longest_payload
+from psrt.codec.sparse import Chosen, kept, longest_payload
 from psrt.codec.table import TABLE
 from psrt.errors import ConfigError
 
@@ -100,8 +100,8 @@ class Dgc(Chosen):
         momentum[self.chosen] = velocity[self.chosen] = 0.0
         return found
 
-    def _choose(self, bits: Bits) -> Indices:
-        return largest_k(bits, kept(self.n, self.density(self._epoch)))
+    def _choose(self, vector: Vector) -> Indices:
+        return self._search.largest(vector, kept(self.n, self.density(self._epoch)))
 
     def _factor(self, vector: Vector) -> np.float32:
         if self._clip_norm is None:

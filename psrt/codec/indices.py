@@ -27,7 +27,11 @@ _LIMITS = [1 << 7, 1 << 14, 1 << 21, 1 << 28]
 
 def gap_bytes(gaps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the bytes of each gap."""
-    return np.searchsorted(_LIMITS, gaps, side="right") + 1
+    found, longest = np.ones(gaps.size, np.int64), int(gaps.max(initial=0))
+    for limit in _LIMITS:
+        if longest >= limit:
+            found += gaps >= limit
+    return found
 
 
 def pack_indices(indices: Indices, n: int, out: Bytes) -> tuple[int, int]:
@@ -42,7 +46,9 @@ def pack_indices(indices: Indices, n: int, out: Bytes) -> tuple[int, int]:
     >>> pack_indices(np.array([3, 4, 1000, 1001]), 10**6, out), out[:5].tolist()
     ((1, 5), [3, 0, 227, 7, 0])
     """
-    gaps = np.diff(indices, prepend=-1) - 1
+    gaps = indices - 1
+    gaps[1:] -= indices[:-1]
+    gaps[:1] += 1
     lengths = gap_bytes(gaps)
     sizes = [4 * indices.size, int(lengths.sum()), -(-n // 8)]
     form = sizes.index(min(sizes))
@@ -54,11 +60,12 @@ def pack_indices(indices: Indices, n: int, out: Bytes) -> tuple[int, int]:
         chosen[indices] = True
         into[:] = np.packbits(chosen, bitorder="little")
     else:
-        starts = np.cumsum(lengths) - lengths
-        for i in range(int(lengths.max(initial=0))):
-            has = lengths > i
-            more = (lengths[has] > i + 1).astype(np.uint8) << 7
-            into[starts[has] + i] = (gaps[has] >> (7 * i) & 0x7F).astype(np.uint8) | more
+        places = np.cumsum(lengths) - lengths
+        while gaps.size:
+            more = gaps > 0x7F
+            into[places] = gaps & 0x7F | more.astype(np.int64) << 7
+            left = more.nonzero()[0]
+            gaps, places = gaps[left] >> 7, places[left] + 1
     return form, sizes[form]
 
 
@@ -89,12 +96,17 @@ def _of_gaps(packed: Bytes, k: int) -> Indices:
     _need(k > 0 or packed.size == 0, "no gaps")
     if k == 0:
         return np.zeros(0, np.int64)
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    lengths = ends - starts + 1
+    lengths = np.diff(ends, prepend=-1)
     _need(int(lengths.max()) <= 5, "at most 5 bytes a gap")
-    place = np.arange(packed.size) - np.repeat(starts, lengths)
-    parts = (packed & 0x7F).astype(np.int64) << (7 * place)
-    return np.cumsum(np.add.reduceat(parts, starts) + 1) - 1
+    gaps = packed[ends].astype(np.int64)
+    # The last byte is the highest: those before it are put below it, one by one.
+    more, at = np.flatnonzero(lengths > 1), 1
+    while more.size:
+        gaps[more] = gaps[more] << 7 | packed[ends[more] - at] & 0x7F
+        at += 1
+        more = more[lengths[more] > at]
+    gaps += 1
+    return np.cumsum(gaps) - 1
 
 
 def _need(holds: bool, expected: str) -> None:

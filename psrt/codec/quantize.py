@@ -73,14 +73,13 @@ class _Levels(DenseCodec):
         np.copyto(numbers, steps, casting="unsafe")  # ⌊ ⌋: what is below 0 is so by less than 1
 
     def _unpack(self, payload: Bytes, out: Vector) -> None:
-        buckets, levels, numbers = self._buckets, self._levels, self._numbers
-        scales = payload[: 4 * buckets.count].view("<f4")
-        self._unpack_numbers(payload[4 * buckets.count :], numbers)
+        buckets = self._buckets
+        with np.errstate(all="ignore"):  # a scale of a damaged frame may be anything
+            steps = payload[: 4 * buckets.count].view("<f4") / np.float32(self._levels)
+        self._unpack_numbers(payload[4 * buckets.count :], out)
         with np.errstate(all="ignore"):
-            for at, first, rows in buckets.rows(out):
-                given = numbers[at : at + rows.size].reshape(rows.shape)
-                np.subtract(given, np.float32(levels), out=rows)
-                scale = scales[first : first + len(rows)] / np.float32(levels)
+            for _, first, rows in buckets.rows(out):
+                scale = steps[first : first + len(rows)]
                 np.multiply(rows, scale[:, np.newaxis], out=rows)
 
     def _scale(self, rows: FloatArray, scratch: FloatArray) -> npt.NDArray[np.float32]:
@@ -94,8 +93,10 @@ class _Levels(DenseCodec):
     def _pack_numbers(self, numbers: Bytes, out: Bytes) -> None:
         pack_bits(numbers, _bits(self._levels), out)
 
-    def _unpack_numbers(self, packed: Bytes, out: Bytes) -> None:
-        unpack_bits(packed, _bits(self._levels), out)
+    def _unpack_numbers(self, packed: Bytes, out: Vector) -> None:
+        """Write the numbers less the levels: from -levels to levels."""
+        unpack_bits(packed, _bits(self._levels), self._numbers)
+        np.subtract(self._numbers, np.float32(self._levels), out=out)
 
 
 def _bits(levels: int) -> int:
@@ -154,5 +155,5 @@ class TernaryBase3(Ternary):
     def _pack_numbers(self, numbers: Bytes, out: Bytes) -> None:
         pack_trits(numbers, out)
 
-    def _unpack_numbers(self, packed: Bytes, out: Bytes) -> None:
+    def _unpack_numbers(self, packed: Bytes, out: Vector) -> None:
         unpack_trits(packed, out)

@@ -51,21 +51,28 @@ class Sign(DenseCodec):
 
     def _pack(self, vector: Vector, payload: Bytes, rng: np.random.Generator) -> None:
         scales, packed = payload[: self._at].view("<f4"), payload[self._at :]
+        whole, rest = divmod(self.n, self._buckets.size)
         with np.errstate(all="ignore"):
             for at, first, rows in self._buckets.rows(vector):
                 block, signs = rows.ravel(), self._signs[: rows.size]
                 magnitudes = np.abs(rows, out=self._magnitudes[: rows.size].reshape(rows.shape))
-                scales[first : first + len(rows)] = or_nan(magnitudes.mean(axis=1))
+                np.add.reduce(magnitudes, axis=1, out=scales[first : first + len(rows)])
                 np.signbit(block, out=signs)
                 packed[at // 8 : -(-(at + block.size) // 8)] = np.packbits(signs)
+            scales[:whole] /= np.float32(self._buckets.size)
+            scales[whole:] /= np.float32(rest)
+            or_nan(scales)
 
     def _unpack(self, payload: Bytes, out: Vector) -> None:
         scales, packed = payload[: self._at].view("<f4"), payload[self._at :]
-        whole = self.n // 8
-        np.take(_FACTORS, packed[:whole], axis=0, out=out[: 8 * whole].reshape(-1, 8), mode="clip")
-        if 8 * whole < self.n:
-            out[8 * whole :] = _FACTORS[packed[whole]][: self.n - 8 * whole]
         with np.errstate(all="ignore"):
-            for _, first, rows in self._buckets.rows(out):
+            for at, first, rows in self._buckets.rows(out):
+                block, whole = rows.reshape(-1), rows.size // 8
+                bytes_ = packed[at // 8 : at // 8 + whole]
+                np.take(
+                    _FACTORS, bytes_, axis=0, out=block[: 8 * whole].reshape(-1, 8), mode="clip"
+                )
+                if 8 * whole < rows.size:
+                    block[8 * whole :] = _FACTORS[packed[-1]][: rows.size - 8 * whole]
                 scale = scales[first : first + len(rows)]
                 np.multiply(rows, scale[:, np.newaxis], out=rows)

@@ -387,7 +387,7 @@ def _are_the_largest(vector: Vector, out: Vector, knobs: Knobs, frame: Any, name
 
 
 def _of_equal_ones_the_first(make: Maker, knobs: Knobs) -> None:
-    for n in (9, 70_001):
+    for n in (9, 140_001):
         vector = np.random.default_rng(1).integers(-3, 4, n).astype(np.float32)
         out, codec = np.empty(n, np.float32), make(n, **knobs)
         codec.decode(codec.encode(vector, None), out)
@@ -411,8 +411,8 @@ def _a_threshold_is_reached_by_itself(make: Maker, knobs: Knobs) -> None:
     codec = make(5, **knobs)
     codec.decode(codec.encode(vector, None), out)
     assert out.tolist() == [given, -given, 0, 0, 0]
-    vector, out = normal(70_001), np.empty(70_001, np.float32)
-    codec = make(70_001, **knobs)
+    vector, out = normal(140_001), np.empty(140_001, np.float32)
+    codec = make(140_001, **knobs)
     codec.decode(codec.encode(vector, None), out)
     _reach_the_threshold(vector, out, knobs, None, "")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -265,6 +266,26 @@ def test_random_numbers_are_those_of_what_is_encoded():
     assert draws(1, 2, 3, 4).bit_generator.random_raw() == 12925477878066376348
     numbers = np.concatenate([draws(0, 0, clock, 0).random(64) for clock in range(1000)])
     assert abs(numbers.mean() - 0.5) < 5 * math.sqrt(1 / 12 / numbers.size)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("float16", 0), ("bfloat16", 0), ("sign", 0),
+        ("top-k", 1 << 20), ("random-k", 3 << 20),  # the choice
+    ],
+)  # fmt: skip
+def test_what_a_step_allocates(name, most):
+    n = 1 << 20
+    codec, vector, out, generator = make_codec(name, n), normal(n), np.empty(n, np.float32), rng()
+    codec.decode(codec.encode(vector, generator), out)
+    tracemalloc.start()
+    try:
+        codec.decode(codec.encode(vector, generator), out)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < most + (1 << 17)  # less than a 32nd of the vector
 
 
 def test_what_no_codec_can_be():

@@ -251,14 +251,14 @@ def test_numbers_of_few_bits_are_those_of_one_long_number(bits):
 def test_trits_are_digits_of_base_three():
     for n in range(24):
         trits = rng(n).integers(0, 3, n).astype(np.uint8)
-        packed, back = np.empty(trits_bytes(n), np.uint8), np.empty(n, np.uint8)
+        packed, back = np.empty(trits_bytes(n), np.uint8), np.empty(n, np.float32)
         pack_trits(trits, packed)
         digits = [
             sum(int(t) * 3**i for i, t in enumerate(trits[a : a + 5])) for a in range(0, n, 5)
         ]
         assert packed.tolist() == digits
         unpack_trits(packed, back)
-        np.testing.assert_array_equal(back, trits)
+        np.testing.assert_array_equal(back + 1, trits)
 
 
 def varint(number):

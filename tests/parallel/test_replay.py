@@ -15,6 +15,9 @@ BASE = {"hidden": (16,), "batch_size": 8, "steps": 12, "lr": 0.05, "timeout_s": 
 #: The first worker is slow where a run is recorded, the others where it is repeated.
 SLOW_S = 0.003
 
+#: On one host, too.
+CODED = {"codec_everywhere": True}
+
 #: Flags of the mode, and the fewest ranks.
 MODES = {
     "sync, 2 servers": ({"mode": "sync", "servers": 2, "optimizer": "momentum"}, 3),
@@ -43,6 +46,18 @@ MODES = {
     "softsync, 2, inverse, clipped": (
         {"mode": "softsync", "softsync": 2, "staleness_rate": "inverse", "clip_norm": 0.5},
         3,
+    ),
+    "async, sign": ({"mode": "async", **CODED, "codec": "sign"}, 2),
+    "sync, 1 backup, top-k": ({"mode": "sync", "backup": 1, **CODED, "codec": "top-k"}, 3),
+    "ssp, 2 servers of 2 shards, qsgd, apart": (
+        {"mode": "ssp", "servers": 2, "shards_per_server": 2, **CODED, "codec": "qsgd"}
+        | {"shared_memory": False},
+        3,
+    ),
+    "softsync, low-rank, clipped, apart": (
+        {"mode": "softsync", **CODED, "codec": "low-rank", "shared_memory": False}
+        | {"clip_norm": 0.5},
+        2,
     ),
     "local-sgd": ({"mode": "local-sgd", "local_steps": 3}, 2),
     "local-sgd, outer, ring": (

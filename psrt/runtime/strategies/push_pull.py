@@ -118,15 +118,16 @@ class PushPull(Strategy):
         if self._encoder is None or region == NO_PAYLOAD:
             self._port.send(self._servers[shard], push, region)
         else:
-            self._push_frame(push, self._encoder)
+            self._push_frame(push, now, self._encoder)
 
-    def _push_frame(self, push: Push, encoder: PushEncoder) -> None:
+    def _push_frame(self, push: Push, now: float, encoder: PushEncoder) -> None:
         """Send the frame of this step's gradient to a shard, and note it."""
         port, shard, events = self._port, push.shard, self._events
         frame = encoder.encode(push, port.role_map.spans[shard].of(self._gradient))
         if events is not None:
             digests = encoder.digests(shard, frame)
-            events.note((events.encoded, push, frame.size, digests, port.now()))
+            # At the time of the push: those of a step's shards have one.
+            events.note((events.encoded, push, frame.size, digests, now))
         self.frame_bytes += frame.size
         self.framed_bytes += ITEMSIZE * port.role_map.spans[shard].size
         port.send_framed(self._servers[shard], push, frame)

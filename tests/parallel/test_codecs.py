@@ -1,0 +1,60 @@
+"""Codecs over MPI: the same numbers on any host, bytes by the formula, and what one host says."""
+
+import json
+
+import numpy as np
+import pytest
+
+import psrt
+from psrt import TrainConfig
+from psrt.codec import TABLE
+from psrt.history.check.run import check_run
+from psrt.job.scenario import Scenario, run_in_virtual_time
+
+BASE = {"hidden": (16,), "batch_size": 8, "steps": 6, "lr": 0.05, "timeout_s": 20}
+KNOBS = {"random-k": {"codec_scaled": False}, "demo": {"optimizer": "sign-sgd"}}
+
+
+@pytest.fixture(autouse=True)
+def on_few_ranks(comm):
+    if comm.size > 3:
+        pytest.skip("seen on fewer ranks")
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("codec", TABLE)
+def test_links_and_virtual_time_agree_to_the_bit_and_to_the_byte(comm, shared_folder, codec):
+    """In sync the order of arrival does not matter."""
+    flags = BASE | {"mode": "sync", "shards_per_server": 2} | KNOBS.get(codec, {})
+    flags |= {"codec": codec, "codec_everywhere": True}
+    runs, outs = [], []
+    for shared_memory in (True, False):
+        out = shared_folder / f"{codec}-{shared_memory}"
+        config = TrainConfig(**flags, shared_memory=shared_memory, out=str(out), record=True)
+        runs.append(psrt.run(config, comm=comm))
+        outs.append(out)
+    if comm.rank:
+        return
+    for out in outs:
+        outcome = check_run(out)
+        assert outcome.ok, "\n".join(outcome.lines())
+    virtual = run_in_virtual_time(TrainConfig(**flags), Scenario(comm.size - 1))
+    for run in runs:
+        np.testing.assert_array_equal(run.theta, virtual.theta)
+        for figure in ("frame_bytes", "framed_bytes", "bytes_sent", "bytes_received"):
+            assert getattr(run.summary, figure) == getattr(virtual.summary, figure), figure
+
+
+@pytest.mark.mpi(min_size=2)
+def test_on_one_host_a_codec_has_no_effect_and_the_run_says_so(comm, shared_folder):
+    out, said = shared_folder / "run", []
+    plain = psrt.run(TrainConfig(**BASE, mode="sync"), comm=comm)
+    config = TrainConfig(**BASE, mode="sync", codec="sign", out=str(out), record=True)
+    run = psrt.run(config, comm=comm, say=said.append)
+    if comm.rank == 0:
+        np.testing.assert_array_equal(run.theta, plain.theta)
+        assert run.summary.frame_bytes == 0
+        assert any("--codec sign has no effect on one host" in line for line in said)
+        header = json.loads((out / "history" / "header.json").read_text())
+        assert header["config"]["codec_everywhere"] is False
+        assert check_run(out).ok

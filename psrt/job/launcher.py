@@ -90,9 +90,16 @@ class Launcher(ABC):
         """Return the number of the host of each rank; ``config`` is resolved."""
         return (0,)
 
-    def is_network(self, hosts: Sequence[int]) -> bool:
-        """Return whether ranks on these hosts have a network between them."""
-        return self.simulated or len(set(hosts)) > 1
+    def has_network(self, hosts: Sequence[int], everywhere: bool | None) -> bool:
+        """Return whether ranks on these hosts have a network between them.
+
+        A simulation is of one, unless it is of a run that had none, whose config says so.
+
+        Args:
+            hosts: of each rank.
+            everywhere: whether a codec is to be in effect on one host, too; None if nobody says.
+        """
+        return everywhere is not False if self.simulated else len(set(hosts)) > 1
 
     def here(self, ranks: int) -> Sequence[int]:
         """Return the ranks of this process."""

@@ -73,8 +73,6 @@ def set_up(
     config, replay = _same_config(launcher, config)
     shards: ShardChoice | None = None
     hosts = tuple(launcher.hosts(config))
-    if config.codec is not None and replay is None and launcher.is_network(hosts):
-        config = replace(config, codec_everywhere=True)
     with launcher.agree():
         servers, workers = who_is_who(config, hosts, launcher.started_as)
     initial, shared = np.zeros(0, np.float32), ""
@@ -133,7 +131,12 @@ def _same_config(
                 config = replay.pinned(config)
             if config.out is not None and config.machine_costs is not None:
                 keep_apart(config.out, "--machine-costs", config.machine_costs)
-            text = to_toml(resolved(config, launcher.ranks_of(config), launcher.started_as))
+            asked = config.codec_everywhere
+            config = resolved(config, launcher.ranks_of(config), launcher.started_as)
+            if config.codec is not None and replay is None:
+                there = launcher.has_network(launcher.hosts(config), asked)
+                config = replace(config, codec_everywhere=there or asked is True)
+            text = to_toml(config)
     return from_toml(launcher.share(text), source="rank 0"), replay
 
 

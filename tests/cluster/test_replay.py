@@ -1,6 +1,11 @@
 """A replay of a run over hosts, elsewhere; and of one elsewhere, over hosts."""
 
+import json
+
 import pytest
+
+from psrt.history.check.run import check_run
+from psrt.report.files import SUMMARY
 
 JOB = ["--dataset", "synthetic:600x20x4", "--hidden", "16", "--batch-size", "16", "--steps", "25"]
 SLOW = ["--inject", "0:jitter:0.002", "--inject", "1:tail:0.001:1.5"]
@@ -17,6 +22,17 @@ def test_an_asynchronous_run_repeats_on_other_hosts(hosts, train, vendor, ranks)
     done = replayed(hosts, vendor, ranks, run)
     assert done.status == 0, done.stderr
     assert "the same parameters to the bit" in done.stdout
+
+
+@pytest.mark.parametrize("codec", ["sign", "top-k", "qsgd"])
+def test_a_codec_is_in_effect_between_hosts_and_repeats_on_one(hosts, train, vendor, codec):
+    flags = ["--mode", "async", "--codec", codec, "--shards-per-server", 2, *JOB, *SLOW]
+    run = train(f"{vendor}-{codec}", vendor, (2, 1), *flags)
+    summary = json.loads((run / SUMMARY).read_text())
+    assert 0 < summary["frame_bytes"] < summary["framed_bytes"]
+    assert check_run(run).ok
+    done = replayed(hosts, vendor, (3,), run)
+    assert (done.status, "the same parameters to the bit" in done.stdout) == (0, True), done.stderr
 
 
 def test_sums_by_host_are_repeated_on_the_same_hosts_only(hosts, train, vendor):

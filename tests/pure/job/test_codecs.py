@@ -186,6 +186,16 @@ def test_gradients_are_clipped_before_they_are_encoded():
     assert max(sent) <= 0.01 * (1 + 1e-5)
 
 
+def test_a_simulation_of_a_run_on_one_host_sends_as_it_did():
+    """As by the config of a recorded run in which the codec was not in effect."""
+    said = []
+    config = config_of("async", "sign", codec_everywhere=False)
+    run = simulate(config, workers=3, say=said.append)
+    assert run.summary.frame_bytes == 0
+    assert any("--codec sign has no effect on one host" in line for line in said)
+    np.testing.assert_array_equal(run.theta, simulate(config_of("async"), workers=3).theta)
+
+
 # --- broken, it must be seen --------------------------------------------------------------------
 
 

@@ -19,13 +19,11 @@ from psrt.faults.vitals import HERE, Vitals
 #: Polls before the first yield, with a core for every rank: about 15 µs. No more, since the kernel
 #: may still have put two ranks on one core, and then each spins while the other needs it.
 SPINS = 60
-#: Yields before the first sleep, with a core for every rank: with the spins about 200 µs. Longer
-#: than a wake-up takes, or two ranks that answer each other would fall asleep in turn.
-YIELDS_WITH_A_CORE = 400
-#: Yields before the first sleep, with more ranks than cores. A yield longer than ``BUSY_S`` gave
-#: the core to a rank that computes and will not return it in time; then the next
-#: ``WAITS_WITHOUT_YIELDS`` waits sleep without yielding.
-YIELDS = 50
+#: Yields before the first sleep: where nobody else wants the core, about 200 µs. Longer than a
+#: wake-up takes, or two ranks that answer each other would fall asleep in turn.
+YIELDS = 400
+#: A yield longer than this gave the core to a rank that computes and will not return it in time;
+#: then the next ``WAITS_WITHOUT_YIELDS`` waits sleep without yielding.
 BUSY_S = 200e-6
 WAITS_WITHOUT_YIELDS = 50
 #: A sleep is this share of the time waited so far, and so at most that share is added latency.
@@ -74,7 +72,7 @@ class Backoff:
             timeout_s: the deadline of a wait, in seconds.
             wakeup: ends a sleep when a peer has sent something; None: only the timer does.
             busy_s: the duration from which a yield is not worth repeating: see ``BUSY_S``.
-            yields: the number of yields before the first sleep, with more ranks than cores.
+            yields: the number of yields before the first sleep.
             while_idle: called now and then during a long wait.
             busy_until: called at the deadline; returns until when, by ``time.monotonic``, a peer
                 was known to be busy and not late; the deadline moves to ``timeout_s`` after that.
@@ -83,7 +81,7 @@ class Backoff:
         """
         self._vitals = vitals
         self._spins = 0 if oversubscribed else SPINS
-        self._yields = yields if oversubscribed else YIELDS_WITH_A_CORE
+        self._yields = yields
         self._timeout_s = timeout_s
         self._busy_s = busy_s
         self._wakeup = wakeup

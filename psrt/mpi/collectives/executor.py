@@ -40,9 +40,9 @@ from psrt.transport.backoff import Backoff
 #: Polls before a wait gets its own state, with a core for every rank: most collectives of a few
 #: kilobytes end within these.
 _QUICK_POLLS = 60
-#: Yields before the first sleep, with more ranks than cores, and how long one may take. Here the
-#: rank that gets the core is one that this rank waits for, so yielding is always right.
-_YIELDS, _BUSY_S = 400, math.inf
+#: How long a yield may take. Here the rank that gets the core is one that this rank waits for, so
+#: yielding is always right.
+_BUSY_S = math.inf
 #: The largest tag that every MPI allows, and the most tags that are needed to separate calls.
 _LEAST_TAGS, _MOST_TAGS = 32767, (1 << 24) - 1
 
@@ -91,7 +91,6 @@ class CollectiveExecutor:
             timeout_s=timeout_s,
             wakeup=self._wakeup if self._wakeup.works else None,
             busy_s=_BUSY_S,
-            yields=_YIELDS,
             while_idle=self._idle,
             busy_until=busy_until,
             knob=knob,

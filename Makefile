@@ -85,7 +85,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 
 .PHONY: help install train fuzz lint docs report-faults
 .PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
-.PHONY: bench bench-step bench-allreduce bench-call bench-targets bench-ps bench-train
+.PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-train
 .PHONY: bench-history bench-hosts bench-hosts-ps bench-simulate compare study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
 
@@ -236,7 +236,7 @@ docs: $(VENV)/.has-psrt  ## generate the pages of docs/ that come from the code
 
 # --- benchmarks ---------------------------------------------------------------------------------
 
-bench: bench-step bench-allreduce bench-call bench-ps bench-train bench-history bench-simulate  ## all benchmarks; they need an idle machine
+bench: bench-step bench-allreduce bench-call bench-codec bench-ps bench-train bench-history bench-simulate  ## all benchmarks; they need an idle machine
 
 bench-step: $(VENV)/.has-psrt  ## a training step against its bare matrix products
 	$(PY) apps/bench/step.py $(ARGS)
@@ -246,6 +246,9 @@ bench-allreduce: $(VENV)/.has-psrt  ## all-reduces against MPI.Allreduce; ARGS='
 
 bench-call: $(VENV)/.has-psrt  ## overhead of a call of 1 KB beyond its messages
 	$(MPIRUN) -n 2 $(PY) apps/bench/call.py $(ARGS)
+
+bench-codec: $(VENV)/.has-psrt  ## codecs in GB/s and bytes, and the links on which they pay
+	$(PY) -m psrt bench codec $(ARGS)
 
 bench-targets: $(VENV)/.has-psrt  ## bench-allreduce, and whether it meets its targets
 	@mkdir -p runs

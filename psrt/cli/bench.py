@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
-from psrt.config.knobs import dashed, knobs_of, read
+from psrt.config.knobs import dashed, knobs_of, read, read_flag
 from psrt.config.names import AUTO
 from psrt.config.train import TrainConfig
+from psrt.config.values import WHOLE
 from psrt.errors import ConfigError
 from psrt.files import check_writable
 from psrt.mpirun import launch_line, launched
@@ -28,11 +29,14 @@ _SUMS = "allreduce"
 _PUSHES = "ps"
 #: Benchmark → the smallest number of ranks, and the number for its full table.
 RANKS = {_SUMS: (2, 4), _PUSHES: (2, 5), "train": (3, 3)}
+#: That of codecs, which needs no ranks.
+_CODECS = "codec"
 #: Flag → the benchmarks that it is for, where it is not for all.
 _FOR = {
     **dict.fromkeys(("ranks", "hosts", "limit_s", "fit", "machine_costs"), (_SUMS,)),
     **dict.fromkeys(("mode", "servers", "workers"), (_PUSHES,)),
     "sizes": (_SUMS, _PUSHES),
+    "elements": (_CODECS,),
     "shards_per_server": (_PUSHES, "train"),
 }
 
@@ -51,6 +55,11 @@ def main(argv: Sequence[str]) -> int:
     """
     given = bench_parser().parse(argv)
     _check(given)
+    if given.what == _CODECS:
+        if launched():
+            raise ConfigError("bench codec is for one process: psrt bench codec")
+        run(given, None, _measure_codecs, (given.json,))
+        return 0
     needed, usual = RANKS[given.what]
     comm = world(needed, f"bench {given.what}", usual, f"bench {given.what}")
     run(given, comm, _measure, (given.json, given.fit))
@@ -143,12 +152,13 @@ def bench_parser() -> FlagParser:
     parser = FlagParser(
         prog="psrt bench",
         description="Measure psrt side by side with its competitors, which take turns in one run.\n"
-        "Prints medians with quartiles. Run it on ranks:\n\n"
+        "Prints medians with quartiles. Run it on ranks, but for codecs:\n\n"
         "  psrt launch -n 4 bench allreduce\n"
         "  psrt launch -n 5 bench ps         up to 2 servers and 3 workers\n"
-        "  psrt launch -n 3 bench train",
+        "  psrt launch -n 3 bench train\n"
+        "  psrt bench codec",
     )
-    parser.add_argument("what", choices=tuple(RANKS), help="what to measure")
+    parser.add_argument("what", choices=(*RANKS, _CODECS), help="what to measure")
     _add_flags(parser)
     parser.add_argument_group("bench ps and bench train only").add_argument(
         "--shards-per-server",
@@ -165,6 +175,9 @@ def bench_parser() -> FlagParser:
     add("--mode", metavar="NAME", help="mode of psrt, and of the plain loop: sync or async (async)")
     add("--servers", metavar="N,...", help="numbers of servers (1,2 as far as there are ranks)")
     add("--workers", metavar="N,...", help="numbers of workers (1,2,3 as far as there are ranks)")
+    parser.add_argument_group("bench codec only").add_argument(
+        "--elements", metavar="N", help="float32 numbers of the vector (1048576)"
+    )
     add = parser.add_argument_group("bench allreduce only").add_argument
     add("--ranks", metavar="N,...", help="numbers of ranks to measure (2,4 as far as there are)")
     add(
@@ -210,6 +223,8 @@ def _check(given: argparse.Namespace) -> None:
             )
     if given.shards_per_server is not None:
         _shards(given)
+    if given.what == _CODECS:
+        _elements(given)
     if given.limit_s is not None and not given.limit_s > 0:
         raise ConfigError(f"--limit-s must be above 0, got {given.limit_s:g}")
     if given.fit is not None and given.machine_costs is not None:
@@ -222,6 +237,11 @@ def _check(given: argparse.Namespace) -> None:
 def _check_rounds(given: argparse.Namespace) -> None:
     if given.rounds < 1:
         raise ConfigError(f"--rounds must be at least 1, got {given.rounds}")
+
+
+def _elements(given: argparse.Namespace) -> int:
+    """Return the length of the vector that codecs are measured on."""
+    return int(read_flag("elements", WHOLE, given.elements or "1048576", min=1, max=1 << 28))
 
 
 def _shards(given: argparse.Namespace) -> int | None:
@@ -251,6 +271,21 @@ def _measure(given: argparse.Namespace, comm: MPI.Comm) -> Report:
     return {
         "training": (rows, table(rows, train.COLUMNS)),
         "psrt itself": (costs, table(costs, overhead.COLUMNS)),
+    }
+
+
+def _measure_codecs(given: argparse.Namespace, comm: None) -> Report:
+    """Return title → rows and their table, of codecs."""
+    from psrt.bench import codec
+    from psrt.bench.figures import table
+
+    rows = codec.measure(n=_elements(given), rounds=given.rounds)
+    return {
+        "codecs": (rows, table(rows, codec.COLUMNS)),
+        "Gbit/s of a link below which a codec pays": (
+            codec.limits(rows),
+            table(rows, codec.LIMITS),
+        ),
     }
 
 

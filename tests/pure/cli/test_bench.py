@@ -1,10 +1,12 @@
 """Flags of ``psrt bench`` that will not do are refused before MPI is there."""
 
+import json
 from argparse import Namespace
 
 import pytest
 
 from psrt.cli.bench import main, run
+from psrt.codec import TABLE
 from psrt.errors import ConfigError
 
 
@@ -14,6 +16,11 @@ from psrt.errors import ConfigError
         ("train --sizes 1K", "--sizes is for bench allreduce and ps, not for bench train"),
         ("train --mode sync", "--mode is for bench ps, not for bench train"),
         ("allreduce --servers 2", "--servers is for bench ps, not for bench allreduce"),
+        ("train --elements 5", "--elements is for bench codec, not for bench train"),
+        ("codec --sizes 1K", "--sizes is for bench allreduce and ps, not for bench codec"),
+        ("codec --elements 0", "elements must be at least 1, got 0"),
+        ("codec --elements many", "elements must be a whole number, got 'many'"),
+        ("codec --rounds 0", "at least 1"),
         ("ps --machine-costs a.json", "--machine-costs is for bench allreduce"),
         ("train --fit a.json", "--fit is for bench allreduce"),
         ("allreduce --fit a.json --machine-costs b.json", "give one of them"),
@@ -31,6 +38,18 @@ def test_refused(words, told, monkeypatch):
     with pytest.raises(ConfigError) as caught:
         main(words.split())
     assert told in str(caught.value)
+
+
+def test_codecs_need_no_ranks(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "codecs.json"
+    monkeypatch.setattr("psrt.cli.bench.launched", lambda: True)
+    with pytest.raises(ConfigError, match="bench codec is for one process"):
+        main(["codec"])
+    monkeypatch.setattr("psrt.cli.bench.launched", lambda: False)
+    assert main(["codec", "--elements", "1000", "--rounds", "1", "--json", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n{name} " in text for name in TABLE)
+    assert {row["codec"] for row in json.loads(path.read_text())["codecs"]} == {*TABLE}
 
 
 @pytest.mark.parametrize("name", ["missing/all.json", "folder", "a" * 300, "file/all.json"])

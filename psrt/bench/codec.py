@@ -1,0 +1,178 @@
+"""Codecs on one core: how fast, how small, how far off, on which links they pay. No MPI."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from psrt.arrays import ITEMSIZE, Bytes, Vector
+from psrt.bench.figures import Column, Row, Summary, spread
+from psrt.codec import CODECS, Codec, Encoder, Matrix, make_codec, make_encoder
+from psrt.codec.randomness import draws
+
+#: Numbers of workers for which the link's speed is told.
+WORKERS = (4, 16, 64)
+#: Knobs other than the defaults: what a threshold sends depends on the numbers, here 1 %.
+_KNOBS: dict[str, dict[str, Any]] = {"threshold": {"threshold": 2.5758}}
+#: Squared error over the squared length of normal numbers, as published or by the codec's
+#: definition, see docs/compression.md.
+_ERRORS: dict[str, float] = {
+    "qsgd": 0.44,
+    "ternary": 2.15,
+    "ternary-base3": 2.15,
+    "sign": (1 - 2 / math.pi) * (1 - 1 / 1024),
+    "top-k": 0.920,
+    "random-k": 99.0,
+}
+
+
+def measure(*, n: int = 1 << 20, rounds: int = 9) -> list[dict[str, Any]]:
+    """Measure every codec on normal numbers, its candidates taking turns with ``np.copyto``.
+
+    Args:
+        n: elements.
+        rounds: number of turns.
+
+    Returns:
+        A row for each codec, times in seconds.
+    """
+    vector = np.random.default_rng(0).standard_normal(n).astype(np.float32)
+    return [_row(name, vector, rounds) for name in CODECS]
+
+
+def _row(name: str, vector: Vector, rounds: int) -> dict[str, Any]:
+    n, knobs = vector.size, _KNOBS.get(name, {})
+    side = math.isqrt(n)
+    matrices = [Matrix(0, side, side)] if side else []
+    codec = make_codec(name, n, matrices=matrices, **knobs)
+    sender = make_encoder(name, n, matrices=matrices, **knobs)
+    for it in (codec, sender):
+        it.begin_epoch(1 << 20)  # behind every warm-up
+    generator, out = draws(0, 0, 0, 0), np.empty_like(vector)
+    others = itertools.cycle([vector, *(np.roll(vector, n // 4 * i) for i in (1, 2, 3))])
+    # Of a codec with a state, what a vector comes back as is that of the first one.
+    frame = codec.encode(vector, generator).copy()
+    codec.decode(frame, out)
+    lost = out.astype(np.float64) - vector
+    error = float((lost @ lost) / np.dot(vector.astype(np.float64), vector))
+    seconds = _race(_candidates(codec, sender, vector, others, frame, generator, out), rounds)
+    return {
+        "codec": name,
+        "n": n,
+        "nbytes": frame.size,
+        "error": error,
+        "expected": _ERRORS.get(name),
+        **seconds,
+    }
+
+
+def _candidates(
+    codec: Codec,
+    sender: Encoder,
+    vector: Vector,
+    others: Iterator[Vector],
+    frame: Bytes,
+    generator: np.random.Generator,
+    out: Vector,
+) -> dict[str, Callable[[], object]]:
+    """Return what is measured, by name; what keeps something back is given one after another."""
+    return {
+        "copy": lambda: np.copyto(out, vector),
+        "encode": lambda: codec.encode(vector, generator),
+        "send": lambda: sender.encode(next(others), generator),
+        "decode": lambda: codec.decode(frame, out),
+    }
+
+
+def _race(candidates: dict[str, Callable[[], object]], rounds: int) -> dict[str, Any]:
+    """Return the seconds of each candidate, of each of its turns the best of three calls.
+
+    ``copies`` is what encoding and decoding take in units of a copy, in the same turns.
+    """
+    readings: dict[str, list[float]] = {name: [] for name in (*candidates, "copies")}
+    for call in candidates.values():
+        call()
+    gc.collect()
+    for _ in range(rounds):
+        for name, call in candidates.items():
+            readings[name].append(min(map(_seconds, [call] * 3)))
+        copy, both = readings["copy"][-1], readings["encode"][-1] + readings["decode"][-1]
+        readings["copies"].append(both / copy)
+    return {name: Summary.of(taken) for name, taken in readings.items()}
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def push_limit(row: Row, workers: int) -> float:
+    """Return the bits per second of a server's link below which coded pushes arrive earlier.
+
+    The link takes 4·n·W bytes without a codec, and W frames with one; a worker encodes, and the
+    server decodes W frames. Replies are the same.
+    """
+    saved = workers * (ITEMSIZE * row["n"] - row["nbytes"])
+    return _limit(saved, row["send"].median + workers * row["decode"].median)
+
+
+def sum_limit(row: Row, workers: int) -> float:
+    """Return the bits per second of links below which an all-reduce in two phases is faster.
+
+    Each worker sends and gets 2·(W−1)/W vectors, dense or as frames. It encodes one vector and the
+    mean of its own chunk, and decodes what it gets: W−1 times its own chunk, and all chunks.
+    """
+    saved = 2 * (workers - 1) / workers * (ITEMSIZE * row["n"] - row["nbytes"])
+    encodes, decodes = 1 + 1 / workers, 2 - 1 / workers
+    return _limit(saved, encodes * row["send"].median + decodes * row["decode"].median)
+
+
+def limits(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the limits of each codec and number of workers, in bits per second."""
+    return [
+        {
+            "codec": row["codec"],
+            "workers": workers,
+            "push": push_limit(row, workers),
+            "all_reduce": sum_limit(row, workers),
+        }
+        for row in rows
+        for workers in WORKERS
+    ]
+
+
+def _limit(saved: float, seconds: float) -> float:
+    return max(0.0, 8 * saved / seconds)
+
+
+def _gigabytes(key: str) -> Callable[[Row], str]:
+    return lambda row: f"{ITEMSIZE * row['n'] / row[key].median / 1e9:.2f}"
+
+
+def _gigabits(limit: Callable[[Row, int], float], workers: int) -> Callable[[Row], str]:
+    return lambda row: f"{limit(row, workers) / 1e9:.2f}"
+
+
+COLUMNS: list[Column] = [
+    ("codec", "codec"),
+    ("encode GB/s", _gigabytes("encode")),
+    ("with feedback", _gigabytes("send")),
+    ("decode GB/s", _gigabytes("decode")),
+    ("x copyto", spread("copies", digits=1)),
+    ("bytes", "nbytes"),
+    ("times smaller", lambda row: f"{ITEMSIZE * row['n'] / row['nbytes']:.1f}"),
+    ("error", lambda row: f"{row['error']:.3g}"),
+    ("expected", lambda row: "-" if row["expected"] is None else f"{row['expected']:.3g}"),
+]
+LIMITS: list[Column] = [
+    ("codec", "codec"),
+    *((f"pushes, {it} workers", _gigabits(push_limit, it)) for it in WORKERS),
+    *((f"all-reduce, {it}", _gigabits(sum_limit, it)) for it in WORKERS),
+]

@@ -22,8 +22,10 @@ from psrt.cli.flags import FlagParser, train_parser
 from psrt.cli.launch import launch_parser
 from psrt.cli.show import show_parser
 from psrt.cli.simulate import simulate_parser
+from psrt.codec import TABLE
 from psrt.collective import ALGORITHMS, PHASES, Schedule
 from psrt.config import MODES
+from psrt.config.knobs import dashed, shown
 from psrt.history.check import RULES
 
 _FOLDER = Path(__file__).parent
@@ -73,8 +75,18 @@ def history() -> str:
     return _filled("history.md")
 
 
+def compression() -> str:
+    """The page on codecs, whose table of codecs and wire formats are those of the code."""
+    return _filled("compression.md")
+
+
 #: Name of a page → what returns its text.
-PAGES = {"cli.md": cli, "collectives.md": collectives, "history.md": history}
+PAGES = {
+    "cli.md": cli,
+    "collectives.md": collectives,
+    "compression.md": compression,
+    "history.md": history,
+}
 
 
 def _filled(name: str) -> str:
@@ -87,6 +99,8 @@ def _part(name: str) -> str:
     if name == "RULES":
         rules = [f"| {rule} | {promise} |" for rule, promise in RULES.items()]
         return "\n".join(["| rule | what holds |", "|---|---|", *rules])
+    if name == "CODECS":
+        return "\n".join(_codecs())
     if name not in _ROWS:
         return _derivation(name)
     rows = list(_ROWS[name])
@@ -94,6 +108,26 @@ def _part(name: str) -> str:
     table += [f"| `{row.name}` | {row.summary} |" for row in rows]
     sections = [f"### {row.name}\n\n{_derivation(row.steps.__module__)}" for row in rows]
     return "\n\n".join(["\n".join(table), *sections])
+
+
+def _codecs() -> Iterator[str]:
+    """Yield a table of the codecs, from their rows."""
+    yield "| name | in short | knobs | unbiased | error feedback |"
+    yield "|---|---|---|---|---|"
+    for row in TABLE.values():
+        knobs = [f"{dashed(name)} {_default(value)}" for name, value in row.knobs.items()]
+        unbiased = "if scaled" if "scaled" in row.knobs else "yes" if row.is_unbiased else ""
+        feedback = "yes" if row.feeds_back_with({}) else "no"
+        if row.feeds_back is None:
+            feedback = "none"
+        elif "scaled" in row.knobs:
+            feedback = "if not scaled"
+        cells = (f"`{row.name}`", row.summary, ", ".join(knobs), unbiased, feedback)
+        yield f"| {' | '.join(cells)} |"
+
+
+def _default(value: float | None) -> str:
+    return "none" if value is None else shown(value)
 
 
 def _derivation(module: str) -> str:

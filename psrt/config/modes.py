@@ -164,6 +164,7 @@ _ROWS = (
     Mode(
         name="allreduce",
         doc="as sync, but an all-reduce sums the gradients; there are no servers",
+        codecs=True,
         knobs=("allreduce", "machine_costs", "overlap", "bucket_bytes", "check_every"),
         words="{}",
     ),

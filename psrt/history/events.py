@@ -16,6 +16,13 @@ ENCODE      the gradient of a push was encoded: shard, clock, samples: bytes of 
             decodes to
 RESIDUAL    what a codec keeps back has changed: shard, clock, version: a ``pair`` of digests, of
             what it was before the last ENCODE and of what it is now
+SUM_ENCODE  a chunk of a sum was encoded: shard: the worker that owns it, clock: updates so far,
+            progress: its first element, tau: the number of its elements, samples: bytes of the
+            frame, version: as of ENCODE; flag BACK of the mean of a chunk
+SUM_KEEP    what a codec keeps back of that chunk has changed: as SUM_ENCODE, without samples;
+            version: as of RESIDUAL
+SUM_DECODE  the frame of a chunk was decoded: as SUM_ENCODE; shard: the worker that sent it,
+            version: as of DECODE
 STEP        a local step is done, or, without servers, a gradient that is yet to be summed: clock,
             samples, progress; ``rate``: η of a local step; ``seconds``: computing, with delays
 REDUCE      this worker's part of a sum over all workers is ready: clock, version: updates so far,
@@ -65,6 +72,9 @@ class Kind(IntEnum):
     LEAVE = 6
     ENCODE = 7
     RESIDUAL = 8
+    SUM_ENCODE = 9
+    SUM_KEEP = 10
+    SUM_DECODE = 11
     RECEIVE = 16
     SAVE = 17
     APPLY = 18
@@ -79,7 +89,7 @@ class Kind(IntEnum):
 #: Kinds that a worker writes, and those of a server.
 WORKER_KINDS = (
     Kind.READ, Kind.PUSH, Kind.ENCODE, Kind.RESIDUAL, Kind.STEP, Kind.REDUCE, Kind.REDUCED,
-    Kind.LEAVE,
+    Kind.LEAVE, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE,
 )  # fmt: skip
 SERVER_KINDS = (
     Kind.RECEIVE, Kind.DECODE, Kind.SAVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.LEFT,
@@ -91,6 +101,9 @@ FIELDS = {
     Kind.PUSH: ("shard", "clock", "version", "samples", "progress", "seconds"),
     Kind.ENCODE: ("shard", "clock", "version", "samples"),
     Kind.RESIDUAL: ("shard", "clock", "version"),
+    Kind.SUM_ENCODE: ("shard", "clock", "version", "samples", "tau", "progress", "flag"),
+    Kind.SUM_KEEP: ("shard", "clock", "version", "tau", "progress", "flag"),
+    Kind.SUM_DECODE: ("shard", "clock", "version", "samples", "tau", "progress", "flag"),
     Kind.STEP: ("clock", "samples", "progress", "rate", "seconds"),
     Kind.REDUCE: ("clock", "version", "samples", "progress", "weight", "flag"),
     Kind.REDUCED: ("clock", "version", "weight", "rate", "seconds", "flag"),
@@ -114,6 +127,8 @@ UNUSED = {
 
 #: Flag of REDUCE and REDUCED: this worker, or any worker, is still training.
 PRESENT = 1
+#: Flag of SUM_ENCODE and the like: a mean on its way back, not a contribution.
+BACK = 1
 #: Flags of DROP: the push arrived too late, or its worker died before it was used.
 LATE, LOST = 1, 2
 

@@ -15,7 +15,7 @@ import numpy as np
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.history import EventLog
-from psrt.job.codecs import PushCodec
+from psrt.job.codecs import JobCodec
 from psrt.messages import Message
 from psrt.optim import Schedule, StalenessRate, make_optimizer, make_staleness_rate
 from psrt.partition import ShardPlan, Span
@@ -23,7 +23,6 @@ from psrt.runtime.delays import Delays
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem, gradient_spans
-from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.shard_server import ShardServer
@@ -32,9 +31,11 @@ from psrt.runtime.strategies.averaging import OuterStep, PlainAverage
 from psrt.runtime.strategies.base import Serial, Strategy
 from psrt.runtime.strategies.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
 from psrt.runtime.strategies.push_pull import PushPull
+from psrt.runtime.sum_frames import RecordedFrames
 from psrt.runtime.updater import Updater
 from psrt.runtime.worker import Length, Worker
 from psrt.sync import AveragingPeriod, Policy, policy_for
+from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, RoleMap, ThetaMemory
 
 
@@ -89,7 +90,7 @@ def server_role(
     *,
     log: EventLog | None = None,
     receive: Callable[[], Awaitable[Message]] | None = None,
-    codec: PushCodec | None = None,
+    codec: JobCodec | None = None,
 ) -> Server:
     """Build the server at ``port``.
 
@@ -115,7 +116,7 @@ def _shard_server(
     number: int,
     initial: Vector,
     log: EventLog | None,
-    codec: PushCodec | None,
+    codec: JobCodec | None,
 ) -> ShardServer:
     """Build what serves one shard; ``initial`` is its span of the initial parameters."""
     workers = len(port.role_map.workers)
@@ -147,7 +148,7 @@ def worker_role(
     *,
     log: EventLog | None = None,
     control_algorithm: str | None = None,
-    codec: PushCodec | None = None,
+    codec: JobCodec | None = None,
 ) -> Worker:
     """Build the worker at ``port``, whose ``theta`` holds the initial parameters.
 
@@ -177,7 +178,7 @@ def worker_role(
             problem,
             None if log is None else WorkerEventRecorder(log, worker),
             control_algorithm,
-            None if codec is None else codec.encoder(port, worker),
+            codec,
         ),
         Meter(port, worker, log_every=config.log_every),
         length=Length(
@@ -209,7 +210,7 @@ def _strategy(
     problem: Problem,
     events: WorkerEventRecorder | None,
     control_algorithm: str | None,
-    encoder: PushEncoder | None,
+    codec: JobCodec | None,
 ) -> Strategy:
     # Not n: without numerics the port's vectors are empty, and so is the optimizer's state.
     n, clip_norm = port.theta.size, config.clip_norm
@@ -227,6 +228,7 @@ def _strategy(
             bucket_bytes=config.bucket_bytes or 0,
             check_every=config.check_every or 0,
             control_algorithm=control_algorithm,
+            codec=None if codec is None else _sum_codec(codec, port, events),
             events=events,
         )
     if mode.averages:
@@ -254,7 +256,14 @@ def _strategy(
         )
     several = len(port.role_map.servers) > len(port.role_map.server_ranks)
     spans = gradient_spans(problem, port.role_map.n) if several and clip_norm is None else ()
+    worker = port.role_map.worker_of(port.rank)
+    encoder = None if codec is None or worker is None else codec.encoder(port, worker)
     return PushPull(port, clip_norm=clip_norm, spans=spans, encoder=encoder, events=events)
+
+
+def _sum_codec(codec: JobCodec, port: Port, events: WorkerEventRecorder | None) -> SumCodec:
+    watch = None if events is None else RecordedFrames(events, port.now)
+    return codec.of_sums(port.rank, watch)
 
 
 def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:

@@ -1,4 +1,4 @@
-"""The codec of a job's pushes: made for each shard, at its server and at its workers."""
+"""The codec of a job: of pushes, for each shard at its server and its workers, or of sums."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from psrt.arrays import ITEMSIZE
 from psrt.codec import (
+    TABLE,
     Codec,
     Encoder,
     ErrorFeedback,
@@ -18,16 +19,19 @@ from psrt.codec import (
     matrices_within,
 )
 from psrt.codec.frame import HEADER_BYTES
+from psrt.codec.randomness import BACK, FORTH
 from psrt.config import TrainConfig
 from psrt.partition import Span
 from psrt.runtime.push_codec import PushDecoder, PushEncoder, TimingOnlyEncoder
+from psrt.runtime.strategies.base import FramePlan, ReducePlan
+from psrt.transport.coded_sum import FrameWatch, SumCodec
 from psrt.transport.port import Port
 from psrt.units import size_text
 
 
 @dataclass(frozen=True, slots=True)
-class PushCodec:
-    """What a job encodes its pushes by; the same in all processes."""
+class JobCodec:
+    """What a job encodes its pushes or its sums by; the same in all processes."""
 
     #: In ``CODECS``.
     name: str
@@ -45,15 +49,25 @@ class PushCodec:
         matrices = matrices_within(self.matrices, span)
         return make_codec(self.name, span.size, matrices=matrices, **self.knobs)
 
-    def sender(self, span: Span) -> Encoder:
-        """Return a new sender's side for the span of a shard, with nothing kept back."""
+    def sender(self, span: Span, way: int = FORTH) -> Encoder:
+        """Return a new sender's side for a span, with nothing kept back.
+
+        Args:
+            span: of the parameters.
+            way: ``FORTH``, or ``BACK`` of what has been averaged.
+        """
+        more = TABLE[self.name].back if way == BACK else {}
         return make_encoder(
             self.name,
             span.size,
             error_feedback=self.error_feedback,
             matrices=matrices_within(self.matrices, span),
-            **self.knobs,
+            **{**self.knobs, **more},
         )
+
+    def of_sums(self, worker: int, watch: FrameWatch | None) -> SumCodec:
+        """Return what makes the frames of a worker's sums; ``watch`` is told of each."""
+        return SumCodec(self.sender, seed=self.seed, worker=worker, watch=watch)
 
     def frame_bytes(self, spans: Sequence[Span]) -> tuple[int, ...]:
         """Return by shard the bytes of the longest frame."""
@@ -68,6 +82,19 @@ class PushCodec:
     def decoder(self, port: Port, shard: int) -> PushDecoder:
         """Return what decodes the pushes to a shard of the server at a port."""
         return PushDecoder(self.codec(port.role_map.spans[shard]), partial(port.frame, shard))
+
+    def described_sums(self, plan: FramePlan) -> str:
+        """Return what a worker sends in an update, in a line for people."""
+        feeds_back = isinstance(self.sender(Span(0, 1)), ErrorFeedback)
+        framed, dense = plan.frame_bytes, plan.framed_bytes
+        text = f"codec: {self.name}{', with error feedback' if feeds_back else ''}: a worker sends "
+        if plan.is_fixed:
+            less = f"{dense / max(1, framed):.3g} times fewer"
+            return f"{text}{size_text(framed)} an update instead of {size_text(dense)}, {less}"
+        return (
+            f"{text}at most {size_text(framed)} an update instead of {size_text(dense)}, which "
+            "depends on the numbers"
+        )
 
     def described(self, spans: Sequence[Span]) -> str:
         """Return what is pushed, in a line for people."""
@@ -88,23 +115,38 @@ class PushCodec:
         )
 
 
-def push_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> PushCodec | None:
-    """Return the codec of a job's pushes; None where gradients are pushed as they are.
+def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | None:
+    """Return the codec of a job; None where numbers are sent as they are.
 
     Args:
         config: resolved; ``codec_everywhere`` says whether its codec is in effect.
         matrices: of the whole parameter vector.
     """
-    if config.codec is None or not config.codec_everywhere or not config.servers:
+    if config.codec is None or not config.codec_everywhere:
         return None
-    return PushCodec(config.codec, config.codec_knobs, config.error_feedback, config.seed, matrices)
+    return JobCodec(config.codec, config.codec_knobs, config.error_feedback, config.seed, matrices)
 
 
 def say_codec(
-    config: TrainConfig, codec: PushCodec | None, spans: Sequence[Span], say: Callable[[str], None]
+    config: TrainConfig,
+    codec: JobCodec | None,
+    spans: Sequence[Span],
+    plan: ReducePlan | None,
+    say: Callable[[str], None],
 ) -> None:
-    """Print what is pushed, where a codec was asked for."""
-    if codec is not None:
+    """Print what is sent, where a codec was asked for.
+
+    Args:
+        config: resolved.
+        codec: of the job.
+        spans: of the shards; none without servers.
+        plan: how workers sum; None where they do not.
+        say: prints a line.
+    """
+    if codec is not None and plan is not None:
+        nothing = f"--codec {codec.name} has no effect with one worker, which sends nothing"
+        say(nothing if plan.frames is None else codec.described_sums(plan.frames))
+    elif codec is not None:
         say(codec.described(spans))
     elif config.codec is not None and not config.codec_everywhere:
         say(

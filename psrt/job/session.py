@@ -100,7 +100,8 @@ class _Session:
         with self._launcher.agree():
             if algorithm is not None:
                 rank = next(iter(ports))
-                ports[rank].choice(algorithm, role_map.n)
+                coded = self._setup.codec is not None and len(role_map.workers) > 1
+                ports[rank].choice(algorithm, role_map.n, coded=coded)
 
     def _roles(self, ports: Mapping[int, Port], log: EventLog | None) -> Roles:
         """Broadcast the initial parameters and build the roles of this process."""
@@ -144,7 +145,8 @@ class _Session:
             self._say(self._setup.replay.plan())
         say_plan(plan, self._say)
         say_shards(self._setup.shards, self._say)
-        say_codec(self._setup.config, self._setup.codec, self._setup.role_map.spans, self._say)
+        setup = self._setup
+        say_codec(setup.config, setup.codec, setup.role_map.spans, plan, self._say)
 
     def _conclude(
         self,

@@ -16,7 +16,7 @@ from psrt.config.checks import check_rank
 from psrt.errors import ConfigError
 from psrt.files import keep_apart
 from psrt.job.build import role_map_for
-from psrt.job.codecs import PushCodec, push_codec
+from psrt.job.codecs import JobCodec, job_codec
 from psrt.job.launcher import Launcher
 from psrt.job.problems import machine_costs
 from psrt.job.replay import Replay
@@ -46,8 +46,8 @@ class Setup:
     machine: MachineCosts
     #: The number of shards that each server owns, and the reason; None without servers.
     shards: ShardChoice | None
-    #: Of what is pushed to servers; None where gradients are pushed as they are.
-    codec: PushCodec | None
+    #: Of what is pushed to servers, or summed; None where numbers are sent as they are.
+    codec: JobCodec | None
     #: The recorded run to repeat, already checked, at the first process; None without one.
     replay: Replay | None
 
@@ -98,7 +98,7 @@ def set_up(
     if chosen is not None:
         shards = ShardChoice(*chosen)
         config = replace(config, shards_per_server=shards.shards)
-    codec = push_codec(config, [Matrix(*it) for it in matrices])
+    codec = job_codec(config, [Matrix(*it) for it in matrices])
     with launcher.agree():
         role_map = role_map_for(
             n,

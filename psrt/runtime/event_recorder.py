@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from psrt.history import EventLog, Kind
 from psrt.history.events import LATE, LOST, PRESENT, pair
 from psrt.messages import Leave, Push
+from psrt.partition import Span
 from psrt.runtime.push_codec import Digests
 from psrt.runtime.shard import Note
 from psrt.sync import Serve
@@ -24,6 +25,9 @@ _READ = int(Kind.READ)
 _PUSH = int(Kind.PUSH)
 _ENCODE = int(Kind.ENCODE)
 _RESIDUAL = int(Kind.RESIDUAL)
+_SUM_ENCODE = int(Kind.SUM_ENCODE)
+_SUM_KEEP = int(Kind.SUM_KEEP)
+_SUM_DECODE = int(Kind.SUM_DECODE)
 _STEP = int(Kind.STEP)
 _REDUCE = int(Kind.REDUCE)
 _REDUCED = int(Kind.REDUCED)
@@ -165,6 +169,43 @@ class WorkerEventRecorder(_Recorder):
         self._add(_ENCODE, now, worker, clock, pair(frame, decoded), shard, nbytes)
         if before or after:
             self._add(_RESIDUAL, now, worker, clock, pair(before, after), shard)
+
+    def encoded_of_sum(
+        self, now: float, clock: int, owner: int, span: Span, flag: int, nbytes: int,
+        digests: Digests,
+    ) -> None:  # fmt: skip
+        """A chunk of a sum was encoded.
+
+        Args:
+            now: the time, in seconds.
+            clock: shared updates so far.
+            owner: the worker that the chunk belongs to.
+            span: of the parameters.
+            flag: 0, or BACK of the mean of the chunk.
+            nbytes: of the frame.
+            digests: of the frame, and of what is kept back if anything is.
+        """
+        frame, decoded, before, after = digests
+        where = span.start, span.size
+        self._add(
+            _SUM_ENCODE, now, self._worker, clock, pair(frame, decoded), owner, nbytes, *where,
+            flag=flag,
+        )  # fmt: skip
+        if before or after:
+            self._add(
+                _SUM_KEEP, now, self._worker, clock, pair(before, after), owner, 0, *where,
+                flag=flag,
+            )  # fmt: skip
+
+    def decoded_of_sum(
+        self, now: float, clock: int, source: int, span: Span, flag: int, nbytes: int,
+        digests: Digests,
+    ) -> None:  # fmt: skip
+        """The frame of a chunk that worker ``source`` sent was decoded."""
+        self._add(
+            _SUM_DECODE, now, self._worker, clock, pair(digests.frame, digests.decoded), source,
+            nbytes, span.start, span.size, flag=flag,
+        )  # fmt: skip
 
     def stepped(
         self, now: float, clock: int, samples: int, progress: float, rate: float, seconds: float

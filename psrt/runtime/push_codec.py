@@ -45,7 +45,7 @@ class PushEncoder:
         self._senders = senders
         self._seed, self._worker = seed, worker
         #: By shard, the digest of what is kept back.
-        self._kept = [_digest_of(it.residual) for it in senders]
+        self._kept = [digest_of(it.residual) for it in senders]
 
     def encode(self, push: Push, gradient: Vector) -> Bytes:
         """Return the frame of a push, valid until the next one to the same shard.
@@ -61,9 +61,9 @@ class PushEncoder:
     def digests(self, shard: int, frame: Bytes) -> Digests:
         """Return the digests of the frame that was made last for a shard."""
         sender, before = self._senders[shard], self._kept[shard]
-        self._kept[shard] = after = _digest_of(sender.residual)
+        self._kept[shard] = after = digest_of(sender.residual)
         decoded = sender.decoded if isinstance(sender, ErrorFeedback) else None
-        return Digests(digest(frame), _digest_of(decoded), before, after)
+        return Digests(digest(frame), digest_of(decoded), before, after)
 
 
 class TimingOnlyEncoder(PushEncoder):
@@ -130,5 +130,6 @@ def digest(array: Bytes | Vector) -> int:
     return zlib.crc32(array.data) & 0x7FFFFFFF
 
 
-def _digest_of(vector: Vector | None) -> int:
+def digest_of(vector: Vector | None) -> int:
+    """Return the digest of what there may be; 0 of nothing."""
     return 0 if vector is None else digest(vector)

@@ -2,7 +2,7 @@
 
 A schedule sends messages through the network, unless ``costs.reduce`` gives the time of its sums;
 then it is summed at a rendezvous, like ``node`` and ``mpi``, with the bits and the byte counts of a
-real run.
+real run. The frames of a codec are always sent: a time that was measured without one is not theirs.
 """
 
 from __future__ import annotations

@@ -46,6 +46,23 @@ class FrameLink(Protocol):
         """Return the next frame that rank ``source`` posted for ``key``, if it is here."""
 
 
+class FrameWatch(Protocol):
+    """What is told of every frame of a worker's sums, as for a history."""
+
+    def encodes(self, sender: Encoder) -> None:
+        """A sender is about to encode."""
+
+    def encoded(
+        self, clock: int, owner: int, span: Span, way: int, frame: Bytes | None, sender: Encoder
+    ) -> None:
+        """It has encoded the chunk of a worker, of its numbers or of their mean."""
+
+    def decoded(
+        self, clock: int, source: int, span: Span, way: int, frame: Bytes, numbers: Vector
+    ) -> None:
+        """The frame that a worker sent has been decoded."""
+
+
 class SumCodec:
     """By what a worker encodes its sums, and what all of them must know of the round."""
 
@@ -55,6 +72,7 @@ class SumCodec:
         *,
         seed: int,
         worker: int,
+        watch: FrameWatch | None = None,
     ) -> None:
         """Set up.
 
@@ -63,8 +81,9 @@ class SumCodec:
                 contributions (``FORTH``) or of means (``BACK``).
             seed: of the run.
             worker: the number of this one.
+            watch: is told of every frame.
         """
-        self.encoder = encoder
+        self.encoder, self.watch = encoder, watch
         self.seed, self.worker = seed, worker
         #: Updates before this one.
         self.clock = 0
@@ -74,6 +93,8 @@ class SumCodec:
         self.total = 1.0
         #: Bytes of frames sent so far, and of the numbers that they stand for.
         self.frame_bytes = self.framed_bytes = 0
+        #: The parts in sums that this codec makes the frames of.
+        self.sums: list[CodedSum] = []
 
     def begin_round(self, clock: int, epoch: int, total: float) -> None:
         """Set what all workers know of the round that begins."""
@@ -95,6 +116,7 @@ class CodedSum:
         rank: int,
         size: int,
         key: int = 0,
+        workers: Sequence[int] = (),
         numerics: bool = True,
     ) -> None:
         """Make the codecs.
@@ -106,11 +128,12 @@ class CodedSum:
             rank: this rank's number in the sum, in [0, ``size``).
             size: the number of ranks, p.
             key: marks this sum's frames; the same on all ranks, and unique.
+            workers: by rank of the sum, the number of the worker; if not given, the same.
             numerics: whether to compute; if not, only the lengths of frames are sent, the longest
                 where they depend on the numbers.
         """
         self._link, self._codec, self._rank, self._key = link, codec, rank, key
-        self._numerics = numerics
+        self._numerics, self._workers = numerics, workers or range(size)
         self.span = span
         chunks = even_spans(span.size, size)
         self._chunks = chunks
@@ -128,6 +151,7 @@ class CodedSum:
         self._size = size
         #: The total that the kept parts of contributions belong to; 0 before the first round.
         self._total = 0.0
+        codec.sums.append(self)
         self._vector: Vector | None = None
         self._mine: Bytes | None = None
         #: Contributions to the own chunk that are added, and owners whose means are not here.
@@ -144,9 +168,21 @@ class CodedSum:
         return sum(fixed) + back * (self._size - 1)
 
     @property
+    def most_bytes(self) -> int:
+        """Bytes of the frames that this rank sends in a round of this epoch, at most."""
+        others = [self._forth[j].longest for j in self._there if j != self._rank]
+        return sum(others) + (self._size - 1) * (self._back.longest if self._back else 0)
+
+    @property
+    def framed_bytes(self) -> int:
+        """Bytes of the numbers that the frames of a round stand for."""
+        own = self._chunks[self._rank].size
+        return 4 * (self.span.size - own + own * (self._size - 1))
+
+    @property
     def longest(self) -> dict[int, int]:
-        """By rank that owns a chunk, the bytes of its longest frame."""
-        return {j: longest(it) for j, it in self._forth.items()}
+        """By rank that owns a chunk, the bytes of its longest frame in any epoch."""
+        return {j: HEADER_BYTES + it.most for j, it in self._forth.items()}
 
     @property
     def awaited(self) -> list[int]:
@@ -176,7 +212,7 @@ class CodedSum:
             self._mine = self._encoded(rank, FORTH)
         self._added = 0 if self._back is not None else self._size
         self._awaited = [j for j in self._others if j in self._forth]
-        codec.framed_bytes += 4 * sum(self._chunks[j].size for j in self._others)
+        codec.framed_bytes += self.framed_bytes
         return self.advance()
 
     def advance(self) -> bool:
@@ -205,14 +241,19 @@ class CodedSum:
         sender = self._forth[chunk] if way == FORTH else self._back
         assert sender is not None, "the chunk has elements"
         sender.begin_epoch(codec.epoch)
-        if self._vector is None:
-            return None
-        numbers = self._chunks[chunk].of(self._vector) if way == FORTH else self._sum
-        place = self._places[chunk].start
-        return sender.encode(numbers, draws(codec.seed, codec.worker, codec.clock, place, way=way))
+        frame, place, watch = None, self._places[chunk], codec.watch
+        if self._vector is not None:
+            if watch is not None:
+                watch.encodes(sender)
+            numbers = self._chunks[chunk].of(self._vector) if way == FORTH else self._sum
+            drawn = draws(codec.seed, codec.worker, codec.clock, place.start, way=way)
+            frame = sender.encode(numbers, drawn)
+        if watch is not None:
+            watch.encoded(codec.clock, self._workers[chunk], place, way, frame, sender)
+        return frame
 
     def _post(self, to: int, sender: Encoder, frame: Bytes | None) -> None:
-        nbytes = longest(sender) if frame is None else frame.size
+        nbytes = sender.longest if frame is None else frame.size
         self._codec.frame_bytes += nbytes
         self._link.post(to, self._key, frame, nbytes)
 
@@ -226,7 +267,7 @@ class CodedSum:
             [frame] = arrived
         if frame is not None:
             out = self._scratch if source else self._sum
-            self._decode(self._rank, frame, out, source)
+            self._decode(self._rank, FORTH, frame, out, source)
             if source:
                 np.add(self._sum, out, out=self._sum)
         return True
@@ -240,7 +281,6 @@ class CodedSum:
         frame = self._encoded(self._rank, BACK)
         for to in self._others:
             self._post(to, self._back, frame)
-        self._codec.framed_bytes += 4 * self._chunks[self._rank].size * len(self._others)
         self._place(self._rank, frame)
 
     def _take_mean(self, owner: int) -> bool:
@@ -254,9 +294,9 @@ class CodedSum:
 
     def _place(self, chunk: int, frame: Bytes | None) -> None:
         if frame is not None and self._vector is not None:
-            self._decode(chunk, frame, self._chunks[chunk].of(self._vector), chunk)
+            self._decode(chunk, BACK, frame, self._chunks[chunk].of(self._vector), chunk)
 
-    def _decode(self, chunk: int, frame: Bytes, out: Vector, source: int) -> None:
+    def _decode(self, chunk: int, way: int, frame: Bytes, out: Vector, source: int) -> None:
         """Decode a frame.
 
         Raises:
@@ -267,10 +307,10 @@ class CodedSum:
         except CodecError as error:
             start, stop = self._places[chunk]
             raise CodecError(
-                f"rank {source} of a sum sent of [{start}, {stop}): {error}"
+                f"worker {self._workers[source]} sent the elements [{start}, {stop}) of a sum: "
+                f"{error}"
             ) from error
-
-
-def longest(sender: Encoder) -> int:
-    """Return the bytes of a sender's longest frame."""
-    return HEADER_BYTES + sender.most
+        codec = self._codec
+        if codec.watch is not None:
+            place, worker = self._places[chunk], self._workers[source]
+            codec.watch.decoded(codec.clock, worker, place, way, frame, out)

@@ -106,7 +106,7 @@ def test_frames_are_those_of_one_process(comm, host, asked, most, monkeypatch):
     hosts = hosts_of(comm, host)
     port = MpiPort(comm, role_map_for(N, (), tuple(range(comm.size))), timeout_s=20, host=host)
     if asked == "node" and len(hosts) == 1:
-        with pytest.raises(ConfigError, match="--allreduce node sends no numbers that a codec"):
+        with pytest.raises(ConfigError, match="--allreduce node sends no frames of a codec"):
             port.choice(asked, N, coded=True)
         port.close()
         return

@@ -75,6 +75,14 @@ MODES = {
         2,
     ),
     "allreduce, halving": ({"mode": "allreduce", "allreduce": "halving-doubling"}, 2),
+    "allreduce, sign in buckets": (
+        {"mode": "allreduce", "codec": "sign", "codec_everywhere": True, "bucket_bytes": 64},
+        2,
+    ),
+    "allreduce, top-k, without shared memory": (
+        {"mode": "allreduce", "codec": "top-k", "codec_everywhere": True, "shared_memory": False},
+        2,
+    ),
     "allreduce, node+tree": ({"mode": "allreduce", "allreduce": "node+tree"}, 2),
 }
 RACES = ["async, 2 servers", "softsync", "async, mean-inverse"]

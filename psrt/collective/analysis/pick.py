@@ -76,7 +76,7 @@ def pick_coded(algorithm: str, hosts: Sequence[int]) -> Choice:
     ('all-pairs', 'node+all-pairs')
     >>> pick_coded("ring", [1, 1])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    psrt...ConfigError: --allreduce ring sends no numbers that a codec could encode once ...
+    psrt...ConfigError: --allreduce ring sends no frames of a codec; with --codec there are auto...
     """
     coded = [row.name for row in ALGORITHMS.values() if row.coded]
     several = len(hosts) > 1
@@ -85,8 +85,8 @@ def pick_coded(algorithm: str, hosts: Sequence[int]) -> Choice:
         return Choice(algorithm, 0.0, "as asked")
     if algorithm != AUTO and not (several and algorithm == NODE):
         raise ConfigError(
-            f"--allreduce {algorithm} sends no numbers that a codec could encode once on their "
-            f"way; with --codec there are {', '.join([AUTO, *names])}"
+            f"--allreduce {algorithm} sends no frames of a codec; with --codec there are "
+            f"{', '.join([AUTO, *names])}"
         )
     inside = several and max(hosts) > 1
     return Choice(PLUS * inside + coded[0], 0.0, "codecs need it")

@@ -31,7 +31,10 @@ Place = tuple[int, int, int]
 #: Codecs that keep something back of their own, without error feedback.
 _KEEPING = ("dgc", "demo")
 #: Kinds of events that only a run with a codec has.
-KINDS = (Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE)
+KINDS = (
+    *(Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE),
+    *(Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class FrameContract:
 def frames_of(header: Header) -> FrameContract | None:
     """Return what the codec of a run promises; None where none was in effect."""
     name = header.knob("codec")
-    if name is None or not header.knob("codec_everywhere") or not header.servers:
+    if name is None or not header.knob("codec_everywhere"):
         return None
     knobs = {
         key.removeprefix("codec_"): value
@@ -75,12 +78,12 @@ def frames_of(header: Header) -> FrameContract | None:
         keeps=(feeds_back or name in _KEEPING) and header.numerics,
         feeds_back=feeds_back and header.numerics,
         sizes=tuple(stop - start for start, stop in header.spans),
-        matrices=tuple(_cut(header.matrices, *span) for span in header.spans),
+        matrices=tuple(cut(header.matrices, *span) for span in header.spans),
         numerics=header.numerics,
     )
 
 
-def _cut(matrices: Sequence[Place], start: int, stop: int) -> tuple[Place, ...]:
+def cut(matrices: Sequence[Place], start: int, stop: int) -> tuple[Place, ...]:
     """Return the matrices of a span, which has whole rows of each."""
     found = []
     for at, rows, columns in matrices:
@@ -88,6 +91,14 @@ def _cut(matrices: Sequence[Place], start: int, stop: int) -> tuple[Place, ...]:
         if first < last:
             found.append((at + first * columns - start, last - first, columns))
     return tuple(found)
+
+
+def frame_bounds(codec: FrameContract, n: int, matrices: Sequence[Place]) -> tuple[int, int]:
+    """Return the least and the most bytes of a frame of n elements in any epoch."""
+    last = int(codec.knobs.get("warmup_epochs") or 0)
+    bounds = [payload_bounds(codec.name, codec.knobs, n, epoch, matrices) for epoch in (0, last)]
+    high = _HEADER + max(most for _, most in bounds)
+    return (_HEADER + min(least for least, _ in bounds)), high
 
 
 def payload_bounds(
@@ -307,7 +318,7 @@ def _check_residuals(codec: FrameContract, table: Table, findings: Findings) -> 
     order = np.argsort(owner, kind="stable")
     at, owner = at[order], owner[order]
     before, after = parts(table["version"][at])
-    nothing = np.array([_digest_of_zeros(size) for size in codec.sizes], np.int64)
+    nothing = np.array([digest_of_zeros(size) for size in codec.sizes], np.int64)
     first = ~same_as_before(owner)
     due = np.where(first, nothing[table["shard"][at]], previous(after, 0))
     text = (
@@ -319,7 +330,7 @@ def _check_residuals(codec: FrameContract, table: Table, findings: Findings) -> 
     )
 
 
-def _digest_of_zeros(size: int) -> int:
+def digest_of_zeros(size: int) -> int:
     """Return the digest of that many float32 zeros."""
     crc, left = 0, 4 * size
     while left:

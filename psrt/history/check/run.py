@@ -35,6 +35,7 @@ from psrt.history.check.steps import (
     check_silence,
     check_steps,
 )
+from psrt.history.check.sum_frames import check_sum_frames
 from psrt.history.check.summary import SummaryCheck, check_final
 from psrt.history.check.sums import check_averaging, check_sums, count_updates
 from psrt.history.check.table import Ints, Table, joined
@@ -121,7 +122,10 @@ class _Case:
             check_events(self.contract, self.tables, findings)
         if findings.none:
             codec = frames_of(self.header)
-            check_frames(codec, workers, shards, self.contract.untold, findings)
+            if codec is not None and not shards:
+                check_sum_frames(codec, self.contract, self.header, workers, findings)
+            else:
+                check_frames(codec, workers, shards, self.contract.untold, findings)
         if not findings.none:
             return
         leave = check_departures(self.contract, self.workers, self._crashed, findings)
@@ -147,7 +151,7 @@ class _Case:
             summary.updates(updates)
             summary.steps(table, table.where(Kind.STEP))
             summary.without_servers()
-            summary.without_frames()
+            summary.summed(self.tables[0])
             summary.measured(self._metrics or ())
             summary.times(table, table.where(Kind.REDUCED))
         self._check_metrics(lambda: counted_of_steps(table, None))

@@ -13,6 +13,7 @@ from psrt.history.check.contract import Contract
 from psrt.history.check.exchange import all_finished
 from psrt.history.check.figures import Figures
 from psrt.history.check.findings import DIGESTS, FINAL, SUMMARY, EventRef, Findings
+from psrt.history.check.sum_frames import sent_bytes
 from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group
 from psrt.history.events import Kind
 from psrt.history.header import Header
@@ -254,6 +255,16 @@ class SummaryCheck:
                 total += size * int(np.count_nonzero(table["samples"][received]))
         for name in ("bytes_sent", "bytes_received"):
             figures.same(total, name)
+
+    def summed(self, workers: Table) -> None:
+        """Check the bytes of frames of sums over workers.
+
+        Args:
+            workers: all events of all workers, those of a codec included.
+        """
+        sizes = zip(("frame_bytes", "framed_bytes"), sent_bytes(workers), strict=True)
+        for name, nbytes in sizes:
+            self._figures.same(nbytes, name)
 
     def without_frames(self) -> None:
         """Check that a run without a codec sent no frames."""

@@ -7,12 +7,14 @@ import numpy as np
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import FIELDS, EventRef, Findings, Reasons
 from psrt.history.check.table import Bools, Ints, Table
+from psrt.history.events import BACK, LATE, LOST, PRESENT, UNUSED, Kind
 from psrt.history.events import FIELDS as FIELDS_OF
-from psrt.history.events import LATE, LOST, PRESENT, UNUSED, Kind
 
 #: Kinds between a worker and a shard, and among the workers alone.
 _SERVED = (Kind.READ, Kind.PUSH)
 _UNSERVED = (Kind.REDUCE, Kind.REDUCED)
+#: Of the frames of a codec among the workers.
+_SUMMED = (Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
 #: Kinds whose ``clock``, and whose ``version``, counts something.
 _CLOCKED = (
     *_SERVED,
@@ -21,6 +23,7 @@ _CLOCKED = (
     Kind.LEAVE,
     *(Kind.RECEIVE, Kind.SAVE, Kind.DROP, Kind.REPLY, Kind.LEFT),
     *(Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE),
+    *_SUMMED,
 )
 _VERSIONED = (
     *_SERVED,
@@ -91,13 +94,15 @@ def _check_numbers(table: Table, findings: Findings) -> None:
     # nan says that the gap was not measured.
     _require(findings, table, ~(table.real("gap") < 0), "gap {gap}, expected at least 0")
     _require(findings, table, table["samples"] >= 0, "{samples} samples")
-    digests = ~table.are(Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE) | (table["version"] >= 0)
+    framed = table.are(Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE, *_SUMMED)
+    digests = ~framed | (table["version"] >= 0)
     _require(findings, table, digests, "digests {version}, expected a number from 0 on")
 
 
 def _check_flags(table: Table, findings: Findings) -> None:
     flag = table["flag"]
     holds = np.where(table.are(*_UNSERVED), flag <= PRESENT, flag == 0)
+    holds = np.where(table.are(*_SUMMED), flag <= BACK, holds)
     holds = np.where(table.are(Kind.DROP), (flag == LATE) | (flag == LOST), holds)
     _require(findings, table, holds, "flag {flag}, which has no meaning there")
 

@@ -11,6 +11,7 @@ from psrt.errors import ProtocolError
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import (
+    FramePlan,
     ReducePlan,
     Step,
     StepResult,
@@ -24,6 +25,16 @@ from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
+
+
+def frame_plan(codec: SumCodec | None) -> FramePlan | None:
+    """Return what a worker sends in an update by a codec; None if it sends no frames."""
+    if codec is None or not codec.sums:
+        return None
+    parts = codec.sums
+    is_fixed = all(it.frame_bytes is not None for it in parts)
+    framed_bytes = sum(it.framed_bytes for it in parts)
+    return FramePlan(sum(it.most_bytes for it in parts), is_fixed, framed_bytes)
 
 
 class AllReduce(Strategy):
@@ -100,8 +111,14 @@ class AllReduce(Strategy):
         self.ready = self._ready if len(buckets) > 1 else None
         reducer, overlaps = self._reducer, self.ready is not None
         self.plan = ReducePlan(
-            reducer.chosen, reducer.why, len(buckets), overlaps, reducer.control_algorithm
+            reducer.chosen,
+            reducer.why,
+            len(buckets),
+            overlaps,
+            reducer.control_algorithm,
+            frame_plan(codec),
         )
+        self._codec = codec
         port.waiting_for = lambda: "its neighbours in an all-reduce"
 
     def begin(self, step: Step) -> None:
@@ -140,14 +157,21 @@ class AllReduce(Strategy):
             while self._parts_ready < len(self._parts):
                 self._weigh(scale)
         await self._reducer.finish(empty=not step.samples)
-        self.updates = self._reducer.updates
+        self._count()
         return StepResult(step.clock + 1, waiting=WaitBreakdown(reduce=self._reducer.waited))
 
     async def leave(self, clock: int) -> Sequence[StepResult]:
         """Take part with weight zero until no worker is training."""
         waited = await self._reducer.join(clock)
-        self.updates = self._reducer.updates
+        self._count()
         return (StepResult(clock, waiting=WaitBreakdown(reduce=waited)),)
+
+    def _count(self) -> None:
+        """Count what the sums so far have come to."""
+        self.updates = self._reducer.updates
+        if self._codec is not None:
+            self.frame_bytes = self._codec.frame_bytes
+            self.framed_bytes = self._codec.framed_bytes
 
     def _weigh(self, scale: float) -> None:
         """Multiply the next bucket, which is final, with its weight."""

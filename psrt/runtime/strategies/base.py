@@ -57,6 +57,17 @@ class StepResult(NamedTuple):
     gap_count: int = 0
 
 
+class FramePlan(NamedTuple):
+    """What a worker sends in an update where a codec makes the messages of its sums."""
+
+    #: Bytes of the frames, at most.
+    frame_bytes: int
+    #: Whether every update has that many.
+    is_fixed: bool
+    #: Bytes of the numbers that they stand for.
+    framed_bytes: int
+
+
 class ReducePlan(NamedTuple):
     """How gradients or parameters are summed over all ranks, after ``auto`` has chosen."""
 
@@ -70,6 +81,8 @@ class ReducePlan(NamedTuple):
     overlap: bool
     #: Name of the all-reduce of the control values, three numbers.
     control_algorithm: str
+    #: What a codec makes of it; None without one.
+    frames: FramePlan | None = None
 
 
 class Strategy(Protocol):

@@ -15,7 +15,7 @@ from psrt.history import Kind, read_history
 from psrt.history.check import check
 from psrt.history.check.frames import payload_bounds
 from psrt.history.check.run import check_run
-from psrt.job.codecs import PushCodec
+from psrt.job.codecs import JobCodec
 from psrt.job.virtual import simulate
 from psrt.messages import Push
 from psrt.partition import Span
@@ -122,7 +122,7 @@ def test_the_checker_has_the_formula_of_every_codec(codec, n):
     knobs = dict(TABLE[codec].knobs)
     rows = min(40, n // 50)
     matrices = [(n // 4, rows, 30)] if rows else []
-    push_codec = PushCodec(codec, knobs, matrices=[Matrix(*it) for it in matrices])
+    push_codec = JobCodec(codec, knobs, matrices=[Matrix(*it) for it in matrices])
     encoder = PushEncoder([push_codec.sender(Span(0, n))], seed=1, worker=0)
     rng = np.random.default_rng(3)
     for clock in range(3):
@@ -157,7 +157,7 @@ def test_the_sum_of_what_is_decoded_and_kept_back_is_what_was_given(codec):
         pytest.skip("it keeps a momentum, not what it lost")
     n, rng = 1000, np.random.default_rng(5)
     knobs = dict(TABLE[codec].knobs) | ({"scaled": False} if codec == "random-k" else {})
-    push_codec = PushCodec(codec, knobs, error_feedback=True)
+    push_codec = JobCodec(codec, knobs, error_feedback=True)
     sender, receiver = push_codec.sender(Span(0, n)), push_codec.codec(Span(0, n))
     encoder = PushEncoder([sender], seed=1, worker=0)
     given, got, out = np.zeros(n), np.zeros(n), np.empty(n, np.float32)

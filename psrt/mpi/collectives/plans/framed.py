@@ -180,7 +180,10 @@ class Framed(Plan):
         """
         self._team, self._vector = team, vector
         self._links = links = FrameLinks(comm, context.tag, team.ranks, most)
-        self._sum = CodedSum(links, codec, span, rank=team.rank, size=len(team.ranks))
+        # Among all ranks, a rank is a worker.
+        self._sum = CodedSum(
+            links, codec, span, rank=team.rank, size=len(team.ranks), workers=team.ranks
+        )
         longest = self._sum.longest
         for source in range(len(team.ranks)):
             # A contribution to the own chunk, then the mean of the sender's; none of an empty one.

@@ -1,0 +1,268 @@
+"""Frames of sums: who encodes which chunk, how long it is, that all decode the same, what is kept.
+
+In each round of a sum every worker that takes part encodes every chunk of the parameters; the
+owner of a chunk decodes what all have sent of it, encodes the mean, and all decode that. Numbers
+are in no history, so digests stand for them; see ``frames``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from psrt.history.check.contract import Contract
+from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
+from psrt.history.check.frames import FrameContract, cut, digest_of_zeros, frame_bounds
+from psrt.history.check.table import (
+    Bools,
+    Floats,
+    Ints,
+    Table,
+    find,
+    previous,
+    repeats,
+    same_as_before,
+)
+from psrt.history.events import Kind, parts
+from psrt.history.header import Header
+
+
+@dataclass(frozen=True, slots=True)
+class _Frames:
+    """Events of one kind, with the chunk that each is of."""
+
+    table: Table
+    at: Ints
+    #: Round, first element, elements, and 1 of means.
+    round: Ints
+    start: Ints
+    size: Ints
+    back: Ints
+
+    @classmethod
+    def of(cls, table: Table, *kinds: Kind) -> _Frames:
+        """Return those of a table."""
+        at = table.where(*kinds)
+        start = table.real("progress")[at].astype(np.int64)
+        return cls(table, at, table["clock"][at], start, table["tau"][at], table["flag"][at])
+
+    def column(self, name: str) -> Ints:
+        """Return a column of these events."""
+        return self.table[name][self.at]
+
+    def keys(self, n: int, *more: tuple[Ints, int]) -> Ints:
+        """Return a number for each chunk of each round, and for further columns below a bound."""
+        key = self.round * (n + 1) + self.start
+        for column, bound in more:
+            key = key * bound + column
+        return key
+
+
+def check_sum_frames(
+    codec: FrameContract, contract: Contract, header: Header, table: Table, findings: Findings
+) -> None:
+    """Check every frame of a mode without servers.
+
+    Args:
+        codec: what it promises.
+        contract: of the run.
+        header: of its history.
+        table: all events of all workers, worker after worker.
+        findings: takes what is wrong.
+    """
+    sent, got = _Frames.of(table, Kind.SUM_ENCODE), _Frames.of(table, Kind.SUM_DECODE)
+    through_hosts = (header.algorithm or "").startswith("node")
+    # Ranks of a host sum by themselves: of a chunk, each host sends one frame.
+    team = len(set(header.hosts)) if through_hosts else contract.workers
+    if contract.workers == 1:
+        team = 0
+    _check_chunks(sent, table, header.n, team, findings)
+    if findings.none:
+        _check_lengths(codec, header, sent, findings)
+        _check_decoded(codec, header.n, contract.workers, team, sent, got, findings)
+        _check_kept(codec, header.n, table, sent, findings)
+
+
+def _check_chunks(sent: _Frames, table: Table, n: int, team: int, findings: Findings) -> None:
+    """Check that in each round chunks tile the vector, and who encodes them."""
+    asked = findings.on(table, sent.at)
+    text = "{kind} of {size} elements from {start} on, of {n}"
+    inside = (sent.size > 0) & (sent.start + sent.size <= n)
+    inside &= sent.start == table.real("progress")[sent.at]
+    asked.require(FRAMES, inside, text, size=sent.size, start=sent.start, n=n)
+    owner, worker = sent.column("shard"), sent.column("worker")
+    text = "worker {worker} encoded the mean of a chunk that is worker {shard}'s"
+    asked.require(FRAMES, (sent.back == 0) | (owner == worker), text, counts=False)
+    if not findings.none:
+        return
+    workers = int(max(worker.max(initial=0), owner.max(initial=0))) + 1
+    again = repeats(sent.keys(n, (sent.back, 2), (worker, workers)))
+    text = "worker {worker} encoded the chunk from element {start} on twice in round {clock}"
+    asked.require(FRAMES, ~again, text, start=sent.start, counts=False)
+    key = sent.keys(n)
+    order = np.argsort(key, kind="stable")
+    unique, first, count = np.unique(key[order], return_index=True, return_counts=True)
+    group = np.searchsorted(unique, key)
+    leader = order[first]  # the first event of each chunk
+    means = np.bincount(group, sent.back, minlength=len(unique)).astype(np.int64)
+    alike = (owner == owner[leader][group]) & (sent.size == sent.size[leader][group])
+    text = "worker {worker} takes a chunk of round {clock} to be another than the others do"
+    asked.require(FRAMES, alike, text, counts=False)
+    chunk = findings.on(table, sent.at[leader])
+    text = (
+        "in round {clock} the chunk from element {start} on was encoded by {forth} of {team} that "
+        "take part, and its mean {means} times"
+    )
+    chunk.require(
+        FRAMES, (count - means == team) & (means == 1), text,
+        start=sent.start[leader], forth=count - means, team=team, means=means, counts=False,
+    )  # fmt: skip
+    rounds, start = sent.round[leader], sent.start[leader]
+    stop = start + sent.size[leader]
+    begins = ~same_as_before(rounds)
+    due = np.where(begins, 0, previous(stop, 0))
+    ends = np.append(begins[1:], True)[: len(begins)]
+    text = "in round {clock} a chunk begins at element {start}, expected {due}"
+    chunk.require(FRAMES, start == due, text, start=start, due=due, counts=False)
+    text = "in round {clock} the last chunk ends at element {stop}, expected {n}"
+    chunk.require(FRAMES, ~ends | (stop == n), text, stop=stop, n=n, counts=False)
+    made = int((_totals(table) > 0).sum()) if team else 0
+    text = "{kind} in round {clock}, expected rounds {due}"
+    number = np.cumsum(begins) - 1
+    chunk.require(FRAMES, rounds == number, text, due=number, counts=False)
+    if findings.none and int(begins.sum()) != made:
+        findings.missing(FRAMES, f"{int(begins.sum())} rounds were encoded, expected {made}")
+
+
+def _totals(table: Table) -> Floats:
+    """Return the total of all weights in each sum, as the first worker was told."""
+    ends = table.where(Kind.REDUCED)
+    found: Floats = table.real("weight")[ends[table["worker"][ends] == 0]]
+    return found
+
+
+def _check_lengths(codec: FrameContract, header: Header, sent: _Frames, findings: Findings) -> None:
+    """Check the bytes of frames against the formula."""
+    places, which = np.unique(np.stack([sent.start, sent.size], 1), axis=0, return_inverse=True)
+    bounds = [
+        frame_bounds(codec, size, cut(header.matrices, start, start + size))
+        for start, size in places.tolist()
+    ]
+    low, high = np.array(bounds, np.int64).reshape(-1, 2)[which.ravel()].T
+    said = sent.column("samples")
+    text = (
+        "worker {worker} made a frame of {samples} bytes in round {clock}, "
+        f"{codec.name} makes {{low}} to {{high}}"
+    )
+    findings.on(sent.table, sent.at).require(
+        FRAMES, (said >= low) & (said <= high), text, low=low, high=high
+    )
+
+
+def _check_decoded(
+    codec: FrameContract,
+    n: int,
+    workers: int,
+    team: int,
+    sent: _Frames,
+    got: _Frames,
+    findings: Findings,
+) -> None:
+    """Check that each frame was decoded by those that it is for, to the same numbers."""
+    asked = findings.on(got.table, got.at)
+    if not codec.numerics:
+        asked.forbid(FRAMES, "{kind} where nothing was computed")
+        return
+    keys = sent.keys(n, (sent.back, 2), (sent.column("worker"), workers))
+    order = np.argsort(keys, kind="stable")
+    source, reader = got.column("shard"), got.column("worker")
+    theirs = got.keys(n, (got.back, 2), (np.clip(source, 0, workers - 1), workers))
+    found = find(keys[order], theirs)
+    there = (found >= 0) & (source >= 0) & (source < workers)
+    text = "worker {worker} decoded a frame of worker {shard} in round {clock}, which it never made"
+    asked.require(FRAMES, there, text)
+    if not findings.none:
+        return
+    its = order[found] if len(order) else found
+    owner = sent.column("shard")[its]
+    text = "worker {worker} decoded a contribution to a chunk that is not its own in round {clock}"
+    asked.require(FRAMES, (got.back == 1) | (reader == owner), text, counts=False)
+    text = "worker {worker} decoded a frame of worker {shard} twice in round {clock}"
+    asked.require(FRAMES, ~repeats(theirs * workers + reader), text, counts=False)
+    times = np.bincount(its, minlength=len(sent.at))
+    due = np.where(sent.back == 1, team, 1)
+    text = "the frame of worker {worker} in round {clock} was decoded {times} times, expected {due}"
+    made = findings.on(sent.table, sent.at)
+    made.require(FRAMES, times == due, text, times=times, due=due, counts=False)
+    (frame, numbers), (due_frame, due_numbers) = (
+        parts(it) for it in (got.column("version"), sent.column("version")[its])
+    )
+    same: Bools = (frame == due_frame) & (got.column("samples") == sent.column("samples")[its])
+    same &= got.size == sent.size[its]
+    because = [sent.at[its]]
+    text = "the frame of worker {shard} in round {clock} is not the one that worker {worker} got"
+    asked.require(FRAMES, same, text, because=because, counts=False)
+    if not codec.feeds_back:  # then only the others say what it decodes to
+        first = np.full(len(sent.at), -1)
+        first[its[::-1]] = np.arange(len(its))[::-1]
+        due_numbers = numbers[first[its]]
+    text = (
+        "worker {worker} decoded the frame of worker {shard} in round {clock} to other numbers "
+        "than the others"
+    )
+    asked.require(FRAMES, numbers == due_numbers, text, because=because, counts=False)
+
+
+def _check_kept(
+    codec: FrameContract, n: int, table: Table, sent: _Frames, findings: Findings
+) -> None:
+    """Check that each frame takes up what was kept back of its chunk before it."""
+    kept = _Frames.of(table, Kind.SUM_KEEP)
+    asked = findings.on(table, kept.at)
+    if not codec.keeps:
+        asked.forbid(RESIDUALS, "worker {worker} kept something back, which its codec does not")
+        return
+    kind = np.append(table["kind"], 0)
+    follows = kind[sent.at + 1] == Kind.SUM_KEEP
+    belongs = (kept.at > 0) & (kind[kept.at - 1] == Kind.SUM_ENCODE)
+    for name in ("worker", "shard", "clock", "tau", "flag", "progress"):
+        column = table.column(name)
+        follows &= column[sent.at] == np.append(column, 0)[sent.at + 1]
+        belongs &= column[kept.at] == column[kept.at - 1]
+    text = "worker {worker} encoded in round {clock} and did not say what it kept back"
+    findings.on(table, sent.at).require(RESIDUALS, follows, text, counts=False)
+    text = "worker {worker} kept something back in round {clock}, of no frame"
+    asked.require(RESIDUALS, belongs, text, counts=False)
+    if not findings.none:
+        return
+    owner = (kept.column("worker") * (n + 1) + kept.start) * 2 + kept.back
+    order = np.lexsort((kept.round, owner))
+    before, after = parts(kept.column("version")[order])
+    first = ~same_as_before(owner[order])
+    zeros = {size: digest_of_zeros(size) for size in np.unique(kept.size).tolist()}
+    nothing = np.array([zeros[size] for size in kept.size[order].tolist()], np.int64)
+    due = np.where(first, nothing, previous(after, 0))
+    # Where the divisor changes, what is kept back of contributions is scaled by as much.
+    totals = _totals(table)
+    totals = totals[totals > 0]
+    scaled = np.append(False, totals[1:] != totals[:-1])[kept.round[order]]
+    free = scaled & (kept.back[order] == 0) & ~first
+    text = "worker {worker} encoded in round {clock} without what it had kept back before"
+    at = kept.at[order]
+    findings.on(table, at).require(
+        RESIDUALS, free | (before == due), text, because=[np.where(first, -1, previous(at, -1))]
+    )
+
+
+def sent_bytes(table: Table) -> tuple[int, int]:
+    """Return the bytes of all frames that went to other workers, and of their numbers."""
+    sent = _Frames.of(table, Kind.SUM_ENCODE)
+    if not len(sent.at):
+        return 0, 0
+    # Of one chunk each that takes part makes a contribution, and keeps its own to itself; a mean
+    # goes to all others.
+    chunks = np.unique(np.stack([sent.round, sent.start], 1), axis=0)
+    team = int((sent.back == 0).sum()) // len(chunks)
+    copies = np.where(sent.back == 1, team - 1, sent.column("worker") != sent.column("shard"))
+    return int((copies * sent.column("samples")).sum()), int(4 * (copies * sent.size).sum())

@@ -1,0 +1,237 @@
+"""Sums by a codec, in all-reduce: in virtual time, recorded, checked, repeated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from psrt.codec import TABLE, make_codec
+from psrt.config import TrainConfig
+from psrt.errors import ConfigError
+from psrt.history import Kind, read_history
+from psrt.history.check import check
+from psrt.history.check.run import check_run
+from psrt.history.events import BACK
+from psrt.job.virtual import simulate
+from psrt.partition import Span, even_spans
+from psrt.runtime.strategies.buckets import buckets_of
+from psrt.transport.coded_sum import CodedSum
+
+#: The last batch of an epoch is smaller, so the divisor changes; several buckets of gradient.
+KNOBS = {
+    "dataset": "synthetic:70x12x4", "hidden": (16,), "batch_size": 4, "epochs": 2, "lr": 0.05,
+    "mode": "allreduce", "bucket_bytes": 64, "check_every": 1,
+}  # fmt: skip
+CODECS = {name: {} for name in TABLE} | {
+    "random-k": {"codec_scaled": False, "codec_density": 0.1},
+    "top-k": {"codec_density": 0.1},
+    "dgc": {"codec_density": 0.1, "codec_warmup_epochs": 1},
+    "demo": {"codec_chunk": 8, "codec_kept": 4, "optimizer": "sign-sgd"},
+}
+EVERY_CODEC = pytest.mark.parametrize("codec", TABLE)
+SPARSE = ("top-k", "threshold", "dgc")
+
+
+def config_of(codec=None, **more):
+    knobs = {} if codec is None else {"codec": codec} | CODECS[codec]
+    return TrainConfig(**KNOBS | knobs | more)
+
+
+def recorded(tmp_path, codec, workers=3, **more):
+    """Return the config and the run of a recorded one."""
+    config = config_of(codec, record=True, out=str(tmp_path / "run"), **more)
+    return config, simulate(config, workers=workers)
+
+
+@EVERY_CODEC
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_it_trains_is_checked_and_repeats_to_the_bit(tmp_path, codec, workers):
+    config, run = recorded(tmp_path, codec, workers)
+    outcome = check_run(config.out)
+    assert outcome.ok, "\n".join(outcome.lines())
+    again = replace(config, replay=config.out, out=None, record=False)
+    again = simulate(again, workers=workers, seed=99)
+    assert again.summary.parameters_sha256 == run.summary.parameters_sha256
+    assert (run.summary.frame_bytes > 0) == (workers > 1)
+    assert np.isfinite(run.theta).all()
+
+
+@EVERY_CODEC
+def test_bytes_are_those_of_the_formula(tmp_path, codec):
+    config, run = recorded(tmp_path, codec, overlap=False, bucket_bytes=None)
+    sizes = [chunk.size for chunk in even_spans(run.theta.size, 3)]
+    knobs = {name: getattr(config, f"codec_{name}") for name in TABLE[codec].knobs}
+    knobs = {name: value for name, value in knobs.items() if value is not None}
+    if codec in (*SPARSE, "low-rank", "demo"):
+        pytest.skip("as long as the numbers or the matrices make them; the checker knows how long")
+    lengths = [make_codec(codec, size, **knobs).nbytes for size in sizes]
+    # Every frame goes to its owner, and every mean to all others.
+    a_round = 2 * 2 * sum(lengths)
+    assert run.summary.frame_bytes == run.summary.updates * a_round
+    assert run.summary.framed_bytes == run.summary.updates * 4 * 4 * sum(sizes)
+
+
+@EVERY_CODEC
+def test_without_numbers_the_same_bytes_are_sent_or_the_most(tmp_path, codec):
+    whole = simulate(config_of(codec), workers=3)
+    config = config_of(codec, record=True, out=str(tmp_path / "run"))
+    bare = simulate(config, workers=3, numerics=False)
+    assert bare.summary.framed_bytes == whole.summary.framed_bytes
+    if codec in SPARSE:
+        assert bare.summary.frame_bytes >= whole.summary.frame_bytes
+    else:
+        assert bare.summary.frame_bytes == whole.summary.frame_bytes
+        assert bare.seconds == whole.seconds
+    outcome = check_run(config.out)
+    assert outcome.ok, "\n".join(outcome.lines())
+
+
+# --- equivalences -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5, 8])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_all_elements_of_top_k_are_the_dense_sum_to_the_bit(workers, optimizer):
+    more = {"optimizer": optimizer}
+    dense = simulate(config_of(allreduce="all-pairs", **more), workers=workers)
+    framed = simulate(config_of("top-k", codec_density=1.0, **more), workers=workers)
+    assert framed.theta.tobytes() == dense.theta.tobytes()
+
+
+@pytest.mark.parametrize("codec", ["top-k", "bfloat16"])
+def test_the_order_of_events_does_not_show(codec):
+    """Overlap or not, other delays: frames depend on what is summed alone."""
+    runs = [simulate(config_of(codec), workers=3, seed=seed) for seed in (1, 2)]
+    assert runs[0].theta.tobytes() == runs[1].theta.tobytes()
+
+
+def test_each_bucket_is_cut_by_itself():
+    run = simulate(config_of("sign"), workers=3)
+    codec = run.workers[0].strategy._codec
+    layers = [Span(208, 276), Span(0, 208)]
+    assert [it.span for it in codec.sums] == layers == [it.span for it in buckets_of(layers, 64)]
+
+
+# --- what a user sees ---------------------------------------------------------------------------
+
+
+def lines_of(workers=3, **knobs):
+    said = []
+    simulate(config_of(**knobs), workers=workers, say=said.append)
+    return "\n".join(said)
+
+
+def test_the_first_lines_and_the_table_say_what_is_sent():
+    text = lines_of(codec="sign")
+    assert "all-reduce: all-pairs, because codecs need it" in text
+    assert "codec: sign, with error feedback: a worker sends 240 B an update instead of" in text
+    assert "times fewer" in text
+    assert "which depends on the numbers" in lines_of(codec="top-k")
+    assert "--codec sign has no effect with one worker" in lines_of(1, codec="sign")
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "node", "naive"])
+def test_other_schedules_send_no_frames(algorithm):
+    with pytest.raises(ConfigError) as refused:
+        simulate(config_of("sign", allreduce=algorithm), workers=2)
+    assert str(refused.value) == (
+        f"--allreduce {algorithm} sends no frames of a codec; with --codec there are auto, "
+        "all-pairs"
+    )
+
+
+# --- broken, it must be seen --------------------------------------------------------------------
+
+
+def broken(tmp_path, codec="sign", **more):
+    config, _ = recorded(tmp_path, codec, **more)
+    return check_run(config.out).violation
+
+
+@pytest.mark.parametrize("which", [Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE])
+@pytest.mark.parametrize(
+    "field",
+    ["version", "samples", "worker", "shard", "clock", "tau", "progress", "flag", "gone", "twice"],
+)
+def test_a_history_whose_frames_contradict_each_other(tmp_path, which, field):
+    config, _ = recorded(tmp_path, "sign")
+    history = read_history(config.out)
+    assert check(history).ok
+    workers = list(history.workers)
+    events = workers[1].copy()
+    at = int(np.flatnonzero(events["kind"] == which)[7])
+    if field == "gone":
+        events = np.delete(events, at)
+    elif field == "twice":
+        events = np.insert(events, at, events[at])
+    elif field == "worker":
+        events[field][at] = (events[field][at] + 1) % 3
+    elif field == "flag":
+        events[field][at] ^= 1
+    elif field == "samples" and which == Kind.SUM_KEEP:
+        pytest.skip("it has none")
+    else:
+        events[field][at] += 1
+    workers[1] = events
+    assert not check(replace(history, workers=tuple(workers))).ok
+
+
+def test_what_is_kept_back_and_forgotten(tmp_path, monkeypatch):
+    begin = CodedSum.begin
+
+    def forgetful(self, mine):
+        for sender in self._forth.values():
+            sender.residual.fill(0)
+        return begin(self, mine)
+
+    monkeypatch.setattr(CodedSum, "begin", forgetful)
+    assert broken(tmp_path).rule == "residuals"
+
+
+@pytest.mark.parametrize("codec", ["sign", "int8"])
+def test_a_worker_that_decodes_otherwise(tmp_path, codec):
+    config, _ = recorded(tmp_path, codec)
+    history = read_history(config.out)
+    workers = list(history.workers)
+    workers[1] = events = workers[1].copy()
+    at = int(np.flatnonzero((events["kind"] == Kind.SUM_DECODE) & (events["flag"] == BACK))[3])
+    events["version"][at] ^= 1  # the digest of the numbers
+    violation = check(replace(history, workers=tuple(workers))).violation
+    assert violation.rule == "frames"
+    assert "to other numbers than the others" in violation.text
+
+
+def test_a_chunk_that_nobody_sums(tmp_path, monkeypatch):
+    """As if the second half of the vector were left out of every round."""
+    config, _ = recorded(tmp_path, "sign")
+    history = read_history(config.out)
+    header = replace(history.header, n=history.header.n + 1)
+    violation = check(replace(history, header=header)).violation
+    assert violation.rule == "frames"
+    assert "the last chunk ends at element" in violation.text
+
+
+def test_a_frame_of_another_length(tmp_path):
+    config, _ = recorded(tmp_path, "sign")
+    history = read_history(config.out)
+    header = replace(history.header, config=history.header.config | {"codec_bucket": 8})
+    violation = check(replace(history, header=header)).violation
+    assert violation.rule == "frames"
+    assert "sign makes" in violation.text
+
+
+def test_frames_of_a_run_that_has_no_codec(tmp_path):
+    config, _ = recorded(tmp_path, "sign")
+    history = read_history(config.out)
+    header = replace(history.header, config=history.header.config | {"codec": None})
+    assert check(replace(history, header=header)).violation.rule == "frames"
+
+
+def test_a_summary_that_counts_otherwise(tmp_path):
+    config, _ = recorded(tmp_path, "sign")
+    path = tmp_path / "run" / "summary.json"
+    text = path.read_text()
+    path.write_text(text.replace('"frame_bytes": ', '"frame_bytes": 1'))
+    assert "frame_bytes" in check_run(config.out).violation.text

@@ -8,6 +8,9 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from psrt.cli.explain_flags import (
+    CODEC_KNOBS,
+    MOST_VALUES,
+    codec_parser,
     compare_parser,
     config_of,
     costs_of,
@@ -17,12 +20,14 @@ from psrt.cli.explain_flags import (
     with_defaults,
 )
 from psrt.cli.printing import say
+from psrt.codec.table import TABLE
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Algorithm
-from psrt.config.knobs import read_flag
+from psrt.config.knobs import knobs_of, read, read_flag
 from psrt.config.modes import modes_with
 from psrt.config.names import AUTO
 from psrt.config.suggest import did_you_mean
-from psrt.config.values import BYTES, WHOLE
+from psrt.config.train import TrainConfig
+from psrt.config.values import BYTES, REAL, SWITCH, WHOLE
 from psrt.errors import ConfigError
 from psrt.files import check_writable
 
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 TIMELINES = modes_with(lambda mode: not mode.single)
 
 _WRAPPED = fill(", ".join(ALGORITHMS), 74, subsequent_indent=" " * 17, break_on_hyphens=False)
+_CODECS = fill(", ".join(TABLE), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
 _HELP = f"""\
 usage: psrt explain WHAT [flags]
 
@@ -46,12 +52,15 @@ Draw how ranks work together. Needs neither MPI nor mpirun. WHAT is one of
   a mode         {", ".join(TIMELINES)}
                    a timeline of when each worker computes, and when it waits for which other; with
                    --shards-per-server also when it pushes and reads each shard
+  codec NAME     a small vector before, on the wire bit by bit, and after; NAME is one of
+                   {_CODECS}
   compare        predicted times of all all-reduces, and the sizes at which one overtakes another
 
   psrt explain ring --ranks 4
   psrt explain ring --order A,B,D,C --values example.csv
   psrt explain ssp --staleness 2 --slow 1:3
   psrt explain sync --shards-per-server 4
+  psrt explain codec sign --steps 2
   psrt explain compare --ranks 2:1024 --bytes 1K:1G
 
 psrt explain WHAT --help lists the flags of each."""
@@ -80,11 +89,13 @@ def _explainer(what: str) -> Callable[[str, list[str]], None]:
         return _timeline
     if what == "compare":
         return _compare
+    if what == "codec":
+        return _codec
     if not what or what.startswith("-"):
         raise ConfigError(
             "explain what? for example: psrt explain ring; psrt explain --help lists all"
         )
-    known = (*SCHEDULES, *TIMELINES, "compare")
+    known = (*SCHEDULES, *TIMELINES, "codec", "compare")
     raise ConfigError(
         f"cannot explain {what!r}{did_you_mean(what, known)}, only {', '.join(known)}"
     )
@@ -181,6 +192,40 @@ def _exchange(what: str, given: argparse.Namespace) -> None:
         text=lambda: exchange_output.as_text(found),
         canvas=lambda: exchange_output.draw(found),
     )
+
+
+def _codec(what: str, argv: list[str]) -> None:
+    """Explain a codec."""
+    given = codec_parser().parse(argv)
+    from psrt.explain import codec, codec_output
+
+    row, wanted = TABLE[given.codec], given.error_feedback
+    fields = knobs_of(TrainConfig)
+    asked = {
+        name: text if fields[name].kind is SWITCH else read(name, fields[name], text)
+        for name in CODEC_KNOBS
+        if (text := getattr(given, name)) is not None
+    }
+    TrainConfig(codec=given.codec, error_feedback=wanted, **asked)  # or one line that says why not
+    knobs = codec.small_knobs(given.codec)
+    if wanted and "scaled" in knobs:
+        knobs["scaled"] = False
+    knobs |= {name.removeprefix("codec_"): value for name, value in asked.items()}
+    values = codec.example_of(given.codec)
+    if given.values is not None:
+        texts = given.values.split(",", MOST_VALUES)
+        if len(texts) > MOST_VALUES:
+            raise ConfigError(f"values must be at most {MOST_VALUES} numbers")
+        values = tuple(read_flag("values", REAL, text, min=-1e30, max=1e30) for text in texts)
+    found = codec.run(
+        given.codec,
+        values,
+        knobs=knobs,
+        error_feedback=row.feeds_back_with(knobs) if wanted is None else wanted,
+        steps=read_flag("steps", WHOLE, given.steps or "1", min=1, max=9),
+        seed=read_flag("seed", WHOLE, given.seed or "0", min=0),
+    )
+    say(_json(codec_output.as_document(found)) if given.json else codec_output.as_text(found))
 
 
 def _compare(what: str, argv: list[str]) -> None:

@@ -7,17 +7,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from psrt.cli.flags import FlagParser
+from psrt.codec.table import TABLE
 from psrt.collective import OPS
 from psrt.config.knobs import Knob, dashed, knobs_of, read, read_by_worker, read_flag
 from psrt.config.modes import MODES
 from psrt.config.train import TrainConfig
-from psrt.config.values import REAL, Number
+from psrt.config.values import REAL, SWITCH, Number
 
 if TYPE_CHECKING:
     from psrt.collective.costs import LinkCosts
 
 #: Knobs of a mode that show in a timeline.
 _SHOWN = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.drawn)
+#: Knobs of codecs.
+CODEC_KNOBS = tuple(dict.fromkeys(f"codec_{name}" for row in TABLE.values() for name in row.knobs))
+#: Numbers of a vector that a codec is explained with, at most.
+MOST_VALUES = 256
 #: Defaults of a timeline; and of one that shows shards, where there is more to see of a step.
 _WORKERS, _STEPS, _SEED, _SLOW = "4", "8", "0", "1:3"
 _WORKERS_OF_SHARDS, _STEPS_OF_SHARDS, _SLOW_OF_SHARDS = "2", "3", "none"
@@ -102,6 +107,33 @@ def with_defaults(mode: str, given: argparse.Namespace) -> argparse.Namespace:
     defaults = _defaults(mode, shards=given.shards_per_server is not None)
     values = {name: value for name, value in vars(given).items() if value is not None}
     return argparse.Namespace(**{**vars(given), **defaults, **values})
+
+
+def codec_parser() -> FlagParser:
+    """Return the parser for a codec: its knobs, and the vector."""
+    parser = FlagParser(
+        prog="psrt explain codec",
+        description="Show a small vector before a codec, on the wire bit by bit, and after it, and "
+        "what is\nkept back of it for the next one.",
+    )
+    add = parser.add_argument
+    add("codec", metavar="NAME", choices=tuple(TABLE), help=", ".join(TABLE))
+    add("--values", metavar="X,X,...", help="the vector (one of 8 numbers, or with a matrix of 16)")
+    add("--steps", metavar="N", help="send the vector N times, each with what was kept back (1)")
+    add("--seed", metavar="N", help="seed of what is drawn at random (0)")
+    add(
+        "--error-feedback",
+        action=argparse.BooleanOptionalAction,
+        help="whether what is lost is added to the next vector (as in training)",
+    )
+    for name in CODEC_KNOBS:
+        knob = knobs_of(TrainConfig)[name]
+        if knob.kind is SWITCH:
+            add(f"--{dashed(name)}", action=argparse.BooleanOptionalAction, help=knob.help)
+        else:
+            add(f"--{dashed(name)}", metavar=knob.metavar or knob.kind.metavar, help=knob.help)
+    add("--json", action="store_true", help="print the same as JSON, for programs")
+    return parser
 
 
 def compare_parser() -> FlagParser:

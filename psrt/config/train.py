@@ -176,7 +176,7 @@ class TrainConfig:
     )
 
     codec: str | None = knob(
-        None, TEXT, _CODEC, "send vectors in fewer bytes, by this codec",
+        None, TEXT, _CODEC, "send vectors in fewer bytes; psrt explain codec NAME shows how",
         metavar="NAME", choices=tuple(TABLE), default_text="as they are",
         requires=(Condition("mode", modes_with(lambda row: row.codecs)),),
         synonyms=("compression", "compressor", "compress", "quantize"),

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from psrt.cli import explain
+from psrt.codec.table import TABLE
 from psrt.collective import SCHEDULES
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.errors import ConfigError
@@ -43,12 +44,14 @@ def refusal(*argv):
 
 def test_help_names_everything(ran):
     text = ran("--help")
-    for name in (*SCHEDULES, *explain.TIMELINES, "compare"):
+    for name in (*SCHEDULES, *explain.TIMELINES, *TABLE, "codec", "compare"):
         assert f" {name}" in text
     assert ran("-h") == text
 
 
-@pytest.mark.parametrize("argv", ["--help", "ring --help", "ssp --help", "compare --help"])
+@pytest.mark.parametrize(
+    "argv", ["--help", "ring --help", "ssp --help", "codec --help", "compare --help"]
+)
 def test_help_needs_neither_numpy_nor_mpi(argv):
     code = (
         "import sys; from psrt.__main__ import main\n"

@@ -86,7 +86,8 @@ TIMEOUT = timeout --foreground --kill-after=10
 .PHONY: help install train fuzz lint docs report-faults
 .PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-train
-.PHONY: bench-history bench-hosts bench-hosts-ps bench-simulate compare study calibrate plots clean distclean
+.PHONY: bench-history bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
+.PHONY: compare study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
 
 help:  ## list the commands
@@ -268,7 +269,11 @@ bench-history: $(VENV)/.has-psrt  ## cost per step of recording a history
 bench-hosts: $(VENV)/.has-tests  ## all-reduces between hosts that this machine plays, into docs/hosts.md
 	$(call installed_for_root,sshd ssh ip tc unshare,$(HOSTS))
 	PYTHONPATH=tests $(PY) apps/bench/hosts.py $(ARGS)
-	PYTHONPATH=tests $(PY) apps/bench/overlap.py
+
+# As root, in five minutes.
+bench-hosts-overlap: $(VENV)/.has-tests  ## what overlap gains between such hosts, into docs/hosts.md
+	$(call installed_for_root,sshd ssh ip tc unshare,$(HOSTS))
+	PYTHONPATH=tests $(PY) apps/bench/overlap.py $(ARGS)
 
 # As root, in ten minutes.
 bench-hosts-ps: $(VENV)/.has-tests  ## pushes and pulls between such hosts, into docs/hosts.md

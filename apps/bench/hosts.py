@@ -124,13 +124,15 @@ def sizes(rows: Sequence[dict[str, Any]], layout: Sequence[int], rate: int) -> l
     return found
 
 
-def measure(vendor: str, layout: Sequence[int], rate: int, rounds: int) -> dict[str, Any]:
+def measure(
+    vendor: str, layout: Sequence[int], rate: int, rounds: int, lengths: str
+) -> dict[str, Any]:
     """Fit, then measure with the fitted costs, and return what that wrote.
 
     Raises:
         ConfigError: if a run fails.
     """
-    words = ["-m", "psrt", "bench", "allreduce", "--sizes", SIZES, "--rounds", rounds]
+    words = ["-m", "psrt", "bench", "allreduce", "--sizes", lengths, "--rounds", rounds]
     words += ["--ranks", sum(layout), "--hosts", len(layout), "--limit-s", LIMIT_S]
     costs = "costs.json"
     with Hosts(len(layout), rate=f"{rate}mbit") as hosts:
@@ -209,6 +211,7 @@ def main(argv: Sequence[str]) -> int:
     add("--mpi", choices=("openmpi", "mpich"), default="openmpi", help="whose library (openmpi)")
     add("--rates", metavar="N,...", default="100,1000", help="of links, in Mbit/s (100,1000)")
     add("--ranks", metavar="N,...", default="2,3,4,8", help="of all hosts together (2,3,4,8)")
+    add("--sizes", metavar="BYTES", default=SIZES, help=f"FIRST:LAST ({SIZES})")
     add("--rounds", metavar="N", type=int, default=5, help="turns of each candidate (5)")
     add("--out", metavar="DIR", type=Path, default=ROOT / "runs/hosts", help="figures (runs/hosts)")
     given = parser.parse(argv)
@@ -219,7 +222,7 @@ def main(argv: Sequence[str]) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     for rate, layout in product(rates, LAYOUTS):
         if sum(layout) in ranks:
-            found = measure(given.mpi, layout, rate, given.rounds)
+            found = measure(given.mpi, layout, rate, given.rounds, given.sizes)
             write_json(given.out / _name(given.mpi, layout, rate), found)
             say(f"{len(layout)} hosts × {layout[0]} at {rate} Mbit/s")
             say("\n".join(table(sizes(found["all-reduce"], layout, rate))))

@@ -4,6 +4,10 @@
 each server has a host of its own. The bound is n·W/S bytes at the rate of a link: what a server
 must receive while it sends as much; no step takes less, however much of it is done at a time.
 Headers and the acknowledgements of the other direction take 7 % of the rate, so 1.07 is the least.
+
+All hosts share the machine's cores, so the same step on links without a limit tells what those need
+for it: where that comes near the bound, the cores are the limit. What was measured before stays in
+the tables: ``ARGS='--rates 1000 --modes sync --shards 16'`` reads a part of them again.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
 from psrt.errors import ConfigError
+from psrt.explain.inputs import read_ranks
 from psrt.units import plural, time_text
 from support.hosts import Hosts, why_not
 
@@ -44,52 +49,74 @@ def bound_s(servers: int, rate: int) -> float:
     return NBYTES * WORKERS / servers * 8e-6 / rate
 
 
-def measure(vendor: str, rate: int, rounds: int) -> dict[str, Any]:
-    """Measure every mode and number of shards; return the rows and the machine.
+def measure(vendor: str, rate: int | None, mode: str, shards: int, rounds: int) -> dict[str, Any]:
+    """Measure a mode with all numbers of servers; return the rows and the machine.
+
+    Args:
+        vendor: openmpi or mpich.
+        rate: of links, in Mbit/s; None for no limit.
+        mode: of psrt and of the plain loop.
+        shards: of each server.
+        rounds: turns of five steps.
 
     Raises:
         ConfigError: if a run fails.
     """
-    rows: list[dict[str, Any]] = []
-    about = ""
     ranks = max(SERVERS) + WORKERS
-    with Hosts(ranks, rate=f"{rate}mbit") as hosts:
-        for mode, shards in product(MODES, SHARDS):
-            words = ["-m", "psrt", "bench", "ps", "--mode", mode, "--shards-per-server", shards]
-            words += ["--servers", ",".join(map(str, SERVERS)), "--workers", WORKERS]
-            # Turns of a second or so on slow links; on fast ones more, against the noise.
-            turns = rounds * max(1, rate // 100)
-            words += ["--sizes", NBYTES, "--rounds", turns, "--json", "found.json"]
-            done = hosts.mpirun(vendor, (1,) * ranks, *words, timeout_s=LIMIT_S)
-            if done.status:
-                raise ConfigError(f"{vendor}, {mode}: status {done.status}: {done.stderr}")
-            found = json.loads((hosts.folder / "found.json").read_text())
-            about = found["machine"]
-            rows += found["push and pull"]
-    return {"machine": about, "push and pull": rows}
+    words = ["-m", "psrt", "bench", "ps", "--mode", mode, "--shards-per-server", shards]
+    words += ["--servers", ",".join(map(str, SERVERS)), "--workers", WORKERS]
+    # Turns of a second or so on slow links; on fast ones more, against the noise.
+    turns = rounds * (1 if rate == min(RATES) else max(RATES) // min(RATES))
+    words += ["--sizes", NBYTES, "--rounds", turns, "--json", "found.json"]
+    with Hosts(ranks, rate=None if rate is None else f"{rate}mbit") as hosts:
+        done = hosts.mpirun(vendor, (1,) * ranks, *words, timeout_s=LIMIT_S)
+        if done.status:
+            raise ConfigError(f"{vendor}, {mode}: status {done.status}: {done.stderr}")
+        found: dict[str, Any] = json.loads((hosts.folder / "found.json").read_text())
+    return found
 
 
-def table(rows: Sequence[dict[str, Any]], rate: int) -> list[str]:
-    """Return the lines of a table, and what falls short."""
+def table(
+    rows: Sequence[dict[str, Any]], rate: int, free: Sequence[dict[str, Any]] = ()
+) -> list[str]:
+    """Return the lines of a table, and what falls short.
+
+    Args:
+        rows: of links of that rate.
+        rate: in Mbit/s.
+        free: of links without a limit: what the machine's cores need for a step.
+    """
     heads = ["servers", "mode", "bound", "simplest loop", "over the bound"]
     for shards in SHARDS:
         heads += [f"psrt, {shards} shard{'s' * (shards > 1)} a server", "over the bound"]
+    heads += ["without a limit"] * bool(free)
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     misses = []
     for servers, mode in product(SERVERS, MODES):
         bound = bound_s(servers, rate)
-        here = {
-            row["shards_per_server"]: row
-            for row in rows
-            if (row["servers"], row["mode"]) == (servers, mode)
-        }
-        seconds = [here[SHARDS[0]]["plain_s"]["median"]]
-        seconds += [here[shards]["psrt_s"]["median"] for shards in SHARDS]
-        cells = [cell for s in seconds for cell in (time_text(s), f"{s / bound:.2f}")]
+        here, unlimited = (
+            {
+                row["shards_per_server"]: row
+                for row in each
+                if (row["servers"], row["mode"]) == (servers, mode)
+            }
+            for each in (rows, free)
+        )
+        if not here:
+            continue
+        found = [here[SHARDS[0]]["plain_s"]["median"]] if SHARDS[0] in here else [None]
+        found += [here[each]["psrt_s"]["median"] if each in here else None for each in SHARDS]
+        cells = [
+            cell
+            for s in found
+            for cell in (("–", "–") if s is None else (time_text(s), f"{s / bound:.2f}"))
+        ]
+        if free:
+            cells.append(time_text(unlimited[SHARDS[-1]]["psrt_s"]["median"]))
         lines.append("| " + " | ".join([str(servers), mode, time_text(bound), *cells]) + " |")
-        if seconds[-1] > AT_MOST[servers] * bound:
+        if found[-1] is not None and found[-1] > AT_MOST[servers] * bound:
             misses.append(
-                f"{mode} with {plural(servers, 'server')} takes {seconds[-1] / bound:.2f} times "
+                f"{mode} with {plural(servers, 'server')} takes {found[-1] / bound:.2f} times "
                 f"its bound, the aim is {AT_MOST[servers]}"
             )
     return [*lines, "", "Missed: " + "; ".join(misses) + "." if misses else "Nothing missed.", ""]
@@ -97,16 +124,28 @@ def table(rows: Sequence[dict[str, Any]], rate: int) -> list[str]:
 
 def tables(folder: Path, vendor: str) -> Iterator[str]:
     """Yield the lines of all tables whose figures are in a folder."""
+    free, _ = _found(folder, vendor, None)
     for rate in RATES:
-        path = folder / _name(vendor, rate)
+        rows, about = _found(folder, vendor, rate)
+        if rows:
+            yield from (f"**Links of {rate:,} Mbit/s**: {about}.", "")
+            yield from table(rows, rate, free if rate == max(RATES) else ())
+
+
+def _found(folder: Path, vendor: str, rate: int | None) -> tuple[list[dict[str, Any]], str]:
+    """Return the rows of a rate, None for no limit, and the machine that they were read on."""
+    rows, about = [], ""
+    for mode, shards in product(MODES, SHARDS):
+        path = folder / _name(vendor, rate, mode, shards)
         if path.exists():
             found = json.loads(path.read_text(encoding="utf-8"))
-            yield from (f"**Links of {rate:,} Mbit/s**: {found['machine']}.", "")
-            yield from table(found["push and pull"], rate)
+            rows += found["push and pull"]
+            about = found["machine"]
+    return rows, about
 
 
-def _name(vendor: str, rate: int) -> str:
-    return f"{vendor}-ps-{rate}.json"
+def _name(vendor: str, rate: int | None, mode: str, shards: int) -> str:
+    return f"{vendor}-ps-{rate or 'free'}-{mode}-{shards}.json"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -114,6 +153,9 @@ def main(argv: Sequence[str]) -> int:
     parser = FlagParser(prog="hosts_ps.py", description=__doc__)
     add = parser.add_argument
     add("--mpi", choices=("openmpi", "mpich"), default="openmpi", help="whose library (openmpi)")
+    add("--rates", metavar="N,...", default="100,1000", help="of links, in Mbit/s (100,1000)")
+    add("--modes", metavar="NAME,...", default="sync,async", help="of psrt (sync,async)")
+    add("--shards", metavar="N,...", default="1,16", help="of a server (1,16)")
     add(
         "--rounds",
         metavar="N",
@@ -127,11 +169,15 @@ def main(argv: Sequence[str]) -> int:
     if reason is not None:
         raise ConfigError(reason)
     given.out.mkdir(parents=True, exist_ok=True)
-    for rate in RATES:
-        found = measure(given.mpi, rate, given.rounds)
-        write_json(given.out / _name(given.mpi, rate), found)
-        say(f"links of {rate} Mbit/s")
-        say("\n".join(table(found["push and pull"], rate)))
+    for rate, mode in product(read_ranks(given.rates), given.modes.split(",")):
+        for shards in read_ranks(given.shards):
+            found = measure(given.mpi, rate, mode, shards, given.rounds)
+            write_json(given.out / _name(given.mpi, rate, mode, shards), found)
+            say(f"{mode}, {plural(shards, 'shard')} a server, links of {rate} Mbit/s")
+            say("\n".join(table(found["push and pull"], rate)))
+            if rate == max(RATES) and shards == max(SHARDS):
+                found = measure(given.mpi, None, mode, shards, given.rounds)
+                write_json(given.out / _name(given.mpi, None, mode, shards), found)
     if given.mpi == "openmpi":
         write_part(BEGIN, "\n".join(tables(given.out, given.mpi)), END)
     return 0

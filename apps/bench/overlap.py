@@ -1,9 +1,10 @@
 """Overlap between hosts that this machine plays: what it gains, and what a simulation predicted.
 
-``make bench-hosts`` ends with it. Each layout trains with and without overlap, turn by turn. Then
-``psrt simulate --like`` is given the run without it and the rate of the links, and says how long
-either would take. A gradient is not computed but slept for, layer by layer: the hosts share the
-machine's cores, and could not compute at the same time.
+``make bench-hosts-overlap``, as root, writes the table of ``docs/hosts.md`` with it. Each layout
+trains with and without overlap, turn by turn. Then ``psrt simulate --like`` is given the run
+without it and the rate of the links, and says how long either would take. A gradient is not
+computed but slept for, layer by layer: the hosts share the machine's cores, and could not compute
+at the same time. What was measured before stays in the table.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
-from hosts import write_part
+from hosts import RATES, ROOT, write_part
 
+from psrt.bench.figures import write_json
 from psrt.cli.flags import FlagParser
 from psrt.cli.printing import say
 from psrt.cli.process import run_command
@@ -26,6 +28,8 @@ from support.hosts import VENDORS, Hosts, why_not
 from support.launching import Done
 
 BEGIN, END = "<!-- overlap -->\n", "<!-- /overlap -->"
+#: Numbers of hosts.
+HOSTS = (2, 4)
 #: The part of a link's rate that carries no headers.
 PAYLOAD = 0.955
 #: Seconds that a message takes beside its bytes, for the simulation.
@@ -115,6 +119,10 @@ def row(count: int, rate: int, *, turns: int, steps: int) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def _path(folder: Path, rate: int, count: int) -> Path:
+    return folder / f"overlap-{count}-{rate}.json"
+
+
 def main(argv: Sequence[str]) -> int:
     """Measure, and write the page."""
     parser = FlagParser(prog="overlap.py", description=__doc__)
@@ -123,16 +131,22 @@ def main(argv: Sequence[str]) -> int:
     add("--hosts", metavar="N,...", default="2,4", help="numbers of hosts (2,4)")
     add("--turns", metavar="N", type=int, default=3, help="of each (3)")
     add("--steps", metavar="N", type=int, default=10, help="of a run (10)")
+    add("--out", metavar="DIR", type=Path, default=ROOT / "runs/hosts", help="figures (runs/hosts)")
     given = parser.parse(argv)
     reason = why_not()
     if reason is not None:
         raise ConfigError(reason)
     heads = ["links", "computing", "without overlap", "with it", "predicted", "with it"]
     heads += ["gain", "predicted", "off by"]
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    given.out.mkdir(parents=True, exist_ok=True)
     for rate, count in product(read_ranks(given.rates), read_ranks(given.hosts)):
-        lines.append(row(count, rate, turns=given.turns, steps=given.steps))
-        say(lines[-1])
+        line = row(count, rate, turns=given.turns, steps=given.steps)
+        write_json(_path(given.out, rate, count), line)
+        say(line)
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for rate, count in product(RATES, HOSTS):
+        if (path := _path(given.out, rate, count)).exists():
+            lines.append(json.loads(path.read_text()))
     write_part(BEGIN, "\n".join([*lines, ""]), END)
     return 0
 

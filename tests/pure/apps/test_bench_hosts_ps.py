@@ -33,3 +33,16 @@ def test_what_falls_short_is_named():
     missed = hosts_ps.table(rows(1.3), 100)[-2]
     assert missed.count("1.30 times its bound") == 4  # with 4 servers that is enough
     assert "sync with 1 server takes 1.30 times its bound, the aim is 1.25" in missed
+
+
+def test_what_the_cores_need_stands_beside():
+    lines = hosts_ps.table(rows(1.2), 100, rows(0.25))
+    assert lines[0].endswith("| over the bound | without a limit |")
+    assert lines[2].endswith("| 1.61 s | 1.20 | 336 ms |")
+
+
+def test_what_was_not_measured_is_left_out():
+    some = [row for row in rows(1.2) if row["mode"] == "sync" and row["shards_per_server"] > 1]
+    lines = hosts_ps.table(some, 100)
+    assert len(lines) == 2 + len(hosts_ps.SERVERS) + 3
+    assert lines[2] == "| 1 | sync | 1.34 s | – | – | – | – | 1.61 s | 1.20 |"

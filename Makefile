@@ -87,7 +87,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 .PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-train
 .PHONY: bench-history bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
-.PHONY: compare study calibrate plots clean distclean
+.PHONY: compare compress study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
 
 help:  ## list the commands

@@ -46,7 +46,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "top-k 1% without feedback": ("--codec", "top-k", "--no-error-feedback"),
     "threshold": ("--codec", "threshold"),
     **{f"low-rank {r}": ("--codec", "low-rank", "--codec-rank", str(r)) for r in (1, 2, 4)},
-    "demo": ("--codec", "demo", "--optimizer", "sign-sgd"),
+    "demo": ("--optimizer", "demo"),
 }  # fmt: skip
 #: A step of sign descent is as long as its rate, whatever the gradient.
 _SIGN_RATE = 0.01
@@ -96,7 +96,7 @@ def job_of(mode: str, setting: str, link: str, lr: float, seed: int, flags: Sequ
         )
     if setting not in SETTINGS:
         raise ConfigError(f"no setting {setting!r}, there are: {'; '.join(SETTINGS)}")
-    scaled = lr * _SIGN_RATE if "sign-sgd" in SETTINGS[setting] else lr
+    scaled = lr * _SIGN_RATE if "demo" in SETTINGS[setting] else lr
     words = [*DEFAULTS, *OF_MODE.get(mode, ()), *flags, "--mode", mode, "--lr", repr(scaled)]
     config = parse_train([*words, *SETTINGS[setting], "--seed", str(seed)])
     return Job(mode, setting, link, lr, seed, config)
@@ -143,8 +143,9 @@ def _line(rows: Sequence[Row]) -> str:
 
 def row_of(job: Job, options: Namespace) -> Row:
     """Train in virtual time and return what is kept of it: no accuracy, if the run diverged."""
-    config, workers = job.config, options.workers
-    problem = supervised_problem(psrt.resolve(config, ranks=workers + 1), workers=workers)
+    workers = options.workers
+    config = psrt.resolve(job.config, ranks=workers + (job.config.servers or 1))
+    problem = supervised_problem(config, workers=workers)
     times = measured(config, problem)
     row: Row = {
         **{name: getattr(job, name) for name in ("mode", "setting", "link", "lr", "seed")},
@@ -160,7 +161,7 @@ def row_of(job: Job, options: Namespace) -> Row:
         steps=config.local_steps or 1,
     )
     try:
-        run = psrt.simulate(config, problem, workers=workers, seed=job.seed, costs=costs)
+        run = psrt.simulate(job.config, problem, workers=workers, seed=job.seed, costs=costs)
     except psrt.DivergedError:
         return row
     summary = run.summary

@@ -68,10 +68,11 @@ class _Chunks(NamedTuple):
 
 
 class Demo(DenseCodec):
-    """m ← β·m + η·g; the largest coefficients of m's chunks are sent, and taken out of m.
+    """m ← β·m + g; the largest coefficients of m's chunks are sent, and taken out of m.
 
     A matrix has chunks of ``chunk`` rows and columns, the last ones smaller; what is no matrix has
-    chunks of so many elements. The rate η is ``rate``, 1 unless whoever trains sets it.
+    chunks of so many elements. As only the sign of a sum is used, g is not multiplied by the
+    learning rate: where that changes, older gradients weigh as much as newer ones.
 
     Source: Peng, Quesnelle & Kingma, "DeMo: Decoupled Momentum Optimization", 2024,
     arXiv:2411.19870.
@@ -114,8 +115,6 @@ class Demo(DenseCodec):
         ]
         self.parameter = kept % (1 << 16)
         self._momentum = np.float32(momentum)
-        #: The learning rate of this step.
-        self.rate = 1.0
         #: (n,) float32, the momentum.
         self.residual: Vector = np.zeros(n, np.float32)
         super().__init__(n, sum(it.nbytes for it in self._chunks))
@@ -124,7 +123,7 @@ class Demo(DenseCodec):
         momentum, at = self.residual, 0
         with np.errstate(all="ignore"):
             np.multiply(momentum, self._momentum, out=momentum)
-            np.add(momentum, vector * np.float32(self.rate), out=momentum)
+            np.add(momentum, vector, out=momentum)
             for chunks in self._chunks:
                 there = payload[at : at + chunks.nbytes]
                 at += chunks.nbytes

@@ -45,8 +45,11 @@ DEFAULT_LR: Final = {
     "adam": 0.002,
     "adamw": 0.002,
     "sign-sgd": 0.001,
+    "demo": 0.001,
 }
 OPTIMIZER_NAMES: Final = tuple(DEFAULT_LR)
+#: By optimizer, the codec that it is one half of.
+OPTIMIZER_CODECS: Final = {"demo": "demo"}
 
 ACTIVATION_NAMES: Final = ("relu", "tanh", "gelu")
 LOSS_NAMES: Final = ("cross-entropy", "squared")

@@ -10,7 +10,7 @@ from psrt.codec.table import TABLE
 from psrt.config.checks import first_miss, overlaps
 from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, Mode, default_mode
-from psrt.config.names import BUCKET_BYTES, DEFAULT_LR
+from psrt.config.names import BUCKET_BYTES, DEFAULT_LR, OPTIMIZER_CODECS
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
 
@@ -38,6 +38,7 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
     """
     mode = MODES[config.mode] if config.mode is not None else default_mode(ranks)
     config = replace(config, mode=mode.name)
+    config = _with_codec_of_optimizer(config, mode)
     if config.servers is None:
         config = replace(config, servers=mode.default_servers)
     config = _with_lengths_and_rates(config)
@@ -60,6 +61,24 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
 
 def _with(config: TrainConfig, **changes: Any) -> TrainConfig:
     return replace(config, **changes)
+
+
+def _with_codec_of_optimizer(config: TrainConfig, mode: Mode) -> TrainConfig:
+    """Have the codec that an optimizer is one half of in effect, wherever the ranks are."""
+    name, codec = config.optimizer, OPTIMIZER_CODECS.get(config.optimizer)
+    if codec is None:
+        return config
+    if not mode.codecs:
+        able = ", ".join(row.name for row in MODES.values() if row.codecs)
+        raise ConfigError(
+            f"--optimizer {name} is one half of a codec, which --mode {mode.name} does not have; "
+            f"those that do: {able}"
+        )
+    if config.codec not in (None, codec):
+        raise ConfigError(f"--optimizer {name} is one half of --codec {codec}, got {config.codec}")
+    if config.codec_everywhere is False:
+        raise ConfigError(f"--optimizer {name} cannot do without its codec anywhere")
+    return replace(config, codec=codec, codec_everywhere=True)
 
 
 def _with_lengths_and_rates(config: TrainConfig) -> TrainConfig:

@@ -254,7 +254,8 @@ class TrainConfig:
         synonyms=("mu",),
     )
     weight_decay: float = knob(
-        0.0, REAL, _OPTIMIZER, "coefficient of L2 regularization; decoupled in adamw and sign-sgd",
+        0.0, REAL, _OPTIMIZER,
+        "coefficient of L2 regularization; decoupled in adamw, sign-sgd and demo",
         min=0, max=1e6,
         synonyms=("wd", "l2"),
     )

@@ -54,6 +54,7 @@ OPTIMIZERS: dict[str, OptimizerRow] = {
     "adam": OptimizerRow(Adam, _ADAM),
     "adamw": OptimizerRow(partial(Adam, decoupled=True), _ADAM),
     "sign-sgd": OptimizerRow(SignSgd),
+    "demo": OptimizerRow(SignSgd),  # the other half is the codec of that name
 }
 
 #: Every staleness-aware rate by its name.
@@ -85,7 +86,7 @@ def make_optimizer(
         name: a name in ``OPTIMIZERS``.
         n: number of elements of its vector.
         momentum: fraction of the velocity that a step keeps, in ``[0, 1)``; None for 0.9.
-        weight_decay: L2 coefficient, coupled to the gradient in all but adamw and sign-sgd.
+        weight_decay: L2 coefficient, coupled to the gradient in all but adamw, sign-sgd and demo.
         beta1: memory of Adam's mean, in ``[0, 1)``; None for 0.9.
         beta2: memory of Adam's mean square, in ``[0, 1)``; None for 0.999.
         epsilon: added to the root of the mean square, above 0; None for 1e-8.

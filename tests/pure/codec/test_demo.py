@@ -84,9 +84,8 @@ def test_every_element_is_in_one_chunk():
 def test_it_is_the_published_algorithm():
     codec, momentum = demo(), np.zeros(N)
     for step in range(3):
-        codec.rate = 0.5 ** (step + 1)
         gradient = normal(step)
-        momentum = 0.9 * momentum + codec.rate * gradient
+        momentum = 0.9 * momentum + gradient
         expected = np.zeros(N)
         for block in chunks():
             coefficients = transform(momentum[block])

@@ -174,7 +174,7 @@ MUTANTS = [
         ("given -= self._back(chunks, values, indices)", "pass"),
         ("given[:] = 0", "pass"),
         ("np.multiply(momentum, self._momentum, out=momentum)", "pass"),
-        ("vector * np.float32(self.rate)", "vector * np.float32(0.5)"),
+        ("np.add(momentum, vector,", "np.add(momentum, 0.5 * vector,"),
         ("given), self._bases[columns].T", "given), self._bases[columns]"),
         ("basis[0] /= np.sqrt(2)", "pass"),
         ("axis=1)[:, first:]", "axis=1)[:, :k]"),

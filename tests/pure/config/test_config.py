@@ -99,7 +99,7 @@ def test_examples_in_docstrings(module):
         (
             {"optimizer": "adm"},
             "optimizer must be one of sgd, momentum, nesterov, adagrad, adam, adamw, sign-sgd, "
-            "got 'adm' (did you mean adam?)",
+            "demo, got 'adm' (did you mean adam?)",
         ),
         (
             {"loss": "zzz"},
@@ -423,10 +423,6 @@ def test_defaults_of_staleness_rates(mode, rate, expected):
         ({"codec": "top-k"}, {"codec_density": 0.01, "codec_everywhere": False}),
         ({"codec": "float16"}, {"error_feedback": False, "codec_bucket": None}),
         ({"codec": "random-k"}, {"codec_scaled": True, "error_feedback": False}),
-        (
-            {"codec": "random-k", "error_feedback": True},
-            {"codec_scaled": False, "error_feedback": True},
-        ),
         ({"codec": "random-k", "codec_scaled": False}, {"error_feedback": True}),
         (
             {"codec": "random-k", "codec_scaled": False, "error_feedback": False},
@@ -566,3 +562,33 @@ def test_every_knob_is_told_in_one_line_of_help():
     for name, knob in KNOBS.items():
         assert re.fullmatch(r"[^\n]{10,130}", knob.help), name
         assert (getattr(TrainConfig(), name) is None) or not knob.requires, name
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        (
+            {"mode": "serial"},
+            "--optimizer demo is one half of a codec, which --mode serial does not have; those "
+            "that do: sync, async, ",
+        ),
+        ({"codec": "sign"}, "--optimizer demo is one half of --codec demo, got sign"),
+        (
+            {"codec": "demo", "codec_everywhere": False},
+            "--optimizer demo cannot do without its codec anywhere",
+        ),
+    ],
+)
+def test_an_optimizer_that_cannot_have_its_codec(knobs, message):
+    config = TrainConfig(**{"mode": "sync", "optimizer": "demo"} | knobs)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        resolve(config, ranks=1 if config.mode == "serial" else 2)
+
+
+def test_an_optimizer_may_bring_its_codec():
+    for mode in (name for name, row in MODES.items() if row.codecs):
+        for knobs in ({}, {"codec": "demo", "codec_kept": 8}):
+            config = resolve(TrainConfig(mode=mode, optimizer="demo", **knobs), ranks=2)
+            assert (config.codec, config.codec_everywhere) == ("demo", True)
+            assert (config.codec_chunk, config.codec_kept) == (64, knobs.get("codec_kept", 32))
+            assert resolve(config, ranks=2) == config

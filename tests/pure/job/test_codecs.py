@@ -150,6 +150,27 @@ def test_all_elements_of_top_k_are_what_is_sent_without_a_codec(mode, each):
         assert all(not sender.residual.any() for sender in senders)
 
 
+@EVERY_MODE
+def test_demo_that_sends_everything_is_signed_descent(mode):
+    """For one worker. Some chunks have fewer elements than are sent of a chunk, others as many."""
+    whole = {"optimizer": "demo", "codec": "demo", "codec_chunk": 8, "codec_kept": 64}
+    signed = {"optimizer": "sign-sgd"}
+    one = {"backup": {"backup": 0}, "softsync": {"softsync": 1}}.get(mode, {})
+    thetas = [
+        simulate(config_of(mode, lr=0.01, **one, **more), workers=1).theta
+        for more in (whole, signed)
+    ]
+    np.testing.assert_array_equal(*thetas)
+
+
+@EVERY_MODE
+def test_demo_is_an_optimizer_that_brings_its_codec(mode):
+    whole = simulate(config_of(mode, optimizer="demo", lr=0.01), workers=3)
+    apart = simulate(config_of(mode, "demo", codec_chunk=64, codec_kept=32, lr=0.01), workers=3)
+    np.testing.assert_array_equal(whole.theta, apart.theta)
+    assert whole.summary.bytes_sent == apart.summary.bytes_sent
+
+
 @EVERY_CODEC
 def test_the_sum_of_what_is_decoded_and_kept_back_is_what_was_given(codec):
     """p = C(p) + e, so Σ of all gradients = Σ of all that was decoded + the last e."""

@@ -78,6 +78,7 @@ FORMULAS = {
     "adam": adam,
     "adamw": adamw,
     "sign-sgd": sign_sgd,
+    "demo": sign_sgd,
 }
 KNOBS = {
     "momentum": {"momentum": MU},

@@ -91,7 +91,7 @@ class Oracle:
             self.m, self.v = 0.9 * self.m + 0.1 * g, 0.999 * self.v + 0.001 * g * g
             mean, square = self.m / (1 - 0.9**self.steps), self.v / (1 - 0.999**self.steps)
             return lr * mean / (np.sqrt(square) + 1e-8)
-        if self.optimizer == "sign-sgd":
+        if self.optimizer in ("sign-sgd", "demo"):
             return lr * np.sign(g)
         return lr * g
 
@@ -161,7 +161,7 @@ def trained(rate, optimizer, initial, spans, *, keeps):
 def test_the_oracle_knows_every_rate_and_every_optimizer():
     assert {name.split()[0] for name in RATES} == set(STALENESS_RATES)
     assert set(OPTIMIZERS) == {
-        "sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "sign-sgd"
+        "sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "sign-sgd", "demo"
     }  # fmt: skip
 
 

@@ -35,6 +35,24 @@ def test_a_codec_is_in_effect_between_hosts_and_repeats_on_one(hosts, train, ven
     assert (done.status, "the same parameters to the bit" in done.stdout) == (0, True), done.stderr
 
 
+@pytest.mark.parametrize("codec", ["sign", "top-k", "int8"])
+def test_frames_of_sums_go_between_hosts(hosts, train, bits, vendor, codec):
+    """By host where a host has several ranks; rank by rank they repeat anywhere, to the bit."""
+    flags = ["--mode", "allreduce", "--codec", codec, "--bucket-bytes", 64, *JOB]
+    run = train(f"{vendor}-sums-{codec}", vendor, (2, 2), *flags)
+    summary = json.loads((run / SUMMARY).read_text())
+    assert summary["allreduce"] == "node+all-pairs"
+    assert 0 < summary["frame_bytes"] < summary["framed_bytes"]
+    assert check_run(run).ok
+    done = replayed(hosts, vendor, (2, 2), run)
+    assert (done.status, "the same parameters to the bit" in done.stdout) == (0, True), done.stderr
+    flags += ["--allreduce", "all-pairs"]
+    run = train(f"{vendor}-pairs-{codec}", vendor, (2, 1, 1), *flags)
+    assert check_run(run).ok
+    done = replayed(hosts, vendor, (4,), run)
+    assert (done.status, "the same parameters to the bit" in done.stdout) == (0, True), done.stderr
+
+
 def test_sums_by_host_are_repeated_on_the_same_hosts_only(hosts, train, vendor):
     run = train(f"{vendor}-node", vendor, (5,), "--mode", "allreduce", "--allreduce", "node", *JOB)
     done = replayed(hosts, vendor, (2, 2, 1), run)

@@ -96,17 +96,19 @@ def _of_gaps(packed: Bytes, k: int) -> Indices:
     _need(k > 0 or packed.size == 0, "no gaps")
     if k == 0:
         return np.zeros(0, np.int64)
-    lengths = np.diff(ends, prepend=-1)
+    lengths = ends.copy()
+    lengths[1:] -= ends[:-1]
+    lengths[0] += 1
     _need(int(lengths.max()) <= 5, "at most 5 bytes a gap")
-    gaps = packed[ends].astype(np.int64)
+    gaps = np.take(packed, ends, mode="clip").astype(np.int64)
     # The last byte is the highest: those before it are put below it, one by one.
     more, at = np.flatnonzero(lengths > 1), 1
     while more.size:
         gaps[more] = gaps[more] << 7 | packed[ends[more] - at] & 0x7F
         at += 1
         more = more[lengths[more] > at]
-    gaps += 1
-    return np.cumsum(gaps) - 1
+    gaps[1:] += 1
+    return np.cumsum(gaps, out=gaps)
 
 
 def _need(holds: bool, expected: str) -> None:

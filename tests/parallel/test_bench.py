@@ -146,8 +146,9 @@ def test_after_a_barrier_only_the_calls_are_counted(comm):
 
 @pytest.fixture
 def brief(monkeypatch):
-    """Let each turn be one call."""
-    monkeypatch.setattr("psrt.bench.race.calls_in_a_turn", lambda *_: 1)
+    """Let each turn be one call, and all have a turn in every round, however slow the machine."""
+    monkeypatch.setattr("psrt.bench.race.plan", lambda seconds, it, rounds, pace: (1, rounds))
+    monkeypatch.setattr("psrt.bench.race._STRETCH", math.inf)
     monkeypatch.setattr("psrt.bench.race._TRIALS", ((1, 1.0),))
 
 

@@ -31,6 +31,9 @@ class Row:
     bucket_multiple: int = 1
     #: Knobs that have other values where a mean is sent back that has been through them already.
     back: Mapping[str, float | None] = field(default_factory=dict)
+    #: Whether differences to what the receiver holds may be sent by it: it keeps nothing back by
+    #: itself, and what it loses is less than what it is given.
+    sends_differences: bool = True
     #: Whether it is told of the matrices in the vector.
     takes_matrices: bool = False
 
@@ -90,6 +93,7 @@ _ROWS = (
         summary="-1, 0 or 1 times the largest magnitude, drawn at random, in 2 bits",
         knobs={"bucket": 4096},
         is_unbiased=True,
+        sends_differences=False,
         feeds_back=None,
     ),
     Row(
@@ -98,6 +102,7 @@ _ROWS = (
         summary="as ternary, five elements in a byte",
         knobs={"bucket": 4096},
         is_unbiased=True,
+        sends_differences=False,
         feeds_back=None,
     ),
     Row(
@@ -146,6 +151,7 @@ _ROWS = (
         code=15,
         summary="the largest elements of a momentum that each worker keeps",
         knobs={"density": 0.001, "momentum": 0.9, "clip_norm": None, "warmup_epochs": 4},
+        sends_differences=False,
         feeds_back=None,
         back={"momentum": 0.0, "clip_norm": None},
     ),
@@ -155,6 +161,7 @@ _ROWS = (
         code=16,
         summary="the largest cosine coefficients of a momentum that each worker keeps",
         knobs={"chunk": 64, "kept": 32, "momentum": 0.999},
+        sends_differences=False,
         feeds_back=None,
         back={"momentum": 0.0},
         takes_matrices=True,

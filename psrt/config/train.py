@@ -181,6 +181,11 @@ class TrainConfig:
         requires=(Condition("mode", modes_with(lambda row: row.codecs)),),
         synonyms=("compression", "compressor", "compress", "quantize"),
     )
+    codec_reply: str | None = knob(
+        None, TEXT, _CODEC, "send parameters, too, in fewer bytes: what has changed, by this codec",
+        metavar="NAME", choices=tuple(row.name for row in TABLE.values() if row.sends_differences),
+        default_text="as they are", requires=(Condition("codec", tuple(TABLE)), _SERVERS),
+    )
     codec_everywhere: bool | None = knob(
         None, SWITCH, _CODEC, "use the codec on one host, too, where it costs time and saves none",
         requires=(Condition("codec", tuple(TABLE)),), fallback=False,

@@ -23,6 +23,9 @@ SUM_KEEP    what a codec keeps back of that chunk has changed: as SUM_ENCODE, wi
             version: as of RESIDUAL
 SUM_DECODE  the frame of a chunk was decoded: as SUM_ENCODE; shard: the worker that sent it,
             version: as of DECODE
+REPLY_DECODE  the frame of a reply was added to a span of θ: shard, clock: as in the reply,
+            samples: bytes of the frame, version: a ``pair`` of digests, of the frame and of that
+            span
 STEP        a local step is done, or, without servers, a gradient that is yet to be summed: clock,
             samples, progress; ``rate``: η of a local step; ``seconds``: computing, with delays
 REDUCE      this worker's part of a sum over all workers is ready: clock, version: updates so far,
@@ -42,6 +45,8 @@ APPLY       a push is part of an update; one event each, in the order of summati
 DROP        a push is not used: shard, clock, version it was computed on, samples, progress, tau;
             flag LATE or LOST
 REPLY       a worker was answered: shard, clock of its next step, version
+REPLY_ENCODE  the reply was a frame: shard, clock, samples: bytes of the frame, version: a ``pair``
+            of digests, of the frame and of the span that its worker then holds
 LEFT        a worker's ``LEAVE`` was received: shard, clock
 anywhere
 FINAL       the final parameters were written: shard (−1 without servers), version
@@ -75,6 +80,7 @@ class Kind(IntEnum):
     SUM_ENCODE = 9
     SUM_KEEP = 10
     SUM_DECODE = 11
+    REPLY_DECODE = 12
     RECEIVE = 16
     SAVE = 17
     APPLY = 18
@@ -82,6 +88,7 @@ class Kind(IntEnum):
     REPLY = 20
     LEFT = 21
     DECODE = 22
+    REPLY_ENCODE = 23
     FINAL = 32
     END = 33
 
@@ -89,10 +96,11 @@ class Kind(IntEnum):
 #: Kinds that a worker writes, and those of a server.
 WORKER_KINDS = (
     Kind.READ, Kind.PUSH, Kind.ENCODE, Kind.RESIDUAL, Kind.STEP, Kind.REDUCE, Kind.REDUCED,
-    Kind.LEAVE, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE,
+    Kind.LEAVE, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE, Kind.REPLY_DECODE,
 )  # fmt: skip
 SERVER_KINDS = (
-    Kind.RECEIVE, Kind.DECODE, Kind.SAVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.LEFT,
+    Kind.RECEIVE, Kind.DECODE, Kind.SAVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.REPLY_ENCODE,
+    Kind.LEFT,
 )  # fmt: skip
 
 #: Kind → the fields that it has, beyond kind, worker and time; the others are as in ``UNUSED``.
@@ -104,12 +112,14 @@ FIELDS = {
     Kind.SUM_ENCODE: ("shard", "clock", "version", "samples", "tau", "progress", "flag"),
     Kind.SUM_KEEP: ("shard", "clock", "version", "tau", "progress", "flag"),
     Kind.SUM_DECODE: ("shard", "clock", "version", "samples", "tau", "progress", "flag"),
+    Kind.REPLY_DECODE: ("shard", "clock", "version", "samples"),
     Kind.STEP: ("clock", "samples", "progress", "rate", "seconds"),
     Kind.REDUCE: ("clock", "version", "samples", "progress", "weight", "flag"),
     Kind.REDUCED: ("clock", "version", "weight", "rate", "seconds", "flag"),
     Kind.LEAVE: ("clock",),
     Kind.RECEIVE: ("shard", "clock", "version", "samples", "progress"),
     Kind.DECODE: ("shard", "clock", "version", "samples"),
+    Kind.REPLY_ENCODE: ("shard", "clock", "version", "samples"),
     Kind.SAVE: ("shard", "clock", "version"),
     Kind.APPLY: (
         "shard", "clock", "version", "tau", "samples", "progress", "rate", "gap", "seconds",

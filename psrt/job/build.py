@@ -78,6 +78,8 @@ def theta_memory(config: TrainConfig) -> ThetaMemory:
     mode = config.scheme
     if mode.averages:
         return ThetaMemory.OWN  # a worker takes steps of its own
+    if config.codec_reply is not None and config.codec_everywhere:
+        return ThetaMemory.OWN  # a worker adds up what it is sent
     if mode.rounds and not (mode.backup and getattr(config, mode.backup)):
         return ThetaMemory.SHARED  # all have pushed before a version is made
     return ThetaMemory.LANDING
@@ -138,7 +140,8 @@ def _shard_server(
     )
     events = None if log is None else ShardEventRecorder(log, number)
     policy = _policy(config, workers)
-    return ShardServer(port, number, shard, policy, decoder=decoder, events=events)
+    replies = None if codec is None else codec.reply_encoder(port, number, initial)
+    return ShardServer(port, number, shard, policy, decoder=decoder, replies=replies, events=events)
 
 
 def worker_role(
@@ -257,8 +260,14 @@ def _strategy(
     several = len(port.role_map.servers) > len(port.role_map.server_ranks)
     spans = gradient_spans(problem, port.role_map.n) if several and clip_norm is None else ()
     worker = port.role_map.worker_of(port.rank)
-    encoder = None if codec is None or worker is None else codec.encoder(port, worker)
-    return PushPull(port, clip_norm=clip_norm, spans=spans, encoder=encoder, events=events)
+    return PushPull(
+        port,
+        clip_norm=clip_norm,
+        spans=spans,
+        encoder=None if codec is None or worker is None else codec.encoder(port, worker),
+        decoder=None if codec is None or worker is None else codec.reply_decoder(port, worker),
+        events=events,
+    )
 
 
 def _sum_codec(codec: JobCodec, port: Port, events: WorkerEventRecorder | None) -> SumCodec:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from psrt.arrays import ITEMSIZE
+from psrt.arrays import ITEMSIZE, Bytes, Vector
 from psrt.codec import (
     TABLE,
     Codec,
@@ -23,6 +23,7 @@ from psrt.codec.randomness import BACK, FORTH
 from psrt.config import TrainConfig
 from psrt.partition import Span
 from psrt.runtime.push_codec import PushDecoder, PushEncoder, TimingOnlyEncoder
+from psrt.runtime.reply_codec import ReplyDecoder, ReplyEncoder
 from psrt.runtime.strategies.base import FramePlan, ReducePlan
 from psrt.transport.coded_sum import FrameWatch, SumCodec
 from psrt.transport.port import Port
@@ -43,6 +44,8 @@ class JobCodec:
     seed: int = 0
     #: The matrices of the whole parameter vector.
     matrices: Sequence[Matrix] = ()
+    #: The codec of replies; None where parameters are sent as they are.
+    reply: JobCodec | None = None
 
     def codec(self, span: Span) -> Codec:
         """Return a new codec for the span of a shard: a receiver's side."""
@@ -96,13 +99,32 @@ class JobCodec:
             "depends on the numbers"
         )
 
-    def described(self, spans: Sequence[Span]) -> str:
-        """Return what is pushed, in a line for people."""
+    def reply_encoder(self, port: Port, shard: int, initial: Vector) -> ReplyEncoder | None:
+        """Return what encodes the replies of a shard, whose initial parameters are given."""
+        if self.reply is None:
+            return None
+        span = port.role_map.spans[shard]
+        senders = [self.reply.sender(span) for _ in port.role_map.workers]
+        return ReplyEncoder(senders, initial, seed=self.seed, shard=shard)
+
+    def reply_decoder(self, port: Port, worker: int) -> ReplyDecoder | None:
+        """Return what decodes the replies to the worker at a port."""
+        if self.reply is None or not port.theta.size:
+            return None
+        spans = port.role_map.spans
+        return ReplyDecoder(
+            [self.reply.codec(span) for span in spans],
+            [span.of(port.theta) for span in spans],
+            partial(_frame_of, port, worker),
+        )
+
+    def described(self, spans: Sequence[Span], what: str = "a gradient") -> str:
+        """Return what is sent, in a line for people."""
         encoders = [self.sender(span) for span in spans]
         dense = ITEMSIZE * sum(span.size for span in spans)
         sizes = [it.nbytes for it in encoders]
         feeds_back = isinstance(encoders[0], ErrorFeedback)
-        text = f"codec: {self.name}{', with error feedback' if feeds_back else ''}: a gradient is "
+        text = f"codec: {self.name}{', with error feedback' if feeds_back else ''}: {what} is "
         fixed = [it for it in sizes if it is not None]
         if len(fixed) == len(sizes):
             nbytes = sum(fixed)
@@ -124,7 +146,20 @@ def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | Non
     """
     if config.codec is None or not config.codec_everywhere:
         return None
-    return JobCodec(config.codec, config.codec_knobs, config.error_feedback, config.seed, matrices)
+    reply: JobCodec | None = None
+    if config.codec_reply is not None:
+        # With the knobs of pushes if it is the same codec. What it loses is in the next difference.
+        row = TABLE[config.codec_reply]
+        knobs = config.codec_knobs if config.codec_reply == config.codec else row.knobs
+        unscaled = {"scaled": False} if "scaled" in row.knobs else {}
+        reply = JobCodec(row.name, {**knobs, **unscaled}, False, config.seed, matrices)
+    return JobCodec(
+        config.codec, config.codec_knobs, config.error_feedback, config.seed, matrices, reply
+    )
+
+
+def _frame_of(port: Port, worker: int, shard: int) -> Bytes:
+    return port.frame(shard, worker)
 
 
 def say_codec(
@@ -148,6 +183,8 @@ def say_codec(
         say(nothing if plan.frames is None else codec.described_sums(plan.frames))
     elif codec is not None:
         say(codec.described(spans))
+        if codec.reply is not None:
+            say(codec.reply.described(spans, "a reply"))
     elif config.codec is not None and not config.codec_everywhere:
         say(
             f"--codec {config.codec} has no effect on one host, where nothing is sent; "

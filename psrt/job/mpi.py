@@ -204,6 +204,7 @@ class MpiLauncher(Launcher):
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Make the windows and connections of this rank."""
         config, rank, role_map = setup.config, self._comm.rank, setup.role_map
+        codec, reply = setup.codec, setup.codec and setup.codec.reply
         self._monitor.job(
             role_map.server_ranks,
             role_map.workers,
@@ -220,7 +221,8 @@ class MpiLauncher(Launcher):
                 busy_until=self._monitor.busy_until,
                 windows=config.replay is None,
                 theta_memory=theta_memory(config),
-                frame_bytes=setup.codec.frame_bytes(role_map.spans) if setup.codec else (),
+                frame_bytes=codec.frame_bytes(role_map.spans) if codec else (),
+                reply_bytes=reply.frame_bytes(role_map.spans) if reply else (),
             )
         self._binds_cores = config.bind_cores
         HERE.pulse = lambda: (port.bytes_sent, port.bytes_received)

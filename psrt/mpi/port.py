@@ -72,6 +72,7 @@ class MpiPort:
         windows: bool = True,
         theta_memory: ThetaMemory = ThetaMemory.OWN,
         frame_bytes: Sequence[int] = (),
+        reply_bytes: Sequence[int] = (),
     ) -> None:
         """Allocate the shared memory and make the links.
 
@@ -89,10 +90,12 @@ class MpiPort:
                 where the job has several hosts, whose servers cannot write it.
             frame_bytes: by shard, the length of the longest frame of a push; the same on every
                 rank. None where gradients are pushed as they are.
+            reply_bytes: the same of replies; none where parameters are sent as they are, and only
+                where ``theta`` is the worker's own.
         """
         self.rank = comm.rank
         self.role_map = role_map
-        self._frame_bytes = tuple(frame_bytes)
+        self._frame_bytes, self._reply_bytes = tuple(frame_bytes), tuple(reply_bytes)
         #: Returns what this rank waits for; a role replaces it.
         self.waiting_for: Callable[[], str] = lambda: "a message"
         #: See ``Port``.
@@ -147,9 +150,11 @@ class MpiPort:
         if not role_map.servers:
             return FLOATS  # gradient and parameters lie in windows of their own
         if not shards:
-            frames = sum(-(-nbytes // ITEMSIZE) for nbytes in self._frame_bytes)
-            return 2 * role_map.n + CONTROL + frames
-        return VERSIONS * sum(role_map.spans[shard].size for shard in shards)
+            return 2 * role_map.n + CONTROL + sum(map(_words, self._frame_bytes))
+        reply = bool(self._reply_bytes)
+        frames = sum(map(_words, map(self._reply_bytes.__getitem__, shards if reply else ())))
+        versions = VERSIONS * sum(role_map.spans[shard].size for shard in shards)
+        return versions + len(role_map.workers) * frames
 
     def _landings(self) -> dict[int, int]:
         if self.theta_memory is ThetaMemory.OWN:
@@ -203,10 +208,25 @@ class MpiPort:
         """Return where a worker of this host puts the frames of its pushes to a shard."""
         if not self._frame_bytes:
             return None
-        words = [-(-nbytes // ITEMSIZE) for nbytes in self._frame_bytes]
+        words = [*map(_words, self._frame_bytes)]
         start = 2 * self.role_map.n + CONTROL + sum(words[:shard])
         numbers = self._memory.numbers(self._local[worker_rank])[start : start + words[shard]]
         return numbers.view(np.uint8)[: self._frame_bytes[shard]]
+
+    def _replies_of(self, shard: int, worker_rank: int) -> Bytes | None:
+        """Return where the server of a shard on this host puts its replies to a worker."""
+        if not self._reply_bytes:
+            return None
+        role_map = self.role_map
+        server = role_map.servers[shard]
+        mine, place = role_map.shards_of(server), role_map.workers.index(worker_rank)
+        start = VERSIONS * sum(role_map.spans[it].size for it in mine)
+        before = mine[: mine.index(shard)]
+        start += len(role_map.workers) * sum(_words(self._reply_bytes[it]) for it in before)
+        words = _words(self._reply_bytes[shard])
+        start += place * words
+        numbers = self._memory.numbers(self._local[server])[start : start + words]
+        return numbers.view(np.uint8)[: self._reply_bytes[shard]]
 
     def _versions_of(self, server_rank: int) -> dict[int, list[Vector]]:
         """Return the regions of each shard of a server of this host: one shard behind another."""
@@ -267,9 +287,8 @@ class MpiPort:
         place = self.role_map.shards_of(server).index(shard)
         if local is None:
             assert landing is not None, "a payload from another host needs a place to land"
-            frames = None
-            if self._frame_bytes and self.rank == server:
-                frames = np.zeros(self._frame_bytes[shard], np.uint8)
+            longest = self._frame_bytes if self.rank == server else self._reply_bytes
+            frames = np.zeros(longest[shard], np.uint8) if longest else None
             return RemoteLink(
                 self._comm,
                 peer,
@@ -286,8 +305,9 @@ class MpiPort:
         else:
             regions = self._versions_of(peer)[shard]
             in_place = self.landings.get(self.rank, NO_PAYLOAD)
-        mine = self.rank == server
-        frames = self._frames_of(peer if mine else self.rank, shard)
+        worker = peer if self.rank == server else self.rank
+        of_push, of_reply = self._frames_of(worker, shard), self._replies_of(shard, worker)
+        into, out = (of_push, of_reply) if self.rank == server else (of_reply, of_push)
         return LocalLink(
             self._memory,
             local,
@@ -296,8 +316,8 @@ class MpiPort:
             regions=regions,
             landing=landing,
             in_place=in_place,
-            frames_out=None if mine else frames,
-            frames_in=frames if mine else None,
+            frames_out=out,
+            frames_in=into,
         )
 
     @property
@@ -321,8 +341,10 @@ class MpiPort:
         return self._payloads[shard][worker]
 
     def frame(self, shard: int, worker: int) -> Bytes:
-        """Return the frame that came with the last push of ``worker`` to a shard."""
-        return self._links[shard][self.role_map.workers[worker]].frame
+        """Return the frame that came last between a shard and ``worker``."""
+        server = self.role_map.servers[shard]
+        peer = self.role_map.workers[worker] if self.rank == server else server
+        return self._links[shard][peer].frame
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``."""
@@ -531,3 +553,8 @@ class MpiPort:
         self.gradient = self.theta = np.zeros(0, np.float32)
         self.versions = {}
         self._fabric.close(alone=self._executor is not None and bool(self._executor.broken))
+
+
+def _words(nbytes: int) -> int:
+    """Return how many float32 numbers take that many bytes."""
+    return -(-nbytes // ITEMSIZE)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from psrt.history import EventLog, Kind
 from psrt.history.events import LATE, LOST, PRESENT, pair
-from psrt.messages import Leave, Push
+from psrt.messages import Leave, Params, Push
 from psrt.partition import Span
 from psrt.runtime.push_codec import Digests
 from psrt.runtime.shard import Note
@@ -28,6 +28,8 @@ _RESIDUAL = int(Kind.RESIDUAL)
 _SUM_ENCODE = int(Kind.SUM_ENCODE)
 _SUM_KEEP = int(Kind.SUM_KEEP)
 _SUM_DECODE = int(Kind.SUM_DECODE)
+_REPLY_ENCODE = int(Kind.REPLY_ENCODE)
+_REPLY_DECODE = int(Kind.REPLY_DECODE)
 _STEP = int(Kind.STEP)
 _REDUCE = int(Kind.REDUCE)
 _REDUCED = int(Kind.REDUCED)
@@ -122,6 +124,13 @@ class ShardEventRecorder(_Recorder):
         """A worker was answered with this version."""
         self._add(_REPLY, now, serve.worker, serve.clock, version, self._shard)
 
+    def answered(self, serve: Serve, nbytes: int, digests: Digests, now: float) -> None:
+        """A reply was encoded."""
+        self._add(
+            _REPLY_ENCODE, now, serve.worker, serve.clock, pair(digests.frame, digests.decoded),
+            self._shard, nbytes,
+        )  # fmt: skip
+
     def saved(self, version: int, now: float) -> None:
         """The final span was written."""
         self._add(_FINAL, now, -1, -1, version, self._shard)
@@ -205,6 +214,13 @@ class WorkerEventRecorder(_Recorder):
         self._add(
             _SUM_DECODE, now, self._worker, clock, pair(digests.frame, digests.decoded), source,
             nbytes, span.start, span.size, flag=flag,
+        )  # fmt: skip
+
+    def decoded(self, reply: Params, nbytes: int, digests: Digests, now: float) -> None:
+        """The frame of a reply was added to the parameters."""
+        self._add(
+            _REPLY_DECODE, now, self._worker, reply.clock, pair(digests.frame, digests.decoded),
+            reply.shard, nbytes,
         )  # fmt: skip
 
     def stepped(

@@ -154,13 +154,14 @@ class Shard:
         if self._gap is not None:
             self._gap.forget(worker)
 
-    def read_by(self, worker: int) -> None:
-        """Remember what this worker reads: it is sent the newest version."""
+    def read_by(self, worker: int, read: Vector | None = None) -> None:
+        """Remember what this worker reads: the newest version, or what it makes of its frame."""
+        theta = self.theta if read is None else read
         # Copied at the reply, not at the next push: by then the buffer may hold another version.
         if self._gap is not None:
-            self._gap.read_by(worker, self.version, self.theta)
+            self._gap.read_by(worker, self.version, theta)
         if self._reads is not None:
-            np.copyto(self._reads[worker], self.theta)
+            np.copyto(self._reads[worker], theta)
 
     def _by_sample_terms(self, pushes: Sequence[Push]) -> list[Contribution]:
         """Return the terms of Σ m_i G_i / Σ m_i; none if there are no samples at all."""

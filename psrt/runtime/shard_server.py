@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from psrt.arrays import ITEMSIZE
 from psrt.errors import ProtocolError
 from psrt.history.log import QUEUED
 from psrt.messages import Leave, Message, Params, Push
 from psrt.runtime.event_recorder import ShardEventRecorder
 from psrt.runtime.leases import Leases
 from psrt.runtime.push_codec import PushDecoder
+from psrt.runtime.reply_codec import ReplyEncoder
 from psrt.runtime.shard import Shard
 from psrt.stats import Stats
 from psrt.sync import Policy, Serve
@@ -33,6 +35,7 @@ class ShardServer:
         policy: Policy,
         *,
         decoder: PushDecoder | None = None,
+        replies: ReplyEncoder | None = None,
         events: ShardEventRecorder | None = None,
     ) -> None:
         """Set up.
@@ -43,9 +46,10 @@ class ShardServer:
             shard: the span of parameters that it serves.
             policy: decides when pushes are applied and workers answered.
             decoder: of the frames that come with pushes; None where gradients come as they are.
+            replies: makes the frames of replies; None sends versions as they are.
             events: records events for the history; None keeps none.
         """
-        self._decoder = decoder
+        self._decoder, self._replies = decoder, replies
         self._port = port
         #: Of the shard.
         self.number = number
@@ -167,6 +171,9 @@ class ShardServer:
         """Answer a worker with the newest version."""
         shard, rank = self.shard, self._ranks[serve.worker]
         now = self._port.now()
+        if self._replies is not None:
+            self._serve_frame(serve, now, self._replies)
+            return
         # Before the send: a worker on this host may have read, computed and pushed again before the
         # next line runs, and its push needs the record of what it read.
         shard.read_by(serve.worker)
@@ -182,6 +189,19 @@ class ShardServer:
                 self._holds[buffer] = shard.version
         self._port.send(rank, self._answer(serve, now), buffer)
         self._leases.acquire(rank, buffer)
+
+    def _serve_frame(self, serve: Serve, now: float, replies: ReplyEncoder) -> None:
+        """Answer a worker with what changed, and note what it was."""
+        shard, worker, events = self.shard, serve.worker, self._events
+        frame = replies.encode(worker, serve.clock, shard.theta)
+        shard.read_by(worker, replies.held[worker])
+        if events is not None:
+            events.note((events.served, serve, shard.version, now))
+            digests = replies.digests(worker, frame)
+            events.note((events.answered, serve, frame.size, digests, now))
+        shard.stats.frame_bytes += frame.size
+        shard.stats.framed_bytes += ITEMSIZE * self._port.role_map.spans[self.number].size
+        self._port.send_framed(self._ranks[worker], self._answer(serve, now), frame)
 
     def _answer(self, serve: Serve, now: float) -> Params:
         """Return the reply that sends the newest version to a worker now."""

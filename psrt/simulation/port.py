@@ -68,8 +68,8 @@ class VirtualPort(CollectivePort):
         self._amid: deque[tuple[float, Callable[[], object]]] = deque()
         #: By worker and shard, its gradient span as it was when its push arrived.
         self._copies: dict[tuple[int, int], Vector] = {}
-        #: By worker and shard, the frame that it pushed last: the codec's own memory, which does
-        #: not change before that push has been answered.
+        #: By worker and shard, the frame that came last: the codec's own memory, which does not
+        #: change before it has been decoded.
         self._frames: dict[tuple[int, int], Bytes] = {}
 
     def now(self) -> float:
@@ -88,7 +88,7 @@ class VirtualPort(CollectivePort):
         return self._copies[worker, shard]
 
     def frame(self, shard: int, worker: int) -> Bytes:
-        """Return the frame that came with the last push of ``worker`` to a shard."""
+        """Return the frame that came last between a shard and ``worker``."""
         return self._frames[worker, shard]
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
@@ -152,13 +152,13 @@ class VirtualPort(CollectivePort):
 
     def send_framed(self, to: int, message: Message, frame: Bytes) -> None:
         """Send ``message``, and ``frame`` with it, to rank ``to``."""
-        if type(message) is Push:
-            self.world.ports[to].take_frame(message, frame)
+        self.world.ports[to].take_frame(message, frame)
         self._send(to, message, FRAMED, FRAME_BYTES + frame.size)
 
-    def take_frame(self, push: Push, frame: Bytes) -> None:
-        """Keep the frame of a push that is on its way: the one before has been answered."""
-        self._frames[push.worker, push.shard] = frame
+    def take_frame(self, message: Message, frame: Bytes) -> None:
+        """Keep a frame that is on its way: nobody looks at the one before any more."""
+        worker = message.worker if type(message) is Push else self.worker
+        self._frames[worker, message.shard] = frame
 
     def _send(self, to: int, message: Message, region: int, nbytes: int) -> None:
         world, shard = self.world, message.shard
@@ -216,7 +216,7 @@ class VirtualPort(CollectivePort):
         channel, message, region, nbytes = inbox.popleft()
         if nbytes:  # else it is the notice of a death, which nobody sent
             world = self.world
-            if type(message) is Params and world.numerics:
+            if type(message) is Params and world.numerics and region != FRAMED:
                 span = self.role_map.spans[message.shard]
                 versions = world.ports[channel.source].versions[message.shard]
                 np.copyto(span.of(self.theta), versions[region])

@@ -201,10 +201,11 @@ class Port(Protocol):
         ...
 
     def frame(self, shard: int, worker: int) -> Bytes:
-        """Server: return the frame that came with the last push of the worker with this number.
+        """Return the frame that came last between a shard and the worker with this number.
 
-        Valid from the receipt of its push until the reply. Nothing of it has been checked but that
-        it is no longer than a frame of that shard can be.
+        At a server that of its push, valid until the reply; at the worker that of the reply, valid
+        until its next push. Nothing of it has been checked but that it is no longer than a frame of
+        that shard can be.
         """
         ...
 
@@ -256,9 +257,10 @@ class Port(Protocol):
 
         Args:
             to: the rank that it goes to.
-            message: a push.
+            message: a push, or parameters.
             frame: no longer than was said when the port was made. It must not change until the
-                message has been answered. Without numerics only its length matters.
+                message has been answered, that of a reply until the next push. Without numerics
+                only its length matters.
         """
         ...
 

@@ -46,6 +46,28 @@ def test_links_and_virtual_time_agree_to_the_bit_and_to_the_byte(comm, shared_fo
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("codec", [row.name for row in TABLE.values() if row.sends_differences])
+def test_replies_over_links_and_in_virtual_time_agree(comm, shared_folder, codec):
+    flags = BASE | {"mode": "sync", "shards_per_server": 2, "codec": "sign", "codec_reply": codec}
+    flags |= {"codec_everywhere": True}
+    runs, outs = [], []
+    for shared_memory in (True, False):
+        outs.append(shared_folder / f"{codec}-{shared_memory}")
+        config = TrainConfig(**flags, shared_memory=shared_memory, out=str(outs[-1]), record=True)
+        runs.append(psrt.run(config, comm=comm))
+    if comm.rank:
+        return
+    for out in outs:
+        outcome = check_run(out)
+        assert outcome.ok, "\n".join(outcome.lines())
+    virtual = run_in_virtual_time(TrainConfig(**flags), Scenario(comm.size - 1))
+    for run in runs:
+        np.testing.assert_array_equal(run.theta, virtual.theta)
+        for figure in ("frame_bytes", "framed_bytes", "bytes_sent", "bytes_received"):
+            assert getattr(run.summary, figure) == getattr(virtual.summary, figure), figure
+
+
+@pytest.mark.mpi(min_size=2)
 def test_on_one_host_a_codec_has_no_effect_and_the_run_says_so(comm, shared_folder):
     out, said = shared_folder / "run", []
     plain = psrt.run(TrainConfig(**BASE, mode="sync"), comm=comm)

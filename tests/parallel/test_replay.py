@@ -54,6 +54,15 @@ MODES = {
         | {"shared_memory": False},
         3,
     ),
+    "async, sign both ways, 2 shards": (
+        {"mode": "async", "shards_per_server": 2, **CODED, "codec": "sign", "codec_reply": "sign"},
+        2,
+    ),
+    "async, top-k both ways, apart": (
+        {"mode": "async", "shared_memory": False, **CODED, "codec": "top-k"}
+        | {"codec_reply": "top-k"},
+        2,
+    ),
     "softsync, low-rank, clipped, apart": (
         {"mode": "softsync", **CODED, "codec": "low-rank", "shared_memory": False}
         | {"clip_norm": 0.5},

@@ -114,6 +114,9 @@ class Contract:
     #: overlap with computing, and time passes between the end of that and the event.
     ahead: bool = False
 
+    #: Whether a worker reads a version as it is; a codec of replies loses some of it.
+    exact_reads: bool = True
+
     @property
     def total_steps(self) -> float:
         """Steps of every worker, where that is known: the clock that it leaves with."""
@@ -179,6 +182,7 @@ def contract_of(header: Header) -> Contract:
         simulated=header.simulated,
         crashes=header.crashes,
         one_clock=header.simulated or len(set(header.hosts)) == 1,
+        exact_reads=not (header.knob("codec_reply") and header.knob("codec_everywhere")),
         ahead=bool(header.knob("overlap"))
         and (not header.simulated or bool(header.knob("inject"))),
     )

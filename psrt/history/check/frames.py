@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,21 @@ Place = tuple[int, int, int]
 #: Codecs that keep something back of their own, without error feedback.
 _KEEPING = ("dgc", "demo")
 #: Kinds of events that only a run with a codec has.
-KINDS = (
-    *(Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE),
-    *(Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE),
-)
+#: Between workers and servers, those that only a run with a codec has; and all of them.
+SERVED = (Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE, Kind.REPLY_ENCODE, Kind.REPLY_DECODE)
+KINDS = (*SERVED, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
+#: Knobs of a codec of replies that is not that of pushes.
+_DEFAULTS: Mapping[str, dict[str, Any]] = {
+    "float8-e4m3": {"bucket": 128},
+    "float8-e5m2": {"bucket": 128},
+    "float4-e3m0": {"bucket": 128},
+    "int8": {"bucket": 1024},
+    "qsgd": {"bucket": 128, "levels": 7},
+    "sign": {"bucket": 1024},
+    "top-k": {"density": 0.01},
+    "random-k": {"density": 0.01},
+    "low-rank": {"rank": 2},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,8 @@ class FrameContract:
     matrices: tuple[tuple[Place, ...], ...]
     #: Whether anything was computed.
     numerics: bool
+    #: What the codec of replies promises; None where parameters are sent.
+    reply: FrameContract | None = None
 
     def bounds(self, shard: int, epoch: int) -> tuple[int, int]:
         """Return the least and the most bytes of a frame of a shard in an epoch."""
@@ -66,13 +79,13 @@ def frames_of(header: Header) -> FrameContract | None:
     name = header.knob("codec")
     if name is None or not header.knob("codec_everywhere"):
         return None
-    knobs = {
+    knobs: dict[str, Any] = {
         key.removeprefix("codec_"): value
         for key, value in header.config.items()
         if key.startswith("codec_")
     }
     feeds_back = bool(header.knob("error_feedback"))
-    return FrameContract(
+    pushes = FrameContract(
         name=str(name),
         knobs=knobs,
         keeps=(feeds_back or name in _KEEPING) and header.numerics,
@@ -81,6 +94,12 @@ def frames_of(header: Header) -> FrameContract | None:
         matrices=tuple(cut(header.matrices, *span) for span in header.spans),
         numerics=header.numerics,
     )
+    back = header.knob("codec_reply")
+    if back is None:
+        return pushes
+    knobs = knobs if back == name else _DEFAULTS.get(str(back), {})
+    reply = replace(pushes, name=str(back), knobs=knobs, keeps=False, feeds_back=False)
+    return replace(pushes, reply=reply)
 
 
 def cut(matrices: Sequence[Place], start: int, stop: int) -> tuple[Place, ...]:
@@ -216,10 +235,61 @@ def check_frames(
             text = "shard {shard} decoded a frame where nothing was computed"
             findings.on(table, table.where(Kind.DECODE)).forbid(FRAMES, text)
         if findings.none:
-            _check_delivery(codec, workers, table, number, untold, findings)
+            at, its = table.where(Kind.DECODE), _of_shard(workers, Kind.ENCODE, number)
+            at = at[~np.isin(table["worker"][at], untold)]
+            _check_delivery(table, at, workers, its, findings, knows=codec.feeds_back)
     if findings.none:
-        _check_lengths(codec, workers, findings)
+        at = workers.where(Kind.ENCODE)
+        epoch = np.floor(workers.real("progress")[at - 1]).astype(np.int64)
+        _check_lengths(codec, workers, at, epoch, findings)
         _check_residuals(codec, workers, findings)
+    if findings.none:
+        _check_replies(codec.reply, workers, shards, findings)
+
+
+def _check_replies(
+    codec: FrameContract | None, workers: Table, shards: Sequence[Table], findings: Findings
+) -> None:
+    """Check the frames of replies; None: there must be none."""
+    if codec is None or not codec.numerics:
+        text = "{kind} of worker {worker} where replies are parameters, or nothing is computed"
+        findings.on(workers, workers.where(Kind.REPLY_DECODE)).forbid(FRAMES, text)
+    for number, table in enumerate(shards):
+        at = table.where(Kind.REPLY_ENCODE)
+        if codec is None:
+            text = "shard {shard} encoded a reply where replies are parameters"
+            findings.on(table, at).forbid(FRAMES, text)
+            continue
+        _check_places(table, Kind.REPLY, Kind.REPLY_ENCODE, findings, always=True)
+        if not findings.none:
+            return
+        _check_lengths(codec, table, at, np.zeros_like(at), findings)
+        if codec.numerics:
+            decoded = _of_shard(workers, Kind.REPLY_DECODE, number)
+            _check_delivery(workers, decoded, table, at, findings, knows=True)
+            _check_all_read(workers, decoded, table, at, findings)
+
+
+def _check_all_read(
+    workers: Table, decoded: Ints, shard: Table, sent: Ints, findings: Findings
+) -> None:
+    """Check that every worker that has left had decoded every reply of a shard, once."""
+    leaves = workers.where(Kind.LEAVE)
+    owner = workers["worker"][leaves]
+    most = int(max(owner.max(initial=0), shard["worker"].max(initial=0))) + 1
+    read = np.bincount(workers["worker"][decoded], minlength=most)
+    due = np.bincount(shard["worker"][sent], minlength=most)
+    text = "worker {worker} left after decoding {read} of {due} replies"
+    findings.on(workers, leaves).require(
+        FRAMES, read[owner] == due[owner], text, read=read[owner], due=due[owner], counts=False
+    )
+
+
+def _of_shard(table: Table, kind: Kind, number: int) -> Ints:
+    """Return the positions of the events of a kind about a shard."""
+    at = table.where(kind)
+    found: Ints = at[table["shard"][at] == number]
+    return found
 
 
 def _same(table: Table, at: Ints, other: Ints) -> Bools:
@@ -231,8 +301,10 @@ def _same(table: Table, at: Ints, other: Ints) -> Bools:
     return inside
 
 
-def _check_places(table: Table, what: Kind, framed: Kind, findings: Findings) -> None:
-    """Check that what has samples is followed by its frame, and nothing else is."""
+def _check_places(
+    table: Table, what: Kind, framed: Kind, findings: Findings, *, always: bool = False
+) -> None:
+    """Check that what has samples, or all of it, is followed by its frame, and nothing else is."""
     kind, samples = np.append(table["kind"], 0), table["samples"]
     messages, frames = table.where(what), table.where(framed)
     follows = _same(table, messages, messages + 1) & (kind[messages + 1] == framed)
@@ -240,64 +312,77 @@ def _check_places(table: Table, what: Kind, framed: Kind, findings: Findings) ->
         f"{{kind}} of worker {{worker}} at clock {{clock}} with {{samples}} samples: {framed.name} "
     )
     findings.on(table, messages).require(
-        FRAMES, follows == (samples[messages] > 0), text + "must follow it if there are samples"
+        FRAMES,
+        follows == (always | (samples[messages] > 0)),
+        text + "must follow it if there are samples",
     )
     belongs = _same(table, frames, frames - 1) & (kind[frames - 1] == what)
     text = "{kind} of worker {worker} at clock {clock} follows no " + what.name
     findings.on(table, frames).require(FRAMES, belongs, text, counts=False)
 
 
-def _check_lengths(codec: FrameContract, table: Table, findings: Findings) -> None:
-    """Check the bytes of frames against the formula."""
-    at = table.where(Kind.ENCODE)
-    shard = table["shard"][at]
-    epoch = np.floor(table.real("progress")[at - 1]).astype(np.int64)
+def _check_lengths(
+    codec: FrameContract, table: Table, at: Ints, epoch: Ints, findings: Findings
+) -> None:
+    """Check the bytes of frames against the formula.
+
+    Args:
+        codec: whose they are.
+        table: of the events.
+        at: positions of what was encoded.
+        epoch: of each.
+        findings: takes what is wrong.
+    """
     # As many different ones as shards and epochs: few.
+    shard = table["shard"][at]
     places, which = np.unique(np.stack([shard, epoch], axis=1), axis=0, return_inverse=True)
     bounds = np.array([codec.bounds(*place) for place in places.tolist()], np.int64).reshape(-1, 2)
     low, high = bounds[which.ravel()].T
     said = table["samples"][at]
     text = (
-        f"worker {{worker}} sent shard {{shard}} a frame of {{samples}} bytes at clock {{clock}}, "
-        f"{codec.name} makes {{low}} to {{high}}"
+        f"{{kind}} of worker {{worker}} and shard {{shard}} at clock {{clock}}: a frame of "
+        f"{{samples}} bytes, {codec.name} makes {{low}} to {{high}}"
     )
     findings.on(table, at).require(FRAMES, (said >= low) & (said <= high), text, low=low, high=high)
 
 
 def _check_delivery(
-    codec: FrameContract,
-    workers: Table,
-    shard: Table,
-    number: int,
-    untold: Sequence[int],
-    findings: Findings,
+    got: Table, at: Ints, sent: Table, its: Ints, findings: Findings, *, knows: bool
 ) -> None:
-    """Check that a shard decoded what was sent, to what its worker took to be sent."""
-    at = shard.where(Kind.DECODE)
-    at = at[~np.isin(shard["worker"][at], untold)]
-    sent = workers.where(Kind.ENCODE)
-    sent = sent[workers["shard"][sent] == number]
-    wide = int(max(it["clock"].max(initial=0) for it in (workers, shard))) + 1
-    keys = workers["worker"][sent] * wide + workers["clock"][sent]
+    """Check that what was decoded is what was sent, and came to what its sender knows of it.
+
+    Args:
+        got: has the events at which frames were decoded.
+        at: their positions.
+        sent: has those at which they were encoded, for the same shard.
+        its: their positions.
+        findings: takes what is wrong.
+        knows: whether the sender knows what its frames come to.
+    """
+    wide = int(max(it["clock"].max(initial=0) for it in (got, sent))) + 1
+    keys = sent["worker"][its] * wide + sent["clock"][its]
     order = np.argsort(keys, kind="stable")
-    found = find(keys[order], shard["worker"][at] * wide + shard["clock"][at])
-    text = "shard {shard} decoded a frame of worker {worker} for clock {clock}, which it never sent"
-    findings.on(shard, at).require(FRAMES, found >= 0, text)
+    found = find(keys[order], got["worker"][at] * wide + got["clock"][at])
+    text = "{kind} of worker {worker} and shard {shard} for clock {clock}: no such frame was sent"
+    findings.on(got, at).require(FRAMES, found >= 0, text)
     if not findings.none or not len(at):
         return
-    its = sent[order][found]
+    its = its[order][found]
     (frame, made), (due_frame, due_made) = (
-        parts(table["version"][where]) for table, where in ((shard, at), (workers, its))
+        parts(table["version"][where]) for table, where in ((got, at), (sent, its))
     )
-    whole = (frame == due_frame) & (shard["samples"][at] == workers["samples"][its])
-    text = "the frame of worker {worker} for clock {clock} is not the one that shard {shard} got"
-    findings.on(shard, at).require(FRAMES, whole, text, because=[(workers, its)])
+    whole = (frame == due_frame) & (got["samples"][at] == sent["samples"][its])
     text = (
-        "shard {shard} decoded the frame of worker {worker} for clock {clock} to other numbers "
-        "than the worker kept the rest of"
+        "{kind} of worker {worker} and shard {shard} for clock {clock}: not the frame that was sent"
     )
-    same = (made == due_made) | (not codec.feeds_back)
-    findings.on(shard, at).require(FRAMES, same, text, because=[(workers, its)], counts=False)
+    findings.on(got, at).require(FRAMES, whole, text, because=[(sent, its)])
+    text = (
+        "{kind} of worker {worker} and shard {shard} for clock {clock} came to other numbers than "
+        "its sender took it to"
+    )
+    same = made == due_made
+    if knows:
+        findings.on(got, at).require(FRAMES, same, text, because=[(sent, its)], counts=False)
 
 
 def _check_residuals(codec: FrameContract, table: Table, findings: Findings) -> None:

@@ -193,7 +193,7 @@ class _Case:
             if contract.mode.averages:
                 summary.without_frames()
             else:
-                summary.sent(self.tables[0], self.shards)
+                summary.sent(self.tables[0], self.tables[1:-1])
         gap = max(float(np.nan_to_num(it.real("gap")).max(initial=0.0)) for it in self.shards)
         self._check_metrics(
             (lambda: counted_of_steps(table, workers))

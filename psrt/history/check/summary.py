@@ -238,23 +238,27 @@ class SummaryCheck:
 
         Args:
             workers: all events of all workers, those of a codec included.
-            shards: the events of each shard.
+            shards: all events of each shard.
         """
         header, figures = self._header, self._figures
         sizes = ITEMSIZE * np.array([stop - start for start, stop in header.spans], np.int64)
-        frames = workers.where(Kind.ENCODE)
-        framed = int(workers["samples"][frames].sum())
-        figures.same(framed, "frame_bytes")
-        figures.same(int(sizes[workers["shard"][frames]].sum()), "framed_bytes")
-        total = framed
+        frames, framed, whole, total = workers.where(Kind.ENCODE), 0, 0, 0
+        for table, kind in ((workers, Kind.ENCODE), *((it, Kind.REPLY_ENCODE) for it in shards)):
+            at = table.where(kind)
+            framed += int(table["samples"][at].sum())
+            whole += int(sizes[table["shard"][at]].sum())
         for size, table in zip(sizes.tolist(), shards, strict=True):
             received, replies = table.where(Kind.RECEIVE), table.where(Kind.REPLY)
             messages = len(received) + len(replies) + len(table.where(Kind.LEFT))
-            total += _MESSAGE * messages + size * len(replies)
+            total += _MESSAGE * messages
+            if not len(table.where(Kind.REPLY_ENCODE)):
+                total += size * len(replies)
             if not len(frames):
                 total += size * int(np.count_nonzero(table["samples"][received]))
+        figures.same(framed, "frame_bytes")
+        figures.same(whole, "framed_bytes")
         for name in ("bytes_sent", "bytes_received"):
-            figures.same(total, name)
+            figures.same(framed + total, name)
 
     def summed(self, workers: Table) -> None:
         """Check the bytes of frames of sums over workers.

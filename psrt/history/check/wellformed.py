@@ -6,6 +6,7 @@ import numpy as np
 
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import FIELDS, EventRef, Findings, Reasons
+from psrt.history.check.frames import SERVED as FRAMED
 from psrt.history.check.table import Bools, Ints, Table
 from psrt.history.events import BACK, LATE, LOST, PRESENT, UNUSED, Kind
 from psrt.history.events import FIELDS as FIELDS_OF
@@ -22,7 +23,7 @@ _CLOCKED = (
     Kind.STEP,
     Kind.LEAVE,
     *(Kind.RECEIVE, Kind.SAVE, Kind.DROP, Kind.REPLY, Kind.LEFT),
-    *(Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE),
+    *FRAMED,
     *_SUMMED,
 )
 _VERSIONED = (
@@ -94,8 +95,7 @@ def _check_numbers(table: Table, findings: Findings) -> None:
     # nan says that the gap was not measured.
     _require(findings, table, ~(table.real("gap") < 0), "gap {gap}, expected at least 0")
     _require(findings, table, table["samples"] >= 0, "{samples} samples")
-    framed = table.are(Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE, *_SUMMED)
-    digests = ~framed | (table["version"] >= 0)
+    digests = ~table.are(*FRAMED, *_SUMMED) | (table["version"] >= 0)
     _require(findings, table, digests, "digests {version}, expected a number from 0 on")
 
 
@@ -131,10 +131,10 @@ def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
     # Servers write their shards, else worker 0 the parameters that all share.
     holds = ~table.are(Kind.FINAL) | (worker == (-1 if contract.shards else 0))
     _require(findings, table, holds, "by worker {worker}")
-    needs_shard = table.are(*_SERVED, Kind.ENCODE, Kind.RESIDUAL) | (table.are(Kind.FINAL) & served)
+    needs_shard = table.are(*_SERVED, *FRAMED) | (table.are(Kind.FINAL) & served)
     holds = ~needs_shard | ((shard >= 0) & (shard < contract.shards))
     _require(findings, table, holds, f"of shard {{shard}} of {contract.shards}")
-    strange = table.are(*(_UNSERVED if served else (*_SERVED, Kind.ENCODE, Kind.RESIDUAL)))
+    strange = table.are(*(_UNSERVED if served else (*_SERVED, *FRAMED)))
     if served and not contract.mode.averages:
         strange |= table.are(Kind.STEP)
     if contract.mode.single:

@@ -15,6 +15,7 @@ from psrt.optim import clip_factor, l2_norm
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.push_codec import PushEncoder
+from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.runtime.strategies.base import Step, StepResult, Strategy, WaitBreakdown
 from psrt.transport.port import GRADIENT, NO_PAYLOAD, Port, gradient_of
 
@@ -38,6 +39,7 @@ class PushPull(Strategy):
         clip_norm: float | None = None,
         spans: Sequence[Span] = (),
         encoder: PushEncoder | None = None,
+        decoder: ReplyDecoder | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up.
@@ -49,6 +51,7 @@ class PushPull(Strategy):
             spans: parts of the gradient in the order in which they become ready; without any, all
                 is pushed at the end.
             encoder: makes frames of gradients; None pushes them as they are.
+            decoder: adds the frames of replies to ``theta``; None where parameters are sent.
             events: records events for the history; None keeps none.
         """
         assert not (spans and clip_norm is not None), "a norm needs the whole gradient"
@@ -62,7 +65,7 @@ class PushPull(Strategy):
             self._order = self._order[::-1]
         self._gradient = gradient_of(port)
         self._clip_norm = clip_norm
-        self._encoder = encoder
+        self._encoder, self._decoder = encoder, decoder
         self._events = events
         #: When the present parameters were complete; None before the first step.
         self._since: float | None = None
@@ -225,7 +228,17 @@ class PushPull(Strategy):
         if type(reply) is not Params:
             raise ProtocolError(f"worker {self._worker} was sent {reply}, expected parameters")
         self.versions[reply.shard] = reply.version
+        if self._decoder is not None:
+            self._read_frame(reply, self._decoder)
         return reply
+
+    def _read_frame(self, reply: Params, decoder: ReplyDecoder) -> None:
+        """Add what a reply brings to the parameters, and note what it was."""
+        decoder.read(reply)
+        events = self._events
+        if events is not None:
+            nbytes, digests = decoder.digests(reply.shard)
+            events.note((events.decoded, reply, nbytes, digests, self._port.now()))
 
     def _waiting_for(self) -> str:
         ranks = ", ".join(map(str, self._port.role_map.server_ranks))

@@ -207,7 +207,7 @@ def a_value(name):
     given = {"outer_lr": 0.7, "outer_momentum": 0.9, "post_local_epoch": 2, "dc_lambda": 0.1}
     given |= {"machine_costs": "costs.json", "overlap": True, "bucket_bytes": 64}
     given |= {"codec": "top-k", "codec_density": 0.1, "codec_levels": 3, "codec_bucket": 64}
-    given |= {"codec_chunk": 64, "codec_kept": 32}
+    given |= {"codec_chunk": 64, "codec_kept": 32, "codec_reply": "sign"}
     given |= {"codec_threshold": 0.1, "codec_rank": 2, "codec_momentum": 0.9}
     given |= {"codec_clip_norm": 1.0, "codec_warmup_epochs": 2, "codec_scaled": False}
     return (given | {"error_feedback": True})[name]

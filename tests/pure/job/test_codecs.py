@@ -20,6 +20,7 @@ from psrt.job.virtual import simulate
 from psrt.messages import Push
 from psrt.partition import Span
 from psrt.runtime.push_codec import PushDecoder, PushEncoder, digest
+from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.transport.frames import FRAME_BYTES
 
 #: A little model whose weights low rank makes shorter; the last batch of an epoch is smaller.
@@ -133,6 +134,93 @@ def test_the_checker_has_the_formula_of_every_codec(codec, n):
         assert low == high or codec in ("top-k", "threshold", "dgc")
 
 
+# --- replies ------------------------------------------------------------------------------------
+
+REPLIES = [row.name for row in TABLE.values() if row.sends_differences]
+
+
+@EVERY_MODE
+@pytest.mark.parametrize("codec", REPLIES)
+def test_replies_are_counted_checked_and_repeated(tmp_path, mode, codec):
+    out = tmp_path / "run"
+    more = {"shards_per_server": 2, "record": True, "out": str(out), "codec_reply": codec}
+    config = config_of(mode, "sign", **more)
+    run = simulate(config, workers=3)
+    outcome = check_run(out)
+    assert outcome.ok, "\n".join(outcome.lines())
+    history = read_history(out)
+    replies = [events[events["kind"] == Kind.REPLY_ENCODE] for events in history.shards]
+    pushes = [events[events["kind"] == Kind.ENCODE] for events in history.workers]
+    frames = sum(int(events["samples"].sum()) for events in (*replies, *pushes))
+    answers = sum(np.count_nonzero(events["kind"] == Kind.REPLY) for events in history.shards)
+    heard = sum(
+        np.count_nonzero(np.isin(events["kind"], (Kind.RECEIVE, Kind.LEFT)))
+        for events in history.shards
+    )
+    assert run.summary.frame_bytes == frames
+    assert run.summary.bytes_sent == FRAME_BYTES * (answers + heard) + frames
+    assert replayed(config).summary.parameters_sha256 == run.summary.parameters_sha256
+
+
+@EVERY_MODE
+@pytest.mark.parametrize("codec", ["sign", "top-k", "low-rank"])
+def test_a_server_knows_to_the_bit_what_each_worker_holds(mode, codec):
+    run = simulate(config_of(mode, "sign", codec_reply=codec, shards_per_server=2), workers=3)
+    for server in run.servers:
+        span = run.world.role_map.spans[server.number]
+        for number, worker in enumerate(run.workers):
+            held = server._replies.held[number]
+            np.testing.assert_array_equal(held, span.of(worker._port.theta))
+        assert np.abs(server.shard.theta - server._replies.held[0]).max() < 1.0
+
+
+@EVERY_MODE
+def test_replies_that_lose_nothing_leave_but_rounding(mode):
+    """A difference is rounded, and so is its sum: equal but for that."""
+    plain = simulate(config_of(mode), workers=3)
+    codecs = {"codec_density": 1.0, "codec_reply": "top-k"}
+    framed = simulate(config_of(mode, "top-k", **codecs), workers=3)
+    np.testing.assert_allclose(framed.theta, plain.theta, atol=1e-4)
+
+
+@pytest.mark.parametrize("codec", REPLIES)
+def test_without_numbers_replies_have_the_same_bytes_or_the_most(codec):
+    config = config_of("sync", "sign", codec_reply=codec)
+    whole = simulate(config, workers=3).summary
+    bare = simulate(config, workers=3, numerics=False).summary
+    if codec in ("top-k", "threshold"):
+        assert bare.frame_bytes >= whole.frame_bytes
+    else:
+        assert (bare.frame_bytes, bare.bytes_sent) == (whole.frame_bytes, whole.bytes_sent)
+
+
+@pytest.mark.parametrize("codec", [name for name in TABLE if name not in REPLIES])
+def test_what_keeps_back_by_itself_or_loses_too_much_sends_no_differences(codec):
+    with pytest.raises(ConfigError, match="codec-reply must be one of"):
+        config_of("async", "sign", codec_reply=codec)
+
+
+def test_replies_by_a_codec_need_one_of_pushes():
+    with pytest.raises(ConfigError, match="--codec-reply sign has no effect without --codec"):
+        config_of("async", codec_reply="sign")
+
+
+def test_a_worker_that_adds_up_something_else(tmp_path, monkeypatch):
+    read = ReplyDecoder.read
+
+    def wrong(self, reply):
+        read(self, reply)
+        self._spans[reply.shard][0] += 1e-3
+
+    monkeypatch.setattr(ReplyDecoder, "read", wrong)
+    out = tmp_path / "run"
+    config = config_of("async", "sign", codec_reply="sign", record=True, out=str(out))
+    simulate(config, workers=3)
+    violation = check_run(out).violation
+    assert violation.rule == "frames"
+    assert "came to other numbers" in violation.text
+
+
 # --- equivalences -------------------------------------------------------------------------------
 
 
@@ -220,15 +308,18 @@ def test_a_simulation_of_a_run_on_one_host_sends_as_it_did():
 # --- broken, it must be seen --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("which", [Kind.ENCODE, Kind.DECODE, Kind.RESIDUAL])
+@pytest.mark.parametrize(
+    "which", [Kind.ENCODE, Kind.DECODE, Kind.RESIDUAL, Kind.REPLY_ENCODE, Kind.REPLY_DECODE]
+)
 @pytest.mark.parametrize("field", ["version", "samples", "worker", "clock", "gone", "twice"])
 def test_a_history_whose_frames_contradict_each_other(tmp_path, which, field):
     out = tmp_path / "run"
-    simulate(config_of("async", "sign", record=True, out=str(out)), workers=3)
+    config = config_of("async", "sign", codec_reply="sign", record=True, out=str(out))
+    simulate(config, workers=3)
     history = read_history(out)
     assert check(history).ok
     workers, shards = list(history.workers), list(history.shards)
-    parts = shards if which == Kind.DECODE else workers
+    parts = shards if which in (Kind.DECODE, Kind.REPLY_ENCODE) else workers
     events = parts[1].copy()
     at = int(np.flatnonzero(events["kind"] == which)[5])
     if field == "gone":
@@ -283,7 +374,7 @@ def test_a_server_that_decodes_otherwise(tmp_path, monkeypatch):
     simulate(config_of("async", "sign", record=True, out=str(out)), workers=3)
     violation = check_run(out).violation
     assert violation.rule == "frames"
-    assert "to other numbers" in violation.text
+    assert "came to other numbers" in violation.text
 
 
 def test_a_frame_of_another_length(tmp_path):

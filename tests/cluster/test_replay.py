@@ -24,10 +24,12 @@ def test_an_asynchronous_run_repeats_on_other_hosts(hosts, train, vendor, ranks)
     assert "the same parameters to the bit" in done.stdout
 
 
-@pytest.mark.parametrize("codec", ["sign", "top-k", "qsgd"])
+@pytest.mark.parametrize(
+    "codec", [["sign"], ["top-k"], ["qsgd"], ["sign", "--codec-reply", "top-k"]], ids="-".join
+)
 def test_a_codec_is_in_effect_between_hosts_and_repeats_on_one(hosts, train, vendor, codec):
-    flags = ["--mode", "async", "--codec", codec, "--shards-per-server", 2, *JOB, *SLOW]
-    run = train(f"{vendor}-{codec}", vendor, (2, 1), *flags)
+    flags = ["--mode", "async", "--codec", *codec, "--shards-per-server", 2, *JOB, *SLOW]
+    run = train(f"{vendor}-{'-'.join(codec)}", vendor, (2, 1), *flags)
     summary = json.loads((run / SUMMARY).read_text())
     assert 0 < summary["frame_bytes"] < summary["framed_bytes"]
     assert check_run(run).ok

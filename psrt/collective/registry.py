@@ -195,6 +195,8 @@ SCHEDULES: dict[str, Schedule] = {**ALGORITHMS, **PHASES}
 AUTO = "auto"
 #: Folds in shared memory inside a host, and between hosts by the fastest schedule.
 NODE = "node"
+#: Most bytes of a vector that, on one host, every rank folds for itself; of more, each its slice.
+ONE_SHOT_BYTES = 8192
 #: Joins, in a name, the part inside a host and the schedule between hosts.
 PLUS = "node+"
 #: The MPI library's own.

@@ -15,7 +15,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.collective import ALGORITHMS
-from psrt.collective.registry import LIBRARY
+from psrt.collective.registry import LIBRARY, ONE_SHOT_BYTES
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans, even_spans
 from psrt.simulation.rendezvous import Fold
@@ -146,11 +146,14 @@ class RendezvousSum(Sum):
     ) -> None:
         """Set up; ``key`` marks the reduction, the same on all workers and no other's."""
         super().__init__(port, span, take)
-        ranks, whole = len(port.role_map.workers), take is None
+        ranks = len(port.role_map.workers)
+        # Few numbers that all ranks need are summed by each of them; else each sums its slice.
+        whole = take is None and 4 * span.size <= ONE_SHOT_BYTES
         self._moves = _moved_bytes(algorithm, port.worker, ranks, span.size, whole=whole)
         fold = _nothing if self._mine is None else _fold(algorithm, whole=whole)
         moved = 4 * span.size * (ranks - 1) / ranks
-        self._rendezvous = port.world.rendezvous.at(key, fold, moved, along=whole)
+        along = span.start >= port.role_map.n  # control values, summed beside a gradient
+        self._rendezvous = port.world.rendezvous.at(key, fold, moved, along=along)
         self._has_result = False
         self._result: Any = None
 
@@ -178,7 +181,7 @@ def _fold(algorithm: str, *, whole: bool) -> Fold:
 
     Args:
         algorithm: name of an all-reduce.
-        whole: whether every rank needs all sums; else each gets those of its own slice.
+        whole: whether every rank computes all sums; else each those of its own slice.
     """
     if algorithm in ALGORITHMS:
         return partial(sum_by_schedule, algorithm)

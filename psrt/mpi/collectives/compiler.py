@@ -9,7 +9,7 @@ import numpy as np
 
 from psrt.arrays import AnyVector
 from psrt.collective import ALGORITHMS, OPS, PHASES
-from psrt.collective.registry import LIBRARY, PLUS
+from psrt.collective.registry import LIBRARY, ONE_SHOT_BYTES, PLUS
 from psrt.collective.schedule import Schedule
 from psrt.collective.schedules.all_to_all import on_blocks
 from psrt.collective.spec import CollectiveSpec
@@ -18,7 +18,7 @@ from psrt.mpi.collectives.plans.copy import Copied, Copy, Fetched
 from psrt.mpi.collectives.plans.direct import Direct, Keep, Sink
 from psrt.mpi.collectives.plans.exchange import Exchange, Swap
 from psrt.mpi.collectives.plans.framed import Framed
-from psrt.mpi.collectives.plans.one_shot import ONE_SHOT_BYTES, OneShot
+from psrt.mpi.collectives.plans.one_shot import OneShot
 from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan
 from psrt.mpi.collectives.plans.scheduled import Scheduled, Team
 from psrt.mpi.collectives.plans.staged import PAIR_PIECE_BYTES, PIECE_BYTES, STAGES, Staged

@@ -23,6 +23,7 @@ from typing import TypeAlias
 import numpy as np
 
 from psrt.arrays import Bytes
+from psrt.collective.registry import ONE_SHOT_BYTES
 from psrt.errors import PsrtError
 from psrt.mpi.links.shared_memory import NodeMemory, Waker
 
@@ -31,7 +32,7 @@ SLOTS = 256
 #: Words of a slot: one cache line.
 _WORDS = 8
 #: Bytes of a slot's staging memory: three times what the smallest messages need.
-STAGE_BYTES = 3 * 8192
+STAGE_BYTES = 3 * ONE_SHOT_BYTES
 #: float32 numbers that a rank's window must have for all slots.
 FLOATS = SLOTS * (_WORDS * 8 + STAGE_BYTES) // 4
 _BARRIERS, BEGUN, READ, _CALL = 0, 1, 2, 3

@@ -18,13 +18,11 @@ import numpy as np
 
 from psrt.arrays import AnyVector
 from psrt.collective.ops import Operation
+from psrt.collective.registry import ONE_SHOT_BYTES
 from psrt.mpi.collectives.matcher import MEMORY, CallMatcher
 from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run
 from psrt.mpi.collectives.plans.staged import STAGES
-from psrt.mpi.collectives.slots import QUICK_YIELDS, SHIFT, STAGE_BYTES
-
-#: Most bytes of a vector for which this plan is meant.
-ONE_SHOT_BYTES = STAGE_BYTES // STAGES
+from psrt.mpi.collectives.slots import QUICK_YIELDS, SHIFT
 
 
 class OneShot(Plan):

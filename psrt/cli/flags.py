@@ -211,7 +211,9 @@ def _value(name: str, knob: Knob, given: Any) -> Any:
 def _help(name: str, knob: Knob) -> str:
     """Return the help line: the knob's own, where it applies, and its default."""
     # A rate's parameters apply where the rate does: the last condition is the narrowest.
-    narrowest = [it for it in knob.requires if it.field != "servers"][-1:]
+    # Conditions on numbers and switches are left to the text.
+    named = [it for it in knob.requires if isinstance(next(iter(it.values), ""), str)]
+    narrowest = named[-1:]
     notes = [f"{dashed(it.field)} {', '.join(it.values)}" for it in narrowest]
     default = knob.default_text
     if not default:

@@ -41,6 +41,7 @@ def check(config: TrainConfig) -> None:
         raise ConfigError(f"{flag('gather', config.gather)} has no effect without --record")
     _check_overlap(config)
     _check_codec(config)
+    _check_period(config)
     if not config.shared_memory and (config.allreduce or "").startswith("node"):
         raise ConfigError(
             f"--allreduce {config.allreduce} is by shared memory, got --no-shared-memory"
@@ -147,8 +148,10 @@ def flag(name: str, value: Any) -> str:
 
 def _meaningless(name: str, value: Any, condition: Condition, current: Any) -> ConfigError:
     other = dashed(condition.field)
-    now = f"without --{other}" if current is None else f"with --{other} {current}"
+    now = f"without --{other}" if current is None else f"with {flag(condition.field, current)}"
     where = f"; it belongs to --{other} {_any(condition.values)}" if condition.values else ""
+    if condition.values == (False,):
+        where = f"; it belongs to {flag(condition.field, False)}"
     return ConfigError(f"{flag(name, value)} has no effect {now}{where}")
 
 
@@ -221,6 +224,21 @@ def _check_codec(config: TrainConfig) -> None:
     chunk, kept = config.codec_chunk, config.codec_kept
     if kept is not None and chunk is not None and kept > chunk**2:
         raise ConfigError(f"--codec-kept {kept} is more than --codec-chunk {chunk} squared")
+
+
+def _check_period(config: TrainConfig) -> None:
+    """Check what has to fit into the period of local SGD."""
+    steps = config.local_steps or knobs_of(config)["local_steps"].fallback
+    if config.fragments is not None and config.fragments > steps:
+        raise ConfigError(
+            f"--fragments {config.fragments} is more than --local-steps {steps}: after each step "
+            "of a period one is sent, or none"
+        )
+    if config.sync_delay is not None and config.sync_delay > steps:
+        raise ConfigError(
+            f"--sync-delay {config.sync_delay} is longer than the period, --local-steps {steps}: "
+            "an average arrives before the next one begins"
+        )
 
 
 def _check_servers(config: TrainConfig, mode: Mode) -> None:

@@ -19,8 +19,7 @@ from psrt.errors import ConfigError
 class Condition(NamedTuple):
     """A knob has an effect only where another field has one of these values."""
 
-    #: Name of the other field: mode, servers, optimizer, schedule, allreduce, staleness_rate or
-    #: codec.
+    #: Name of the other field.
     field: str
     #: Values of it that use the knob.
     values: Collection[Any]

@@ -157,6 +157,7 @@ _ROWS = (
         rounds=True,
         knobs=(
             *("local_steps", "post_local_epoch", "outer_lr", "outer_momentum"),
+            *("fragments", "fragment_order", "eager", "sync_delay", "mixing"),
             *(*_SUMMED, *_SERVED),
         ),
         words="{} local steps",

@@ -20,6 +20,10 @@ MOST_SHARDS: Final = 256
 #: schedule between them.
 ALLREDUCE_NAMES: Final = ALL_REDUCES
 
+#: How layers are dealt out to the fragments of streaming local SGD.
+STRIDED, SEQUENTIAL = "strided", "sequential"
+FRAGMENT_ORDERS: Final = (STRIDED, SEQUENTIAL)
+
 #: Bytes of gradient that are summed at once at least: long enough for its messages to cost more
 #: by their bytes than by their number, and a small part of the models that are worth cutting.
 BUCKET_BYTES: Final = 1 << 20

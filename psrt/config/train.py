@@ -22,6 +22,11 @@ _RUN = "run"
 #: Where an all-reduce takes the place of servers.
 _NO_SERVERS = Condition("servers", range(1))
 _SERVERS = Condition("servers", range(1, LARGEST))
+_WHOLE, _AT_ONCE, _NOT_EAGER = (
+    Condition("fragments", range(1, 2)),
+    Condition("sync_delay", range(1)),
+    Condition("eager", (False,)),
+)
 _ADAM = (Condition("optimizer", ("adam", "adamw")),)
 _VELOCITY = (Condition("optimizer", ("momentum", "nesterov")),)
 _STEPPED = (Condition("schedule", ("step",)),)
@@ -120,6 +125,35 @@ class TrainConfig:
         None, REAL, _MODE, "momentum of the outer optimizer (0.9 with --outer-lr)",
         min=0, exclusive_max=1, default_text="plain averaging", drawn=True,
     )
+    fragments: int | None = knob(
+        None, WHOLE, _MODE,
+        "average the layers in F fragments, one at a time, each once in H steps: the most that is "
+        "sent at once falls F-fold",
+        metavar="F", min=1, requires=(_NO_SERVERS,), fallback=1, drawn=True,
+        synonyms=("num-fragments",),
+    )
+    fragment_order: str | None = knob(
+        None, TEXT, _MODE,
+        "how --fragments deals out layers: strided (every F-th) or sequential (neighbours)",
+        choices=names.FRAGMENT_ORDERS, requires=(Condition("fragments", range(2, LARGEST)),),
+        fallback=names.STRIDED, drawn=True,
+    )
+    eager: bool | None = knob(
+        None, SWITCH, _MODE,
+        "take the outer step with the worker's own part at once and the others' a period later, "
+        "so that nobody waits", requires=(_NO_SERVERS,), fallback=False, drawn=True,
+    )
+    sync_delay: int | None = knob(
+        None, WHOLE, _MODE,
+        "take an average T local steps after it was begun, at most H; it is summed meanwhile",
+        metavar="T", min=0, requires=(_NO_SERVERS, _NOT_EAGER), fallback=0, drawn=True,
+    )
+    mixing: float | None = knob(
+        None, REAL, _MODE,
+        "share of its own parameters that a worker keeps when an average arrives with --sync-delay",
+        metavar="A", min=0, exclusive_max=1,
+        requires=(Condition("sync_delay", range(1, LARGEST)),), fallback=0.5, drawn=True,
+    )
     allreduce: str | None = knob(
         None, TEXT, _MODE,
         "all-reduce algorithm: auto, node (shared memory), mpi (the library's), a schedule such as "
@@ -146,7 +180,8 @@ class TrainConfig:
     )
     check_every: int | None = knob(
         None, WHOLE, _MODE, "compare the parameters of all ranks every K updates; "
-        "0: only at the end", metavar="K", min=0, requires=(_NO_SERVERS,), fallback=100,
+        "0: only at the end", metavar="K", min=0,
+        requires=(_NO_SERVERS, _WHOLE, _AT_ONCE, _NOT_EAGER), fallback=100,
         numeric=False,
     )
 
@@ -410,6 +445,11 @@ class TrainConfig:
         """Knobs of the codec by the names of its arguments; empty without one."""
         knobs = () if self.codec is None else TABLE[self.codec].knobs
         return {name: getattr(self, f"codec_{name}") for name in knobs}
+
+    @property
+    def streams(self) -> bool:
+        """Whether local SGD averages in fragments, late, or eagerly."""
+        return (self.fragments or 1) > 1 or bool(self.sync_delay) or bool(self.eager)
 
     @property
     def scheme(self) -> Mode:

@@ -26,6 +26,7 @@ from psrt.arrays import Vector
 from psrt.config import TrainConfig, resolve
 from psrt.job.virtual import simulate
 from psrt.messages import Message, Params, Report
+from psrt.partition import Span, even_spans
 from psrt.simulation import SimulationCosts, Simulator
 from psrt.simulation.port import VirtualPort
 from psrt.transport import RoleMap
@@ -203,6 +204,24 @@ class _Bowl:
         return {"loss": float(theta @ theta) / 2}
 
 
+class _Layered(_Bowl):
+    """As many layers as fragments may be asked for."""
+
+    def gradient_spans(self) -> Sequence[Span]:
+        """Return a layer for each parameter, the last one first."""
+        return even_spans(_PARAMETERS, _PARAMETERS)[::-1]
+
+    def loss_and_grad(
+        self,
+        theta: Vector,
+        batch: object,
+        out: Vector,
+        ready: Callable[[int], None] | None = None,
+    ) -> float:
+        """Return the loss at θ."""
+        return super().loss_and_grad(theta, batch, out)
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """What happened to each worker."""
@@ -263,7 +282,8 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
             super().__init__(role_map, **rest)
             worlds.append(self)
 
-    found = simulate(config, _Bowl(), workers=workers, seed=config.seed, world=World)
+    problem = _Layered() if config.streams else _Bowl()
+    found = simulate(config, problem, workers=workers, seed=config.seed, world=World)
     world = worlds[0]
     histograms = [server.shard.stats.histogram for server in found.servers]
     lines = stretches(world.logs, served=bool(found.servers))

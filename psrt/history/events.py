@@ -29,9 +29,11 @@ REPLY_DECODE  the frame of a reply was added to a span of θ: shard, clock: as i
 STEP        a local step is done, or, without servers, a gradient that is yet to be summed: clock,
             samples, progress; ``rate``: η of a local step; ``seconds``: computing, with delays
 REDUCE      this worker's part of a sum over all workers is ready: clock, version: updates so far,
-            samples, progress, ``weight``: its weight; flag PRESENT while it is still training
+            samples, progress, ``weight``: its weight; flag PRESENT while it is still training;
+            shard: the fragment, where parameters are averaged in fragments
 REDUCED     the sum is over: clock, version: updates so far, ``weight``: of all workers,
-            ``rate``: η, ``seconds``: waiting; flag PRESENT while any worker is still training
+            ``rate``: η, ``seconds``: waiting; flag PRESENT while any worker is still training;
+            of a fragment: shard, ``tau``: this worker's steps since its part was ready
 LEAVE       the worker is done: clock
 at a server
 RECEIVE     a push was received: shard, clock, version it was computed on, samples, progress
@@ -114,8 +116,8 @@ FIELDS = {
     Kind.SUM_DECODE: ("shard", "clock", "version", "samples", "tau", "progress", "flag"),
     Kind.REPLY_DECODE: ("shard", "clock", "version", "samples"),
     Kind.STEP: ("clock", "samples", "progress", "rate", "seconds"),
-    Kind.REDUCE: ("clock", "version", "samples", "progress", "weight", "flag"),
-    Kind.REDUCED: ("clock", "version", "weight", "rate", "seconds", "flag"),
+    Kind.REDUCE: ("shard", "clock", "version", "samples", "progress", "weight", "flag"),
+    Kind.REDUCED: ("shard", "clock", "version", "tau", "weight", "rate", "seconds", "flag"),
     Kind.LEAVE: ("clock",),
     Kind.RECEIVE: ("shard", "clock", "version", "samples", "progress"),
     Kind.DECODE: ("shard", "clock", "version", "samples"),
@@ -147,7 +149,7 @@ EVENT = np.dtype(
     [
         ("kind", "<u1"),
         ("flag", "<u1"),
-        #: Shard number; −1 where there is none.
+        #: Number of the shard or the fragment; −1 where there is none.
         ("shard", "<i2"),
         #: Worker number; −1 where there is none.
         ("worker", "<i4"),
@@ -159,7 +161,7 @@ EVENT = np.dtype(
         ("progress", "<f8"),
         #: Seconds since the run began, by the clock of the rank's host.
         ("time", "<f8"),
-        #: Staleness τ, in versions.
+        #: Staleness τ, in versions; of a fragment, in steps of its worker.
         ("tau", "<i4"),
         ("samples", "<i4"),
         #: Learning rate times the scalar staleness factor.

@@ -14,6 +14,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
+from psrt.config.names import STRIDED
 from psrt.history import EventLog
 from psrt.job.codecs import JobCodec
 from psrt.messages import Message
@@ -31,10 +32,11 @@ from psrt.runtime.strategies.averaging import OuterStep, PlainAverage
 from psrt.runtime.strategies.base import Serial, Strategy
 from psrt.runtime.strategies.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
 from psrt.runtime.strategies.push_pull import PushPull
+from psrt.runtime.strategies.streaming import EagerSteps, MixedAverages, OuterRule, StreamingSGD
 from psrt.runtime.sum_frames import RecordedFrames
 from psrt.runtime.updater import Updater
 from psrt.runtime.worker import Length, Worker
-from psrt.sync import AveragingPeriod, Policy, policy_for
+from psrt.sync import AveragingPeriod, FragmentPeriod, Policy, fragments_of, policy_for
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, RoleMap, ThetaMemory
 
@@ -46,6 +48,7 @@ def role_map_for(
     *,
     shards_per_server: int = 1,
     layers: Sequence[Span] = (),
+    controls: int = 1,
 ) -> RoleMap:
     """Cut n parameters into shards and deal them out to the servers in turn.
 
@@ -58,12 +61,13 @@ def role_map_for(
         workers: ranks of the workers, worker 0 first.
         shards_per_server: one is an even cut; several are cut between layers where that balances.
         layers: the spans of the layers, in any order.
+        controls: sums over all workers that may be under way at a time, without servers.
 
     Raises:
         ConfigError: if a shard would own nothing.
     """
     if not servers:
-        return RoleMap(n, workers=workers)
+        return RoleMap(n, workers=workers, controls=controls)
     count = len(servers) * shards_per_server
     plan = ShardPlan.layered(n, count, layers) if count > len(servers) else ShardPlan.even(n, count)
     return RoleMap(n, workers=workers, servers=servers * shards_per_server, spans=plan.spans)
@@ -234,6 +238,8 @@ def _strategy(
             codec=None if codec is None else _sum_codec(codec, port, events),
             events=events,
         )
+    if mode.averages and config.streams:
+        return _streaming(port, config, problem, events, control_algorithm)
     if mode.averages:
         local_steps = config.local_steps or 1
         averager: Averager
@@ -273,6 +279,58 @@ def _strategy(
 def _sum_codec(codec: JobCodec, port: Port, events: WorkerEventRecorder | None) -> SumCodec:
     watch = None if events is None else RecordedFrames(events, port.now)
     return codec.of_sums(port.rank, watch)
+
+
+def _streaming(
+    port: Port,
+    config: TrainConfig,
+    problem: Problem,
+    events: WorkerEventRecorder | None,
+    control_algorithm: str | None,
+) -> StreamingSGD:
+    """Return local SGD whose averages come in fragments, late, or eagerly."""
+    n, local_steps = port.theta.size, config.local_steps or 1
+    rule: OuterRule = (
+        EagerSteps(port, _along(config, n))
+        if config.eager
+        else MixedAverages(port, _outer_updater(config, n), config.mixing or 0.0)
+    )
+    return StreamingSGD(
+        port,
+        _updater(config, n),
+        rule,
+        FragmentPeriod(
+            local_steps,
+            config.fragments or 1,
+            config.sync_delay or 0,
+            float(config.post_local_epoch or 0),
+        ),
+        fragments_for(config, problem, port.role_map.n),
+        algorithm=config.allreduce or "auto",
+        full=config.batch_size * local_steps,
+        clip_norm=config.clip_norm,
+        control_algorithm=control_algorithm,
+        events=events,
+    )
+
+
+def fragments_for(config: TrainConfig, problem: Problem, n: int) -> tuple[tuple[Span, ...], ...]:
+    """Return the spans of each fragment of a config with fragments.
+
+    Raises:
+        ConfigError: if there are more than the problem has layers.
+    """
+    layers = gradient_spans(problem, n)
+    return fragments_of(layers, config.fragments or 1, config.fragment_order or STRIDED)
+
+
+def _along(config: TrainConfig, n: int) -> Updater:
+    """Return the outer optimizer along a mean of Δ_i; without one, θ ← θ − mean Δ_i."""
+    rate = 1.0 if config.outer_lr is None else config.outer_lr
+    outer = make_optimizer("sgd", n)
+    if config.outer_lr is not None:
+        outer = make_optimizer("nesterov", n, momentum=config.outer_momentum)
+    return Updater(n, outer, Schedule("constant", rate, epochs=1.0))
 
 
 def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:

@@ -71,7 +71,7 @@ class LocalLauncher(Launcher):
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Return the port of the only rank."""
-        self._port = SoloPort(setup.role_map.n)
+        self._port = SoloPort(setup.role_map.n, controls=setup.role_map.controls)
         return {0: self._port}
 
     def run(self, roles: Roles, finished: Callable[[], bool]) -> None:

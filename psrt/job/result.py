@@ -44,6 +44,8 @@ def say_plan(plan: ReducePlan | None, say: Say) -> None:
     if plan is not None:
         why = plan.why if plan.why == AS_ASKED else f"because {plan.why}"
         say(f"all-reduce: {plan.algorithm}, {why}")
+        if plan.what:
+            say(plan.what)
 
 
 def say_shards(shards: ShardChoice | None, say: Say) -> None:

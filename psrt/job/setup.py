@@ -15,7 +15,7 @@ from psrt.config import TrainConfig, from_toml, to_toml
 from psrt.config.checks import check_rank
 from psrt.errors import ConfigError
 from psrt.files import keep_apart
-from psrt.job.build import role_map_for
+from psrt.job.build import fragments_for, role_map_for
 from psrt.job.codecs import JobCodec, job_codec
 from psrt.job.launcher import Launcher
 from psrt.job.problems import machine_costs
@@ -106,7 +106,10 @@ def set_up(
             workers,
             shards_per_server=1 if shards is None else shards.shards,
             layers=[Span(*layer) for layer in layers],
+            controls=config.fragments or 1,
         )
+        if config.streams and problem is not None:
+            fragments_for(config, problem, n)
         if config.overlap and problem is not None:
             gradient_spans(problem, n)
         if replay is not None:

@@ -188,7 +188,8 @@ class MpiPort:
         )
         segments, local = executor.segments, executor.layout.local_rank
         n = self.role_map.n
-        for name, size in (("gradient", n + CONTROL), ("theta", n)):
+        behind = CONTROL * self.role_map.controls
+        for name, size in (("gradient", n + behind), ("theta", n)):
             segment = segments.make(4 * size)
             setattr(self, name, segments.buffers(segment)[local].view(np.float32))
         self._executor = executor

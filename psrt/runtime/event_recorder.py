@@ -233,7 +233,7 @@ class WorkerEventRecorder(_Recorder):
 
     def reduces(
         self, now: float, clock: int, updates: int, samples: int, progress: float,
-        weight: float, present: bool,
+        weight: float, present: bool, fragment: int = -1,
     ) -> None:  # fmt: skip
         """This worker's part of a sum over all workers is ready.
 
@@ -245,15 +245,16 @@ class WorkerEventRecorder(_Recorder):
             progress: of the worker, in epochs.
             weight: of this worker's part.
             present: whether this worker is still training.
+            fragment: number of the part of the parameters; −1 where they are summed as a whole.
         """
         self._add(
-            _REDUCE, now, self._worker, clock, updates, -1, samples, progress, 0, 0.0,
+            _REDUCE, now, self._worker, clock, updates, fragment, samples, progress, 0, 0.0,
             weight=weight, flag=PRESENT * present,
         )  # fmt: skip
 
     def reduced(
         self, now: float, clock: int, updates: int, total: float, rate: float, seconds: float,
-        present: bool,
+        present: bool, fragment: int = -1, staleness: int = 0,
     ) -> None:  # fmt: skip
         """The sum over all workers is complete.
 
@@ -265,9 +266,11 @@ class WorkerEventRecorder(_Recorder):
             rate: learning rate of the update; 0 without one.
             seconds: waiting time.
             present: whether any worker is still training.
+            fragment: number of the part of the parameters; −1 where they are summed as a whole.
+            staleness: this worker's steps since its own part was ready.
         """
         self._add(
-            _REDUCED, now, self._worker, clock, updates, -1, 0, 0.0, 0, rate,
+            _REDUCED, now, self._worker, clock, updates, fragment, 0, 0.0, staleness, rate,
             weight=total, seconds=seconds, flag=PRESENT * present,
         )  # fmt: skip
 

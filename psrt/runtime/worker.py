@@ -79,7 +79,8 @@ class Worker:
         self._delays = delays
         self._is_timed = delays is not None and delays.asks_for_computed
         self._rng = rng or np.random.default_rng(0)
-        self._gradient = gradient_of(port)
+        own = strategy.gradient
+        self._gradient = gradient_of(port) if own is None else own
         #: Further arguments of ``loss_and_grad``.
         takes_ready = strategy.ready is not None or callable(
             getattr(problem, "gradient_spans", None)

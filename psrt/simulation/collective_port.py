@@ -45,9 +45,11 @@ class CollectivePort:
         self.worker = -1 if (worker := self.role_map.worker_of(rank)) is None else worker
         self.bytes_sent = 0
         self.bytes_received = 0
-        #: (n + CONTROL,) at a worker; without numerics the control values alone; empty at a server.
+        #: (n + CONTROL · controls,) at a worker; without numerics the control values alone; empty
+        #: at a server.
+        behind = CONTROL * self.role_map.controls
         self.gradient: Vector = np.zeros(
-            0 if self.worker < 0 else CONTROL + (self.role_map.n if world.numerics else 0),
+            0 if self.worker < 0 else behind + (self.role_map.n if world.numerics else 0),
             np.float32,
         )
         #: Whether the role waits for an arrival.
@@ -157,7 +159,8 @@ class CollectivePort:
         """Return a span of the gradient; without numerics, only the control values exist."""
         if self.world.numerics:
             return span.of(self.gradient)
-        return self.gradient[:] if span.start >= self.role_map.n else None
+        first = span.start - self.role_map.n
+        return self.gradient[first : first + span.size] if first >= 0 else None
 
     def share_theta(self, algorithm: str) -> None:
         """Do nothing: every simulated worker has its own memory."""

@@ -1,5 +1,6 @@
 """Which worker may continue and when a gradient is applied: decisions without MPI, time, arrays."""
 
+from psrt.sync.fragments import FragmentPeriod, fragments_of
 from psrt.sync.modes import policy_for
 from psrt.sync.period import AveragingPeriod
 from psrt.sync.policy import Apply, Decision, Drop, Keep, Policy, Serve
@@ -9,8 +10,10 @@ __all__ = [
     "AveragingPeriod",
     "Decision",
     "Drop",
+    "FragmentPeriod",
     "Keep",
     "Policy",
     "Serve",
+    "fragments_of",
     "policy_for",
 ]

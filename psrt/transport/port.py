@@ -42,8 +42,8 @@ FRAMED = -2
 GRADIENT = 0
 #: Buffers for versions of a server's span: the newest, one in flight, one to write next.
 VERSIONS = 3
-#: Elements behind a worker's gradient for the control values that are summed along with it; only
-#: ``runtime.strategies.reducer`` knows their meaning.
+#: Elements of a set of control values, which are summed along with a vector and lie behind a
+#: worker's gradient; only ``runtime.strategies.controls`` knows their meaning.
 CONTROL = 3
 #: The reason for an all-reduce that was named, not chosen.
 AS_ASKED = "as asked"
@@ -76,6 +76,8 @@ class RoleMap:
     servers: tuple[int, ...] = ()
     #: The span of each shard.
     spans: tuple[Span, ...] = ()
+    #: Sets of control values: as many sums over all workers may be under way at a time.
+    controls: int = 1
     #: Rank → number of its worker, and numbers of its shards.
     _workers: Mapping[int, int] = field(init=False, repr=False, compare=False)
     _shards: Mapping[int, tuple[int, ...]] = field(init=False, repr=False, compare=False)
@@ -156,9 +158,9 @@ class Port(Protocol):
     rank: int
     #: The ranks of workers and servers, and the spans of the shards.
     role_map: RoleMap
-    #: Worker: (n + CONTROL,) float32, gradient and control values, in memory that peers can read. A
-    #: virtual port without numerics has only the control values, and empty ``theta`` and
-    #: ``versions``.
+    #: Worker: (n + CONTROL · controls,) float32, gradient and control values, in memory that peers
+    #: can read. A virtual port without numerics has only the control values, and empty ``theta``
+    #: and ``versions``.
     gradient: Vector
     #: Worker: (n,) float32, the parameters it computes with; ``Params`` land here.
     theta: Vector
@@ -371,4 +373,16 @@ class Port(Protocol):
 
 def gradient_of(port: Port) -> Vector:
     """Return a worker's gradient (n,), without the control values behind it."""
-    return port.gradient[:-CONTROL]
+    return port.gradient[: -CONTROL * port.role_map.controls]
+
+
+def controls_of(port: Port) -> list[Span]:
+    """Return where each set of control values lies, in ``gradient`` as it is with numerics."""
+    n = port.role_map.n
+    return [Span(n + CONTROL * i, n + CONTROL * (i + 1)) for i in range(port.role_map.controls)]
+
+
+def control_of(port: Port, i: int = 0) -> Vector:
+    """Return the i-th set of control values (CONTROL,)."""
+    first = port.theta.size + CONTROL * i
+    return port.gradient[first : first + CONTROL]

@@ -50,17 +50,17 @@ class SoloPort:
     #: In real time, applying takes the time it takes.
     apply_s: Callable[[int, int], float] | None = None
 
-    def __init__(self, n: int) -> None:
-        """Allocate (n,) parameters and (n + CONTROL,) gradient."""
+    def __init__(self, n: int, *, controls: int = 1) -> None:
+        """Allocate (n,) parameters and (n + CONTROL · controls,) gradient."""
         self.rank = 0
-        self.role_map = RoleMap(n, workers=(0,))
+        self.role_map = RoleMap(n, workers=(0,), controls=controls)
         self.bytes_sent = 0
         self.bytes_received = 0
         self.waiting_for: Callable[[], str] = lambda: "nobody"
         self.leave_of: Callable[[int, int], Leave | None] = lambda shard, worker: None
         #: Called with every report.
         self.on_report: Callable[[Report], None] = lambda _: None
-        self.gradient: Vector = np.zeros(n + CONTROL, np.float32)
+        self.gradient: Vector = np.zeros(n + CONTROL * controls, np.float32)
         self.theta: Vector = np.zeros(n, np.float32)
         self.versions: dict[int, list[Vector]] = {}
         self.landings: Mapping[int, int] = {}

@@ -33,6 +33,16 @@ ROUNDS = {
     ),
     "local-sgd, ring": ({"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"}, 2),
     "local-sgd, butterfly": ({"mode": "local-sgd", "local_steps": 3, "allreduce": "butterfly"}, 2),
+    "local-sgd, fragments, late": (
+        {"mode": "local-sgd", "local_steps": 3, "fragments": 2, "sync_delay": 2, "outer_lr": 0.7}
+        | {"allreduce": "ring"},
+        2,
+    ),
+    "local-sgd, eager, fragments": (
+        {"mode": "local-sgd", "local_steps": 3, "fragments": 2, "eager": True}
+        | {"allreduce": "butterfly"},
+        2,
+    ),
     "local-sgd, 1 server": ({"mode": "local-sgd", "local_steps": 3, "servers": 1}, 2),
     "local-sgd, 2 shards": (
         {"mode": "local-sgd", "local_steps": 3, "servers": 1, "shards_per_server": 2},
@@ -82,6 +92,7 @@ OTHER_SUMS = {
     "allreduce, clipped": ({"mode": "allreduce", "clip_norm": 0.5, "optimizer": "adam"}, 2),
     "local-sgd": ({"mode": "local-sgd", "local_steps": 3}, 2),
     "local-sgd, outer": ({"mode": "local-sgd", "local_steps": 3, "outer_lr": 0.7}, 2),
+    "local-sgd, late": ({"mode": "local-sgd", "local_steps": 3, "sync_delay": 3}, 2),
 }
 
 

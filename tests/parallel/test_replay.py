@@ -73,6 +73,14 @@ MODES = {
         {"mode": "local-sgd", "local_steps": 3, "outer_lr": 0.7, "allreduce": "ring"},
         2,
     ),
+    "local-sgd, fragments, late": (
+        {"mode": "local-sgd", "local_steps": 3, "fragments": 2, "sync_delay": 2, "outer_lr": 0.7},
+        2,
+    ),
+    "local-sgd, eager, halving": (
+        {"mode": "local-sgd", "local_steps": 3, "eager": True, "allreduce": "halving-doubling"},
+        2,
+    ),
     "local-sgd, servers, post-local": (
         {"mode": "local-sgd", "local_steps": 3, "post_local_epoch": 1, "servers": 2}
         | {"epochs": 2, "steps": None, "batch_size": 200},

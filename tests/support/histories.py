@@ -20,6 +20,7 @@ from psrt.history.events import UNUSED
 from psrt.history.reading import assemble
 from psrt.job.provenance import history_header
 from psrt.job.virtual import SimulatedRun, simulate
+from psrt.partition import Span, even_spans
 from support.recording import COSTS as ALL_COSTS
 
 #: What computing and sending may take.
@@ -55,6 +56,19 @@ MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "local-sgd": ("local-sgd", {"local_steps": 3}, (0,)),
     "post-local": ("local-sgd", {"local_steps": 3, "post_local_epoch": 1}, (0,)),
     "outer": ("local-sgd", {"local_steps": 2, "outer_lr": 0.7}, (0,)),
+    "fragments": ("local-sgd", {"local_steps": 3, "fragments": 2}, (0,)),
+    "fragments, late": (
+        "local-sgd", {"local_steps": 4, "fragments": 3, "sync_delay": 2, "outer_lr": 0.7}, (0,),
+    ),
+    "late, post-local": (
+        "local-sgd", {"local_steps": 3, "sync_delay": 3, "post_local_epoch": 1}, (0,),
+    ),
+    "eager": ("local-sgd", {"local_steps": 2, "eager": True, "outer_lr": 0.7}, (0,)),
+    "eager, fragments, post-local": (
+        "local-sgd",
+        {"local_steps": 3, "eager": True, "fragments": 2, "post_local_epoch": 1},
+        (0,),
+    ),
     "allreduce": ("allreduce", {}, (0,)),
     "serial": ("serial", {}, (0,)),
 }  # fmt: skip
@@ -101,6 +115,8 @@ def recorded(
 ) -> Recorded:
     """Train in virtual time and return the history, with what was saved at the end."""
     log = Kept()
+    if config.streams:
+        problem = _InLayers(problem)
     run = simulate(
         config, problem, workers=workers, seed=seed, costs=COSTS[costs], log=log, crashes=crashes
     )
@@ -118,6 +134,23 @@ def recorded(
         crashes=tuple({worker for worker, _ in crashes}),
     )  # fmt: skip
     return Recorded(assemble(header, [log.kept()]), run)
+
+
+class _InLayers:
+    """A problem whose parameters are those of four layers."""
+
+    def __init__(self, problem: Any) -> None:
+        self._problem = problem
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._problem, name)
+
+    def gradient_spans(self) -> Sequence[Span]:
+        return even_spans(self._problem.initial().size, 4)[::-1]
+
+    def loss_and_grad(self, theta: Any, batch: Any, out: Any, ready: None) -> float:
+        loss: float = self._problem.loss_and_grad(theta, batch, out)
+        return loss
 
 
 def config_of(name: str, servers: int, **more: Any) -> TrainConfig:
@@ -195,6 +228,8 @@ def events_of(text: str) -> np.ndarray:
         for field, unused in UNUSED.items():
             if field not in KIND_FIELDS[Kind[kind]]:
                 event[field] = unused
+        if kind in ("REDUCE", "REDUCED"):
+            event["shard"] = UNUSED["shard"]  # but for fragments
         if "w-1" not in fields and kind in ("PUSH", "RECEIVE", "APPLY", "STEP", "DROP", "REDUCE"):
             event["samples"] = 1
         if "w-1" not in fields and kind in ("APPLY", "STEP", "REDUCED"):

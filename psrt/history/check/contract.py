@@ -95,6 +95,10 @@ class Contract:
     #: H, and the epoch until which it is 1, of local-sgd.
     local_steps: int = 1
     post_local_epoch: float = 0.0
+    #: F and T of local-sgd, and whether workers take their own part at once.
+    fragments: int = 1
+    delay: int = 0
+    eager: bool = False
     #: Samples of a full batch.
     batch_size: int = 1
     #: Gradient steps of a worker and passes over the data at most.
@@ -122,6 +126,16 @@ class Contract:
         """Steps of every worker, where that is known: the clock that it leaves with."""
         assert self.plan is not None, "only the plan knows how long an epoch is"
         return min(self.steps, self.plan.steps_until(self.epochs))
+
+    @property
+    def streams(self) -> bool:
+        """Whether averages are of fragments, or arrive later than they are begun."""
+        return self.fragments > 1 or self.delay > 0 or self.eager
+
+    @property
+    def settles(self) -> int:
+        """Sums at the end of workers whose parameters differ until then: one for each fragment."""
+        return self.fragments if self.eager and self.workers > 1 else 0
 
     def quorum(self, live: Ints) -> Ints:
         """Return the number of pushes that make an update with that many live workers."""
@@ -174,6 +188,9 @@ def contract_of(header: Header) -> Contract:
         late=_whole(header, "staleness_limit", 4) if drops else 0 if backup else None,
         local_steps=_whole(header, "local_steps", 1, least=1) if mode.averages else 1,
         post_local_epoch=_whole(header, "post_local_epoch", 0) if mode.averages else 0,
+        fragments=_whole(header, "fragments", 1, least=1),
+        delay=_whole(header, "sync_delay", 0),
+        eager=bool(header.knob("eager")),
         batch_size=_whole(header, "batch_size", 1, least=1),
         steps=math.inf if header.knob("steps") is None else _whole(header, "steps", 0),
         epochs=real_knob(header, "epochs", math.inf),

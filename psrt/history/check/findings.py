@@ -43,6 +43,7 @@ OWN = "read-your-writes"
 SAVED = "saved gradients"
 RATES = "rates"
 AVERAGING = "averaging"
+FRAGMENTS = "fragments"
 SUMS = "sums"
 CAUSALITY = "causality"
 DURATIONS = "durations"
@@ -83,6 +84,7 @@ RULES = {
     SAVED: "a gradient is saved if its worker continues before its update, and is summed first",
     RATES: "every gradient has the scheduled rate of its progress times its staleness factor",
     AVERAGING: "averages follow their period, weighted by the samples since the one before",
+    FRAGMENTS: "fragments take turns, and each arrives after the steps of the delay",
     SUMS: "every worker takes part in every sum and gets the same result",
     CAUSALITY: "a sum ends only after every worker has contributed",
     DURATIONS: "a duration is the time between the events that it spans",

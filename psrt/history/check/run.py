@@ -139,10 +139,11 @@ class _Case:
     def _check_alone(self, leave: Ints) -> None:
         """Check a mode without servers."""
         contract, table, findings = self.contract, self.workers, self.findings
-        rounds = check_sums(contract, table, leave, findings)
-        if rounds is None or not findings.none:
+        sums = check_sums(contract, table, leave, findings)
+        if sums is None or not findings.none:
             return
-        check_shared_rates(contract, self.header, table, rounds, findings)
+        rounds, ends = sums
+        check_shared_rates(contract, self.header, table, rounds, ends, findings)
         check_own_rates(contract, self.header, table, findings)
         updates = count_updates(table, rounds)
         last = int(np.flatnonzero(table["worker"] == 0)[-1])  # of the one that writes

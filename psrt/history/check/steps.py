@@ -83,6 +83,15 @@ def check_silence(table: Table, leave: Ints, attends: Bools, findings: Findings)
     )
 
 
+def asks(table: Table) -> Bools:
+    """Tell which events are of a worker without samples to send, which asks whether others have.
+
+    It waits for that after the event.
+    """
+    found: Bools = table.are(Kind.REDUCE) & (table.real("weight") == 0)
+    return found
+
+
 def check_local_steps(contract: Contract, table: Table, leave: Ints, findings: Findings) -> None:
     """Check the steps that workers count by themselves."""
     steps = table.where(Kind.STEP)
@@ -99,8 +108,12 @@ def check_local_steps(contract: Contract, table: Table, leave: Ints, findings: F
     later = same_as_before(table["worker"])[steps]
     begins = np.where(later, steps - 1, -1)
     timed = later | contract.one_clock  # else the first one's clock is not that of the run
-    most = not contract.simulated
-    require_duration(findings, table, steps[timed], begins[timed], most=most)
+    exact = timed & contract.simulated
+    if contract.streams:
+        # Who has no samples to send asks whether others have, and waits for that.
+        exact &= ~asks(table)[begins]
+    for these, most in ((exact, False), (timed & ~exact, True)):
+        require_duration(findings, table, steps[these], begins[these], most=most)
     if not contract.simulated:
         require_some_time(findings, table, steps)
     check_steps(contract, table, steps, leave, findings)
@@ -289,7 +302,12 @@ def check_own_rates(contract: Contract, header: Header, table: Table, findings: 
 
 
 def check_shared_rates(
-    contract: Contract, header: Header, table: Table, rounds: Grid, findings: Findings
+    contract: Contract,
+    header: Header,
+    table: Table,
+    rounds: Grid,
+    ends: Grid,
+    findings: Findings,
 ) -> None:
     """Check the rate that all workers take from each sum, by the mean progress of who trains."""
     training = table["flag"][rounds] > 0
@@ -298,8 +316,9 @@ def check_shared_rates(
     schedule = _outer(header) if contract.mode.averages else Schedule.of(header)
     if schedule is None:
         return
-    ends = rounds + 1
     low, high = schedule.bounds(mean, _NEAR + contract.workers * _FLOAT32_HAIR)
+    settled = np.arange(len(mean)) >= len(mean) - contract.settles  # means as they are
+    low, high = np.where(settled, 1.0, low), np.where(settled, 1.0, high)
     some = table.real("weight")[rounds].sum(0) > 0
     for worker in ends:
         _check(" of its update", low[some], high[some], table, worker[some], findings)

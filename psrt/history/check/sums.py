@@ -16,6 +16,7 @@ from psrt.history.check.findings import (
     Findings,
     require_duration,
 )
+from psrt.history.check.fragments import check_fragments
 from psrt.history.check.steps import check_local_steps, check_silence
 from psrt.history.check.table import (
     Bools,
@@ -33,32 +34,38 @@ from psrt.history.events import PRESENT, Kind
 _FLOAT32 = 1e-6
 
 
-def check_sums(contract: Contract, table: Table, leave: Ints, findings: Findings) -> Grid | None:
+def check_sums(
+    contract: Contract, table: Table, leave: Ints, findings: Findings
+) -> tuple[Grid, Grid] | None:
     """Check the workers of a mode without servers.
 
     Returns:
-        Positions of their parts, by worker and sum; none in serial runs, and None if the workers'
-        sums do not match.
+        Positions of their parts and of the ends, by worker and sum; none in serial runs, and None
+        if the workers' sums do not match.
     """
     check_local_steps(contract, table, leave, findings)
     check_silence(table, leave, table.are(Kind.REDUCE, Kind.REDUCED), findings)
     _check_clock_at_the_end(contract, table, leave, findings)
     if contract.mode.single:
-        return np.zeros((1, 0), np.int64)
+        return np.zeros((1, 0), np.int64), np.zeros((1, 0), np.int64)
     parts = table.where(Kind.REDUCE)
     rounds = _rounds(contract, table, parts, findings)
     if rounds is None or not findings.none:
         return None
-    _check_parts(contract, table, rounds, leave, findings)
-    _check_results(contract, table, rounds, findings)
-    _check_causality(contract, table, rounds, findings)
-    require_duration(findings, table, rounds.ravel() + 1, rounds.ravel())
+    ends = table.where(Kind.REDUCED).reshape(rounds.shape)
+    _check_parts(contract, table, rounds, ends, leave, findings)
+    _check_results(contract, table, rounds, ends, findings)
+    _check_causality(contract, table, rounds, ends, findings)
+    most = contract.streams
+    require_duration(findings, table, ends.ravel(), rounds.ravel(), most=most)
     trained = parts[table["flag"][parts] & PRESENT > 0]
-    if contract.mode.averages:
+    if contract.streams:
+        check_fragments(contract, table, rounds, ends, leave, findings)
+    elif contract.mode.averages:
         check_averaging(contract, table, trained, leave, findings)
     else:
         _check_step_by_step(table, table.where(Kind.STEP), trained, findings)
-    return rounds
+    return rounds, ends
 
 
 def count_updates(table: Table, rounds: Grid) -> int:
@@ -83,13 +90,17 @@ def _check_clock_at_the_end(
 def _rounds(contract: Contract, table: Table, parts: Ints, findings: Findings) -> Grid | None:
     """Return each worker's part in each sum, by worker and round; None if they do not match.
 
-    A worker does nothing between its part and the end of the sum, so the two are neighbours.
+    A worker does nothing between its part and the end of the sum, so the two are neighbours; unless
+    averages arrive later than they are begun, but then in the same order.
     """
     ends, workers = table.where(Kind.REDUCED), contract.workers
+    ended, begun = np.isin(parts + 1, ends), np.isin(ends - 1, parts)
+    if contract.streams:
+        ended, begun = _matched(table, parts, ends, workers)
     text = "worker {worker} began a sum and has no end of it"
-    findings.on(table, parts).require(SUMS, np.isin(parts + 1, ends, assume_unique=True), text)
+    findings.on(table, parts).require(SUMS, ended, text)
     text = "worker {worker} ended a sum that it had not begun"
-    findings.on(table, ends).require(SUMS, np.isin(ends - 1, parts, assume_unique=True), text)
+    findings.on(table, ends).require(SUMS, begun, text)
     counts = np.bincount(table["worker"][parts], minlength=workers)
     if counts.min() != counts.max():
         few, many = int(counts.argmin()), int(counts.argmax())
@@ -101,8 +112,19 @@ def _rounds(contract: Contract, table: Table, parts: Ints, findings: Findings) -
     return parts.reshape(workers, -1)
 
 
+def _matched(table: Table, parts: Ints, ends: Ints, workers: int) -> tuple[Bools, Bools]:
+    """Tell which parts have an end, and which ends a part before them, by their turn."""
+    mine, its = table["worker"][parts], table["worker"][ends]
+    (rank, starts), (place, _) = rank_in_group(mine, workers), rank_in_group(its, workers)
+    begun = place < np.bincount(mine, minlength=workers)[its]
+    of = np.minimum(starts[its] + place, len(parts) - 1)
+    if len(parts):
+        begun &= parts[of] < ends
+    return rank < np.bincount(its, minlength=workers)[mine], begun
+
+
 def _check_parts(
-    contract: Contract, table: Table, rounds: Grid, leave: Ints, findings: Findings
+    contract: Contract, table: Table, rounds: Grid, ends: Grid, leave: Ints, findings: Findings
 ) -> None:
     """Check what each worker brings, and that it is present until it leaves."""
     at = rounds.ravel()
@@ -118,29 +140,33 @@ def _check_parts(
     )
     full = float(contract.batch_size * contract.local_steps)
     due = (samples > 0) if contract.workers == 1 else samples / full
-    right = weight == np.asarray(due).astype(np.float32)
+    number = np.tile(np.arange(rounds.shape[1]), contract.workers)
+    # Where parameters differ until the end, their mean is one of workers and not of samples.
+    settles = number >= rounds.shape[1] - contract.settles
+    right = weight == np.where(settles, 1.0, due).astype(np.float32)
     text = (
         f"worker {{worker}} brings weight {{weight:g}} for {{samples}} samples, of which {full:g} "
         "weigh 1"
     )
     findings.on(table, at).require(SUMS, right & (trains | (samples == 0)), text)
-    number = np.tile(np.arange(rounds.shape[1]), contract.workers)
     expected = np.where(
         trains, number if contract.mode.averages else clock, table["clock"][leave[owner]]
     )
     text = "worker {worker} takes part in sum {number} with clock {clock}, expected {due}"
     findings.on(table, at).require(
         SUMS,
-        (clock == expected) & (table["clock"][at + 1] == clock),
+        (clock == expected) & (table["clock"][ends.ravel()] == clock),
         text,
         number=number,
         due=expected,
     )
 
 
-def _check_results(contract: Contract, table: Table, rounds: Grid, findings: Findings) -> None:
+def _check_results(
+    contract: Contract, table: Table, rounds: Grid, ends: Grid, findings: Findings
+) -> None:
     """Check that all take the same from each sum, and that all stop after the same one."""
-    ends, wide = rounds + 1, rounds.shape[1]
+    wide = rounds.shape[1]
     weight, total, rate = (
         table.real(name)[of] for name, of in (("weight", rounds), ("weight", ends), ("rate", ends))
     )
@@ -170,7 +196,9 @@ def _check_results(contract: Contract, table: Table, rounds: Grid, findings: Fin
         because=[rounds[:8].T[number]],
     )
     updates = np.cumsum(due > 0)
-    before = previous(updates, 0)
+    # Where several are under way, a worker has taken those that arrived before it sends its part.
+    taken = np.array([np.searchsorted(*each) for each in zip(ends, rounds, strict=True)], int)
+    before = np.concatenate([[0], updates])[taken]
     right = (table["version"][rounds] == before) & (table["version"][ends] == updates)
     text = (
         "worker {worker} goes from version {start} to {version} in sum {number}, expected "
@@ -182,11 +210,12 @@ def _check_results(contract: Contract, table: Table, rounds: Grid, findings: Fin
         text,
         start=table["version"][rounds].ravel(),
         number=number,
-        before=before[number],
+        before=before.ravel(),
         updates=updates[number],
     )
     # All stop together: in the first sum in which nobody trains any more.
-    last = np.arange(wide) == wide - 1 if contract.workers > 1 else np.zeros(wide, bool)
+    last = np.arange(wide) >= wide - 1 - contract.settles
+    last &= contract.workers > 1
     text = f"sum {{number}} of {wide} has {{who}} who trains; the last one only should have nobody"
     findings.on(table, rounds[0]).require(
         SUMS,
@@ -197,7 +226,9 @@ def _check_results(contract: Contract, table: Table, rounds: Grid, findings: Fin
     )
 
 
-def _check_causality(contract: Contract, table: Table, rounds: Grid, findings: Findings) -> None:
+def _check_causality(
+    contract: Contract, table: Table, rounds: Grid, ends: Grid, findings: Findings
+) -> None:
     """Check that no worker takes a sum before all have brought their part.
 
     A part is in a sum from where it is written down as ready. But where nobody brings anything,
@@ -220,9 +251,9 @@ def _check_causality(contract: Contract, table: Table, rounds: Grid, findings: F
     last = ready.argmax(0)
     number = np.tile(np.arange(rounds.shape[1]), contract.workers)
     text = "worker {worker} took sum {number} before worker {last} had brought its part"
-    findings.on(table, (rounds + 1).ravel()).require(
+    findings.on(table, ends.ravel()).require(
         CAUSALITY,
-        (times[rounds + 1] >= ready.max(0)).ravel(),
+        (times[ends] >= ready.max(0)).ravel(),
         text,
         number=number,
         last=last[number],

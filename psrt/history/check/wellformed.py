@@ -81,7 +81,7 @@ def _check_counts(table: Table, most: int, findings: Findings) -> None:
     for name, low, when in (
         ("clock", 0, table.are(*_CLOCKED) | by_worker),
         ("version", np.where(applied, 1, 0), table.are(*_VERSIONED)),
-        ("tau", 0, table.are(Kind.APPLY, Kind.DROP)),
+        ("tau", 0, table.are(Kind.APPLY, Kind.DROP, Kind.REDUCED)),
     ):
         holds = ~when | ((table[name] >= low) & (table[name] <= most))
         _require(findings, table, holds, f"{name} {{{name}}} in a history of {most} events")
@@ -134,6 +134,11 @@ def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
     needs_shard = table.are(*_SERVED, *FRAMED) | (table.are(Kind.FINAL) & served)
     holds = ~needs_shard | ((shard >= 0) & (shard < contract.shards))
     _require(findings, table, holds, f"of shard {{shard}} of {contract.shards}")
+    sums = table.are(*_UNSERVED)
+    holds = ~sums | ((shard == -1) & (table["tau"] == 0))
+    if contract.streams:
+        holds = ~sums | ((shard >= 0) & (shard < contract.fragments))
+    _require(findings, table, holds, f"of fragment {{shard}} of {contract.fragments}")
     strange = table.are(*(_UNSERVED if served else (*_SERVED, *FRAMED)))
     if served and not contract.mode.averages:
         strange |= table.are(Kind.STEP)

@@ -83,6 +83,8 @@ class ReducePlan(NamedTuple):
     control_algorithm: str
     #: What a codec makes of it; None without one.
     frames: FramePlan | None = None
+    #: What is summed when, where it is not simply all at every update; a line for the user.
+    what: str = ""
 
 
 class Strategy(Protocol):
@@ -103,6 +105,8 @@ class Strategy(Protocol):
     #: Bytes of the frames of a codec sent so far, and of the vectors that these stand for.
     frame_bytes: int = 0
     framed_bytes: int = 0
+    #: (n,) where the gradient is to be written; None for the port's own.
+    gradient: Vector | None = None
 
     def begin(self, step: Step) -> None:
         """Prepare for a step before its gradient is computed; the default does nothing."""

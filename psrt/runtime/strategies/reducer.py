@@ -36,12 +36,10 @@ from psrt.partition import Span
 from psrt.runtime.checksum import checksum
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import Step
+from psrt.runtime.strategies.controls import PRESENT, PROGRESS, WEIGHT
 from psrt.runtime.updater import Updater
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import CONTROL, Port, Reduction, gradient_of
-
-#: Where each control value lies behind the gradient.
-_WEIGHT, _PRESENT, _PROGRESS = range(CONTROL)
 
 
 class Reducer:
@@ -141,7 +139,7 @@ class Reducer:
             self._learn(weight, float(present), progress)
             return
         control = self._control
-        control[_WEIGHT], control[_PRESENT], control[_PROGRESS] = weight, present, progress
+        control[WEIGHT], control[PRESENT], control[PROGRESS] = weight, present, progress
         self._head.begin()
 
     def begin(self) -> None:
@@ -238,7 +236,7 @@ class Reducer:
 
     def _learn_sums(self) -> None:
         control = self._control.tolist()
-        self._learn(control[_WEIGHT], control[_PRESENT], control[_PROGRESS])
+        self._learn(control[WEIGHT], control[PRESENT], control[PROGRESS])
 
     def _learn(self, total: float, present: float, progress: float) -> None:
         """Store the sums of the control values; from now on blocks can be updated."""

@@ -223,7 +223,9 @@ CONDITIONAL = [
 
 @each(("name", "field", "value"), CONDITIONAL)
 def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
-    knobs = {only.field: only.values[0] for only in KNOBS[name].requires if only.values}
+    firsts = {only.field: only.values[0] for only in KNOBS[name].requires if only.values}
+    # What is so by default need not be given, and may belong to another mode.
+    knobs = {field: it for field, it in firsts.items() if it != KNOBS[field].fallback}
     knobs |= {field: value, name: a_value(name)}
     if (name, value) == ("placement", "local-sgd"):
         knobs["servers"] = 1
@@ -260,6 +262,41 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
         (
             {"epochs": 2, "warmup_epochs": 2.5},
             "--warmup-epochs 2.5 is longer than the run of 2 epochs",
+        ),
+        (
+            {"mode": "local-sgd", "fragments": 9},
+            "--fragments 9 is more than --local-steps 8: after each step of a period one is sent, "
+            "or none",
+        ),
+        (
+            {"mode": "local-sgd", "local_steps": 4, "sync_delay": 5},
+            "--sync-delay 5 is longer than the period, --local-steps 4: an average arrives before "
+            "the next one begins",
+        ),
+        (
+            {"mode": "local-sgd", "servers": 1, "fragments": 2},
+            "--fragments 2 has no effect with --servers 1; it belongs to --servers 0",
+        ),
+        (
+            {"mode": "local-sgd", "servers": 2, "eager": True},
+            "--eager has no effect with --servers 2; it belongs to --servers 0",
+        ),
+        (
+            {"mode": "local-sgd", "eager": True, "sync_delay": 2},
+            "--sync-delay 2 has no effect with --eager; it belongs to --no-eager",
+        ),
+        (
+            {"mode": "local-sgd", "mixing": 0.5},
+            "--mixing 0.5 has no effect without --sync-delay; it belongs to --sync-delay 1 or more",
+        ),
+        (
+            {"mode": "local-sgd", "fragment_order": "strided"},
+            "--fragment-order strided has no effect without --fragments; "
+            "it belongs to --fragments 2 or more",
+        ),
+        (
+            {"mode": "local-sgd", "fragments": 2, "check_every": 5},
+            "--check-every 5 has no effect with --fragments 2; it belongs to --fragments 1",
         ),
         ({"mode": "ssp", "servers": 0}, "--mode ssp needs at least 1 server, got --servers 0"),
         (

@@ -36,7 +36,8 @@ def test_which_knobs_are_about_real_time():
 def test_which_knobs_show_in_a_timeline():
     assert those(lambda knob: knob.drawn) == {
         "servers", "shards_per_server", "backup", "staleness", "softsync", "local_steps",
-        "post_local_epoch", "outer_lr", "outer_momentum", "allreduce",
+        "post_local_epoch", "outer_lr", "outer_momentum", "allreduce", "fragments",
+        "fragment_order", "eager", "sync_delay", "mixing",
     }  # fmt: skip
 
 

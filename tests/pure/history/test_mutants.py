@@ -16,7 +16,8 @@ from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.strategies.local_sgd import LocalSGD
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.reducer import Reducer
-from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, Serve, policy_for
+from psrt.runtime.strategies.streaming import StreamingSGD
+from psrt.sync import Apply, AveragingPeriod, Drop, FragmentPeriod, Keep, Policy, Serve, policy_for
 from support.histories import MODES, config_of, recorded, shards_of
 from support.recording import Ledger
 
@@ -540,6 +541,83 @@ def goes_without_a_last_average(monkeypatch):
     monkeypatch.setattr(LocalSGD, "leave", at_once)
 
 
+def arrives_a_step_later(monkeypatch):
+    due = StreamingSGD._is_due
+    monkeypatch.setattr(
+        StreamingSGD, "_is_due", lambda self, it: due(self, it) and it.steps > self._period.delay
+    )
+
+
+def arrives_a_step_earlier(monkeypatch):
+    monkeypatch.setattr(
+        StreamingSGD, "_is_due", lambda self, it: it.steps >= self._period.delay - 1
+    )
+
+
+def sends_a_step_later(monkeypatch):
+    class Later(FragmentPeriod):
+        def due(self, step):
+            return super().due(step - 1) if step > 1 else None
+
+    monkeypatch.setattr("psrt.job.build.FragmentPeriod", Later)
+
+
+def forgets_the_epoch_of_fragments(monkeypatch):
+    monkeypatch.setattr(FragmentPeriod, "is_early", lambda self, progress: False)
+
+
+def sends_the_last_fragment_first(monkeypatch):
+    def turn(self):
+        return self._fragments[-1 - self._round % len(self._fragments)]
+
+    monkeypatch.setattr(StreamingSGD, "_next", property(turn))
+
+
+def sends_nothing_at_the_end(monkeypatch):
+    leave = StreamingSGD.leave
+
+    async def at_once(self, clock):
+        await self._arrive_all()
+        for fragment in self._fragments:
+            fragment.steps = fragment.samples = 0
+        return await leave(self, clock)
+
+    monkeypatch.setattr(StreamingSGD, "leave", at_once)
+
+
+def counts_samples_since_any_fragment(monkeypatch):
+    send = StreamingSGD._send
+
+    async def forgetful(self, clock, **more):
+        await send(self, clock, **more)
+        for fragment in self._fragments:
+            fragment.samples = 0
+
+    monkeypatch.setattr(StreamingSGD, "_send", forgetful)
+
+
+def says_it_is_fresh(monkeypatch):
+    reduced = WorkerEventRecorder.reduced
+    monkeypatch.setattr(
+        WorkerEventRecorder, "reduced", lambda self, *values: reduced(self, *values[:-1], 0)
+    )
+
+
+def does_not_wait_for_the_next_period(monkeypatch):
+    async def everything(self):
+        while self._under_way:
+            await self._arrive()
+
+    monkeypatch.setattr(StreamingSGD, "_arrive_all", everything)
+
+
+def does_not_settle(monkeypatch):
+    async def nothing(self, rule, clock):
+        return None
+
+    monkeypatch.setattr(StreamingSGD, "_settle", nothing)
+
+
 def weighs_all_alike(monkeypatch):
     monkeypatch.setattr(Reducer, "weight", lambda self, samples: 1.0)
 
@@ -581,6 +659,20 @@ def counts_empty_rounds(monkeypatch):
         (forgets_the_epoch, "post-local", "averaging", EVEN),
         (forgets_the_epoch, "post-local over servers", "averaging", EVEN),
         (goes_without_a_last_average, "local-sgd", "averaging", (7, 5, 4)),
+        (arrives_a_step_later, "fragments, late", "fragments", EVEN),
+        (arrives_a_step_earlier, "late, post-local", "fragments", EVEN),
+        (arrives_a_step_earlier, "fragments, late", "fragments", EVEN),
+        (sends_a_step_later, "fragments", "averaging", EVEN),
+        (sends_a_step_later, "eager", "averaging", EVEN),
+        (forgets_the_epoch_of_fragments, "late, post-local", "averaging", EVEN),
+        (forgets_the_epoch_of_fragments, "eager, fragments, post-local", "averaging", EVEN),
+        (sends_the_last_fragment_first, "fragments", "fragments", EVEN),
+        (sends_nothing_at_the_end, "fragments, late", "averaging", EVEN),
+        (counts_samples_since_any_fragment, "fragments", "averaging|sums", EVEN),
+        (says_it_is_fresh, "fragments, late", "fragments", EVEN),
+        (says_it_is_fresh, "eager", "fragments", EVEN),
+        (does_not_wait_for_the_next_period, "eager", "fragments", EVEN),
+        (does_not_settle, "eager", "sums", EVEN),
         (weighs_all_alike, "allreduce", "sums", UNEVEN),
         (counts_empty_rounds, "allreduce", "sums|final version", UNEVEN),
     ],

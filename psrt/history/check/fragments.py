@@ -1,0 +1,166 @@
+"""Averages of fragments: their turn, what each is made of, and when it arrives.
+
+The formulas are this checker's own. Fragment f of F is due in step t of a period of H where
+t ≡ ⌈(f + 1)·H/F⌉ (mod H). Sources: Douillard et al. 2025 (2501.18512); eager, Kale et al. 2025
+(2502.12996).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psrt.history.check.contract import Contract
+from psrt.history.check.findings import AVERAGING, FRAGMENTS, Findings, require_duration
+from psrt.history.check.steps import asks
+from psrt.history.check.table import Bools, Grid, Ints, Table
+from psrt.history.events import Kind
+
+
+def check_fragments(
+    contract: Contract, table: Table, rounds: Grid, ends: Grid, leave: Ints, findings: Findings
+) -> None:
+    """Check every fragment that a worker sends against the steps before it and until its arrival.
+
+    Args:
+        contract: of the run.
+        table: events of all workers, worker after worker; steps and sums are matched.
+        rounds: positions of what was sent, by worker and sum.
+        ends: positions of its arrival.
+        leave: by worker, position of its LEAVE.
+        findings: takes what is wrong.
+    """
+    steps = table.where(Kind.STEP)
+    owner = table["worker"][steps]
+    for worker, (parts, arrivals) in enumerate(zip(rounds, ends, strict=True)):
+        _check_worker(
+            contract, table, steps[owner == worker], parts, arrivals, int(leave[worker]), findings
+        )
+    if contract.simulated and findings.none:
+        # A worker waits from its event before on, unless it has waited once more after that.
+        waits = ends[table.real("weight")[rounds] > 0]
+        waits = waits[~asks(table)[waits - 1]]
+        require_duration(findings, table, waits, waits - 1)
+
+
+def _check_worker(
+    contract: Contract,
+    table: Table,
+    steps: Ints,
+    parts: Ints,
+    ends: Ints,
+    leave: int,
+    findings: Findings,
+) -> None:
+    """Check what one worker sends and takes."""
+    count, made = contract.fragments, len(steps)
+    early = int((table.real("progress")[steps] < contract.post_local_epoch).sum())
+    after = _sent_after(contract, made, early)
+    present = parts[parts < leave]
+    text = (
+        f"worker {{worker}} sent {{sent}} fragments in {made} steps, expected {{due}}; the period "
+        f"is {contract.local_steps}, and 1 before epoch {contract.post_local_epoch:g}"
+    )
+    findings.on(table, np.array([leave])).require(
+        AVERAGING, np.array([len(present) == len(after)]), text, sent=len(present), due=len(after)
+    )
+    number = np.arange(len(parts))
+    # What ends the differences between eager workers begins with the first fragment again.
+    settles = number >= len(parts) - contract.settles
+    turn = np.where(settles, number - (len(parts) - contract.settles), number) % count
+    for what, at in (("sent", parts), ("took", ends)):
+        text = f"worker {{worker}} {what} fragment {{said}} as its sum {{number}}, expected {{due}}"
+        findings.on(table, at).require_equal(
+            FRAGMENTS, table["shard"][at], turn, text, number=number
+        )
+    if not findings.none:
+        return
+    sent_at, taken_at = np.searchsorted(steps, parts), np.searchsorted(steps, ends)
+    due = np.concatenate([after, np.full(len(parts) - len(after), made)])
+    text = (
+        "worker {worker} sent fragment {shard} after {said} steps, expected after {due}; the "
+        f"period is {contract.local_steps}, and 1 before epoch {contract.post_local_epoch:g}"
+    )
+    findings.on(table, parts).require_equal(AVERAGING, sent_at, due, text)
+    late = np.arange(len(parts)) >= early * count
+    expected = _staleness(contract, due, late & (number < len(after)), made)
+    text = (
+        "worker {worker} took fragment {shard} {passed} steps after it had sent it and says {said},"
+        " expected {due}"
+    )
+    findings.on(table, ends).require_equal(
+        FRAGMENTS, table["tau"][ends], expected, text, passed=taken_at - sent_at, because=[parts]
+    )
+    findings.on(table, ends).require_equal(
+        FRAGMENTS, taken_at - sent_at, expected, text, passed=taken_at - sent_at, because=[parts]
+    )
+    text = "worker {worker} sent fragment {shard} again before it arrived"
+    before = ends[: max(len(parts) - count, 0)]
+    findings.on(table, parts[count:]).require(
+        FRAGMENTS, parts[count:] > before, text, because=[before]
+    )
+    if contract.eager:
+        # What the others have sent before is taken with what is sent now; all of it, to settle.
+        taken = np.where(settles, len(parts) - contract.settles, np.maximum(number - count + 1, 0))
+        text = "worker {worker} had taken {said} sums when it sent fragment {shard}, expected {due}"
+        findings.on(table, parts).require_equal(
+            FRAGMENTS, np.searchsorted(ends, parts), taken, text
+        )
+    _check_terms(contract, table, steps, parts, due, len(after), findings)
+
+
+def _sent_after(contract: Contract, made: int, early: int) -> Ints:
+    """Return by fragment sent, in its turn, the number of steps that a worker had made.
+
+    Args:
+        contract: of the run.
+        made: steps of the worker.
+        early: those of them with a period of 1.
+    """
+    count, period = contract.fragments, contract.local_steps
+    due = np.zeros(period + 1, bool)
+    due[[-(-(f + 1) * period // count) for f in range(count)]] = True
+    step = np.arange(1, made - early + 1)
+    late = early + step[due[(step - 1) % period + 1]]
+    after = np.concatenate([np.repeat(np.arange(1, early + 1), count), late])
+    # At the end all fragments that had a step since: those which were not sent after the last one.
+    last = int((after == made).sum()) if made else count
+    return np.concatenate([after, np.full(count - last, made)])
+
+
+def _staleness(contract: Contract, due: Ints, late: Bools, made: int) -> Ints:
+    """Return by sum how many steps of its own a worker makes until it takes what it sent."""
+    takes = np.where(late, np.minimum(due + contract.delay, made), due)
+    if contract.eager:  # with what it sends next of the same fragment
+        takes = np.full(len(due), made)
+        takes[: max(len(due) - contract.fragments, 0)] = due[contract.fragments :]
+    return takes - due
+
+
+def _check_terms(
+    contract: Contract,
+    table: Table,
+    steps: Ints,
+    parts: Ints,
+    due: Ints,
+    present: int,
+    findings: Findings,
+) -> None:
+    """Check that a worker is weighted by its samples since it sent the fragment before."""
+    count = contract.fragments
+    had = np.concatenate([[0], np.cumsum(table["samples"][steps])])[due]
+    before = np.concatenate([np.zeros(count, np.int64), had])[: len(had)]
+    trains = np.arange(len(parts)) < present
+    since = np.where(trains, had - before, 0)
+    progress = np.concatenate([[0.0], table.real("progress")[steps]])
+    was = np.where(trains, progress[due], 0.0)
+    text = (
+        "worker {worker} sent fragment {shard} as of {samples} samples at epoch {progress:g}, it "
+        "has had {since} since it sent it before and was at {was:g}"
+    )
+    findings.on(table, parts).require(
+        AVERAGING,
+        (table["samples"][parts] == since) & (table.real("progress")[parts] == was),
+        text,
+        since=since,
+        was=was,
+    )

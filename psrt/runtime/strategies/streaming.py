@@ -1,0 +1,457 @@
+"""The strategy of streaming local SGD: the model is averaged in parts, while local steps go on.
+
+Each worker sends a fragment of its parameters when it is due, in a fixed turn, and takes the mean
+of all workers' a number of its own steps later. The numbers of a run depend on the steps alone and
+not on when messages arrive: a worker that needs a mean that is not there waits for it.
+
+The k-th fragment that a worker sends is summed with the k-th of each other worker, whoever has got
+further. So all workers send the same fragments in the same turn, and one that is done goes on to
+take part with weight zero until nobody is training.
+
+At the end of its training a worker waits for what is under way, sends every fragment once more in
+which it has made a step since, and takes the means as they are: so all end with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from psrt.history.log import QUEUED
+from psrt.optim import BLOCK
+from psrt.partition import Span, block_spans
+from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.strategies.base import LocalSteps, ReducePlan, Step, StepResult, WaitBreakdown
+from psrt.runtime.strategies.controls import ControlSum
+from psrt.runtime.updater import Updater
+from psrt.sync import FragmentPeriod
+from psrt.transport.port import CONTROL, Port, gradient_of
+from psrt.units import plural, size_text
+
+#: A block of a fragment, at most ``BLOCK`` elements: where it lies in θ, and where in what is sent.
+Block = tuple[Span, Span]
+
+
+class OuterRule(Protocol):
+    """What a fragment brings to the sum, and what becomes of the mean."""
+
+    #: Turns means into the next parameters.
+    updater: Updater
+
+    def bring(self, blocks: Sequence[Block], weight: float) -> None:
+        """Write this worker's numbers, weighted, to where they are summed; 0 without a weight."""
+        ...
+
+    def take(self, blocks: Sequence[Block], scale: float, *, newer: bool) -> None:
+        """Take the sums.
+
+        Args:
+            blocks: of the fragment.
+            scale: what makes means of the sums, 1 over the total weight.
+            newer: whether this worker has made steps since it sent the fragment.
+        """
+        ...
+
+
+class MixedAverages:
+    """θ_f ← outer(θ_f, θ_f − mean θ_i,f), the same for all; then θ_i,f ← A·θ_i,f + (1 − A)·θ_f.
+
+    Without a step since the fragment was sent there is nothing newer to keep, and θ_i,f ← θ_f.
+
+    Source: Douillard et al. 2025, arXiv:2501.18512.
+    """
+
+    def __init__(self, port: Port, updater: Updater, mixing: float) -> None:
+        """Set up.
+
+        Args:
+            port: holds the parameters that all workers start from.
+            updater: makes the next θ_f out of the last one and the mean of the θ_i,f.
+            mixing: A, in [0, 1).
+        """
+        self.updater = updater
+        self._theta, self._wire = port.theta, gradient_of(port)
+        #: θ_f of each fragment as of its last mean, equal to the bit on all workers.
+        self._base = port.theta.copy()
+        self._kept, self._taken = np.float32(mixing), np.float32(1 - mixing)
+        self._part = np.empty(min(BLOCK, port.theta.size), np.float32)
+
+    def bring(self, blocks: Sequence[Block], weight: float) -> None:
+        """Write the parameters, weighted."""
+        factor = np.float32(weight)
+        for at, there in blocks:
+            if weight:
+                np.multiply(at.of(self._theta), factor, out=there.of(self._wire))
+            else:
+                there.of(self._wire)[:] = 0.0
+
+    def take(self, blocks: Sequence[Block], scale: float, *, newer: bool) -> None:
+        """Step towards the mean, and mix it in."""
+        factor = np.float32(scale)
+        for at, there in blocks:
+            mean, base, theta = there.of(self._wire), at.of(self._base), at.of(self._theta)
+            if factor != 1.0:
+                np.multiply(mean, factor, out=mean)
+            self.updater.block(at, base, mean, base)
+            if newer and self._kept:
+                np.multiply(theta, self._kept, out=theta)
+                part = np.multiply(base, self._taken, out=self._part[: base.size])
+                np.add(theta, part, out=theta)
+            else:
+                np.copyto(theta, base)
+
+
+class EagerSteps:
+    """Each worker's own outer step, at once, with its own Δ_i and the others' of the period before.
+
+    Worker i, whose local steps of period t went from θ_i to θ_i − Δ_i,t, steps from θ_i along
+    Δ_i,t/W + (mean Δ_{t−1} − Δ_i,{t−1}/W). Where weights are not equal, the share 1/W of its own
+    Δ_i is made right a period later, with the others'. Parameters and the outer optimizer's state
+    differ between workers until the end: there each takes what is left of the others' part, and
+    then the mean of all workers' parameters.
+
+    Source: Kale, Douillard & Donchev, "Eager Updates for Overlapped Communication and Computation
+    in DiLoCo", 2025, arXiv:2502.12996.
+    """
+
+    def __init__(self, port: Port, updater: Updater) -> None:
+        """Set up.
+
+        Args:
+            port: holds the parameters that all workers start from.
+            updater: steps along a given direction.
+        """
+        self.updater = updater
+        self._theta, self._wire = port.theta, gradient_of(port)
+        #: θ_i as of this worker's last outer step of each fragment.
+        self._base = port.theta.copy()
+        #: Δ_i/W while a fragment is under way, then mean Δ − Δ_i/W, the others' part.
+        self._rest = np.zeros_like(self._base)
+        self._share = np.float32(1.0 / len(port.role_map.workers))
+        self._delta, self._step = np.empty((2, min(BLOCK, port.theta.size)), np.float32)
+
+    def bring(self, blocks: Sequence[Block], weight: float) -> None:
+        """Write Δ_i, weighted, and take the outer step."""
+        factor = np.float32(weight)
+        self.updater.begin(0.0)  # an outer rate is constant
+        for at, there in blocks:
+            theta, base, rest = (at.of(it) for it in (self._theta, self._base, self._rest))
+            delta = np.subtract(base, theta, out=self._delta[: theta.size])
+            np.multiply(delta, factor, out=there.of(self._wire))
+            np.multiply(delta, self._share, out=delta)
+            step = np.add(delta, rest, out=self._step[: theta.size])
+            np.copyto(rest, delta)
+            self.updater.block(at, base, step, base)
+            np.copyto(theta, base)
+
+    def take(self, blocks: Sequence[Block], scale: float, *, newer: bool) -> None:
+        """Keep the others' part for the next step."""
+        factor = np.float32(scale)
+        for at, there in blocks:
+            mean, rest = there.of(self._wire), at.of(self._rest)
+            np.multiply(mean, factor, out=mean)
+            np.subtract(mean, rest, out=rest)
+
+    def settle(self, blocks: Sequence[Block]) -> None:
+        """Step along what is left of the others' part, and write the parameters to be summed."""
+        self.updater.begin(0.0)
+        for at, there in blocks:
+            base = at.of(self._base)
+            self.updater.block(at, base, at.of(self._rest), base)
+            np.copyto(there.of(self._wire), base)
+
+    def take_settled(self, blocks: Sequence[Block]) -> None:
+        """Take the mean of all workers' parameters, each with the same weight."""
+        for at, there in blocks:
+            np.multiply(there.of(self._wire), self._share, out=at.of(self._theta))
+
+
+class _Fragment:
+    """One worker's part in the sums of one fragment."""
+
+    def __init__(
+        self,
+        port: Port,
+        number: int,
+        spans: Sequence[Span],
+        start: int,
+        algorithms: tuple[str, str],
+    ) -> None:
+        """Make the plans; collective.
+
+        Args:
+            port: of a job without servers.
+            number: f.
+            spans: of θ.
+            start: where in the vector that is sent the fragment begins, its spans side by side.
+            algorithms: all-reduces of the control values and of the fragment.
+        """
+        self.number = number
+        self.size = sum(span.size for span in spans)
+        self.control = ControlSum(port, algorithms[0], number)
+        self.sum = port.reduction(Span(start, start + self.size), algorithms[1], None)
+        self.blocks: list[Block] = []
+        for span in spans:
+            for a, b in block_spans(span.size, BLOCK):
+                there = start + a
+                at = span.start + a, span.start + b
+                self.blocks.append((Span(*at), Span(there, there + b - a)))
+            start += span.size
+        #: This worker's steps and samples since it was last sent.
+        self.steps = self.samples = 0
+        #: Whether it is under way, and whether the sum of its numbers has begun.
+        self.under_way = self.summing = False
+        #: The clock with which it was sent, and seconds of waiting for its round.
+        self.clock = 0
+        self.waited = 0.0
+
+    def poll(self) -> None:
+        """Progress without waiting."""
+        self.control.poll()
+        if self.summing:
+            self.sum.poll()
+
+
+class StreamingSGD(LocalSteps):
+    """Local steps, after some of which a fragment is sent and another one arrives."""
+
+    def __init__(
+        self,
+        port: Port,
+        updater: Updater,
+        rule: OuterRule,
+        period: FragmentPeriod,
+        fragments: Sequence[Sequence[Span]],
+        *,
+        algorithm: str,
+        full: int,
+        clip_norm: float | None = None,
+        control_algorithm: str | None = None,
+        events: WorkerEventRecorder | None = None,
+    ) -> None:
+        """Set up; collective.
+
+        Args:
+            port: of a job without servers, with a set of control values for each fragment.
+            updater: takes the local steps.
+            rule: what is sent, and what becomes of the means.
+            period: when fragments are sent, and when they arrive.
+            fragments: the spans of each; together they tile θ.
+            algorithm: ``auto`` or the name of an all-reduce.
+            full: samples of all local steps of a period with full batches.
+            clip_norm: largest l2 norm of a gradient; None for any.
+            control_algorithm: the all-reduce of the control values; None applies ``algorithm``.
+            events: records events for the history; None keeps none.
+        """
+        super().__init__(port, updater, clip_norm=clip_norm, events=events)
+        assert not port.role_map.servers, "an all-reduce is among all ranks"
+        #: The port's own gradient holds what is being summed, so local steps have one of their own.
+        self.gradient = self._gradient = np.zeros_like(port.theta)
+        self._rule, self._period, self._full = rule, period, full
+        self._eager = rule if isinstance(rule, EagerSteps) else None
+        self._workers = len(port.role_map.workers)
+        sizes = [sum(span.size for span in spans) for spans in fragments]
+        control = port.choice(control_algorithm or algorithm, CONTROL)[0]
+        chosen, why = port.choice(algorithm, max(sizes))
+        self._fragments = [
+            _Fragment(port, f, spans, sum(sizes[:f]), (control, chosen))
+            for f, spans in enumerate(fragments)
+        ]
+        what = _described(period, sizes, eager=self._eager is not None)
+        self.plan = ReducePlan(chosen, why, 1, False, control, what=what)
+        #: Fragments under way, the one that was sent first at the front.
+        self._under_way: deque[_Fragment] = deque()
+        #: Fragments sent so far; the next one is this, modulo their number.
+        self._round = 0
+        #: Steps so far, those of the present period, and the progress of the last one.
+        self._steps = self._of_period = 0
+        self._progress = 0.0
+        #: Seconds of waiting for fragments that arrived since the last result.
+        self._waited = 0.0
+        port.waiting_for = lambda: "its neighbours in an all-reduce"
+
+    def begin(self, step: Step) -> None:
+        """Note when a step begins."""
+        self._since = self._port.now()
+
+    async def step(self, step: Step) -> StepResult:
+        """Take a local step, and the fragments that are due; send those that are."""
+        self._take(step)
+        self._steps += 1
+        self._progress = step.progress
+        for fragment in self._fragments:
+            fragment.steps += 1
+            fragment.samples += step.samples
+        for fragment in self._under_way:
+            fragment.poll()
+        if self._period.is_early(step.progress):
+            for _ in self._fragments:
+                await self._send(self._round)
+            await self._arrive_all()
+        else:
+            await self._late_step()
+        return self._outcome(step.clock + 1)
+
+    async def _late_step(self) -> None:
+        """Take and send what is due after a step of a period of H."""
+        period = self._period
+        self._of_period += 1
+        while self._under_way and self._is_due(self._under_way[0]):
+            await self._arrive()
+        if period.due(self._of_period) is not None:
+            await self._send(self._round)
+            if not period.delay:
+                await self._arrive_all()
+        if self._of_period == period.local_steps:
+            self._of_period = 0
+
+    def _is_due(self, fragment: _Fragment) -> bool:
+        return self._eager is None and fragment.steps >= self._period.delay
+
+    async def leave(self, clock: int) -> Sequence[StepResult]:
+        """Send what has been trained since it was sent, then take part until nobody trains."""
+        await self._arrive_all()
+        for _ in self._fragments:
+            if self._next.steps:
+                await self._send(self._round)
+        await self._arrive_all()
+        if self._events is not None:
+            self._events.left(self._port.now(), self._round)
+        done, training = self._round, self._workers > 1
+        while training:
+            fragment = self._next
+            await self._send(done, present=False)
+            await self._arrive_all()
+            training = fragment.control.present > 0
+        while self._under_way:
+            await self._arrive()
+        if self._eager is not None and self._workers > 1:
+            await self._settle(self._eager, done)
+        return [self._outcome(clock)]
+
+    @property
+    def _next(self) -> _Fragment:
+        """The fragment that is sent next."""
+        return self._fragments[self._round % len(self._fragments)]
+
+    def _outcome(self, clock: int) -> StepResult:
+        waited, self._waited = self._waited, 0.0
+        return StepResult(clock, waiting=WaitBreakdown(reduce=waited) if waited else None)
+
+    def weight(self, samples: int) -> float:
+        """Return the weight of this rank's ``samples``: a single worker's always weigh 1."""
+        return float(samples > 0) if self._workers == 1 else samples / self._full
+
+    async def _send(self, clock: int, *, present: bool = True) -> None:
+        """Begin the sum of the next fragment.
+
+        Never waits while this worker has samples. Without any it has to ask first whether others
+        have: where nobody has, nothing is summed.
+        """
+        fragment = self._next
+        if fragment.under_way:  # eager: what it brings goes into the step that it is sent with
+            await self._arrive()
+        now, control = self._port.now(), fragment.control
+        weight, progress = self.weight(fragment.samples), self._progress if present else 0.0
+        self._note_sent(fragment, now, clock, weight, progress, present)
+        control.begin(weight, present=present, progress=progress)
+        total = weight or await control.finish()
+        fragment.waited = self._port.now() - now
+        if total:
+            self._rule.bring(fragment.blocks, weight)
+            fragment.sum.begin()
+            fragment.summing = True
+        fragment.clock = clock
+        fragment.steps = fragment.samples = 0
+        fragment.under_way = True
+        self._under_way.append(fragment)
+        self._round += 1
+
+    async def _arrive_all(self) -> None:
+        """Take everything that is under way; of eager steps, leave the newest of each fragment."""
+        if self._eager is None:
+            while self._under_way:
+                await self._arrive()
+
+    async def _arrive(self) -> None:
+        """Wait for the fragment that was sent first, and take it."""
+        fragment = self._under_way.popleft()
+        began, control = self._port.now(), fragment.control
+        total = await control.finish()
+        if fragment.summing:
+            await fragment.sum.finish()
+            if self._eager is None:
+                self._rule.updater.begin(control.progress / control.present)
+            self._rule.take(fragment.blocks, 1.0 / total, newer=fragment.steps > 0)
+            self.updates += 1
+        fragment.under_way = fragment.summing = False
+        now = self._port.now()
+        fragment.waited += now - began
+        self._waited += fragment.waited
+        rate = self._rule.updater.lr if total else 0.0
+        self._note_arrived(fragment, now, total, rate, control.present > 0)
+
+    async def _settle(self, rule: EagerSteps, clock: int) -> None:
+        """End with the mean of all workers' parameters, which differ until then."""
+        for fragment in self._fragments:
+            self._note_sent(fragment, self._port.now(), clock, 1.0, 0.0, False)
+            rule.settle(fragment.blocks)
+            fragment.clock = clock
+            fragment.sum.begin()
+        for fragment in self._fragments:
+            began = self._port.now()
+            await fragment.sum.finish()
+            rule.take_settled(fragment.blocks)
+            self.updates += 1
+            now = self._port.now()
+            fragment.waited, fragment.steps = now - began, 0
+            self._waited += fragment.waited
+            self._note_arrived(fragment, now, float(self._workers), 1.0, False)
+
+    def _note_sent(
+        self,
+        fragment: _Fragment,
+        now: float,
+        clock: int,
+        weight: float,
+        progress: float,
+        present: bool,
+    ) -> None:
+        events = self._events
+        if events is not None:
+            events.note((
+                events.reduces, now, clock, self.updates, fragment.samples, progress, weight,
+                present, fragment.number,
+            ))  # fmt: skip
+
+    def _note_arrived(
+        self, fragment: _Fragment, now: float, total: float, rate: float, training: bool
+    ) -> None:
+        events = self._events
+        if events is None:
+            return
+        if len(events.noted) >= QUEUED:
+            events.drain()
+        events.note((
+            events.reduced, now, fragment.clock, self.updates, total, rate, fragment.waited,
+            training, fragment.number, fragment.steps,
+        ))  # fmt: skip
+
+
+def _described(period: FragmentPeriod, sizes: Sequence[int], *, eager: bool) -> str:
+    """Return what is averaged when, for the first lines of a run.
+
+    >>> _described(FragmentPeriod(8, 2, delay=3), [256, 64], eager=False)
+    'averages: 2 fragments, each every 8 steps, 1.25 KiB in all, 1 KiB at once; taken 3 steps later'
+    """
+    whole, most = size_text(4 * sum(sizes)), size_text(4 * max(sizes))
+    parts = f"averages: {period.fragments} fragments, each " if len(sizes) > 1 else "averages: "
+    text = f"{parts}every {plural(period.local_steps, 'step')}, {whole} in all"
+    if len(sizes) > 1:
+        text += f", {most} at once"
+    if eager:
+        return f"{text}; a worker takes its own part at once, the others' a period later"
+    return text + (f"; taken {plural(period.delay, 'step')} later" if period.delay else "")

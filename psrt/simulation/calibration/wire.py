@@ -75,14 +75,17 @@ def measure_wire(header: Header, history: History) -> Wire | None:
 def _flights(history: History, worker: int, shard: int) -> Iterator[_Flight]:
     """Yield the gradients that a worker sent to a shard."""
     start, stop = history.header.spans[shard]
-    nbytes = ITEMSIZE * (stop - start) + FRAME_BYTES
+    whole = ITEMSIZE * (stop - start)
     sent, came = history.workers[worker], history.shards[shard]
+    encoded = sent[(sent["kind"] == Kind.ENCODE) & (sent["shard"] == shard)]
+    # By clock, the bytes of the codec's frame that went in place of the gradient, if one did.
+    frames = dict(zip(encoded["clock"].tolist(), encoded["samples"].tolist(), strict=True))
     pushes = sent[(sent["kind"] == Kind.PUSH) & (sent["shard"] == shard) & (sent["samples"] > 0)]
     mine = (came["kind"] == Kind.RECEIVE) & (came["worker"] == worker) & (came["samples"] > 0)
     received = dict(zip(came[mine]["clock"].tolist(), came[mine]["time"].tolist(), strict=True))
     for clock, time in zip(pushes["clock"].tolist(), pushes["time"].tolist(), strict=True):
         if clock in received:
-            yield time, max(time, received[clock]), nbytes
+            yield time, max(time, received[clock]), frames.get(clock, whole) + FRAME_BYTES
 
 
 def _rate(flights: list[_Flight], latency: float) -> float:

@@ -145,6 +145,16 @@ def test_a_run_over_hosts_is_as_fast_again(tmp_path, mode, workers):
     assert wire.bandwidth == pytest.approx(1e8, rel=0.05)
 
 
+def test_a_link_is_as_fast_for_frames_of_a_codec(tmp_path):
+    words = ("--mode", "async", "--workers", 2, "--servers", 2, *LAYERS, "--steps", 40)
+    costs = ("--compute", "lognormal:0.002:0.4", "--link", "5e-5:1e8", "--server-apply", "2e9")
+    more = ("--codec", "float16", "--codec-everywhere")
+    run = play_over_hosts(*words, *costs, *more, "--record", "--out", tmp_path / "run")
+    assert times_of(tmp_path / "run").wire.bandwidth == pytest.approx(1e8, rel=0.05)
+    found = like(tmp_path / "run").samples_per_second
+    assert found == pytest.approx(run.summary.samples_per_second, rel=0.1)
+
+
 def test_a_run_s_own_problem_comes_in_the_shards_that_it_pushed(tmp_path):
     config = psrt.TrainConfig(
         mode="async", shards_per_server=4, steps=3, record=True, out=str(tmp_path / "run")

@@ -46,7 +46,7 @@ class TimedPort(NotingPort):
 class Scheme:
     """Takes one step at a time, but for the jumps it is told to make: clock → next clock."""
 
-    updates, ready = 0, None
+    updates, ready, gradient = 0, None, None
 
     def __init__(self, jumps=()):
         self.jumps = dict(jumps)

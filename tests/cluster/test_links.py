@@ -29,6 +29,43 @@ if comm.rank == 0:
     print(json.dumps({{name: sorted(taken) for name, taken in times.items()}}))
 """
 
+#: Prints by codec, and by dense schedule, the seconds of the faster of two sums and the bytes that
+#: a rank sends in each.
+CODED = """
+import json, sys, time
+import numpy as np
+from mpi4py import MPI
+from psrt.codec import make_encoder
+from psrt.job.build import role_map_for
+from psrt.mpi.port import MpiPort
+from psrt.partition import Span
+from psrt.transport import drive
+from psrt.transport.coded_sum import SumCodec
+comm, n, found = MPI.COMM_WORLD, int(sys.argv[1]) // 4, {}
+port = MpiPort(comm, role_map_for(n, (), tuple(range(comm.size))), timeout_s=60)
+mine = np.random.default_rng(comm.rank).standard_normal(n).astype(np.float32)
+for name in sys.argv[2:]:
+    codec, algorithm, times, before = None, name, [], port.bytes_sent
+    if name != "ring":
+        make = lambda span, way: make_encoder(name, span.size)
+        codec = SumCodec(make, seed=1, worker=comm.rank)
+        algorithm, _ = port.choice("auto", n, coded=True)
+    it = port.reduction(Span(0, n), algorithm, None, codec)
+    for turn in range(2):
+        port.gradient[:n] = mine
+        if codec is not None:
+            codec.begin_round(turn, 0, float(comm.size))
+        comm.Barrier()
+        begin = time.perf_counter()
+        it.begin()
+        drive(it.finish())
+        times.append(comm.allreduce(time.perf_counter() - begin, MPI.MAX))
+    found[name] = min(times), (port.bytes_sent - before) // 2
+if comm.rank == 0:
+    print(json.dumps(found))
+port.close()
+"""
+
 
 @pytest.fixture(scope="module")
 def slow_links(hosts):
@@ -49,3 +86,16 @@ def test_a_link_carries_both_directions_at_once(slow_links, vendor, count, flags
     times = json.loads(done.stdout)["halving-doubling"]
     # One direction after the other would be 2; what else runs here may hold one of them up.
     assert times[1] < 1.5, times
+
+
+def test_sums_by_a_codec_take_less_time_by_about_as_much_as_they_send(slow_links, vendor):
+    done = slow_links.mpirun(vendor, (1,) * 4, "-c", CODED, 16 << 20, "ring", "int8", "sign")
+    assert done.status == 0, done.stderr
+    found = json.loads(done.stdout)
+    seconds, nbytes = found["ring"]
+    for name, fewer, faster in [("int8", 3.9, 2.5), ("sign", 30, 6)]:
+        taken, sent = found[name]
+        assert nbytes / sent > fewer, found
+        # Of what is left, the bytes take their time; the rest is encoding, on too few cores here.
+        assert taken > sent * 8 / (RATE_MBIT * 1.05e6), found
+        assert seconds / taken > faster, found

@@ -17,6 +17,8 @@ from psrt.transport.coded_sum import CodedSum, SumCodec
 
 pytestmark = pytest.mark.mpi
 N, FIRST, ROUNDS, TAG = 3001, 17, 4, 5
+#: From here on ranks are many for a small machine.
+MANY = 5
 TOTALS = [1.0, 1.0, 0.25, 1.0]
 
 
@@ -113,7 +115,9 @@ def test_frames_are_those_of_one_process(comm, host, asked, most, monkeypatch):
     chosen, _ = port.choice(asked, N, coded=True)
     inside = chosen.startswith("node")
     spans = [Span(FIRST, N), Span(0, FIRST)]
-    for name in CODECS:
+    # What travels does not depend on the codec, but for frames of one length or of any.
+    every = asked == "auto" and most > N and comm.size < MANY
+    for name in CODECS if every else ("sign", "threshold"):
         codec = SumCodec(encoder_of(name), seed=3, worker=comm.rank)
         sums = [port.reduction(span, chosen, None, codec) for span in spans]
         due = [expected(name, hosts, span, inside) for span in spans]

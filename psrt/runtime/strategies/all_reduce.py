@@ -157,21 +157,22 @@ class AllReduce(Strategy):
             while self._parts_ready < len(self._parts):
                 self._weigh(scale)
         await self._reducer.finish(empty=not step.samples)
-        self._count()
+        self.updates = self._reducer.updates
+        if self._codec is not None:
+            self._count(self._codec)
         return StepResult(step.clock + 1, waiting=WaitBreakdown(reduce=self._reducer.waited))
 
     async def leave(self, clock: int) -> Sequence[StepResult]:
         """Take part with weight zero until no worker is training."""
         waited = await self._reducer.join(clock)
-        self._count()
-        return (StepResult(clock, waiting=WaitBreakdown(reduce=waited)),)
-
-    def _count(self) -> None:
-        """Count what the sums so far have come to."""
         self.updates = self._reducer.updates
         if self._codec is not None:
-            self.frame_bytes = self._codec.frame_bytes
-            self.framed_bytes = self._codec.framed_bytes
+            self._count(self._codec)
+        return (StepResult(clock, waiting=WaitBreakdown(reduce=waited)),)
+
+    def _count(self, codec: SumCodec) -> None:
+        """Take over what the frames so far have come to."""
+        self.frame_bytes, self.framed_bytes = codec.frame_bytes, codec.framed_bytes
 
     def _weigh(self, scale: float) -> None:
         """Multiply the next bucket, which is final, with its weight."""

@@ -31,6 +31,8 @@ from psrt.runtime.problem import matrices_of
 Row = dict[str, Any]
 
 NONE = "none"
+#: Ends the name of a setting in which servers answer by a codec, too.
+BOTH_WAYS = " both ways"
 #: What is compared: a name, and its flags of ``psrt train``.
 SETTINGS: dict[str, tuple[str, ...]] = {
     NONE: (),
@@ -47,6 +49,9 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "threshold": ("--codec", "threshold"),
     **{f"low-rank {r}": ("--codec", "low-rank", "--codec-rank", str(r)) for r in (1, 2, 4)},
     "demo": ("--optimizer", "demo"),
+    **{f"{name}{BOTH_WAYS}": ("--codec", name, "--codec-reply", name) for name in (
+        "bfloat16", "int8", "sign", "top-k",
+    )},
 }  # fmt: skip
 #: A step of sign descent is as long as its rate, whatever the gradient.
 _SIGN_RATE = 0.01
@@ -88,6 +93,11 @@ def modes_with_codecs() -> tuple[str, ...]:
     return tuple(name for name, row in MODES.items() if row.codecs)
 
 
+def answers(mode: str) -> bool:
+    """Return whether a mode has servers that answer."""
+    return mode in MODES and MODES[mode].needs_servers
+
+
 def job_of(mode: str, setting: str, link: str, lr: float, seed: int, flags: Sequence[str]) -> Job:
     """Return one run; ``ConfigError`` if it cannot be."""
     if mode not in modes_with_codecs():
@@ -104,7 +114,12 @@ def job_of(mode: str, setting: str, link: str, lr: float, seed: int, flags: Sequ
 
 def run_all(options: Namespace, flags: Sequence[str]) -> list[Row]:
     """Find a learning rate for each setting of each mode, then run all seeds on all links."""
-    pairs = [(mode, setting) for mode in options.modes for setting in options.settings]
+    pairs = [
+        (mode, setting)
+        for mode in options.modes
+        for setting in options.settings
+        if not setting.endswith(BOTH_WAYS) or answers(mode)
+    ]
     for pair in pairs:  # before the first is run: a bad flag is told at once
         config = job_of(*pair, options.links[0], options.rates[0], 0, flags).config
         psrt.resolve(config, ranks=options.workers + (config.servers or 0))
@@ -159,6 +174,7 @@ def row_of(job: Job, options: Namespace) -> Row:
         LINKS[job.link],
         servers=config.servers,
         steps=config.local_steps or 1,
+        replies=config.codec_reply is not None,
     )
     try:
         run = psrt.simulate(job.config, problem, workers=workers, seed=job.seed, costs=costs)
@@ -172,7 +188,7 @@ def row_of(job: Job, options: Namespace) -> Row:
 
 
 def costs_of(
-    times: Times, nbytes: int, bandwidth: float, *, servers: int | None, steps: int
+    times: Times, nbytes: int, bandwidth: float, *, servers: int | None, steps: int, replies: bool
 ) -> psrt.SimulationCosts:
     """Return the costs of a run.
 
@@ -183,14 +199,19 @@ def costs_of(
         servers: those that decode what workers encode; None: workers encode twice, their own
             gradients and the means that they own, and decode both.
         steps: between two vectors that are encoded.
+        replies: whether servers encode what they answer, and workers decode it.
     """
     mine = (times.encode if servers else 2 * (times.encode + times.decode)) / steps
+
+    theirs = times.decode
+    if replies:
+        mine, theirs = mine + times.decode, theirs + times.encode
 
     def compute(rank: int, rng: np.random.Generator) -> float:
         return rng.uniform(0.9, 1.1) * times.gradient + mine
 
     def apply(shard: int, applied: int, rng: np.random.Generator) -> float:
-        return applied / _APPLY + applied / nbytes * times.decode
+        return applied / _APPLY + applied / nbytes * theirs
 
     return psrt.SimulationCosts(
         compute=compute, latency=lambda rng: _LATENCY_S, bandwidth=bandwidth, apply=apply

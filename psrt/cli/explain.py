@@ -19,15 +19,16 @@ from psrt.cli.explain_flags import (
     timeline_parser,
     with_defaults,
 )
+from psrt.cli.flags import value_given
 from psrt.cli.printing import say
 from psrt.codec.table import TABLE
 from psrt.collective import ALGORITHMS, PHASES, SCHEDULES, Algorithm
-from psrt.config.knobs import knobs_of, read, read_flag
+from psrt.config.knobs import knobs_of, read_flag
 from psrt.config.modes import modes_with
 from psrt.config.names import AUTO
 from psrt.config.suggest import did_you_mean
 from psrt.config.train import TrainConfig
-from psrt.config.values import BYTES, REAL, SWITCH, WHOLE
+from psrt.config.values import BYTES, REAL, WHOLE
 from psrt.errors import ConfigError
 from psrt.files import check_writable
 
@@ -202,7 +203,7 @@ def _codec(what: str, argv: list[str]) -> None:
     row, wanted = TABLE[given.codec], given.error_feedback
     fields = knobs_of(TrainConfig)
     asked = {
-        name: text if fields[name].kind is SWITCH else read(name, fields[name], text)
+        name: value_given(name, fields[name], text)
         for name in CODEC_KNOBS
         if (text := getattr(given, name)) is not None
     }

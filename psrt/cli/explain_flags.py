@@ -6,10 +6,10 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from psrt.cli.flags import FlagParser
+from psrt.cli.flags import FlagParser, value_given
 from psrt.codec.table import TABLE
 from psrt.collective import OPS
-from psrt.config.knobs import Knob, dashed, knobs_of, read, read_by_worker, read_flag
+from psrt.config.knobs import Knob, dashed, knobs_of, read_by_worker, read_flag
 from psrt.config.modes import MODES
 from psrt.config.train import TrainConfig
 from psrt.config.values import REAL, SWITCH, Number
@@ -81,8 +81,7 @@ def timeline_parser(mode: str) -> FlagParser:
     add("--seed", metavar="N", default=_SEED, help=f"seed of the random delays ({_SEED})")
     for name, knob in knobs_of(TrainConfig).items():
         if name in _SHOWN:
-            text = knob.help if _fits(knob, mode) else argparse.SUPPRESS
-            add(f"--{dashed(name)}", metavar=knob.metavar or knob.kind.metavar, help=text)
+            _add_knob(parser, name, knob.help if _fits(knob, mode) else argparse.SUPPRESS)
     _add_outputs(parser)
     return parser
 
@@ -127,13 +126,19 @@ def codec_parser() -> FlagParser:
         help="whether what is lost is added to the next vector (as in training)",
     )
     for name in CODEC_KNOBS:
-        knob = knobs_of(TrainConfig)[name]
-        if knob.kind is SWITCH:
-            add(f"--{dashed(name)}", action=argparse.BooleanOptionalAction, help=knob.help)
-        else:
-            add(f"--{dashed(name)}", metavar=knob.metavar or knob.kind.metavar, help=knob.help)
+        _add_knob(parser, name, knobs_of(TrainConfig)[name].help)
     add("--json", action="store_true", help="print the same as JSON, for programs")
     return parser
+
+
+def _add_knob(parser: FlagParser, name: str, text: str) -> None:
+    """Add the flag of a knob, with this help."""
+    knob = knobs_of(TrainConfig)[name]
+    if knob.kind is SWITCH:
+        parser.add_argument(f"--{dashed(name)}", action=argparse.BooleanOptionalAction, help=text)
+    else:
+        metavar = knob.metavar or knob.kind.metavar
+        parser.add_argument(f"--{dashed(name)}", metavar=metavar, help=text)
 
 
 def compare_parser() -> FlagParser:
@@ -181,7 +186,7 @@ def config_of(mode: str, given: argparse.Namespace) -> TrainConfig:
     knobs = dict(knobs_of(TrainConfig))
     knobs["steps"] = replace(knobs["steps"], max=_MOST_STEPS)
     values = {
-        name: read(name, knobs[name], text)
+        name: value_given(name, knobs[name], text)
         for name in (*_SHOWN, "steps", "seed")
         if (text := getattr(given, name)) is not None
     }

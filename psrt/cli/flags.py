@@ -177,7 +177,7 @@ def values_of(namespace: argparse.Namespace) -> dict[str, Any]:
     """
     given = vars(namespace)
     knobs = knobs_of(TrainConfig)
-    flags = {name: _value(name, knobs[name], given[name]) for name in knobs if name in given}
+    flags = {name: value_given(name, knobs[name], given[name]) for name in knobs if name in given}
     values = _read_config(given["config"]) if "config" in given else {}
     if any(name in flags for name in LENGTHS):
         values = {name: value for name, value in values.items() if name not in LENGTHS}
@@ -201,7 +201,7 @@ def _add_flag(group: argparse._ArgumentGroup, name: str, knob: Knob) -> None:
     group.add_argument(flag, metavar=metavar, action=action, help=text)
 
 
-def _value(name: str, knob: Knob, given: Any) -> Any:
+def value_given(name: str, knob: Knob, given: Any) -> Any:
     """Convert a value that argparse collected to the knob's type."""
     if knob.kind is SWITCH:
         return given

@@ -76,6 +76,13 @@ def test_every_mode(ran, what):
     assert json.loads(ran(what, "--steps", "3", "--json"))["mode"] == what
 
 
+def test_a_switch_of_a_mode(ran):
+    usual, eager, lazy = (
+        ran("local-sgd", *flags, "--json") for flags in ((), ("--eager",), ("--no-eager",))
+    )
+    assert eager != usual == lazy
+
+
 def test_defaults(ran):
     text = ran("ring")
     assert "4 ranks: A B C D\n" in text

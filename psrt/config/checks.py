@@ -221,6 +221,14 @@ def _check_codec(config: TrainConfig) -> None:
                 f"--codec-bucket {config.codec_bucket} must be a multiple of {multiple} with "
                 f"--codec {config.codec}"
             )
+    if config.codec_reply_shared:
+        mode = MODES.get(config.mode or "")
+        if config.backup or (mode is not None and not mode.rounds):
+            what = f"--backup {config.backup}" if config.backup else f"--mode {config.mode}"
+            raise ConfigError(
+                "--codec-reply-shared is for workers who all read every version, as in sync, got "
+                f"{what}"
+            )
     chunk, kept = config.codec_chunk, config.codec_kept
     if kept is not None and chunk is not None and kept > chunk**2:
         raise ConfigError(f"--codec-kept {kept} is more than --codec-chunk {chunk} squared")

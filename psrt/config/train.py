@@ -221,6 +221,11 @@ class TrainConfig:
         metavar="NAME", choices=tuple(row.name for row in TABLE.values() if row.sends_differences),
         default_text="as they are", requires=(Condition("codec", tuple(TABLE)), _SERVERS),
     )
+    codec_reply_shared: bool | None = knob(
+        None, SWITCH, _CODEC, "make one reply for all workers, where all read every version: in "
+        "sync without --backup",
+        requires=(Condition("codec_reply", tuple(TABLE)),), fallback=False,
+    )
     codec_everywhere: bool | None = knob(
         None, SWITCH, _CODEC, "use the codec on one host, too, where it costs time and saves none",
         requires=(Condition("codec", tuple(TABLE)),), fallback=False,

@@ -46,6 +46,8 @@ class JobCodec:
     matrices: Sequence[Matrix] = ()
     #: The codec of replies; None where parameters are sent as they are.
     reply: JobCodec | None = None
+    #: Whether one frame of a reply serves all workers.
+    shares_replies: bool = False
 
     def codec(self, span: Span) -> Codec:
         """Return a new codec for the span of a shard: a receiver's side."""
@@ -104,8 +106,12 @@ class JobCodec:
         if self.reply is None:
             return None
         span = port.role_map.spans[shard]
-        senders = [self.reply.sender(span) for _ in port.role_map.workers]
-        return ReplyEncoder(senders, initial, seed=self.seed, shard=shard)
+        workers, shared = len(port.role_map.workers), self.shares_replies
+        if shared:
+            senders = [self.reply.sender(span)] * workers
+        else:
+            senders = [self.reply.sender(span) for _ in range(workers)]
+        return ReplyEncoder(senders, initial, seed=self.seed, shard=shard, shared=shared)
 
     def reply_decoder(self, port: Port, worker: int) -> ReplyDecoder | None:
         """Return what decodes the replies to the worker at a port."""
@@ -154,7 +160,13 @@ def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | Non
         unscaled = {"scaled": False} if "scaled" in row.knobs else {}
         reply = JobCodec(row.name, {**knobs, **unscaled}, False, config.seed, matrices)
     return JobCodec(
-        config.codec, config.codec_knobs, config.error_feedback, config.seed, matrices, reply
+        config.codec,
+        config.codec_knobs,
+        config.error_feedback,
+        config.seed,
+        matrices,
+        reply,
+        bool(config.codec_reply_shared),
     )
 
 
@@ -184,7 +196,8 @@ def say_codec(
     elif codec is not None:
         say(codec.described(spans))
         if codec.reply is not None:
-            say(codec.reply.described(spans, "a reply"))
+            to_all = ", the same for all workers," if codec.shares_replies else ""
+            say(codec.reply.described(spans, f"a reply{to_all}"))
     elif config.codec is not None and not config.codec_everywhere:
         say(
             f"--codec {config.codec} has no effect on one host, where nothing is sent; "

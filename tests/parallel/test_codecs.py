@@ -46,10 +46,16 @@ def test_links_and_virtual_time_agree_to_the_bit_and_to_the_byte(comm, shared_fo
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("codec", [row.name for row in TABLE.values() if row.sends_differences])
-def test_replies_over_links_and_in_virtual_time_agree(comm, shared_folder, codec):
+@pytest.mark.parametrize(
+    ("codec", "one_for_all"),
+    [
+        *[(row.name, False) for row in TABLE.values() if row.sends_differences],
+        *[("sign", True), ("top-k", True)],
+    ],
+)
+def test_replies_over_links_and_in_virtual_time_agree(comm, shared_folder, codec, one_for_all):
     flags = BASE | {"mode": "sync", "shards_per_server": 2, "codec": "sign", "codec_reply": codec}
-    flags |= {"codec_everywhere": True}
+    flags |= {"codec_everywhere": True, "codec_reply_shared": one_for_all}
     runs, outs = [], []
     for shared_memory in (True, False):
         outs.append(shared_folder / f"{codec}-{shared_memory}")

@@ -227,6 +227,8 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
     # What is so by default need not be given, and may belong to another mode.
     knobs = {field: it for field, it in firsts.items() if it != KNOBS[field].fallback}
     knobs |= {field: value, name: a_value(name)}
+    if name == "codec_reply_shared":
+        knobs |= {"codec": "sign", "mode": "sync"}
     if (name, value) == ("placement", "local-sgd"):
         knobs["servers"] = 1
     belongs = next(only.values for only in KNOBS[name].requires if only.field == field)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from psrt.codec import TABLE, Matrix
+from psrt.codec import TABLE, Codec, Matrix
 from psrt.codec.frame import HEADER_BYTES
 from psrt.config import MODES, TrainConfig
 from psrt.errors import CodecError, ConfigError
@@ -172,6 +172,41 @@ def test_a_server_knows_to_the_bit_what_each_worker_holds(mode, codec):
             held = server._replies.held[number]
             np.testing.assert_array_equal(held, span.of(worker._port.theta))
         assert np.abs(server.shard.theta - server._replies.held[0]).max() < 1.0
+
+
+@pytest.mark.parametrize("codec", REPLIES)
+def test_one_frame_may_serve_all_workers(tmp_path, codec, monkeypatch):
+    """Without random numbers, which are drawn by worker, it is that of each by itself."""
+    made = []
+    encode = Codec.encode
+    monkeypatch.setattr(Codec, "encode", lambda *args: made.append(0) or encode(*args))
+    apart = config_of("sync", "float16", codec_reply=codec)
+    out = tmp_path / "run"
+    shared = replace(apart, codec_reply_shared=True, record=True, out=str(out))
+    run, encoded = simulate(shared, workers=3), len(made)
+    other = simulate(apart, workers=3)
+    pushes = 3 * run.summary.updates * 2
+    assert encoded == pushes + (len(made) - encoded - pushes) // 3
+    assert run.summary.frame_bytes == other.summary.frame_bytes or codec in ("top-k", "threshold")
+    if codec not in ("int8", "qsgd", "random-k"):
+        np.testing.assert_array_equal(run.theta, other.theta)
+    for worker in run.workers:
+        np.testing.assert_array_equal(worker._port.theta, run.workers[0]._port.theta)
+    check(read_history(out))
+    np.testing.assert_array_equal(replayed(shared).theta, run.theta)
+
+
+def test_one_frame_for_all_is_where_all_read_every_version():
+    asked = {"codec_reply": "sign", "codec_reply_shared": True}
+    for mode in ("async", "ssp", "softsync"):
+        with pytest.raises(
+            ConfigError, match=f"all read every version, as in sync, got --mode {mode}"
+        ):
+            config_of(mode, "sign", **asked)
+    with pytest.raises(ConfigError, match="all read every version, as in sync, got --backup 1"):
+        config_of("backup", "sign", **asked)
+    with pytest.raises(ConfigError, match="--codec-reply-shared has no effect without --codec-re"):
+        config_of("sync", "sign", codec_reply_shared=True)
 
 
 @EVERY_MODE

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
+
 
 def each(names: str | tuple[str, ...], values: Iterable[Any]) -> Callable[..., Callable[..., None]]:
     """Run a test for every value in turn; what fails says for which.
@@ -42,3 +44,15 @@ def each(names: str | tuple[str, ...], values: Iterable[Any]) -> Callable[..., C
         return all_cases
 
     return decorated
+
+
+def pairs(firsts: Iterable[Any], seconds: Iterable[Any], *, one_in: int) -> list[Any]:
+    """Return all pairs as parameters of pytest, all but one in so many of them exhaustive.
+
+    Those that are left are spread so that each value is among them, of at least ``one_in`` others.
+    """
+    return [
+        pytest.param(first, second, marks=[pytest.mark.exhaustive] * ((i + j) % one_in != 0))
+        for i, first in enumerate(firsts)
+        for j, second in enumerate(seconds)
+    ]

@@ -22,6 +22,7 @@ from psrt.partition import Span
 from psrt.runtime.push_codec import PushDecoder, PushEncoder, digest
 from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.transport.frames import FRAME_BYTES
+from support.cases import pairs
 
 #: A little model whose weights low rank makes shorter; the last batch of an epoch is smaller.
 KNOBS = {
@@ -78,8 +79,7 @@ def test_every_mode_runs_with_a_codec_or_refuses_it_in_one_line(mode, codec):
     assert "\n" not in str(it.value)
 
 
-@EVERY_MODE
-@EVERY_CODEC
+@pytest.mark.parametrize(("mode", "codec"), pairs(SERVED, TABLE, one_in=4))
 def test_what_is_sent_is_what_the_formula_says(tmp_path, mode, codec):
     """Counted at the send, recorded, checked against the formula, and repeated to the bit."""
     out = tmp_path / "run"
@@ -139,8 +139,7 @@ def test_the_checker_has_the_formula_of_every_codec(codec, n):
 REPLIES = [row.name for row in TABLE.values() if row.sends_differences]
 
 
-@EVERY_MODE
-@pytest.mark.parametrize("codec", REPLIES)
+@pytest.mark.parametrize(("mode", "codec"), pairs(SERVED, REPLIES, one_in=4))
 def test_replies_are_counted_checked_and_repeated(tmp_path, mode, codec):
     out = tmp_path / "run"
     more = {"shards_per_server": 2, "record": True, "out": str(out), "codec_reply": codec}

@@ -18,6 +18,7 @@ from psrt.job.virtual import simulate
 from psrt.partition import Span, even_spans
 from psrt.runtime.strategies.buckets import buckets_of
 from psrt.transport.coded_sum import CodedSum
+from support.cases import pairs
 
 #: The last batch of an epoch is smaller, so the divisor changes; several buckets of gradient.
 KNOBS = {
@@ -45,8 +46,7 @@ def recorded(tmp_path, codec, workers=3, **more):
     return config, simulate(config, workers=workers)
 
 
-@EVERY_CODEC
-@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize(("codec", "workers"), pairs(TABLE, [1, 2, 3, 8], one_in=3))
 def test_it_trains_is_checked_and_repeats_to_the_bit(tmp_path, codec, workers):
     config, run = recorded(tmp_path, codec, workers)
     outcome = check_run(config.out)

@@ -8,7 +8,6 @@ update as a whole must look the same from its first block and from its last.
 from __future__ import annotations
 
 import math
-from itertools import product
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from psrt.optim import (
 from psrt.partition import even_spans
 from psrt.runtime.shard import Shard
 from psrt.runtime.updater import Contribution, Updater
+from support.cases import pairs
 
 pytestmark = pytest.mark.slow
 
@@ -167,13 +167,7 @@ def test_the_oracle_knows_every_rate_and_every_optimizer():
 
 @pytest.mark.parametrize(
     ("rate", "optimizer"),
-    [
-        # Each rate with two optimizers, and each optimizer with a third of the rates.
-        pytest.param(
-            *both, marks=[pytest.mark.exhaustive] * (i % len(OPTIMIZERS) % 3 != i // 6 % 3)
-        )
-        for i, both in enumerate(product(RATES, OPTIMIZERS))
-    ],
+    pairs(RATES, OPTIMIZERS, one_in=3),
 )
 def test_several_blocks_are_one_vector(rate, optimizer):
     """To float32's rounding as in float64, and to the bit alike in any number of shards."""

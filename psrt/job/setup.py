@@ -13,6 +13,7 @@ from psrt.codec import Matrix
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig, from_toml, to_toml
 from psrt.config.checks import check_rank
+from psrt.config.names import OPTIMIZER_CODECS
 from psrt.errors import ConfigError
 from psrt.files import keep_apart
 from psrt.job.build import fragments_for, role_map_for
@@ -136,7 +137,8 @@ def _same_config(
                 keep_apart(config.out, "--machine-costs", config.machine_costs)
             asked = config.codec_everywhere
             config = resolved(config, launcher.ranks_of(config), launcher.started_as)
-            if config.codec is not None and replay is None:
+            brings = config.optimizer in OPTIMIZER_CODECS  # it cannot do without its codec
+            if config.codec is not None and replay is None and not brings:
                 there = launcher.has_network(launcher.hosts(config), asked)
                 config = replace(config, codec_everywhere=there or asked is True)
             text = to_toml(config)

@@ -86,3 +86,19 @@ def test_on_one_host_a_codec_has_no_effect_and_the_run_says_so(comm, shared_fold
         header = json.loads((out / "history" / "header.json").read_text())
         assert header["config"]["codec_everywhere"] is False
         assert check_run(out).ok
+
+
+@pytest.mark.mpi(min_size=2)
+def test_an_optimizer_has_its_codec_on_one_host_too(comm, shared_folder):
+    """Without it, ``demo`` would be signed descent without a momentum."""
+    flags = BASE | {"mode": "sync", "optimizer": "demo"}
+    out, said = shared_folder / "run", []
+    config = TrainConfig(**flags, out=str(out), record=True)
+    run = psrt.run(config, comm=comm, say=said.append)
+    if comm.rank == 0:
+        virtual = run_in_virtual_time(TrainConfig(**flags), Scenario(comm.size - 1))
+        np.testing.assert_array_equal(run.theta, virtual.theta)
+        assert not any("has no effect" in line for line in said)
+        header = json.loads((out / "history" / "header.json").read_text())
+        assert header["config"]["codec_everywhere"] is True
+        assert check_run(out).ok

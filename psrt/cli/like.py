@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from psrt.cli.flags import LENGTHS, values_of
+from psrt.codec import Matrix
 from psrt.collective import ALGORITHMS
 from psrt.collective.registry import AUTO, LIBRARY, NODE
 from psrt.config import TrainConfig
@@ -40,6 +41,8 @@ class Like:
     samples: int | None = None
     #: Without numerics, the gradient's spans in the order in which they are ready.
     parts: tuple[Span, ...] = ()
+    #: Without numerics, the matrices among the parameters.
+    matrices: tuple[Matrix, ...] = ()
 
 
 def read_like(namespace: argparse.Namespace) -> Like:
@@ -69,7 +72,8 @@ def read_like(namespace: argparse.Namespace) -> Like:
     elif samples is None and config.epochs is not None and "epochs" not in given:
         steps = max(int(events["clock"].max(initial=0)) for events in history.workers)
         config = replace(config, epochs=None, steps=max(1, steps))
-    return Like(config, workers, header.n, samples, parts_of(history))
+    matrices = tuple(Matrix(*it) for it in header.matrices)
+    return Like(config, workers, header.n, samples, parts_of(history), matrices)
 
 
 def _steps(events: Events) -> Events:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from psrt.cli.flags import RANK_WORDS, FlagParser, config_of, train_parser
 from psrt.cli.printing import say
@@ -139,15 +139,18 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
     from psrt.simulation.cost_flags import VirtualCosts
 
     costs = {name: given[name] for name in ("compute", "link", "server_apply") if name in given}
-    n, samples, parts = (like.parameters, like.samples, like.parts) if like else (None, None, ())
+    model: dict[str, Any] = {}
+    if parameters is not None:
+        model = {"parameters": read("parameters", _PARAMETERS, parameters)}
+    elif like:
+        model = {"parameters": like.parameters, "parts": like.parts, "matrices": like.matrices}
     return config, Scenario(
         workers=workers,
         costs=VirtualCosts.like(given["like"], **costs) if like else VirtualCosts(**costs),
         crashes=tuple(crashes.items()),
         numerics=numerics,
-        parameters=n if parameters is None else read("parameters", _PARAMETERS, parameters),
-        samples=samples,
-        parts=parts if parameters is None else (),
+        samples=like.samples if like else None,
+        **model,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from psrt.arrays import Vector
+from psrt.codec import Matrix
 from psrt.collective.analysis.costs_file import read_costs
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.config import TrainConfig, check_data
@@ -50,6 +51,7 @@ def timing_problem(
     parameters: int | None = None,
     samples: int | None = None,
     parts: Sequence[Span] = (),
+    matrices: Sequence[Matrix] = (),
 ) -> TimingOnlyProblem:
     """Return the stand-in for the config's problem where nothing is computed.
 
@@ -63,6 +65,7 @@ def timing_problem(
         samples: of the data set, together with ``parameters``; None looks them up if needed.
         parts: the gradient's spans as they become ready, together with ``parameters``; without
             any, it comes as a whole.
+        matrices: among the parameters, together with ``parameters``.
 
     Raises:
         ConfigError: as ``supervised_problem``, except for faults that only the numbers show.
@@ -71,14 +74,18 @@ def timing_problem(
     size, steps = config.batch_size, config.steps
     if parameters is not None and samples is not None:
         check_data(config, samples=samples, parameters=parameters, workers=workers)
-        return TimingOnlyProblem(parameters, batch_size=size, samples=samples, spans=parts)
+        return TimingOnlyProblem(
+            parameters, batch_size=size, samples=samples, spans=parts, matrices=matrices
+        )
     if parameters is not None and by_steps:
-        return TimingOnlyProblem(parameters, batch_size=size, steps=steps, spans=parts)
+        return TimingOnlyProblem(
+            parameters, batch_size=size, steps=steps, spans=parts, matrices=matrices
+        )
     samples, features, outputs = dataset_size(config.dataset, seed=config.seed)
     model = MLP([features, *config.hidden, outputs], batch_size=1)
     n = model.n if parameters is None else parameters
     spans = model.gradient_spans() if parameters is None else parts
-    matrices = model.matrices() if parameters is None else ()
+    matrices = model.matrices() if parameters is None else matrices
     if by_steps:
         return TimingOnlyProblem(n, batch_size=size, steps=steps, spans=spans, matrices=matrices)
     check_data(config, samples=samples, parameters=n, workers=workers)

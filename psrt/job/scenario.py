@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from psrt.codec import Matrix
 from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
 from psrt.files import keep_apart
@@ -42,6 +43,8 @@ class Scenario:
     #: The gradient's spans in the order in which they are ready, without numerics and together with
     #: n; without any, it comes as a whole.
     parts: tuple[Span, ...] = ()
+    #: The matrices among the parameters, without numerics and together with n.
+    matrices: tuple[Matrix, ...] = ()
 
 
 def run_in_virtual_time(
@@ -81,6 +84,7 @@ class _ScenarioLauncher(VirtualLauncher):
             parameters=scenario.parameters,
             samples=scenario.samples,
             parts=scenario.parts,
+            matrices=scenario.matrices,
             crashes=scenario.crashes,
         )
         self._scenario = scenario

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from psrt.arrays import Vector
+from psrt.codec import Matrix
 from psrt.collective.registry import NODE, PLUS
 from psrt.config import MODES, TrainConfig, resolve
 from psrt.errors import ConfigError
@@ -122,6 +123,7 @@ class VirtualLauncher(Launcher):
         parameters: int | None = None,
         samples: int | None = None,
         parts: Sequence[Span] = (),
+        matrices: Sequence[Matrix] = (),
         crashes: Crashes = (),
     ) -> None:
         """Set up; see ``simulate``.
@@ -135,12 +137,14 @@ class VirtualLauncher(Launcher):
             parameters: n, only without numerics.
             samples: of the data set, only without numerics; None takes those of the config's.
             parts: the gradient's spans as they become ready, together with ``parameters``.
+            matrices: among the parameters, together with ``parameters``.
             crashes: (worker, seconds) each.
         """
         self.numerics = numerics
         self._workers, self._seed, self._costs = workers, seed, costs
         self._make_world = world
-        self._parameters, self._samples, self._parts = parameters, samples, parts
+        self._parameters, self._samples = parameters, samples
+        self._parts, self._matrices = parts, matrices
         self._crashes = tuple(crashes)
         self.crashes = tuple(sorted({worker for worker, _ in crashes}))
         self._reports: list[Report] = []
@@ -193,6 +197,7 @@ class VirtualLauncher(Launcher):
             parameters=self._parameters,
             samples=self._samples,
             parts=self._parts,
+            matrices=self._matrices,
         )
 
     def start_of(self, problem: Problem) -> tuple[Vector, int]:

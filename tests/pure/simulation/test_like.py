@@ -150,3 +150,18 @@ def test_batches_are_as_large_as_those_of_the_run_whatever_its_batch_size(tmp_pa
     measured = psrt.simulate(config, Own(size), workers=3).summary
     predicted = like(folder)
     assert (predicted.steps, predicted.samples) == (measured.steps, measured.samples)
+
+
+@pytest.mark.parametrize("codec", ["low-rank", "demo"])
+@pytest.mark.parametrize("mode", ["sync", "allreduce"])
+@pytest.mark.parametrize("length", [{"epochs": 2}, {"steps": 15}], ids=str)
+def test_matrices_are_those_of_the_run(tmp_path, mode, codec, length):
+    problem, folder = Own(8), tmp_path / "run"
+    problem.initial = lambda: np.ones(500, np.float32)
+    problem.matrices = lambda: [(3, 20, 20)]
+    config = TrainConfig(mode=mode, codec=codec, lr=0.01, record=True, out=str(folder), **length)
+    measured = psrt.simulate(config, problem, workers=3).summary
+    predicted = like(folder)
+    assert 0 < measured.frame_bytes < measured.framed_bytes
+    for figure in ("frame_bytes", "framed_bytes"):
+        assert getattr(predicted, figure) == getattr(measured, figure)

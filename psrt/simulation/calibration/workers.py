@@ -35,6 +35,13 @@ def rounds(history: History) -> tuple[Seconds, Seconds]:
         last = arrived.max(axis=0)
         over = np.maximum(left.min(axis=0), last)
         took = over - last
+        if (_table(history, Kind.REDUCE, "shard") >= 0).any():
+            # A fragment may have been complete long before it was due. It was complete when the
+            # first worker took it if that one did little else since but wait.
+            first = left.argmin(axis=0), np.arange(took.size)
+            waited = _table(history, Kind.REDUCED, "seconds")[first]
+            took = np.where(waited < took / 2, waited, took)
+            over = last + took
     # Where nobody brings anything, nothing is summed.
     brought = _table(history, Kind.REDUCED, "weight").max(axis=0) > 0
     return took[brought], over
@@ -78,7 +85,8 @@ def computing(events: Events, over: Seconds) -> Seconds:
             local = -1
         elif kind == Kind.REDUCED:
             shared = over[reduced] if reduced < len(over) else np.nan
-            time = time if np.isnan(shared) else float(shared)
+            # What was complete before it was taken, after more steps, held nobody up.
+            time = time if np.isnan(shared) else max(since, float(shared))
             reduced += 1
         since = time
     return by_clock(found, steps_of(events, Kind.STEP) or steps_of(events, Kind.PUSH))

@@ -53,6 +53,9 @@ MODES = {
     "node": "--mode allreduce --allreduce node --workers 4",
     "local-sgd": "--mode local-sgd --local-steps 4 --workers 4",
     "local-sgd, server": "--mode local-sgd --local-steps 4 --servers 1 --workers 4",
+    "local-sgd, late": "--mode local-sgd --local-steps 4 --sync-delay 3 --workers 4",
+    "local-sgd, waited for": "--mode local-sgd --local-steps 1 --sync-delay 1 --workers 9",
+    "local-sgd, eager": "--mode local-sgd --local-steps 4 --eager --workers 4",
 }
 
 

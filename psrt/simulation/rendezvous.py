@@ -4,8 +4,9 @@ It models sums through shared memory, as on one host, and the comparison of numb
 the last arrival on:
 
 =====================  ============================================================================
-with ``costs.reduce``  one draw a round, the same for all buckets of a gradient; it includes the
-                       sum of the control values and the comparison of numbers
+with ``costs.reduce``  one draw a round, the same for all buckets of a gradient; each fragment of
+                       the parameters has rounds of its own, in turn; a draw includes the sum of
+                       the control values and the comparison of numbers
 without                two barriers of one latency each, plus the bytes that a rank moves at the
                        bandwidth of its link
 =====================  ============================================================================
@@ -74,6 +75,8 @@ class RendezvousTable:
         self._known: dict[object, Rendezvous] = {}
         #: The draws of ``costs.reduce``, by round.
         self._drawn: list[float] = []
+        #: The rendezvous that take such a draw; of fragments, in their turn.
+        self._timed = 0
 
     def at(self, key: object, fold: Fold, nbytes: float, *, along: bool) -> Rendezvous:
         """Return the rendezvous of this key; the first worker that asks makes it.
@@ -85,8 +88,13 @@ class RendezvousTable:
             along: whether ``costs.reduce`` already includes it, see the module.
         """
         if key not in self._known:
+            fragments = self._world.role_map.controls
+            number = self._timed % fragments
+            self._timed += not along
             self._known[key] = Rendezvous(
-                self._world, fold, lambda round_: self._seconds(round_, nbytes, along)
+                self._world,
+                fold,
+                lambda round_: self._seconds(round_ * fragments + number, nbytes, along),
             )
         return self._known[key]
 

@@ -40,6 +40,13 @@ REDUCED = {
     "post-local": "--mode local-sgd --local-steps 4 --post-local-epoch 1",
     "outer": "--mode local-sgd --local-steps 4 --outer-lr 0.7",
 }
+#: Their sums go on while workers take steps.
+STREAMED = {
+    "fragments": "--mode local-sgd --local-steps 4 --fragments 2",
+    "late fragments": "--mode local-sgd --local-steps 4 --fragments 2 --sync-delay 3",
+    "post-local, late": "--mode local-sgd --local-steps 4 --sync-delay 3 --post-local-epoch 1",
+    "eager": "--mode local-sgd --local-steps 4 --fragments 2 --eager",
+}
 RUNS = {
     **{
         f"{name}, {servers} servers": f"{flags} --servers {servers}"
@@ -51,6 +58,7 @@ RUNS = {
         for name, flags in REDUCED.items()
         for algorithm in ("ring", "tree", "node", "auto")
     },
+    **{f"{name}, node": f"{flags} --allreduce node" for name, flags in STREAMED.items()},
     "serial": "--mode serial --workers 1",
     "one worker": "--mode async --workers 1",
 }

@@ -1,4 +1,4 @@
-"""Whether fewer bytes pay: accuracy against bytes and against time, for every codec.
+"""Whether fewer bytes pay: accuracy against bytes and against time, for every codec and local SGD.
 
     python apps/compression_study.py --out runs/compression
     python apps/compression_study.py --modes sync --settings "none,sign,top-k 1%" --seeds 3
@@ -8,6 +8,9 @@ Mbit/s, 1 and 10 Gbit/s; gradients, encoding and decoding take what they take on
 codec in each mode has the best of several learning rates, and so has the run without one, which all
 are held against: a codec pays where its median time to the target accuracy is shorter than the
 fastest run without one. Sign, and top-k of a hundredth, run without error feedback, too.
+
+Mode local-sgd has no codecs: it sends less by averaging seldom, by fragments, late or eagerly, and
+is held against averages after every step.
 
 All that is sent is counted. Flags that are not listed are those of `psrt train` and apply to every
 run, as in: --hidden 256 --epochs 30
@@ -33,7 +36,7 @@ from script import (
     share,
 )
 from studies import compression, compression_plot, refuse
-from studies.compression import LINKS, SETTINGS, Row
+from studies.compression import LINKS, Row
 from studies.compression_table import cells, table, verdict
 
 from psrt.cli.flags import FlagParser
@@ -63,12 +66,12 @@ def parser() -> FlagParser:
     """Return the parser of what is not a flag of ``psrt train``."""
     flags = FlagParser(prog="compression_study.py", description=__doc__)
     add = flags.add_argument
-    modes = ",".join(it for it in SHOWN if it in compression.modes_with_codecs())
+    modes = ",".join(SHOWN)
     add("--out", type=Path, default=Path("runs/compression"), metavar="DIR", help=DEFAULT)
     add("--modes", type=names, default=modes, metavar="MODE,...", help=DEFAULT)
     add(
-        "--settings", type=names, default=list(SETTINGS), metavar="NAME,...",
-        help="default: " + "; ".join(name.replace("%", "%%") for name in SETTINGS),
+        "--settings", type=names, default=None, metavar="NAME,...",
+        help="default: all of the modes"
     )  # fmt: skip
     add("--links", type=names, default=list(LINKS), metavar="LINK,...",
         help="default: " + ", ".join(LINKS))  # fmt: skip

@@ -1,4 +1,4 @@
-"""The runs of compression_study.py: every codec in every mode that has them, on several links.
+"""The runs of compression_study.py: every codec in every mode, and seldom averages in local SGD.
 
 Runs go over the same data in virtual time and compute everything. The times of a gradient, of
 encoding and of decoding are measured on this machine before the first run; what is sent takes the
@@ -53,12 +53,29 @@ SETTINGS: dict[str, tuple[str, ...]] = {
         "bfloat16", "int8", "sign", "top-k",
     )},
 }  # fmt: skip
+#: Of local-sgd, which has fewer bytes by averaging seldom: none averages after every step. The
+#: model has three layers, so there are three fragments.
+LOCAL = "local-sgd"
+LOCAL_SETTINGS: dict[str, tuple[str, ...]] = {
+    NONE: ("--local-steps", "1"),
+    **{
+        f"every {h} steps{name}": ("--local-steps", str(h), *words)
+        for h in (5, 20, 100)
+        for name, words in {
+            "": (),
+            " by fragments": ("--fragments", "3"),
+            " late": ("--sync-delay", str(h // 2)),
+            " by fragments late": ("--fragments", "3", "--sync-delay", str(h // 2)),
+            " eager": ("--eager",),
+            " Nesterov": ("--outer-lr", "0.7", "--outer-momentum", "0.9"),
+        }.items()
+    },
+}
 #: A step of sign descent is as long as its rate, whatever the gradient.
 _SIGN_RATE = 0.01
-#: Flags of all runs, and those of one mode. Not relu: a first step that is too large leaves dead
-#: units, whatever comes later.
+#: Flags of all runs. Not relu: a first step that is too large leaves dead units, whatever comes
+#: later.
 DEFAULTS = ("--hidden", "128,128", "--activation", "tanh", "--batch-size", "16", "--epochs", "20")
-OF_MODE = {"local-sgd": ("--local-steps", "8")}
 #: Workers leave the server that long alone: what a message takes beside its bytes.
 _LATENCY_S = 5e-5
 #: Bytes of gradient that a server applies in a second.
@@ -88,37 +105,44 @@ class Times(NamedTuple):
     decode: float
 
 
-def modes_with_codecs() -> tuple[str, ...]:
+def modes() -> tuple[str, ...]:
     """Return the modes that can be compared."""
-    return tuple(name for name, row in MODES.items() if row.codecs)
+    return tuple(name for name, row in MODES.items() if row.codecs or name == LOCAL)
 
 
-def answers(mode: str) -> bool:
-    """Return whether a mode has servers that answer."""
-    return mode in MODES and MODES[mode].needs_servers
+def settings_of(mode: str) -> dict[str, tuple[str, ...]]:
+    """Return the settings that a mode can have; only servers answer by a codec."""
+    if mode == LOCAL:
+        return LOCAL_SETTINGS
+    answers = mode in MODES and MODES[mode].needs_servers
+    return {name: it for name, it in SETTINGS.items() if answers or not name.endswith(BOTH_WAYS)}
 
 
 def job_of(mode: str, setting: str, link: str, lr: float, seed: int, flags: Sequence[str]) -> Job:
     """Return one run; ``ConfigError`` if it cannot be."""
-    if mode not in modes_with_codecs():
-        raise ConfigError(
-            f"no codecs in mode {mode!r}, there are: {', '.join(modes_with_codecs())}"
-        )
-    if setting not in SETTINGS:
-        raise ConfigError(f"no setting {setting!r}, there are: {'; '.join(SETTINGS)}")
-    scaled = lr * _SIGN_RATE if "demo" in SETTINGS[setting] else lr
-    words = [*DEFAULTS, *OF_MODE.get(mode, ()), *flags, "--mode", mode, "--lr", repr(scaled)]
-    config = parse_train([*words, *SETTINGS[setting], "--seed", str(seed)])
+    mine = settings_of(mode)[setting]
+    scaled = lr * _SIGN_RATE if "demo" in mine else lr
+    words = [*DEFAULTS, *flags, "--mode", mode, "--lr", repr(scaled)]
+    config = parse_train([*words, *mine, "--seed", str(seed)])
     return Job(mode, setting, link, lr, seed, config)
 
 
 def run_all(options: Namespace, flags: Sequence[str]) -> list[Row]:
     """Find a learning rate for each setting of each mode, then run all seeds on all links."""
+    for mode in options.modes:
+        if mode not in modes():
+            raise ConfigError(f"no mode {mode!r} here, there are: {', '.join(modes())}")
+    known = [name for mode in options.modes for name in settings_of(mode)]
+    asked = options.settings or known
+    for setting in asked:
+        if setting not in known:
+            named = "; ".join(dict.fromkeys(known))
+            raise ConfigError(f"no setting {setting!r} here, there are: {named}")
     pairs = [
         (mode, setting)
         for mode in options.modes
-        for setting in options.settings
-        if not setting.endswith(BOTH_WAYS) or answers(mode)
+        for setting in settings_of(mode)
+        if setting in asked
     ]
     for pair in pairs:  # before the first is run: a bad flag is told at once
         config = job_of(*pair, options.links[0], options.rates[0], 0, flags).config
@@ -152,7 +176,7 @@ def _line(rows: Sequence[Row]) -> str:
         "diverged" if row["test_accuracy"] is None else f"{100 * row['test_accuracy']:.1f}"
         for row in rows
     )
-    where = f"{first['mode']:<10} {first['setting']:<24} {first['link']:>10}"
+    where = f"{first['mode']:<10} {first['setting']:<34} {first['link']:>10}"
     return f"{where}  lr {first['lr']:g}: {ends} %"
 
 

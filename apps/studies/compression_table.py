@@ -88,7 +88,7 @@ def table(found: Sequence[Row]) -> str:
         mine = [cell for cell in found if cell["mode"] == mode]
         links = _of(mine, "link")
         headings = "".join(f"{link:>22}" for link in links)
-        lines += ["", mode, f"{'codec':<24}{'lr':>7}{'sent':>12}{'accuracy (worst)':>20}{headings}"]
+        lines += ["", mode, f"{'codec':<34}{'lr':>7}{'sent':>12}{'accuracy (worst)':>20}{headings}"]
         for setting in _of(mine, "setting"):
             here = [cell for cell in mine if cell["setting"] == setting]
             first = here[0]
@@ -97,7 +97,7 @@ def table(found: Sequence[Row]) -> str:
             times = "".join(
                 f"{time_text(cell):>22}" for link in links for cell in here if cell["link"] == link
             )
-            lines.append(f"{setting:<24}{first['lr']:>7g}{sent:>12}{ends:>20}{times}")
+            lines.append(f"{setting:<34}{first['lr']:>7g}{sent:>12}{ends:>20}{times}")
     return "\n".join(lines[1:])
 
 
@@ -129,7 +129,7 @@ def verdict(found: Sequence[Row]) -> list[str]:
                     lines.append(f"  {words}: {', '.join(named)}")
     competing = [cell for cell in found if cell["setting"] != NONE]
     paying = sum(cell["standing"] == PAYS for cell in competing)
-    return [*lines, f"A codec pays in {paying} of {len(competing)} cases."]
+    return [*lines, f"{paying} of {len(competing)} cases pay."]
 
 
 def _named(cell: Row) -> str:

@@ -360,16 +360,16 @@ def test_compression_study(tmp_path):
     assert (plain["encode_us"], plain["decode_us"]) == (0, 0)
     assert min(sign["encode_us"], sign["decode_us"], sign["gradient_us"]) > 0
     assert "async at 100 Mbit/s:" in out
-    assert document["verdict"][-1].endswith(" of 4 cases.")
+    assert document["verdict"][-1].endswith(" of 4 cases pay.")
     assert (tmp_path / "compression.png").exists() == HAS_MATPLOTLIB
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--settings", "none,zip"], "no setting 'zip', there are: none; "),
+        (["--settings", "none,zip"], "no setting 'zip' here, there are: none; "),
         (["--links", "1 Tbit/s"], "no link '1 Tbit/s', there are: 100 Mbit/s, "),
-        (["--modes", "serial"], "no codecs in mode 'serial', there are: "),
+        (["--modes", "serial"], "no mode 'serial' here, there are: "),
         (["--rates", "0.1,none"], "--rates: must be a number above 0, got 'none'"),
         (["--codec", "sign"], "--codec has no effect here: the study varies it"),
     ],

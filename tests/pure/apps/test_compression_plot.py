@@ -3,7 +3,7 @@ from studies.compression_table import cells
 
 pytest.importorskip("matplotlib")
 from studies import compression_plot
-from studies.compression import SETTINGS
+from studies.compression import LOCAL_SETTINGS, SETTINGS
 
 
 def run(setting, seconds, link, mode="sync"):
@@ -33,5 +33,6 @@ def test_a_row_for_each_mode_and_a_plot_for_each_link(tmp_path, figures):
 
 
 def test_no_two_settings_look_alike():
-    looks = [compression_plot._look(i) for i in range(len(SETTINGS))]
-    assert len({tuple(look.values()) for look in looks}) == len(SETTINGS) > 20
+    settings = {*SETTINGS, *LOCAL_SETTINGS}
+    looks = [compression_plot._look(i) for i in range(len(settings))]
+    assert len({tuple(look.values()) for look in looks}) == len(settings) > 40

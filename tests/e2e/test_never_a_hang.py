@@ -1,5 +1,6 @@
 """A rank that is killed or stopped, whatever it and the others are doing: named once, and soon."""
 
+import signal
 import time
 
 import pytest
@@ -98,6 +99,8 @@ def test_mpi_itself_has_a_deadline(launch, stops):
 def test_a_communicator_is_not_waited_for_for_ever(launch):
     (launch.folder / "job.py").write_text(START)
     done = launch.ranks(3, "job.py", "makes", PSRT_START_TIMEOUT_S="4")
-    assert done.status == 1
+    # Of Open MPI 5.0.11, prterun itself was once seen to die of a segmentation fault as it ended
+    # the rank that is stopped.
+    assert done.status in (1, -signal.SIGSEGV)
     assert "TransportError: no answer within 3 s" in done.stderr
     assert "the other ranks to make a communicator" in done.stderr

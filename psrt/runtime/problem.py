@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from operator import index
+from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from psrt.data import BatchPlan, Dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
 from psrt.partition import Span
+from psrt.runtime.problem_rules import not_matrices
 
 
 class Problem(Protocol):
@@ -83,7 +85,7 @@ def gradient_spans(problem: Problem, n: int) -> tuple[Span, ...]:
         ConfigError: if they do not tile [0, n) from its end to its beginning.
     """
     asked = getattr(problem, "gradient_spans", None)
-    spans = tuple(Span(*span) for span in asked()) if callable(asked) else (Span(0, n),)
+    spans = tuple(Span(*_whole(span)) for span in asked()) if callable(asked) else (Span(0, n),)
     stops = [n, *(span.start for span in spans)]
     if stops.pop() != 0 or stops != [span.stop for span in spans] or stops != sorted(stops)[::-1]:
         raise ConfigError(
@@ -97,12 +99,23 @@ def matrices_of(problem: Problem, n: int) -> tuple[Matrix, ...]:
     """Return the matrices that a problem names among its n parameters, none if it does not.
 
     Raises:
-        ConfigError: if they do not lie in [0, n) one behind the other.
+        ConfigError: if they are not three whole numbers each, or do not lie in [0, n) one behind
+            the other.
     """
     asked = getattr(problem, "matrices", None)
-    found = tuple(Matrix(*it) for it in asked()) if callable(asked) else ()
+    given = asked() if callable(asked) else ()
+    try:
+        found = tuple(Matrix(*_whole(it)) for it in given)
+    except TypeError:
+        raise not_matrices(given) from None
     between(found, n)
     return found
+
+
+def _whole(numbers: Iterable[SupportsIndex]) -> Iterator[int]:
+    """Yield whole numbers, such as numpy's, as Python's own: they are sent and stored as text."""
+    for number in numbers:
+        yield int(index(number))
 
 
 class _Epoch:

@@ -89,6 +89,14 @@ def not_a_loss(loss: object) -> ConfigError:
     return ConfigError(f"loss_and_grad() returned {_said(loss)}, expected the mean loss{hint}")
 
 
+def not_matrices(matrices: object) -> ConfigError:
+    """Return the error for matrices that are not three whole numbers each."""
+    return ConfigError(
+        f"matrices() returned {_said(matrices)}, expected whole numbers (start, rows, columns) of "
+        "each matrix"
+    )
+
+
 def mark_unwritten(gradient: Vector) -> None:
     """Fill a gradient with what nobody computes."""
     gradient.view(np.uint32).fill(_UNWRITTEN)

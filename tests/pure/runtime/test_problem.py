@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -148,6 +149,27 @@ def test_the_matrices_are_the_weights(problem):
         np.testing.assert_array_equal(found.of(theta), weight)
         assert np.shares_memory(found.of(theta), weight)
     assert matrices_of(object(), 7) == ()
+
+
+class Matrices:
+    def __init__(self, found):
+        self.matrices = lambda: found
+
+
+def test_places_may_be_numbers_of_numpy():
+    """The set-up sends them to all ranks as JSON, and the history's header keeps them."""
+    starts = np.cumsum([0, 3, 4])
+    spans = gradient_spans(Parts(starts[1:], starts[:2]), 7)
+    matrices = matrices_of(Matrices(np.array([[1, 1, 2], [3, 2, 2]])), 7)
+    assert json.dumps([spans, matrices]) == "[[[3, 7], [0, 3]], [[1, 1, 2], [3, 2, 2]]]"
+
+
+@pytest.mark.parametrize(
+    "found", [None, 7, "abc", [(0, 4)], [(0.0, 2.0, 3.0)], [7], [(0, 1, 2, 3)]]
+)
+def test_what_are_no_matrices_is_refused_in_one_line(found):
+    with pytest.raises(ConfigError, match=r"^matrices\(\) returned .*, expected whole numbers"):
+        matrices_of(Matrices(found), 7)
 
 
 def test_a_regression_has_no_accuracy():

@@ -116,7 +116,10 @@ def parts_of(history: History) -> tuple[Span, ...]:
     header = history.header
     whole, several = True, len(header.servers) > len(header.server_ranks)
     for events in history.workers if several else ():
-        times = events["time"][events["kind"] == Kind.PUSH].reshape(-1, len(header.servers))
+        times = events["time"][events["kind"] == Kind.PUSH]
+        # A worker that died may have done so in the midst of its last step.
+        times = times[: times.size - times.size % len(header.servers)]
+        times = times.reshape(-1, len(header.servers))
         whole = whole and bool((times == times[:, :1]).all())
     if several and whole:
         return ()

@@ -67,7 +67,7 @@ def fields(
         yield from _scaled(reader, codec, knobs, decoded)
     elif codec == "random-k":
         seed = int(frame[HEADER_BYTES:][:8].view("<u8")[0])
-        yield reader.whole(8, "seed, of which the indices follow")
+        yield reader.whole(8, "seed, from which the indices follow")
         for i in drawn(seed, n, sent).tolist():
             yield reader.take(_FLOAT32, f"[{i}] {decoded[i]:g}")
     elif "rank" in knobs:

@@ -22,7 +22,7 @@ from typing import Any
 from psrt.arrays import ITEMSIZE, Vector
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.table import TABLE
-from psrt.config.knobs import dashed, shown
+from psrt.config.checks import flag
 from psrt.explain.codec import CodedVectors, Step
 
 FORMAT = "psrt explain codec 1"
@@ -58,11 +58,9 @@ def _numbers(vector: Vector) -> list[float | None]:
 
 def as_text(found: CodedVectors) -> str:
     """Return what people read."""
-    knobs = [f"--codec-{dashed(name)} {_knob(value)}" for name, value in found.knobs.items()]
-    knobs += ["--error-feedback"] if found.error_feedback else []
     lines = [f"{found.codec}: {TABLE[found.codec].summary}"]
-    if knobs:
-        lines.append(f"with {' '.join(knobs)}")
+    if flags := list(_flags(found)):
+        lines.append(f"with {' '.join(flags)}")
     for i, step in enumerate(found.steps):
         if len(found.steps) > 1:
             lines += ["", f"step {i}"]
@@ -70,8 +68,13 @@ def as_text(found: CodedVectors) -> str:
     return "\n".join(lines)
 
 
-def _knob(value: float | None) -> str:
-    return "none" if value is None else shown(value)
+def _flags(found: CodedVectors) -> Iterator[str]:
+    """Yield the flags that give the same again."""
+    for name, value in found.knobs.items():
+        if value is not None:
+            yield flag(f"codec_{name}", value)
+    if found.error_feedback or TABLE[found.codec].feeds_back_with(found.knobs):
+        yield flag("error_feedback", found.error_feedback)
 
 
 def _table(step: Step, *, fed_back: bool) -> Iterator[str]:

@@ -79,6 +79,18 @@ def test_what_is_printed(codec, capsys):
     assert text.rstrip() == as_text(explained(codec, steps=2))
 
 
+@pytest.mark.parametrize("codec", TABLE)
+def test_the_flags_that_it_prints_give_the_same_again(codec, capsys):
+    row = TABLE[codec]
+    asked = [[]] + [["--no-error-feedback"]] * (row.feeds_back is not None)
+    for given in [*asked, *([["--no-codec-scaled"]] if "scaled" in row.knobs else [])]:
+        explain.main(["codec", codec, *given])
+        text = capsys.readouterr().out
+        flags = [line.removeprefix("with ") for line in text.splitlines() if line[:5] == "with "]
+        explain.main(["codec", codec, *" ".join(flags).split()])
+        assert capsys.readouterr().out == text
+
+
 def test_the_document(capsys):
     assert explain.main(["codec", "sign", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -91,7 +103,7 @@ def test_knobs_and_a_vector_of_ones_own(capsys):
     words = "random-k --error-feedback --codec-density 0.5 --values 1,2,3,4"
     explain.main(["codec", *words.split()])
     text = capsys.readouterr().out
-    assert "--codec-density 0.5 --codec-scaled false --error-feedback" in text
+    assert "--codec-density 0.5 --no-codec-scaled --error-feedback" in text
     assert "elements sent: 2" in text
 
 

@@ -48,7 +48,7 @@ class Mode:
     share: str | None = None
     #: Whether vectors may be sent by a codec.
     codecs: bool = False
-    #: Its first knob in words: ``{}`` is the value.
+    #: Its first knob in words: ``{}`` is the value, ``{s}`` makes the plural.
     words: str = ""
 
     @property
@@ -94,11 +94,13 @@ class Mode:
 
         >>> MODES["ssp"].described({"staleness": 3}.get), MODES["sync"].described({"backup": 0}.get)
         ('ssp (staleness 3)', 'sync')
+        >>> MODES["sync"].described({"backup": 1}.get)
+        'sync (1 backup)'
         """
         value = value_of(self.knobs[0]) if self.words else None
         if value is None or (self.backup and not value):
             return self.name
-        return f"{self.name} ({self.words.format(value)})"
+        return f"{self.name} ({self.words.format(value, s='' if value == 1 else 's')})"
 
 
 _SERVED = ("placement", "shards_per_server")
@@ -122,7 +124,7 @@ _ROWS = (
         rounds=True,
         backup="backup",
         knobs=("backup", *_SERVED),
-        words="{} backups",
+        words="{} backup{s}",
     ),
     Mode(
         name="async",
@@ -160,7 +162,7 @@ _ROWS = (
             *("fragments", "fragment_order", "eager", "sync_delay", "mixing"),
             *(*_SUMMED, *_SERVED),
         ),
-        words="{} local steps",
+        words="{} local step{s}",
     ),
     Mode(
         name="allreduce",

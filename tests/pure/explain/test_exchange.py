@@ -148,7 +148,7 @@ def test_the_command(capsys, tmp_path):
     assert path.read_text().startswith("<svg")
     assert "with --shards-per-server" not in ran("sync")
     local = ran("local-sgd --servers 1 --shards-per-server 2 --steps 2 --local-steps 1")
-    assert local.startswith("local-sgd (1 local steps)")
+    assert local.startswith("local-sgd (1 local step)")
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ from studies.compression_table import cells, table, verdict
 from psrt.cli.flags import FlagParser
 from psrt.errors import ConfigError
 from psrt.report.strict_json import dumps
+from psrt.units import plural
 
 #: The modes that are compared unless others are asked for: one of each kind.
 SHOWN = ("sync", "async", "allreduce", "local-sgd")
@@ -85,7 +86,7 @@ def parser() -> FlagParser:
 def show(rows: Sequence[Row], options: Namespace, *, plots: bool) -> None:
     """Print table and verdict, write all rows, and draw the plot if that can be."""
     found = cells(rows)
-    note = f"{options.workers} workers in virtual time, {options.seeds} seeds"
+    note = f"{options.workers} workers in virtual time, {plural(options.seeds, 'seed')}"
     words = verdict(found)
     say("\n".join(["", f"{note}, seconds to {100 * options.target:g} %", table(found), "", *words]))
     document = {"note": note, "target": options.target, "verdict": words, "runs": rows}

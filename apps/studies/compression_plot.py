@@ -89,7 +89,8 @@ def _times(
         axes.vlines(x, cell["median"], slowest, look["color"], linewidth=1)
         axes.plot([x], [cell["median"]], linestyle="", **look)
     axes.set_xscale("log")
-    axes.set_yscale("log")
+    if any(cell["median"] is not None for cell in known):
+        axes.set_yscale("log")
     axes.set_xlabel("sent [MB]")
     axes.set_ylabel(f"seconds to {100 * target:g} %")
     axes.set_title(link, fontsize=9)

@@ -121,7 +121,7 @@ def verdict(found: Sequence[Row]) -> list[str]:
             ]
             lines.append(f"{mode} at {link}:")
             for standing, words in (
-                (PAYS, "pays"), (OPEN, "makes no difference"), (COSTS, "costs time"),
+                (PAYS, "pays"), (OPEN, "open, too close to tell"), (COSTS, "costs time"),
                 (FAILS, "misses the target"),
             ):  # fmt: skip
                 named = [_named(cell) for cell in here if cell["standing"] == standing]

@@ -32,6 +32,14 @@ def test_a_row_for_each_mode_and_a_plot_for_each_link(tmp_path, figures):
     assert [list(line.get_xdata()) for line in axes[1].lines if line.get_marker() == "x"] == [[2.0]]
 
 
+def test_where_nobody_reaches_the_target_there_are_no_times(tmp_path, figures):
+    path = tmp_path / "compression.png"
+    rows = [run("none", None, "slow"), run("sign", None, "slow"), run("none", 1.0, "fast")]
+    compression_plot.draw(cells(rows), path, target=0.9, note="")
+    assert path.exists()
+    assert [it.get_yscale() for it in figures[0].axes[1:]] == ["linear", "log"]
+
+
 def test_no_two_settings_look_alike():
     settings = {*SETTINGS, *LOCAL_SETTINGS}
     looks = [compression_plot._look(i) for i in range(len(settings))]

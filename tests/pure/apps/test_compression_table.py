@@ -71,7 +71,7 @@ def test_table_and_verdict():
     assert verdict(found) == [
         "sync at slow:",
         "  pays: sign (0.40)",
-        "  makes no difference: int8 (1.10)",
+        "  open, too close to tell: int8 (1.10)",
         "sync at fast:",
         "  costs time: sign (1.50)",
         "  misses the target: int8",

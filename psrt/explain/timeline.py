@@ -350,6 +350,12 @@ def described(timeline: Timeline) -> Iterator[str]:
     count = plural(timeline.workers, "worker")
     yield f"{count}, {plural(servers, 'server')}" if servers else count
     yield f"{config.steps} steps each"
+    if (config.fragments or 1) > 1:
+        yield f"{config.fragments} fragments"
+    if config.sync_delay:
+        yield f"averages taken {plural(config.sync_delay, 'step')} later"
+    if config.eager:
+        yield "eager"
     for worker, factor in enumerate(timeline.slow):
         if factor != 1.0:
             yield f"worker {worker} takes {factor:g} × as long"

@@ -148,6 +148,9 @@ def test_knobs_of_a_mode(ran):
         "sync · 4 workers, 2 servers · 8 steps each\n"
     )
     assert ran("local-sgd").startswith("local-sgd (8 local steps) · 4 workers · 16 steps")
+    late = ran("local-sgd", "--fragments", "2", "--sync-delay", "3")
+    assert " · 16 steps each · 2 fragments · averages taken 3 steps later · worker 1" in late
+    assert " · 16 steps each · eager · worker 1" in ran("local-sgd", "--eager")
     assert ran("async", "--workers", "1").startswith("async · 1 worker, 1 server · 8 steps each\n")
     assert ran("sync", "--seed", "1") != ran("sync")
 

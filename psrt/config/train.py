@@ -127,8 +127,8 @@ class TrainConfig:
     )
     fragments: int | None = knob(
         None, WHOLE, _MODE,
-        "average the layers in F fragments, one at a time, each once in H steps: the most that is "
-        "sent at once falls F-fold",
+        "average the layers in F fragments, one at a time, each once in H steps: no more is sent "
+        "at once than the largest of them",
         metavar="F", min=1, requires=(_NO_SERVERS,), fallback=1, drawn=True,
         synonyms=("num-fragments",),
     )
@@ -141,7 +141,7 @@ class TrainConfig:
     eager: bool | None = knob(
         None, SWITCH, _MODE,
         "take the outer step with the worker's own part at once and the others' a period later, "
-        "so that nobody waits", requires=(_NO_SERVERS,), fallback=False, drawn=True,
+        "which is their time to arrive", requires=(_NO_SERVERS,), fallback=False, drawn=True,
     )
     sync_delay: int | None = knob(
         None, WHOLE, _MODE,

@@ -47,5 +47,5 @@ class OuterStep:
 
     def update(self, span: Span, theta: Vector, grad: Vector, out: Vector) -> None:
         """Step from ``theta``, the last average, towards the mean, which is passed as ``grad``."""
-        delta = np.subtract(theta, grad, out=self._delta[: span.size])
+        delta = np.subtract(theta, grad, out=self._delta[: theta.size])
         self._outer.update(span, theta, delta, out)

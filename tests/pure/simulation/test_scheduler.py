@@ -32,6 +32,8 @@ SUMMED = [
     *({"mode": "allreduce", "allreduce": name} for name in [*ALGORITHMS, "node"]),
     {"mode": "allreduce", "allreduce": "tree", "overlap": True, "bucket_bytes": 1},
     {"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"},
+    {"mode": "local-sgd", "local_steps": 3, "sync_delay": 2, "outer_lr": 0.7, "allreduce": "tree"},
+    {"mode": "local-sgd", "local_steps": 3, "eager": True, "outer_lr": 0.7, "allreduce": "node"},
 ]
 ALL = [{**knobs, "servers": 2} for knobs in SERVED] + SUMMED
 COSTS = {

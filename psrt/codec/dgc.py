@@ -7,6 +7,8 @@ does not push an element on that has just been sent.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from psrt.arrays import Bytes, Vector
@@ -106,5 +108,8 @@ class Dgc(Chosen):
     def _factor(self, vector: Vector) -> np.float32:
         if self._clip_norm is None:
             return np.float32(1)
-        norm = float(np.sqrt(np.dot(vector, vector)))
+        squares = float(np.dot(vector, vector))
+        if not math.isfinite(squares):  # too large for a float32, it may be; a float64 holds them
+            squares = float(np.einsum("i,i", vector, vector, dtype=np.float64))
+        norm = math.sqrt(squares)
         return np.float32(min(1.0, self._clip_norm / norm) if norm else 1.0)

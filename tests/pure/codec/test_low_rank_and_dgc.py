@@ -131,6 +131,8 @@ class TestDgc:
         codec = make_codec("dgc", 2, density=1.0, clip_norm=1.0, warmup_epochs=0)
         np.testing.assert_allclose(through(codec, np.array([3, 4], np.float32)), [0.6, 0.8])
         np.testing.assert_allclose(through(codec, np.array([0.3, 0], np.float32)), [0.3, 0.0])
+        # Whose squares a float32 does not hold.
+        np.testing.assert_allclose(through(codec, np.full(2, 1e20, np.float32)), [0.5**0.5] * 2)
 
     def test_the_density_comes_down_by_epochs(self):
         codec, vector = make_codec("dgc", 1000, density=0.001), np.arange(1, 1001, dtype=np.float32)

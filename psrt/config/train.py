@@ -32,6 +32,8 @@ _VELOCITY = (Condition("optimizer", ("momentum", "nesterov")),)
 _STEPPED = (Condition("schedule", ("step",)),)
 
 
+#: Those by which servers may answer.
+_OF_REPLIES = tuple(row.name for row in TABLE.values() if row.sends_differences)
 #: Those whose loss may be added to what is sent next.
 _FED_BACK = tuple(row.name for row in TABLE.values() if row.feeds_back is not None)
 _BY_DEFAULT = tuple(row.name for row in TABLE.values() if row.feeds_back_with({}))
@@ -218,13 +220,13 @@ class TrainConfig:
     )
     codec_reply: str | None = knob(
         None, TEXT, _CODEC, "send parameters, too, in fewer bytes: what has changed, by this codec",
-        metavar="NAME", choices=tuple(row.name for row in TABLE.values() if row.sends_differences),
+        metavar="NAME", choices=_OF_REPLIES,
         default_text="as they are", requires=(Condition("codec", tuple(TABLE)), _SERVERS),
     )
     codec_reply_shared: bool | None = knob(
         None, SWITCH, _CODEC, "make one reply for all workers, where all read every version: in "
         "sync without --backup",
-        requires=(Condition("codec_reply", tuple(TABLE)),), fallback=False,
+        requires=(Condition("codec_reply", _OF_REPLIES),), fallback=False,
     )
     codec_everywhere: bool | None = knob(
         None, SWITCH, _CODEC, "use the codec on one host, too, where it costs time and saves none",

@@ -200,6 +200,6 @@ def say_codec(
             say(codec.reply.described(spans, f"a reply{to_all}"))
     elif config.codec is not None and not config.codec_everywhere:
         say(
-            f"--codec {config.codec} has no effect on one host, where nothing is sent; "
+            f"--codec {config.codec} has no effect on one host, whose ranks share memory; "
             "--codec-everywhere uses it all the same"
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from psrt.codec.table import TABLE
 from psrt.config.knobs import Condition, Knob, dashed, knobs_of, shown
 from psrt.config.modes import MODES, Mode
+from psrt.config.names import OPTIMIZER_CODECS
 from psrt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,10 +27,15 @@ def check(config: TrainConfig) -> None:
     Raises:
         ConfigError: one line that names the flags.
     """
-    value_of = partial(getattr, config)
+    brought = OPTIMIZER_CODECS.get(config.optimizer)
+
+    def value_of(name: str) -> Any:
+        value = getattr(config, name)
+        return brought if name == "codec" and value is None else value
+
     knobs = knobs_of(config)
     for name in knobs:
-        value = value_of(name)
+        value = getattr(config, name)
         if value is not None and (miss := first_miss(knobs, name, value_of)):
             raise _meaningless(name, value, miss, value_of(miss.field))
     _check_length(config)

@@ -613,7 +613,7 @@ def test_every_knob_is_told_in_one_line_of_help():
         ),
         ({"codec": "sign"}, "--optimizer demo is one half of --codec demo, got sign"),
         (
-            {"codec": "demo", "codec_everywhere": False},
+            {"codec_everywhere": False},
             "--optimizer demo cannot do without its codec anywhere",
         ),
     ],
@@ -626,7 +626,7 @@ def test_an_optimizer_that_cannot_have_its_codec(knobs, message):
 
 def test_an_optimizer_may_bring_its_codec():
     for mode in (name for name, row in MODES.items() if row.codecs):
-        for knobs in ({}, {"codec": "demo", "codec_kept": 8}):
+        for knobs in ({}, {"codec": "demo", "codec_kept": 8}, {"codec_kept": 8}):
             config = resolve(TrainConfig(mode=mode, optimizer="demo", **knobs), ranks=2)
             assert (config.codec, config.codec_everywhere) == ("demo", True)
             assert (config.codec_chunk, config.codec_kept) == (64, knobs.get("codec_kept", 32))

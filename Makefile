@@ -27,7 +27,7 @@ JOBS = 2000
 SEED = 0
 # Of the parallel tests: numbers of ranks, those of `make test`, and seconds that one launch may take.
 RANK_COUNTS = 1 2 3 4 5 7 8
-FEW_RANKS = 3 5
+FEW_RANKS = 3
 LAUNCH_TIMEOUT = 300
 PARALLEL = tests/parallel
 # Those of them that are not about shared memory.
@@ -154,7 +154,7 @@ plots: compare study  ## both, into runs/compare and runs/staleness
 
 # --- tests --------------------------------------------------------------------------------------
 
-test:  ## all behaviour, in about six minutes: pure, under mpirun on 3 and 5 ranks, end to end
+test:  ## all behaviour, in about six minutes: pure, under mpirun on 3 ranks, end to end
 	@$(MAKE) --no-print-directory test-pure test-parallel test-e2e \
 	  MARKED='not exhaustive' RANK_COUNTS='$(FEW_RANKS)'
 

@@ -36,7 +36,7 @@ from psrt.partition import Span
 from psrt.runtime.checksum import checksum
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import Step
-from psrt.runtime.strategies.controls import PRESENT, PROGRESS, WEIGHT
+from psrt.runtime.strategies.controls import ControlSum
 from psrt.runtime.updater import Updater
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import CONTROL, Port, Reduction, gradient_of
@@ -78,19 +78,16 @@ class Reducer:
             events: records events for the history; None keeps none.
         """
         assert not port.role_map.servers, "an all-reduce is among all ranks"
-        n = port.role_map.n
         self._port = port
         self._updater = updater
         self._full = full
         self._check_every = check_every
         self._events = events
         self._alone = len(port.role_map.workers) == 1
-        self._vector, self._control = gradient_of(port), port.gradient[-CONTROL:]
-        self._head: Reduction | None = None
+        self._vector = gradient_of(port)
         #: The all-reduce of the control values, after ``auto``.
         self.control_algorithm = port.choice(control_algorithm or algorithm, CONTROL)[0]
-        if not self._alone:
-            self._head = port.reduction(Span(n, n + CONTROL), self.control_algorithm, None)
+        self._control = ControlSum(port, self.control_algorithm)
         largest = max((span.size for span in buckets), default=0)
         #: The all-reduce of the buckets, after ``auto``, and the reason.
         self._codec = None if self._alone else codec
@@ -107,11 +104,10 @@ class Reducer:
         self._final = self._begun = 0
         #: Those of them that are not known to be complete.
         self._open: list[Reduction] = []
-        #: The sum of all weights; None until the control values are summed.
+        #: The sum of all weights; None until the control values are summed and heeded.
         self._total: float | None = None
         #: 1 / the total; None if that is 1, or if a codec has divided by it.
         self._scale: np.ndarray | None = None
-        self._present = 0.0
         #: Updates so far, the same on every worker.
         self.updates = 0
         #: Waiting time of the newest round, in seconds.
@@ -131,16 +127,12 @@ class Reducer:
             step: its clock, samples and progress.
             present: whether it is still training.
         """
-        progress = step.progress
         self._brought = step, weight, present
         self._final = self._begun = 0
         self._total = None
-        if self._head is None:
-            self._learn(weight, float(present), progress)
-            return
-        control = self._control
-        control[WEIGHT], control[PRESENT], control[PROGRESS] = weight, present, progress
-        self._head.begin()
+        self._control.begin(weight, present=present, progress=step.progress)
+        if self._alone:
+            self._heed()
 
     def begin(self) -> None:
         """Begin the sum of the next bucket, whose numbers are final and weighted."""
@@ -159,9 +151,9 @@ class Reducer:
     def poll(self) -> None:
         """Progress the sums that have begun, without waiting."""
         if self._total is None:
-            if self._head is None or not self._head.poll():
+            if not self._control.poll():
                 return
-            self._learn_sums()
+            self._heed()
             self._begin_final()
         self._open = [reduction for reduction in self._open if not reduction.poll()]
 
@@ -188,9 +180,8 @@ class Reducer:
                 (events.reduces, began, clock, self.updates, samples, progress, weight, present)
             )
         if self._total is None:
-            assert self._head is not None, "alone, all is known from the start"
-            await self._head.finish()
-            self._learn_sums()
+            await self._control.finish()
+            self._heed()
         if self._total:
             if empty:
                 self._vector[:] = 0.0
@@ -203,7 +194,7 @@ class Reducer:
             if self._check_every and self.updates % self._check_every == 0:
                 await self._check()
         assert not self._open, "a worker with samples has a weight"
-        training = self._present > 0
+        training = self._control.present > 0
         now = self._port.now()
         self.waited = now - began
         if events is not None:
@@ -234,20 +225,18 @@ class Reducer:
             waited += self.waited
         return waited
 
-    def _learn_sums(self) -> None:
-        control = self._control.tolist()
-        self._learn(control[WEIGHT], control[PRESENT], control[PROGRESS])
-
-    def _learn(self, total: float, present: float, progress: float) -> None:
-        """Store the sums of the control values; from now on blocks can be updated."""
-        self._total, self._present = total, present
+    def _heed(self) -> None:
+        """Take up the sums of the control values; from now on blocks can be updated."""
+        control = self._control
+        self._total = total = control.total
         if total:
+            progress = control.progress / control.present
             scale = np.float32(1.0 / total)
             divides = self._codec is None and scale != 1.0
             self._scale = np.array(scale) if divides else None
             if self._codec is not None:
-                self._codec.begin_round(self.updates, int(progress / present), total)
-            self._updater.begin(progress / present)
+                self._codec.begin_round(self.updates, int(progress), total)
+            self._updater.begin(progress)
 
     def _take(self, span: Span, sums: Vector) -> None:
         """Update one block from its sums."""

@@ -18,7 +18,7 @@ from psrt.errors import ConfigError
 from psrt.partition import Span
 from psrt.simulation.network import Channel
 from psrt.simulation.schedule_run import ScheduleRun
-from psrt.simulation.sums import FrameSum, RendezvousSum, ScheduleSum
+from psrt.simulation.sums import MessageSum, RendezvousSum
 from psrt.transport.coded_sum import CodedSum, SumCodec
 from psrt.transport.majority import outliers
 from psrt.transport.port import AS_ASKED, CONTROL, Reduction, RoleMap, Take
@@ -149,11 +149,10 @@ class CollectivePort:
         # The same number on all workers: they make the same reductions in the same order.
         self._reductions += 1
         algorithm, _ = self.choice(algorithm, span.size, coded=codec is not None)
-        if codec is not None:
-            return FrameSum(self, span, codec, take, key=self._reductions)
-        by_messages = algorithm in ALGORITHMS and self.world.costs.reduce is None
-        plan = ScheduleSum if by_messages else RendezvousSum
-        return plan(self, span, algorithm, take, key=self._reductions)
+        key = self._reductions
+        if codec is not None or (algorithm in ALGORITHMS and self.world.costs.reduce is None):
+            return MessageSum(self, span, algorithm, take, key=key, codec=codec)
+        return RendezvousSum(self, span, algorithm, take, key=key)
 
     def numbers(self, span: Span) -> Vector | None:
         """Return a span of the gradient; without numerics, only the control values exist."""

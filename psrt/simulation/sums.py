@@ -83,48 +83,40 @@ class Sum:
             self._take(Span(span.start + block.start, span.start + block.stop), block.of(sums))
 
 
-class ScheduleSum(Sum):
-    """A sum by a schedule's messages."""
+class MessageSum(Sum):
+    """A sum by messages: those of a schedule, or frames."""
 
     def __init__(
-        self, port: CollectivePort, span: Span, algorithm: str, take: Take | None, *, key: int
+        self,
+        port: CollectivePort,
+        span: Span,
+        algorithm: str,
+        take: Take | None,
+        *,
+        key: int,
+        codec: SumCodec | None = None,
     ) -> None:
-        """Set up; ``key`` marks the reduction, the same on all workers and no other's."""
+        """Set up.
+
+        Args:
+            port: of this worker.
+            span: of the gradient.
+            algorithm: whose messages are sent.
+            take: see ``port.Take``.
+            key: marks the reduction, the same on all workers and no other's.
+            codec: makes frames of the messages; None sends numbers as they are.
+        """
         super().__init__(port, span, take)
         size, numerics = len(port.role_map.workers), self._mine is not None
-        self._run = ScheduleRun(
-            port, algorithm, span.size, rank=port.rank, size=size, key=key, numerics=numerics
-        )
-
-    def _start(self) -> None:
-        if not self._run.begin(self._mine):
-            self._port.under_way.append(self._run)
-
-    def _advance(self) -> bool:
-        self._port.move_on()
-        return self._run not in self._port.under_way
-
-    def _sums(self) -> Vector:
-        return self._run.sums
-
-
-class FrameSum(Sum):
-    """A sum whose messages are frames."""
-
-    def __init__(
-        self, port: CollectivePort, span: Span, codec: SumCodec, take: Take | None, *, key: int
-    ) -> None:
-        """Set up; ``key`` marks the reduction, the same on all workers and no other's."""
-        super().__init__(port, span, take)
-        self._run = CodedSum(
-            port,
-            codec,
-            span,
-            rank=port.worker,
-            size=len(port.role_map.workers),
-            key=key,
-            numerics=self._mine is not None,
-        )
+        self._run: ScheduleRun | CodedSum
+        if codec is None:
+            self._run = ScheduleRun(
+                port, algorithm, span.size, rank=port.rank, size=size, key=key, numerics=numerics
+            )
+        else:
+            self._run = CodedSum(
+                port, codec, span, rank=port.worker, size=size, key=key, numerics=numerics
+            )
 
     def _start(self) -> None:
         if not self._run.begin(self._mine):

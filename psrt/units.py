@@ -41,6 +41,21 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def runs_of(numbers: Sequence[int]) -> list[list[int]]:
+    """Split ascending numbers where one is left out.
+
+    >>> runs_of([0, 1, 2, 5, 7, 8])
+    [[0, 1, 2], [5], [7, 8]]
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return runs
+
+
 def numbered(noun: str, numbers: Sequence[int]) -> str:
     """Format the numbers of some things, in short where they are many.
 
@@ -53,14 +68,12 @@ def numbered(noun: str, numbers: Sequence[int]) -> str:
     >>> numbered("shard", range(0, 32, 2))
     'shards 0, 2, 4 and 13 others'
     """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
     # Two in a row are no range.
-    runs = [part for run in runs for part in ([run] if len(run) > 2 else [[it] for it in run])]
+    runs = [
+        part
+        for run in runs_of(numbers)
+        for part in ([run] if len(run) > 2 else [[it] for it in run])
+    ]
     said = runs if len(runs) <= _PARTS else runs[: _PARTS - 1]
     text = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in said)
     if others := len(numbers) - sum(map(len, said)):

@@ -9,7 +9,7 @@ from textwrap import fill
 from psrt.bench.figures import format_table
 from psrt.doctor.facts import Facts, PairFacts, RankFacts
 from psrt.doctor.findings import Finding
-from psrt.units import plural, size_text, time_text
+from psrt.units import plural, runs_of, size_text, time_text
 
 
 def page(facts: Facts, findings: Sequence[Finding]) -> str:
@@ -97,12 +97,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     >>> _ranges([0, 1, 2, 5, 7, 8]), _ranges([])
     ('0-2, 5, 7-8', '')
     """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    runs = runs_of(numbers)
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 

@@ -17,7 +17,7 @@ from psrt.config import TrainConfig, resolve
 from psrt.history import EVENT, EventLog, Header, History, Kind
 from psrt.history.events import FIELDS as KIND_FIELDS
 from psrt.history.events import UNUSED
-from psrt.history.reading import assemble
+from psrt.history.reading import Events, assemble
 from psrt.job.provenance import history_header
 from psrt.job.virtual import SimulatedRun, simulate
 from psrt.partition import Span, even_spans
@@ -258,3 +258,25 @@ def _fill_duration(events: np.ndarray, i: int) -> None:
         since = before["time"][-1] if len(before) else event["time"]
     if not event["seconds"]:
         event["seconds"] = event["time"] - since
+
+
+def altered(events: Events, at: int, how: str) -> Events:
+    """Return events of which one is changed: gone, twice there, or another number in a column.
+
+    Args:
+        events: of a run with 3 workers.
+        at: which one.
+        how: ``gone``, ``twice``, or a column's name.
+    """
+    if how == "gone":
+        return np.delete(events, at)
+    if how == "twice":
+        return np.insert(events, at, events[at])
+    changed = events.copy()
+    if how == "worker":
+        changed[how][at] = (changed[how][at] + 1) % 3
+    elif how == "flag":
+        changed[how][at] ^= 1
+    else:
+        changed[how][at] += 1
+    return changed

@@ -30,8 +30,7 @@ _CHUNK = 1 << 20
 Place = tuple[int, int, int]
 #: Codecs that keep something back of their own, without error feedback.
 _KEEPING = ("dgc", "demo")
-#: Kinds of events that only a run with a codec has.
-#: Between workers and servers, those that only a run with a codec has; and all of them.
+#: Kinds of events that only a run with a codec has: between workers and servers, and all.
 SERVED = (Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE, Kind.REPLY_ENCODE, Kind.REPLY_DECODE)
 KINDS = (*SERVED, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
 #: Knobs of a codec of replies that is not that of pushes.

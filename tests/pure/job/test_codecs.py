@@ -23,6 +23,7 @@ from psrt.runtime.push_codec import PushDecoder, PushEncoder, digest
 from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.transport.frames import FRAME_BYTES
 from support.cases import pairs
+from support.histories import altered
 
 #: A little model whose weights low rank makes shorter; the last batch of an epoch is smaller.
 KNOBS = {
@@ -355,19 +356,10 @@ def test_a_history_whose_frames_contradict_each_other(tmp_path, which, field):
     assert check(history).ok
     workers, shards = list(history.workers), list(history.shards)
     parts = shards if which in (Kind.DECODE, Kind.REPLY_ENCODE) else workers
-    events = parts[1].copy()
-    at = int(np.flatnonzero(events["kind"] == which)[5])
-    if field == "gone":
-        events = np.delete(events, at)
-    elif field == "twice":
-        events = np.insert(events, at, events[at])
-    elif field == "worker":
-        events[field][at] = (events[field][at] + 1) % 3
-    elif field == "samples" and which == Kind.RESIDUAL:
+    if field == "samples" and which == Kind.RESIDUAL:
         pytest.skip("it has none")
-    else:
-        events[field][at] += 1
-    parts[1] = events
+    at = int(np.flatnonzero(parts[1]["kind"] == which)[5])
+    parts[1] = altered(parts[1], at, field)
     outcome = check(replace(history, workers=tuple(workers), shards=tuple(shards)))
     assert not outcome.ok
 

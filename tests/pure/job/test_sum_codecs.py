@@ -19,6 +19,7 @@ from psrt.partition import Span, even_spans
 from psrt.runtime.strategies.buckets import buckets_of
 from psrt.transport.coded_sum import CodedSum
 from support.cases import pairs
+from support.histories import altered
 
 #: The last batch of an epoch is smaller, so the divisor changes; several buckets of gradient.
 KNOBS = {
@@ -160,21 +161,10 @@ def test_a_history_whose_frames_contradict_each_other(tmp_path, which, field):
     history = read_history(config.out)
     assert check(history).ok
     workers = list(history.workers)
-    events = workers[1].copy()
-    at = int(np.flatnonzero(events["kind"] == which)[7])
-    if field == "gone":
-        events = np.delete(events, at)
-    elif field == "twice":
-        events = np.insert(events, at, events[at])
-    elif field == "worker":
-        events[field][at] = (events[field][at] + 1) % 3
-    elif field == "flag":
-        events[field][at] ^= 1
-    elif field == "samples" and which == Kind.SUM_KEEP:
+    if field == "samples" and which == Kind.SUM_KEEP:
         pytest.skip("it has none")
-    else:
-        events[field][at] += 1
-    workers[1] = events
+    at = int(np.flatnonzero(workers[1]["kind"] == which)[7])
+    workers[1] = altered(workers[1], at, field)
     assert not check(replace(history, workers=tuple(workers))).ok
 
 

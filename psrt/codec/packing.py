@@ -136,7 +136,11 @@ def pack_trits(trits: Bytes, out: Bytes) -> None:
         stop = min(at + _TRIT_BLOCK, whole)
         # As whole numbers below 2**24 these are exact, and a product of matrices is the fastest.
         digits = trits[at * TRITS : stop * TRITS].reshape(-1, TRITS).astype(np.float32)
-        np.copyto(out[at:stop], digits @ _POWERS, casting="unsafe")
+        # OpenBLAS 0.3.31 (AVX-512) also multiplies what an earlier call left in its registers, and
+        # drops it: where that is a signaling NaN, numpy would warn of an invalid value.
+        with np.errstate(invalid="ignore"):
+            packed = digits @ _POWERS
+        np.copyto(out[at:stop], packed, casting="unsafe")
     rest = trits[whole * TRITS :]
     if rest.size:
         out[whole] = rest @ _POWERS[: rest.size]

@@ -31,8 +31,9 @@ from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.averaging import OuterStep, PlainAverage
 from psrt.runtime.strategies.base import Serial, Strategy
 from psrt.runtime.strategies.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
+from psrt.runtime.strategies.outer_rules import EagerSteps, MixedAverages, OuterRule
 from psrt.runtime.strategies.push_pull import PushPull
-from psrt.runtime.strategies.streaming import EagerSteps, MixedAverages, OuterRule, StreamingSGD
+from psrt.runtime.strategies.streaming import StreamingSGD
 from psrt.runtime.sum_frames import RecordedFrames
 from psrt.runtime.updater import Updater
 from psrt.runtime.worker import Length, Worker

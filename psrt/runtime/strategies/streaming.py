@@ -16,203 +16,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from psrt.history.log import QUEUED
-from psrt.optim import BLOCK
-from psrt.partition import Span, block_spans
+from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import LocalSteps, ReducePlan, Step, StepResult, WaitBreakdown
-from psrt.runtime.strategies.controls import ControlSum
+from psrt.runtime.strategies.fragment import Fragment
+from psrt.runtime.strategies.outer_rules import EagerSteps, OuterRule
 from psrt.runtime.updater import Updater
 from psrt.sync import FragmentPeriod
-from psrt.transport.port import CONTROL, Port, gradient_of
+from psrt.transport.port import CONTROL, Port
 from psrt.units import plural, size_text
-
-#: A block of a fragment, at most ``BLOCK`` elements: where it lies in θ, and where in what is sent.
-Block = tuple[Span, Span]
-
-
-class OuterRule(Protocol):
-    """What a fragment brings to the sum, and what becomes of the mean."""
-
-    #: Turns means into the next parameters.
-    updater: Updater
-
-    def bring(self, blocks: Sequence[Block], weight: float) -> None:
-        """Write this worker's numbers, weighted, to where they are summed; 0 without a weight."""
-        ...
-
-    def take(self, blocks: Sequence[Block], scale: float, *, newer: bool) -> None:
-        """Take the sums.
-
-        Args:
-            blocks: of the fragment.
-            scale: what makes means of the sums, 1 over the total weight.
-            newer: whether this worker has made steps since it sent the fragment.
-        """
-        ...
-
-
-class MixedAverages:
-    """θ_f ← outer(θ_f, θ_f − mean θ_i,f), the same for all; then θ_i,f ← A·θ_i,f + (1 − A)·θ_f.
-
-    Without a step since the fragment was sent there is nothing newer to keep, and θ_i,f ← θ_f.
-
-    Source: Douillard et al. 2025, arXiv:2501.18512.
-    """
-
-    def __init__(self, port: Port, updater: Updater, mixing: float) -> None:
-        """Set up.
-
-        Args:
-            port: holds the parameters that all workers start from.
-            updater: makes the next θ_f out of the last one and the mean of the θ_i,f.
-            mixing: A, in [0, 1).
-        """
-        self.updater = updater
-        self._theta, self._wire = port.theta, gradient_of(port)
-        #: θ_f of each fragment as of its last mean, equal to the bit on all workers.
-        self._base = port.theta.copy()
-        self._kept, self._taken = np.float32(mixing), np.float32(1 - mixing)
-        self._part = np.empty(min(BLOCK, port.theta.size), np.float32)
-
-    def bring(self, blocks: Sequence[Block], weight: float) -> None:
-        """Write the parameters, weighted."""
-        factor = np.float32(weight)
-        for at, there in blocks:
-            if weight:
-                np.multiply(at.of(self._theta), factor, out=there.of(self._wire))
-            else:
-                there.of(self._wire)[:] = 0.0
-
-    def take(self, blocks: Sequence[Block], scale: float, *, newer: bool) -> None:
-        """Step towards the mean, and mix it in."""
-        factor = np.float32(scale)
-        for at, there in blocks:
-            mean, base, theta = there.of(self._wire), at.of(self._base), at.of(self._theta)
-            if factor != 1.0:
-                np.multiply(mean, factor, out=mean)
-            self.updater.block(at, base, mean, base)
-            if newer and self._kept:
-                np.multiply(theta, self._kept, out=theta)
-                part = np.multiply(base, self._taken, out=self._part[: base.size])
-                np.add(theta, part, out=theta)
-            else:
-                np.copyto(theta, base)
-
-
-class EagerSteps:
-    """Each worker's own outer step, at once, with its own Δ_i and the others' of the period before.
-
-    Worker i, whose local steps of period t went from θ_i to θ_i − Δ_i,t, steps from θ_i along
-    Δ_i,t/W + (mean Δ_{t−1} − Δ_i,{t−1}/W). Where weights are not equal, the share 1/W of its own
-    Δ_i is made right a period later, with the others'. Parameters and the outer optimizer's state
-    differ between workers until the end: there each takes what is left of the others' part, and
-    then the mean of all workers' parameters.
-
-    Source: Kale, Douillard & Donchev, "Eager Updates for Overlapped Communication and Computation
-    in DiLoCo", 2025, arXiv:2502.12996.
-    """
-
-    def __init__(self, port: Port, updater: Updater) -> None:
-        """Set up.
-
-        Args:
-            port: holds the parameters that all workers start from.
-            updater: steps along a given direction.
-        """
-        self.updater = updater
-        self._theta, self._wire = port.theta, gradient_of(port)
-        #: θ_i as of this worker's last outer step of each fragment.
-        self._base = port.theta.copy()
-        #: Δ_i/W while a fragment is under way, then mean Δ − Δ_i/W, the others' part.
-        self._rest = np.zeros_like(self._base)
-        self._share = np.float32(1.0 / len(port.role_map.workers))
-        self._delta, self._step = np.empty((2, min(BLOCK, port.theta.size)), np.float32)
-
-    def bring(self, blocks: Sequence[Block], weight: float) -> None:
-        """Write Δ_i, weighted, and take the outer step."""
-        factor = np.float32(weight)
-        self.updater.begin(0.0)  # an outer rate is constant
-        for at, there in blocks:
-            theta, base, rest = (at.of(it) for it in (self._theta, self._base, self._rest))
-            delta = np.subtract(base, theta, out=self._delta[: theta.size])
-            np.multiply(delta, factor, out=there.of(self._wire))
-            np.multiply(delta, self._share, out=delta)
-            step = np.add(delta, rest, out=self._step[: theta.size])
-            np.copyto(rest, delta)
-            self.updater.block(at, base, step, base)
-            np.copyto(theta, base)
-
-    def take(self, blocks: Sequence[Block], scale: float, *, newer: bool) -> None:
-        """Keep the others' part for the next step."""
-        factor = np.float32(scale)
-        for at, there in blocks:
-            mean, rest = there.of(self._wire), at.of(self._rest)
-            np.multiply(mean, factor, out=mean)
-            np.subtract(mean, rest, out=rest)
-
-    def settle(self, blocks: Sequence[Block]) -> None:
-        """Step along what is left of the others' part, and write the parameters to be summed."""
-        self.updater.begin(0.0)
-        for at, there in blocks:
-            base = at.of(self._base)
-            self.updater.block(at, base, at.of(self._rest), base)
-            np.copyto(there.of(self._wire), base)
-
-    def take_settled(self, blocks: Sequence[Block]) -> None:
-        """Take the mean of all workers' parameters, each with the same weight."""
-        for at, there in blocks:
-            np.multiply(there.of(self._wire), self._share, out=at.of(self._theta))
-
-
-class _Fragment:
-    """One worker's part in the sums of one fragment."""
-
-    def __init__(
-        self,
-        port: Port,
-        number: int,
-        spans: Sequence[Span],
-        start: int,
-        algorithms: tuple[str, str],
-    ) -> None:
-        """Make the plans; collective.
-
-        Args:
-            port: of a job without servers.
-            number: f.
-            spans: of θ.
-            start: where in the vector that is sent the fragment begins, its spans side by side.
-            algorithms: all-reduces of the control values and of the fragment.
-        """
-        self.number = number
-        self.size = sum(span.size for span in spans)
-        self.control = ControlSum(port, algorithms[0], number)
-        self.sum = port.reduction(Span(start, start + self.size), algorithms[1], None)
-        self.blocks: list[Block] = []
-        for span in spans:
-            for a, b in block_spans(span.size, BLOCK):
-                there = start + a
-                at = span.start + a, span.start + b
-                self.blocks.append((Span(*at), Span(there, there + b - a)))
-            start += span.size
-        #: This worker's steps and samples since it was last sent.
-        self.steps = self.samples = 0
-        #: Whether it is under way, and whether the sum of its numbers has begun.
-        self.under_way = self.summing = False
-        #: The clock with which it was sent, and seconds of waiting for its round.
-        self.clock = 0
-        self.waited = 0.0
-
-    def poll(self) -> None:
-        """Progress without waiting."""
-        self.control.poll()
-        if self.summing:
-            self.sum.poll()
 
 
 class StreamingSGD(LocalSteps):
@@ -257,13 +73,13 @@ class StreamingSGD(LocalSteps):
         control = port.choice(control_algorithm or algorithm, CONTROL)[0]
         chosen, why = port.choice(algorithm, max(sizes))
         self._fragments = [
-            _Fragment(port, f, spans, sum(sizes[:f]), (control, chosen))
+            Fragment(port, f, spans, sum(sizes[:f]), (control, chosen))
             for f, spans in enumerate(fragments)
         ]
         what = _described(period, sizes, eager=self._eager is not None)
         self.plan = ReducePlan(chosen, why, 1, False, control, what=what)
         #: Fragments under way, the one that was sent first at the front.
-        self._under_way: deque[_Fragment] = deque()
+        self._under_way: deque[Fragment] = deque()
         #: Fragments sent so far; the next one is this, modulo their number.
         self._round = 0
         #: Steps so far, those of the present period, and the progress of the last one.
@@ -308,7 +124,7 @@ class StreamingSGD(LocalSteps):
         if self._of_period == period.local_steps:
             self._of_period = 0
 
-    def _is_due(self, fragment: _Fragment) -> bool:
+    def _is_due(self, fragment: Fragment) -> bool:
         return self._eager is None and fragment.steps >= self._period.delay
 
     async def leave(self, clock: int) -> Sequence[StepResult]:
@@ -333,7 +149,7 @@ class StreamingSGD(LocalSteps):
         return [self._outcome(clock)]
 
     @property
-    def _next(self) -> _Fragment:
+    def _next(self) -> Fragment:
         """The fragment that is sent next."""
         return self._fragments[self._round % len(self._fragments)]
 
@@ -413,7 +229,7 @@ class StreamingSGD(LocalSteps):
 
     def _note_sent(
         self,
-        fragment: _Fragment,
+        fragment: Fragment,
         now: float,
         clock: int,
         weight: float,
@@ -428,7 +244,7 @@ class StreamingSGD(LocalSteps):
             ))  # fmt: skip
 
     def _note_arrived(
-        self, fragment: _Fragment, now: float, total: float, rate: float, training: bool
+        self, fragment: Fragment, now: float, total: float, rate: float, training: bool
     ) -> None:
         events = self._events
         if events is None:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from psrt.ways import Way
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -36,6 +38,10 @@ class Row:
     sends_differences: bool = True
     #: Whether it is told of the matrices in the vector.
     takes_matrices: bool = False
+    #: In what ways its sums may travel: ``auto`` takes the fastest of these.
+    ways: tuple[Way, ...] = (Way.TWO_PHASES,)
+    #: And where a schedule is asked for by its name, which may lose more.
+    ways_if_asked: tuple[Way, ...] = ()
 
     def feeds_back_with(self, knobs: Mapping[str, float | None]) -> bool:
         """Return whether what is lost is added to the next vector where nobody says.

@@ -34,6 +34,7 @@ from psrt.collective.schedules.root import root_seconds, root_steps
 from psrt.collective.schedules.scatter import scatter_steps
 from psrt.collective.schedules.segmented_ring import segmented_ring_seconds, segmented_ring_steps
 from psrt.collective.schedules.tree import tree_seconds, tree_steps
+from psrt.ways import Way
 
 
 def _always(size: int) -> bool:
@@ -103,7 +104,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "each chunk straight to its owner and back; sends the least; what codecs need",
             closed_form=all_pairs_seconds,
             shares_link=True,
-            coded=True,
+            ways=(Way.TWO_PHASES,),
             workspace=all_pairs_workspace,
             busy=_always,
         ),

@@ -10,6 +10,7 @@ from psrt.collective.costs import ClosedForm, LinkCosts
 from psrt.collective.spec import CollectiveSpec
 from psrt.collective.step import Step
 from psrt.errors import ConfigError
+from psrt.ways import Way
 
 #: p ≥ 2 → lower bounds of the bytes that some rank sends or receives, and combines, as fractions
 #: of n.
@@ -128,9 +129,10 @@ class Algorithm(Schedule):
     overlaps: bool = field(default=False, kw_only=True)
     #: Whether its steps take an ``order`` of the ranks.
     ordered: bool = field(default=False, kw_only=True)
-    #: Whether its messages may be frames of a codec: each number travels once as it is, to the rank
-    #: that folds it, and once folded (``psrt.transport.coded_sum``).
-    coded: bool = field(default=False, kw_only=True)
+    #: In what ways it sums what a codec makes shorter; of those that the codec has, the first.
+    #: In ``TWO_PHASES`` each number must travel once as it is, to the rank that folds it, and once
+    #: folded (``psrt.transport.coded_sum``).
+    ways: tuple[Way, ...] = field(default=(), kw_only=True)
     #: ``(size, n)`` → number of elements of workspace behind the vector.
     workspace: Callable[[int, int], int] = field(default=_no_workspace, kw_only=True)
 

@@ -20,6 +20,7 @@ from psrt.codec import (
 )
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.randomness import BACK, FORTH
+from psrt.collective.analysis.pick import Coding
 from psrt.config import TrainConfig
 from psrt.partition import Span
 from psrt.runtime.push_codec import PushDecoder, PushEncoder, TimingOnlyEncoder
@@ -72,7 +73,13 @@ class JobCodec:
 
     def of_sums(self, worker: int, watch: FrameWatch | None) -> SumCodec:
         """Return what makes the frames of a worker's sums; ``watch`` is told of each."""
-        return SumCodec(self.sender, seed=self.seed, worker=worker, watch=watch)
+        return SumCodec(self.sender, seed=self.seed, worker=worker, coding=self.coding, watch=watch)
+
+    def coding(self, span: Span) -> Coding:
+        """Return what the codec makes of a span, and how its sum may travel."""
+        row = TABLE[self.name]
+        nbytes = HEADER_BYTES + self.codec(span).most
+        return Coding(self.name, row.ways, row.ways_if_asked, nbytes)
 
     def frame_bytes(self, spans: Sequence[Span]) -> tuple[int, ...]:
         """Return by shard the bytes of the longest frame."""

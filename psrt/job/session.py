@@ -27,6 +27,7 @@ from psrt.job.launcher import Launcher, Roles
 from psrt.job.recording import Recording
 from psrt.job.result import Run, Say, keep, say_plan, say_shards, silent, summarize, table_of
 from psrt.job.setup import Setup, set_up
+from psrt.partition import Span
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import checked_figures
 from psrt.runtime.server import Server
@@ -100,7 +101,8 @@ class _Session:
         with self._launcher.agree():
             if algorithm is not None:
                 rank = next(iter(ports))
-                coded = self._setup.codec is not None and len(role_map.workers) > 1
+                codec = self._setup.codec if len(role_map.workers) > 1 else None
+                coded = None if codec is None else codec.coding(Span(0, role_map.n))
                 ports[rank].choice(algorithm, role_map.n, coded=coded)
 
     def _roles(self, ports: Mapping[int, Port], log: EventLog | None) -> Roles:

@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 from psrt.arrays import ITEMSIZE, Bytes, Vector
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
+from psrt.collective.analysis.pick import Coding
 from psrt.faults.vitals import HERE
 from psrt.messages import Leave, Message, Report
 from psrt.mpi.collectives.executor import CollectiveExecutor
@@ -468,7 +469,7 @@ class MpiPort:
         """Wait until ``done()``."""
         self._backoff.wait(done, waiting_for)
 
-    def choice(self, algorithm: str, n: int, *, coded: bool = False) -> tuple[str, str]:
+    def choice(self, algorithm: str, n: int, *, coded: Coding | None = None) -> tuple[str, str]:
         """Return the all-reduce that ``algorithm`` comes to for n elements, and why."""
         return self._sums().choice(algorithm, n, coded=coded)
 

@@ -12,7 +12,7 @@ import numpy as np
 from psrt.arrays import AnyVector, Vector
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import choose
-from psrt.collective.analysis.pick import pick_coded
+from psrt.collective.analysis.pick import Coding, pick_coded
 from psrt.collective.registry import AUTO, LIBRARY, NODE
 from psrt.errors import ConfigError
 from psrt.partition import Span
@@ -120,7 +120,7 @@ class CollectivePort:
         self.waiting = True
         await suspend()
 
-    def choice(self, algorithm: str, n: int, *, coded: bool = False) -> tuple[str, str]:
+    def choice(self, algorithm: str, n: int, *, coded: Coding | None = None) -> tuple[str, str]:
         """Return the all-reduce that ``algorithm`` names, and the reason; see ``Port``.
 
         ``auto`` assumes hosts of one rank each, unless the costs were measured on one host
@@ -128,11 +128,12 @@ class CollectivePort:
         refused; the schedule of ``mpi`` is unknown, so it needs a measured time.
         """
         workers, timed = len(self.role_map.workers), self.world.costs.reduce is not None
-        if coded:
-            found = pick_coded(algorithm, [workers])
+        hosts = [workers] if timed else [1] * workers
+        if coded is not None:
+            machine = self.world.machine
+            found = pick_coded(algorithm, hosts, coded, machine, through_hosts=False)
             return found.algorithm, found.why
         if algorithm == AUTO:
-            hosts = [workers] if timed else [1] * workers
             best = choose(hosts, 4 * n, 4, self.world.machine)
             return best.algorithm, best.why
         known = [AUTO, NODE, *ALGORITHMS] + [LIBRARY] * timed
@@ -148,7 +149,8 @@ class CollectivePort:
         """Make the plan of a sum; every rank owns every element."""
         # The same number on all workers: they make the same reductions in the same order.
         self._reductions += 1
-        algorithm, _ = self.choice(algorithm, span.size, coded=codec is not None)
+        if codec is None:
+            algorithm, _ = self.choice(algorithm, span.size)
         key = self._reductions
         if codec is not None or (algorithm in ALGORITHMS and self.world.costs.reduce is None):
             return MessageSum(self, span, algorithm, take, key=key, codec=codec)

@@ -32,6 +32,7 @@ from psrt.arrays import Bytes, Vector
 from psrt.codec import Encoder, draws
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.randomness import BACK, FORTH
+from psrt.collective.analysis.pick import Coding
 from psrt.errors import CodecError
 from psrt.partition import Span, even_spans
 
@@ -72,6 +73,7 @@ class SumCodec:
         *,
         seed: int,
         worker: int,
+        coding: Callable[[Span], Coding] | None = None,
         watch: FrameWatch | None = None,
     ) -> None:
         """Set up.
@@ -81,9 +83,10 @@ class SumCodec:
                 contributions (``FORTH``) or of means (``BACK``).
             seed: of the run.
             worker: the number of this one.
+            coding: what it makes of a span, and how the sum may travel; None where nobody asks.
             watch: is told of every frame.
         """
-        self.encoder, self.watch = encoder, watch
+        self.encoder, self._coding, self.watch = encoder, coding, watch
         self.seed, self.worker = seed, worker
         #: Updates before this one.
         self.clock = 0
@@ -95,6 +98,11 @@ class SumCodec:
         self.frame_bytes = self.framed_bytes = 0
         #: The parts in sums that this codec makes the frames of.
         self.sums: list[CodedSum] = []
+
+    def coding(self, span: Span) -> Coding:
+        """Return what it makes of a span, and how the sum may travel."""
+        assert self._coding is not None, "whoever chooses an all-reduce must know"
+        return self._coding(span)
 
     def begin_round(self, clock: int, epoch: int, total: float) -> None:
         """Set what all workers know of the round that begins."""

@@ -28,6 +28,7 @@ from enum import Enum
 from typing import Protocol, TypeVar
 
 from psrt.arrays import Bytes, Vector
+from psrt.collective.analysis.pick import Coding
 from psrt.messages import Leave, Message, Report
 from psrt.partition import Span
 from psrt.transport.coded_sum import SumCodec
@@ -290,13 +291,13 @@ class Port(Protocol):
         """
         ...
 
-    def choice(self, algorithm: str, n: int, *, coded: bool = False) -> tuple[str, str]:
+    def choice(self, algorithm: str, n: int, *, coded: Coding | None = None) -> tuple[str, str]:
         """Return the all-reduce that ``algorithm`` names for a span, and the reason.
 
         Args:
             algorithm: ``auto``, or the name of one.
             n: float32 elements of the span.
-            coded: whether a codec makes its messages.
+            coded: what a codec makes of the span; None if it is summed as it is.
 
         Returns:
             What ``auto`` picks, the same on every worker, and the reason in words that follow

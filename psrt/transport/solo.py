@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from psrt.arrays import Bytes, Vector
+from psrt.collective.analysis.pick import Coding
 from psrt.errors import ProtocolError
 from psrt.messages import Leave, Message, Report
 from psrt.optim import BLOCK
@@ -119,7 +120,7 @@ class SoloPort:
         """Refuse."""
         _nobody()
 
-    def choice(self, algorithm: str, n: int, *, coded: bool = False) -> tuple[str, str]:
+    def choice(self, algorithm: str, n: int, *, coded: Coding | None = None) -> tuple[str, str]:
         """Return any named all-reduce unchanged: with one rank, all of them do nothing."""
         if algorithm == "auto":
             return "node", "one rank has nothing to sum"

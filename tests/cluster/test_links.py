@@ -36,11 +36,13 @@ import json, sys, time
 import numpy as np
 from mpi4py import MPI
 from psrt.codec import make_encoder
+from psrt.collective.analysis.pick import Coding
 from psrt.job.build import role_map_for
 from psrt.mpi.port import MpiPort
 from psrt.partition import Span
 from psrt.transport import drive
 from psrt.transport.coded_sum import SumCodec
+from psrt.ways import Way
 comm, n, found = MPI.COMM_WORLD, int(sys.argv[1]) // 4, {}
 port = MpiPort(comm, role_map_for(n, (), tuple(range(comm.size))), timeout_s=60)
 mine = np.random.default_rng(comm.rank).standard_normal(n).astype(np.float32)
@@ -49,7 +51,7 @@ for name in sys.argv[2:]:
     if name != "ring":
         make = lambda span, way: make_encoder(name, span.size)
         codec = SumCodec(make, seed=1, worker=comm.rank)
-        algorithm, _ = port.choice("auto", n, coded=True)
+        algorithm, _ = port.choice("auto", n, coded=Coding(name, (Way.TWO_PHASES,), (), n))
     it = port.reduction(Span(0, n), algorithm, None, codec)
     for turn in range(2):
         port.gradient[:n] = mine

@@ -7,6 +7,7 @@ import pytest
 
 from psrt.codec import CODECS, TABLE, make_encoder
 from psrt.codec.randomness import BACK
+from psrt.collective.analysis.pick import Coding
 from psrt.errors import CodecError, ConfigError
 from psrt.job.build import role_map_for
 from psrt.mpi.collectives.plans.framed import FrameLinks
@@ -14,12 +15,14 @@ from psrt.mpi.port import MpiPort
 from psrt.partition import Span, even_spans
 from psrt.transport import drive
 from psrt.transport.coded_sum import CodedSum, SumCodec
+from psrt.ways import Way
 
 pytestmark = pytest.mark.mpi
 N, FIRST, ROUNDS, TAG = 3001, 17, 4, 5
 #: From here on ranks are many for a small machine.
 MANY = 5
 TOTALS = [1.0, 1.0, 0.25, 1.0]
+SIGN = Coding("sign", (Way.TWO_PHASES,), (), N)
 
 
 def encoder_of(name):
@@ -108,11 +111,11 @@ def test_frames_are_those_of_one_process(comm, host, asked, most, monkeypatch):
     hosts = hosts_of(comm, host)
     port = MpiPort(comm, role_map_for(N, (), tuple(range(comm.size))), timeout_s=20, host=host)
     if asked == "node" and len(hosts) == 1:
-        with pytest.raises(ConfigError, match="--allreduce node sends no frames of a codec"):
-            port.choice(asked, N, coded=True)
+        with pytest.raises(ConfigError, match="--allreduce node does not sum what --codec sign"):
+            port.choice(asked, N, coded=SIGN)
         port.close()
         return
-    chosen, _ = port.choice(asked, N, coded=True)
+    chosen, _ = port.choice(asked, N, coded=SIGN)
     inside = chosen.startswith("node")
     spans = [Span(FIRST, N), Span(0, FIRST)]
     # What travels does not depend on the codec, but for frames of one length or of any.

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from psrt.collective import ALGORITHMS, Step
+from psrt.collective.analysis.pick import Coding
 from psrt.partition import Span
 from psrt.transport import CONTROL, RoleMap
 from psrt.transport.coded_sum import SumCodec
@@ -150,7 +151,7 @@ class ModelPort:
     def amid(self, share: float, action: Callable[[], object]) -> None:
         action()
 
-    def choice(self, algorithm: str, n: int, *, coded: bool = False) -> tuple[str, str]:
+    def choice(self, algorithm: str, n: int, *, coded: Coding | None = None) -> tuple[str, str]:
         return algorithm, "as asked"
 
     def share_theta(self, algorithm: str) -> None:

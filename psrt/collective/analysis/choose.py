@@ -103,33 +103,68 @@ def choose(
     if sum(hosts) == 1:
         return Choice(next(iter(ALGORITHMS)), 0.0, "1 rank: nothing to sum")
 
-    def times_of(names: Iterable[str]) -> dict[str, float]:
-        times = {name: predict(name, hosts, nbytes, itemsize, costs) for name in names}
-        return {name: time for name, time in times.items() if time is not None}
-
-    what = f"for {size_text(nbytes)} on {sum(hosts)} ranks of {plural(len(hosts), 'host')}"
     if len(hosts) > 1:
         alone = max(hosts) == 1 and not shared_memory
         through_nodes = () if alone else [PLUS + name for name in ALGORITHMS]
         names = [*(() if shared_memory else ALGORITHMS), *through_nodes]
-        found = {name: costs.measured_seconds(name, hosts, nbytes) for name in names}
-        times = {name: time for name, time in found.items() if time is not None}
-        what = f"{'measured' if times else 'predicted'} {what}"
-        times = times or times_of(names)
-        best = fastest(times, _ALIKE if any(found.values()) else 1.0)
-        if dtype_ok_for_library and not shared_memory:
-            times |= times_of([LIBRARY])
-            if times[best] > _ALIKE * times.get(LIBRARY, math.inf):
-                best = LIBRARY
-        return _choice(best, _runners_up(best, times)[:2], times, what)
-    what = f"predicted {what}"
-    messages = times_of(ALGORITHMS)
+        library = dtype_ok_for_library and not shared_memory
+        return choose_among(names, hosts, nbytes, itemsize, costs, library=library)
+    what = f"predicted {_what(hosts, nbytes)}"
+    messages = _predicted(ALGORITHMS, hosts, nbytes, itemsize, costs)
     best_of_messages = fastest(messages)
-    times = messages | times_of([NODE, LIBRARY] if dtype_ok_for_library else [NODE])
+    others = [NODE, LIBRARY] if dtype_ok_for_library else [NODE]
+    times = messages | _predicted(others, hosts, nbytes, itemsize, costs)
     if times[NODE] > _CLEARLY * times.get(LIBRARY, math.inf):
         return _choice(LIBRARY, [NODE, best_of_messages], times, what)
     others = [best_of_messages, *({LIBRARY} & times.keys())]
     return _choice(NODE, others, times, what)
+
+
+def choose_among(
+    names: Sequence[str],
+    hosts: Sequence[int],
+    nbytes: int,
+    itemsize: int,
+    costs: MachineCosts,
+    *,
+    library: bool = False,
+) -> Choice:
+    """Choose one of some all-reduces, by measured times if there are any.
+
+    Args:
+        names: keys of ``ALGORITHMS``, or ``node+`` and such a key.
+        hosts: number of ranks on each host, ≥ 1 each.
+        nbytes: bytes of the vector, ≥ 0.
+        itemsize: bytes of an element.
+        costs: of the machine.
+        library: whether the MPI library's is a candidate, too, where it was measured.
+    """
+    found = {name: costs.measured_seconds(name, hosts, nbytes) for name in names}
+    times = {name: time for name, time in found.items() if time is not None}
+    what = f"{'measured' if times else 'predicted'} {_what(hosts, nbytes)}"
+    times = times or _predicted(names, hosts, nbytes, itemsize, costs)
+    best = fastest(times, _ALIKE if any(found.values()) else 1.0)
+    if library:
+        times |= _predicted([LIBRARY], hosts, nbytes, itemsize, costs)
+        if times[best] > _ALIKE * times.get(LIBRARY, math.inf):
+            best = LIBRARY
+    return _choice(best, _runners_up(best, times)[:2], times, what)
+
+
+def _what(hosts: Sequence[int], nbytes: int) -> str:
+    return f"for {size_text(nbytes)} on {sum(hosts)} ranks of {plural(len(hosts), 'host')}"
+
+
+def _predicted(
+    names: Iterable[str],
+    hosts: Sequence[int],
+    nbytes: int,
+    itemsize: int,
+    costs: MachineCosts,
+) -> dict[str, float]:
+    """Return the predicted seconds by name, of those that the costs cover."""
+    times = {name: predict(name, hosts, nbytes, itemsize, costs) for name in names}
+    return {name: time for name, time in times.items() if time is not None}
 
 
 def predict(

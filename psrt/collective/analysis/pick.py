@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from psrt.collective.analysis.choose import Choice, choose
+from psrt.collective.analysis.choose import Choice, choose, choose_among
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.collective.ops import OPS
 from psrt.collective.registry import ALGORITHMS, AUTO, NODE, PLUS
 from psrt.errors import ConfigError
+from psrt.ways import Way
 
 
 def library_reduces(dtype: np.dtype[Any]) -> bool:
@@ -60,33 +61,77 @@ def pick(
     return Choice(best.algorithm, best.seconds, f"{NODE} was asked for; {best.why}")
 
 
-def pick_coded(algorithm: str, hosts: Sequence[int]) -> Choice:
-    """Return the all-reduce that ``algorithm`` stands for where a codec makes its messages.
+class Coding(NamedTuple):
+    """A codec that makes a vector shorter, and in what ways its sum may then travel."""
+
+    #: Its name.
+    codec: str
+    #: ``auto`` takes the fastest of these.
+    ways: tuple[Way, ...]
+    #: And where a schedule is asked for by its name.
+    ways_if_asked: tuple[Way, ...]
+    #: What the vector comes to, in bytes; those of an element, where elements are summed.
+    nbytes: int
+    itemsize: int = 4
+
+
+def way_of(algorithm: str, ways: Collection[Way]) -> Way | None:
+    """Return the way in which an all-reduce sums what a codec makes shorter; None if in none.
+
+    Args:
+        algorithm: a name of ``ALL_REDUCES``.
+        ways: of the codec.
+
+    >>> way_of("node+all-pairs", [Way.TWO_PHASES]), way_of("node", [Way.TWO_PHASES])
+    (<Way.TWO_PHASES: 'in two phases'>, None)
+    """
+    row = ALGORITHMS.get(algorithm.removeprefix(PLUS))
+    return next((way for way in row.ways if way in ways), None) if row else None
+
+
+def pick_coded(
+    algorithm: str,
+    hosts: Sequence[int],
+    coding: Coding,
+    costs: MachineCosts,
+    *,
+    through_hosts: bool = True,
+) -> Choice:
+    """Return the all-reduce that ``algorithm`` stands for where a codec makes the sum shorter.
 
     Inside hosts of several ranks sums stay dense, in shared memory, if there are several hosts.
 
     Args:
         algorithm: as in ``pick``.
         hosts: number of ranks on each host.
+        coding: what the codec makes of the largest vector.
+        costs: of the machine; the same on every rank, so that all pick the same.
+        through_hosts: whether ranks of a host can sum in its memory before.
 
     Raises:
-        ConfigError: if its messages are no codec's.
+        ConfigError: if it sums in no way that the codec has.
 
-    >>> pick_coded("auto", [1, 1]).algorithm, pick_coded("auto", [2, 2]).algorithm
-    ('all-pairs', 'node+all-pairs')
-    >>> pick_coded("ring", [1, 1])  # doctest: +ELLIPSIS
+    >>> from psrt.collective.analysis.machine import DEFAULT_COSTS
+    >>> sign = Coding("sign", (Way.TWO_PHASES,), (), 100)
+    >>> [pick_coded("auto", hosts, sign, DEFAULT_COSTS).algorithm for hosts in ([1, 1], [2, 2])]
+    ['all-pairs', 'node+all-pairs']
+    >>> pick_coded("ring", [1, 1], sign, DEFAULT_COSTS)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    psrt...ConfigError: --allreduce ring sends no frames of a codec; with --codec there are auto...
+    psrt...ConfigError: --allreduce ring does not sum what --codec sign makes; it has auto, all-...
     """
-    coded = [row.name for row in ALGORITHMS.values() if row.coded]
-    several = len(hosts) > 1
-    names = [*coded, *(PLUS + name for name in coded if several)]
+    several = through_hosts and len(hosts) > 1
+    every = {*coding.ways, *coding.ways_if_asked}
+    able = [name for name in ALGORITHMS if way_of(name, every)]
+    names = [*able, *(PLUS + name for name in able if several)]
     if algorithm in names:
         return Choice(algorithm, 0.0, "as asked")
     if algorithm != AUTO and not (several and algorithm == NODE):
         raise ConfigError(
-            f"--allreduce {algorithm} sends no frames of a codec; with --codec there are "
+            f"--allreduce {algorithm} does not sum what --codec {coding.codec} makes; it has "
             f"{', '.join([AUTO, *names])}"
         )
     inside = several and max(hosts) > 1
-    return Choice(PLUS * inside + coded[0], 0.0, "codecs need it")
+    candidates = [PLUS * inside + name for name in able if way_of(name, coding.ways)]
+    if len(candidates) == 1:
+        return Choice(candidates[0], 0.0, "codecs need it")
+    return choose_among(candidates, hosts, coding.nbytes, coding.itemsize, costs)

@@ -8,7 +8,7 @@ import numpy as np
 
 from psrt.arrays import ITEMSIZE, AnyVector, Vector
 from psrt.collective.analysis.machine import MachineCosts
-from psrt.collective.analysis.pick import pick, pick_coded
+from psrt.collective.analysis.pick import Coding, pick, pick_coded
 from psrt.collective.registry import NODE, PLUS
 from psrt.errors import ConfigError
 from psrt.mpi.collectives.compiler import Coded
@@ -88,11 +88,11 @@ class Reductions:
         executor.contexts.on_evict = _refuse
         self._gather = executor.compiler.phase(_COMPARISON, "all-gather", self._numbers, place=None)
 
-    def choice(self, algorithm: str, n: int, *, coded: bool) -> tuple[str, str]:
+    def choice(self, algorithm: str, n: int, *, coded: Coding | None) -> tuple[str, str]:
         """See ``Port.choice``."""
         hosts = [len(ranks) for ranks in self._executor.layout.hosts]
-        if coded:
-            found = pick_coded(algorithm, hosts)
+        if coded is not None:
+            found = pick_coded(algorithm, hosts, coded, self._costs)
             return found.algorithm, found.why
         choice = pick(algorithm, hosts, ITEMSIZE * n, np.dtype(np.float32), self._costs)
         return choice.algorithm, choice.why

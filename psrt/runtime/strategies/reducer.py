@@ -88,11 +88,11 @@ class Reducer:
         #: The all-reduce of the control values, after ``auto``.
         self.control_algorithm = port.choice(control_algorithm or algorithm, CONTROL)[0]
         self._control = ControlSum(port, self.control_algorithm)
-        largest = max((span.size for span in buckets), default=0)
+        largest = max(buckets, key=lambda span: span.size, default=Span(0, 0))
         #: The all-reduce of the buckets, after ``auto``, and the reason.
         self._codec = None if self._alone else codec
-        coded = self._codec is not None
-        self.chosen, self.why = port.choice(algorithm, largest, coded=coded)
+        coded = None if self._codec is None else self._codec.coding(largest)
+        self.chosen, self.why = port.choice(algorithm, largest.size, coded=coded)
         if one_theta and not self._alone:
             port.share_theta(self.chosen)
         self._theta = port.theta

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from psrt.codec import TABLE, make_codec
+from psrt.collective import ALGORITHMS
+from psrt.collective.analysis.pick import way_of
+from psrt.collective.registry import ALL_REDUCES, AUTO
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
@@ -133,14 +136,22 @@ def test_the_first_lines_and_the_table_say_what_is_sent():
     assert "--codec sign has no effect with one worker" in lines_of(1, codec="sign")
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "node", "naive"])
-def test_other_schedules_send_no_frames(algorithm):
-    with pytest.raises(ConfigError) as refused:
-        simulate(config_of("sign", allreduce=algorithm), workers=2)
-    assert str(refused.value) == (
-        f"--allreduce {algorithm} sends no frames of a codec; with --codec there are auto, "
-        "all-pairs"
-    )
+@EVERY_CODEC
+def test_every_schedule_sums_by_a_codec_or_refuses_it_in_one_line(codec):
+    """The table of codecs and schedules: run, or one line, and nothing in between."""
+    row = TABLE[codec]
+    able = [name for name in ALGORITHMS if way_of(name, {*row.ways, *row.ways_if_asked})]
+    for algorithm in ALL_REDUCES:
+        config = config_of(codec, allreduce=algorithm, epochs=None, steps=2)
+        if algorithm in (AUTO, *able):
+            assert np.isfinite(simulate(config, workers=3).theta).all()
+            continue
+        with pytest.raises(ConfigError) as refused:
+            simulate(config, workers=3)
+        assert str(refused.value) == (
+            f"--allreduce {algorithm} does not sum what --codec {codec} makes; it has "
+            f"{', '.join([AUTO, *able])}"
+        )
 
 
 # --- broken, it must be seen --------------------------------------------------------------------

@@ -36,6 +36,8 @@ class Row:
     #: Whether differences to what the receiver holds may be sent by it: it keeps nothing back by
     #: itself, and what it loses is less than what it is given.
     sends_differences: bool = True
+    #: Knobs that have these values in such differences, whatever is asked.
+    differences: Mapping[str, float | None] = field(default_factory=dict)
     #: Whether it is told of the matrices in the vector.
     takes_matrices: bool = False
     #: In what ways its sums may travel: ``auto`` takes the fastest of these.
@@ -142,6 +144,7 @@ _ROWS = (
         knobs={"density": 0.01, "scaled": True},
         is_unbiased=True,
         feeds_back=True,
+        differences={"scaled": False},
     ),
     Row(
         name="low-rank",
@@ -185,3 +188,13 @@ def codecs_with(knob: str) -> tuple[str, ...]:
     ('top-k', 'random-k', 'dgc')
     """
     return tuple(row.name for row in _ROWS if knob in row.knobs)
+
+
+def differences_with(knob: str) -> tuple[str, ...]:
+    """Return the names of the codecs of differences that obey a knob.
+
+    >>> differences_with("density"), differences_with("scaled")
+    (('top-k', 'random-k'), ())
+    """
+    rows = (TABLE[name] for name in codecs_with(knob))
+    return tuple(row.name for row in rows if row.sends_differences and knob not in row.differences)

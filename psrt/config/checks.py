@@ -37,7 +37,7 @@ def check(config: TrainConfig) -> None:
     for name in knobs:
         value = getattr(config, name)
         if value is not None and (miss := first_miss(knobs, name, value_of)):
-            raise _meaningless(name, value, miss, value_of(miss.field))
+            raise _meaningless(name, value, miss, value_of)
     _check_length(config)
     _check_injections(config)
     if config.record and config.out is None:
@@ -67,17 +67,20 @@ def first_miss(
             fallback, or the mode's own number of servers; while that is not known, because the mode
             is still to be resolved, the condition may hold.
     """
-    for condition in knobs[name].requires:
+
+    def may_hold(condition: Condition) -> bool:
         current = value_of(condition.field)
         if current is None and condition.field == "servers" and value_of("mode") is not None:
             current = MODES[value_of("mode")].default_servers
         if current is None:
             current = knobs[condition.field].fallback
         if current is None and condition.field in _LATE:
-            continue
-        if current not in condition.values:
-            return condition
-    return None
+            return True
+        return current in condition.values or (
+            condition.otherwise is not None and may_hold(condition.otherwise)
+        )
+
+    return next((it for it in knobs[name].requires if not may_hold(it)), None)
 
 
 def check_data(
@@ -133,9 +136,9 @@ def check_rank(config: TrainConfig, shapes: Iterable[tuple[int, int]]) -> None:
         return
     most = max((min(shape) for shape in shapes), default=0)
     if not most:
+        [whose, *_] = (flag(*it) for it in config.codecs.items() if "rank" in TABLE[it[1]].knobs)
         raise ConfigError(
-            f"--codec {config.codec} is for matrices, and the problem has no matrices() that names "
-            "some"
+            f"{whose} is for matrices, and the problem has no matrices() that names some"
         )
     if config.codec_rank > most:
         raise ConfigError(
@@ -151,12 +154,17 @@ def flag(name: str, value: Any) -> str:
     return f"--{dashed(name)} {value if isinstance(value, str) else shown(value)}"
 
 
-def _meaningless(name: str, value: Any, condition: Condition, current: Any) -> ConfigError:
-    other = dashed(condition.field)
+def _meaningless(
+    name: str, value: Any, condition: Condition, value_of: Callable[[str], Any]
+) -> ConfigError:
+    other, current = dashed(condition.field), value_of(condition.field)
     now = f"without --{other}" if current is None else f"with {flag(condition.field, current)}"
     where = f"; it belongs to --{other} {_any(condition.values)}" if condition.values else ""
     if condition.values == (False,):
         where = f"; it belongs to {flag(condition.field, False)}"
+    either = condition.otherwise
+    if either is not None and value_of(either.field) is not None:
+        now += f" and {flag(either.field, value_of(either.field))}"
     return ConfigError(f"{flag(name, value)} has no effect {now}{where}")
 
 
@@ -219,12 +227,12 @@ def _check_codec(config: TrainConfig) -> None:
             "--error-feedback cannot be combined with --codec-scaled: the scaled sum of what is "
             "sent and what is kept back would grow from step to step"
         )
-    if config.codec_bucket is not None and config.codec is not None:
-        multiple = TABLE[config.codec].bucket_multiple
-        if config.codec_bucket % multiple:
+    for field, name in config.codecs.items():
+        multiple = TABLE[name].bucket_multiple
+        if config.codec_bucket is not None and config.codec_bucket % multiple:
             raise ConfigError(
                 f"--codec-bucket {config.codec_bucket} must be a multiple of {multiple} with "
-                f"--codec {config.codec}"
+                f"{flag(field, name)}"
             )
     if config.codec_reply_shared:
         mode = MODES.get(config.mode or "")

@@ -23,6 +23,8 @@ class Condition(NamedTuple):
     field: str
     #: Values of it that use the knob.
     values: Collection[Any]
+    #: Or where this one holds.
+    otherwise: Condition | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

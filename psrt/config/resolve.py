@@ -95,17 +95,19 @@ def _with_lengths_and_rates(config: TrainConfig) -> TrainConfig:
 
 
 def _with_codec(config: TrainConfig) -> TrainConfig:
-    """Fill in the knobs of the codec, each of which has a default of its own."""
+    """Fill in the knobs of the codecs, as far as these agree: a knob that is set holds for all."""
     if config.codec is None:
         return config
     row = TABLE[config.codec]
-    given = {name: value for name, value in config.codec_knobs.items() if value is not None}
-    if config.error_feedback and "scaled" in row.knobs:
-        given = {"scaled": False, **given}
-    knobs = {f"codec_{name}": value for name, value in {**row.knobs, **given}.items()}
+    if config.error_feedback and "scaled" in row.knobs and config.codec_scaled is None:
+        config = _with(config, codec_scaled=False)
     if config.error_feedback is None and row.feeds_back is not None:
-        knobs["error_feedback"] = row.feeds_back_with(given)
-    return _with(config, **knobs)
+        config = _with(config, error_feedback=row.feeds_back_with(config.codec_knobs))
+    knobs = config.codec_knobs
+    for name, value in config.reply_knobs.items():
+        if name not in TABLE[str(config.codec_reply)].differences:
+            knobs[name] = value if knobs.get(name, value) == value else None
+    return _with(config, **{f"codec_{name}": value for name, value in knobs.items()})
 
 
 def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:

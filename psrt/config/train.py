@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psrt.codec.table import TABLE, codecs_with
+from psrt.codec.table import TABLE, codecs_with, differences_with
 from psrt.config import names
 from psrt.config.checks import check
 from psrt.config.injection import INJECTIONS, Injection
@@ -40,7 +40,9 @@ _BY_DEFAULT = tuple(row.name for row in TABLE.values() if row.feeds_back_with({}
 
 
 def _of_codec(name: str) -> tuple[Condition, ...]:
-    return (Condition("codec", codecs_with(name)),)
+    replies = differences_with(name)
+    otherwise = Condition("codec_reply", replies) if replies else None
+    return (Condition("codec", codecs_with(name), otherwise),)
 
 
 def _defaults(name: str) -> str:
@@ -448,10 +450,27 @@ class TrainConfig:
         check(self)
 
     @property
+    def codecs(self) -> dict[str, str]:
+        """Field → codec: that of what workers send and that of replies, as far as there are any."""
+        both = {"codec": self.codec, "codec_reply": self.codec_reply}
+        return {field: name for field, name in both.items() if name is not None}
+
+    @property
     def codec_knobs(self) -> dict[str, float | None]:
         """Knobs of the codec by the names of its arguments; empty without one."""
-        knobs = () if self.codec is None else TABLE[self.codec].knobs
-        return {name: getattr(self, f"codec_{name}") for name in knobs}
+        return self._knobs_of(self.codec)
+
+    @property
+    def reply_knobs(self) -> dict[str, float | None]:
+        """Knobs of the codec of replies; empty without one."""
+        name = self.codec_reply
+        return self._knobs_of(name) | dict(TABLE[name].differences if name is not None else {})
+
+    def _knobs_of(self, codec: str | None) -> dict[str, float | None]:
+        """Return the knobs of a codec: those given, which hold for all codecs, and its defaults."""
+        knobs = {} if codec is None else TABLE[codec].knobs
+        given = {name: getattr(self, f"codec_{name}") for name in knobs}
+        return {name: knobs[name] if it is None else it for name, it in given.items()}
 
     @property
     def streams(self) -> bool:

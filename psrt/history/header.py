@@ -11,7 +11,7 @@ from typing import Any
 from psrt.errors import ConfigError
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.
-FORMAT = 5
+FORMAT = 6
 #: Largest number that a check computes with; a float64 knows every whole number up to here.
 MOST = 2**53
 #: Name of the header's checksum, beside its fields.
@@ -50,6 +50,10 @@ class Header:
     #: Samples of an epoch, and of a worker's full batch, where psrt cuts the data into batches;
     #: None where the problem does.
     batches: tuple[int, int] | None = None
+    #: Knobs of the codec, and of that of replies, by the names that their classes give them: those
+    #: of the configuration, or the codec's own default.
+    codec_knobs: dict[str, Any] = field(default_factory=dict)
+    reply_knobs: dict[str, Any] = field(default_factory=dict)
     #: Start, rows and columns of the matrices among the parameters, as far as the problem names
     #: them.
     matrices: tuple[tuple[int, int, int], ...] = ()
@@ -140,6 +144,8 @@ class Header:
             or not all(type(number) is int and 0 < number <= MOST for number in _rows(self.batches))
         ):
             raise ConfigError(f"has batches that are not two whole numbers from 1 to {MOST}")
+        if not all(_are_knobs(it) for it in (self.codec_knobs, self.reply_knobs)):
+            raise ConfigError("has knobs of a codec that are not numbers by name")
         if not all(map(_is_reading, self.clocks)):
             raise ConfigError("has clocks that are not a host and three times each")
         whole = [self.n, *self.workers, *self.servers, *self.hosts, *self.crashes]
@@ -193,6 +199,13 @@ def _is_reading(value: Any) -> bool:
     if not isinstance(value, tuple) or len(value) != 4 or type(value[0]) is not int:
         return False
     return all(type(number) in (int, float) and abs(number) < MOST for number in value[1:])
+
+
+def _are_knobs(value: Any) -> bool:
+    """Return whether a value is a dict of finite numbers from 0 on, or nothing, by name."""
+    return isinstance(value, dict) and all(
+        it is None or (isinstance(it, int | float) and 0 <= it <= MOST) for it in value.values()
+    )
 
 
 def _rows(value: Any) -> tuple[Any, ...]:

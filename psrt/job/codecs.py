@@ -161,11 +161,8 @@ def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | Non
         return None
     reply: JobCodec | None = None
     if config.codec_reply is not None:
-        # With the knobs of pushes if it is the same codec. What it loses is in the next difference.
-        row = TABLE[config.codec_reply]
-        knobs = config.codec_knobs if config.codec_reply == config.codec else row.knobs
-        unscaled = {"scaled": False} if "scaled" in row.knobs else {}
-        reply = JobCodec(row.name, {**knobs, **unscaled}, False, config.seed, matrices)
+        # What it loses is in the next difference.
+        reply = JobCodec(config.codec_reply, config.reply_knobs, False, config.seed, matrices)
     return JobCodec(
         config.codec,
         config.codec_knobs,

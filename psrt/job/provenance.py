@@ -92,6 +92,8 @@ def history_header(
         files=files,
         algorithm=None if plan is None else plan.algorithm,
         control_algorithm=None if plan is None else plan.control_algorithm,
+        codec_knobs=config.codec_knobs,
+        reply_knobs=config.reply_knobs,
         matrices=() if problem is None else matrices_of(problem, role_map.n),
         batches=batch_plan(problem, len(role_map.workers)),
         hosts=hosts,

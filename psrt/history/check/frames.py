@@ -33,17 +33,15 @@ _KEEPING = ("dgc", "demo")
 #: Kinds of events that only a run with a codec has: between workers and servers, and all.
 SERVED = (Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE, Kind.REPLY_ENCODE, Kind.REPLY_DECODE)
 KINDS = (*SERVED, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
-#: Knobs of a codec of replies that is not that of pushes.
-_DEFAULTS: Mapping[str, dict[str, Any]] = {
-    "float8-e4m3": {"bucket": 128},
-    "float8-e5m2": {"bucket": 128},
-    "float4-e3m0": {"bucket": 128},
-    "int8": {"bucket": 1024},
-    "qsgd": {"bucket": 128, "levels": 7},
-    "sign": {"bucket": 1024},
-    "top-k": {"density": 0.01},
-    "random-k": {"density": 0.01},
-    "low-rank": {"rank": 2},
+#: Knobs without which the length of a codec's frames cannot be told.
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("float8-e4m3", "float8-e5m2", "float4-e3m0", "int8", "sign"), ("bucket",)),
+    **dict.fromkeys(("ternary", "ternary-base3"), ("bucket",)),
+    "qsgd": ("bucket", "levels"),
+    **dict.fromkeys(("top-k", "random-k"), ("density",)),
+    "low-rank": ("rank",),
+    "dgc": ("density", "warmup_epochs"),
+    "demo": ("chunk", "kept"),
 }
 
 
@@ -78,15 +76,10 @@ def frames_of(header: Header) -> FrameContract | None:
     name = header.knob("codec")
     if name is None or not header.knob("codec_everywhere"):
         return None
-    knobs: dict[str, Any] = {
-        key.removeprefix("codec_"): value
-        for key, value in header.config.items()
-        if key.startswith("codec_")
-    }
     feeds_back = bool(header.knob("error_feedback"))
     pushes = FrameContract(
         name=str(name),
-        knobs=knobs,
+        knobs=_knobs(header, str(name), header.codec_knobs),
         keeps=(feeds_back or name in _KEEPING) and header.numerics,
         feeds_back=feeds_back and header.numerics,
         sizes=tuple(stop - start for start, stop in header.spans),
@@ -96,9 +89,24 @@ def frames_of(header: Header) -> FrameContract | None:
     back = header.knob("codec_reply")
     if back is None:
         return pushes
-    knobs = knobs if back == name else _DEFAULTS.get(str(back), {})
+    knobs = _knobs(header, str(back), header.reply_knobs)
     reply = replace(pushes, name=str(back), knobs=knobs, keeps=False, feeds_back=False)
     return replace(pushes, reply=reply)
+
+
+def _knobs(header: Header, codec: str, knobs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the knobs of a codec, which are those that were asked for as far as any were.
+
+    Raises:
+        ConfigError: if they are not, or one is missing.
+    """
+    for knob in _NEEDED.get(codec, ()):
+        found, asked = knobs.get(knob), header.knob(f"codec_{knob}")
+        if found is None or asked not in (None, found):
+            raise ConfigError(
+                f"the history's header has a codec {codec} with {knob} {found}, its config {asked}"
+            )
+    return knobs
 
 
 def cut(matrices: Sequence[Place], start: int, stop: int) -> tuple[Place, ...]:

@@ -10,13 +10,15 @@ import sys
 import pytest
 
 from psrt.__main__ import main as psrt
-from psrt.cli.simulate import main, parse_simulate
-from psrt.config import TrainConfig
+from psrt.cli.like import config_like
+from psrt.cli.simulate import main, parse_simulate, simulate_parser
+from psrt.config import TrainConfig, resolve
 from psrt.config.injection import Injection
 from psrt.config.knobs import knobs_of
 from psrt.errors import ConfigError
 from psrt.simulation.cost_flags import DEFAULT_COMPUTE, DEFAULT_LINK, DEFAULT_SERVER_APPLY
 from psrt.simulation.distributions import FORMS
+from support.histories import header_of
 
 #: A job that is over in a few hundredths of a second.
 SMALL = "--timing-only --parameters 50 --steps 3"
@@ -219,3 +221,24 @@ def test_a_run_needs_no_mpi():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "\n"
+
+
+@pytest.mark.parametrize(
+    ("ran", "asked", "expected"),
+    [
+        # Another codec has its own defaults, and takes over what was asked for.
+        ({"codec": "sign"}, [], {"codec_bucket": 1024, "error_feedback": True}),
+        ({"codec": "sign"}, ["--codec", "int8"], {"codec_bucket": None, "error_feedback": None}),
+        ({"codec": "sign", "codec_bucket": 64}, ["--codec", "int8"], {"codec_bucket": 64}),
+        ({"codec": "sign"}, ["--codec-reply", "int8"], {"codec": "sign", "codec_bucket": None}),
+        (
+            {"codec": "sign", "error_feedback": False}, ["--codec", "top-k"],
+            {"codec_bucket": None, "error_feedback": False},
+        ),
+    ],
+)  # fmt: skip
+def test_like_a_run_with_another_codec(ran, asked, expected):
+    config = resolve(TrainConfig(mode="async", **ran), ranks=3)
+    flags = simulate_parser().parse_args(asked)
+    like = config_like(header_of(config, workers=2, servers=1), flags)
+    assert {name: getattr(like, name) for name in expected} == expected

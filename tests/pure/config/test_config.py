@@ -340,6 +340,15 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
             "--codec-bucket 12 must be a multiple of 8 with --codec sign",
         ),
         (
+            {"mode": "sync", "codec": "int8", "codec_reply": "sign", "codec_bucket": 12},
+            "--codec-bucket 12 must be a multiple of 8 with --codec-reply sign",
+        ),
+        (
+            {"mode": "sync", "codec": "sign", "codec_reply": "int8", "codec_levels": 3},
+            "--codec-levels 3 has no effect with --codec sign and --codec-reply int8; it belongs "
+            "to --codec qsgd",
+        ),
+        (
             {"codec": "random-k", "error_feedback": True, "codec_scaled": True},
             "--error-feedback cannot be combined with --codec-scaled: the scaled sum of what is "
             "sent and what is kept back would grow from step to step",
@@ -490,7 +499,39 @@ def test_defaults_of_codecs(knobs, expected):
 
 def test_every_knob_of_a_codec_is_one_of_the_configuration():
     for name, row in TABLE.items():
-        assert TrainConfig(codec=name).codec_knobs == dict.fromkeys(row.knobs)
+        assert TrainConfig(codec=name).codec_knobs == row.knobs
+
+
+@each(
+    ("codec", "reply", "asked", "expected", "pushes", "replies"),
+    [
+        # Those that agree have one default; where they do not, each has its own.
+        ("sign", "int8", {}, 1024, {"bucket": 1024}, {"bucket": 1024}),
+        ("sign", "float8-e4m3", {}, None, {"bucket": 1024}, {"bucket": 128}),
+        ("sign", "float8-e4m3", {"codec_bucket": 64}, 64, {"bucket": 64}, {"bucket": 64}),
+        ("float16", "int8", {"codec_bucket": 64}, 64, {}, {"bucket": 64}),
+        ("float16", "int8", {}, 1024, {}, {"bucket": 1024}),
+        ("int8", "float16", {"codec_bucket": 64}, 64, {"bucket": 64}, {}),
+    ],
+)
+def test_a_knob_holds_for_every_codec_of_the_run_that_has_it(
+    codec, reply, asked, expected, pushes, replies
+):
+    asked = TrainConfig(mode="async", codec=codec, codec_reply=reply, **asked)
+    config = resolve(asked, ranks=2)
+    assert (config.codec_bucket, config.codec_knobs, config.reply_knobs) == (
+        expected, pushes, replies,
+    )  # fmt: skip
+    assert (asked.codec_knobs, asked.reply_knobs) == (pushes, replies)
+    assert resolve(config, ranks=2) == config
+
+
+def test_differences_are_never_scaled():
+    config = resolve(TrainConfig(mode="async", codec="random-k", codec_reply="random-k"), ranks=2)
+    assert (config.codec_scaled, config.reply_knobs["scaled"]) == (True, False)
+    assert "--codec-scaled has no effect with --codec sign" in refusal(
+        mode="async", codec="sign", codec_reply="random-k", codec_scaled=True
+    )
 
 
 def test_the_rank_is_one_that_a_matrix_can_have():
@@ -502,6 +543,9 @@ def test_the_rank_is_one_that_a_matrix_can_have():
     ]:
         with pytest.raises(ConfigError, match=match):
             check_rank(TrainConfig(codec="low-rank", codec_rank=rank), shapes)
+        replies = TrainConfig(mode="async", codec="sign", codec_reply="low-rank", codec_rank=rank)
+        with pytest.raises(ConfigError, match=match.replace("codec low", "codec-reply low")):
+            check_rank(replies, shapes)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -232,7 +232,7 @@ def rewritten(run, change):
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("format", 1, "of format 1, which an older psrt wrote; this psrt reads 5"),
+        ("format", 1, "of format 1, which an older psrt wrote; this psrt reads 6"),
         ("format", None, "of format None"),
         ("workers", [], "0 workers"),
         ("workers", [2, "3"], "not whole numbers"),
@@ -257,6 +257,8 @@ def rewritten(run, change):
         ("clocks", [[0, 1.0, 2.0]], "clocks that are not a host and three times each"),
         ("clocks", [[0.5, 1.0, 2.0, 3.0]], "clocks that are not a host"),
         ("clocks", [[0, 1.0, "2", 3.0]], "clocks that are not a host"),
+        ("codec_knobs", {"bucket": "8"}, "knobs of a codec that are not numbers"),
+        ("reply_knobs", [], "knobs of a codec that are not numbers"),
         ("crashes", 1, "crashes that are not a list"),
         ("crashes", [-1], "not whole numbers"),
     ],

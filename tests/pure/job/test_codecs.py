@@ -162,6 +162,34 @@ def test_replies_are_counted_checked_and_repeated(tmp_path, mode, codec):
     assert replayed(config).summary.parameters_sha256 == run.summary.parameters_sha256
 
 
+@pytest.mark.parametrize("bucket", [None, 64])
+def test_a_knob_holds_for_pushes_and_replies(tmp_path, bucket):
+    """The header says what each codec had, and the checker believes nothing else."""
+    out = tmp_path / "run"
+    more = {"codec_reply": "float8-e4m3", "codec_bucket": bucket, "record": True, "out": str(out)}
+    config = config_of("async", "sign", servers=1, **more)
+    run = simulate(config, workers=3)
+    history = read_history(out)
+    assert check(history).ok
+    knobs = history.header.codec_knobs["bucket"], history.header.reply_knobs["bucket"]
+    assert knobs == ((1024, 128) if bucket is None else (bucket, bucket))
+    [shard], n = history.shards, run.world.role_map.n
+    for kind, expected in (
+        (Kind.DECODE, 4 * -(-n // knobs[0]) + -(-n // 8)),
+        (Kind.REPLY_ENCODE, -(-n // knobs[1]) + n),
+    ):
+        assert set(shard["samples"][shard["kind"] == kind]) == {HEADER_BYTES + expected}
+    assert replayed(config).summary.parameters_sha256 == run.summary.parameters_sha256
+    other = replace(history, header=replace(history.header, reply_knobs={"bucket": 32}))
+    if bucket is None:
+        assert check(other).violation.text.endswith("float8-e4m3 makes 305 to 305")
+    else:
+        with pytest.raises(ConfigError, match="with bucket 32, its config 64"):
+            check(other)
+    with pytest.raises(ConfigError, match="codec float8-e4m3 with bucket None, its config"):
+        check(replace(history, header=replace(history.header, reply_knobs={})))
+
+
 @EVERY_MODE
 @pytest.mark.parametrize("codec", ["sign", "top-k", "low-rank"])
 def test_a_server_knows_to_the_bit_what_each_worker_holds(mode, codec):

@@ -217,7 +217,8 @@ def test_a_chunk_that_nobody_sums(tmp_path, monkeypatch):
 def test_a_frame_of_another_length(tmp_path):
     config, _ = recorded(tmp_path, "sign")
     history = read_history(config.out)
-    header = replace(history.header, config=history.header.config | {"codec_bucket": 8})
+    config = history.header.config | {"codec_bucket": 8}
+    header = replace(history.header, config=config, codec_knobs={"bucket": 8})
     violation = check(replace(history, header=header)).violation
     assert violation.rule == "frames"
     assert "sign makes" in violation.text

@@ -437,7 +437,8 @@ def test_a_frame_of_another_length(tmp_path):
     out = tmp_path / "run"
     simulate(config_of("async", "sign", record=True, out=str(out)), workers=3)
     history = read_history(out)
-    header = replace(history.header, config=history.header.config | {"codec_bucket": 8})
+    config = history.header.config | {"codec_bucket": 8}
+    header = replace(history.header, config=config, codec_knobs={"bucket": 8})
     violation = check(replace(history, header=header)).violation
     assert violation.rule == "frames"
     assert "sign makes" in violation.text

@@ -15,12 +15,15 @@ ENCODE      the gradient of a push was encoded: shard, clock, samples: bytes of 
             version: a ``pair`` of digests, of the frame and, with error feedback, of what it
             decodes to
 RESIDUAL    what a codec keeps back has changed: shard, clock, version: a ``pair`` of digests, of
-            what it was before the last ENCODE and of what it is now
+            what it was before the last ENCODE and of what it is now; with error feedback
+            ``rate``, ``gap`` and ``weight``: sums of what was given, of what its frame decodes to
+            and of what is kept back, with signs, and ``seconds``: the most that rounding may make
+            of them, over 2⁻²⁴; see ``runtime.conserved``
 SUM_ENCODE  a chunk of a sum was encoded: shard: the worker that owns it, clock: updates so far,
             progress: its first element, tau: the number of its elements, samples: bytes of the
             frame, version: as of ENCODE; flag BACK of the mean of a chunk
 SUM_KEEP    what a codec keeps back of that chunk has changed: as SUM_ENCODE, without samples;
-            version: as of RESIDUAL
+            version and sums: as of RESIDUAL
 SUM_DECODE  the frame of a chunk was decoded: as SUM_ENCODE; shard: the worker that sent it,
             version: as of DECODE
 REPLY_DECODE  the frame of a reply was added to a span of θ: shard, clock: as in the reply,
@@ -110,9 +113,11 @@ FIELDS = {
     Kind.READ: ("shard", "clock", "version", "tau", "seconds"),
     Kind.PUSH: ("shard", "clock", "version", "samples", "progress", "seconds"),
     Kind.ENCODE: ("shard", "clock", "version", "samples"),
-    Kind.RESIDUAL: ("shard", "clock", "version"),
+    Kind.RESIDUAL: ("shard", "clock", "version", "rate", "gap", "weight", "seconds"),
     Kind.SUM_ENCODE: ("shard", "clock", "version", "samples", "tau", "progress", "flag"),
-    Kind.SUM_KEEP: ("shard", "clock", "version", "tau", "progress", "flag"),
+    Kind.SUM_KEEP: (
+        "shard", "clock", "version", "tau", "progress", "flag", "rate", "gap", "weight", "seconds",
+    ),
     Kind.SUM_DECODE: ("shard", "clock", "version", "samples", "tau", "progress", "flag"),
     Kind.REPLY_DECODE: ("shard", "clock", "version", "samples"),
     Kind.STEP: ("clock", "samples", "progress", "rate", "seconds"),

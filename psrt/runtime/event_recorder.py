@@ -174,10 +174,12 @@ class WorkerEventRecorder(_Recorder):
     def encoded(self, push: Push, nbytes: int, digests: Digests, now: float) -> None:
         """The gradient of a push was encoded."""
         worker, clock, shard = push.worker, push.clock, push.shard
-        frame, decoded, before, after = digests
+        frame, decoded, before, after, sums = digests
         self._add(_ENCODE, now, worker, clock, pair(frame, decoded), shard, nbytes)
         if before or after:
-            self._add(_RESIDUAL, now, worker, clock, pair(before, after), shard)
+            self._add(
+                _RESIDUAL, now, worker, clock, pair(before, after), shard, 0, 0.0, 0, *sums
+            )  # fmt: skip
 
     def encoded_of_sum(
         self, now: float, clock: int, owner: int, span: Span, flag: int, nbytes: int,
@@ -194,7 +196,7 @@ class WorkerEventRecorder(_Recorder):
             nbytes: of the frame.
             digests: of the frame, and of what is kept back if anything is.
         """
-        frame, decoded, before, after = digests
+        frame, decoded, before, after, sums = digests
         where = span.start, span.size
         self._add(
             _SUM_ENCODE, now, self._worker, clock, pair(frame, decoded), owner, nbytes, *where,
@@ -203,7 +205,7 @@ class WorkerEventRecorder(_Recorder):
         if before or after:
             self._add(
                 _SUM_KEEP, now, self._worker, clock, pair(before, after), owner, 0, *where,
-                flag=flag,
+                *sums, flag=flag,
             )  # fmt: skip
 
     def decoded_of_sum(

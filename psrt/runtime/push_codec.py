@@ -18,6 +18,7 @@ from psrt.arrays import Bytes, Vector
 from psrt.codec import Codec, Encoder, ErrorFeedback, draws
 from psrt.errors import CodecError
 from psrt.messages import Push
+from psrt.runtime.conserved import Conserved, conserved
 
 
 class Digests(NamedTuple):
@@ -29,6 +30,8 @@ class Digests(NamedTuple):
     #: What was kept back before and after.
     before: int = 0
     after: int = 0
+    #: With error feedback, what shows that nothing was lost.
+    sums: Conserved = Conserved()
 
 
 class PushEncoder:
@@ -58,12 +61,11 @@ class PushEncoder:
         sender.begin_epoch(int(push.progress))
         return sender.encode(gradient, draws(self._seed, self._worker, push.clock, push.shard))
 
-    def digests(self, shard: int, frame: Bytes) -> Digests:
-        """Return the digests of the frame that was made last for a shard."""
-        sender, before = self._senders[shard], self._kept[shard]
-        self._kept[shard] = after = digest_of(sender.residual)
-        decoded = sender.decoded if isinstance(sender, ErrorFeedback) else None
-        return Digests(digest(frame), digest_of(decoded), before, after)
+    def digests(self, shard: int, gradient: Vector, frame: Bytes) -> Digests:
+        """Return the digests of the frame that was made last for a shard, of this gradient."""
+        found = digests_of(gradient, frame, self._senders[shard], self._kept[shard])
+        self._kept[shard] = found.after
+        return found
 
 
 class TimingOnlyEncoder(PushEncoder):
@@ -79,7 +81,7 @@ class TimingOnlyEncoder(PushEncoder):
         sender.begin_epoch(int(push.progress))
         return np.broadcast_to(self._nothing, (sender.longest,))
 
-    def digests(self, shard: int, frame: Bytes) -> Digests:
+    def digests(self, shard: int, gradient: Vector, frame: Bytes) -> Digests:
         """Return the digests of nothing."""
         return Digests(0, 0)
 
@@ -123,6 +125,22 @@ class PushDecoder:
         """Return the length and the digests of the frame that a worker pushed last."""
         frame = self._frame(worker)
         return frame.size, Digests(digest(frame), digest(self._gradients[worker]))
+
+
+def digests_of(vector: Vector, frame: Bytes, sender: Encoder, before: int) -> Digests:
+    """Return what became of a vector.
+
+    Args:
+        vector: that was encoded last.
+        frame: of it.
+        sender: that made it.
+        before: the digest of what was kept back then.
+    """
+    after = digest_of(sender.residual)
+    if not isinstance(sender, ErrorFeedback):
+        return Digests(digest(frame), 0, before, after)
+    sums = conserved(vector, sender.decoded, sender.residual)
+    return Digests(digest(frame), digest(sender.decoded), before, after, sums)
 
 
 def digest(array: Bytes | Vector) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from psrt.arrays import Bytes, Vector
-from psrt.codec import Encoder, ErrorFeedback
+from psrt.codec import Encoder
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
-from psrt.runtime.push_codec import Digests, digest, digest_of
+from psrt.runtime.push_codec import Digests, digest, digest_of, digests_of
 
 
 class RecordedFrames:
@@ -29,14 +29,13 @@ class RecordedFrames:
         self._before = digest_of(sender.residual)
 
     def encoded(
-        self, clock: int, owner: int, span: Span, way: int, frame: Bytes | None, sender: Encoder
-    ) -> None:
+        self, clock: int, owner: int, span: Span, way: int, sender: Encoder,
+        numbers: Vector | None, frame: Bytes | None,
+    ) -> None:  # fmt: skip
         """Record a frame, and what is kept back of it; without numerics, its length."""
         digests, nbytes = Digests(0, 0), sender.longest
-        if frame is not None:
-            decoded = sender.decoded if isinstance(sender, ErrorFeedback) else None
-            after = digest_of(sender.residual)
-            digests = Digests(digest(frame), digest_of(decoded), self._before, after)
+        if numbers is not None and frame is not None:
+            digests = digests_of(numbers, frame, sender, self._before)
             nbytes = frame.size
         events = self._events
         events.note((events.encoded_of_sum, self._now(), clock, owner, span, way, nbytes, digests))

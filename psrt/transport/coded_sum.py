@@ -54,8 +54,9 @@ class FrameWatch(Protocol):
         """A sender is about to encode."""
 
     def encoded(
-        self, clock: int, owner: int, span: Span, way: int, frame: Bytes | None, sender: Encoder
-    ) -> None:
+        self, clock: int, owner: int, span: Span, way: int, sender: Encoder,
+        numbers: Vector | None, frame: Bytes | None,
+    ) -> None:  # fmt: skip
         """It has encoded the chunk of a worker, of its numbers or of their mean."""
 
     def decoded(
@@ -249,7 +250,7 @@ class CodedSum:
         sender = self._forth[chunk] if way == FORTH else self._back
         assert sender is not None, "the chunk has elements"
         sender.begin_epoch(codec.epoch)
-        frame, place, watch = None, self._places[chunk], codec.watch
+        frame, numbers, place, watch = None, None, self._places[chunk], codec.watch
         if self._vector is not None:
             if watch is not None:
                 watch.encodes(sender)
@@ -257,7 +258,8 @@ class CodedSum:
             drawn = draws(codec.seed, codec.worker, codec.clock, place.start, way=way)
             frame = sender.encode(numbers, drawn)
         if watch is not None:
-            watch.encoded(codec.clock, self._workers[chunk], place, way, frame, sender)
+            owner = self._workers[chunk]
+            watch.encoded(codec.clock, owner, place, way, sender, numbers, frame)
         return frame
 
     def _post(self, to: int, sender: Encoder, frame: Bytes | None) -> None:

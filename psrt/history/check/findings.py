@@ -68,7 +68,8 @@ RULES = {
     DELIVERY: "a shard receives exactly what was pushed, once, in order, after it was sent",
     FRAMES: "a frame has the bytes that its codec says, and is decoded as it was sent, by those "
     "that it is for",
-    RESIDUALS: "what a frame lost is added to the next one of its worker, and shard or chunk",
+    RESIDUALS: "what a frame lost is added to the next one of its worker, and shard or chunk; what "
+    "was given is sent or kept back",
     READS: "a worker reads the whole of the reply that it got, and computes with what it read",
     ONCE: "every gradient is applied once, or dropped once for a reason that its mode has",
     FIFO: "a worker's gradients are applied in the order of its steps",

@@ -2,8 +2,8 @@
 
 Gradients are in no history, so that a frame says what its gradient was cannot be checked; that it
 arrived whole, that a server made of it what its worker took to be sent, and that what was kept back
-of one gradient is what was added to the next, can be: by digests. The lengths are written down here
-anew, by the formulas of the codecs.
+of one gradient is what was added to the next, can be: by digests. So can that error feedback loses
+nothing: by sums. The lengths are written down here anew, by the formulas of the codecs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
-from psrt.history.check.table import Bools, Ints, Table, find, previous, same_as_before
+from psrt.history.check.table import Bools, Floats, Ints, Table, find, previous, same_as_before
 from psrt.history.events import Kind, parts
 from psrt.history.header import Header
 
@@ -33,6 +33,10 @@ _KEEPING = ("dgc", "demo")
 #: Kinds of events that only a run with a codec has: between workers and servers, and all.
 SERVED = (Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE, Kind.REPLY_ENCODE, Kind.REPLY_DECODE)
 KINDS = (*SERVED, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
+#: Those of what a codec keeps back.
+KEPT = (Kind.RESIDUAL, Kind.SUM_KEEP)
+#: The most that rounding to float32 makes of a number, over the number; and of the smallest ones.
+_ROUNDING, _TINY = 2.0**-24, 2.0**-149
 #: Knobs without which the length of a codec's frames cannot be told.
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("float8-e4m3", "float8-e5m2", "float4-e3m0", "int8", "sign"), ("bucket",)),
@@ -417,8 +421,41 @@ def _check_residuals(codec: FrameContract, table: Table, findings: Findings) -> 
         "worker {worker} encoded at clock {clock} for shard {shard} without what it had kept back "
         "before"
     )
+    last = np.where(first, -1, previous(at, -1))
+    findings.on(table, at).require(RESIDUALS, before == due, text, because=[last])
+    if codec.feeds_back:
+        check_conserved(table, at, last, np.ones(len(at)), findings)
+
+
+def check_conserved(table: Table, at: Ints, last: Ints, factor: Floats, findings: Findings) -> None:
+    """Check that what was given and had been kept back is what was sent and is kept back now.
+
+    By sums over their elements, with signs, which differ by roundings only. Those to float32 in
+    the addition and in the subtraction are bounded by what ``seconds`` says; that of the factor is
+    by three units of what it multiplies; each sum is written as a float32.
+
+    Args:
+        table: of the events.
+        at: positions of what was kept back.
+        last: for each, that of what had been kept back before; −1 for nothing.
+        factor: by which that was multiplied since.
+        findings: takes what is wrong.
+    """
+    given, decoded, kept, most = (table.real(it) for it in ("rate", "gap", "weight", "seconds"))
+    with np.errstate(invalid="ignore"):  # what is not finite has no sum
+        had = np.where(last >= 0, factor * kept[last], 0.0)
+        scaled = np.where((last >= 0) & (factor != 1.0), factor * most[last], 0.0)
+        there, due = decoded[at] + kept[at], given[at] + had
+        sums = np.abs(given[at]) + np.abs(had) + np.abs(decoded[at]) + np.abs(kept[at])
+        # 1.01 for the roundings of these bounds, and for products of roundings.
+        slack = 1.01 * _ROUNDING * (most[at] + 3 * scaled + sums) + 4 * _TINY
+        holds = ~(np.abs(there - due) > slack)
+    text = (
+        "worker {worker} sent and keeps back at clock {clock} what adds up to {there:.9g}, but was "
+        "given and had kept back {due:.9g}, which rounding changes by {slack:.2g} at most"
+    )
     findings.on(table, at).require(
-        RESIDUALS, before == due, text, because=[np.where(first, -1, previous(at, -1))]
+        RESIDUALS, holds, text, because=[last], there=there, due=due, slack=slack, counts=False
     )
 
 

@@ -13,7 +13,13 @@ import numpy as np
 
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
-from psrt.history.check.frames import FrameContract, cut, digest_of_zeros, frame_bounds
+from psrt.history.check.frames import (
+    FrameContract,
+    check_conserved,
+    cut,
+    digest_of_zeros,
+    frame_bounds,
+)
 from psrt.history.check.table import (
     Bools,
     Floats,
@@ -250,9 +256,12 @@ def _check_kept(
     free = scaled & (kept.back[order] == 0) & ~first
     text = "worker {worker} encoded in round {clock} without what it had kept back before"
     at = kept.at[order]
-    findings.on(table, at).require(
-        RESIDUALS, free | (before == due), text, because=[np.where(first, -1, previous(at, -1))]
-    )
+    last = np.where(first, -1, previous(at, -1))
+    findings.on(table, at).require(RESIDUALS, free | (before == due), text, because=[last])
+    if codec.feeds_back:
+        factors = np.append(1.0, totals[1:] / totals[:-1])[kept.round[order]]
+        factors = np.where(kept.back[order] == 0, factors, 1.0)
+        check_conserved(table, at, last, factors, findings)
 
 
 def sent_bytes(table: Table) -> tuple[int, int]:

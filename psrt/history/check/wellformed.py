@@ -6,6 +6,7 @@ import numpy as np
 
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import FIELDS, EventRef, Findings, Reasons
+from psrt.history.check.frames import KEPT
 from psrt.history.check.frames import SERVED as FRAMED
 from psrt.history.check.table import Bools, Ints, Table
 from psrt.history.events import BACK, LATE, LOST, PRESENT, UNUSED, Kind
@@ -88,12 +89,13 @@ def _check_counts(table: Table, most: int, findings: Findings) -> None:
 
 
 def _check_numbers(table: Table, findings: Findings) -> None:
+    sums = table.are(*KEPT)  # of anything, and not finite where those are not
     for name in ("progress", "rate", "weight", "seconds"):
         column = table.real(name)
-        holds = np.isfinite(column) & (column >= 0)
+        holds = (np.isfinite(column) & (column >= 0)) | (sums & (name != "progress"))
         _require(findings, table, holds, f"{name} {{{name}}}, expected a number from 0 on")
     # nan says that the gap was not measured.
-    _require(findings, table, ~(table.real("gap") < 0), "gap {gap}, expected at least 0")
+    _require(findings, table, sums | ~(table.real("gap") < 0), "gap {gap}, expected at least 0")
     _require(findings, table, table["samples"] >= 0, "{samples} samples")
     digests = ~table.are(*FRAMED, *_SUMMED) | (table["version"] >= 0)
     _require(findings, table, digests, "digests {version}, expected a number from 0 on")

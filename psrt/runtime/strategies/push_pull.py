@@ -126,9 +126,10 @@ class PushPull(Strategy):
     def _push_frame(self, push: Push, now: float, encoder: PushEncoder) -> None:
         """Send the frame of this step's gradient to a shard, and note it."""
         port, shard, events = self._port, push.shard, self._events
-        frame = encoder.encode(push, port.role_map.spans[shard].of(self._gradient))
+        gradient = port.role_map.spans[shard].of(self._gradient)
+        frame = encoder.encode(push, gradient)
         if events is not None:
-            digests = encoder.digests(shard, frame)
+            digests = encoder.digests(shard, gradient, frame)
             # At the time of the push: those of a step's shards have one.
             events.note((events.encoded, push, frame.size, digests, now))
         self.frame_bytes += frame.size

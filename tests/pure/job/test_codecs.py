@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from psrt.codec import TABLE, Codec, Matrix
+from psrt.codec import TABLE, Codec, ErrorFeedback, Matrix
 from psrt.codec.frame import HEADER_BYTES
 from psrt.config import MODES, TrainConfig
 from psrt.errors import CodecError, ConfigError
@@ -390,6 +390,63 @@ def test_a_history_whose_frames_contradict_each_other(tmp_path, which, field):
     parts[1] = altered(parts[1], at, field)
     outcome = check(replace(history, workers=tuple(workers), shards=tuple(shards)))
     assert not outcome.ok
+
+
+#: What a sender with error feedback may do wrong, of which its digests tell nothing: what is to be
+#: sent, and what is kept back of it, by v, e, what is decoded, and what was kept back elsewhere.
+WRONG = {
+    "dropped": lambda v, e, other: v,
+    "doubled": lambda v, e, other: v + 2 * e,
+    "of the other sign": lambda v, e, other: v - e,
+    "of another shard": lambda v, e, other: v + other,
+    "a part of it": lambda v, e, other: v + np.float32(0.999) * e,
+    "twice the gradient": lambda v, e, other: 2 * v + e,
+}
+WRONGLY_KEPT = {
+    "of the other sign": lambda p, c, e: c - p,
+    "all of it": lambda p, c, e: p,
+    "nothing": lambda p, c, e: np.zeros_like(p),
+    "what was there": lambda p, c, e: e,
+    "but for one": lambda p, c, e: np.where(np.arange(p.size) == np.abs(p - c).argmax(), 0, p - c),
+}
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, *(f"kept: {it}" for it in WRONGLY_KEPT), "not at all"])
+@pytest.mark.parametrize("codec", ["sign", "low-rank"])
+def test_error_feedback_that_is_wrong(tmp_path, monkeypatch, codec, wrong):
+    right, others = ErrorFeedback.encode, {}
+
+    def encode(self, vector, rng):
+        before = self.residual.copy()
+        other = others.get(self.n, before) * np.float32(0.5)
+        others[self.n] = before
+        given = WRONG[wrong](vector, before, other) - before if wrong in WRONG else vector
+        frame = right(self, given, rng)
+        if kept := WRONGLY_KEPT.get(wrong.removeprefix("kept: ")):
+            self.residual[:] = kept(given + before, self.decoded, before)
+        return frame
+
+    monkeypatch.setattr(ErrorFeedback, "encode", encode)
+    out = tmp_path / "run"
+    simulate(config_of("async", codec, record=True, out=str(out)), workers=3)
+    outcome = check_run(out)
+    if wrong == "not at all":
+        assert outcome.ok, "\n".join(outcome.lines())
+        return
+    assert outcome.violation.rule == "residuals"
+    assert "sent and keeps back at clock" in outcome.violation.text
+
+
+@pytest.mark.parametrize("field", ["rate", "gap", "weight", "seconds"])
+def test_sums_of_what_is_kept_back_are_believed_together_only(tmp_path, field):
+    out = tmp_path / "run"
+    simulate(config_of("async", "sign", record=True, out=str(out)), workers=3)
+    history = read_history(out)
+    workers = list(history.workers)
+    at = int(np.flatnonzero(workers[1]["kind"] == Kind.RESIDUAL)[5])
+    workers[1] = altered(workers[1], at, field)
+    outcome = check(replace(history, workers=tuple(workers)))
+    assert outcome.ok == (field == "seconds")  # a bound, which may be larger
 
 
 def test_frames_of_a_run_that_has_no_codec(tmp_path):

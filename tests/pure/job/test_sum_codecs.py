@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from psrt.codec import TABLE, make_codec
+from psrt.codec import TABLE, ErrorFeedback, make_codec
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.pick import way_of
 from psrt.collective.registry import ALL_REDUCES, AUTO
@@ -189,6 +189,15 @@ def test_what_is_kept_back_and_forgotten(tmp_path, monkeypatch):
 
     monkeypatch.setattr(CodedSum, "begin", forgetful)
     assert broken(tmp_path).rule == "residuals"
+
+
+@pytest.mark.parametrize("factor", [lambda it: 1.0, lambda it: 1 / it, lambda it: -it])
+def test_what_is_kept_back_and_not_scaled_with_the_divisor(tmp_path, monkeypatch, factor):
+    rescale = ErrorFeedback.rescale
+    monkeypatch.setattr(ErrorFeedback, "rescale", lambda self, it: rescale(self, factor(it)))
+    violation = broken(tmp_path)
+    assert violation.rule == "residuals"
+    assert "sent and keeps back at clock" in violation.text
 
 
 @pytest.mark.parametrize("codec", ["sign", "int8"])

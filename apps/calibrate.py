@@ -26,6 +26,7 @@ from script import DEFAULT, make_folder, names, number, ranks_of_job, run_script
 import psrt
 from psrt.cli.flags import FlagParser, parse_train
 from psrt.cli.simulate import parse_simulate
+from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.job.scenario import run_in_virtual_time
 from psrt.mpirun import again
@@ -100,7 +101,10 @@ def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job
     for repeat in range(options.repeats):
         for mode in options.modes:
             if mode not in MODES:
-                raise ConfigError(f"unknown mode {mode!r}, expected one of {', '.join(MODES)}")
+                guess = did_you_mean(mode, MODES)
+                raise ConfigError(
+                    f"unknown mode {mode!r}{guess}, expected one of {', '.join(MODES)}"
+                )
             for straggler in (False, True):
                 steps = options.straggler_steps if straggler else options.steps
                 folder = options.out / f"{mode}{'-straggler' if straggler else ''}-{repeat}"

@@ -40,6 +40,7 @@ from studies.compression import LINKS, Row
 from studies.compression_table import cells, table, verdict
 
 from psrt.cli.flags import FlagParser
+from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.report.strict_json import dumps
 from psrt.units import plural
@@ -57,7 +58,8 @@ def main(argv: Sequence[str]) -> None:
     refuse(flags, "--mode", "--codec", "--lr", "--seed", "--error-feedback", "--no-error-feedback")
     for link in options.links:
         if link not in LINKS:
-            raise ConfigError(f"no link {link!r}, there are: {', '.join(LINKS)}")
+            guess = did_you_mean(link, LINKS)
+            raise ConfigError(f"no link {link!r}{guess}, there are: {', '.join(LINKS)}")
     make_folder(options.out)
     plots = can_plot()
     show(compression.run_all(options, flags), options, plots=plots)

@@ -12,6 +12,7 @@ from script import make_folder
 
 import psrt
 from psrt.cli.flags import parse_train
+from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.report import seconds_to_accuracy
@@ -66,7 +67,8 @@ def planned(options: Namespace, flags: Sequence[str], *, ranks: int) -> list[Job
     modes = options.modes or [m for m in MODES if not (options.simulate and m in REAL_ONLY)]
     for mode in modes:
         if mode not in MODES:
-            raise ConfigError(f"no mode {mode!r}, there are {', '.join(MODES)}")
+            guess = did_you_mean(mode, MODES)
+            raise ConfigError(f"no mode {mode!r}{guess}, there are {', '.join(MODES)}")
         if options.simulate and mode in REAL_ONLY:
             raise ConfigError(f"{mode} cannot be simulated, it takes the MPI library")
     return [

@@ -23,6 +23,7 @@ import psrt
 from psrt.cli.flags import parse_train
 from psrt.codec import draws, make_codec, make_encoder
 from psrt.config.modes import MODES
+from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.job.problems import supervised_problem
 from psrt.report import seconds_to_accuracy
@@ -131,13 +132,15 @@ def run_all(options: Namespace, flags: Sequence[str]) -> list[Row]:
     """Find a learning rate for each setting of each mode, then run all seeds on all links."""
     for mode in options.modes:
         if mode not in modes():
-            raise ConfigError(f"no mode {mode!r} here, there are: {', '.join(modes())}")
+            guess = did_you_mean(mode, modes())
+            raise ConfigError(f"no mode {mode!r} here{guess}, there are: {', '.join(modes())}")
     known = [name for mode in options.modes for name in settings_of(mode)]
     asked = options.settings or known
     for setting in asked:
         if setting not in known:
             named = "; ".join(dict.fromkeys(known))
-            raise ConfigError(f"no setting {setting!r} here, there are: {named}")
+            guess = did_you_mean(setting, known)
+            raise ConfigError(f"no setting {setting!r} here{guess}, there are: {named}")
     pairs = [
         (mode, setting)
         for mode in options.modes

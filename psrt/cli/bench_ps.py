@@ -11,6 +11,7 @@ from mpi4py import MPI
 from psrt.bench import ps
 from psrt.bench.figures import table
 from psrt.cli.bench_allreduce import named, vector_sizes
+from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.explain.inputs import read_ranks
 
@@ -33,7 +34,8 @@ def run(
     """
     mode = given.mode or "async"
     if mode not in ps.MODES:
-        raise ConfigError(f"--mode {mode}, expected {' or '.join(ps.MODES)}")
+        guess = did_you_mean(mode, ps.MODES)
+        raise ConfigError(f"--mode {mode}, expected {' or '.join(ps.MODES)}{guess}")
     rows = ps.measure(
         comm,
         sizes=tuple(vector_sizes(given.sizes, ps.SIZES)),

@@ -97,9 +97,9 @@ def _explainer(what: str) -> Callable[[str, list[str]], None]:
             "explain what? for example: psrt explain ring; psrt explain --help lists all"
         )
     known = (*SCHEDULES, *TIMELINES, "codec", "compare")
-    raise ConfigError(
-        f"cannot explain {what!r}{did_you_mean(what, known)}, only {', '.join(known)}"
-    )
+    codecs = {name: f"codec {name}" for name in TABLE}
+    guess = did_you_mean(what, (*known, *codecs.values()), codecs)
+    raise ConfigError(f"cannot explain {what!r}{guess}, only {', '.join(known)}")
 
 
 def _schedule(what: str, argv: list[str]) -> None:

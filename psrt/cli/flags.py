@@ -63,6 +63,15 @@ class FlagParser(argparse.ArgumentParser):
             message += f"; {self.prog} --help says more"
         raise ConfigError(message.removeprefix("argument "))
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise if a value is none of an argument's choices, with a guess at which was meant."""
+        if action.choices is not None and value not in action.choices:
+            known = tuple(map(str, action.choices))
+            raise ConfigError(
+                f"{dashed(action.dest)} must be one of {', '.join(known)}, got {value!r}"
+                f"{did_you_mean(str(value), known)}"
+            )
+
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
         """Print the help once per job; argparse would say nothing of a full disk."""
         if file is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from psrt.config.suggest import did_you_mean
 from psrt.data.dataset import Dataset
 from psrt.data.digits import load_digits
 from psrt.data.idx import load_idx
@@ -53,6 +54,8 @@ def load_dataset(spec: str, *, seed: int) -> Dataset:
     if path.suffix == ".npz":
         return load_npz(path)
     what = "is not a folder or an .npz file" if os.path.exists(spec) else "is not there"
+    guess = did_you_mean(spec.partition(":")[0], ("digits", "synthetic"))
     raise ConfigError(
-        f"dataset {spec!r} {what}; known names are digits and synthetic[:SAMPLESxFEATURESxCLASSES]"
+        f"dataset {spec!r} {what}{guess}; known names are digits and "
+        "synthetic[:SAMPLESxFEATURESxCLASSES]"
     )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from psrt.config.suggest import did_you_mean
 from psrt.config.values import Number, form, read_numbers
 from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
@@ -82,7 +83,8 @@ def read_compute(text: str) -> Compute:
     if kind == "run":
         return resampled(rest)
     if kind not in DISTRIBUTIONS:
-        raise ConfigError(f"compute must be one of {', '.join(FORMS)}, got {text!r}")
+        guess = did_you_mean(kind, (*DISTRIBUTIONS, "run"))
+        raise ConfigError(f"compute must be one of {', '.join(FORMS)}, got {text!r}{guess}")
     distribution = DISTRIBUTIONS[kind]
     try:
         draw = distribution.make(*read_numbers(distribution.numbers, rest, before=f"{kind}:"))

@@ -295,7 +295,7 @@ WRONG = [
     ("--seed 3", "--seed has no effect here: the study varies it"),
     ("--study workers --mode=ssp", "--mode has no effect here: the study varies it"),
     ("--epoch 3", "unknown flag --epoch (did you mean --epochs?)"),
-    ("--study spread", "--study: invalid choice: 'spread'"),
+    ("--study spread", "study must be one of softsync, workers, got 'spread'"),
     ("--study workers --run runs/a", "--run: not allowed with argument --study"),
     ("--run runs/a --epochs 3", "unknown flag --epochs"),
     ("--run nowhere", "nowhere/summary.json: cannot be read: No such file or directory"),
@@ -368,7 +368,10 @@ def test_compression_study(tmp_path):
     ("words", "message"),
     [
         (["--settings", "none,zip"], "no setting 'zip' here, there are: none; "),
-        (["--links", "1 Tbit/s"], "no link '1 Tbit/s', there are: 100 Mbit/s, "),
+        (
+            ["--links", "1 Tbit/s"],
+            "no link '1 Tbit/s' (did you mean 1 Gbit/s?), there are: 100 Mbit/s, ",
+        ),
         (["--modes", "serial"], "no mode 'serial' here, there are: "),
         (["--rates", "0.1,none"], "--rates: must be a number above 0, got 'none'"),
         (["--codec", "sign"], "--codec has no effect here: the study varies it"),

@@ -30,7 +30,7 @@ from psrt.errors import ConfigError
         ("allreduce --rounds 0", "at least 1"),
         ("allreduce --size 1K", "unknown flag --size (did you mean --sizes?)"),
         ("allreduce", "launch -n 4 bench allreduce"),
-        ("allrduce", "invalid choice"),
+        ("allrduce", "codec, got 'allrduce' (did you mean allreduce?)"),
     ],
 )
 def test_refused(words, told, monkeypatch):

@@ -74,6 +74,10 @@ SECONDS = "from 0 to 1000000"
         ("--mode asinc", "mode must be one of serial, sync, async, ssp, softsync, local-sgd, "
          "allreduce, got 'asinc' (did you mean async?)"),
         ("--compute fast", f"compute must be one of {LAWS}, got 'fast'"),
+        (
+            "--compute lognormall:1:2",
+            f"compute must be one of {LAWS}, got 'lognormall:1:2' (did you mean lognormal?)",
+        ),
         ("--compute 0.01", f"compute must be one of {LAWS}, got '0.01'"),
         ("--compute uniform:0:1", f"compute must be one of {LAWS}, got 'uniform:0:1'"),
         ("--compute constant", f"compute must be constant:SECONDS, SECONDS {SECONDS}, "

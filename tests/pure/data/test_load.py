@@ -10,7 +10,9 @@ from psrt.errors import ConfigError
 
 @pytest.mark.parametrize("spec", ["mnist", "no/such/folder", "digit", "x" * 5000, "a\0b"])
 def test_nothing_there(spec):
-    with pytest.raises(ConfigError, match=r"is not there; known names are digits and synthetic"):
+    guess = r" \(did you mean digits\?\)" if spec == "digit" else ""
+    told = rf"is not there{guess}; known names are digits and synthetic"
+    with pytest.raises(ConfigError, match=told):
         load_dataset(spec, seed=0)
 
 

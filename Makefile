@@ -37,6 +37,9 @@ PARALLEL_ANYWHERE = $(addprefix tests/parallel/test_,$(addsuffix .py,agreement b
 # The tests of the command line, and those of them that start ranks.
 E2E = tests/e2e
 E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures goes_on runner replay launch doctor))
+# What else is compared with torch. PyPI's is for GPUs, of gigabytes; this one is small:
+# make test-oracles TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
+TORCH = torch==2.13.0
 # Only tests with this mark, or `not` with it; what pytest tells of the slowest; processes at a time.
 MARKED =
 DURATIONS = --durations=10 --durations-min=1
@@ -85,6 +88,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 
 .PHONY: help install train fuzz lint docs report-faults
 .PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
+.PHONY: test-oracles
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-train
 .PHONY: bench-history bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
 .PHONY: compare compress study calibrate plots clean distclean
@@ -167,7 +171,7 @@ test-rest:  ## tests that `make test` leaves out: state spaces, grids, other num
 	@$(MAKE) --no-print-directory test-parallel MPI=mpich RANK_COUNTS='1 2 3 4 8'
 	@$(MAKE) --no-print-directory test-e2e MPI=mpich E2E='$(E2E_MPICH)'
 
-test-all: test test-rest test-cluster test-slurm test-nolocal  ## everything, with both MPIs
+test-all: test test-rest test-cluster test-slurm test-nolocal test-oracles  ## everything, with both MPIs
 
 test-quick: $(VENV)/.has-tests  ## most pure tests, in a minute
 	$(PY) -m pytest $(PROCESSES) -m 'not slow and not exhaustive' tests/pure
@@ -219,6 +223,17 @@ test-slurm: $(VENV)/.has-tests  ## tests of both MPIs in a Slurm of three nodes,
 test-nolocal:  ## the parallel tests under MPICH on 3 ranks that share no memory, as on three hosts
 	@MPIR_CVAR_NOLOCAL=1 UCX_LOG_LEVEL=error $(MAKE) --no-print-directory test-parallel-3 MPI=mpich \
 	  LAUNCH_TIMEOUT=600 PARALLEL='$(PARALLEL_ANYWHERE)'
+
+test-oracles: .venv-oracles/.has-torch  ## low rank against torch's own, in an environment with torch
+	.venv-oracles/bin/python -m pytest -rs $(DURATIONS) tests/pure/codec/test_torch.py
+
+# Of its own: nothing else needs torch, and what takes it where it is there would take longer.
+.venv-oracles/.has-torch: setup.py
+	@$(MAKE) --no-print-directory VENV=.venv-oracles .venv-oracles/bin/python
+	@echo "installing psrt[test] and $(TORCH) into .venv-oracles"
+	@.venv-oracles/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' $(TORCH)
+	@.venv-oracles/bin/python -c 'import torch.distributed'
+	@touch $@
 
 fuzz: $(VENV)/.has-tests  ## JOBS=2000 random jobs in virtual time; a failure says its SEED
 	PSRT_FUZZ=$(JOBS) PSRT_FUZZ_SEED=$(SEED) $(PY) -m pytest -x --tb=short tests/pure/fuzz
@@ -290,4 +305,4 @@ clean:  ## delete caches and build leftovers; keeps the environments and runs/
 	find psrt apps tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## clean, and delete the environments
-	rm -rf .venv .venv-mpich
+	rm -rf .venv .venv-mpich .venv-oracles

@@ -20,12 +20,15 @@ import numpy as np
 from script import say
 
 import psrt
+from psrt.arrays import Vector
 from psrt.cli.flags import parse_train
-from psrt.codec import draws, make_codec, make_encoder
+from psrt.codec import Matrix, draws, make_codec, matrices_within
+from psrt.codec.times import CodecTimes, Line
 from psrt.config.modes import MODES
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.job.problems import supervised_problem
+from psrt.partition import Span
 from psrt.report import seconds_to_accuracy
 from psrt.runtime.problem import matrices_of
 
@@ -99,11 +102,12 @@ class Job(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Seconds on this machine."""
+    """What was measured on this machine."""
 
+    #: Seconds of a gradient.
     gradient: float
-    encode: float
-    decode: float
+    #: Of the codec, if there is one.
+    codec: CodecTimes | None
 
 
 def modes() -> tuple[str, ...]:
@@ -192,17 +196,15 @@ def row_of(job: Job, options: Namespace) -> Row:
     row: Row = {
         **{name: getattr(job, name) for name in ("mode", "setting", "link", "lr", "seed")},
         "test_accuracy": None, "seconds_to_accuracy": None, "seconds": None, "bytes_sent": None,
-        "gradient_us": 1e6 * times.gradient, "encode_us": 1e6 * times.encode,
-        "decode_us": 1e6 * times.decode,
+        "gradient_us": 1e6 * times.gradient, "encode_us": None, "decode_us": None,
     }  # fmt: skip
-    costs = costs_of(
-        times,
-        4 * problem.initial().size,
-        LINKS[job.link],
-        servers=config.servers,
-        steps=config.local_steps or 1,
-        replies=config.codec_reply is not None,
-    )
+    if times.codec is not None:
+        n = problem.initial().size
+        row |= {
+            "encode_us": 1e6 * times.codec.encode.at(n),
+            "decode_us": 1e6 * times.codec.decode.at(n),
+        }
+    costs = costs_of(times, config.codec, LINKS[job.link])
     try:
         run = psrt.simulate(job.config, problem, workers=workers, seed=job.seed, costs=costs)
     except psrt.DivergedError:
@@ -214,34 +216,24 @@ def row_of(job: Job, options: Namespace) -> Row:
     return row
 
 
-def costs_of(
-    times: Times, nbytes: int, bandwidth: float, *, servers: int | None, steps: int, replies: bool
-) -> psrt.SimulationCosts:
+def costs_of(times: Times, codec: str | None, bandwidth: float) -> psrt.SimulationCosts:
     """Return the costs of a run.
 
     Args:
         times: measured.
-        nbytes: of a whole gradient.
+        codec: of pushes or sums, and of replies if they have one.
         bandwidth: of each rank's link, in bytes per second.
-        servers: those that decode what workers encode; None: workers encode twice, their own
-            gradients and the means that they own, and decode both.
-        steps: between two vectors that are encoded.
-        replies: whether servers encode what they answer, and workers decode it.
     """
-    mine = (times.encode if servers else 2 * (times.encode + times.decode)) / steps
-
-    theirs = times.decode
-    if replies:
-        mine, theirs = mine + times.decode, theirs + times.encode
 
     def compute(rank: int, rng: np.random.Generator) -> float:
-        return rng.uniform(0.9, 1.1) * times.gradient + mine
-
-    def apply(shard: int, applied: int, rng: np.random.Generator) -> float:
-        return applied / _APPLY + applied / nbytes * theirs
+        return rng.uniform(0.9, 1.1) * times.gradient
 
     return psrt.SimulationCosts(
-        compute=compute, latency=lambda rng: _LATENCY_S, bandwidth=bandwidth, apply=apply
+        compute=compute,
+        latency=lambda rng: _LATENCY_S,
+        bandwidth=bandwidth,
+        apply=lambda shard, applied, rng: applied / _APPLY,
+        codecs={} if codec is None or times.codec is None else {codec: times.codec},
     )
 
 
@@ -249,34 +241,41 @@ _MEASURED: dict[tuple[object, ...], Times] = {}
 
 
 def measured(config: psrt.TrainConfig, problem: Any) -> Times:
-    """Return what a gradient, encoding it and decoding it take, the fastest of several each."""
+    """Return what a gradient, encoding it and decoding it take."""
     theta = problem.initial()
     knobs = {name: value for name, value in config.codec_knobs.items() if value is not None}
-    key = (
-        config.codec,
-        config.error_feedback,
-        *sorted(knobs.items()),
-        theta.size,
-        config.batch_size,
-    )
+    key = config.codec, *sorted(knobs.items()), theta.size, config.batch_size
     if key not in _MEASURED:
         out = np.empty_like(theta)
         batch = next(iter(problem.batches(0, 1, 0)))
         gradient = _fastest(lambda: problem.loss_and_grad(theta, batch, out))
-        encode = decode = 0.0
+        codec = None
         if config.codec is not None:
+            # Sums encode parts of the vector, pushes all of it.
             matrices = matrices_of(problem, theta.size)
-            encoder = make_encoder(
-                config.codec, theta.size, error_feedback=config.error_feedback,
-                matrices=matrices, **knobs,
-            )  # fmt: skip
-            decoder = make_codec(config.codec, theta.size, matrices=matrices, **knobs)
-            frame = encoder.encode(out, draws(0, 0, 0, 0)).copy()
-            into = np.empty_like(theta)
-            encode = _fastest(lambda: encoder.encode(out, draws(0, 0, 0, 0)))
-            decode = _fastest(lambda: decoder.decode(frame, into))
-        _MEASURED[key] = Times(gradient, encode, decode)
+            few, all_ = (
+                _codec_times(config.codec, out[:n], matrices_within(matrices, Span(0, n)), knobs)
+                for n in (theta.size // 2, theta.size)
+            )
+            codec = CodecTimes(*(_through(*it) for it in zip(few, all_, strict=True)))
+        _MEASURED[key] = Times(gradient, codec)
     return _MEASURED[key]
+
+
+def _codec_times(
+    name: str, gradient: Vector, matrices: Sequence[Matrix], knobs: dict[str, Any]
+) -> tuple[tuple[int, float], tuple[int, float]]:
+    """Return the elements and the seconds of encoding a gradient, and of decoding it."""
+    codec = make_codec(name, gradient.size, matrices=matrices, **knobs)
+    frame, into = codec.encode(gradient, draws(0, 0, 0, 0)).copy(), np.empty_like(gradient)
+    encode = _fastest(lambda: codec.encode(gradient, draws(0, 0, 0, 0)))
+    return (gradient.size, encode), (gradient.size, _fastest(lambda: codec.decode(frame, into)))
+
+
+def _through(few: tuple[int, float], many: tuple[int, float]) -> Line:
+    """Return the line through two times; flat if fewer elements took longer."""
+    element = max(0.0, (many[1] - few[1]) / (many[0] - few[0]))
+    return Line(many[1] - element * many[0], element)
 
 
 def _fastest(work: Callable[[], object]) -> float:

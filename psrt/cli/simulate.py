@@ -97,6 +97,12 @@ def simulate_parser() -> FlagParser:
         help="rate at which a server applies gradients; inf: in no time (default: 2e9)",
     )  # fmt: skip
     add(
+        "--codec-speed", metavar="FACTOR",
+        help="how many times as fast codecs are as on the machine of docs/compression.md; inf: "
+        "they take no time; with --like, of a run with a codec, recorded times contain theirs "
+        "(default: 1)",
+    )  # fmt: skip
+    add(
         "--crash", metavar="WORKER:SECONDS", action="append",
         help="kill a worker at this time; may be repeated",
     )  # fmt: skip
@@ -138,7 +144,8 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
     from psrt.job.scenario import Scenario
     from psrt.simulation.cost_flags import VirtualCosts
 
-    costs = {name: given[name] for name in ("compute", "link", "server_apply") if name in given}
+    names = ("compute", "link", "server_apply", "codec_speed")
+    costs = {name: given[name] for name in names if name in given}
     model: dict[str, Any] = {}
     if parameters is not None:
         model = {"parameters": read("parameters", _PARAMETERS, parameters)}

@@ -20,6 +20,7 @@ from psrt.codec import (
 )
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.randomness import BACK, FORTH
+from psrt.codec.times import CodecTimes, FrameTimes
 from psrt.collective.analysis.pick import Coding
 from psrt.config import TrainConfig
 from psrt.partition import Span
@@ -80,6 +81,26 @@ class JobCodec:
         row = TABLE[self.name]
         nbytes = HEADER_BYTES + self.codec(span).most
         return Coding(self.name, row.ways, row.ways_if_asked, nbytes)
+
+    def times(self, measured: Mapping[str, CodecTimes], speed: float) -> FrameTimes:
+        """Return what encoding and decoding take.
+
+        Args:
+            measured: by codec, where other times than those of its row are known.
+            speed: how many times as fast as that they are; may be infinite.
+        """
+        own, *reply = (
+            measured.get(it.name) or CodecTimes.of(it.name)
+            for it in (self, self.reply)
+            if it is not None
+        )
+        return FrameTimes.of(
+            own,
+            feeds_back=isinstance(self.sender(Span(0, 1)), ErrorFeedback),
+            reply=reply[0] if reply else None,
+            shares_replies=self.shares_replies,
+            speed=speed,
+        )
 
     def frame_bytes(self, spans: Sequence[Span]) -> tuple[int, ...]:
         """Return by shard the bytes of the longest frame."""

@@ -141,6 +141,7 @@ class _ScenarioLauncher(VirtualLauncher):
             compute=scenario.costs.compute,
             link=scenario.costs.link,
             server_apply=scenario.costs.server_apply,
+            codec_speed=scenario.costs.codec_speed,
             crash=scenario.crashes,
             numerics=scenario.numerics,
             parameters=world.role_map.n,

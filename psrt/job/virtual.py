@@ -30,10 +30,12 @@ from psrt.partition import Span
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import check_config
+from psrt.runtime.server import Server
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.worker import Worker
 from psrt.simulation import SimulationCosts, Simulator
+from psrt.simulation.port import VirtualPort
 from psrt.transport import RoleMap
 from psrt.transport.port import Port
 
@@ -105,6 +107,12 @@ def simulate(
     run = run_job(launcher, config, problem, say=say, log=log)
     assert run is not None
     return launcher.result(run)
+
+
+async def _to_the_end(role: Server | Worker, port: VirtualPort) -> None:
+    """Run a role, and let pass what it spent on its last frames."""
+    await role.run()
+    await port.catch_up()
 
 
 class VirtualLauncher(Launcher):
@@ -226,6 +234,9 @@ class VirtualLauncher(Launcher):
             machine=setup.machine,
             **({} if self.numerics else {"numerics": False}),
         )
+        made = world.costs
+        if setup.codec is not None and not made.framed:
+            world.frames = setup.codec.times(made.codecs, made.codec_speed)
         return {rank: world.ports[rank] for rank in (*role_map.server_ranks, *role_map.workers)}
 
     def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
@@ -235,7 +246,7 @@ class VirtualLauncher(Launcher):
         world.on_report, world.on_crash = self._hear, self._lose
         for worker, seconds in self._crashes:
             world.crash_at(workers[worker], seconds)
-        world.run({rank: role.run() for rank, role in roles.items()})
+        world.run({rank: _to_the_end(role, world.ports[rank]) for rank, role in roles.items()})
         self.died = len(world.crashed)
         for rank, seconds in world.crashed.items():
             role = roles[rank]

@@ -43,6 +43,7 @@ class Simulation:
     compute: str
     link: str
     server_apply: str
+    codec_speed: str
     #: (worker, seconds) each: the scheduled crashes.
     crash: tuple[tuple[int, float], ...]
     #: Whether anything was computed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Sequence
 from types import coroutine
@@ -16,6 +17,7 @@ from psrt.collective.analysis.pick import Coding, pick_coded
 from psrt.collective.registry import AUTO, LIBRARY, NODE
 from psrt.errors import ConfigError
 from psrt.partition import Span
+from psrt.simulation.event_queue import Action
 from psrt.simulation.network import Channel
 from psrt.simulation.schedule_run import ScheduleRun
 from psrt.simulation.sums import MessageSum, RendezvousSum
@@ -54,6 +56,11 @@ class CollectivePort:
         )
         #: Whether the role waits for an arrival.
         self.waiting = False
+        #: Seconds by which this rank is behind virtual time: it has spent them on frames, and has
+        #: not awaited since.
+        self.behind = 0.0
+        #: When the message that was sent last leaves.
+        self.left = -math.inf
         #: Whether computing time passes.
         self.computing = False
         #: Called when computing time is over.
@@ -78,6 +85,45 @@ class CollectivePort:
         else:
             action()
 
+    def now(self) -> float:
+        """Return virtual time in seconds, as this rank has got there."""
+        return self.world.time + self.behind
+
+    def encodes(self, n: int) -> None:
+        """Spend the time of encoding n elements."""
+        if (frames := self.world.frames) is not None:
+            self.behind += frames.encode.at(n)
+
+    def decodes(self, n: int) -> None:
+        """Spend the time of decoding n elements."""
+        if (frames := self.world.frames) is not None:
+            self.behind += frames.decode.at(n)
+
+    async def catch_up(self) -> None:
+        """Let the time pass that has been spent."""
+        if self.behind:
+            await self.pause(0.0)
+
+    async def pause(self, seconds: float) -> None:
+        """Let ``seconds`` of virtual time pass, after what has been spent."""
+        world = self.world
+        seconds, self.behind = seconds + self.behind, 0.0
+        world.after(seconds, world.resume, self.rank)
+        await suspend()
+
+    def depart(self, channel: Channel, nbytes: int, arrive: Action, argument: Any) -> None:
+        """Hand a message to the network when this rank has got there; see ``Network.send``."""
+        world = self.world
+        if not self.behind and world.time > self.left:
+            world.network.send(channel, nbytes, arrive, argument)
+            return
+        # Also if one that was sent before leaves now: messages leave in the order of the calls.
+        message = channel, nbytes, arrive, argument
+        self.left = world.at(self.now(), self._send_now, message, not_before=self.left)
+
+    def _send_now(self, message: tuple[Channel, int, Action, Any]) -> None:
+        self.world.network.send(*message)
+
     def channel(self, to: int, shard: int = 0) -> Channel:
         """Return the channel to rank ``to``; each of a server's shards has one of its own."""
         return self._channels.setdefault((to, shard), Channel(self.rank, to))
@@ -94,7 +140,7 @@ class CollectivePort:
         world, copy = self.world, None if numbers is None else numbers.copy()
         self.bytes_sent += nbytes
         arrive = world.ports[to].keep_span
-        world.network.send(self.channel(to), nbytes, arrive, (self.rank, key, copy, nbytes))
+        self.depart(self.channel(to), nbytes, arrive, (self.rank, key, copy, nbytes))
 
     def keep_span(self, span: tuple[int, int, AnyVector | None, int]) -> None:
         """Queue a span that has arrived, and wake the role."""
@@ -116,7 +162,10 @@ class CollectivePort:
         self.under_way = [run for run in self.under_way if not run.advance()]
 
     async def arrival(self) -> None:
-        """Suspend until the next arrival."""
+        """Suspend until the next arrival; or until what has been spent is over, to look again."""
+        if self.behind:
+            await self.pause(0.0)
+            return
         self.waiting = True
         await suspend()
 
@@ -176,6 +225,7 @@ class CollectivePort:
             found.append(wrong)
             world.wake(self.rank)
 
+        await self.catch_up()
         self.bytes_sent += nbytes
         place = world.rendezvous.at("differing", outliers, nbytes, along=True)
         place.arrive(self.worker, number, on_result)

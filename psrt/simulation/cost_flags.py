@@ -1,7 +1,8 @@
 """The flags for the time of computing, sending and updating in a simulation.
 
 ``compute`` is the distribution of the time of one gradient, ``link`` the α-β model of each rank's
-link, ``server_apply`` the rate at which a server applies gradients.
+link, ``server_apply`` the rate at which a server applies gradients, ``codec_speed`` how fast codecs
+are.
 """
 
 from __future__ import annotations
@@ -27,24 +28,28 @@ DEFAULT_COMPUTE = "lognormal:0.001:0.1"
 DEFAULT_LINK = "5e-5:1.25e9"
 #: About one core, which reads gradients and parameters and writes parameters.
 DEFAULT_SERVER_APPLY = "2e9"
+#: As fast as in the rows of the codecs.
+DEFAULT_CODEC_SPEED = "1"
 
 #: Stands before the folder of a recorded run whose durations are replayed.
 LIKE = "like:"
-#: The fields of ``SimulationCosts`` that each of the three sets, and its text for: no time.
+#: The fields of ``SimulationCosts`` that each of those sets that may be a run's, and its text for:
+#: no time. What passes between ranks was encoded and decoded in the run, if it had a codec.
 _PARTS = {
     "compute": ("compute",),
-    "link": ("latency", "bandwidth", "hosts", "receive", "reduce"),
+    "link": ("latency", "bandwidth", "hosts", "receive", "reduce", "framed"),
     "server_apply": ("apply",),
 }
 _FREE = {"compute": "constant:0", "link": "0:inf", "server_apply": "inf"}
 _RATE = Number("BYTES_PER_S", 1.0, math.inf)
+_SPEED = Number("FACTOR", 1e-9, math.inf)
 #: Draws that make up the mean time of a gradient.
 _DRAWS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualCosts:
-    """The three costs as texts, or ``like:DIR`` for those of a recorded run; checked when made.
+    """The costs as texts, or ``like:DIR`` for those of a recorded run; checked when made.
 
     Raises:
         ConfigError: one line with the valid forms.
@@ -56,6 +61,8 @@ class VirtualCosts:
     link: str = DEFAULT_LINK
     #: Bytes of gradient that a server applies per second; may be ``inf``.
     server_apply: str = DEFAULT_SERVER_APPLY
+    #: How many times as fast codecs are as in their rows; may be ``inf``.
+    codec_speed: str = DEFAULT_CODEC_SPEED
 
     def __post_init__(self) -> None:
         if not self.compute.startswith(("run:", LIKE)):  # a run is read when it is needed, and once
@@ -64,6 +71,7 @@ class VirtualCosts:
             read_link(self.link)
         if not self.server_apply.startswith(LIKE):
             read_rate("server-apply", self.server_apply)
+        read_speed(self.codec_speed)
 
     @classmethod
     def like(cls, run: str, **given: str) -> VirtualCosts:
@@ -129,6 +137,7 @@ class VirtualCosts:
             latency=lambda rng: latency,
             bandwidth=bandwidth,
             apply=None if rate == math.inf else lambda shard, nbytes, rng: nbytes / rate,
+            codec_speed=read_speed(self.codec_speed),
         )
 
 
@@ -150,7 +159,9 @@ def _recorded(
         recorded = RecordedCosts(times, role_map)
         if parts == ["compute"]:
             return replace(costs, compute=recorded.compute)
-        there = recorded.costs()
+        there = replace(
+            recorded.costs(), framed=bool(history.header.knob("codec_everywhere", False))
+        )
     except ConfigError as error:
         raise ConfigError(f"{run}: {error}") from None
     say(f"like {run}: {times.text()}")
@@ -180,6 +191,16 @@ def read_rate(flag: str, text: str) -> float:
     """
     (rate,) = _read(flag, (_RATE,), text)
     return rate
+
+
+def read_speed(text: str) -> float:
+    """Return how many times as fast codecs are; may be infinite.
+
+    Raises:
+        ConfigError: if it is not a number above 0.
+    """
+    (speed,) = _read("codec-speed", (_SPEED,), text)
+    return speed
 
 
 def _read(flag: str, numbers: Sequence[Number], text: str) -> tuple[float, ...]:

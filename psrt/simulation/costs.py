@@ -26,6 +26,10 @@ So servers saturate as real ones do: W workers that push m bytes each to one ser
 a step in less than W·m/B. A message has the bytes that it has on the wire, also where two ranks
 share memory.
 
+A rank that encodes or decodes does nothing else meanwhile, and what it sends afterwards leaves by
+as much later. On one core frames do not overlap: a server that decodes W of them takes as long as W
+times one.
+
 With ``hosts`` a link is a host's, and those who use it at a time share it, see ``shared_links``: W
 messages sent at once by one rank all arrive after L + W·m/B.
 """
@@ -33,11 +37,12 @@ messages sent at once by one rank all arrive after L + W·m/B.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from psrt.codec.times import CodecTimes
 from psrt.errors import ConfigError
 from psrt.messages import Message
 
@@ -79,12 +84,21 @@ class SimulationCosts:
     #: From the last worker's arrival at a sum over all workers to its result, instead of the
     #: messages of its schedule; None: those messages are sent.
     reduce: Draw | None = None
+    #: Times of codecs by name; others take those of their rows.
+    codecs: Mapping[str, CodecTimes] = field(default_factory=dict)
+    #: How many times as fast codecs are as that; may be infinite.
+    codec_speed: float = 1.0
+    #: Whether ``receive``, ``apply`` and ``reduce`` were measured with the job's codec: then they
+    #: contain encoding and decoding, which take no time of their own.
+    framed: bool = False
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0:
             raise ConfigError(
                 f"a link's bandwidth must be more than 0 bytes/s, got {self.bandwidth}"
             )
+        if not self.codec_speed > 0:
+            raise ConfigError(f"codecs must be more than 0 times as fast, got {self.codec_speed}")
         if self.hosts is not None and self.bandwidth == math.inf:
             raise ConfigError("links of hosts are shared, so their bandwidth must be finite")
         if not 0 <= self.per_byte < math.inf:

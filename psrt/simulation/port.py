@@ -71,10 +71,8 @@ class VirtualPort(CollectivePort):
         #: By worker and shard, the frame that came last: the codec's own memory, which does not
         #: change before it has been decoded.
         self._frames: dict[tuple[int, int], Bytes] = {}
-
-    def now(self) -> float:
-        """Return virtual time in seconds."""
-        return self.world.time
+        #: By shard, the clock of the last reply in a frame.
+        self._answered: dict[int, int] = {}
 
     def payload(self, shard: int, worker: int) -> Vector:
         """Return a shard's span of the gradient of ``worker``."""
@@ -94,14 +92,18 @@ class VirtualPort(CollectivePort):
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)`` now, then let its cost pass; see ``after_compute``."""
         self.computing = True
-        result = work(*args)
+        result = work(*args)  # before anything else runs: ranks share the memory of a batch
+        if self.behind:
+            await self.catch_up()
         seconds = self.world.costs.compute(self.rank, self.world.rng)
         for share, _ in self._amid:
             self.world.after(seconds * share, self._act)
         await self.pause(seconds)
-        self.computing = False
         while self._amid:  # by chance, at the very end
             self._act(None)
+        if self.behind:  # what was done amid it
+            await self.catch_up()
+        self.computing = False
         while self._after_compute:
             self._after_compute.pop(0)()
         return result
@@ -129,12 +131,6 @@ class VirtualPort(CollectivePort):
         """Run ``work(*args)``; no time passes."""
         return work(*args)
 
-    async def pause(self, seconds: float) -> None:
-        """Let ``seconds`` of virtual time pass."""
-        world = self.world
-        world.after(seconds, world.resume, self.rank)
-        await suspend()
-
     def _apply_seconds(self, shard: int, nbytes: int) -> float:
         """Draw the time of applying ``nbytes`` of gradient, and add it to the busy time."""
         world = self.world
@@ -152,8 +148,21 @@ class VirtualPort(CollectivePort):
 
     def send_framed(self, to: int, message: Message, frame: Bytes) -> None:
         """Send ``message``, and ``frame`` with it, to rank ``to``."""
+        self._spend_on_frame(message)
         self.world.ports[to].take_frame(message, frame)
         self._send(to, message, FRAMED, FRAME_BYTES + frame.size)
+
+    def _spend_on_frame(self, message: Message) -> None:
+        """Spend the time of encoding what goes with a message."""
+        frames = self.world.frames
+        if frames is None:
+            return
+        n, shard = self.role_map.spans[message.shard].size, message.shard
+        if type(message) is Push:
+            self.encodes(n)
+        elif not frames.shares_replies or self._answered.get(shard) != message.clock:
+            self._answered[shard] = message.clock
+            self.behind += frames.encode_reply.at(n)
 
     def take_frame(self, message: Message, frame: Bytes) -> None:
         """Keep a frame that is on its way: nobody looks at the one before any more."""
@@ -170,7 +179,7 @@ class VirtualPort(CollectivePort):
         channel = self._channels.get((to, shard)) or self.channel(to, shard)
         channel.unread += 1
         mail = channel, message, region, nbytes
-        world.network.send(channel, nbytes, world.ports[to].deliver, mail)
+        self.depart(channel, nbytes, world.ports[to].deliver, mail)
 
     def deliver(self, mail: Mail) -> None:
         """Queue a message that has arrived, and resume a waiting role."""
@@ -202,6 +211,8 @@ class VirtualPort(CollectivePort):
     async def receive(self) -> Message:
         """Return the next message in order of arrival, its payload in place."""
         inbox, seconds, idle = self._inbox, self._receive_s, False
+        if self.behind:
+            await self.catch_up()
         while not inbox:
             self.waiting = idle = True
             await suspend()
@@ -224,6 +235,9 @@ class VirtualPort(CollectivePort):
             if not channel.unread:
                 world.touch(channel.source)
             self.bytes_received += nbytes
+            if region == FRAMED and world.frames is not None:
+                line = world.frames.decode if type(message) is Push else world.frames.decode_reply
+                self.behind += line.at(self.role_map.spans[message.shard].size)
         return message
 
     def _bring_forward(self) -> None:
@@ -252,6 +266,8 @@ class VirtualPort(CollectivePort):
         It is evaluated whenever a peer has read everything sent to it, and before a deadlock is
         reported.
         """
+        if self.behind:
+            await self.catch_up()
         if not done():
             self.waiting_for, before = waiting_for, self.waiting_for
             self.world.watch(self.rank, done)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from psrt.codec.times import FrameTimes
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.errors import ConfigError
 from psrt.messages import Leave, Report
 from psrt.simulation.costs import SimulationCosts
-from psrt.simulation.network import Network
+from psrt.simulation.event_queue import Action
+from psrt.simulation.network import Channel, Network
 from psrt.simulation.port import VirtualPort
 from psrt.simulation.rendezvous import RendezvousTable
 from psrt.simulation.scheduler import Scheduler
@@ -67,6 +70,8 @@ class Simulator(Scheduler):
         self.on_crash: Callable[[int], None] = lambda _: None
         #: Called with every report that reaches rank 0.
         self.on_report: Callable[[Report], None] = lambda _: None
+        #: What frames cost; None where there are none, or they take no time.
+        self.frames: FrameTimes | None = None
         #: The sums without messages, by key.
         self.rendezvous = RendezvousTable(self)
         #: Carries messages.
@@ -140,4 +145,11 @@ class Simulator(Scheduler):
         for shard, server in enumerate(self.role_map.servers):
             leave = Leave(worker, port.pushed.get(shard, 0), shard)
             channel, deliver = port.channel(server, shard), self.ports[server].deliver
-            self.network.follow(channel, deliver, (channel, leave, NO_PAYLOAD, 0))
+            notice = channel, deliver, (channel, leave, NO_PAYLOAD, 0)
+            if port.left < self.time:
+                self._follow(notice)
+            else:  # frames that it was encoding when it crashed are sent, too
+                self.at(port.left, self._follow, notice, not_before=port.left)
+
+    def _follow(self, notice: tuple[Channel, Action, Any]) -> None:
+        self.network.follow(*notice)

@@ -2,7 +2,8 @@
 
 A schedule sends messages through the network, unless ``costs.reduce`` gives the time of its sums;
 then it is summed at a rendezvous, like ``node`` and ``mpi``, with the bits and the byte counts of a
-real run. The frames of a codec are always sent: a time that was measured without one is not theirs.
+real run. The frames of a codec are always sent. If that time was measured with them
+(``costs.framed``), their sum is over at such a rendezvous; else it is not theirs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from psrt.collective import ALGORITHMS
 from psrt.collective.registry import LIBRARY, ONE_SHOT_BYTES
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans, even_spans
-from psrt.simulation.rendezvous import Fold
+from psrt.simulation.rendezvous import Fold, Rendezvous
 from psrt.simulation.schedule_run import ScheduleRun, sum_by_schedule
 from psrt.transport.coded_sum import CodedSum, SumCodec
 from psrt.transport.port import Take
@@ -117,14 +118,27 @@ class MessageSum(Sum):
             self._run = CodedSum(
                 port, codec, span, rank=port.worker, size=size, key=key, numerics=numerics
             )
+        world = port.world
+        #: Where the sum's recorded time passes; None where that of its messages does.
+        self._timer: Rendezvous | None = None
+        if codec is not None and world.costs.framed and world.costs.reduce is not None:
+            self._timer = world.rendezvous.at(key, _nothing, 0.0, along=False)
+        self._has_passed = True
 
     def _start(self) -> None:
+        if self._timer is not None:
+            self._has_passed = False
+            self._timer.arrive(self._port.worker, None, self._on_time)
         if not self._run.begin(self._mine):
             self._port.under_way.append(self._run)
 
+    def _on_time(self, _: None) -> None:
+        self._has_passed = True
+        self._port.world.wake(self._port.rank)
+
     def _advance(self) -> bool:
         self._port.move_on()
-        return self._run not in self._port.under_way
+        return self._has_passed and self._run not in self._port.under_way
 
     def _sums(self) -> Vector:
         return self._run.sums
@@ -150,7 +164,14 @@ class RendezvousSum(Sum):
         self._result: Any = None
 
     def _start(self) -> None:
-        self._port.bytes_sent += self._moves
+        port = self._port
+        port.bytes_sent += self._moves
+        if port.behind:
+            port.world.after(port.behind, self._arrive)
+        else:
+            self._arrive()
+
+    def _arrive(self, _: object = None) -> None:
         self._rendezvous.arrive(self._port.worker, self._mine, self._on_result)
 
     def _on_result(self, sums: Any) -> None:

@@ -46,6 +46,12 @@ class FrameLink(Protocol):
     def take_span(self, source: int, key: int) -> Sequence[Bytes | None]:
         """Return the next frame that rank ``source`` posted for ``key``, if it is here."""
 
+    def encodes(self, n: int) -> None:
+        """Note that n elements are encoded now: in virtual time, that takes some."""
+
+    def decodes(self, n: int) -> None:
+        """Note that n elements are decoded now."""
+
 
 class FrameWatch(Protocol):
     """What is told of every frame of a worker's sums, as for a history."""
@@ -250,6 +256,7 @@ class CodedSum:
         sender = self._forth[chunk] if way == FORTH else self._back
         assert sender is not None, "the chunk has elements"
         sender.begin_epoch(codec.epoch)
+        self._link.encodes(sender.n)
         frame, numbers, place, watch = None, None, self._places[chunk], codec.watch
         if self._vector is not None:
             if watch is not None:
@@ -275,6 +282,7 @@ class CodedSum:
             if not arrived:
                 return False
             [frame] = arrived
+        self._link.decodes(self._chunks[self._rank].size)
         if frame is not None:
             out = self._scratch if source else self._sum
             self._decode(self._rank, FORTH, frame, out, source)
@@ -303,6 +311,7 @@ class CodedSum:
         return True
 
     def _place(self, chunk: int, frame: Bytes | None) -> None:
+        self._link.decodes(self._chunks[chunk].size)
         if frame is not None and self._vector is not None:
             self._decode(chunk, BACK, frame, self._chunks[chunk].of(self._vector), chunk)
 

@@ -13,6 +13,8 @@ from psrt.history import History, Kind
 from psrt.history.reading import Events
 from psrt.simulation.calibration.times import Seconds
 
+#: What a worker goes from one to the next of.
+_TURNS = (Kind.READ, Kind.PUSH, Kind.STEP, Kind.REDUCE, Kind.REDUCED, Kind.LEAVE)
 #: (W, rounds) float64.
 _Table = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
@@ -69,8 +71,9 @@ def computing(events: Events, over: Seconds) -> Seconds:
     found: dict[int, float] = {}
     #: When the worker could go on; its last local step, if not shared yet; and the rounds done.
     since, local, reduced = np.nan, -1, 0
-    # The same gradient goes to all shards, at the same time.
-    once = events[(events["kind"] != Kind.PUSH) | (events["shard"] == 0)]
+    # The same gradient goes to all shards, at the same time. What is encoded amid it is part of it.
+    kinds = events["kind"]
+    once = events[np.isin(kinds, _TURNS) & ((kinds != Kind.PUSH) | (events["shard"] == 0))]
     names = ("kind", "time", "clock", "samples", "seconds")
     for kind, time, clock, samples, seconds in zip(*(once[n].tolist() for n in names), strict=True):
         if kind == Kind.STEP:

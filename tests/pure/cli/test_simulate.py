@@ -194,7 +194,10 @@ def test_help_tells_every_flag_that_means_something(capsys):
     text = capsys.readouterr().out
     assert "--timeout-s" not in text
     assert "--gather" not in text
-    ours = ("workers", "compute", "link", "server-apply", "crash", "timing-only", "parameters")
+    ours = (
+        "workers", "compute", "link", "server-apply", "codec-speed", "crash", "timing-only",
+        "parameters",
+    )  # fmt: skip
     absent = ("timeout-s", "busy-timeout-s", "gather", "bind-cores")
     for name in (*(name.replace("_", "-") for name in knobs_of(TrainConfig)), *ours):
         found = re.findall(rf"^  --{name}[ ,]", text, re.MULTILINE)

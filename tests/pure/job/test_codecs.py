@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from psrt.messages import Push
 from psrt.partition import Span
 from psrt.runtime.push_codec import PushDecoder, PushEncoder, digest
 from psrt.runtime.reply_codec import ReplyDecoder
+from psrt.simulation import SimulationCosts
 from psrt.transport.frames import FRAME_BYTES
 from support.cases import pairs
 from support.histories import altered
@@ -45,6 +47,8 @@ CODECS = {name: {} for name in TABLE} | {
     "dgc": {"codec_density": 0.1, "codec_warmup_epochs": 1},
     "demo": {"codec_chunk": 8, "codec_kept": 4, "optimizer": "sign-sgd"},
 }
+#: Codecs take none, so the order of events is that without.
+NO_TIME = SimulationCosts(codec_speed=math.inf)
 EVERY_CODEC = pytest.mark.parametrize("codec", TABLE)
 EVERY_MODE = pytest.mark.parametrize("mode", SERVED)
 
@@ -243,7 +247,7 @@ def test_replies_that_lose_nothing_leave_but_rounding(mode):
     """A difference is rounded, and so is its sum: equal but for that."""
     plain = simulate(config_of(mode), workers=3)
     codecs = {"codec_density": 1.0, "codec_reply": "top-k"}
-    framed = simulate(config_of(mode, "top-k", **codecs), workers=3)
+    framed = simulate(config_of(mode, "top-k", **codecs), workers=3, costs=NO_TIME)
     np.testing.assert_allclose(framed.theta, plain.theta, atol=1e-4)
 
 
@@ -294,7 +298,8 @@ def test_all_elements_of_top_k_are_what_is_sent_without_a_codec(mode, each):
     """Lossless is none, to the bit; and nothing is kept back."""
     more = {"shards_per_server": each}
     plain = simulate(config_of(mode, **more), workers=3)
-    framed = simulate(config_of(mode, "top-k", codec_density=1.0, **more), workers=3)
+    whole = config_of(mode, "top-k", codec_density=1.0, **more)
+    framed = simulate(whole, workers=3, costs=NO_TIME)
     np.testing.assert_array_equal(framed.theta, plain.theta)
     assert framed.summary.staleness == plain.summary.staleness
     for worker in framed.workers:

@@ -11,7 +11,7 @@ from psrt.report import Waiting
 from psrt.report.simulation import Load, Simulation, simulation_text
 
 RUN = Simulation(
-    workers=2, compute="constant:1", link="0:inf", server_apply="inf",
+    workers=2, compute="constant:1", link="0:inf", server_apply="inf", codec_speed="1",
     crash=(), numerics=True, parameters=9, seed=7, events=12_345, seconds=2.5, crashed=(),
     servers=(Load(0.25, 0.5, 0.75),),
 )  # fmt: skip

@@ -24,6 +24,13 @@ class Link:
 
     def __init__(self, rank, posts):
         self.rank, self.posts = rank, posts
+        self.encoded = self.decoded = 0
+
+    def encodes(self, n):
+        self.encoded += n
+
+    def decodes(self, n):
+        self.decoded += n
 
     def post(self, to, key, frame, nbytes):
         assert frame is None or frame.size == nbytes
@@ -48,13 +55,11 @@ class Ranks:
     def __init__(self, size, n, make, numerics=True):
         self.posts = defaultdict(deque)
         self.codecs = [SumCodec(make, seed=5, worker=rank) for rank in range(size)]
+        self.links = [Link(rank, self.posts) for rank in range(size)]
         self.sums = [
-            CodedSum(
-                Link(rank, self.posts), codec, Span(AT, AT + n), rank=rank, size=size,
-                numerics=numerics,
-            )
-            for rank, codec in enumerate(self.codecs)
-        ]  # fmt: skip
+            CodedSum(link, codec, Span(AT, AT + n), rank=rank, size=size, numerics=numerics)
+            for rank, (link, codec) in enumerate(zip(self.links, self.codecs, strict=True))
+        ]
 
     def round(self, vectors, total=None, clock=0, order=1):
         """Sum the vectors, all ranks in turn; return what each ends with."""
@@ -198,3 +203,21 @@ def test_frames_are_shorter_than_numbers():
     ranks.round(normal(4, 4 * 8192))
     codec = ranks.codecs[0]
     assert codec.framed_bytes > 30 * (codec.frame_bytes - 6 * HEADER_BYTES)
+
+
+@pytest.mark.parametrize("numerics", [True, False])
+@pytest.mark.parametrize(("size", "n"), [(1, 8), (2, 64), (4, 64), (4, 3)])
+def test_every_element_that_is_encoded_or_decoded_is_told(size, n, numerics):
+    ranks = Ranks(size, n, encoder_of("float16"), numerics)
+    if numerics:
+        ranks.round(normal(size, n))
+    else:
+        for codec in ranks.codecs:
+            codec.begin_round(0, 0, float(size))
+        left = [it for it in ranks.sums if not it.begin(None)]
+        while left := [it for it in left if not it.advance()]:
+            pass
+    for rank, link in enumerate(ranks.links):
+        own = even_spans(n, size)[rank].size
+        assert link.encoded == n + own  # all chunks, and the mean of the own one
+        assert link.decoded == size * own + n  # everybody's part of it, and all means

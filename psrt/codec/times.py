@@ -1,0 +1,102 @@
+"""How long encoding and decoding take on one core. Pure: numbers.
+
+A time is a straight line: so much for a call, and so much for each element. Those in the rows of
+``table`` were read on one core of an Intel Xeon at 2.3 GHz with numpy 2.4, of normal numbers and
+with the default knobs; ``psrt bench codec`` reads them on another machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from psrt.codec.table import TABLE
+
+
+class Line(NamedTuple):
+    """Seconds as a function of the number of elements."""
+
+    call: float
+    element: float
+
+    def at(self, n: int) -> float:
+        """Return the seconds of n elements.
+
+        >>> Line(1e-6, 2e-9).at(1000)
+        3e-06
+        """
+        return self.call + self.element * n
+
+    def and_then(self, *others: Line) -> Line:
+        """Return the time of this and of others, one after another."""
+        calls, elements = zip(self, *others, strict=True)
+        return Line(sum(calls), sum(elements))
+
+    def times(self, factor: float) -> Line:
+        """Return the time of a machine that takes that many times as long."""
+        return Line(self.call * factor, self.element * factor)
+
+
+#: No time.
+FREE = Line(0.0, 0.0)
+#: Adding to a vector of float32, or subtracting from it.
+_ADD = Line(1e-6, 0.33e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class CodecTimes:
+    """Times of a codec by itself."""
+
+    encode: Line
+    decode: Line
+
+    @classmethod
+    def of(cls, name: str) -> CodecTimes:
+        """Return the times in the row of a codec."""
+        (encode_us, encode_ns), (decode_us, decode_ns) = TABLE[name].times
+        return cls(
+            Line(1e-6 * encode_us, 1e-9 * encode_ns), Line(1e-6 * decode_us, 1e-9 * decode_ns)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FrameTimes:
+    """Times of the frames of a job: of pushes or sums, and of replies."""
+
+    encode: Line
+    decode: Line
+    encode_reply: Line = FREE
+    decode_reply: Line = FREE
+    #: Whether one frame of a reply serves all workers.
+    shares_replies: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        codec: CodecTimes,
+        *,
+        feeds_back: bool,
+        reply: CodecTimes | None = None,
+        shares_replies: bool = False,
+        speed: float = 1.0,
+    ) -> FrameTimes:
+        """Return the times of both ends.
+
+        Args:
+            codec: of pushes or sums.
+            feeds_back: whether what is lost is added to the next vector: a sender then decodes its
+                own frames.
+            reply: of replies; None where they are no frames. What a worker holds is known by
+                decoding, too, at both ends.
+            shares_replies: whether one frame of a reply serves all workers.
+            speed: how many times as fast all of it is; may be infinite.
+        """
+        encode, encode_reply, decode_reply = codec.encode, FREE, FREE
+        if feeds_back:
+            encode = encode.and_then(_ADD, codec.decode, _ADD)
+        if reply is not None:
+            encode_reply = reply.encode.and_then(_ADD, reply.decode, _ADD)
+            decode_reply = reply.decode.and_then(_ADD)
+        lines = (encode, codec.decode, encode_reply, decode_reply)
+        first, second, third, fourth = (line.times(1 / speed) for line in lines)
+        return cls(first, second, third, fourth, shares_replies)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from psrt.arrays import Vector
@@ -12,7 +14,8 @@ from psrt.partition import Span
 class SignSgd:
     """θ ← θ·(1 − ηλ) − η·sign(g); an element whose gradient is zero does not move.
 
-    The decay is decoupled: inside the sign it would outweigh every small gradient.
+    The decay is decoupled: inside the sign it would outweigh every small gradient. Where the
+    gradient is infinite θ becomes NaN, so that a run that diverges ends, as with any optimizer.
 
     >>> theta, grad = np.array([1, 2, 3], np.float32), np.array([4, -1e-9, 0], np.float32)
     >>> sign_sgd = SignSgd(3)
@@ -50,6 +53,9 @@ class SignSgd:
         """Write the next parameters of one block; see ``Optimizer``."""
         scratch = self._scratch[: span.size]
         np.sign(grad, scratch)
+        # One pass to see whether all is finite; squares may overflow where all is.
+        if not math.isfinite(np.dot(grad, grad)):
+            scratch[~np.isfinite(grad)] = np.nan
         np.multiply(scratch, self._rate, scratch)
         if self._shrink is not None:
             shrunk = self._second[: span.size]

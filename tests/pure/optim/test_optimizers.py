@@ -221,6 +221,17 @@ def test_a_diverged_gradient_warns_nobody(name, decay):
     assert np.isnan(theta[0])
 
 
+@every_optimizer
+@every_decay
+@pytest.mark.parametrize("infinite", [np.inf, -np.inf])
+def test_an_infinite_gradient_does_not_go_on_in_silence(name, decay, infinite):
+    """Its sign is as good as any, but nothing that diverges may end with numbers."""
+    theta, small = np.ones(2 * BLOCK, np.float32), np.full(2 * BLOCK, 1e30, np.float32)
+    small[BLOCK + 3] = infinite
+    step(make(name, theta.size, decay), theta, small, theta, 1e-3)
+    assert np.flatnonzero(~np.isfinite(theta)).tolist() == [BLOCK + 3]
+
+
 def test_the_first_step_of_adam_is_the_rate():
     theta = np.zeros(3, np.float32)
     step(make_optimizer("adam", 3), theta, np.array([1e-3, -5, 100], np.float32), theta, 0.1)

@@ -14,3 +14,5 @@ class Way(Enum):
 
     #: Every message is a frame: contributions to the owner of a chunk, and their mean to all.
     TWO_PHASES = "in two phases"
+    #: Every message is a frame: each rank's to all, who sum for themselves.
+    GATHERED = "gathered"

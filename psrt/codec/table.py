@@ -41,7 +41,7 @@ class Row:
     #: Whether it is told of the matrices in the vector.
     takes_matrices: bool = False
     #: In what ways its sums may travel: ``auto`` takes the fastest of these.
-    ways: tuple[Way, ...] = (Way.TWO_PHASES,)
+    ways: tuple[Way, ...] = (Way.TWO_PHASES, Way.GATHERED)
     #: And where a schedule is asked for by its name, which may lose more.
     ways_if_asked: tuple[Way, ...] = ()
     #: Microseconds of a call and nanoseconds of an element, to encode and to decode; see ``times``.

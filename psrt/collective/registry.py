@@ -101,7 +101,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm(
             "all-pairs",
             all_pairs_steps,
-            "each chunk straight to its owner and back; sends the least; what codecs need",
+            "each chunk straight to its owner and back; sends the least; with codecs, too",
             closed_form=all_pairs_seconds,
             shares_link=True,
             ways=(Way.TWO_PHASES,),
@@ -114,6 +114,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "all send all to all and fold in rank order; the yardstick",
             closed_form=naive_seconds,
             shares_link=True,
+            ways=(Way.GATHERED,),
             workspace=naive_workspace,
             busy=_always,
         ),

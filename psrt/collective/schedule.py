@@ -131,7 +131,8 @@ class Algorithm(Schedule):
     ordered: bool = field(default=False, kw_only=True)
     #: In what ways it sums what a codec makes shorter; of those that the codec has, the first.
     #: In ``TWO_PHASES`` each number must travel once as it is, to the rank that folds it, and once
-    #: folded (``psrt.transport.coded_sum``).
+    #: folded (``psrt.transport.two_phase_sum``); ``GATHERED``, only as it is, to all
+    #: (``psrt.transport.gathered_sum``).
     ways: tuple[Way, ...] = field(default=(), kw_only=True)
     #: ``(size, n)`` → number of elements of workspace behind the vector.
     workspace: Callable[[int, int], int] = field(default=_no_workspace, kw_only=True)

@@ -45,6 +45,8 @@ class Header:
     files: tuple[str, ...]
     #: The all-reduce of gradients or parameters, after ``auto``; None without one.
     algorithm: str | None = None
+    #: In what way it goes by a codec, as in ``ways``; None where it does not.
+    way: str | None = None
     #: The all-reduce of the control values that are summed along with each update.
     control_algorithm: str | None = None
     #: Samples of an epoch, and of a worker's full batch, where psrt cuts the data into batches;
@@ -153,7 +155,8 @@ class Header:
         whole += [bound for span in self.spans for bound in _rows(span)]
         names: list[Any] = [*self.files, self.psrt, self.numpy]
         names += [self.initial_sha256, self.data_sha256, self.code_sha256]
-        names += [name for name in (self.algorithm, self.control_algorithm) if name is not None]
+        chosen = (self.algorithm, self.way, self.control_algorithm)
+        names += [name for name in chosen if name is not None]
         if not all(type(number) is int and number >= 0 for number in whole):
             raise ConfigError("has ranks, sizes or spans that are not whole numbers")
         if not all(min(_rows(it)) > 0 for it in (_rows(it)[1:] for it in self.matrices)):

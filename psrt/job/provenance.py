@@ -91,6 +91,7 @@ def history_header(
         numpy=np.__version__,
         files=files,
         algorithm=None if plan is None else plan.algorithm,
+        way=None if plan is None or plan.frames is None else plan.frames.way.value,
         control_algorithm=None if plan is None else plan.control_algorithm,
         codec_knobs=config.codec_knobs,
         reply_knobs=config.reply_knobs,

@@ -23,6 +23,7 @@ from psrt.simulation.rendezvous import Fold, Rendezvous
 from psrt.simulation.schedule_run import ScheduleRun, sum_by_schedule
 from psrt.transport.coded_sum import CodedSum, SumCodec
 from psrt.transport.port import Take
+from psrt.transport.sums_in_frames import sum_in_frames
 
 if TYPE_CHECKING:
     from psrt.simulation.collective_port import CollectivePort
@@ -115,9 +116,10 @@ class MessageSum(Sum):
                 port, algorithm, span.size, rank=port.rank, size=size, key=key, numerics=numerics
             )
         else:
-            self._run = CodedSum(
-                port, codec, span, rank=port.worker, size=size, key=key, numerics=numerics
-            )
+            self._run = sum_in_frames(
+                algorithm, port, codec, span,
+                rank=port.worker, size=size, key=key, numerics=numerics,
+            )  # fmt: skip
         world = port.world
         #: Where the sum's recorded time passes; None where that of its messages does.
         self._timer: Rendezvous | None = None

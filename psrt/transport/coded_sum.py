@@ -1,40 +1,29 @@
-"""A sum whose every message is a frame of a codec: one rank's part in it. Pure: no MPI, no time.
+"""Sums whose every message is a frame of a codec: what all ways have in common.
 
-The messages are those of ``collective.schedules.all_pairs``:
+Pure: no MPI, no time. The ways are ``two_phase_sum`` and ``gathered_sum``; a schedule's row says by
+which of them its messages are frames.
 
-.. code-block:: text
-
-    forth   encode chunk j of this rank's numbers and send it to rank j, for every j; decode the
-            p frames of the own chunk, this rank's own among them, and add them in rank order
-    mean    divide by the total of the weights
-    back    encode the mean of the own chunk and send it to everybody; decode the p frames of means
-
-All ranks decode the same frames, the owner its own, too, so all end with the same bits.
-
-**What is lost.** Each rank keeps back what its frames have lost, chunk by chunk, and the owner of a
-chunk what the means have lost (``codec.ErrorFeedback``). What is kept back of a contribution is
-part of a sum, so where the total of the weights changes, as with the last and smaller batches of an
-epoch, it is scaled by as much: it stays the same part of the mean. Otherwise what a rank kept back
-of many full batches would count many times in a mean over few samples.
-
-Source: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014, section 3.3, for both
-phases with an error feedback each; Tang et al., "1-bit Adam", ICML 2021, arXiv:2102.02888.
+**What is lost.** Each rank keeps back what its frames have lost (``codec.ErrorFeedback``). What is
+kept back of a contribution is part of a sum, so where the total of the weights changes, as with the
+last and smaller batches of an epoch, it is scaled by as much: it stays the same part of the mean.
+Otherwise what a rank kept back of many full batches would count many times in a mean over few
+samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from psrt.arrays import Bytes, Vector
 from psrt.codec import Encoder, draws
-from psrt.codec.frame import HEADER_BYTES
-from psrt.codec.randomness import BACK, FORTH
+from psrt.codec.randomness import FORTH
 from psrt.collective.analysis.pick import Coding
 from psrt.errors import CodecError
-from psrt.partition import Span, even_spans
+from psrt.partition import Span
+from psrt.ways import Way
 
 
 class FrameLink(Protocol):
@@ -63,7 +52,7 @@ class FrameWatch(Protocol):
         self, clock: int, owner: int, span: Span, way: int, sender: Encoder,
         numbers: Vector | None, frame: Bytes | None,
     ) -> None:  # fmt: skip
-        """It has encoded the chunk of a worker, of its numbers or of their mean."""
+        """It has encoded what a worker sums, −1 if all do; its numbers or their mean."""
 
     def decoded(
         self, clock: int, source: int, span: Span, way: int, frame: Bytes, numbers: Vector
@@ -122,6 +111,9 @@ class CodedSum:
     A round is ``begin``, then ``advance`` until it returns True. Frames are consumed only there.
     """
 
+    #: In which its frames travel.
+    way: ClassVar[Way]
+
     def __init__(
         self,
         link: FrameLink,
@@ -134,7 +126,7 @@ class CodedSum:
         workers: Sequence[int] = (),
         numerics: bool = True,
     ) -> None:
-        """Make the codecs.
+        """Set up; a subclass makes the senders.
 
         Args:
             link: carries the frames.
@@ -149,61 +141,42 @@ class CodedSum:
         """
         self._link, self._codec, self._rank, self._key = link, codec, rank, key
         self._numerics, self._workers = numerics, workers or range(size)
-        self.span = span
-        chunks = even_spans(span.size, size)
-        self._chunks = chunks
-        #: In the whole vector: their first elements tell sums and chunks apart.
-        self._places = [Span(span.start + it.start, span.start + it.stop) for it in chunks]
-        # A chunk without elements has no frames.
-        self._there = [rank for rank, chunk in enumerate(chunks) if chunk.size]
-        self._forth = {j: codec.encoder(self._places[j], FORTH) for j in self._there}
-        own = chunks[rank]
-        self._back = codec.encoder(self._places[rank], BACK) if own.size else None
-        self._sum = np.empty(own.size if numerics else 0, np.float32)
-        self._scratch = np.empty_like(self._sum)
+        self.span, self._size = span, size
         #: The ranks in the order of the schedule: r + 1, r + 2, and so on.
         self._others = [(rank + k) % size for k in range(1, size)]
-        self._size = size
+        #: What encodes this rank's contributions.
+        self._senders: list[Encoder] = []
         #: The total that the kept parts of contributions belong to; 0 before the first round.
         self._total = 0.0
         codec.sums.append(self)
         self._vector: Vector | None = None
+        #: This rank's frame of what it sums itself, and contributions that are summed.
         self._mine: Bytes | None = None
-        #: Contributions to the own chunk that are added, and owners whose means are not here.
-        self._added, self._awaited = size, list[int]()
+        self._added = size
 
     @property
     def frame_bytes(self) -> int | None:
         """Bytes of the frames that this rank sends in a round; None if they depend on numbers."""
-        back = 0 if self._back is None else self._back.nbytes
-        sizes = [self._forth[j].nbytes for j in self._there if j != self._rank]
-        fixed = [it for it in sizes if it is not None]
-        if back is None or len(fixed) < len(sizes):
-            return None
-        return sum(fixed) + back * (self._size - 1)
+        raise NotImplementedError
 
     @property
     def most_bytes(self) -> int:
         """Bytes of the frames that this rank sends in a round of this epoch, at most."""
-        others = [self._forth[j].longest for j in self._there if j != self._rank]
-        return sum(others) + (self._size - 1) * (self._back.longest if self._back else 0)
+        raise NotImplementedError
 
     @property
     def framed_bytes(self) -> int:
         """Bytes of the numbers that the frames of a round stand for."""
-        own = self._chunks[self._rank].size
-        return 4 * (self.span.size - own + own * (self._size - 1))
+        raise NotImplementedError
 
-    @property
-    def longest(self) -> dict[int, int]:
-        """By rank that owns a chunk, the bytes of its longest frame in any epoch."""
-        return {j: HEADER_BYTES + it.most for j, it in self._forth.items()}
+    def lengths(self, source: int) -> list[int]:
+        """Return the bytes of each frame that a rank sends this one in a round, at most."""
+        raise NotImplementedError
 
     @property
     def awaited(self) -> list[int]:
         """The ranks whose frames are waited for."""
-        contributions = range(self._added, self._size)
-        return sorted({r for r in contributions if r != self._rank} | set(self._awaited))
+        return [rank for rank in range(self._added, self._size) if rank != self._rank]
 
     @property
     def sums(self) -> Vector:
@@ -217,55 +190,50 @@ class CodedSum:
         Args:
             mine: (span,) this rank's numbers, which the means will replace; None without numerics.
         """
-        codec, rank = self._codec, self._rank
         self._vector = mine
         self._rescale()
-        for j in self._others:
-            if j in self._forth:
-                self._post(j, self._forth[j], self._encoded(j, FORTH))
-        if self._back is not None:
-            self._mine = self._encoded(rank, FORTH)
-        self._added = 0 if self._back is not None else self._size
-        self._awaited = [j for j in self._others if j in self._forth]
-        codec.framed_bytes += self.framed_bytes
+        self._send()
+        self._codec.framed_bytes += self.framed_bytes
         return self.advance()
 
     def advance(self) -> bool:
         """Take the frames that have come; return whether the round is over."""
-        while self._added < self._size:
-            if not self._add(self._added):
-                return False
-            self._added += 1
-            if self._added == self._size:
-                self._send_mean()
-        # Only now: a rank's mean follows its contribution.
-        self._awaited = [j for j in self._awaited if not self._take_mean(j)]
-        return not self._awaited
+        raise NotImplementedError
+
+    def _send(self) -> None:
+        """Encode this rank's contributions and send them."""
+        raise NotImplementedError
 
     def _rescale(self) -> None:
         """Have what is kept back be the same part of the mean as in the last round."""
         total = self._codec.total
         if self._numerics and self._total not in (0.0, total):
-            for sender in self._forth.values():
+            for sender in self._senders:
                 sender.rescale(total / self._total)
         self._total = total
 
-    def _encoded(self, chunk: int, way: int) -> Bytes | None:
-        """Return the frame of a chunk of this rank's numbers, or of the sum of its own."""
-        codec = self._codec
-        sender = self._forth[chunk] if way == FORTH else self._back
-        assert sender is not None, "the chunk has elements"
+    def _encode(
+        self, sender: Encoder, place: Span, owner: int, numbers: Vector | None, way: int = FORTH
+    ) -> Bytes | None:
+        """Return the frame of numbers, None of none.
+
+        Args:
+            sender: encodes them.
+            place: where they are in the whole vector.
+            owner: the worker that sums them; −1 if all do.
+            numbers: as many.
+            way: ``FORTH``, or ``BACK`` of a mean.
+        """
+        codec, frame = self._codec, None
+        watch = codec.watch
         sender.begin_epoch(codec.epoch)
         self._link.encodes(sender.n)
-        frame, numbers, place, watch = None, None, self._places[chunk], codec.watch
-        if self._vector is not None:
+        if numbers is not None:
             if watch is not None:
                 watch.encodes(sender)
-            numbers = self._chunks[chunk].of(self._vector) if way == FORTH else self._sum
             drawn = draws(codec.seed, codec.worker, codec.clock, place.start, way=way)
             frame = sender.encode(numbers, drawn)
         if watch is not None:
-            owner = self._workers[chunk]
             watch.encoded(codec.clock, owner, place, way, sender, numbers, frame)
         return frame
 
@@ -274,62 +242,49 @@ class CodedSum:
         self._codec.frame_bytes += nbytes
         self._link.post(to, self._key, frame, nbytes)
 
-    def _add(self, source: int) -> bool:
-        """Add a rank's contribution to the own chunk; return whether it has come."""
-        frame = self._mine
-        if source != self._rank:
-            arrived = self._link.take_span(source, self._key)
-            if not arrived:
-                return False
-            [frame] = arrived
-        self._link.decodes(self._chunks[self._rank].size)
-        if frame is not None:
-            out = self._scratch if source else self._sum
-            self._decode(self._rank, FORTH, frame, out, source)
-            if source:
-                np.add(self._sum, out, out=self._sum)
+    def _add(self, decoder: Encoder, place: Span, into: Vector, scratch: Vector) -> bool:
+        """Sum contributions in the order of the ranks; return whether all have come.
+
+        Args:
+            decoder: of them.
+            place: of the elements.
+            into: (place,) the sum.
+            scratch: likewise, overwritten.
+        """
+        while self._added < self._size:
+            source, frame = self._added, self._mine
+            if source != self._rank:
+                arrived = self._link.take_span(source, self._key)
+                if not arrived:
+                    return False
+                [frame] = arrived
+            self._link.decodes(place.size)
+            if frame is not None:
+                out = scratch if source else into
+                self._decode(decoder, place, source, FORTH, frame, out)
+                if source:
+                    np.add(into, out, out=into)
+            self._added += 1
+        if self._numerics:
+            scale = np.float32(1.0 / self._codec.total)
+            if scale != 1.0:
+                np.multiply(into, scale, out=into)
         return True
 
-    def _send_mean(self) -> None:
-        """Divide the sum of the own chunk, send it to everybody, and keep what they decode."""
-        assert self._back is not None, "the chunk has elements"
-        scale = np.float32(1.0 / self._codec.total)
-        if scale != 1.0:
-            np.multiply(self._sum, scale, out=self._sum)
-        frame = self._encoded(self._rank, BACK)
-        for to in self._others:
-            self._post(to, self._back, frame)
-        self._place(self._rank, frame)
-
-    def _take_mean(self, owner: int) -> bool:
-        """Put an owner's mean in its place; return whether it has come."""
-        arrived = self._link.take_span(owner, self._key)
-        if not arrived:
-            return False
-        [frame] = arrived
-        self._place(owner, frame)
-        return True
-
-    def _place(self, chunk: int, frame: Bytes | None) -> None:
-        self._link.decodes(self._chunks[chunk].size)
-        if frame is not None and self._vector is not None:
-            self._decode(chunk, BACK, frame, self._chunks[chunk].of(self._vector), chunk)
-
-    def _decode(self, chunk: int, way: int, frame: Bytes, out: Vector, source: int) -> None:
+    def _decode(
+        self, decoder: Encoder, place: Span, source: int, way: int, frame: Bytes, out: Vector
+    ) -> None:
         """Decode a frame.
 
         Raises:
-            CodecError: naming the rank that sent it, if it is none of this chunk.
+            CodecError: naming the rank that sent it, if it is none of these elements.
         """
+        worker, codec = self._workers[source], self._codec
         try:
-            self._forth[chunk].decode(frame, out)
+            decoder.decode(frame, out)
         except CodecError as error:
-            start, stop = self._places[chunk]
             raise CodecError(
-                f"worker {self._workers[source]} sent the elements [{start}, {stop}) of a sum: "
-                f"{error}"
+                f"worker {worker} sent the elements [{place.start}, {place.stop}) of a sum: {error}"
             ) from error
-        codec = self._codec
         if codec.watch is not None:
-            place, worker = self._places[chunk], self._workers[source]
             codec.watch.decoded(codec.clock, worker, place, way, frame, out)

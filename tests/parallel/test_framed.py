@@ -14,7 +14,8 @@ from psrt.mpi.collectives.plans.framed import FrameLinks
 from psrt.mpi.port import MpiPort
 from psrt.partition import Span, even_spans
 from psrt.transport import drive
-from psrt.transport.coded_sum import CodedSum, SumCodec
+from psrt.transport.coded_sum import SumCodec
+from psrt.transport.sums_in_frames import sum_in_frames
 from psrt.ways import Way
 
 pytestmark = pytest.mark.mpi
@@ -22,7 +23,7 @@ N, FIRST, ROUNDS, TAG = 3001, 17, 4, 5
 #: From here on ranks are many for a small machine.
 MANY = 5
 TOTALS = [1.0, 1.0, 0.25, 1.0]
-SIGN = Coding("sign", (Way.TWO_PHASES,), (), N)
+SIGN = Coding("sign", (Way.TWO_PHASES,), (Way.GATHERED,), N)
 
 
 def encoder_of(name):
@@ -58,11 +59,12 @@ class Here:
     decodes = encodes
 
 
-def expected(name, hosts, span, inside):
+def expected(name, way, hosts, span, inside):
     """Yield round by round what all end with.
 
     Args:
         name: of the codec.
+        way: the all-reduce between hosts.
         hosts: the ranks of each host.
         span: of the parameters.
         inside: whether the ranks of a host sum as they are, and hosts in frames.
@@ -79,7 +81,7 @@ def expected(name, hosts, span, inside):
         links = [Here(i, posts) for i in range(len(team))]
         sums.append(
             (part, codecs, [
-                CodedSum(links[i], codec, place, rank=i, size=len(team))
+                sum_in_frames(way, links[i], codec, place, rank=i, size=len(team))
                 for i, codec in enumerate(codecs)
             ])
         )  # fmt: skip
@@ -109,7 +111,7 @@ def hosts_of(comm, host):
     return list(found.values())
 
 
-@pytest.mark.parametrize("asked", ["auto", "all-pairs", "node"])
+@pytest.mark.parametrize("asked", ["auto", "all-pairs", "naive", "node"])
 @pytest.mark.parametrize("most", [1 << 30, 100])
 def test_frames_are_those_of_one_process(comm, host, asked, most, monkeypatch):
     monkeypatch.setattr("psrt.mpi.fabric.unannounced_bytes", lambda comm, _: (most,) * comm.size)
@@ -121,14 +123,14 @@ def test_frames_are_those_of_one_process(comm, host, asked, most, monkeypatch):
         port.close()
         return
     chosen, _ = port.choice(asked, N, coded=SIGN)
-    inside = chosen.startswith("node")
+    inside, way = chosen.startswith("node"), chosen.removeprefix("node+")
     spans = [Span(FIRST, N), Span(0, FIRST)]
     # What travels does not depend on the codec, but for frames of one length or of any.
     every = asked == "auto" and most > N and comm.size < MANY
     for name in CODECS if every else ("sign", "threshold"):
         codec = SumCodec(encoder_of(name), seed=3, worker=comm.rank)
         sums = [port.reduction(span, chosen, None, codec) for span in spans]
-        due = [expected(name, hosts, span, inside) for span in spans]
+        due = [expected(name, way, hosts, span, inside) for span in spans]
         for turn in range(ROUNDS):
             port.gradient[:N] = numbers(comm.rank, turn)
             codec.begin_round(turn, 0, TOTALS[turn])

@@ -100,6 +100,9 @@ def pick_coded(
     """Return the all-reduce that ``algorithm`` stands for where a codec makes the sum shorter.
 
     Inside hosts of several ranks sums stay dense, in shared memory, if there are several hosts.
+    More than two do not gather unless asked to, where the codec has another way: they would send
+    p/2 times as much. Short frames may be gathered faster; but a codec is for links where bytes
+    count, and the costs may be a guess that does not know how slow they are.
 
     Args:
         algorithm: as in ``pick``.
@@ -112,9 +115,10 @@ def pick_coded(
         ConfigError: if it sums in no way that the codec has.
 
     >>> from psrt.collective.analysis.machine import DEFAULT_COSTS
-    >>> sign = Coding("sign", (Way.TWO_PHASES,), (), 100)
-    >>> [pick_coded("auto", hosts, sign, DEFAULT_COSTS).algorithm for hosts in ([1, 1], [2, 2])]
-    ['all-pairs', 'node+all-pairs']
+    >>> sign = Coding("sign", (Way.TWO_PHASES, Way.GATHERED), (), 100)
+    >>> cases = [1, 1], [1, 1, 1], [3, 3], [3, 3, 3], [3]
+    >>> [pick_coded("auto", hosts, sign, DEFAULT_COSTS).algorithm for hosts in cases]
+    ['naive', 'all-pairs', 'node+naive', 'node+all-pairs', 'all-pairs']
     >>> pick_coded("ring", [1, 1], sign, DEFAULT_COSTS)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     psrt...ConfigError: --allreduce ring does not sum what --codec sign makes; it has auto, all-...
@@ -131,7 +135,10 @@ def pick_coded(
             f"{', '.join([AUTO, *names])}"
         )
     inside = several and max(hosts) > 1
-    candidates = [PLUS * inside + name for name in able if way_of(name, coding.ways)]
+    size = len(hosts) if several else sum(hosts)
+    sparing = [way for way in coding.ways if size == 2 or way is not Way.GATHERED]
+    ways = sparing or coding.ways
+    candidates = [PLUS * inside + name for name in able if way_of(name, ways)]
     if len(candidates) == 1:
-        return Choice(candidates[0], 0.0, "codecs need it")
+        return Choice(candidates[0], 0.0, "no other sums by the codec in fewer bytes")
     return choose_among(candidates, hosts, coding.nbytes, coding.itemsize, costs)

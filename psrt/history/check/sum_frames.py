@@ -1,8 +1,9 @@
 """Frames of sums: who encodes which chunk, how long it is, that all decode the same, what is kept.
 
-In each round of a sum every worker that takes part encodes every chunk of the parameters; the
-owner of a chunk decodes what all have sent of it, encodes the mean, and all decode that. Numbers
-are in no history, so digests stand for them; see ``frames``.
+In each round of a sum every worker that takes part encodes every chunk of the parameters. Either
+its owner decodes what all have sent of it, encodes the mean, and all decode that; or a chunk has no
+owner, and all decode what all have sent. Numbers are in no history, so digests stand for them; see
+``frames``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ from psrt.history.check.table import (
 )
 from psrt.history.events import Kind, parts
 from psrt.history.header import Header
+from psrt.ways import Way
+
+#: The owner of a chunk that all sum.
+_ALL = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +88,18 @@ def check_sum_frames(
     team = len(set(header.hosts)) if through_hosts else contract.workers
     if contract.workers == 1:
         team = 0
-    _check_chunks(sent, table, header.n, team, findings)
+    owners = range(_ALL, 0) if header.way == Way.GATHERED.value else range(contract.workers)
+    _check_chunks(sent, table, header.n, owners, team, findings)
     if findings.none:
         _check_lengths(codec, header, sent, findings)
         _check_decoded(codec, header.n, contract.workers, team, sent, got, findings)
         _check_kept(codec, header.n, table, sent, findings)
 
 
-def _check_chunks(sent: _Frames, table: Table, n: int, team: int, findings: Findings) -> None:
-    """Check that in each round chunks tile the vector, and who encodes them."""
+def _check_chunks(
+    sent: _Frames, table: Table, n: int, owners: range, team: int, findings: Findings
+) -> None:
+    """Check that in each round chunks tile the vector, who encodes them, and for whom."""
     asked = findings.on(table, sent.at)
     text = "{kind} of {size} elements from {start} on, of {n}"
     inside = (sent.size > 0) & (sent.start + sent.size <= n)
@@ -100,9 +108,12 @@ def _check_chunks(sent: _Frames, table: Table, n: int, team: int, findings: Find
     owner, worker = sent.column("shard"), sent.column("worker")
     text = "worker {worker} encoded the mean of a chunk that is worker {shard}'s"
     asked.require(FRAMES, (sent.back == 0) | (owner == worker), text, counts=False)
+    text = f"a chunk is that of worker {{shard}}, expected {owners.start} to {owners.stop - 1}"
+    inside = (owner >= owners.start) & (owner < owners.stop)
+    asked.require(FRAMES, inside, text, counts=False)
     if not findings.none:
         return
-    workers = int(max(worker.max(initial=0), owner.max(initial=0))) + 1
+    workers = int(worker.max(initial=0)) + 1
     again = repeats(sent.keys(n, (sent.back, 2), (worker, workers)))
     text = "worker {worker} encoded the chunk from element {start} on twice in round {clock}"
     asked.require(FRAMES, ~again, text, start=sent.start, counts=False)
@@ -118,10 +129,11 @@ def _check_chunks(sent: _Frames, table: Table, n: int, team: int, findings: Find
     chunk = findings.on(table, sent.at[leader])
     text = (
         "in round {clock} the chunk from element {start} on was encoded by {forth} of {team} that "
-        "take part, and its mean {means} times"
+        "take part, and its mean {means} times, expected {due}"
     )
+    owned = int(owners.start != _ALL)
     chunk.require(
-        FRAMES, (count - means == team) & (means == 1), text,
+        FRAMES, (count - means == team) & (means == owned), text, due=owned,
         start=sent.start[leader], forth=count - means, team=team, means=means, counts=False,
     )  # fmt: skip
     rounds, start = sent.round[leader], sent.start[leader]
@@ -193,11 +205,12 @@ def _check_decoded(
     its = order[found] if len(order) else found
     owner = sent.column("shard")[its]
     text = "worker {worker} decoded a contribution to a chunk that is not its own in round {clock}"
-    asked.require(FRAMES, (got.back == 1) | (reader == owner), text, counts=False)
+    for_all = (sent.back == 1) | (sent.column("shard") == _ALL)
+    asked.require(FRAMES, for_all[its] | (reader == owner), text, counts=False)
     text = "worker {worker} decoded a frame of worker {shard} twice in round {clock}"
     asked.require(FRAMES, ~repeats(theirs * workers + reader), text, counts=False)
     times = np.bincount(its, minlength=len(sent.at))
-    due = np.where(sent.back == 1, team, 1)
+    due = np.where(for_all, team, 1)
     text = "the frame of worker {worker} in round {clock} was decoded {times} times, expected {due}"
     made = findings.on(sent.table, sent.at)
     made.require(FRAMES, times == due, text, times=times, due=due, counts=False)
@@ -269,9 +282,11 @@ def sent_bytes(table: Table) -> tuple[int, int]:
     sent = _Frames.of(table, Kind.SUM_ENCODE)
     if not len(sent.at):
         return 0, 0
-    # Of one chunk each that takes part makes a contribution, and keeps its own to itself; a mean
-    # goes to all others.
+    # Of one chunk each that takes part makes a contribution, and keeps its own to itself; a mean,
+    # and what all sum, goes to all others.
     chunks = np.unique(np.stack([sent.round, sent.start], 1), axis=0)
     team = int((sent.back == 0).sum()) // len(chunks)
-    copies = np.where(sent.back == 1, team - 1, sent.column("worker") != sent.column("shard"))
+    owner = sent.column("shard")
+    for_all = (sent.back == 1) | (owner == _ALL)
+    copies = np.where(for_all, team - 1, sent.column("worker") != owner)
     return int((copies * sent.column("samples")).sum()), int(4 * (copies * sent.size).sum())

@@ -28,7 +28,6 @@ from psrt.mpi.links.pieces import MOST_BYTES
 from psrt.mpi.links.segments import SegmentOffset
 from psrt.partition import Span, even_spans
 from psrt.transport.coded_sum import SumCodec
-from psrt.ways import Way
 
 
 class Coded(NamedTuple):
@@ -177,10 +176,8 @@ class Compiler:
         coded: Coded,
     ) -> Plan:
         """Compile a schedule whose messages are frames."""
-        algorithm = ALGORITHMS[name]
-        assert Way.TWO_PHASES in algorithm.ways, "whoever asks for a codec has chosen so"
-        most = self._most(algorithm, len(team.ranks))
-        return Framed(self._comm, context, team, coded.codec, coded.span, vector, most=most)
+        most = self._most(ALGORITHMS[name], len(team.ranks))
+        return Framed(self._comm, context, name, team, coded.codec, coded.span, vector, most=most)
 
     def phase(
         self,

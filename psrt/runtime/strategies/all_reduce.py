@@ -34,7 +34,7 @@ def frame_plan(codec: SumCodec | None) -> FramePlan | None:
     parts = codec.sums
     is_fixed = all(it.frame_bytes is not None for it in parts)
     framed_bytes = sum(it.framed_bytes for it in parts)
-    return FramePlan(sum(it.most_bytes for it in parts), is_fixed, framed_bytes)
+    return FramePlan(parts[0].way, sum(it.most_bytes for it in parts), is_fixed, framed_bytes)
 
 
 class AllReduce(Strategy):

@@ -11,6 +11,7 @@ from psrt.optim import clip_factor, l2_norm
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.updater import Contribution, Updater
 from psrt.transport.port import Port, gradient_of
+from psrt.ways import Way
 
 
 class Step(NamedTuple):
@@ -60,6 +61,8 @@ class StepResult(NamedTuple):
 class FramePlan(NamedTuple):
     """What a worker sends in an update where a codec makes the messages of its sums."""
 
+    #: In which the messages travel.
+    way: Way
     #: Bytes of the frames, at most.
     frame_bytes: int
     #: Whether every update has that many.

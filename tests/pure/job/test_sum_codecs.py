@@ -21,6 +21,7 @@ from psrt.job.virtual import simulate
 from psrt.partition import Span, even_spans
 from psrt.runtime.strategies.buckets import buckets_of
 from psrt.transport.coded_sum import CodedSum
+from psrt.ways import Way
 from support.cases import pairs
 from support.histories import altered
 
@@ -37,6 +38,7 @@ CODECS = {name: {} for name in TABLE} | {
 }
 EVERY_CODEC = pytest.mark.parametrize("codec", TABLE)
 SPARSE = ("top-k", "threshold", "dgc")
+BOTH_WAYS = pytest.mark.parametrize("way", ["all-pairs", "naive"])
 
 
 def config_of(codec=None, **more):
@@ -63,18 +65,31 @@ def test_it_trains_is_checked_and_repeats_to_the_bit(tmp_path, codec, workers):
 
 
 @EVERY_CODEC
-def test_bytes_are_those_of_the_formula(tmp_path, codec):
-    config, run = recorded(tmp_path, codec, overlap=False, bucket_bytes=None)
-    sizes = [chunk.size for chunk in even_spans(run.theta.size, 3)]
+def test_all_gather_what_all_sum(tmp_path, codec):
+    config, run = recorded(tmp_path, codec, allreduce="naive")
+    outcome = check_run(config.out)
+    assert outcome.ok, "\n".join(outcome.lines())
+    again = replace(config, replay=config.out, out=None, record=False)
+    again = simulate(again, workers=3, seed=99)
+    assert again.summary.parameters_sha256 == run.summary.parameters_sha256
+    assert run.summary.framed_bytes == run.summary.updates * 3 * 2 * 4 * run.theta.size
+
+
+@BOTH_WAYS
+@EVERY_CODEC
+def test_bytes_are_those_of_the_formula(tmp_path, codec, way):
+    more = {"overlap": False, "bucket_bytes": None, "allreduce": way}
+    config, run = recorded(tmp_path, codec, **more)
+    sizes = [chunk.size for chunk in even_spans(run.theta.size, 3 if way == "all-pairs" else 1)]
     knobs = {name: getattr(config, f"codec_{name}") for name in TABLE[codec].knobs}
     knobs = {name: value for name, value in knobs.items() if value is not None}
     if codec in (*SPARSE, "low-rank", "demo"):
         pytest.skip("as long as the numbers or the matrices make them; the checker knows how long")
     lengths = [make_codec(codec, size, **knobs).nbytes for size in sizes]
-    # Every frame goes to its owner, and every mean to all others.
-    a_round = 2 * 2 * sum(lengths)
-    assert run.summary.frame_bytes == run.summary.updates * a_round
-    assert run.summary.framed_bytes == run.summary.updates * 4 * 4 * sum(sizes)
+    # Every frame goes to its owner, and every mean to all others; or three frames to two others.
+    copies = 2 * 2 if way == "all-pairs" else 3 * 2
+    assert run.summary.frame_bytes == run.summary.updates * copies * sum(lengths)
+    assert run.summary.framed_bytes == run.summary.updates * 4 * copies * sum(sizes)
 
 
 @EVERY_CODEC
@@ -95,11 +110,12 @@ def test_without_numbers_the_same_bytes_are_sent_or_the_most(tmp_path, codec):
 # --- equivalences -------------------------------------------------------------------------------
 
 
+@BOTH_WAYS
 @pytest.mark.parametrize("workers", [2, 3, 5, 8])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_all_elements_of_top_k_are_the_dense_sum_to_the_bit(workers, optimizer):
-    more = {"optimizer": optimizer}
-    dense = simulate(config_of(allreduce="all-pairs", **more), workers=workers)
+def test_all_elements_of_top_k_are_the_dense_sum_to_the_bit(workers, optimizer, way):
+    more = {"optimizer": optimizer, "allreduce": way}
+    dense = simulate(config_of(**more), workers=workers)
     framed = simulate(config_of("top-k", codec_density=1.0, **more), workers=workers)
     assert framed.theta.tobytes() == dense.theta.tobytes()
 
@@ -129,10 +145,12 @@ def lines_of(workers=3, **knobs):
 
 def test_the_first_lines_and_the_table_say_what_is_sent():
     text = lines_of(codec="sign")
-    assert "all-reduce: all-pairs, because codecs need it" in text
+    assert "all-reduce: all-pairs, because no other sums by the codec in fewer bytes" in text
     assert "codec: sign, with error feedback: a worker sends 240 B an update instead of" in text
     assert "times fewer" in text
     assert "which depends on the numbers" in lines_of(codec="top-k")
+    text = lines_of(2, codec="sign")
+    assert "all-reduce: naive, because naive: 25 µs predicted for 50 B on 2 ranks" in text
     assert "--codec sign has no effect with one worker" in lines_of(1, codec="sign")
 
 
@@ -162,13 +180,14 @@ def broken(tmp_path, codec="sign", **more):
     return check_run(config.out).violation
 
 
+@BOTH_WAYS
 @pytest.mark.parametrize("which", [Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE])
 @pytest.mark.parametrize(
     "field",
     ["version", "samples", "worker", "shard", "clock", "tau", "progress", "flag", "gone", "twice"],
 )
-def test_a_history_whose_frames_contradict_each_other(tmp_path, which, field):
-    config, _ = recorded(tmp_path, "sign")
+def test_a_history_whose_frames_contradict_each_other(tmp_path, which, field, way):
+    config, _ = recorded(tmp_path, "sign", allreduce=way)
     history = read_history(config.out)
     assert check(history).ok
     workers = list(history.workers)
@@ -179,16 +198,17 @@ def test_a_history_whose_frames_contradict_each_other(tmp_path, which, field):
     assert not check(replace(history, workers=tuple(workers))).ok
 
 
-def test_what_is_kept_back_and_forgotten(tmp_path, monkeypatch):
+@BOTH_WAYS
+def test_what_is_kept_back_and_forgotten(tmp_path, monkeypatch, way):
     begin = CodedSum.begin
 
     def forgetful(self, mine):
-        for sender in self._forth.values():
+        for sender in self._senders:
             sender.residual.fill(0)
         return begin(self, mine)
 
     monkeypatch.setattr(CodedSum, "begin", forgetful)
-    assert broken(tmp_path).rule == "residuals"
+    assert broken(tmp_path, allreduce=way).rule == "residuals"
 
 
 @pytest.mark.parametrize("factor", [lambda it: 1.0, lambda it: 1 / it, lambda it: -it])
@@ -200,13 +220,15 @@ def test_what_is_kept_back_and_not_scaled_with_the_divisor(tmp_path, monkeypatch
     assert "sent and keeps back at clock" in violation.text
 
 
+@BOTH_WAYS
 @pytest.mark.parametrize("codec", ["sign", "int8"])
-def test_a_worker_that_decodes_otherwise(tmp_path, codec):
-    config, _ = recorded(tmp_path, codec)
+def test_a_worker_that_decodes_otherwise(tmp_path, codec, way):
+    config, _ = recorded(tmp_path, codec, allreduce=way)
     history = read_history(config.out)
     workers = list(history.workers)
     workers[1] = events = workers[1].copy()
-    at = int(np.flatnonzero((events["kind"] == Kind.SUM_DECODE) & (events["flag"] == BACK))[3])
+    for_all = (events["flag"] == BACK) | (way == "naive")
+    at = int(np.flatnonzero((events["kind"] == Kind.SUM_DECODE) & for_all)[3])
     events["version"][at] ^= 1  # the digest of the numbers
     violation = check(replace(history, workers=tuple(workers))).violation
     assert violation.rule == "frames"
@@ -221,6 +243,28 @@ def test_a_chunk_that_nobody_sums(tmp_path, monkeypatch):
     violation = check(replace(history, header=header)).violation
     assert violation.rule == "frames"
     assert "the last chunk ends at element" in violation.text
+
+
+@pytest.mark.parametrize(("ran", "says"), [("naive", Way.TWO_PHASES), ("all-pairs", Way.GATHERED)])
+def test_frames_of_the_other_way(tmp_path, ran, says):
+    config, _ = recorded(tmp_path, "sign", allreduce=ran)
+    history = read_history(config.out)
+    header = replace(history.header, way=says.value)
+    violation = check(replace(history, header=header)).violation
+    assert violation.rule == "frames"
+    assert "a chunk is that of worker" in violation.text
+
+
+def test_one_that_does_not_gather(tmp_path):
+    """A frame that one worker never decoded, or a worker that never sent any."""
+    config, _ = recorded(tmp_path, "sign", allreduce="naive")
+    history = read_history(config.out)
+    for kind in (Kind.SUM_DECODE, Kind.SUM_ENCODE):
+        workers = list(history.workers)
+        at = int(np.flatnonzero(workers[2]["kind"] == kind)[4])
+        workers[2] = np.delete(workers[2], [at, at + 1] if kind == Kind.SUM_ENCODE else at)
+        violation = check(replace(history, workers=tuple(workers))).violation
+        assert violation is not None, kind
 
 
 def test_a_frame_of_another_length(tmp_path):

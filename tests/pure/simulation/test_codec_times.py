@@ -85,7 +85,10 @@ def test_two_phases_of_a_sum(numerics):
     n = 63 if numerics else N
     times = CodecTimes(Line(0.0, 0.5), Line(0.0, 0.25))
     spent = seconds(
-        {"mode": "allreduce", "overlap": False} | model, 2, numerics, codecs={"int8": times}
+        {"mode": "allreduce", "allreduce": "all-pairs", "overlap": False} | model,
+        2,
+        numerics,
+        codecs={"int8": times},
     )
     own = (n + 1) // 2  # the larger chunk's owner is done last
     first = 0.5 * n + 0.25 * 2 * own + 0.5 * own

@@ -13,9 +13,11 @@ from psrt.codec.randomness import BACK, FORTH
 from psrt.errors import CodecError
 from psrt.partition import Span, even_spans
 from psrt.simulation.schedule_run import sum_by_schedule
-from psrt.transport.coded_sum import CodedSum, SumCodec
+from psrt.transport.coded_sum import SumCodec
+from psrt.transport.sums_in_frames import sum_in_frames
 
 every_codec = pytest.mark.parametrize("name", CODECS)
+both_ways = pytest.mark.parametrize("way", ["all-pairs", "naive"])
 AT = 100
 
 
@@ -52,12 +54,14 @@ def encoder_of(name, **knobs):
 class Ranks:
     """All ranks of a sum."""
 
-    def __init__(self, size, n, make, numerics=True):
+    def __init__(self, size, n, make, numerics=True, way="all-pairs"):
         self.posts = defaultdict(deque)
         self.codecs = [SumCodec(make, seed=5, worker=rank) for rank in range(size)]
         self.links = [Link(rank, self.posts) for rank in range(size)]
         self.sums = [
-            CodedSum(link, codec, Span(AT, AT + n), rank=rank, size=size, numerics=numerics)
+            sum_in_frames(
+                way, link, codec, Span(AT, AT + n), rank=rank, size=size, numerics=numerics
+            )
             for rank, (link, codec) in enumerate(zip(self.links, self.codecs, strict=True))
         ]
 
@@ -80,21 +84,23 @@ def normal(size, n, seed=0):
 
 
 @every_codec
+@both_ways
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("n", [0, 1, 7, 1000])
-def test_all_ranks_end_with_the_same_bits(name, size, n):
-    ranks = Ranks(size, n, encoder_of(name))
+def test_all_ranks_end_with_the_same_bits(name, way, size, n):
+    ranks = Ranks(size, n, encoder_of(name), way=way)
     for clock in range(3):
         found = ranks.round(normal(size, n, clock), clock=clock, order=(-1) ** clock)
         assert len({it.tobytes() for it in found}) == 1
 
 
+@both_ways
 @pytest.mark.parametrize("size", [2, 3, 7])
-def test_a_codec_that_loses_nothing_is_the_dense_sum_to_the_bit(size):
-    ranks = Ranks(size, 1001, encoder_of("top-k", density=1.0))
+def test_a_codec_that_loses_nothing_is_the_dense_sum_to_the_bit(way, size):
+    ranks = Ranks(size, 1001, encoder_of("top-k", density=1.0), way=way)
     for clock, total in enumerate([size, size, 0.6, size]):
         vectors = normal(size, 1001, clock)
-        dense = sum_by_schedule("all-pairs", vectors) * np.float32(1.0 / total)
+        dense = sum_by_schedule(way, vectors) * np.float32(1.0 / total)
         for found in ranks.round(vectors, total, clock):
             assert found.tobytes() == dense.tobytes()
 
@@ -125,6 +131,38 @@ def test_each_message_is_what_the_codec_says(name):
 
 
 @every_codec
+def test_gathered_frames_are_what_the_codec_says(name):
+    """Another program of it, out of the codecs alone: all frames, in the order of the ranks."""
+    size, n, totals = 3, 2000, [3.0, 3.0, 0.5, 3.0]
+    ranks, make = Ranks(size, n, encoder_of(name), way="naive"), encoder_of(name)
+    senders = [make(Span(AT, AT + n), FORTH) for _ in range(size)]
+    plain, out, last = make_codec(name, n), np.empty(n, np.float32), None
+    for clock, total in enumerate(totals):
+        vectors, expected = normal(size, n, clock), np.zeros(n, np.float32)
+        for i, sender in enumerate(senders):
+            if last not in (None, total):
+                sender.rescale(total / last)
+            plain.decode(sender.encode(vectors[i], draws(5, i, clock, AT)).copy(), out)
+            expected = out.copy() if i == 0 else expected + out
+        last, expected = total, expected * np.float32(1.0 / total)
+        for found in ranks.round(vectors, total, clock):
+            assert found.tobytes() == expected.tobytes()
+
+
+@every_codec
+def test_bytes_of_gathered_frames_are_those_of_the_formula(name):
+    size, n = 4, 3001
+    ranks = Ranks(size, n, encoder_of(name), way="naive")
+    ranks.round(normal(size, n))
+    nbytes = make_codec(name, n).nbytes
+    for it, codec in zip(ranks.sums, ranks.codecs, strict=True):
+        assert it.frame_bytes == (None if nbytes is None else 3 * nbytes)
+        assert it.frame_bytes in (None, codec.frame_bytes)
+        assert codec.frame_bytes <= it.most_bytes
+        assert codec.framed_bytes == 3 * 4 * n
+
+
+@every_codec
 def test_bytes_are_those_of_the_formula(name):
     size, n = 4, 3001
     ranks = Ranks(size, n, encoder_of(name))
@@ -140,12 +178,13 @@ def test_bytes_are_those_of_the_formula(name):
         assert codec.framed_bytes == 4 * (n - own + (size - 1) * own)
 
 
+@both_ways
 @pytest.mark.parametrize("name", ["sign", "float16", "top-k", "dgc"])
-def test_without_numerics_the_same_messages_go(name):
+def test_without_numerics_the_same_messages_go(name, way):
     size, n = 3, 900
     lengths = []
     for numerics in (True, False):
-        ranks = Ranks(size, n, encoder_of(name), numerics)
+        ranks = Ranks(size, n, encoder_of(name), numerics, way)
         for codec in ranks.codecs:
             codec.begin_round(0, 0, 3.0)
         vectors = normal(size, n) if numerics else [None] * size
@@ -159,11 +198,13 @@ def test_without_numerics_the_same_messages_go(name):
     assert all(a <= b for a, b in zip(*lengths, strict=True))
 
 
+@both_ways
 @pytest.mark.parametrize("name", ["sign", "top-k", "float4-e3m0", "low-rank", "threshold"])
-def test_nothing_is_lost_for_good(name):
+def test_nothing_is_lost_for_good(name, way):
     """What the means came to, and what is kept back, is all that was contributed."""
     size, n, totals = 3, 600, [3.0, 3.0, 0.5, 3.0, 1.5]
-    ranks = Ranks(size, n, encoder_of(name, **{"threshold": {"threshold": 0.5}}.get(name, {})))
+    knobs = {"threshold": {"threshold": 0.5}}.get(name, {})
+    ranks = Ranks(size, n, encoder_of(name, **knobs), way=way)
     contributed, sent = np.zeros(n), np.zeros(n)
     for clock, total in enumerate(totals):
         vectors = normal(size, n, clock)
@@ -171,6 +212,9 @@ def test_nothing_is_lost_for_good(name):
         sent += ranks.round(vectors, total, clock)[0]
     kept = np.zeros(n)
     for it in ranks.sums:
+        if way == "naive":
+            kept += it._sender.residual / totals[-1]
+            continue
         for j, chunk in enumerate(even_spans(n, size)):
             kept[chunk.start : chunk.stop] += it._forth[j].residual / totals[-1]
         own = even_spans(n, size)[it._rank]
@@ -188,13 +232,14 @@ def test_a_small_last_batch_does_not_multiply_what_was_kept_back():
     assert np.abs(found).max() < 2
 
 
-def test_a_damaged_frame_is_an_error_that_names_its_sender():
-    ranks = Ranks(2, 64, encoder_of("sign"))
+@pytest.mark.parametrize(("way", "stop"), [("all-pairs", 132), ("naive", 164)])
+def test_a_damaged_frame_is_an_error_that_names_its_sender(way, stop):
+    ranks = Ranks(2, 64, encoder_of("sign"), way=way)
     vectors = normal(2, 64)
     assert not ranks.sums[1].begin(vectors[1])
     frame = ranks.posts[1, 0][0] = ranks.posts[1, 0][0].copy()
     frame[0] = 99
-    with pytest.raises(CodecError, match=r"worker 1 sent the elements \[100, 132\) of a sum: "):
+    with pytest.raises(CodecError, match=rf"worker 1 sent the elements \[100, {stop}\) of a sum: "):
         ranks.sums[0].begin(vectors[0])
 
 
@@ -205,10 +250,11 @@ def test_frames_are_shorter_than_numbers():
     assert codec.framed_bytes > 30 * (codec.frame_bytes - 6 * HEADER_BYTES)
 
 
+@both_ways
 @pytest.mark.parametrize("numerics", [True, False])
 @pytest.mark.parametrize(("size", "n"), [(1, 8), (2, 64), (4, 64), (4, 3)])
-def test_every_element_that_is_encoded_or_decoded_is_told(size, n, numerics):
-    ranks = Ranks(size, n, encoder_of("float16"), numerics)
+def test_every_element_that_is_encoded_or_decoded_is_told(size, n, numerics, way):
+    ranks = Ranks(size, n, encoder_of("float16"), numerics, way)
     if numerics:
         ranks.round(normal(size, n))
     else:
@@ -218,6 +264,7 @@ def test_every_element_that_is_encoded_or_decoded_is_told(size, n, numerics):
         while left := [it for it in left if not it.advance()]:
             pass
     for rank, link in enumerate(ranks.links):
-        own = even_spans(n, size)[rank].size
+        own = even_spans(n, size)[rank].size if way == "all-pairs" else 0
         assert link.encoded == n + own  # all chunks, and the mean of the own one
-        assert link.decoded == size * own + n  # everybody's part of it, and all means
+        # Everybody's part of it and all means, or all of everybody.
+        assert link.decoded == (size * own + n if way == "all-pairs" else size * n)

@@ -1,10 +1,10 @@
 """A sum whose messages are frames of a codec, of any length up to the longest one.
 
-What is sent when, and what becomes of it, ``transport.coded_sum`` knows; here is how frames travel.
-Both ends cut a frame alike, where a link goes faster in pieces (``links.pieces``). A receiver posts
-the first piece before it comes and learns the length from it; where that may differ from frame to
-frame, it posts the rest then. Frames between two ranks are received one after the other, so each
-piece meets its like.
+What is sent when, and what becomes of it, ``transport.sums_in_frames`` knows; here is how frames
+travel. Both ends cut a frame alike, where a link goes faster in pieces (``links.pieces``). A
+receiver posts the first piece before it comes and learns the length from it; where that may differ
+from frame to frame, it posts the rest then. Frames between two ranks are received one after the
+other, so each piece meets its like.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan, Run, name_r
 from psrt.mpi.collectives.plans.scheduled import Team
 from psrt.mpi.links.pieces import pieces
 from psrt.partition import Span
-from psrt.transport.coded_sum import CodedSum, SumCodec
+from psrt.transport.coded_sum import SumCodec
+from psrt.transport.sums_in_frames import sum_in_frames
 
 
 class _Incoming:
@@ -165,6 +166,7 @@ class Framed(Plan):
         self,
         comm: MPI.Comm,
         context: CollectiveContext,
+        algorithm: str,
         team: Team,
         codec: SumCodec,
         span: Span,
@@ -177,6 +179,7 @@ class Framed(Plan):
         Args:
             comm: what the ranks of the team are of.
             context: of the collective.
+            algorithm: whose messages they are.
             team: who takes part.
             codec: makes the frames.
             span: of the parameters, which ``vector`` is summed for.
@@ -186,13 +189,12 @@ class Framed(Plan):
         self._team, self._vector = team, vector
         self._links = links = FrameLinks(comm, context.tag, team.ranks, most)
         # Among all ranks, a rank is a worker.
-        self._sum = CodedSum(
-            links, codec, span, rank=team.rank, size=len(team.ranks), workers=team.ranks
+        size = len(team.ranks)
+        self._sum = sum_in_frames(
+            algorithm, links, codec, span, rank=team.rank, size=size, workers=team.ranks
         )
-        longest = self._sum.longest
-        for source in range(len(team.ranks)):
-            # A contribution to the own chunk, then the mean of the sender's; none of an empty one.
-            lengths = [longest[rank] for rank in (team.rank, source) if rank in longest]
+        for source in range(size):
+            lengths = self._sum.lengths(source)
             if source != team.rank and lengths:
                 links.expect(source, lengths)
         self.bytes_sent = self.bytes_received = 0

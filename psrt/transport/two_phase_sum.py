@@ -1,0 +1,139 @@
+"""A sum in frames by the owners of its chunks, in two phases: one rank's part in it. Pure.
+
+The messages are those of ``collective.schedules.all_pairs``:
+
+.. code-block:: text
+
+    forth   encode chunk j of this rank's numbers and send it to rank j, for every j; decode the
+            p frames of the own chunk, this rank's own among them, and add them in rank order
+    mean    divide by the total of the weights
+    back    encode the mean of the own chunk and send it to everybody; decode the p frames of means
+
+All ranks decode the same frames, the owner its own, too, so all end with the same bits. Each rank
+keeps back what its frames have lost, chunk by chunk, and the owner of a chunk what the means have
+lost.
+
+Source: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014, section 3.3, for both
+phases with an error feedback each; Tang et al., "1-bit Adam", ICML 2021, arXiv:2102.02888.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from psrt.arrays import Bytes
+from psrt.codec.frame import HEADER_BYTES
+from psrt.codec.randomness import BACK, FORTH
+from psrt.partition import Span, even_spans
+from psrt.transport.coded_sum import CodedSum, FrameLink, SumCodec
+from psrt.ways import Way
+
+
+class TwoPhaseSum(CodedSum):
+    """One rank's part in the sums of one span, of which it owns a chunk; see ``CodedSum``."""
+
+    way = Way.TWO_PHASES
+
+    def __init__(self, link: FrameLink, codec: SumCodec, span: Span, **rest: Any) -> None:
+        """Make the codecs; see ``CodedSum``."""
+        super().__init__(link, codec, span, **rest)
+        rank, chunks = self._rank, even_spans(span.size, self._size)
+        self._chunks = chunks
+        #: In the whole vector: their first elements tell sums and chunks apart.
+        self._places = [Span(span.start + it.start, span.start + it.stop) for it in chunks]
+        # A chunk without elements has no frames.
+        self._there = [rank for rank, chunk in enumerate(chunks) if chunk.size]
+        self._forth = {j: codec.encoder(self._places[j], FORTH) for j in self._there}
+        self._senders = list(self._forth.values())
+        own = chunks[rank]
+        self._back = codec.encoder(self._places[rank], BACK) if own.size else None
+        self._sum = np.empty(own.size if self._numerics else 0, np.float32)
+        self._scratch = np.empty_like(self._sum)
+        #: Owners whose means are not here.
+        self._due: list[int] = []
+
+    @property
+    def frame_bytes(self) -> int | None:
+        """Bytes of the frames that this rank sends in a round; None if they depend on numbers."""
+        back = 0 if self._back is None else self._back.nbytes
+        sizes = [self._forth[j].nbytes for j in self._there if j != self._rank]
+        fixed = [it for it in sizes if it is not None]
+        if back is None or len(fixed) < len(sizes):
+            return None
+        return sum(fixed) + back * (self._size - 1)
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of the frames that this rank sends in a round of this epoch, at most."""
+        others = [self._forth[j].longest for j in self._there if j != self._rank]
+        return sum(others) + (self._size - 1) * (self._back.longest if self._back else 0)
+
+    @property
+    def framed_bytes(self) -> int:
+        """Bytes of the numbers that the frames of a round stand for."""
+        own = self._chunks[self._rank].size
+        return 4 * (self.span.size - own + own * (self._size - 1))
+
+    def lengths(self, source: int) -> list[int]:
+        """Return the bytes of a contribution to the own chunk, and of the mean of the sender's."""
+        chunks = (self._rank, source)
+        return [HEADER_BYTES + self._forth[j].most for j in chunks if j in self._forth]
+
+    @property
+    def awaited(self) -> list[int]:
+        """The ranks whose frames are waited for."""
+        return sorted({*super().awaited, *self._due})
+
+    def _send(self) -> None:
+        rank = self._rank
+        for j in self._others:
+            if j in self._forth:
+                self._post(j, self._forth[j], self._encoded(j))
+        if self._back is not None:
+            self._mine = self._encoded(rank)
+        self._added = 0 if self._back is not None else self._size
+        self._due = [j for j in self._others if j in self._forth]
+
+    def advance(self) -> bool:
+        """Take the frames that have come; return whether the round is over."""
+        rank = self._rank
+        if self._added < self._size:
+            if not self._add(self._forth[rank], self._places[rank], self._sum, self._scratch):
+                return False
+            self._send_mean()
+        # Only now: a rank's mean follows its contribution.
+        self._due = [j for j in self._due if not self._take_mean(j)]
+        return not self._due
+
+    def _encoded(self, chunk: int) -> Bytes | None:
+        """Return the frame of a chunk of this rank's numbers."""
+        numbers = None if self._vector is None else self._chunks[chunk].of(self._vector)
+        place, owner = self._places[chunk], self._workers[chunk]
+        return self._encode(self._forth[chunk], place, owner, numbers)
+
+    def _send_mean(self) -> None:
+        """Send the mean of the own chunk to everybody, and keep what they decode."""
+        back, rank = self._back, self._rank
+        assert back is not None, "the chunk has elements"
+        mean = self._sum if self._numerics else None
+        frame = self._encode(back, self._places[rank], self._workers[rank], mean, BACK)
+        for to in self._others:
+            self._post(to, back, frame)
+        self._place(rank, frame)
+
+    def _take_mean(self, owner: int) -> bool:
+        """Put an owner's mean in its place; return whether it has come."""
+        arrived = self._link.take_span(owner, self._key)
+        if not arrived:
+            return False
+        [frame] = arrived
+        self._place(owner, frame)
+        return True
+
+    def _place(self, chunk: int, frame: Bytes | None) -> None:
+        self._link.decodes(self._chunks[chunk].size)
+        if frame is not None and self._vector is not None:
+            out = self._chunks[chunk].of(self._vector)
+            self._decode(self._forth[chunk], self._places[chunk], chunk, BACK, frame, out)

@@ -279,7 +279,7 @@ def _strategy(
 
 def _sum_codec(codec: JobCodec, port: Port, events: WorkerEventRecorder | None) -> SumCodec:
     watch = None if events is None else RecordedFrames(events, port.now)
-    return codec.of_sums(port.rank, watch)
+    return codec.of_sums(port, watch)
 
 
 def _streaming(

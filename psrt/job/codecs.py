@@ -50,6 +50,10 @@ class JobCodec:
     reply: JobCodec | None = None
     #: Whether one frame of a reply serves all workers.
     shares_replies: bool = False
+    #: By span and way, what is asked for lengths alone.
+    _lengths: dict[tuple[Span, int], Encoder] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def codec(self, span: Span) -> Codec:
         """Return a new codec for the span of a shard: a receiver's side."""
@@ -72,14 +76,22 @@ class JobCodec:
             **{**self.knobs, **more},
         )
 
-    def of_sums(self, worker: int, watch: FrameWatch | None) -> SumCodec:
+    def lengths(self, span: Span, way: int = FORTH) -> Encoder:
+        """Return a sender's side for the lengths of frames: without numerics, all ranks share it."""
+        key = span, way
+        if key not in self._lengths:
+            self._lengths[key] = self.sender(span, way)
+        return self._lengths[key]
+
+    def of_sums(self, port: Port, watch: FrameWatch | None) -> SumCodec:
         """Return what makes the frames of a worker's sums; ``watch`` is told of each."""
-        return SumCodec(self.sender, seed=self.seed, worker=worker, coding=self.coding, watch=watch)
+        make, worker = self.sender if port.theta.size else self.lengths, port.rank
+        return SumCodec(make, seed=self.seed, worker=worker, coding=self.coding, watch=watch)
 
     def coding(self, span: Span) -> Coding:
         """Return what the codec makes of a span, and how its sum may travel."""
         row = TABLE[self.name]
-        nbytes = HEADER_BYTES + self.codec(span).most
+        nbytes = HEADER_BYTES + self.lengths(span).most
         return Coding(self.name, row.ways, row.ways_if_asked, nbytes)
 
     def times(self, measured: Mapping[str, CodecTimes], speed: float) -> FrameTimes:
@@ -108,9 +120,11 @@ class JobCodec:
 
     def encoder(self, port: Port, worker: int) -> PushEncoder:
         """Return what encodes the pushes of the worker at a port."""
-        make = PushEncoder if port.theta.size else TimingOnlyEncoder
-        senders = [self.sender(span) for span in port.role_map.spans]
-        return make(senders, seed=self.seed, worker=worker)
+        spans = port.role_map.spans
+        if not port.theta.size:
+            return TimingOnlyEncoder([self.lengths(span) for span in spans])
+        senders = [self.sender(span) for span in spans]
+        return PushEncoder(senders, seed=self.seed, worker=worker)
 
     def decoder(self, port: Port, shard: int) -> PushDecoder:
         """Return what decodes the pushes to a shard of the server at a port."""
@@ -135,7 +149,9 @@ class JobCodec:
             return None
         span = port.role_map.spans[shard]
         workers, shared = len(port.role_map.workers), self.shares_replies
-        if shared:
+        if not initial.size:
+            senders = [self.reply.lengths(span)] * workers
+        elif shared:
             senders = [self.reply.sender(span)] * workers
         else:
             senders = [self.reply.sender(span) for _ in range(workers)]

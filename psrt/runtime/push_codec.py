@@ -71,8 +71,9 @@ class PushEncoder:
 class TimingOnlyEncoder(PushEncoder):
     """Makes frames without contents, of the length that they would have."""
 
-    def __init__(self, senders: Sequence[Encoder], *, seed: int, worker: int) -> None:
-        super().__init__(senders, seed=seed, worker=worker)
+    def __init__(self, senders: Sequence[Encoder]) -> None:
+        """Set up; ``senders`` may be other workers', too."""
+        self._senders = senders
         self._nothing = np.zeros(1, np.uint8)
 
     def encode(self, push: Push, gradient: Vector) -> Bytes:

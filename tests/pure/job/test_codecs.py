@@ -545,3 +545,21 @@ def test_what_cannot_be_is_refused_in_a_line(knobs, text):
         simulate(TrainConfig(mode="async", **KNOBS | knobs), workers=2)
     assert text in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", ["async", "allreduce"])
+def test_without_numbers_few_codecs_are_made_however_many_workers(mode, monkeypatch):
+    made = []
+    init = Codec.__init__
+    monkeypatch.setattr(Codec, "__init__", lambda *args: made.append(0) or init(*args))
+
+    def made_with(workers):
+        made.clear()
+        served = {"servers": 2} if mode == "async" else {"servers": None}
+        config = TrainConfig(**KNOBS | served, mode=mode, codec="sign")
+        simulate(config, workers=workers, numerics=False)
+        return len(made)
+
+    # A sum among more workers has more chunks, and each is sent as a contribution and as a mean.
+    more = 0 if mode == "async" else 2 * (12 - 3)
+    assert made_with(12) <= made_with(3) + more

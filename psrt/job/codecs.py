@@ -77,7 +77,7 @@ class JobCodec:
         )
 
     def lengths(self, span: Span, way: int = FORTH) -> Encoder:
-        """Return a sender's side for the lengths of frames: without numerics, all ranks share it."""
+        """Return what is asked for the lengths of frames: without numerics, all ranks share it."""
         key = span, way
         if key not in self._lengths:
             self._lengths[key] = self.sender(span, way)

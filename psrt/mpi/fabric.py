@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
+from psrt.arrays import Vector
 from psrt.mpi.hosts import split_hosts
 from psrt.mpi.links.pieces import unannounced_bytes
 from psrt.mpi.links.segments import Segments
@@ -36,6 +37,8 @@ class Fabric:
         self.comm = comm.Dup()
         #: The ranks of this host, and who is on which.
         self.node, self.layout = split_hosts(self.comm, host)
+        #: Rank → rank on this host.
+        self.local = {rank: local for local, rank in enumerate(self.layout.local_ranks)}
         #: By rank: see ``psrt.mpi.links.pieces``.
         self.unannounced_bytes = unannounced_bytes(self.comm, self.layout.machine)
         #: Mailboxes, flags and numbers of the ranks of this host.
@@ -44,6 +47,10 @@ class Fabric:
         self.wakeup = Wakeup(self.node, self.memory)
         #: Windows that are made later.
         self.segments = Segments(self.node)
+
+    def numbers_of(self, rank: int) -> Vector:
+        """Return the numbers in ``memory`` of a rank of this host."""
+        return self.memory.numbers(self.local[rank])
 
     def close(self, *, alone: bool = False) -> None:
         """Free what was made; collective.

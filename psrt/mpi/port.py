@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import ITEMSIZE, Bytes, Vector
+from psrt.arrays import Bytes, Vector
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.collective.analysis.pick import Coding
 from psrt.faults.vitals import HERE
@@ -26,11 +25,10 @@ from psrt.mpi.collectives.reductions import Reductions
 from psrt.mpi.collectives.slots import FLOATS
 from psrt.mpi.cores import cores_of_worker
 from psrt.mpi.fabric import Fabric
-from psrt.mpi.links.departed import DepartedLink
+from psrt.mpi.job_links import JobLinks, Link
 from psrt.mpi.links.pieces import pieces
-from psrt.mpi.links.remote import RemoteLink
-from psrt.mpi.links.shared_memory import LocalLink
 from psrt.mpi.reports import Reports
+from psrt.mpi.served_memory import ServedMemory, floats_of
 from psrt.mpi.star import Star
 from psrt.mpi.tags import FETCH
 from psrt.partition import Span
@@ -38,19 +36,14 @@ from psrt.transport.backoff import Backoff
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import (
     CONTROL,
-    GRADIENT,
     NO_PAYLOAD,
-    VERSIONS,
     Reduction,
     RoleMap,
     Take,
     ThetaMemory,
 )
-from psrt.transport.window import Window
 
 T = TypeVar("T")
-#: Both directions between a worker and a shard.
-Link: TypeAlias = LocalLink | RemoteLink | DepartedLink
 #: Where the user sets the deadline.
 _KNOB = "--timeout-s"
 
@@ -96,7 +89,6 @@ class MpiPort:
         """
         self.rank = comm.rank
         self.role_map = role_map
-        self._frame_bytes, self._reply_bytes = tuple(frame_bytes), tuple(reply_bytes)
         #: Returns what this rank waits for; a role replaces it.
         self.waiting_for: Callable[[], str] = lambda: "a message"
         #: See ``Port``.
@@ -104,10 +96,12 @@ class MpiPort:
         #: Called with each rank that the others go on without.
         self.on_gone: Callable[[int], None] = lambda rank: None
         self._gone: frozenset[int] = frozenset()
-        floats, boxes = self._floats(), max(1, role_map.most_shards)
+        longest = tuple(frame_bytes), tuple(reply_bytes)
+        # Without servers gradient and parameters lie in windows of their own.
+        floats = floats_of(self.rank, role_map, *longest) if role_map.servers else FLOATS
+        boxes = max(1, role_map.most_shards)
         self._fabric = fabric = Fabric(comm, host, floats=floats, boxes=boxes)
-        self._comm, self._memory, self._wakeup = fabric.comm, fabric.memory, fabric.wakeup
-        layout = fabric.layout
+        self._comm, self._wakeup, layout = fabric.comm, fabric.wakeup, fabric.layout
         #: What the ``theta`` of each worker is.
         self.theta_memory = ThetaMemory.OWN
         if role_map.servers and len(layout.hosts) == 1:
@@ -118,12 +112,11 @@ class MpiPort:
             if role_map.servers
             else None
         )
-        #: By rank of a worker, the region that is its landing.
-        self.landings: Mapping[int, int] = self._landings()
         self._reports = Reports(self._comm)
-        #: Rank in the job → rank on this host.
-        self._local = {rank: local for local, rank in enumerate(layout.local_ranks)}
-        self._lay_out_memory()
+        memory = ServedMemory(role_map, fabric.numbers_of, self.theta_memory, *longest)
+        #: By rank of a worker, the region that is its landing.
+        self.landings: Mapping[int, int] = memory.landings
+        self._take_vectors(memory)
         #: Sums over the workers; in modes without servers only.
         self._executor: CollectiveExecutor | None = None
         self._reductions: Reductions | None = None
@@ -139,39 +132,18 @@ class MpiPort:
         )
         #: How rank 0 and the others conclude.
         self.star = Star(self._comm, self._backoff.wait)
-        #: At a worker, by server; none where a server has one shard only.
-        self._windows: dict[int, Window] = {}
-        if windows and role_map.most_shards > 1 and not role_map.shards_of(self.rank):
-            self._windows = {server: Window() for server in role_map.server_ranks}
-        self._make_links()
+        self._links = JobLinks(fabric, role_map, memory, windows, *longest)
+        # What comes by MPI wakes no sleeper.
+        self._backoff.must_poll = len(layout.local_ranks) < self._comm.size
 
-    def _floats(self) -> int:
-        """Return how many numbers this rank has in the memory of its host."""
-        role_map, shards = self.role_map, self.role_map.shards_of(self.rank)
-        if not role_map.servers:
-            return FLOATS  # gradient and parameters lie in windows of their own
-        if not shards:
-            return 2 * role_map.n + CONTROL + sum(map(_words, self._frame_bytes))
-        reply = bool(self._reply_bytes)
-        frames = sum(map(_words, map(self._reply_bytes.__getitem__, shards if reply else ())))
-        versions = VERSIONS * sum(role_map.spans[shard].size for shard in shards)
-        return versions + len(role_map.workers) * frames
-
-    def _landings(self) -> dict[int, int]:
-        if self.theta_memory is ThetaMemory.OWN:
-            return {}
-        shared = self.theta_memory is ThetaMemory.SHARED
-        return {rank: VERSIONS + i * (not shared) for i, rank in enumerate(self.role_map.workers)}
-
-    def _lay_out_memory(self) -> None:
+    def _take_vectors(self, memory: ServedMemory) -> None:
         role_map, rank = self.role_map, self.rank
         self.gradient = self.theta = np.zeros(0, np.float32)
         self.versions: dict[int, list[Vector]] = {}
         if role_map.shards_of(rank):
-            self.versions = self._versions_of(rank)
+            self.versions = memory.versions_of(rank)
         elif role_map.servers:
-            self.gradient = self._gradient_of(rank)
-            self.theta = self._theta_of(rank)
+            self.gradient, self.theta = memory.gradient_of(rank), memory.theta_of(rank)
             self.gradient[:] = self.theta[:] = 0.0
         if self.theta_memory is ThetaMemory.SHARED:
             # Else a worker that is late would clear what another has filled and reads by now.
@@ -196,143 +168,17 @@ class MpiPort:
         self._executor = executor
         self._reductions = Reductions(executor, costs, self.gradient, self.theta)
 
-    def _gradient_of(self, worker_rank: int) -> Vector:
-        numbers = self._memory.numbers(self._local[worker_rank])
-        return numbers[: self.role_map.n + CONTROL]
-
-    def _theta_of(self, worker_rank: int) -> Vector:
-        if self.theta_memory is ThetaMemory.SHARED:
-            worker_rank = self.role_map.workers[0]
-        numbers = self._memory.numbers(self._local[worker_rank])
-        return numbers[self.role_map.n + CONTROL : 2 * self.role_map.n + CONTROL]
-
-    def _frames_of(self, worker_rank: int, shard: int) -> Bytes | None:
-        """Return where a worker of this host puts the frames of its pushes to a shard."""
-        if not self._frame_bytes:
-            return None
-        words = [*map(_words, self._frame_bytes)]
-        start = 2 * self.role_map.n + CONTROL + sum(words[:shard])
-        numbers = self._memory.numbers(self._local[worker_rank])[start : start + words[shard]]
-        return numbers.view(np.uint8)[: self._frame_bytes[shard]]
-
-    def _replies_of(self, shard: int, worker_rank: int) -> Bytes | None:
-        """Return where the server of a shard on this host puts its replies to a worker."""
-        if not self._reply_bytes:
-            return None
-        role_map = self.role_map
-        server = role_map.servers[shard]
-        mine, place = role_map.shards_of(server), role_map.workers.index(worker_rank)
-        start = VERSIONS * sum(role_map.spans[it].size for it in mine)
-        before = mine[: mine.index(shard)]
-        start += len(role_map.workers) * sum(_words(self._reply_bytes[it]) for it in before)
-        words = _words(self._reply_bytes[shard])
-        start += place * words
-        numbers = self._memory.numbers(self._local[server])[start : start + words]
-        return numbers.view(np.uint8)[: self._reply_bytes[shard]]
-
-    def _versions_of(self, server_rank: int) -> dict[int, list[Vector]]:
-        """Return the regions of each shard of a server of this host: one shard behind another."""
-        numbers = self._memory.numbers(self._local[server_rank])
-        by_region = {region: rank for rank, region in self.landings.items()}
-        thetas = [self._theta_of(by_region[region]) for region in sorted(by_region)]
-        found: dict[int, list[Vector]] = {}
-        for shard in self.role_map.shards_of(server_rank):
-            span = self.role_map.spans[shard]
-            own = [numbers[i * span.size : (i + 1) * span.size] for i in range(VERSIONS)]
-            found[shard] = own + [span.of(theta) for theta in thetas]
-            numbers = numbers[VERSIONS * span.size :]
-        return found
-
-    def _make_links(self) -> None:
-        role_map, workers = self.role_map, self.role_map.workers
-        #: Shard → rank of the peer → link.
-        self._links: dict[int, dict[int, Link]] = {}
-        #: Shard → worker number → where its gradient span is found, at a server.
-        self._payloads: dict[int, list[Vector]] = {}
-        mine = role_map.shards_of(self.rank)
-        if not mine:
-            for shard, (server, span) in enumerate(
-                zip(role_map.servers, role_map.spans, strict=True)
-            ):
-                sends, landing = [span.of(self.gradient)], span.of(self.theta)
-                self._links[shard] = {server: self._link(server, shard, sends, landing)}
-        for shard in mine:
-            size, sends = role_map.spans[shard].size, self.versions[shard]
-            self._links[shard] = links = {}
-            for worker in workers:
-                landing_or_none = None if worker in self._local else np.zeros(size, np.float32)
-                links[worker] = self._link(worker, shard, sends, landing_or_none)
-            self._payloads[shard] = [links[worker].payload for worker in workers]
-        everything = self._all_links()
-        local: list[LocalLink | DepartedLink] = [
-            link for link in everything if isinstance(link, LocalLink)
-        ]
-        #: The same links, begun at each in turn, so that none is favoured.
-        self._rotations = [local[i:] + local[:i] for i in range(max(1, len(local)))]
-        self._turn = 0
-        self._remote = [link for link in everything if isinstance(link, RemoteLink)]
-        self._frame_requests: list[MPI.Request] = [link.frame_request for link in self._remote]
-        #: By rank, its links whose frame has come while the payload may not have, in order: the
-        #: first shard is whole, and may be answered, while the next one is on its way.
-        self._half: dict[int, deque[RemoteLink | DepartedLink]] = {}
-        # What comes by MPI wakes no sleeper.
-        self._backoff.must_poll = len(self._local) < self._comm.size
-
-    def _all_links(self) -> list[Link]:
-        return [link for links in self._links.values() for link in links.values()]
-
-    def _link(self, peer: int, shard: int, sends: list[Vector], landing: Vector | None) -> Link:
-        """Return one shard's link to a rank, with this rank's regions and landing."""
-        local, span = self._local.get(peer), self.role_map.spans[shard]
-        # The shard's place among those of its server: both ends count alike.
-        server = self.role_map.servers[shard]
-        place = self.role_map.shards_of(server).index(shard)
-        if local is None:
-            assert landing is not None, "a payload from another host needs a place to land"
-            longest = self._frame_bytes if self.rank == server else self._reply_bytes
-            frames = np.zeros(longest[shard], np.uint8) if longest else None
-            return RemoteLink(
-                self._comm,
-                peer,
-                place,
-                regions=sends,
-                landing=landing,
-                most=self._fabric.unannounced_bytes[peer],
-                window=self._windows.get(peer),
-                frames_in=frames,
-            )
-        if landing is None:
-            regions = [span.of(self._gradient_of(peer))]
-            landing, in_place = regions[GRADIENT], GRADIENT
-        else:
-            regions = self._versions_of(peer)[shard]
-            in_place = self.landings.get(self.rank, NO_PAYLOAD)
-        worker = peer if self.rank == server else self.rank
-        of_push, of_reply = self._frames_of(worker, shard), self._replies_of(shard, worker)
-        into, out = (of_push, of_reply) if self.rank == server else (of_reply, of_push)
-        return LocalLink(
-            self._memory,
-            local,
-            place,
-            self._wakeup.waker(local),
-            regions=regions,
-            landing=landing,
-            in_place=in_place,
-            frames_out=out,
-            frames_in=into,
-        )
-
     @property
     def bytes_sent(self) -> int:
         """Bytes of messages, payloads and spans handed to this port so far."""
         spans = 0 if self._executor is None else self._executor.bytes_sent
-        return spans + sum(link.bytes_sent for link in self._all_links())
+        return spans + self._links.bytes_sent
 
     @property
     def bytes_received(self) -> int:
         """Bytes of messages, payloads and spans received so far."""
         spans = 0 if self._executor is None else self._executor.bytes_received
-        return spans + sum(link.bytes_received for link in self._all_links())
+        return spans + self._links.bytes_received
 
     def now(self) -> float:
         """Return the time in seconds; only differences mean anything."""
@@ -340,13 +186,11 @@ class MpiPort:
 
     def payload(self, shard: int, worker: int) -> Vector:
         """Return where a shard's span of the gradient of ``worker`` is found."""
-        return self._payloads[shard][worker]
+        return self._links.payloads[shard][worker]
 
     def frame(self, shard: int, worker: int) -> Bytes:
         """Return the frame that came last between a shard and ``worker``."""
-        server = self.role_map.servers[shard]
-        peer = self.role_map.workers[worker] if self.rank == server else server
-        return self._links[shard][peer].frame
+        return self._links.frame(shard, worker)
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``."""
@@ -355,8 +199,8 @@ class MpiPort:
     def amid(self, share: float, action: Callable[[], object]) -> None:
         """Run ``action()``; see to what is on its way between hosts, which nothing else does."""
         action()
-        if self._remote:
-            self._take_frames()
+        if self._links.remote:
+            self._links.take_frames()
 
     async def aside(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``, which is no part of a step."""
@@ -373,13 +217,13 @@ class MpiPort:
 
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``."""
-        link = self._links[message.shard][to]
+        link = self._links.by_shard[message.shard][to]
         self._wait_until_read(to, link)
         link.send(message, region)
 
     def send_framed(self, to: int, message: Message, frame: Bytes) -> None:
         """Send ``message``, and ``frame`` with it, to rank ``to``."""
-        link = self._links[message.shard][to]
+        link = self._links.by_shard[message.shard][to]
         self._wait_until_read(to, link)
         link.send_framed(message, frame)
 
@@ -391,49 +235,16 @@ class MpiPort:
 
     def in_flight(self, to: int, shard: int) -> bool:
         """Return whether the last payload of a shard sent to ``to`` may still be being read."""
-        return self._links[shard][to].in_flight()
+        return self._links.by_shard[shard][to].in_flight()
 
     async def receive(self) -> Message:
         """Return the next message in order of arrival, its payload in place."""
-        links = self._rotations[self._turn]
-        backoff = self._backoff
+        poll, backoff = self._links.poll, self._backoff
         backoff.begin()
-        while True:
-            for link in links:
-                message = link.poll()
-                if message is not None:
-                    self._turn = (self._turn + 1) % len(links)
-                    backoff.end()
-                    return message
-            if self._remote:
-                message = self._poll_remote()
-                if message is not None:
-                    backoff.end()
-                    return message
+        while (message := poll()) is None:
             backoff.pause(self.waiting_for)
-
-    def _take_frames(self) -> None:
-        for index in MPI.Request.Testsome(self._frame_requests) or ():
-            link = self._remote[index]
-            link.arrived()
-            queue = self._half.setdefault(link.peer, deque())
-            queue.append(link)
-            if len(queue) == 1:
-                link.take_payload()
-
-    def _poll_remote(self) -> Message | None:
-        self._take_frames()
-        for rank, queue in self._half.items():
-            message = queue[0].complete()
-            if message is not None:
-                queue.popleft()
-                # To the end of the line: no rank is favoured.
-                del self._half[rank]
-                if queue:
-                    queue[0].take_payload()
-                    self._half[rank] = queue
-                return message
-        return None
+        backoff.end()
+        return message
 
     def _while_idle(self) -> None:
         self._reports.take()
@@ -442,28 +253,8 @@ class MpiPort:
             new, self._gone = HERE.gone - self._gone, HERE.gone
             self._reports.ignored = HERE.gone
             for rank in sorted(new):
-                self._part_from(rank)
+                self._links.part_from(rank, self.leave_of)
                 self.on_gone(rank)
-
-    def _part_from(self, rank: int) -> None:
-        """Have a worker's links deliver that it left, and nothing else from now on."""
-        worker = self.role_map.worker_of(rank)
-        self._half.pop(rank, None)
-        for shard, links in self._links.items():
-            link = links.get(rank)
-            if link is None or worker is None:
-                continue
-            leave = self.leave_of(shard, worker)
-            departed = links[rank] = DepartedLink(
-                leave, link.payload, link.frame, link.bytes_sent, link.bytes_received
-            )
-            if isinstance(link, RemoteLink):
-                self._frame_requests[self._remote.index(link)] = MPI.REQUEST_NULL
-                if leave is not None:
-                    self._half.setdefault(rank, deque()).append(departed)
-            for rotation in self._rotations:
-                # In place: ``receive`` goes on with the one that it has.
-                rotation[:] = [departed if it is link else it for it in rotation]
 
     async def until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
         """Wait until ``done()``."""
@@ -543,20 +334,10 @@ class MpiPort:
         """Free what was made; collective."""
         self._backoff.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
         self.meet()  # at rank 0, which takes them meanwhile
-        for link in self._remote:
-            link.close()
-        self._remote.clear()
-        self._links.clear()
-        self._payloads.clear()
-        self._rotations = [[]]
+        self._links.close()
         if self._executor is not None and self._reductions is not None:
             self._reductions.close()
             self._executor.close()
         self.gradient = self.theta = np.zeros(0, np.float32)
         self.versions = {}
         self._fabric.close(alone=self._executor is not None and bool(self._executor.broken))
-
-
-def _words(nbytes: int) -> int:
-    """Return how many float32 numbers take that many bytes."""
-    return -(-nbytes // ITEMSIZE)

@@ -190,7 +190,7 @@ def test_a_frame_that_is_longer_than_any_can_be_is_refused(comm, open_port):
     if comm.rank == 0:
         with pytest.raises(CodecError, match="a frame of 101 bytes came, expected at most 100"):
             drive(port.receive())
-        link = port._links[0][1]
+        link = port._links.by_shard[0][1]
         if isinstance(link, RemoteLink):  # else closing would wait for what is on its way
             link._comm.Recv(np.zeros(101, np.uint8), 1, link._data)
             link.frame_request.Start()
@@ -352,14 +352,14 @@ def test_ports_leave_no_shared_memory_behind(comm):
 
 @pytest.mark.mpi(min_size=3)
 def test_a_late_worker_does_not_clear_what_all_read(comm, monkeypatch):
-    lay_out = MpiPort._lay_out_memory
+    take_vectors = MpiPort._take_vectors
 
-    def late(port):
+    def late(port, memory):
         if port.rank == comm.size - 1:
             time.sleep(0.2)
-        lay_out(port)
+        take_vectors(port, memory)
 
-    monkeypatch.setattr(MpiPort, "_lay_out_memory", late)
+    monkeypatch.setattr(MpiPort, "_take_vectors", late)
     port = MpiPort(comm, wiring_of(comm.size, 1), timeout_s=20, theta_memory=ThetaMemory.SHARED)
     # On several hosts each worker has a θ of its own.
     shared = port.theta_memory is ThetaMemory.SHARED

@@ -1,0 +1,208 @@
+"""The links of one rank to all whom it talks to in a job with servers, and who is heard next."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.arrays import Bytes, Vector
+from psrt.messages import Leave, Message
+from psrt.mpi.fabric import Fabric
+from psrt.mpi.links.departed import DepartedLink
+from psrt.mpi.links.remote import RemoteLink
+from psrt.mpi.links.shared_memory import LocalLink
+from psrt.mpi.served_memory import ServedMemory
+from psrt.transport.port import GRADIENT, NO_PAYLOAD, RoleMap
+from psrt.transport.window import Window
+
+#: Both directions between a worker and a shard.
+Link: TypeAlias = LocalLink | RemoteLink | DepartedLink
+
+
+class JobLinks:
+    """At a worker a link to each shard, at a server one from each of its shards to each worker."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        role_map: RoleMap,
+        memory: ServedMemory,
+        windows: bool,
+        frame_bytes: Sequence[int],
+        reply_bytes: Sequence[int],
+    ) -> None:
+        """Make the links; see ``MpiPort`` for the arguments."""
+        self._fabric, self._role_map, self._memory = fabric, role_map, memory
+        self._frame_bytes, self._reply_bytes = frame_bytes, reply_bytes
+        self._rank = fabric.comm.rank
+        self._local = fabric.local
+        mine = role_map.shards_of(self._rank)
+        #: At a worker, by server; none where a server has one shard only.
+        self._windows: dict[int, Window] = {}
+        if windows and role_map.most_shards > 1 and not mine:
+            self._windows = {server: Window() for server in role_map.server_ranks}
+        #: Shard → rank of the peer → link.
+        self.by_shard: dict[int, dict[int, Link]] = {}
+        #: Shard → worker number → where its gradient span is found, at a server.
+        self.payloads: dict[int, list[Vector]] = {}
+        if mine:
+            self._make_server(mine)
+        else:
+            self._make_worker()
+        everything = self._all()
+        local: list[LocalLink | DepartedLink] = [
+            link for link in everything if isinstance(link, LocalLink)
+        ]
+        #: The same links, begun at each in turn, so that none is favoured.
+        self._rotations = [local[i:] + local[:i] for i in range(max(1, len(local)))]
+        self._turn = 0
+        #: Those to other hosts.
+        self.remote = [link for link in everything if isinstance(link, RemoteLink)]
+        self._frame_requests: list[MPI.Request] = [link.frame_request for link in self.remote]
+        #: By rank, its links whose frame has come while the payload may not have, in order: the
+        #: first shard is whole, and may be answered, while the next one is on its way.
+        self._half: dict[int, deque[RemoteLink | DepartedLink]] = {}
+
+    def _make_worker(self) -> None:
+        role_map, memory = self._role_map, self._memory
+        if not role_map.servers:
+            return
+        gradient, theta = memory.gradient_of(self._rank), memory.theta_of(self._rank)
+        for shard, (server, span) in enumerate(zip(role_map.servers, role_map.spans, strict=True)):
+            link = self._link(server, shard, [span.of(gradient)], span.of(theta))
+            self.by_shard[shard] = {server: link}
+
+    def _make_server(self, mine: Sequence[int]) -> None:
+        versions, workers = self._memory.versions_of(self._rank), self._role_map.workers
+        for shard in mine:
+            size, sends = self._role_map.spans[shard].size, versions[shard]
+            self.by_shard[shard] = links = {}
+            for worker in workers:
+                landing = None if worker in self._local else np.zeros(size, np.float32)
+                links[worker] = self._link(worker, shard, sends, landing)
+            self.payloads[shard] = [links[worker].payload for worker in workers]
+
+    def _link(self, peer: int, shard: int, sends: list[Vector], landing: Vector | None) -> Link:
+        """Return one shard's link to a rank, with this rank's regions and landing."""
+        local, span, memory = self._local.get(peer), self._role_map.spans[shard], self._memory
+        # The shard's place among those of its server: both ends count alike.
+        server = self._role_map.servers[shard]
+        place = self._role_map.shards_of(server).index(shard)
+        if local is None:
+            assert landing is not None, "a payload from another host needs a place to land"
+            longest = self._frame_bytes if self._rank == server else self._reply_bytes
+            return RemoteLink(
+                self._fabric.comm,
+                peer,
+                place,
+                regions=sends,
+                landing=landing,
+                most=self._fabric.unannounced_bytes[peer],
+                window=self._windows.get(peer),
+                frames_in=np.zeros(longest[shard], np.uint8) if longest else None,
+            )
+        if landing is None:
+            regions = [span.of(memory.gradient_of(peer))]
+            landing, in_place = regions[GRADIENT], GRADIENT
+        else:
+            regions = memory.versions_of(peer)[shard]
+            in_place = memory.landings.get(self._rank, NO_PAYLOAD)
+        worker = peer if self._rank == server else self._rank
+        of_push, of_reply = memory.push_frame(worker, shard), memory.reply_frame(shard, worker)
+        into, out = (of_push, of_reply) if self._rank == server else (of_reply, of_push)
+        return LocalLink(
+            self._fabric.memory,
+            local,
+            place,
+            self._fabric.wakeup.waker(local),
+            regions=regions,
+            landing=landing,
+            in_place=in_place,
+            frames_out=out,
+            frames_in=into,
+        )
+
+    def _all(self) -> list[Link]:
+        return [link for links in self.by_shard.values() for link in links.values()]
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of messages and payloads sent so far."""
+        return sum(link.bytes_sent for link in self._all())
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of messages and payloads received so far."""
+        return sum(link.bytes_received for link in self._all())
+
+    def frame(self, shard: int, worker: int) -> Bytes:
+        """Return the frame that came last between a shard and ``worker``."""
+        server = self._role_map.servers[shard]
+        peer = self._role_map.workers[worker] if self._rank == server else server
+        return self.by_shard[shard][peer].frame
+
+    def poll(self) -> Message | None:
+        """Return the next message in order of arrival, its payload in place; None if none is."""
+        links = self._rotations[self._turn]
+        for link in links:
+            message = link.poll()
+            if message is not None:
+                self._turn = (self._turn + 1) % len(links)
+                return message
+        return self._poll_remote() if self.remote else None
+
+    def take_frames(self) -> None:
+        """See to what has come from other hosts."""
+        for index in MPI.Request.Testsome(self._frame_requests) or ():
+            link = self.remote[index]
+            link.arrived()
+            queue = self._half.setdefault(link.peer, deque())
+            queue.append(link)
+            if len(queue) == 1:
+                link.take_payload()
+
+    def _poll_remote(self) -> Message | None:
+        self.take_frames()
+        for rank, queue in self._half.items():
+            message = queue[0].complete()
+            if message is not None:
+                queue.popleft()
+                # To the end of the line: no rank is favoured.
+                del self._half[rank]
+                if queue:
+                    queue[0].take_payload()
+                    self._half[rank] = queue
+                return message
+        return None
+
+    def part_from(self, rank: int, leave_of: Callable[[int, int], Leave | None]) -> None:
+        """Have a worker's links deliver that it left, and nothing else from now on."""
+        worker = self._role_map.worker_of(rank)
+        self._half.pop(rank, None)
+        for shard, links in self.by_shard.items():
+            link = links.get(rank)
+            if link is None or worker is None:
+                continue
+            leave = leave_of(shard, worker)
+            departed = links[rank] = DepartedLink(
+                leave, link.payload, link.frame, link.bytes_sent, link.bytes_received
+            )
+            if isinstance(link, RemoteLink):
+                self._frame_requests[self.remote.index(link)] = MPI.REQUEST_NULL
+                if leave is not None:
+                    self._half.setdefault(rank, deque()).append(departed)
+            for rotation in self._rotations:
+                rotation[:] = [departed if it is link else it for it in rotation]
+
+    def close(self) -> None:
+        """Take back what was begun, and forget the memory of others."""
+        for link in self.remote:
+            link.close()
+        self.remote.clear()
+        self.by_shard.clear()
+        self.payloads.clear()
+        self._rotations = [[]]

@@ -1,0 +1,114 @@
+"""Where the vectors and frames of a job with servers lie in the memory of a host. Knows no MPI.
+
+A worker has its gradient there, with room for control values, its parameters, and the frames of its
+pushes by shard; a server the versions of its shards, and then the frames of its replies, by shard
+and worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from psrt.arrays import ITEMSIZE, Bytes, Vector
+from psrt.transport.port import CONTROL, VERSIONS, RoleMap, ThetaMemory
+
+
+def floats_of(
+    rank: int, role_map: RoleMap, frame_bytes: Sequence[int], reply_bytes: Sequence[int]
+) -> int:
+    """Return how many float32 numbers a rank needs; see ``ServedMemory``."""
+    shards = role_map.shards_of(rank)
+    if not shards:
+        return 2 * role_map.n + CONTROL + sum(map(_words, frame_bytes))
+    frames = sum(_words(reply_bytes[shard]) for shard in shards) if reply_bytes else 0
+    versions = VERSIONS * sum(role_map.spans[shard].size for shard in shards)
+    return versions + len(role_map.workers) * frames
+
+
+class ServedMemory:
+    """Views of what the ranks of one host have in its memory."""
+
+    def __init__(
+        self,
+        role_map: RoleMap,
+        numbers_of: Callable[[int], Vector],
+        theta_memory: ThetaMemory,
+        frame_bytes: Sequence[int],
+        reply_bytes: Sequence[int],
+    ) -> None:
+        """Remember who has what.
+
+        Args:
+            role_map: who is who.
+            numbers_of: returns the ``floats_of`` numbers of a rank of this host.
+            theta_memory: what the ``theta`` of each worker is.
+            frame_bytes: by shard, the length of the longest frame of a push; none where gradients
+                are pushed as they are.
+            reply_bytes: the same of replies.
+        """
+        self._role_map, self._numbers_of = role_map, numbers_of
+        self._frame_bytes, self._reply_bytes = frame_bytes, reply_bytes
+        self._one_theta = theta_memory is ThetaMemory.SHARED
+        #: By rank of a worker, the region that is its landing.
+        self.landings: Mapping[int, int] = {}
+        if theta_memory is not ThetaMemory.OWN:
+            self.landings = {
+                rank: VERSIONS + i * (not self._one_theta)
+                for i, rank in enumerate(role_map.workers)
+            }
+
+    def gradient_of(self, worker_rank: int) -> Vector:
+        """Return the gradient of a worker, and its control values."""
+        return self._numbers_of(worker_rank)[: self._role_map.n + CONTROL]
+
+    def theta_of(self, worker_rank: int) -> Vector:
+        """Return the parameters of a worker; where all share them, those of the first."""
+        if self._one_theta:
+            worker_rank = self._role_map.workers[0]
+        start = self._role_map.n + CONTROL
+        return self._numbers_of(worker_rank)[start : start + self._role_map.n]
+
+    def push_frame(self, worker_rank: int, shard: int) -> Bytes | None:
+        """Return where a worker puts the frames of its pushes to a shard."""
+        if not self._frame_bytes:
+            return None
+        start = 2 * self._role_map.n + CONTROL + sum(map(_words, self._frame_bytes[:shard]))
+        return _frame(self._numbers_of(worker_rank)[start:], self._frame_bytes[shard])
+
+    def reply_frame(self, shard: int, worker_rank: int) -> Bytes | None:
+        """Return where the server of a shard puts its replies to a worker."""
+        if not self._reply_bytes:
+            return None
+        role_map = self._role_map
+        server = role_map.servers[shard]
+        mine, workers = role_map.shards_of(server), role_map.workers
+        before = mine[: mine.index(shard)]
+        start = VERSIONS * sum(role_map.spans[it].size for it in mine)
+        start += len(workers) * sum(_words(self._reply_bytes[it]) for it in before)
+        start += workers.index(worker_rank) * _words(self._reply_bytes[shard])
+        return _frame(self._numbers_of(server)[start:], self._reply_bytes[shard])
+
+    def versions_of(self, server_rank: int) -> dict[int, list[Vector]]:
+        """Return the regions of each shard of a server: one shard behind another."""
+        numbers = self._numbers_of(server_rank)
+        by_region = {region: rank for rank, region in self.landings.items()}
+        thetas = [self.theta_of(by_region[region]) for region in sorted(by_region)]
+        found: dict[int, list[Vector]] = {}
+        for shard in self._role_map.shards_of(server_rank):
+            span = self._role_map.spans[shard]
+            own = [numbers[i * span.size : (i + 1) * span.size] for i in range(VERSIONS)]
+            found[shard] = own + [span.of(theta) for theta in thetas]
+            numbers = numbers[VERSIONS * span.size :]
+        return found
+
+
+def _words(nbytes: int) -> int:
+    """Return how many float32 numbers take that many bytes."""
+    return -(-nbytes // ITEMSIZE)
+
+
+def _frame(numbers: Vector, nbytes: int) -> Bytes:
+    """Return the first bytes of these numbers."""
+    return numbers[: _words(nbytes)].view(np.uint8)[:nbytes]

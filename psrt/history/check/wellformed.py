@@ -32,6 +32,10 @@ _VERSIONED = (
     *_UNSERVED,
     *(Kind.RECEIVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.FINAL),
 )
+#: Field → the kinds that have it.
+_HAVING = {
+    name: tuple(kind for kind, fields in FIELDS_OF.items() if name in fields) for name in UNUSED
+}
 
 
 def check_events(contract: Contract, tables: list[Table], findings: Findings) -> None:
@@ -113,7 +117,7 @@ def _check_unused(table: Table, findings: Findings) -> None:
     """Check that an event has no value in the fields that its kind does not have."""
     nothing = table.are(Kind.APPLY) & (table["worker"] < 0)  # an update out of nothing
     for name, unused in UNUSED.items():
-        has = table.are(*(kind for kind, fields in FIELDS_OF.items() if name in fields))
+        has = table.are(*_HAVING[name])
         if name not in ("shard", "version", "seconds"):
             has &= ~nothing
         column = table.column(name)

@@ -205,3 +205,14 @@ PLUS = "node+"
 LIBRARY = "mpi"
 #: All names of all-reduces that a user may ask for.
 ALL_REDUCES = (AUTO, NODE, LIBRARY, *ALGORITHMS, *(PLUS + name for name in ALGORITHMS))
+
+
+def by_hosts(name: str | None) -> bool:
+    """Return whether an all-reduce folds in the shared memory of each host.
+
+    Such a one hands each rank its own part of the sums first, which can be updated there.
+
+    >>> by_hosts("node"), by_hosts("node+ring"), by_hosts("ring"), by_hosts(None)
+    (True, True, False, False)
+    """
+    return name is not None and (name == NODE or name.startswith(PLUS))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from psrt.codec.table import TABLE
 from psrt.config.knobs import Condition, Knob, dashed, knobs_of, shown
 from psrt.config.modes import MODES, Mode
-from psrt.config.names import OPTIMIZER_CODECS
+from psrt.config.names import OPTIMIZER_CODECS, by_hosts
 from psrt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def check(config: TrainConfig) -> None:
     _check_overlap(config)
     _check_codec(config)
     _check_period(config)
-    if not config.shared_memory and (config.allreduce or "").startswith("node"):
+    if not config.shared_memory and by_hosts(config.allreduce):
         raise ConfigError(
             f"--allreduce {config.allreduce} is by shared memory, got --no-shared-memory"
         )

@@ -6,8 +6,8 @@ from typing import Final
 
 from psrt.collective.registry import ALL_REDUCES
 from psrt.collective.registry import AUTO as AUTO
-from psrt.collective.registry import NODE as NODE
-from psrt.collective.registry import PLUS as PLUS
+from psrt.collective.registry import LIBRARY as LIBRARY
+from psrt.collective.registry import by_hosts as by_hosts
 
 #: Where the servers are put among the ranks.
 PLACEMENTS: Final = ("spread", "first", "last")

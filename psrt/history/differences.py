@@ -8,7 +8,7 @@ from typing import Any
 from psrt.config import Knob, TrainConfig
 from psrt.config.checks import flag
 from psrt.config.knobs import accept, dashed, knobs_of
-from psrt.config.names import AUTO, NODE, PLUS
+from psrt.config.names import by_hosts
 from psrt.history.header import Header
 
 #: Digits of a digest that a message shows.
@@ -30,7 +30,7 @@ def differences(now: Header, then: Header) -> list[str]:
     found = _code(now, then)
     known = len(found)
     config = then.config
-    if config.get("allreduce") == AUTO and then.algorithm is not None:
+    if then.algorithm_chosen:
         config = config | {"allreduce": then.algorithm}
     found += knob_differences(now.config, config)
     for what, here, there in (
@@ -41,8 +41,7 @@ def differences(now: Header, then: Header) -> list[str]:
             found.append(f"{here} {what} instead of {there}")
     if len(found) == known:
         found += _numbers(now, then)
-    by_hosts = then.algorithm == NODE or (then.algorithm or "").startswith(PLUS)
-    if by_hosts and _local_roots(now) != _local_roots(then):
+    if by_hosts(then.algorithm) and _local_roots(now) != _local_roots(then):
         found.append(f"ranks on other hosts, which {then.algorithm} sums by")
     return found
 

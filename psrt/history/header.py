@@ -8,6 +8,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from psrt.config.names import AUTO
 from psrt.errors import ConfigError
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.
@@ -85,6 +86,11 @@ class Header:
     def server_ranks(self) -> tuple[int, ...]:
         """The rank of each server, once, in the order of their first shards."""
         return tuple(dict.fromkeys(self.servers))
+
+    @property
+    def algorithm_chosen(self) -> bool:
+        """Whether ``auto`` chose the all-reduce."""
+        return self.algorithm is not None and self.config.get("allreduce") == AUTO
 
     def knob(self, name: str, otherwise: Any = None) -> Any:
         """Return a knob of the run, ``otherwise`` if its mode does not use it."""

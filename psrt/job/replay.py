@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from psrt.arrays import Vector
-from psrt.collective.registry import AUTO
 from psrt.config import TrainConfig
+from psrt.config.names import AUTO, LIBRARY
 from psrt.errors import ConfigError, ReplayError
 from psrt.files import keep_apart, read_text
 from psrt.history import Kind, read_history
@@ -65,11 +65,7 @@ class Replay:
     @property
     def control_algorithm(self) -> str | None:
         """The all-reduce of the control values, if ``auto`` chose it; the config names only one."""
-        return self.header.control_algorithm if self._chosen else None
-
-    @property
-    def _chosen(self) -> bool:
-        return self.header.config.get("allreduce") == AUTO and self.header.algorithm is not None
+        return self.header.control_algorithm if self.header.algorithm_chosen else None
 
     def pinned(self, config: TrainConfig) -> TrainConfig:
         """Return the config with the choices that the recorded run made by itself.
@@ -79,7 +75,7 @@ class Replay:
         """
         if config.out is not None:
             keep_apart(config.out, "--replay", self._root)
-        if self._chosen and config.allreduce in (None, AUTO):
+        if self.header.algorithm_chosen and config.allreduce in (None, AUTO):
             config = replace(config, allreduce=self.header.algorithm, machine_costs=None)
         if config.shards_per_server in (None, AUTO):
             config = replace(config, shards_per_server=self.header.knob("shards_per_server"))
@@ -135,10 +131,10 @@ class Replay:
         return f"{self._plan()}; {unsure}" if unsure else self._plan()
 
     def _plan(self) -> str:
-        if self.header.algorithm == "mpi":
+        if self.header.algorithm == LIBRARY:
             return (
-                f"replay of {self.run}: it summed by mpi, whose order is the library's own; the "
-                "same bits are likely but not certain"
+                f"replay of {self.run}: it summed by {LIBRARY}, whose order is the library's own; "
+                "the same bits are likely but not certain"
             )
         if not self.scripts:
             return f"replay of {self.run}"

@@ -15,7 +15,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.codec import Matrix
-from psrt.collective.registry import NODE, PLUS
+from psrt.collective.registry import NODE, by_hosts
 from psrt.config import MODES, TrainConfig, resolve
 from psrt.errors import ConfigError
 from psrt.history import EventLog
@@ -220,8 +220,7 @@ class VirtualLauncher(Launcher):
 
         So had the recorded run, or the check would have refused it: nothing went between hosts.
         """
-        by_hosts = (config.allreduce or "").startswith(PLUS)
-        return replace(config, allreduce=NODE) if by_hosts else config
+        return replace(config, allreduce=NODE) if by_hosts(config.allreduce) else config
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Make the simulator, which has a port for every rank."""

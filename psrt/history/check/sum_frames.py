@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from psrt.config.names import by_hosts
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
 from psrt.history.check.frames import (
@@ -83,9 +84,8 @@ def check_sum_frames(
         findings: takes what is wrong.
     """
     sent, got = _Frames.of(table, Kind.SUM_ENCODE), _Frames.of(table, Kind.SUM_DECODE)
-    through_hosts = (header.algorithm or "").startswith("node")
     # Ranks of a host sum by themselves: of a chunk, each host sends one frame.
-    team = len(set(header.hosts)) if through_hosts else contract.workers
+    team = len(set(header.hosts)) if by_hosts(header.algorithm) else contract.workers
     if contract.workers == 1:
         team = 0
     owners = range(_ALL, 0) if header.way == Way.GATHERED.value else range(contract.workers)

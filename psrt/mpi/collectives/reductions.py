@@ -9,7 +9,7 @@ import numpy as np
 from psrt.arrays import ITEMSIZE, AnyVector, Vector
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.collective.analysis.pick import Coding, pick, pick_coded
-from psrt.collective.registry import NODE, PLUS
+from psrt.collective.registry import by_hosts
 from psrt.errors import ConfigError
 from psrt.mpi.collectives.compiler import Coded
 from psrt.mpi.collectives.executor import CollectiveExecutor, Work
@@ -100,7 +100,7 @@ class Reductions:
     def share_theta(self, algorithm: str) -> Vector:
         """See ``Port.share_theta``; return the parameters to work with."""
         large = self._theta.nbytes >= ONE_THETA_BYTES
-        if large and _shards(algorithm) and not self._one_theta:
+        if large and by_hosts(algorithm) and not self._one_theta:
             thetas, _ = self._thetas()
             self._one_theta, self._theta = True, thetas[0]
             self._executor.meet("one θ a host")
@@ -113,7 +113,7 @@ class Reductions:
         executor, vector = self._executor, span.of(self._gradient)
         place = executor.segments.locate(vector)
         update: Update | None = None
-        if take is not None and _shards(algorithm):
+        if take is not None and by_hosts(algorithm):
             update = Update(take, *self._thetas(), first=span.start)
         coded = None if codec is None else Coded(codec, span)
         signature = f"reduction {self._made} of {span} by {algorithm}{' in frames' * bool(coded)}"
@@ -150,11 +150,6 @@ def _refuse(signature: str) -> None:
         f"too many buckets of gradient to be summed: there is room for {SLOTS} sums inside and "
         "between hosts; a larger --bucket-bytes makes fewer"
     )
-
-
-def _shards(algorithm: str) -> bool:
-    """Return whether each rank is handed only its own elements of the sums."""
-    return algorithm == NODE or algorithm.startswith(PLUS)
 
 
 class ExecutorReduction(Reduction):

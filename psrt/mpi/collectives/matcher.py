@@ -81,7 +81,10 @@ class CallMatcher:
 
     def wait_begins(self) -> None:
         """Record that this rank begins to wait."""
-        self._waiting_since = 0.0
+        # Not when it first has nothing else to do: where others want its core that may be much
+        # later, and at the deadline this rank would have announced nothing.
+        self._waiting_since = time.monotonic()
+        self._next_look = self._waiting_since + _LOOK_EVERY_S
 
     def while_waiting(self) -> None:
         """Send signatures and look for others', if it is time; called while nothing progresses.

@@ -71,8 +71,10 @@ class Demo(DenseCodec):
     """m ← β·m + g; the largest coefficients of m's chunks are sent, and taken out of m.
 
     A matrix has chunks of ``chunk`` rows and columns, the last ones smaller; what is no matrix has
-    chunks of so many elements. As only the sign of a sum is used, g is not multiplied by the
-    learning rate: where that changes, older gradients weigh as much as newer ones.
+    chunks of so many elements. With ``--optimizer demo`` an all-reduce
+    is given g times the learning rate of the step, as published. Workers that push do not know it
+    and give g itself: only the sign of a sum is used, so that differs where the rate changes, by
+    what older gradients weigh beside newer ones.
 
     Source: Peng, Quesnelle & Kingma, "DeMo: Decoupled Momentum Optimization", 2024,
     arXiv:2411.19870.

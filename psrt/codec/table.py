@@ -200,6 +200,8 @@ _ROWS = (
         feeds_back=None,
         back={"momentum": 0.0},
         takes_matrices=True,
+        ways=(Way.GATHERED,),
+        ways_if_asked=(Way.TWO_PHASES,),
     ),
 )
 

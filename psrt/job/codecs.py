@@ -23,6 +23,7 @@ from psrt.codec.randomness import BACK, FORTH
 from psrt.codec.times import CodecTimes, FrameTimes
 from psrt.collective.analysis.pick import Coding
 from psrt.config import TrainConfig
+from psrt.config.names import OPTIMIZER_CODECS
 from psrt.partition import Span
 from psrt.runtime.push_codec import PushDecoder, PushEncoder, TimingOnlyEncoder
 from psrt.runtime.reply_codec import ReplyDecoder, ReplyEncoder
@@ -50,6 +51,8 @@ class JobCodec:
     reply: JobCodec | None = None
     #: Whether one frame of a reply serves all workers.
     shares_replies: bool = False
+    #: Whether it is one half of the optimizer; see ``SumCodec``.
+    of_optimizer: bool = False
     #: By span and way, what is asked for lengths alone.
     _lengths: dict[tuple[Span, int], Encoder] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -86,7 +89,10 @@ class JobCodec:
     def of_sums(self, port: Port, watch: FrameWatch | None) -> SumCodec:
         """Return what makes the frames of a worker's sums; ``watch`` is told of each."""
         make, worker = self.sender if port.theta.size else self.lengths, port.rank
-        return SumCodec(make, seed=self.seed, worker=worker, coding=self.coding, watch=watch)
+        return SumCodec(
+            make, seed=self.seed, worker=worker, coding=self.coding,
+            of_optimizer=self.of_optimizer, watch=watch,
+        )  # fmt: skip
 
     def coding(self, span: Span) -> Coding:
         """Return what the codec makes of a span, and how its sum may travel."""
@@ -134,6 +140,8 @@ class JobCodec:
         """Return what a worker sends in an update, in a line for people."""
         feeds_back = isinstance(self.sender(Span(0, 1)), ErrorFeedback)
         framed, dense = plan.frame_bytes, plan.framed_bytes
+        if not dense:
+            return f"codec: {self.name}, by which one worker sends nothing, but steps"
         text = f"codec: {self.name}{', with error feedback' if feeds_back else ''}: a worker sends "
         if plan.is_fixed:
             less = f"{dense / max(1, framed):.3g} times fewer"
@@ -208,6 +216,7 @@ def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | Non
         matrices,
         reply,
         bool(config.codec_reply_shared),
+        config.optimizer in OPTIMIZER_CODECS,
     )
 
 

@@ -101,7 +101,9 @@ class _Session:
         with self._launcher.agree():
             if algorithm is not None:
                 rank = next(iter(ports))
-                codec = self._setup.codec if len(role_map.workers) > 1 else None
+                codec = self._setup.codec
+                if codec is not None and not codec.of_optimizer and len(role_map.workers) == 1:
+                    codec = None
                 coded = None if codec is None else codec.coding(Span(0, role_map.n))
                 ports[rank].choice(algorithm, role_map.n, coded=coded)
 

@@ -70,6 +70,7 @@ class SumCodec:
         seed: int,
         worker: int,
         coding: Callable[[Span], Coding] | None = None,
+        of_optimizer: bool = False,
         watch: FrameWatch | None = None,
     ) -> None:
         """Set up.
@@ -80,8 +81,11 @@ class SumCodec:
             seed: of the run.
             worker: the number of this one.
             coding: what it makes of a span, and how the sum may travel; None where nobody asks.
+            of_optimizer: whether it is one half of the optimizer: then it is in effect where a
+                worker is alone, too, and it is given numbers times the learning rate.
             watch: is told of every frame.
         """
+        self.of_optimizer = of_optimizer
         self.encoder, self._coding, self.watch = encoder, coding, watch
         self.seed, self.worker = seed, worker
         #: Updates before this one.
@@ -90,6 +94,8 @@ class SumCodec:
         self.epoch = 0
         #: The total of all weights, which sums are divided by.
         self.total = 1.0
+        #: The learning rate of this update.
+        self.rate = 1.0
         #: Bytes of frames sent so far, and of the numbers that they stand for.
         self.frame_bytes = self.framed_bytes = 0
         #: The parts in sums that this codec makes the frames of.
@@ -100,9 +106,9 @@ class SumCodec:
         assert self._coding is not None, "whoever chooses an all-reduce must know"
         return self._coding(span)
 
-    def begin_round(self, clock: int, epoch: int, total: float) -> None:
+    def begin_round(self, clock: int, epoch: int, total: float, rate: float = 1.0) -> None:
         """Set what all workers know of the round that begins."""
-        self.clock, self.epoch, self.total = clock, epoch, total
+        self.clock, self.epoch, self.total, self.rate = clock, epoch, total, rate
 
 
 class CodedSum:
@@ -191,6 +197,9 @@ class CodedSum:
             mine: (span,) this rank's numbers, which the means will replace; None without numerics.
         """
         self._vector = mine
+        if mine is not None and self._codec.of_optimizer:
+            with np.errstate(all="ignore"):
+                np.multiply(mine, np.float32(self._codec.rate), out=mine)
         self._rescale()
         self._send()
         self._codec.framed_bytes += self.framed_bytes

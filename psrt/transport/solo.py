@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from psrt.messages import Leave, Message, Report
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
 from psrt.transport.coded_sum import SumCodec
+from psrt.transport.gathered_sum import GatheredSum
 from psrt.transport.port import (
     AS_ASKED,
     CONTROL,
@@ -130,7 +131,8 @@ class SoloPort:
         self, span: Span, algorithm: str, take: Take | None, codec: SumCodec | None = None
     ) -> Reduction:
         """Make a plan whose sums are this worker's own numbers."""
-        return _OwnNumbers(self.gradient, span, take)
+        coded = None if codec is None else GatheredSum(_NoLink(), codec, span, rank=0, size=1)
+        return _OwnNumbers(self.gradient, span, take, coded)
 
     def share_theta(self, algorithm: str) -> None:
         """Do nothing: there are no other workers."""
@@ -143,13 +145,17 @@ class SoloPort:
 class _OwnNumbers:
     """The sum over one worker."""
 
-    def __init__(self, gradient: Vector, span: Span, take: Take | None) -> None:
-        self._take = take
+    def __init__(
+        self, gradient: Vector, span: Span, take: Take | None, coded: GatheredSum | None
+    ) -> None:
+        self._take, self._coded, self._numbers = take, coded, span.of(gradient)
         blocks = [Span(span.start + a, span.start + b) for a, b in block_spans(span.size, BLOCK)]
         self._blocks = [(block, block.of(gradient)) for block in blocks]
         self._over = True
 
     def begin(self) -> None:
+        if self._coded is not None:
+            self._coded.begin(self._numbers)
         self._over = False
 
     def poll(self) -> bool:
@@ -163,6 +169,21 @@ class _OwnNumbers:
 
     async def finish(self) -> None:
         self.poll()
+
+
+class _NoLink:
+    """Of frames that go nowhere."""
+
+    def post(self, to: int, key: int, frame: Bytes | None, nbytes: int) -> None:
+        _nobody()
+
+    def take_span(self, source: int, key: int) -> Sequence[Bytes]:
+        _nobody()
+
+    def encodes(self, n: int) -> None:
+        """Do nothing: real time passes by itself."""
+
+    decodes = encodes
 
 
 def _nobody() -> NoReturn:

@@ -86,7 +86,7 @@ def check_sum_frames(
     sent, got = _Frames.of(table, Kind.SUM_ENCODE), _Frames.of(table, Kind.SUM_DECODE)
     # Ranks of a host sum by themselves: of a chunk, each host sends one frame.
     team = len(set(header.hosts)) if by_hosts(header.algorithm) else contract.workers
-    if contract.workers == 1:
+    if header.way is None:
         team = 0
     owners = range(_ALL, 0) if header.way == Way.GATHERED.value else range(contract.workers)
     _check_chunks(sent, table, header.n, owners, team, findings)

@@ -90,7 +90,8 @@ class Reducer:
         self._control = ControlSum(port, self.control_algorithm)
         largest = max(buckets, key=lambda span: span.size, default=Span(0, 0))
         #: The all-reduce of the buckets, after ``auto``, and the reason.
-        self._codec = None if self._alone else codec
+        alone = self._alone and not (codec is not None and codec.of_optimizer)
+        self._codec = None if alone else codec
         coded = None if self._codec is None else self._codec.coding(largest)
         self.chosen, self.why = port.choice(algorithm, largest.size, coded=coded)
         if one_theta and not self._alone:
@@ -234,9 +235,10 @@ class Reducer:
             scale = np.float32(1.0 / total)
             divides = self._codec is None and scale != 1.0
             self._scale = np.array(scale) if divides else None
-            if self._codec is not None:
-                self._codec.begin_round(self.updates, int(progress), total)
             self._updater.begin(progress)
+            if self._codec is not None:
+                rate = self._updater.lr
+                self._codec.begin_round(self.updates, int(progress), total, rate)
 
     def _take(self, span: Span, sums: Vector) -> None:
         """Update one block from its sums."""

@@ -140,5 +140,5 @@ def pick_coded(
     ways = sparing or coding.ways
     candidates = [PLUS * inside + name for name in able if way_of(name, ways)]
     if len(candidates) == 1:
-        return Choice(candidates[0], 0.0, "no other sums by the codec in fewer bytes")
+        return Choice(candidates[0], 0.0, "others lose or send more")
     return choose_among(candidates, hosts, coding.nbytes, coding.itemsize, costs)

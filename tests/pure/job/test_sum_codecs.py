@@ -145,7 +145,7 @@ def lines_of(workers=3, **knobs):
 
 def test_the_first_lines_and_the_table_say_what_is_sent():
     text = lines_of(codec="sign")
-    assert "all-reduce: all-pairs, because no other sums by the codec in fewer bytes" in text
+    assert "all-reduce: all-pairs, because others lose or send more" in text
     assert "codec: sign, with error feedback: a worker sends 240 B an update instead of" in text
     assert "times fewer" in text
     assert "which depends on the numbers" in lines_of(codec="top-k")

@@ -10,6 +10,7 @@ from psrt.config import TrainConfig, resolve, to_toml
 from psrt.config.knobs import Knob, read
 from psrt.config.modes import MODES, default_mode
 from psrt.config.values import WHOLE
+from psrt.errors import ConfigError
 from psrt.units import plural
 
 _DESCRIPTION = """\
@@ -41,9 +42,31 @@ def main(argv: Sequence[str]) -> int:
     ranks = fewest_ranks(config) if config.replay is None else _recorded(config.replay)
     if hasattr(namespace, "ranks"):
         ranks = read("ranks", _RANKS, namespace.ranks)
-    text = to_toml(resolve(config, ranks=ranks))
-    say(f"# on {plural(ranks, 'rank')}\n{text.rstrip()}")
+    config = resolve(config, ranks=ranks)
+    lines = [f"# on {plural(ranks, 'rank')}", *_averages(config, ranks), to_toml(config).rstrip()]
+    say("\n".join(lines))
     return 0
+
+
+def _averages(config: TrainConfig, ranks: int) -> list[str]:
+    """Return what streaming local SGD sends at once, for a comment.
+
+    Raises:
+        ConfigError: if there are more fragments than layers.
+    """
+    if not config.streams:
+        return []
+    from psrt.job.build import fragments_for, period_of  # need numpy
+    from psrt.job.problems import timing_problem
+    from psrt.runtime.strategies.streaming import described
+
+    try:
+        problem = timing_problem(config, workers=ranks)
+    except ConfigError:
+        return []  # the data is elsewhere
+    fragments = fragments_for(config, problem, problem.n)
+    sizes = [sum(span.size for span in spans) for spans in fragments]
+    return [f"# {described(period_of(config), sizes, eager=bool(config.eager))}"]
 
 
 def _recorded(run: str) -> int:

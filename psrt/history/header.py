@@ -60,6 +60,9 @@ class Header:
     #: Start, rows and columns of the matrices among the parameters, as far as the problem names
     #: them.
     matrices: tuple[tuple[int, int, int], ...] = ()
+    #: Start and stop of the layers, the first one first, where averages are in fragments; else
+    #: empty.
+    layers: tuple[tuple[int, int], ...] = ()
     #: Number of the host of each rank.
     hosts: tuple[int, ...] = ()
     #: By host, as its number there, what its recorded times are ahead of the first one's: each time
@@ -136,6 +139,7 @@ class Header:
             "servers",
             "spans",
             "matrices",
+            "layers",
             "hosts",
             "clocks",
             "files",
@@ -143,7 +147,7 @@ class Header:
         ):
             if not isinstance(getattr(self, name), tuple):
                 raise ConfigError(f"has {name} that are not a list")
-        if not all(len(_rows(span)) == 2 for span in self.spans):
+        if not all(len(_rows(span)) == 2 for span in (*self.spans, *self.layers)):
             raise ConfigError("has spans that are not pairs")
         if not all(len(_rows(it)) == 3 for it in self.matrices):
             raise ConfigError("has matrices that are not a start, rows and columns")
@@ -158,7 +162,7 @@ class Header:
             raise ConfigError("has clocks that are not a host and three times each")
         whole = [self.n, *self.workers, *self.servers, *self.hosts, *self.crashes]
         whole += [number for it in self.matrices for number in _rows(it)]
-        whole += [bound for span in self.spans for bound in _rows(span)]
+        whole += [bound for span in (*self.spans, *self.layers) for bound in _rows(span)]
         names: list[Any] = [*self.files, self.psrt, self.numpy]
         names += [self.initial_sha256, self.data_sha256, self.code_sha256]
         chosen = (self.algorithm, self.way, self.control_algorithm)

@@ -300,18 +300,23 @@ def _streaming(
         port,
         _updater(config, n),
         rule,
-        FragmentPeriod(
-            local_steps,
-            config.fragments or 1,
-            config.sync_delay or 0,
-            float(config.post_local_epoch or 0),
-        ),
+        period_of(config),
         fragments_for(config, problem, port.role_map.n),
         algorithm=config.allreduce or "auto",
         full=config.batch_size * local_steps,
         clip_norm=config.clip_norm,
         control_algorithm=control_algorithm,
         events=events,
+    )
+
+
+def period_of(config: TrainConfig) -> FragmentPeriod:
+    """Return when the fragments of a config are sent, and when they arrive."""
+    return FragmentPeriod(
+        config.local_steps or 1,
+        config.fragments or 1,
+        config.sync_delay or 0,
+        float(config.post_local_epoch or 0),
     )
 
 

@@ -13,7 +13,7 @@ from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.history import Header
 from psrt.report import parameters_sha256
-from psrt.runtime.problem import Problem, matrices_of
+from psrt.runtime.problem import Problem, gradient_spans, matrices_of
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.transport.port import RoleMap
 from psrt.version import __version__
@@ -46,6 +46,11 @@ def batch_plan(problem: Problem | None, workers: int) -> tuple[int, int] | None:
     """Return the samples of an epoch and of a full batch; None if the problem does not say."""
     asked = getattr(problem, "batch_plan", None)
     return asked(workers) if callable(asked) else None
+
+
+def _layers(problem: Problem | None, n: int) -> tuple[tuple[int, int], ...]:
+    spans = () if problem is None else gradient_spans(problem, n)
+    return tuple((span.start, span.stop) for span in sorted(spans))
 
 
 def history_header(
@@ -95,6 +100,7 @@ def history_header(
         control_algorithm=None if plan is None else plan.control_algorithm,
         codec_knobs=config.codec_knobs,
         reply_knobs=config.reply_knobs,
+        layers=_layers(problem, role_map.n) if config.streams else (),
         matrices=() if problem is None else matrices_of(problem, role_map.n),
         batches=batch_plan(problem, len(role_map.workers)),
         hosts=hosts,

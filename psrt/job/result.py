@@ -9,12 +9,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import ITEMSIZE, Vector
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError, DivergedError, OutputError, ProtocolError
 from psrt.faults import Member
 from psrt.job.shards import ShardChoice
 from psrt.report import (
+    Averages,
     Counts,
     Missing,
     OutputFolder,
@@ -148,8 +149,24 @@ def summarize(
             Missing(worker, it.rank, it.host, it.pid, total.left.get(worker, 0))
             for worker, it in missing.items()
         ),
+        averages=_averages(config, parameters, plan),
         **counted,
         more=more,
+    )
+
+
+def _averages(config: TrainConfig, parameters: int, plan: ReducePlan | None) -> Averages | None:
+    """Return what was averaged when; None in modes that average no parameters."""
+    if not config.scheme.averages:
+        return None
+    return Averages(
+        config.local_steps or 1,
+        config.fragments or 1,
+        config.sync_delay or 0,
+        config.mixing,
+        bool(config.eager),
+        ITEMSIZE * parameters,
+        ITEMSIZE * ((plan.largest if plan else 0) or parameters),
     )
 
 

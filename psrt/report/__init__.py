@@ -13,9 +13,10 @@ from psrt.report.files import OutputFolder
 from psrt.report.metrics import MetricsFile, read_metrics, seconds_to_accuracy
 from psrt.report.metrics_aggregator import MetricsAggregator, Record
 from psrt.report.staleness import Counts, Gap, Staleness, Waiting
-from psrt.report.summary import Missing, Summary, parameters_sha256
+from psrt.report.summary import Averages, Missing, Summary, parameters_sha256
 
 __all__ = [
+    "Averages",
     "Counts",
     "Gap",
     "MetricsAggregator",

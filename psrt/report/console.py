@@ -55,6 +55,8 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
             f"{size_text(framed)} instead of {size_text(whole)}, {whole / framed:.3g} times fewer"
         )
         rows.append(("frames", text))
+    if averages := summary.get("averages"):
+        rows.append(("averages", _averages(averages)))
     if folder is not None:
         rows.append(("files", str(folder)))
     width = max(len(name) for name, _ in rows)
@@ -70,6 +72,21 @@ def _missing(row: Mapping[str, Any]) -> str:
     return (
         "worker {worker} (rank {rank}, {host}, pid {pid}), silent from clock {clock} on"
     ).format(**row)
+
+
+def _averages(row: Mapping[str, Any]) -> str:
+    """Return what was averaged when.
+
+    >>> row = {"local_steps": 8, "fragments": 2, "sync_delay": 3, "mixing": 0.5, "eager": False}
+    >>> _averages(row | {"period_bytes": 4096, "peak_bytes": 3072})
+    '4 KiB every 8 steps, in 2 fragments of 3 KiB at most, 3 steps late, 0.5 of its own kept'
+    """
+    text = f"{size_text(row['period_bytes'])} every {plural(row['local_steps'], 'step')}"
+    if row["fragments"] > 1:
+        text += f", in {row['fragments']} fragments of {size_text(row['peak_bytes'])} at most"
+    if row["sync_delay"]:
+        text += f", {plural(row['sync_delay'], 'step')} late, {row['mixing']:g} of its own kept"
+    return f"{text}, the own part at once" if row["eager"] else text
 
 
 def _mode(summary: Mapping[str, Any]) -> str:

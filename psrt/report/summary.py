@@ -31,6 +31,25 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
+class Averages:
+    """What local SGD averages when."""
+
+    #: Steps of a period, H.
+    local_steps: int
+    #: Parts of the parameters that are averaged one at a time, F.
+    fragments: int
+    #: Steps from when an average is begun to when it is taken, T.
+    sync_delay: int
+    #: Share of its own parameters that a worker then keeps, A; None without a delay.
+    mixing: float | None
+    #: Whether a worker takes its own part of an outer step at once.
+    eager: bool
+    #: Bytes of the parameters that are averaged in a period, and of those averaged at once.
+    period_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """The result of a run: its setting, length, quality and cost."""
 
@@ -104,6 +123,8 @@ class Summary:
     #: of both without one.
     frame_bytes: int = 0
     framed_bytes: int = 0
+    #: Of local SGD; None in other modes.
+    averages: Averages | None = None
     #: Figures of ``psrt.stats`` that have no field here: in the JSON text they are fields, too.
     more: dict[str, Any] = field(default_factory=dict)
 
@@ -121,12 +142,14 @@ class Summary:
         """
         try:
             values = json.loads(text)
-            nested = {
+            nested: dict[str, Any] = {
                 "staleness": Staleness.from_values(values["staleness"]),
                 "skew": Counts.from_values(values["skew"]),
                 "waiting": tuple(map(Waiting.from_values, values["waiting"])),
                 "missing": tuple(Missing(**it) for it in values["missing"]),
             }
+            if values["averages"] is not None:
+                nested["averages"] = Averages(**values["averages"])
             known = {name: values[name] for name in FIELDS} | nested
             more = {name: values[name] for name in Stats().figures() if name in values}
         except json.JSONDecodeError as error:

@@ -133,6 +133,9 @@ def recorded(
         problem=None, files=(), simulated=True,
         crashes=tuple({worker for worker, _ in crashes}),
     )  # fmt: skip
+    if config.streams:
+        layers = tuple((it.start, it.stop) for it in even_spans(role_map.n, 4))
+        header = replace(header, layers=layers)
     return Recorded(assemble(header, [log.kept()]), run)
 
 

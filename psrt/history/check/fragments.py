@@ -9,11 +9,89 @@ from __future__ import annotations
 
 import numpy as np
 
+from psrt.arrays import ITEMSIZE
+from psrt.errors import ConfigError
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import AVERAGING, FRAGMENTS, Findings, require_duration
 from psrt.history.check.steps import asks
 from psrt.history.check.table import Bools, Grid, Ints, Table
 from psrt.history.events import Kind
+from psrt.history.header import Header
+
+#: Numbers that are summed beside each fragment.
+_CONTROLS = 3
+#: All-reduces that send the least: each element of each rank but one to be added, and back.
+_LEAST = (
+    "halving-doubling", "ring", "segmented-ring", "tree", "double-tree", "halving-doubling-blocks",
+    "all-pairs", "root",
+)  # fmt: skip
+
+
+def fragment_sizes(contract: Contract, header: Header) -> list[int]:
+    """Return the number of elements of each fragment.
+
+    Raises:
+        ConfigError: if the layers of a header are not those of so many fragments.
+    """
+    if contract.fragments == 1:
+        return [header.n]
+    layers = header.layers
+    ends = [0, *(stop for _, stop in layers)]
+    whole = ends[-1] == header.n and all(
+        start == end < stop for (start, stop), end in zip(layers, ends, strict=False)
+    )
+    if not whole or len(layers) < contract.fragments:
+        raise ConfigError(
+            f"the history's header has {len(layers)} layers that do not make up {header.n} "
+            f"parameters in {contract.fragments} fragments"
+        )
+    sizes = [stop - start for start, stop in layers]
+    count = contract.fragments
+    if header.knob("fragment_order") != "sequential":
+        return [sum(sizes[f::count]) for f in range(count)]
+    least, more = divmod(len(sizes), count)
+    stops = [(f + 1) * least + min(f + 1, more) for f in range(count)]
+    return [sum(sizes[a:b]) for a, b in zip([0, *stops], stops, strict=False)]
+
+
+def streamed_bytes(contract: Contract, header: Header, table: Table) -> int | None:
+    """Return the bytes that all workers of a streaming run sent; None where that is not known.
+
+    Args:
+        contract: of the run.
+        header: of its history.
+        table: events of all workers; sums are matched.
+    """
+    copies = [
+        _copies(name or "", contract.workers)
+        for name in (header.algorithm, header.control_algorithm)
+    ]
+    of_numbers, of_controls = copies
+    if of_numbers is None or of_controls is None or header.knob("codec") or contract.crashes:
+        return None
+    sizes = np.array(fragment_sizes(contract, header), np.int64)
+    ends = table.where(Kind.REDUCED)
+    ends = ends[table["worker"][ends] == 0]
+    summed = sizes[table["shard"][ends[table.real("weight")[ends] > 0]]]
+    # What settles the differences of eager workers needs no control values.
+    controls = _CONTROLS * (len(ends) - contract.settles)
+    return ITEMSIZE * (of_numbers * int(summed.sum()) + of_controls * controls)
+
+
+def _copies(algorithm: str, ranks: int) -> int | None:
+    """Return how often an all-reduce sends each element, all ranks together.
+
+    None of those in shared memory, and of the library's, whose messages nobody sees.
+
+    >>> [_copies(name, 6) for name in ("ring", "naive", "butterfly", "node+ring")]
+    [10, 30, 12, None]
+    """
+    if algorithm == "naive":
+        return ranks * (ranks - 1)
+    if algorithm == "butterfly":
+        rounds = ranks.bit_length() - 1  # of the ranks that are a power of two; others fold first
+        return 2 * (ranks - (1 << rounds)) + rounds * (1 << rounds)
+    return 2 * (ranks - 1) if algorithm in _LEAST else None
 
 
 def check_fragments(

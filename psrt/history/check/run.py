@@ -153,6 +153,8 @@ class _Case:
             summary.steps(table, table.where(Kind.STEP))
             summary.without_servers()
             summary.summed(self.tables[0])
+            if contract.streams:
+                summary.streamed(table)
             summary.measured(self._metrics or ())
             summary.times(table, table.where(Kind.REDUCED))
         self._check_metrics(lambda: counted_of_steps(table, None))

@@ -13,6 +13,7 @@ from psrt.history.check.contract import Contract
 from psrt.history.check.exchange import all_finished
 from psrt.history.check.figures import Figures
 from psrt.history.check.findings import DIGESTS, FINAL, SUMMARY, EventRef, Findings
+from psrt.history.check.fragments import fragment_sizes, streamed_bytes
 from psrt.history.check.sum_frames import sent_bytes
 from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group
 from psrt.history.events import Kind
@@ -25,6 +26,7 @@ KEYS = (
     "samples_per_second", "train_loss", "test_loss", "test_accuracy", "parameters",
     "parameters_sha256", "updates", "dropped", "staleness", "skew_max", "skew", "waiting",
     "missing", "clock_spread_max", "bytes_sent", "bytes_received", "frame_bytes", "framed_bytes",
+    "averages",
 )  # fmt: skip
 #: What a worker may have waited for: the last one without servers, the others with them.
 _CAUSES = ("for_workers", "for_server", "for_messages", "for_reduce")
@@ -108,6 +110,34 @@ class SummaryCheck:
         for i, worker in enumerate(contract.untold):
             figures.same(worker, "missing", i, "worker")
         self._sums()
+        self._averages()
+
+    def _averages(self) -> None:
+        """Check what is said of averages: of which there are none but in local SGD."""
+        figures, contract, header = self._figures, self._contract, self._header
+        if not contract.mode.averages:
+            figures.same(None, "averages")
+            return
+        for name, due in (
+            ("local_steps", contract.local_steps),
+            ("fragments", contract.fragments),
+            ("sync_delay", contract.delay),
+            ("mixing", header.knob("mixing")),
+            ("eager", contract.eager),
+            ("period_bytes", ITEMSIZE * header.n),
+            ("peak_bytes", ITEMSIZE * max(fragment_sizes(contract, header))),
+        ):
+            figures.same(due, "averages", name)
+
+    def streamed(self, table: Table) -> None:
+        """Check the bytes that were sent where averages are of fragments, or arrive late.
+
+        Args:
+            table: events of all workers; sums are matched.
+        """
+        due = streamed_bytes(self._contract, self._header, table)
+        for name in ("bytes_sent", "bytes_received") if due is not None else ():
+            self._figures.same(due, name)
 
     def _sums(self) -> None:
         """Check what is said of the all-reduces that made an update."""

@@ -88,6 +88,8 @@ class ReducePlan(NamedTuple):
     frames: FramePlan | None = None
     #: What is summed when, where it is not simply all at every update; a line for the user.
     what: str = ""
+    #: Elements of the largest part that is summed at once, of those of ``what``; 0 of all.
+    largest: int = 0
 
 
 class Strategy(Protocol):

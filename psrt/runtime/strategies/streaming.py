@@ -76,8 +76,8 @@ class StreamingSGD(LocalSteps):
             Fragment(port, f, spans, sum(sizes[:f]), (control, chosen))
             for f, spans in enumerate(fragments)
         ]
-        what = _described(period, sizes, eager=self._eager is not None)
-        self.plan = ReducePlan(chosen, why, 1, False, control, what=what)
+        what = described(period, sizes, eager=self._eager is not None)
+        self.plan = ReducePlan(chosen, why, 1, False, control, what=what, largest=max(sizes))
         #: Fragments under way, the one that was sent first at the front.
         self._under_way: deque[Fragment] = deque()
         #: Fragments sent so far; the next one is this, modulo their number.
@@ -257,10 +257,10 @@ class StreamingSGD(LocalSteps):
         ))  # fmt: skip
 
 
-def _described(period: FragmentPeriod, sizes: Sequence[int], *, eager: bool) -> str:
+def described(period: FragmentPeriod, sizes: Sequence[int], *, eager: bool) -> str:
     """Return what is averaged when, for the first lines of a run.
 
-    >>> _described(FragmentPeriod(8, 2, delay=3), [256, 64], eager=False)
+    >>> described(FragmentPeriod(8, 2, delay=3), [256, 64], eager=False)
     'averages: 2 fragments, each every 8 steps, 1.25 KiB in all, 1 KiB at once; taken 3 steps later'
     """
     whole, most = size_text(4 * sum(sizes)), size_text(4 * max(sizes))

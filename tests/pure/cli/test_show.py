@@ -51,6 +51,20 @@ def test_as_few_ranks_as_will_do(knobs, ranks):
             resolve(config, ranks=ranks - 1)
 
 
+def test_what_is_averaged_at_once(capsys):
+    flags = ["--mode", "local-sgd", "--fragments", "2", "--sync-delay", "3"]
+    show.main(flags)
+    text = capsys.readouterr().out
+    assert text.startswith(
+        "# on 1 rank\n# averages: 2 fragments, each every 8 steps, 67.3 KiB in all, 35 KiB at "
+        "once; taken 3 steps later\n# mode\n"
+    )
+    show.main([*flags, "--dataset", "elsewhere"])
+    assert capsys.readouterr().out.startswith("# on 1 rank\n# mode\n")
+    with pytest.raises(ConfigError, match="--fragments 4 is more than the model has layers, 3"):
+        show.main(["--mode", "local-sgd", "--fragments", "4"])
+
+
 def test_examples_in_docstrings():
     assert doctest.testmod(show) == (0, 1)
 

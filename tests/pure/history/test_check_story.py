@@ -53,7 +53,7 @@ SUMMARY = {
          "for_messages": 0.001, "for_reduce": 0.0, "waiting_for": {"0": 0.006}},
     ],
     "missing": [], "clock_spread_max": 1, "bytes_sent": 400, "bytes_received": 400,
-    "frame_bytes": 0, "framed_bytes": 0,
+    "frame_bytes": 0, "framed_bytes": 0, "averages": None,
 }  # fmt: skip
 
 

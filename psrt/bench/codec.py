@@ -1,4 +1,4 @@
-"""Codecs on one core: how fast, how small, how far off, on which links they pay. No MPI."""
+"""Codecs on one core: how fast, how small, how far off. No MPI."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,6 @@ from psrt.bench.figures import Column, Row, Summary, spread
 from psrt.codec import CODECS, Codec, Encoder, Matrix, make_codec, make_encoder
 from psrt.codec.randomness import draws
 
-#: Numbers of workers for which the link's speed is told.
-WORKERS = (4, 16, 64)
 #: Knobs other than the defaults: what a threshold sends depends on the numbers, here 1 %.
 _KNOBS: dict[str, dict[str, Any]] = {"threshold": {"threshold": 2.5758}}
 #: Squared error over the squared length of normal numbers, as published or by the codec's
@@ -113,51 +111,8 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def push_limit(row: Row, workers: int) -> float:
-    """Return the bits per second of a server's link below which coded pushes arrive earlier.
-
-    The link takes 4·n·W bytes without a codec, and W frames with one; a worker encodes, and the
-    server decodes W frames. Replies are the same.
-    """
-    saved = workers * (ITEMSIZE * row["n"] - row["nbytes"])
-    return _limit(saved, row["send"].median + workers * row["decode"].median)
-
-
-def sum_limit(row: Row, workers: int) -> float:
-    """Return the bits per second of links below which an all-reduce in two phases is faster.
-
-    Each worker sends and gets 2·(W−1)/W vectors, dense or as frames. It encodes one vector and the
-    mean of its own chunk, and decodes what it gets: W−1 times its own chunk, and all chunks.
-    """
-    saved = 2 * (workers - 1) / workers * (ITEMSIZE * row["n"] - row["nbytes"])
-    encodes, decodes = 1 + 1 / workers, 2 - 1 / workers
-    return _limit(saved, encodes * row["send"].median + decodes * row["decode"].median)
-
-
-def limits(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the limits of each codec and number of workers, in bits per second."""
-    return [
-        {
-            "codec": row["codec"],
-            "workers": workers,
-            "push": push_limit(row, workers),
-            "all_reduce": sum_limit(row, workers),
-        }
-        for row in rows
-        for workers in WORKERS
-    ]
-
-
-def _limit(saved: float, seconds: float) -> float:
-    return max(0.0, 8 * saved / seconds)
-
-
 def _gigabytes(key: str) -> Callable[[Row], str]:
     return lambda row: f"{ITEMSIZE * row['n'] / row[key].median / 1e9:.2f}"
-
-
-def _gigabits(limit: Callable[[Row, int], float], workers: int) -> Callable[[Row], str]:
-    return lambda row: f"{limit(row, workers) / 1e9:.2f}"
 
 
 COLUMNS: list[Column] = [
@@ -170,9 +125,4 @@ COLUMNS: list[Column] = [
     ("times smaller", lambda row: f"{ITEMSIZE * row['n'] / row['nbytes']:.1f}"),
     ("error", lambda row: f"{row['error']:.3g}"),
     ("expected", lambda row: "-" if row["expected"] is None else f"{row['expected']:.3g}"),
-]
-LIMITS: list[Column] = [
-    ("codec", "codec"),
-    *((f"pushes, {it} workers", _gigabits(push_limit, it)) for it in WORKERS),
-    *((f"all-reduce, {it}", _gigabits(sum_limit, it)) for it in WORKERS),
 ]

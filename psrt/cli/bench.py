@@ -276,16 +276,14 @@ def _measure(given: argparse.Namespace, comm: MPI.Comm) -> Report:
 
 def _measure_codecs(given: argparse.Namespace, comm: None) -> Report:
     """Return title → rows and their table, of codecs."""
-    from psrt.bench import codec
+    from psrt.bench import codec, codec_limits
     from psrt.bench.figures import table
 
     rows = codec.measure(n=_elements(given), rounds=given.rounds)
+    limits = codec_limits.limits(rows)
     return {
         "codecs": (rows, table(rows, codec.COLUMNS)),
-        "Gbit/s of a link below which a codec pays": (
-            codec.limits(rows),
-            table(rows, codec.LIMITS),
-        ),
+        codec_limits.TITLE: (limits, codec_limits.table(limits)),
     }
 
 

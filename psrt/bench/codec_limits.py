@@ -1,0 +1,197 @@
+"""On which links a codec pays: by formula, and confirmed in virtual time. No MPI.
+
+Times of a step of W workers whose links pass B bytes a second each way. v are the bytes of a
+vector, f those of a frame, E and D the seconds of encoding and decoding a vector; all that one rank
+encodes and decodes follows one after another, on one core.
+
+**Pushes** into one server, which decodes one frame while the next one arrives. Replies are the same
+with and without a codec:
+
+====================  ====================================================
+vectors               W·v/B
+frames                E + max(W·f/B + D, f/B + W·D)
+====================  ====================================================
+
+**All-reduce**: a ring of vectors, or frames in two phases, in chunks of a W-th: e, d = E/W, D/W
+for each, and c = f/(W·B) on the wire. While a rank encodes the next chunk, the last one is under
+way. A rank adds contributions in the order of the ranks, so the last rank waits for the one that
+arrives last before it adds any. A mean is decoded while the next one arrives:
+
+====================  ====================================================
+vectors               2·(W − 1)/W · v/B
+contributions         max(E, e + (W − 1)·c, E − e + c) + D
+means                 e + max((W − 1)·c + d, max(c, d) + (W − 1)·d)
+====================  ====================================================
+
+Latencies are the same with and without a codec. Accuracy is not in it: a codec that pays here may
+still need more steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from psrt.arrays import ITEMSIZE
+from psrt.bench import figures
+from psrt.bench.figures import Column, Row
+from psrt.codec import TABLE, make_codec
+from psrt.codec.times import CodecTimes, Line
+from psrt.config import MODES, TrainConfig
+from psrt.job.virtual import simulate
+from psrt.simulation import SimulationCosts
+
+#: Numbers of workers for which the link's speed is told.
+WORKERS = (4, 16, 64)
+#: Simulated are links that are that much slower, where the codec must win, and faster.
+MARGIN = 1.1
+TITLE = (
+    "Gbit/s of a link below which a codec pays; simulated on links 10 % slower and faster, "
+    "? where that does not say the same"
+)
+#: Bytes per second between which a limit is looked for.
+_SLOWEST, _FASTEST = 1.0, 1e15
+
+
+class Reading(NamedTuple):
+    """What was read of a codec."""
+
+    #: Bytes of a vector, and of its frame.
+    vector: float
+    frame: float
+    #: Seconds of encoding a vector as a sender does, and of decoding its frame.
+    encode: float
+    decode: float
+
+    @classmethod
+    def of(cls, row: Row) -> Reading:
+        """Return the reading in a row of ``codec.measure``."""
+        return cls(ITEMSIZE * row["n"], row["nbytes"], row["send"].median, row["decode"].median)
+
+
+def push_seconds(it: Reading, workers: int, bandwidth: float) -> tuple[float, float]:
+    """Return the time until a server has all vectors, and until it has decoded all frames."""
+    frame = it.frame / bandwidth
+    coded = it.encode + max(workers * frame + it.decode, frame + workers * it.decode)
+    return workers * it.vector / bandwidth, coded
+
+
+def sum_seconds(it: Reading, workers: int, bandwidth: float) -> tuple[float, float]:
+    """Return the time of an all-reduce, of vectors and of frames."""
+    encode, decode = it.encode / workers, it.decode / workers
+    wire, others = it.frame / workers / bandwidth, workers - 1
+    forth = max(it.encode, encode + others * wire, others * encode + wire) + it.decode
+    back = encode + max(others * wire + decode, max(wire, decode) + others * decode)
+    return 2 * others / workers * it.vector / bandwidth, forth + back
+
+
+#: Vectors and frames of one kind: by formula.
+_Seconds = Callable[[Reading, int, float], tuple[float, float]]
+#: What a row says by, and the mode and flags of the simulated job.
+KINDS: dict[str, tuple[_Seconds, dict[str, Any]]] = {
+    "push": (push_seconds, {"mode": "sync", "servers": 1, "shards_per_server": 1}),
+    "all_reduce": (sum_seconds, {"mode": "allreduce", "overlap": False}),
+}
+
+
+def limit(it: Reading, workers: int, seconds: _Seconds) -> float:
+    """Return the bytes per second below which frames are faster; 0 if nowhere."""
+    low, high = _SLOWEST, _FASTEST
+    dense, coded = seconds(it, workers, low)
+    if coded >= dense:
+        return 0.0
+    while high / low > 1 + 1e-9:
+        middle = math.sqrt(low * high)
+        dense, coded = seconds(it, workers, middle)
+        low, high = (middle, high) if coded < dense else (low, middle)
+    return low
+
+
+def simulated(
+    name: str, n: int, it: Reading, workers: int, bandwidth: float, flags: dict[str, Any]
+) -> tuple[float, float]:
+    """Return the virtual seconds of a step without a codec and with it.
+
+    Args:
+        name: of the codec. Where the length of its frames depends on the numbers or on matrices, of
+            which there are none, random-k stands in, with frames of that length.
+        n: elements of a vector.
+        it: what was read.
+        workers: W.
+        bandwidth: of each rank's link.
+        flags: of the job.
+    """
+    coded: dict[str, Any] = {"codec": name}
+    dense: dict[str, Any] = {}
+    if TABLE[name].takes_matrices or make_codec(name, n).nbytes is None:
+        coded = {"codec": "random-k", "codec_density": it.frame / it.vector}
+    elif TABLE[name].feeds_back:
+        coded["error_feedback"] = False  # that is read with it
+    times = CodecTimes(Line(0.0, it.encode / n), Line(0.0, it.decode / n))
+    costs = SimulationCosts(
+        compute=lambda rank, rng: 0.0,
+        latency=lambda rng: 0.0,
+        bandwidth=bandwidth,
+        codecs={coded["codec"]: times},
+    )
+    if not MODES[flags["mode"]].needs_servers:
+        dense["allreduce"], coded["allreduce"] = "ring", "all-pairs"
+    plain, framed = (
+        simulate(
+            TrainConfig(steps=1, batch_size=1, **flags, **more),
+            workers=workers, numerics=False, parameters=n, costs=costs,
+        ).seconds
+        for more in (dense, coded)
+    )  # fmt: skip
+    return plain, framed
+
+
+def limits(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the limits of each codec and number of workers, in bits per second.
+
+    With each its confirmation: how many times as fast as without the codec a simulated step is on
+    two links, one slower by ``MARGIN`` and one faster.
+    """
+    return [_limits(row, workers) for row in rows for workers in WORKERS]
+
+
+def _limits(row: Row, workers: int) -> dict[str, Any]:
+    it, n = Reading.of(row), row["n"]
+    found: dict[str, Any] = {"codec": row["codec"], "workers": workers}
+    for kind, (seconds, flags) in KINDS.items():
+        bandwidth = limit(it, workers, seconds)
+        speeds = (bandwidth / MARGIN, bandwidth * MARGIN) if bandwidth else ()
+        steps = [simulated(row["codec"], n, it, workers, speed, flags) for speed in speeds]
+        found[kind] = 8 * bandwidth
+        found[f"{kind}_simulated"] = [dense / coded for dense, coded in steps]
+    return found
+
+
+def is_confirmed(gains: Sequence[float]) -> bool:
+    """Return whether a codec wins on the slower link, and does not on the faster one.
+
+    >>> is_confirmed([1.05, 0.97]), is_confirmed([1.05, 1.02]), is_confirmed([])
+    (True, False, True)
+    """
+    return not gains or gains[0] > 1 > gains[1]
+
+
+def table(found: Sequence[Row]) -> str:
+    """Return the limits as a table, one line a codec; what was not confirmed is marked."""
+    by_codec: dict[str, dict[tuple[str, int], Row]] = {}
+    for it in found:
+        by_codec.setdefault(it["codec"], {}).update({(kind, it["workers"]): it for kind in KINDS})
+    columns: list[Column] = [("codec", "codec")]
+    for kind, heading in (("push", "pushes, {} workers"), ("all_reduce", "all-reduce, {}")):
+        columns += [(heading.format(it), f"{kind} {it}") for it in WORKERS]
+    rows = [
+        {"codec": codec}
+        | {f"{kind} {workers}": _cell(it, kind) for (kind, workers), it in cells.items()}
+        for codec, cells in by_codec.items()
+    ]
+    return figures.table(rows, columns)
+
+
+def _cell(it: Row, kind: str) -> str:
+    return f"{it[kind] / 1e9:.2f}{'' if is_confirmed(it[f'{kind}_simulated']) else ' ?'}"

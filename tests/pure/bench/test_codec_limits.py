@@ -1,0 +1,74 @@
+"""Where a codec pays: the formulas against virtual time, and the limits against the formulas."""
+
+from __future__ import annotations
+
+import pytest
+
+from psrt.bench.codec_limits import KINDS, Reading, is_confirmed, limit, limits, simulated, table
+from psrt.bench.figures import Summary
+
+N = 1 << 20
+#: Encoding and decoding in seconds: as sign, as a codec that is slow, and one that decodes slowly.
+TIMES = ((0.002, 0.0006), (0.011, 0.0025), (0.001, 0.004))
+#: Names of codecs, and the bytes of their frames.
+FRAMES = {"float16": 2 * N + 20, "int8": N + 4096 + 20, "top-k": 55_322}
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def row(codec, nbytes, encode=0.002, decode=0.0006, n=N):
+    return {
+        "codec": codec, "n": n, "nbytes": nbytes,
+        "send": Summary.of([encode]), "decode": Summary.of([decode]),
+    }  # fmt: skip
+
+
+@every_kind
+@pytest.mark.parametrize("workers", [2, 4, 16])
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_simulated_step_takes_what_the_formula_says(kind, workers, name):
+    formula, flags = KINDS[kind]
+    for encode, decode in TIMES:
+        it = Reading(4 * N, FRAMES[name], encode, decode)
+        for bandwidth in (1.25e7, 1.25e9, 2.5e10):  # of 100 Mbit/s, where bytes are all, and faster
+            dense, coded = formula(it, workers, bandwidth)
+            found = simulated(name, N, it, workers, bandwidth, flags)
+            replies = workers * 4 * N / bandwidth if kind == "push" else 0.0
+            assert found == pytest.approx((dense + replies, coded + replies), rel=0.02)
+
+
+@every_kind
+def test_at_the_limit_both_take_as_long(kind):
+    formula, _ = KINDS[kind]
+    for nbytes in FRAMES.values():
+        for times in TIMES:
+            it = Reading(4 * N, nbytes, *times)
+            for workers in (2, 4, 64):
+                dense, coded = formula(it, workers, limit(it, workers, formula))
+                assert dense == pytest.approx(coded)
+
+
+def test_limits_are_confirmed():
+    found = limits([row(name, nbytes) for name, nbytes in FRAMES.items()])
+    assert [it["workers"] for it in found] == [4, 16, 64] * 3
+    for it in found:
+        for kind in KINDS:
+            slower, faster = it[f"{kind}_simulated"]
+            assert slower > 1.02 > 0.98 > faster, it
+    assert "?" not in table(found)
+
+
+def test_what_is_not_confirmed_is_marked():
+    """Such as chunks of so few elements that their headers count."""
+    found = limits([row("int8", 64 + 24, encode=1e-7, decode=1e-7, n=64)])
+    assert not all(is_confirmed(it["all_reduce_simulated"]) for it in found)
+    assert " ?" in table(found)
+
+
+def test_what_saves_nothing_pays_nowhere():
+    few, *more = limits([row("int8", 5_000_000)])
+    assert few == {
+        "codec": "int8", "workers": 4, "push": 0.0, "push_simulated": [],
+        "all_reduce": 0.0, "all_reduce_simulated": [],
+    }  # fmt: skip
+    assert "?" not in table([few, *more])

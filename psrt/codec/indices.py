@@ -1,4 +1,4 @@
-"""Which elements of a vector are sent: ascending indices, in the shortest of three forms.
+"""Which elements of a vector are sent: ascending indices, in the shortest of three forms, or none.
 
 =====  =========================================================================
 form   bytes of k of n indices
@@ -7,7 +7,13 @@ form   bytes of k of n indices
 1      one to five an index: how far it is behind the one before, less one, seven
        bits a byte, the lowest first; the highest bit says that more follow
 2      ⌈n/8⌉: a bit for each element, the first one in the lowest bit
+3      0: all n values follow, zeros, too; where that is shorter than k and their
+       indices, which with a bitmap is from 31/32 of n on
 =====  =========================================================================
+
+The switch to a dense vector is that of Renggli et al., "SparCML: High-Performance Sparse
+Communication for Machine Learning", SC 2019, arXiv:1802.08021, who with indices of 32 bits have it
+at half of n.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from psrt.errors import CodecError
 
 #: Ascending positions in a vector.
 Indices = npt.NDArray[np.int64]
-AS_THEY_ARE, GAPS, BITMAP = range(3)
+AS_THEY_ARE, GAPS, BITMAP, DENSE = range(4)
 #: The smallest gaps of two, three, four and five bytes.
 _LIMITS = [1 << 7, 1 << 14, 1 << 21, 1 << 28]
 
@@ -35,7 +41,7 @@ def gap_bytes(gaps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def pack_indices(indices: Indices, n: int, out: Bytes) -> tuple[int, int]:
-    """Write indices in their shortest form; return it, and its bytes.
+    """Write indices in their shortest form; return it, and its bytes; ``DENSE`` needs none.
 
     Args:
         indices: (k,) ascending, below n.
@@ -46,6 +52,9 @@ def pack_indices(indices: Indices, n: int, out: Bytes) -> tuple[int, int]:
     >>> pack_indices(np.array([3, 4, 1000, 1001]), 10**6, out), out[:5].tolist()
     ((1, 5), [3, 0, 227, 7, 0])
     """
+    # From k = n/8 on a bitmap is the shortest form; below, with a byte an index, n values are not.
+    if 4 * indices.size + min(indices.size, -(-n // 8)) > 4 * n:
+        return DENSE, 0
     gaps = indices - 1
     gaps[1:] -= indices[:-1]
     gaps[:1] += 1

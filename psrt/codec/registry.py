@@ -15,14 +15,14 @@ from psrt.codec.matrices import Matrix
 from psrt.codec.quantize import Int8, Qsgd, Ternary, TernaryBase3
 from psrt.codec.sign import Sign
 from psrt.codec.small_floats import Float4E3M0, Float8E4M3, Float8E5M2
-from psrt.codec.sparse import RandomK, Threshold, TopK
+from psrt.codec.sparse import Nonzero, RandomK, Threshold, TopK
 from psrt.errors import ConfigError
 
 CODECS: dict[str, type[Codec]] = {
     it.row.name: it
     for it in (
         Float16, BFloat16, Float8E4M3, Float8E5M2, Float4E3M0, Int8, Qsgd, Ternary, TernaryBase3,
-        Sign, TopK, Threshold, RandomK, LowRank, Dgc, Demo,
+        Sign, TopK, Threshold, RandomK, LowRank, Dgc, Demo, Nonzero,
     )
 }  # fmt: skip
 

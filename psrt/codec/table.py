@@ -203,6 +203,14 @@ _ROWS = (
         ways=(Way.GATHERED,),
         ways_if_asked=(Way.TWO_PHASES,),
     ),
+    Row(
+        name="nonzero",
+        code=17,
+        summary="the elements that are not zero, or all where that is shorter: nothing is lost",
+        times=((20, 0.9), (14, 0.45)),
+        is_unbiased=True,
+        feeds_back=None,
+    ),
 )
 
 #: Every codec by its name.

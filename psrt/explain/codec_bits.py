@@ -11,7 +11,7 @@ import numpy as np
 from psrt.arrays import Bytes, Vector
 from psrt.codec import Matrix
 from psrt.codec.frame import HEADER_BYTES, read_header
-from psrt.codec.indices import AS_THEY_ARE, GAPS, unpack_indices
+from psrt.codec.indices import AS_THEY_ARE, DENSE, GAPS, unpack_indices
 from psrt.codec.sparse import drawn
 
 #: Lengths of the parts of a float32's bits: its sign, exponent and mantissa.
@@ -165,6 +165,10 @@ def _scaled(
 
 
 def _sparse(reader: _Reader, form: int, sent: int, n: int) -> Iterator[Field]:
+    if form == DENSE:
+        for i in range(n):
+            yield reader.take(_FLOAT32, f"[{i}] {reader.float32():g}")
+        return
     start = HEADER_BYTES + 4 * sent
     packed = np.frombuffer(reader.data[start:], np.uint8)
     indices = unpack_indices(form, packed, sent, n).tolist()

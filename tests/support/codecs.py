@@ -38,7 +38,7 @@ CODECS: dict[str, tuple[int, list[Knobs]]] = {
     "ternary": (8, [{"bucket": 4096}, {"bucket": 100}]),
     "ternary-base3": (9, [{"bucket": 4096}, {"bucket": 100}]),
     "sign": (10, [{"bucket": 1024}, {"bucket": 24}]),
-    "top-k": (11, [{"density": it} for it in (0.001, 0.02, 0.3, 0.9)]),
+    "top-k": (11, [{"density": it} for it in (0.001, 0.02, 0.3, 0.9, 0.99)]),
     "threshold": (12, [{"threshold": it} for it in (2.5, 0.5, 0.01)]),
     "random-k": (13, [{"density": 0.1, "scaled": True}, {"density": 0.3, "scaled": False}]),
     "low-rank": (14, [{"rank": 2}, {"rank": 1}]),
@@ -50,11 +50,12 @@ CODECS: dict[str, tuple[int, list[Knobs]]] = {
         ],
     ),
     "demo": (16, [{"chunk": 4, "kept": 5, "momentum": 0.9}]),
+    "nonzero": (17, [{}]),
 }
 SIZES = (0, 1, 5, 8, 129, 300, 20_000)
 _FORMATS = {"float8-e4m3": (4, 3), "float8-e5m2": (5, 2), "float4-e3m0": (3, 0)}
 _LARGEST = {"float8-e4m3": 448.0, "float8-e5m2": 57344.0, "float4-e3m0": 16.0}
-_SPARSE = ("top-k", "threshold", "dgc")
+_SPARSE = ("top-k", "threshold", "dgc", "nonzero")
 #: Levels of a scale, where the knobs do not say.
 _LEVELS = {"int8": 127, "ternary": 1, "ternary-base3": 1}
 
@@ -136,6 +137,16 @@ def _sparse(payload: bytes, form: int, k: int, n: int) -> Vector:
                 last, number, shift = last + number + 1, 0, 0
                 indices.append(last)
         assert shift == 0
+    elif form == 3:
+        assert k == n
+        out = np.array(values, np.float32)
+        indices = np.flatnonzero(out).tolist()
+        gaps = [b - a - 1 for a, b in itertools.pairwise([-1, *indices])]
+        k = len(indices)
+        assert 4 * n < 4 * k + min(
+            4 * k, sum(max(1, -(-gap.bit_length() // 7)) for gap in gaps), -(-n // 8)
+        )
+        return out
     else:
         assert (form, len(rest)) == (2, -(-n // 8))
         indices = [i for i in range(8 * len(rest)) if rest[i // 8] >> i % 8 & 1]
@@ -144,6 +155,7 @@ def _sparse(payload: bytes, form: int, k: int, n: int) -> Vector:
     gaps = [b - a - 1 for a, b in itertools.pairwise([-1, *indices])]
     lengths = [4 * k, sum(max(1, -(-gap.bit_length() // 7)) for gap in gaps), -(-n // 8)]
     assert form == lengths.index(min(lengths))
+    assert 4 * k + min(lengths) <= 4 * n
     out = np.zeros(n, np.float32)
     out[indices] = values
     return out
@@ -399,6 +411,10 @@ def _of_equal_ones_the_first(make: Maker, knobs: Knobs) -> None:
         _are_the_largest(vector, out, knobs, None, "")
 
 
+def _are_all(vector: Vector, out: Vector, knobs: Knobs, frame: Any, name: str) -> None:
+    assert out.tobytes() == vector.tobytes()
+
+
 def _reach_the_threshold(vector: Vector, out: Vector, knobs: Knobs, frame: Any, name: str) -> None:
     there = np.abs(vector) >= np.float32(knobs["threshold"])
     np.testing.assert_array_equal(out, np.where(there, vector, 0))
@@ -510,6 +526,23 @@ def _demo_is_published(make: Maker, knobs: Knobs) -> None:
         momentum -= sent
 
 
+def _nothing_is_lost(make: Maker, knobs: Knobs) -> None:
+    """At every density, and with bits that numpy's comparisons do not tell from others."""
+    for n in (1, 9, 64, 300):
+        for k in {0, 1, n // 9, n // 3, n - n // 30, n - 1, n}:
+            vector = np.zeros(n, np.float32)
+            places = np.random.default_rng((n, k)).permutation(n)[:k]
+            vector[places] = normal(k)
+            vector[places[:1]], vector[places[1:2]] = -0.0, np.nan
+            frame, out = make(n, **knobs).encode(vector, None), np.empty(n, np.float32)
+            make(n, **knobs).decode(frame, out)
+            assert out.tobytes() == vector.tobytes()
+            where = np.sort(places)
+            gaps = np.diff(where, prepend=-1) - 1
+            lengths = 4 * k, sum(1 + (it >= 128) for it in gaps.tolist()), -(-n // 8)
+            assert frame.size == HEADER.size + min(4 * n, 4 * k + min(lengths))
+
+
 def _cosines(n: int) -> npt.NDArray[np.float64]:
     return np.array(
         [
@@ -530,6 +563,7 @@ _FITS: dict[str, Callable[..., None]] = {
     "top-k": _are_the_largest,
     "threshold": _reach_the_threshold,
     "random-k": _are_some_of_them,
+    "nonzero": _are_all,
 }
 #: Codec → what holds of many vectors.
 _REST: dict[str, Callable[..., None]] = {
@@ -541,4 +575,5 @@ _REST: dict[str, Callable[..., None]] = {
     "low-rank": _comes_to_the_best_of_its_rank,
     "dgc": _is_the_published_algorithm,
     "demo": _demo_is_published,
+    "nonzero": _nothing_is_lost,
 }

@@ -147,7 +147,7 @@ def payload_bounds(
     scales = -(-n // int(knobs.get("bucket") or 1))
     if name in ("top-k", "dgc"):
         return _sparse(n, min(n, math.ceil(_density(name, knobs, epoch) * n)))
-    if name == "threshold":
+    if name in ("threshold", "nonzero"):
         return 0, _sparse(n, n)[1]
     if name == "low-rank":
         rank = int(knobs["rank"])
@@ -206,9 +206,9 @@ def _density(name: str, knobs: Mapping[str, Any], epoch: int) -> float:
 
 
 def _sparse(n: int, k: int) -> tuple[int, int]:
-    """Return the bounds of k values and their indices: a gap takes a byte at least."""
+    """Return the bounds of k values and their indices: a gap takes a byte at least; or of all n."""
     bitmap = -(-n // 8)
-    return 4 * k + min(k, bitmap), 4 * k + min(4 * k, bitmap)
+    return min(4 * n, 4 * k + min(k, bitmap)), min(4 * n, 4 * k + min(4 * k, bitmap))
 
 
 def without_frames(table: Table) -> Table:

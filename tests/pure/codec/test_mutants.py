@@ -134,6 +134,26 @@ MUTANTS = [
     ),
     *of(["top-k"], SPARSE, "class Chosen", ("out.fill(0)", "pass")),
     *of(
+        ["nonzero", "top-k"], SPARSE, "class Chosen",
+        ("values.fill(0)", "values.fill(1)"),
+        ("values[chosen] = vector[chosen]", "values[: chosen.size] = vector[chosen]"),
+        ("return form, self.n, 4 * self.n", "return form, k, 4 * self.n"),
+        ('np.copyto(out, payload.view("<f4"))', 'np.copyto(out[1:], payload.view("<f4")[1:])'),
+    ),
+    *of(
+        ["nonzero", "top-k"], INDICES, "def pack_indices",
+        ("-(-n // 8)) > 4 * n", "-(-n // 8)) > 5 * n"),
+        ("+ min(indices.size, -(-n // 8)) > 4 * n", "> 4 * n"),
+        ("-(-n // 8)) > 4 * n", "-(-n // 8)) > 3 * n"),
+        ("-(-n // 8)) > 4 * n", "-(-n // 8)) >= 4 * n"),
+    ),
+    *of(
+        ["nonzero"], SPARSE, "class Nonzero",
+        ("vector.view(np.uint32) != 0", "vector != 0"),
+        ("vector.view(np.uint32) != 0", "vector > 0"),
+        ("_nonzero(vector.view(np.uint32) != 0, 0)", "_nonzero(vector.view(np.uint32) != 0, 1)"),
+    ),
+    *of(
         ["threshold"], SPARSE, "class Search",
         ("np.less(magnitudes", "np.less_equal(magnitudes"),
         ("np.abs(block", "np.positive(block"),

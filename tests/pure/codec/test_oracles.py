@@ -277,7 +277,11 @@ def test_indices_in_the_shortest_form(n, k):
     out = np.empty(4 * indices.size, np.uint8)
     form, nbytes = pack_indices(indices, n, out)
     gaps = b"".join(varint(int(gap) - 1) for gap in np.diff(indices, prepend=-1))
-    assert nbytes == min(4 * indices.size, len(gaps), -(-n // 8))
+    shortest = min(4 * indices.size, len(gaps), -(-n // 8))
+    if 4 * indices.size + shortest > 4 * n:
+        assert (form, nbytes) == (3, 0)
+        return
+    assert nbytes == shortest
     if form == 1:
         assert out[:nbytes].tobytes() == gaps
     np.testing.assert_array_equal(unpack_indices(form, out[:nbytes], indices.size, n), indices)

@@ -111,8 +111,8 @@ def test_knobs_and_a_vector_of_ones_own(capsys):
     ("words", "told"),
     [
         ("", "required: NAME; psrt explain codec --help says more"),
-        ("zip", "demo, got 'zip'"),
-        ("sgin", "demo, got 'sgin' (did you mean sign?)"),
+        ("zip", "nonzero, got 'zip'"),
+        ("sgin", "nonzero, got 'sgin' (did you mean sign?)"),
         ("sign --codec-density 0.1", "--codec-density 0.1 has no effect with --codec sign"),
         ("int8 --error-feedback", "--error-feedback has no effect with --codec int8"),
         ("random-k --error-feedback --codec-scaled", "cannot be combined with --codec-scaled"),

@@ -37,7 +37,7 @@ CODECS = {name: {} for name in TABLE} | {
     "demo": {"codec_chunk": 8, "codec_kept": 4, "optimizer": "sign-sgd"},
 }
 EVERY_CODEC = pytest.mark.parametrize("codec", TABLE)
-SPARSE = ("top-k", "threshold", "dgc")
+SPARSE = ("top-k", "threshold", "dgc", "nonzero")
 BOTH_WAYS = pytest.mark.parametrize("way", ["all-pairs", "naive"])
 
 

@@ -13,6 +13,7 @@ from psrt.collective import ALGORITHMS
 from psrt.collective.registry import AUTO, LIBRARY, NODE
 from psrt.config import TrainConfig
 from psrt.config.checks import first_miss
+from psrt.config.dealing import IID
 from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, Servers
 from psrt.errors import ConfigError
@@ -26,6 +27,8 @@ _KNOWN = (AUTO, NODE, LIBRARY, *ALGORITHMS)
 _MODEL = ("hidden", "dataset")
 #: Flags that change the number of samples in a step of all workers.
 _STEP = ("workers", "batch_size")
+#: Flags with which samples are dealt out anew.
+_DEAL = ("workers", "partition", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Like:
     parts: tuple[Span, ...] = ()
     #: Without numerics, the matrices among the parameters.
     matrices: tuple[Matrix, ...] = ()
+    #: Without numerics, by worker, the number of its samples and that of their labels.
+    deal: tuple[tuple[int, int], ...] = ()
 
 
 def read_like(namespace: argparse.Namespace) -> Like:
@@ -64,16 +69,22 @@ def read_like(namespace: argparse.Namespace) -> Like:
     if any(name in given for name in _MODEL):
         return Like(config, workers)
     full = batch_of(history)
-    if "batch_size" not in given:
+    if "batch_size" not in given and not header.deal:  # where dealt out, none may be full
         config = replace(config, batch_size=full)
     samples = samples_of(history)
-    if config.steps is not None and any(name in given for name in _STEP):
+    deal: tuple[tuple[int, int], ...] = ()
+    if config.partition != IID:
+        if header.deal and not any(name in given for name in _DEAL):
+            deal, samples = header.deal, sum(size for size, _ in header.deal)
+        else:
+            _check_labels(config, header)
+    elif config.steps is not None and any(name in given for name in _STEP):
         samples = None  # a step may need more than the run had
     elif samples is None and config.epochs is not None and "epochs" not in given:
         steps = max(int(events["clock"].max(initial=0)) for events in history.workers)
         config = replace(config, epochs=None, steps=max(1, steps))
     matrices = tuple(Matrix(*it) for it in header.matrices)
-    return Like(config, workers, header.n, samples, parts_of(history), matrices)
+    return Like(config, workers, header.n, samples, parts_of(history), matrices, deal)
 
 
 def _steps(events: Events) -> Events:
@@ -131,6 +142,23 @@ def parts_of(history: History) -> tuple[Span, ...]:
     if problem is not None and problem.n == header.n:
         return problem.gradient_spans()
     return tuple(Span(*span) for span in header.spans[::-1]) if several else ()
+
+
+def _check_labels(config: TrainConfig, header: Header) -> None:
+    """Raise unless the labels of the run's samples are those of the config's data."""
+    from psrt.data import load_dataset
+    from psrt.runtime.problem import fingerprint_of
+
+    known = not header.numerics  # then there was no other problem
+    if known or header.data_sha256 == fingerprint_of(
+        load_dataset(config.dataset, seed=config.seed)
+    ):
+        return
+    raise ConfigError(
+        f"--partition {config.partition} deals samples out by labels, and those of the run's data "
+        "are not known: it is not that of --dataset; expected --partition iid, or the run's own "
+        "partition, seed and number of workers"
+    )
 
 
 def _check_model(config: TrainConfig, header: Header) -> None:

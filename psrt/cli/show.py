@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from psrt.cli.flags import RANK_WORDS, FlagParser, config_of, train_parser
 from psrt.cli.printing import say
 from psrt.config import TrainConfig, resolve, to_toml
+from psrt.config.dealing import IID
 from psrt.config.knobs import Knob, read
 from psrt.config.modes import MODES, default_mode
 from psrt.config.values import WHOLE
@@ -43,8 +44,8 @@ def main(argv: Sequence[str]) -> int:
     if hasattr(namespace, "ranks"):
         ranks = read("ranks", _RANKS, namespace.ranks)
     config = resolve(config, ranks=ranks)
-    lines = [f"# on {plural(ranks, 'rank')}", *_averages(config, ranks), to_toml(config).rstrip()]
-    say("\n".join(lines))
+    about = [*_averages(config, ranks), *_dealt(config, ranks - (config.servers or 0))]
+    say("\n".join([f"# on {plural(ranks, 'rank')}", *about, to_toml(config).rstrip()]))
     return 0
 
 
@@ -67,6 +68,24 @@ def _averages(config: TrainConfig, ranks: int) -> list[str]:
     fragments = fragments_for(config, problem, problem.n)
     sizes = [sum(span.size for span in spans) for spans in fragments]
     return [f"# {described(period_of(config), sizes, eager=bool(config.eager))}"]
+
+
+def _dealt(config: TrainConfig, workers: int) -> list[str]:
+    """Return how the samples of the config's data are dealt out, for a comment.
+
+    Raises:
+        ConfigError: if they cannot be.
+    """
+    if config.partition == IID:
+        return []
+    from psrt.job.problems import deal_text, dealt_out, timing_problem  # need numpy
+
+    try:
+        problem = timing_problem(config, workers=workers)
+    except ConfigError:
+        return []  # the data is elsewhere
+    deal = dealt_out(config, problem, workers=workers)
+    return [] if deal is None else [f"# {deal_text(deal)}"]
 
 
 def _recorded(run: str) -> int:

@@ -157,6 +157,7 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
         crashes=tuple(crashes.items()),
         numerics=numerics,
         samples=like.samples if like else None,
+        deal=like.deal if like else (),
         **model,
     )
 

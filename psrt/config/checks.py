@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from psrt.codec.table import TABLE
+from psrt.config.dealing import IID
 from psrt.config.knobs import Condition, Knob, dashed, knobs_of, shown
 from psrt.config.modes import MODES, Mode
 from psrt.config.names import OPTIMIZER_CODECS, by_hosts
@@ -96,11 +97,11 @@ def check_data(
         classes: number of classes, 0 for a regression; ``None`` for a problem of the user's own.
 
     Raises:
-        ConfigError: if a global batch is larger than the data, a shard would own no parameter,
+        ConfigError: if a global batch is cut out of less data, a shard would own no parameter,
             or the loss is not defined for these targets.
     """
     batch = config.batch_size * workers
-    if batch > samples:
+    if config.partition == IID and batch > samples:
         of_all = f" of {workers} workers together" if workers > 1 else ""
         raise ConfigError(
             f"--batch-size {config.batch_size}: a step{of_all} takes {batch} samples, "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from psrt.codec.table import TABLE, codecs_with, differences_with
 from psrt.config import names
 from psrt.config.checks import check
+from psrt.config.dealing import IID, PARTITION
 from psrt.config.injection import INJECTIONS, Injection
 from psrt.config.knobs import Condition, accept, knob, knobs_of, shown
 from psrt.config.modes import MODES, Mode, modes_with
@@ -369,6 +370,12 @@ class TrainConfig:
     batch_size: int = knob(
         32, WHOLE, _DATA, "number of samples per worker and step", min=1,
         synonyms=("batch", "bs", "minibatch"),
+    )
+    partition: str = knob(
+        IID, PARTITION, _DATA,
+        "deal samples out to workers: iid (alike), by-label:K (of K labels each), or dirichlet:A "
+        "(uneven, the more so the smaller A)",
+        synonyms=("non-iid", "split", "heterogeneity"),
     )
 
     epochs: float | None = knob(

@@ -5,6 +5,7 @@ Nothing here needs MPI or the model; sources return checked arrays, or raise `Co
 
 from psrt.data.batches import BatchPlan
 from psrt.data.dataset import Dataset
+from psrt.data.deal import Deal, deal
 from psrt.data.load import dataset_size, load_dataset
 
-__all__ = ["BatchPlan", "Dataset", "dataset_size", "load_dataset"]
+__all__ = ["BatchPlan", "Dataset", "Deal", "dataset_size", "deal", "load_dataset"]

@@ -43,6 +43,20 @@ class Dataset:
         return int(self.x_train.shape[1])
 
     @property
+    def labels(self) -> np.ndarray:
+        """The label of each training sample, (N,) int64.
+
+        Raises:
+            ConfigError: if the samples have targets instead.
+        """
+        if not self.classes:
+            raise ConfigError(
+                f"{self.name} has no labels, but the targets of a regression; expected integers as "
+                "y, or --partition iid"
+            )
+        return self.y_train
+
+    @property
     def outputs(self) -> int:
         """Number of outputs that a model needs: classes, or targets of a regression."""
         return self.classes or int(self.y_train.shape[1])

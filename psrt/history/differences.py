@@ -95,6 +95,8 @@ def _numbers(now: Header, then: Header) -> list[str]:
         found.append("shards that begin and end elsewhere")
     if now.data_sha256 != then.data_sha256:
         found.append(f"other training data{_digests(now.data_sha256, then.data_sha256)}")
+    if now.deal != then.deal:
+        found.append("samples that are dealt out otherwise")
     if now.initial_sha256 != then.initial_sha256:
         digests = _digests(now.initial_sha256, then.initial_sha256)
         found.append(f"other initial parameters{digests}")

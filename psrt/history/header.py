@@ -12,7 +12,7 @@ from psrt.config.names import AUTO
 from psrt.errors import ConfigError
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.
-FORMAT = 6
+FORMAT = 7
 #: Largest number that a check computes with; a float64 knows every whole number up to here.
 MOST = 2**53
 #: Name of the header's checksum, beside its fields.
@@ -57,6 +57,9 @@ class Header:
     #: of the configuration, or the codec's own default.
     codec_knobs: dict[str, Any] = field(default_factory=dict)
     reply_knobs: dict[str, Any] = field(default_factory=dict)
+    #: By worker, the number of its samples, and that of the labels among them, where they are dealt
+    #: out; empty in ``--partition iid``.
+    deal: tuple[tuple[int, int], ...] = ()
     #: Start, rows and columns of the matrices among the parameters, as far as the problem names
     #: them.
     matrices: tuple[tuple[int, int, int], ...] = ()
@@ -140,6 +143,7 @@ class Header:
             "spans",
             "matrices",
             "layers",
+            "deal",
             "hosts",
             "clocks",
             "files",
@@ -151,6 +155,14 @@ class Header:
             raise ConfigError("has spans that are not pairs")
         if not all(len(_rows(it)) == 3 for it in self.matrices):
             raise ConfigError("has matrices that are not a start, rows and columns")
+        if not all(
+            len(_rows(it)) == 2
+            and all(type(number) is int and 0 < number <= MOST for number in _rows(it))
+            for it in self.deal
+        ):
+            raise ConfigError(f"has a deal that is not two whole numbers from 1 to {MOST} each")
+        if self.deal and len(self.deal) != len(self.workers):
+            raise ConfigError(f"has {len(self.workers)} workers, and samples of {len(self.deal)}")
         if self.batches is not None and (
             len(_rows(self.batches)) != 2
             or not all(type(number) is int and 0 < number <= MOST for number in _rows(self.batches))

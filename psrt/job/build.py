@@ -15,6 +15,7 @@ import numpy as np
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.config.names import STRIDED
+from psrt.data import Deal
 from psrt.history import EventLog
 from psrt.job.codecs import JobCodec
 from psrt.messages import Message
@@ -157,6 +158,7 @@ def worker_role(
     log: EventLog | None = None,
     control_algorithm: str | None = None,
     codec: JobCodec | None = None,
+    deal: Deal | None = None,
 ) -> Worker:
     """Build the worker at ``port``, whose ``theta`` holds the initial parameters.
 
@@ -170,6 +172,7 @@ def worker_role(
         control_algorithm: the all-reduce of the control values, where a replay knows it; None lets
             the config's all-reduce decide.
         codec: of the pushes; None where gradients are pushed as they are.
+        deal: the samples of each worker; None where the problem makes batches of all of them.
 
     Raises:
         ConfigError: if the port cannot sum as the config says, or the problem's gradient spans
@@ -193,6 +196,7 @@ def worker_role(
             math.inf if config.epochs is None else config.epochs,
             math.inf if config.steps is None else config.steps,
         ),
+        dealt=None if deal is None else partial(deal.batches, worker),
         delays=_delays(config, worker),
         rng=np.random.default_rng((config.seed, port.rank)),
     )

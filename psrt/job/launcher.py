@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
+from psrt.data import Deal
 from psrt.errors import OutputError
 from psrt.faults import Member
 from psrt.history.folder import EVENTS
 from psrt.history.replay import Script
-from psrt.job.problems import initial_parameters, supervised_problem
+from psrt.job.problems import dealt_out, initial_parameters, supervised_problem
 from psrt.job.replay import Replay
 from psrt.job.shards import ServedJob
 from psrt.messages import Report
@@ -161,6 +162,10 @@ class Launcher(ABC):
     def problem(self, config: TrainConfig, workers: int) -> Problem:
         """Return the problem of a resolved config, for a job that was given none."""
         return supervised_problem(config, workers=workers)
+
+    def deal(self, config: TrainConfig, problem: Problem, workers: int) -> Deal | None:
+        """Return the samples of each worker; None in ``--partition iid``."""
+        return dealt_out(config, problem, workers=workers)
 
     def start_of(self, problem: Problem) -> tuple[Vector, int]:
         """Return the initial parameters and n."""

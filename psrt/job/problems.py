@@ -11,13 +11,17 @@ from psrt.codec import Matrix
 from psrt.collective.analysis.costs_file import read_costs
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.config import TrainConfig, check_data
-from psrt.data import dataset_size, load_dataset
+from psrt.config.dealing import IID, dealing_of
+from psrt.data import Deal, dataset_size, deal, load_dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
 from psrt.partition import Span
-from psrt.runtime.problem import Problem, Supervised
+from psrt.runtime.problem import Problem, Supervised, labels_of
 from psrt.runtime.problem_rules import check_methods
 from psrt.runtime.timing_only import TimingOnlyProblem
+
+#: Workers of which a line has each one's numbers, at most.
+_SHOWN = 16
 
 
 def supervised_problem(config: TrainConfig, *, workers: int) -> Supervised:
@@ -52,6 +56,7 @@ def timing_problem(
     samples: int | None = None,
     parts: Sequence[Span] = (),
     matrices: Sequence[Matrix] = (),
+    dealt: bool = False,
 ) -> TimingOnlyProblem:
     """Return the stand-in for the config's problem where nothing is computed.
 
@@ -66,11 +71,14 @@ def timing_problem(
         parts: the gradient's spans as they become ready, together with ``parameters``; without
             any, it comes as a whole.
         matrices: among the parameters, together with ``parameters``.
+        dealt: whether it is known how many samples each worker has, so that labels are not needed.
 
     Raises:
         ConfigError: as ``supervised_problem``, except for faults that only the numbers show.
     """
-    by_steps = config.steps is not None and not config.post_local_epoch
+    if config.partition != IID and not dealt:
+        return _labelled_timing(config, workers, parameters, parts, matrices)
+    by_steps = config.steps is not None and not config.post_local_epoch and not dealt
     size, steps = config.batch_size, config.steps
     if parameters is not None and samples is not None:
         check_data(config, samples=samples, parameters=parameters, workers=workers)
@@ -90,6 +98,66 @@ def timing_problem(
         return TimingOnlyProblem(n, batch_size=size, steps=steps, spans=spans, matrices=matrices)
     check_data(config, samples=samples, parameters=n, workers=workers)
     return TimingOnlyProblem(n, batch_size=size, samples=samples, spans=spans, matrices=matrices)
+
+
+def _labelled_timing(
+    config: TrainConfig,
+    workers: int,
+    parameters: int | None,
+    parts: Sequence[Span],
+    matrices: Sequence[Matrix],
+) -> TimingOnlyProblem:
+    """Return the stand-in whose samples are dealt out by the labels of the config's data."""
+    data = load_dataset(config.dataset, seed=config.seed)
+    model = MLP([data.features, *config.hidden, data.outputs], batch_size=1)
+    n = model.n if parameters is None else parameters
+    check_data(config, samples=data.samples, parameters=n, workers=workers)
+    return TimingOnlyProblem(
+        n,
+        batch_size=config.batch_size,
+        samples=data.samples,
+        labels=data.labels,
+        spans=model.gradient_spans() if parameters is None else parts,
+        matrices=model.matrices() if parameters is None else matrices,
+    )
+
+
+def dealt_out(config: TrainConfig, problem: Problem, *, workers: int) -> Deal | None:
+    """Return the samples of each worker, as ``config.partition`` deals them out; None in ``iid``.
+
+    Raises:
+        ConfigError: if the problem has no labels, or the data cannot be dealt out like that.
+    """
+    asked = dealing_of(config.partition)
+    if asked is None:
+        return None
+    try:
+        return deal(
+            labels_of(problem),
+            workers=workers,
+            rule=asked.rule,
+            number=asked.number,
+            batch_size=config.batch_size,
+            seed=config.seed,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"--partition {config.partition}: {error}") from None
+
+
+def deal_text(deal: Deal) -> str:
+    """Return the samples and labels of each worker; of many workers, from the least to the most.
+
+    >>> deal_text(Deal.sized([(3, 2), (1, 1)], batch_size=2))
+    'samples per worker 3, 1; labels per worker 2, 1'
+    """
+    rows = zip(("samples", "labels"), zip(*deal.rows, strict=True), strict=True)
+    return "; ".join(f"{name} per worker {_spread(numbers)}" for name, numbers in rows)
+
+
+def _spread(numbers: Sequence[int]) -> str:
+    if len(numbers) <= _SHOWN:
+        return ", ".join(map(str, numbers))
+    return f"{min(numbers)} to {max(numbers)}, {sum(numbers) / len(numbers):.3g} on average"
 
 
 def initial_parameters(problem: Problem) -> Vector:

@@ -11,6 +11,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
+from psrt.data import Deal
 from psrt.history import Header
 from psrt.report import parameters_sha256
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of
@@ -61,6 +62,7 @@ def history_header(
     problem: Problem | None,
     files: tuple[str, ...],
     plan: ReducePlan | None = None,
+    deal: Deal | None = None,
     hosts: tuple[int, ...] = (),
     clocks: tuple[tuple[int, float, float, float], ...] = (),
     simulated: bool = False,
@@ -77,6 +79,7 @@ def history_header(
             its optional ``batch_plan`` says how psrt cuts it.
         files: names of the event files.
         plan: how all workers sum; None if they do not.
+        deal: the samples of each worker; None where nothing is dealt out.
         hosts: number of the host of each rank.
         clocks: what the times of the hosts are ahead of the first one's, see ``Header``.
         simulated: whether time is virtual.
@@ -103,6 +106,7 @@ def history_header(
         layers=_layers(problem, role_map.n) if config.streams else (),
         matrices=() if problem is None else matrices_of(problem, role_map.n),
         batches=batch_plan(problem, len(role_map.workers)),
+        deal=() if deal is None else deal.rows,
         hosts=hosts,
         clocks=clocks,
         simulated=simulated,

@@ -184,6 +184,7 @@ class Recording:
                 problem=setup.problem,
                 files=launcher.log_files(setup.role_map.size),
                 plan=plan,
+                deal=setup.deal,
                 hosts=setup.hosts,
                 clocks=self._clocks,
                 simulated=launcher.simulated,

@@ -13,6 +13,7 @@ import numpy as np
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.config.names import AUTO, LIBRARY
+from psrt.data import Deal
 from psrt.errors import ConfigError, ReplayError
 from psrt.files import keep_apart, read_text
 from psrt.history import Kind, read_history
@@ -106,6 +107,7 @@ class Replay:
         initial: Vector,
         problem: Problem | None,
         hosts: tuple[int, ...],
+        deal: Deal | None = None,
     ) -> None:
         """Check that the run about to start is the recorded one.
 
@@ -115,12 +117,13 @@ class Replay:
             initial: (n,) float32, the initial parameters.
             problem: the model and data to train.
             hosts: number of the host of each rank.
+            deal: the samples of each worker; None where nothing is dealt out.
 
         Raises:
             ConfigError: one line that lists every difference.
         """
         now = history_header(
-            config, role_map, initial=initial, problem=problem, files=(), hosts=hosts
+            config, role_map, initial=initial, problem=problem, files=(), deal=deal, hosts=hosts
         )
         if found := differences(now, self.header):
             raise refusal(self.run, found)

@@ -45,6 +45,9 @@ class Scenario:
     parts: tuple[Span, ...] = ()
     #: The matrices among the parameters, without numerics and together with n.
     matrices: tuple[Matrix, ...] = ()
+    #: By worker, the number of its samples and that of their labels, without numerics and together
+    #: with n; without any, the config's data is dealt out.
+    deal: tuple[tuple[int, int], ...] = ()
 
 
 def run_in_virtual_time(
@@ -85,6 +88,7 @@ class _ScenarioLauncher(VirtualLauncher):
             samples=scenario.samples,
             parts=scenario.parts,
             matrices=scenario.matrices,
+            deal=scenario.deal,
             crashes=scenario.crashes,
         )
         self._scenario = scenario

@@ -24,6 +24,7 @@ from psrt.history.replay import Script, Sequencer
 from psrt.job.build import server_role, worker_role
 from psrt.job.codecs import say_codec
 from psrt.job.launcher import Launcher, Roles
+from psrt.job.problems import deal_text
 from psrt.job.recording import Recording
 from psrt.job.result import Run, Say, keep, say_plan, say_shards, silent, summarize, table_of
 from psrt.job.setup import Setup, set_up
@@ -129,6 +130,7 @@ class _Session:
                     log=log,
                     control_algorithm=control_algorithm,
                     codec=setup.codec,
+                    deal=setup.deal,
                 )
                 continue
             receive, replayed = None, None
@@ -149,6 +151,8 @@ class _Session:
             self._say(self._setup.replay.plan())
         say_plan(plan, self._say)
         say_shards(self._setup.shards, self._say)
+        if (deal := self._setup.deal) is not None:
+            self._say(f"partition: {self._setup.config.partition}, {deal_text(deal)}")
         setup = self._setup
         say_codec(setup.config, setup.codec, setup.role_map.spans, plan, self._say)
 

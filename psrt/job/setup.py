@@ -14,6 +14,7 @@ from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig, from_toml, to_toml
 from psrt.config.checks import check_rank
 from psrt.config.names import OPTIMIZER_CODECS
+from psrt.data import Deal
 from psrt.errors import ConfigError
 from psrt.files import keep_apart
 from psrt.job.build import fragments_for, role_map_for
@@ -49,6 +50,8 @@ class Setup:
     shards: ShardChoice | None
     #: Of what is pushed to servers, or summed; None where numbers are sent as they are.
     codec: JobCodec | None
+    #: The samples of each worker, where there is a problem; None in ``--partition iid``.
+    deal: Deal | None
     #: The recorded run to repeat, already checked, at the first process; None without one.
     replay: Replay | None
 
@@ -77,6 +80,7 @@ def set_up(
     with launcher.agree():
         servers, workers = who_is_who(config, hosts, launcher.started_as)
     initial, shared = np.zeros(0, np.float32), ""
+    deal: Deal | None = None
     with launcher.agree():
         trains = any(rank in workers for rank in launcher.here(len(hosts)))
         if problem is None and (launcher.first or trains):
@@ -84,6 +88,10 @@ def set_up(
         if launcher.first:
             assert problem is not None
             initial, n = launcher.start_of(problem)
+        if problem is not None:
+            deal = launcher.deal(config, problem, len(workers))
+        if launcher.first:
+            assert problem is not None
             matrices = matrices_of(problem, n)
             check_rank(config, [(it.rows, it.columns) for it in matrices])
             machine = machine_costs(config)
@@ -94,8 +102,11 @@ def set_up(
                 roles = [[hosts[rank] for rank in ranks] for ranks in (servers, workers)]
                 job = served_job(config, n, layers, *roles, costs=machine)
                 shards = shards_for(config, launcher.priced(job))
-            shared = json.dumps([n, layers, shards and [*shards], machine.to_json(), matrices])
-    n, layers, chosen, costs, matrices = json.loads(launcher.share(shared))
+            dealt = "" if deal is None else deal.sha256()
+            shared = json.dumps(
+                [n, layers, shards and [*shards], machine.to_json(), matrices, dealt]
+            )
+    n, layers, chosen, costs, matrices, dealt = json.loads(launcher.share(shared))
     if chosen is not None:
         shards = ShardChoice(*chosen)
         config = replace(config, shards_per_server=shards.shards)
@@ -109,16 +120,21 @@ def set_up(
             layers=[Span(*layer) for layer in layers],
             controls=config.fragments or 1,
         )
+        if deal is not None and deal.sha256() != dealt:
+            raise ConfigError(
+                f"--partition {config.partition}: the samples are not dealt out here as at rank 0: "
+                "the data differs, or the version of numpy"
+            )
         if config.streams and problem is not None:
             fragments_for(config, problem, n)
         if config.overlap and problem is not None:
             gradient_spans(problem, n)
         if replay is not None:
-            replay.check(config, role_map, initial=initial, problem=problem, hosts=hosts)
+            replay.check(config, role_map, initial=initial, problem=problem, hosts=hosts, deal=deal)
     if config.replay is not None:
         config = launcher.fit(config)
     machine = MachineCosts.from_json(costs)
-    return Setup(config, problem, initial, role_map, hosts, machine, shards, codec, replay)
+    return Setup(config, problem, initial, role_map, hosts, machine, shards, codec, deal, replay)
 
 
 def _same_config(

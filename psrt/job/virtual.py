@@ -17,6 +17,7 @@ from psrt.arrays import Vector
 from psrt.codec import Matrix
 from psrt.collective.registry import NODE, by_hosts
 from psrt.config import MODES, TrainConfig, resolve
+from psrt.data import Deal
 from psrt.errors import ConfigError
 from psrt.history import EventLog
 from psrt.job.launcher import Launcher, Roles, shard_servers
@@ -132,6 +133,7 @@ class VirtualLauncher(Launcher):
         samples: int | None = None,
         parts: Sequence[Span] = (),
         matrices: Sequence[Matrix] = (),
+        deal: Sequence[tuple[int, int]] = (),
         crashes: Crashes = (),
     ) -> None:
         """Set up; see ``simulate``.
@@ -146,13 +148,15 @@ class VirtualLauncher(Launcher):
             samples: of the data set, only without numerics; None takes those of the config's.
             parts: the gradient's spans as they become ready, together with ``parameters``.
             matrices: among the parameters, together with ``parameters``.
+            deal: by worker, the number of its samples and that of their labels, where that is all
+                that is known; only without numerics.
             crashes: (worker, seconds) each.
         """
         self.numerics = numerics
         self._workers, self._seed, self._costs = workers, seed, costs
         self._make_world = world
         self._parameters, self._samples = parameters, samples
-        self._parts, self._matrices = parts, matrices
+        self._parts, self._matrices, self._deal = parts, matrices, deal
         self._crashes = tuple(crashes)
         self.crashes = tuple(sorted({worker for worker, _ in crashes}))
         self._reports: list[Report] = []
@@ -206,7 +210,14 @@ class VirtualLauncher(Launcher):
             samples=self._samples,
             parts=self._parts,
             matrices=self._matrices,
+            dealt=bool(self._deal),
         )
+
+    def deal(self, config: TrainConfig, problem: Problem, workers: int) -> Deal | None:
+        """Return the samples of each worker: those that are known, or as the config deals."""
+        if self._deal:
+            return Deal.sized(self._deal, config.batch_size)
+        return super().deal(config, problem, workers)
 
     def start_of(self, problem: Problem) -> tuple[Vector, int]:
         """Return the initial parameters, empty without numerics, and n."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import index
 from typing import Any, Protocol, SupportsIndex
 
@@ -15,7 +15,7 @@ from psrt.data import BatchPlan, Dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
 from psrt.partition import Span
-from psrt.runtime.problem_rules import not_matrices
+from psrt.runtime.problem_rules import check_takes_samples, no_labels, not_labels, not_matrices
 
 
 class Problem(Protocol):
@@ -30,6 +30,11 @@ class Problem(Protocol):
     final and its parameters are not read any more in this step, in order. What is ready is on its
     way to the other workers while the rest is being computed, and ``theta`` may change there.
     Without the method the gradient is there as a whole when ``loss_and_grad`` returns.
+
+    **Labels.** With a method ``labels() -> (N,)`` of whole numbers, the label of each training
+    sample, ``--partition`` can deal the samples out. ``batches`` is then given a fourth argument
+    ``samples``: of each step of the epoch, an array of positions in ``labels()``, which may be
+    empty. It returns the batch of each. In ``iid`` it gets three arguments, as without ``labels``.
 
     **Matrices.** With a method ``matrices() -> Sequence[tuple[int, int, int]]``, of the start, the
     number of rows and that of columns of each in ``theta``, ascending, a low-rank codec finds them.
@@ -112,6 +117,22 @@ def matrices_of(problem: Problem, n: int) -> tuple[Matrix, ...]:
     return found
 
 
+def labels_of(problem: Problem) -> np.ndarray:
+    """Return the label of each training sample, (N,) integers, of a problem that is dealt out.
+
+    Raises:
+        ConfigError: if it does not say them, or its batches cannot be of given samples.
+    """
+    asked = getattr(problem, "labels", None)
+    if not callable(asked):
+        raise no_labels(problem)
+    found = np.asarray(given := asked())
+    if found.ndim != 1 or found.dtype.kind not in "biu" or not found.size:
+        raise not_labels(given)
+    check_takes_samples(problem)
+    return found
+
+
 def _whole(numbers: Iterable[SupportsIndex]) -> Iterator[int]:
     """Yield whole numbers, such as numpy's, as Python's own: they are sent and stored as text."""
     for number in numbers:
@@ -121,18 +142,31 @@ def _whole(numbers: Iterable[SupportsIndex]) -> Iterator[int]:
 class _Epoch:
     """One worker's batches of an epoch: (x, y), gathered into buffers that are used again."""
 
-    def __init__(self, owner: Supervised, plan: BatchPlan, worker: int, epoch: int) -> None:
+    def __init__(
+        self,
+        owner: Supervised,
+        steps: int,
+        indices: Callable[[int], np.ndarray[Any, Any]],
+    ) -> None:
+        """Set up; ``indices`` returns the samples of a step."""
         self._owner = owner
-        self._plan = plan
-        self._worker = worker
-        self._epoch = epoch
+        self._steps = steps
+        self._indices = indices
 
     def __len__(self) -> int:
-        return self._plan.steps_per_epoch
+        return self._steps
 
     def __iter__(self) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        for step in range(len(self)):
-            yield self._owner.gather(self._plan.indices(self._epoch, step, self._worker))
+        return map(self._owner.gather, map(self._indices, range(self._steps)))
+
+
+def fingerprint_of(data: Dataset) -> str:
+    """Return the SHA-256 of the training data, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    for array in (data.x_train, data.y_train):
+        digest.update(f"{array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 class Supervised:
@@ -161,18 +195,33 @@ class Supervised:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the training data, as hexadecimal digits."""
-        digest = hashlib.sha256()
-        for array in (self.data.x_train, self.data.y_train):
-            digest.update(f"{array.dtype.str} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
+        return fingerprint_of(self.data)
 
     def batch_plan(self, workers: int) -> tuple[int, int]:
         """Return the samples of an epoch and of a full batch, which a ``BatchPlan`` cuts."""
         return len(self.data.x_train), self._batch_size
 
-    def batches(self, worker: int, workers: int, epoch: int) -> _Epoch:
-        """Return worker ``worker``'s slices of the epoch's global batches."""
+    def labels(self) -> np.ndarray[Any, Any]:
+        """Return the label of each training sample; an error if it has targets instead."""
+        return self.data.labels
+
+    def batches(
+        self,
+        worker: int,
+        workers: int,
+        epoch: int,
+        samples: Sequence[np.ndarray[Any, Any]] | None = None,
+    ) -> _Epoch:
+        """Return worker ``worker``'s slices of the epoch's global batches, or given samples.
+
+        Args:
+            worker: its number, in ``[0, workers)``.
+            workers: W.
+            epoch: counted from 0.
+            samples: (b,) intp for each step; None where nothing is dealt out.
+        """
+        if samples is not None:
+            return _Epoch(self, len(samples), samples.__getitem__)
         if workers not in self._plans:
             self._plans[workers] = BatchPlan(
                 len(self.data.x_train),
@@ -180,7 +229,8 @@ class Supervised:
                 workers=workers,
                 seed=self._seed,
             )
-        return _Epoch(self, self._plans[workers], worker, epoch)
+        plan = self._plans[workers]
+        return _Epoch(self, plan.steps_per_epoch, lambda step: plan.indices(epoch, step, worker))
 
     def gather(
         self, indices: np.ndarray[Any, Any]

@@ -6,6 +6,7 @@ hot path asks nothing: what is wrong with a loss or a batch shows in the ``TypeE
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -95,6 +96,38 @@ def not_matrices(matrices: object) -> ConfigError:
         f"matrices() returned {_said(matrices)}, expected whole numbers (start, rows, columns) of "
         "each matrix"
     )
+
+
+def no_labels(problem: object) -> ConfigError:
+    """Return the error for a problem whose samples cannot be dealt out."""
+    return ConfigError(
+        f"the problem, {_kind(problem)}, has no labels() that returns the label of each sample, by "
+        "which samples are dealt out; its batches() then gets those of each step as fourth argument"
+    )
+
+
+def not_labels(labels: object) -> ConfigError:
+    """Return the error for labels that are not whole numbers, one for each sample."""
+    return ConfigError(
+        f"labels() returned {_said(labels)}, expected a whole number for each sample"
+    )
+
+
+def check_takes_samples(problem: Any) -> None:
+    """Check that batches of given samples can be asked for.
+
+    Raises:
+        ConfigError: if ``batches`` takes three arguments only.
+    """
+    try:
+        inspect.signature(problem.batches).bind(0, 1, 0, [])
+    except TypeError:
+        raise ConfigError(
+            "batches() takes no samples, expected (worker, workers, epoch, samples): a problem "
+            "with labels() is given those of each step as fourth argument"
+        ) from None
+    except ValueError:  # without a signature, such as one written in C
+        return
 
 
 def mark_unwritten(gradient: Vector) -> None:

@@ -45,6 +45,7 @@ class TimingOnlyProblem:
         batch_size: int,
         steps: int | None = None,
         samples: int | None = None,
+        labels: np.ndarray[Any, Any] | None = None,
         spans: Sequence[Span] = (),
         matrices: Sequence[Matrix] = (),
     ) -> None:
@@ -54,7 +55,8 @@ class TimingOnlyProblem:
             n: elements that the parameters would have.
             batch_size: samples of one worker's step.
             steps: of an epoch, for each worker; every batch is full.
-            samples: of the data set, cut into batches as by ``BatchPlan``.
+            samples: of the data set, cut into batches as by ``BatchPlan``, or dealt out.
+            labels: (N,) integers, of those samples; None where nobody will ask.
             spans: the gradient's spans in the order in which they would become ready, see
                 ``Problem``; without any, the whole at once.
             matrices: among the parameters that there would be.
@@ -65,6 +67,7 @@ class TimingOnlyProblem:
         self._batch_size = batch_size
         self._steps = steps
         self._samples = samples
+        self._labels = labels
         self._spans = tuple(spans) or (Span(0, n),)
         self._matrices = tuple(matrices)
 
@@ -79,8 +82,21 @@ class TimingOnlyProblem:
             return self._steps * self._batch_size * workers, self._batch_size
         return self._samples, self._batch_size
 
-    def batches(self, worker: int, workers: int, epoch: int) -> _Batches:
+    def labels(self) -> np.ndarray[Any, Any]:
+        """Return the labels of the samples."""
+        assert self._labels is not None, "made for samples that are dealt out"
+        return self._labels
+
+    def batches(
+        self,
+        worker: int,
+        workers: int,
+        epoch: int,
+        samples: Sequence[np.ndarray[Any, Any]] | None = None,
+    ) -> _Batches | list[int]:
         """Return the sizes of one worker's batches; the same in every epoch."""
+        if samples is not None:
+            return [len(it) for it in samples]
         size = self._batch_size
         if self._samples is None:
             assert self._steps is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,7 @@ class Worker:
         meter: Meter,
         *,
         length: Length,
+        dealt: Callable[[int], Sequence[np.ndarray[Any, Any]]] | None = None,
         delays: Delays | None = None,
         rng: np.random.Generator | None = None,
     ) -> None:
@@ -61,6 +62,7 @@ class Worker:
             strategy: the synchronization scheme; has a ``ready`` only if the problem takes one.
             meter: counts and reports.
             length: when to stop.
+            dealt: returns the samples of each step of an epoch; None where the problem chooses.
             delays: injected delays; None for none.
             rng: draws the delays.
         """
@@ -76,6 +78,7 @@ class Worker:
         self._worker = worker
         self._workers = len(port.role_map.workers)
         self._length = length
+        self._dealt = dealt
         self._delays = delays
         self._is_timed = delays is not None and delays.asks_for_computed
         self._rng = rng or np.random.default_rng(0)
@@ -101,8 +104,9 @@ class Worker:
         """Train to the end; return the meter."""
         self.meter.begin()
         while not self._finished(self.epoch):
+            own = () if self._dealt is None else (self._dealt(self.epoch),)
             batches = await self._port.aside(
-                self._problem.batches, self._worker, self._workers, self.epoch
+                self._problem.batches, self._worker, self._workers, self.epoch, *own
             )
             complete = await self._epoch(self.epoch, batches)
             if not complete:

@@ -26,6 +26,7 @@ MODES = {
     "async": ({"mode": "async"}, 2),
     "async, 2 servers": ({"mode": "async", "servers": 2}, 3),
     "async, 3 servers": ({"mode": "async", "servers": 3}, 4),
+    "async, dealt out": ({"mode": "async", "partition": "dirichlet:0.3"}, 3),
     "async, 3 shards": ({"mode": "async", "shards_per_server": 3}, 2),
     "ssp, 2 servers of 2 shards": (
         {"mode": "ssp", "staleness": 2, "servers": 2, "shards_per_server": 2},

@@ -35,18 +35,24 @@ class DataPlan:
     """How an epoch is cut: global batches of B·W samples, of which each worker takes a slice.
 
     The last global batch may be smaller; what is left is then shared evenly, and where that does
-    not divide, the first workers get one more. So the clock of a step alone says where in the data
-    it is: backups that are overtaken leave out the batches of the clocks that they leave out.
+    not divide, the first workers get one more. Where samples are dealt out to the workers, whoever
+    has most takes steps of at most B, and the others spread theirs evenly over as many. So the
+    clock of a step alone says where in the data it is: backups that are overtaken leave out the
+    batches of the clocks that they leave out.
     """
 
     #: Samples of an epoch, of a worker's full batch, and W.
     samples: int
     batch_size: int
     workers: int
+    #: By worker, the number of its own samples; empty where all are cut for all.
+    dealt: tuple[int, ...] = ()
 
     @property
     def steps(self) -> int:
         """Steps of an epoch."""
+        if self.dealt:
+            return -(-max(self.dealt) // self.batch_size)
         return -(-self.samples // (self.batch_size * self.workers))
 
     def progress(self, clock: Ints) -> Floats:
@@ -56,6 +62,11 @@ class DataPlan:
 
     def batch(self, clock: Ints, worker: Ints) -> Ints:
         """Return the number of samples of a worker's step."""
+        if self.dealt:
+            own, steps = np.array(self.dealt)[worker], self.steps
+            shift, step = worker * steps // self.workers, clock % steps
+            found: Ints = ((step + 1) * own + shift) // steps - (step * own + shift) // steps
+            return found
         left = self.samples - (self.steps - 1) * self.batch_size * self.workers
         share, more = divmod(left, self.workers)
         last = clock % self.steps == self.steps - 1
@@ -195,7 +206,7 @@ def contract_of(header: Header) -> Contract:
         steps=math.inf if header.knob("steps") is None else _whole(header, "steps", 0),
         epochs=real_knob(header, "epochs", math.inf),
         described=mode.described(header.knob),
-        plan=None if header.batches is None else DataPlan(*header.batches, workers),
+        plan=_data_plan(header),
         simulated=header.simulated,
         crashes=header.crashes,
         one_clock=header.simulated or len(set(header.hosts)) == 1,
@@ -203,6 +214,19 @@ def contract_of(header: Header) -> Contract:
         ahead=bool(header.knob("overlap"))
         and (not header.simulated or bool(header.knob("inject"))),
     )
+
+
+def _data_plan(header: Header) -> DataPlan | None:
+    """Return how the data is cut; None where the problem cuts it by itself."""
+    if header.batches is None:
+        return None
+    samples, size = header.batches
+    dealt = tuple(own for own, _ in header.deal)
+    if dealt and sum(dealt) != samples:
+        raise ConfigError(
+            f"the history's header has {samples} samples, of which {sum(dealt)} are dealt out"
+        )
+    return DataPlan(samples, size, len(header.workers), dealt)
 
 
 def _whole(header: Header, name: str, otherwise: int, *, least: int = 0) -> int:

@@ -129,7 +129,15 @@ def test_writing_to_theta_shows_in_every_mode(mode):
 
 def test_attributes_with_the_names_of_methods_that_may_be_missing(tmp_path):
     problem = Sound()
-    for name in ("samples", "tensors", "fingerprint", "batch_plan", "gradient_spans", "matrices"):
+    for name in (
+        "samples",
+        "tensors",
+        "fingerprint",
+        "batch_plan",
+        "gradient_spans",
+        "matrices",
+        "labels",
+    ):
         setattr(problem, name, 1000)
     out = tmp_path / "run"
     run = psrt.run(TrainConfig(mode="serial", steps=2, out=str(out), record=True), problem)

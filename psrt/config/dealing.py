@@ -1,0 +1,65 @@
+"""The value of ``--partition``: how samples are dealt out to workers. A text, and what it says."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from psrt.config.knobs import shown
+from psrt.config.suggest import did_you_mean
+from psrt.config.values import LARGEST, TEXT, Kind, Number, read_numbers, write_text
+
+#: All workers have data that is alike: each epoch is shuffled and cut for all of them.
+IID: Final = "iid"
+BY_LABEL: Final = "by-label"
+DIRICHLET: Final = "dirichlet"
+#: The number of each rule, and an example of it.
+_RULES: Final = {
+    BY_LABEL: (Number("K", 1, LARGEST, whole=True), "2"),
+    DIRICHLET: (Number("A", 1e-6, 1e6), "0.5"),
+}
+
+
+class Dealing(NamedTuple):
+    """A rule that deals out samples, and its number.
+
+    >>> dealing_of("by-label:2")
+    Dealing(rule='by-label', number=2)
+    """
+
+    #: A key of the table of rules in ``psrt.data.deal``.
+    rule: str
+    #: K or A.
+    number: float
+
+
+def dealing_of(text: str) -> Dealing | None:
+    """Return what a text of ``--partition`` says; None for ``iid``, where nothing is dealt out.
+
+    Raises:
+        ValueError: with the end of a sentence, see ``psrt.config.values``.
+    """
+    rule, _, number = text.partition(":")
+    if text == IID:
+        return None
+    if rule not in _RULES:
+        forms = [f"{name}:{it.name}" for name, (it, _) in _RULES.items()]
+        raise ValueError(f"must be {IID}, {' or '.join(forms)}{did_you_mean(rule, (IID, *_RULES))}")
+    form, example = _RULES[rule]
+    try:
+        return Dealing(rule, *read_numbers((form,), number))
+    except ValueError:
+        raise ValueError(
+            f"must be {rule}:{form.name}, {form.name} {form.range}, like {rule}:{example}"
+        ) from None
+
+
+def _read(text: str) -> str:
+    found = dealing_of(text)
+    return IID if found is None else f"{found.rule}:{shown(found.number)}"
+
+
+def _accept(value: Any) -> str:
+    return _read(TEXT.accept(value))
+
+
+PARTITION = Kind("RULE", _read, _accept, write_text)

@@ -1,0 +1,303 @@
+"""`--partition`: every mode trains on samples that are dealt out, checks, repeats and simulates."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import psrt
+from psrt import TrainConfig
+from psrt.cli import show
+from psrt.cli.simulate import parse_simulate
+from psrt.data import deal
+from psrt.errors import ConfigError
+from psrt.history import read_history
+from psrt.history.check.run import check_run
+from psrt.history.header import sealed
+from psrt.job.problems import supervised_problem
+from psrt.job.scenario import run_in_virtual_time
+from support.cases import each
+from support.histories import MODES
+
+#: Of 60 samples, unevenly dealt to 4 workers: one has 3, another 26.
+SMALL = {
+    "dataset": "synthetic:60x4x3", "hidden": (3, 3), "batch_size": 4, "epochs": 2, "lr": 0.05,
+    "seed": 3,
+}  # fmt: skip
+WORKERS = 4
+
+
+def config_of(row, partition, **changes):
+    mode, knobs, servers = MODES[row]
+    return TrainConfig(
+        **{**SMALL, "mode": mode, "servers": servers[0], "partition": partition, **knobs, **changes}
+    )
+
+
+class Counting:
+    """The config's own problem, which counts the samples that it is asked for."""
+
+    def __init__(self, config, workers):
+        self.own = supervised_problem(config, workers=workers)
+        self.seen = Counter()
+
+    def __getattr__(self, name):
+        return getattr(self.own, name)
+
+    def gather(self, worker, indices):
+        self.seen.update((worker, int(i)) for i in indices)
+        return self.own.gather(indices)
+
+    def batches(self, worker, workers, epoch, samples):
+        return [self.gather(worker, it) for it in samples]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(it, marks=[pytest.mark.exhaustive] if ", " in it else []) for it in MODES],
+)
+def test_every_mode_trains_on_what_is_dealt_out(tmp_path, row):
+    workers = 1 if MODES[row][0] == "serial" else WORKERS
+    for partition in ("by-label:3" if workers == 1 else "by-label:2", "dirichlet:0.4"):
+        out = tmp_path / partition.partition(":")[0]
+        config = config_of(row, partition, out=str(out), record=True)
+        said = []
+        run = psrt.simulate(config, workers=workers, say=said.append)
+        line = [it for it in said if it.startswith("partition: ")]
+        dealt = read_history(str(out)).header.deal
+        assert line == [
+            f"partition: {partition}, samples per worker {', '.join(str(n) for n, _ in dealt)}; "
+            f"labels per worker {', '.join(str(n) for _, n in dealt)}"
+        ]
+        assert sum(size for size, _ in dealt) == 60
+        if not config.backup:
+            assert run.summary.samples == 2 * 60
+        outcome = check_run(str(out))
+        assert outcome.ok, "\n".join(outcome.lines())
+        again = psrt.simulate(psrt.recorded_config(str(out)), workers=workers)
+        assert again.summary.parameters_sha256 == run.summary.parameters_sha256
+
+
+@each("row", ["sync", "async", "local-sgd", "allreduce"])
+def test_a_worker_sees_its_own_samples_each_once_an_epoch(row):
+    config = config_of(row, "dirichlet:0.4")
+    problem = Counting(config, WORKERS)
+    own = deal(
+        problem.labels(), workers=WORKERS, rule="dirichlet", number=0.4, batch_size=4, seed=3
+    )
+    psrt.simulate(config, problem, workers=WORKERS)
+    assert problem.seen == {
+        (worker, int(i)): 2 for worker, samples in enumerate(own.samples) for i in samples
+    }
+
+
+@each("row", ["sync", "allreduce", "local-sgd", "local-sgd over servers"])
+def test_means_are_of_all_samples_of_a_step(row):
+    """Where all workers share a step, it is that of one worker with their samples."""
+    changes = {"local_steps": 1} if row.startswith("local") else {}
+    config = config_of(row, "dirichlet:0.4", optimizer="sgd", **changes)
+    problem = supervised_problem(config, workers=WORKERS)
+    own = deal(
+        problem.labels(), workers=WORKERS, rule="dirichlet", number=0.4, batch_size=4, seed=3
+    )
+    theta = problem.initial().astype(np.float64)
+    gradient = np.empty(theta.size, np.float32)
+    for epoch in range(2):
+        for parts in zip(*(own.batches(worker, epoch) for worker in range(WORKERS)), strict=True):
+            samples = np.concatenate(parts)
+            mean = np.zeros_like(theta)
+            for i in samples:
+                batch = problem.gather(np.array([i]))
+                problem.loss_and_grad(theta.astype(np.float32), batch, gradient)
+                mean += gradient / len(samples)
+            theta -= 0.05 * mean
+    run = psrt.simulate(config, workers=WORKERS)
+    np.testing.assert_allclose(run.theta, theta, rtol=2e-4, atol=2e-6)
+
+
+def test_in_iid_the_problem_makes_its_own_batches():
+    class Whole(Own):
+        def batches(self, worker, workers, epoch):
+            return [np.zeros((3, 2))]
+
+    said = []
+    for problem in (Whole(), None):
+        config = TrainConfig(mode="sync", epochs=2, lr=0.05)
+        psrt.simulate(config, problem, workers=3, say=said.append)
+    assert not [it for it in said if "partition" in it]
+
+
+def test_time_does_not_depend_on_the_numbers(tmp_path):
+    for partition in ("by-label:2", "dirichlet:0.4"):
+        config = config_of("ssp 1", partition)
+        real = psrt.simulate(config, workers=WORKERS, seed=5)
+        timed = psrt.simulate(config, workers=WORKERS, seed=5, numerics=False)
+        assert (timed.seconds, timed.summary.samples) == (real.seconds, real.summary.samples)
+
+
+def test_a_recorded_run_is_imitated(tmp_path):
+    out = str(tmp_path / "run")
+    config = config_of("sync", "dirichlet:0.4", out=out, record=True, epochs=3)
+    measured = psrt.simulate(config, workers=WORKERS).summary
+
+    def like(*more):
+        return run_in_virtual_time(*parse_simulate(["--like", out, *more])).summary
+
+    assert (like().samples, like().steps) == (measured.samples, measured.steps)
+    assert like("--workers", "5").samples == measured.samples
+    assert like("--partition", "by-label:2").samples == measured.samples
+    assert like("--partition", "iid").samples == measured.samples
+    # What a problem of the user's own has dealt out is known; how it would be otherwise is not.
+    path = tmp_path / "run" / "history" / "header.json"
+    values = json.loads(path.read_text())
+    path.write_text(sealed(values | {"data_sha256": "0" * 64}))
+    assert like().samples == measured.samples
+    with pytest.raises(ConfigError, match="expected --partition iid, or the run's own"):
+        like("--workers", "5")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda deal: [deal[1], deal[0], *deal[2:]],
+        lambda deal: [[deal[0][0] + 1, 2], [deal[1][0] - 1, 2], *deal[2:]],
+        lambda deal: [[deal[0][0] + 1, 2], *deal[1:]],
+        lambda deal: deal[1:],
+        lambda deal: [[0, 1], *deal[1:]],
+        lambda deal: [[2.5, 1], *deal[1:]],
+        lambda deal: [],
+    ],
+)
+def test_another_deal_is_found_out(tmp_path, change):
+    out = tmp_path / "run"
+    psrt.simulate(config_of("sync", "dirichlet:0.4", out=str(out), record=True), workers=WORKERS)
+    path = out / "history" / "header.json"
+    values = json.loads(path.read_text())
+    path.write_text(sealed(values | {"deal": change(values["deal"])}))
+    with suppress(ConfigError):
+        assert not check_run(str(out)).ok
+
+
+class Own:
+    """A problem of the user's own, with labels."""
+
+    def initial(self):
+        return np.ones(6, np.float32)
+
+    def labels(self):
+        return [0, 1, 2, 0, 1, 2, 2, 2]
+
+    def batches(self, worker, workers, epoch, samples=None):
+        assert samples is not None
+        return [np.zeros((len(it), 2)) for it in samples]
+
+    def loss_and_grad(self, theta, batch, out):
+        assert len(batch)
+        out[:] = theta
+        return float(theta @ theta)
+
+    def evaluate(self, theta):
+        return {"loss": float(theta @ theta)}
+
+
+class Unlabelled(Own):
+    labels = None
+
+
+class Deaf(Own):
+    def batches(self, worker, workers, epoch):
+        return []
+
+
+class Odd(Own):
+    def labels(self):
+        return [0.5, 1.5]
+
+
+def test_a_problem_of_the_users_own_says_its_labels():
+    config = TrainConfig(mode="async", epochs=2, partition="by-label:1", batch_size=2)
+    run = psrt.simulate(config, Own(), workers=3)
+    assert run.summary.samples == 16
+    for problem, text in (
+        (Unlabelled(), r"^--partition by-label:1: the problem, an? Unlabelled, has no labels\(\)"),
+        (Deaf(), r"batches\(\) takes no samples, expected \(worker, workers, epoch, samples\)"),
+        (Odd(), r"labels\(\) returned a list, \[0.5, 1.5\], expected a whole number for each"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            psrt.simulate(config, problem, workers=3)
+
+
+@each(
+    ("changes", "workers", "text"),
+    [
+        ({}, 61, "--partition dirichlet:0.4: 60 samples for 61 workers"),
+        ({"partition": "by-label:4"}, 4, "--partition by-label:4: 4 labels for each of 4 workers, "
+         "expected 1 to 3: the data has 3 labels"),
+        ({"partition": "by-label:1"}, 2, "expected 2 to 3"),
+        ({"partition": "iid"}, 16, "a step of 16 workers together takes 64 samples"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_dealt_out_is_said_in_one_line(changes, workers, text):
+    config = replace(config_of("async", "dirichlet:0.4"), **changes)
+    for numerics in (True, False):
+        with pytest.raises(ConfigError, match=text) as error:
+            psrt.simulate(config, workers=workers, numerics=numerics)
+        assert "\n" not in str(error.value)
+
+
+def test_targets_have_no_labels(tmp_path):
+    path = tmp_path / "mine.npz"
+    x, y = np.ones((8, 2)), np.ones((8, 1))
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    config = TrainConfig(
+        mode="sync", dataset=str(path), loss="squared", batch_size=2, partition="dirichlet:1"
+    )
+    for numerics in (True, False):
+        with pytest.raises(ConfigError, match="has no labels, but the targets of a regression"):
+            psrt.simulate(config, workers=2, numerics=numerics)
+
+
+def test_show_says_who_has_what(capsys):
+    assert show.main(["--partition", "dirichlet:.50", "--ranks", "20", "--mode", "sync"]) == 0
+    ranks, dealt = capsys.readouterr().out.partition("# mode")[0].splitlines()
+    assert ranks == "# on 20 ranks"
+    assert dealt.startswith("# samples per worker ")
+    assert dealt.endswith("on average")
+    assert show.main(["--partition", "by-label:5", "--ranks", "2", "--mode", "allreduce"]) == 0
+    found = capsys.readouterr().out
+    assert "; labels per worker 5, 5\n" in found
+    assert 'partition = "by-label:5"' in found
+
+
+@each(
+    ("given", "kept"),
+    [
+        ("iid", "iid"),
+        ("by-label:02", "by-label:2"),
+        ("dirichlet:.50", "dirichlet:0.5"),
+        ("dirichlet:1e2", "dirichlet:100"),
+        ("by-label", "must be by-label:K, K from 1, like by-label:2, got 'by-label'"),
+        ("by-label:0", "K from 1"),
+        ("by-label:1.5", "K from 1"),
+        ("dirichlet:0", "must be dirichlet:A, A from 1e-06 to 1000000, like dirichlet:0.5, got"),
+        ("dirichlet:-1", "A from 1e-06 to 1000000"),
+        ("dirichlet:nan", "A from 1e-06 to 1000000"),
+        ("dirichlet:inf", "A from 1e-06 to 1000000"),
+        ("dirichlet:1:2", "A from 1e-06 to 1000000"),
+        ("iid:1", "must be iid, by-label:K or dirichlet:A"),
+        ("dirichlett:1", r"did you mean dirichlet\?"),
+        ("", "must not be empty"),
+        (7, "must be a text"),
+    ],
+)
+def test_values(given, kept):
+    if isinstance(given, str) and kept.partition(":")[0] == given.partition(":")[0]:
+        assert TrainConfig(partition=given).partition == kept
+        return
+    with pytest.raises(ConfigError, match=f"^partition .*{kept}"):
+        TrainConfig(partition=given)

@@ -10,6 +10,10 @@ the ports of a `RecordingWorld` record the calls.
   replies as soon as the policy allows. Until the push that triggered the reply was sent, the worker
   waited for that push's sender; for the rest of the time it waited for messages.
 - Without servers all workers wait in a sum for the last one to join it, and then for messages.
+- In streaming local SGD several sums are under way at a time, so those of each fragment are taken
+  from the events that a history would have: when each worker sent its part, and when it took the
+  mean. A worker that computes passes nothing on: who waits for a mean is led back from message
+  to message, to the worker whose computing was the last to hold one up.
 """
 
 from __future__ import annotations
@@ -18,12 +22,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import AnyVector, Vector
 from psrt.config import TrainConfig, resolve
+from psrt.history import EventLog, Kind
 from psrt.job.virtual import simulate
 from psrt.messages import Message, Params, Report
 from psrt.partition import Span, even_spans
@@ -56,6 +61,54 @@ class Stretch:
         return self.stop - self.start
 
 
+class Transfer(NamedTuple):
+    """What becomes of one worker's part of a mean of a fragment; times in virtual seconds."""
+
+    #: Number of the fragment.
+    fragment: int
+    #: When this worker sent its part, and when the last worker did.
+    sent: float
+    complete: float
+    #: When this worker took the mean.
+    taken: float
+    #: The worker that was the last to send its part.
+    last: int
+
+
+class _SumLog(EventLog):
+    """Keeps when workers send and take fragments, and writes nothing."""
+
+    def __init__(self) -> None:
+        self.origin = 0.0
+        self.queue = []
+        #: By worker: the time and the fragment of each part that was sent; and taken, the time.
+        self.sent: dict[int, list[tuple[float, int]]] = {}
+        self.taken: dict[int, list[float]] = {}
+
+    def add(
+        self, kind: int, time: float, worker: int, clock: int, version: int, shard: int = -1,
+        *rest: Any, **more: Any,
+    ) -> None:  # fmt: skip
+        """Keep an event of a sum."""
+        if self.queue:
+            self.drain()
+        if kind == Kind.REDUCE:
+            self.sent.setdefault(worker, []).append((time, shard))
+        elif kind == Kind.REDUCED:
+            self.taken.setdefault(worker, []).append(time)
+
+    def transfers(self, workers: int) -> list[list[Transfer]]:
+        """Return by worker the sums that it took part in; its k-th is the k-th of each other."""
+        self.drain()
+        found: list[list[Transfer]] = [[] for _ in range(workers)]
+        for k, (_, fragment) in enumerate(self.sent[0]):
+            sent = [self.sent[i][k][0] for i in range(workers)]
+            last = max(range(workers), key=sent.__getitem__)
+            for i in range(workers):
+                found[i].append(Transfer(fragment, sent[i], sent[last], self.taken[i][k], last))
+        return found
+
+
 @dataclass(slots=True)
 class Log:
     """The calls at the port of one worker."""
@@ -64,6 +117,10 @@ class Log:
     busy: list[tuple[float, float]] = field(default_factory=list)
     #: Time of each reply, the worker whose push triggered it, and the time that push was sent.
     answers: list[tuple[float, int, float]] = field(default_factory=list)
+    #: Of streaming local SGD, the sums that it took part in, in order.
+    sums: list[Transfer] = field(default_factory=list)
+    #: Time at which messages of sums were taken → of that which was sent last, when and by whom.
+    hops: dict[float, tuple[float, int]] = field(default_factory=dict)
     #: Time at which the worker finished.
     done: float = 0.0
 
@@ -80,6 +137,8 @@ class RecordingWorld(Simulator):
         #: By rank of the worker and shard, for each reply in flight: the worker whose message
         #: triggered it, and the time that was sent.
         self.causes: dict[tuple[int, int], deque[tuple[int, float]]] = {}
+        #: By rank, receiver and sum, the times at which messages of sums were sent, not yet taken.
+        self.posted: dict[tuple[int, int, int], deque[float]] = {}
         self.ports = [RecordingPort(self, rank) for rank in range(role_map.size)]
 
 
@@ -128,6 +187,22 @@ class RecordingPort(VirtualPort):
             self._cause = message.worker, self._records.sent[sender, message.shard].popleft()
         return message
 
+    def post(self, to: int, key: int, numbers: AnyVector | None, nbytes: int) -> None:
+        """Record the time of a message of a sum."""
+        self._records.posted.setdefault((self.rank, to, key), deque()).append(self.now())
+        super().post(to, key, numbers, nbytes)
+
+    def take_span(self, source: int, key: int) -> Sequence[Any]:
+        """Record when a message of a sum is taken, and when it was sent."""
+        found = super().take_span(source, key)
+        if found and self._log is not None:
+            sender = self.role_map.worker_of(source)
+            assert sender is not None, "sums are among workers"
+            sent = self._records.posted[source, self.rank, key].popleft()
+            hops, now = self._log.hops, self.now()
+            hops[now] = max(hops.get(now, (sent, sender)), (sent, sender))
+        return found
+
     def report(self, report: Report) -> None:
         """Record the end of a worker at its last report."""
         if report.last and self._log is not None:
@@ -151,15 +226,41 @@ def _line(logs: Sequence[Log], worker: int, served: bool) -> list[Stretch]:
     starts = [start for start, _ in log.busy[1:]] + [log.done]
     for step, ((start, stop), resumed) in enumerate(zip(log.busy, starts, strict=True)):
         line.append(Stretch(start, stop, COMPUTE, step))
+        for it in log.sums:
+            if stop < it.taken <= resumed:
+                line += _waits_for_mean(logs, worker, stop, it)
+                stop = it.taken
         if resumed > stop:
             waiting_for, until = _cause(logs, worker, step, resumed, served)
             until = min(max(until, stop), resumed)
-            if waiting_for != worker and until > stop:
+            if waiting_for != worker and until > stop and not log.sums:
                 line.append(Stretch(stop, until, WORKERS, waiting_for))
                 stop = until
             if resumed > stop:
                 line.append(Stretch(stop, resumed, MESSAGES, worker))
     return line
+
+
+def _waits_for_mean(
+    logs: Sequence[Log], worker: int, start: float, it: Transfer
+) -> Iterator[Stretch]:
+    """Yield what a worker waits for from some time on until it takes a mean.
+
+    The message that it took last was sent by a worker that had computed until then, or had taken a
+    message at that very time, and so on back.
+    """
+    until, sender, computed = it.taken, worker, False
+    while until > start and not computed:
+        if until not in logs[sender].hops:  # nobody sees messages, as at a rendezvous
+            until, sender = it.complete, it.last
+            break
+        until, sender = logs[sender].hops[until]
+        computed = any(stop == until for _, stop in logs[sender].busy)
+    if sender != worker and until > start:
+        yield Stretch(start, until, WORKERS, sender)
+        start = until
+    if it.taken > start:
+        yield Stretch(start, it.taken, MESSAGES, worker)
 
 
 def _cause(
@@ -236,6 +337,8 @@ class Timeline:
     seconds: float
     #: Mean and largest staleness τ of the gradients that were applied; None without servers.
     staleness: tuple[float, int] | None
+    #: Of streaming local SGD, by worker: the sums that it took part in, in order.
+    sums: tuple[tuple[Transfer, ...], ...] = ()
 
     @property
     def workers(self) -> int:
@@ -283,8 +386,12 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
             worlds.append(self)
 
     problem = _Layered() if config.streams else _Bowl()
-    found = simulate(config, problem, workers=workers, seed=config.seed, world=World)
+    log = _SumLog() if config.streams else None
+    found = simulate(config, problem, workers=workers, seed=config.seed, world=World, log=log)
     world = worlds[0]
+    sums = [] if log is None else log.transfers(workers)
+    for kept, of_worker in zip(world.logs, sums, strict=False):
+        kept.sums = of_worker
     histograms = [server.shard.stats.histogram for server in found.servers]
     lines = stretches(world.logs, served=bool(found.servers))
     return Timeline(
@@ -293,6 +400,7 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
         lines=tuple(map(tuple, lines)),
         seconds=max(log.done for log in world.logs),
         staleness=None if config.scheme.averages else _staleness(histograms),
+        sums=tuple(map(tuple, sums)),
     )
 
 

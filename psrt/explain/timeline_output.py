@@ -10,6 +10,9 @@ seconds        time at which the last worker finished; a normal step takes 1
 lines          by worker, in order of time: ``{"start", "stop", "what"}``; ``what`` is
                ``compute``, with ``step`` (from 0 on), or what it waits for: ``workers``, with
                ``waiting_for`` (the one), or ``messages``
+sums           of streaming local SGD, by worker, in the order of sending: ``{"fragment", "sent",
+               "complete", "taken"}``, the times when this worker sent its part of a mean, when
+               the last one did, and when this worker took the mean; else empty
 shares         by worker, as fractions of its time: ``compute``, ``waiting``, and of that for
                ``workers`` and for ``messages``
 staleness      ``{"mean", "max"}`` in versions; null where there is none
@@ -19,6 +22,7 @@ lesson         one line for people
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -30,6 +34,7 @@ from psrt.explain.timeline import (
     WORKERS,
     Stretch,
     Timeline,
+    Transfer,
     described,
     lesson,
 )
@@ -41,6 +46,13 @@ _LEGEND = (
     f"{_COMPUTES} computes ({_STEP_ENDS} end of a step)   {_WAITS}0{_WAITS} waits for worker 0   "
     f"{_TRAVELS} waits for messages"
 )
+#: Of a fragment that is sent, whose mean others have yet to send their parts of, which all have,
+#: and that is mixed in.
+_SENT, _PARTIAL, _WHOLE, _TAKEN, _BOTH = "├", "·", "─", "┤", "┼"
+_FRAGMENTS = (
+    f"{_SENT} sends its part of a mean   {_PARTIAL} others have yet to   {_WHOLE} all have   "
+    f"{_TAKEN} mixes it in"
+)
 
 
 def as_text(timeline: Timeline, *, width: int = 76) -> str:
@@ -50,19 +62,49 @@ def as_text(timeline: Timeline, *, width: int = 76) -> str:
         timeline: what to draw.
         width: of the time axis, in characters.
     """
-    label = len(f"worker {timeline.workers - 1}")
-    rows = [
-        f"{f'worker {worker}':{label}}  {row_of(line, timeline.seconds, width).rstrip()}"
-        for worker, line in enumerate(timeline.lines)
-    ]
+    names = _fragments(timeline)
+    label = max(len(it) for it in (f"worker {timeline.workers - 1}", *names))
+    rows = []
+    for worker, line in enumerate(timeline.lines):
+        drawn = row_of(line, timeline.seconds, width).rstrip()
+        rows.append(f"{f'worker {worker}':{label}}  {drawn}")
+        for fragment, name in enumerate(names):
+            sums = [it for it in timeline.sums[worker] if it.fragment == fragment]
+            drawn = row_of_sums(sums, timeline.seconds, width).rstrip()
+            rows.append(f"{name:{label}}  {drawn}")
     axis = f"{'steps':{label}}  {_axis(timeline.seconds, width)}"
     shares = [
         f"{f'worker {i}':{label}}  {timeline.share(i, COMPUTE):4.0%} computing   "
         f"{timeline.share(i, *WAITING):4.0%} waiting{_waiting_for(timeline, i)}"
         for i in range(timeline.workers)
     ]
-    parts = [" · ".join(described(timeline)), *rows, axis, "", _LEGEND, "", *shares, ""]
+    legend = [_LEGEND, *([_FRAGMENTS] if names else [])]
+    parts = [" · ".join(described(timeline)), *rows, axis, "", *legend, "", *shares, ""]
     return "\n".join([*parts, lesson(timeline)])
+
+
+def _fragments(timeline: Timeline) -> list[str]:
+    """Return what the rows below a worker's are called."""
+    count = (timeline.config.fragments or 1) if timeline.sums else 0
+    return ["average"] if count == 1 else [f"fragment {f}" for f in range(count)]
+
+
+def row_of_sums(sums: Sequence[Transfer], seconds: float, width: int) -> str:
+    """Return the row of one fragment of a worker.
+
+    >>> row_of_sums([Transfer(0, 0.5, 3.5, 5.5, 1), Transfer(0, 6.5, 6.5, 6.6, 0)], 8, 8)
+    '├··──┤┼ '
+    """
+    row = [" "] * width
+    column = width / seconds
+    for it in sums:
+        sent, complete, taken = (
+            min(int(time * column), width - 1) for time in (it.sent, it.complete, it.taken)
+        )
+        row[sent:taken] = _PARTIAL * (complete - sent) + _WHOLE * (taken - complete)
+        row[taken] = _TAKEN
+        row[sent] = _SENT if taken > sent else _BOTH
+    return "".join(row)
 
 
 def row_of(line: tuple[Stretch, ...], seconds: float, width: int) -> str:
@@ -114,27 +156,62 @@ def _waiting_for(timeline: Timeline, worker: int) -> str:
 
 
 _MARGIN, _GUTTER, _LENGTH, _TOP, _ROW, _BAR = 26.0, 88.0, 1000.0, 84.0, 44.0, 28.0
+#: Height of a fragment's line, below a worker's bar.
+_THIN = 12.0
 #: By worker, Okabe and Ito's colours; a wait has the colour of the worker that is waited for.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#6A6A6A", "#8C6D1F")
 
 
 def draw(timeline: Timeline) -> Canvas:
     """Return the drawing."""
-    bottom = _TOP + _ROW * timeline.workers
+    names = _fragments(timeline)
+    row = _ROW + _THIN * len(names)
+    bottom = _TOP + row * timeline.workers
     title = " · ".join(described(timeline))
     text = lesson(timeline)
     width = 2 * _MARGIN + max(_GUTTER + _LENGTH, text_width(title, 16), text_width(text, 12))
-    canvas = Canvas(width, bottom + 108, title)
+    canvas = Canvas(width, bottom + 108 + (24 if names else 0), title)
     canvas.text(_MARGIN, 34, title, size=16, anchor="start", bold=True)
     _draw_axis(canvas, timeline, bottom)
     for worker, line in enumerate(timeline.lines):
-        y = _TOP + _ROW * worker
+        y = _TOP + row * worker
         canvas.text(_MARGIN, y + _BAR / 2, f"worker {worker}", anchor="start", bold=True)
         for stretch in line:
             _draw_stretch(canvas, timeline, worker, stretch, y)
+        for fragment, name in enumerate(names):
+            at = y + _BAR + _THIN * (fragment + 0.5)
+            canvas.text(_MARGIN, at, name, size=9, anchor="start", fill="#555555")
+        for it in timeline.sums[worker] if names else ():
+            _draw_sum(canvas, timeline, worker, it, y + _BAR + _THIN * (it.fragment + 0.5))
     _legend(canvas, bottom + 52)
+    if names:
+        bottom += 24
+        _legend_of_sums(canvas, bottom + 52)
     canvas.text(_MARGIN, bottom + 84, text, anchor="start", fill="#444444")
     return canvas
+
+
+def _draw_sum(canvas: Canvas, timeline: Timeline, worker: int, it: Transfer, y: float) -> None:
+    """Draw a line while others have yet to send their parts, a bar from then on, and both ends."""
+    colour = _colour(worker)
+    sent, complete, taken = (_x(timeline, time) for time in (it.sent, it.complete, it.taken))
+    complete = min(complete, taken)
+    canvas.line(sent, y, complete, y, stroke=colour, width=1.0)
+    canvas.line(complete, y, taken, y, stroke=colour, width=3.0)
+    canvas.circle(sent, y, 3, fill="white", stroke=colour)
+    canvas.circle(taken, y, 3, fill=colour, stroke=colour)
+
+
+def _legend_of_sums(canvas: Canvas, y: float) -> None:
+    x, colour = _MARGIN, _colour(0)
+    canvas.circle(x + 3, y, 3, fill="white", stroke=colour)
+    x = _label(canvas, x + 14, y, "sends its part of a mean")
+    canvas.line(x, y, x + 30, y, stroke=colour, width=1.0)
+    x = _label(canvas, x + 38, y, "others have yet to")
+    canvas.line(x, y, x + 30, y, stroke=colour, width=3.0)
+    x = _label(canvas, x + 38, y, "all have")
+    canvas.circle(x + 3, y, 3, fill=colour, stroke=colour)
+    _label(canvas, x + 14, y, "mixes it in")
 
 
 def _colour(worker: int) -> str:
@@ -210,6 +287,7 @@ def as_document(timeline: Timeline) -> dict[str, Any]:
         "slow": list(timeline.slow),
         "seconds": timeline.seconds,
         "lines": [[_stretch_document(stretch) for stretch in line] for line in timeline.lines],
+        "sums": [[_sum_document(it) for it in of_worker] for of_worker in timeline.sums],
         "shares": [
             {"waiting": timeline.share(worker, *WAITING)}
             | {what: timeline.share(worker, what) for what in (COMPUTE, *WAITING)}
@@ -218,6 +296,10 @@ def as_document(timeline: Timeline) -> dict[str, Any]:
         "staleness": staleness and {"mean": staleness[0], "max": staleness[1]},
         "lesson": lesson(timeline),
     }
+
+
+def _sum_document(it: Transfer) -> dict[str, Any]:
+    return {name: getattr(it, name) for name in ("fragment", "sent", "complete", "taken")}
 
 
 def _stretch_document(stretch: Stretch) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 
 import pytest
 
@@ -32,6 +33,14 @@ MODES = {
     "local-sgd over servers": {"mode": "local-sgd", "local_steps": 3, "servers": 1},
     "allreduce": {"mode": "allreduce", "allreduce": "tree", "overlap": False},
 }
+_STREAMING = {"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"}
+STREAMS = {
+    "late": _STREAMING | {"sync_delay": 2},
+    "fragments": _STREAMING | {"fragments": 3},
+    "late fragments": _STREAMING | {"fragments": 2, "sync_delay": 3},
+    "eager": _STREAMING | {"eager": True, "fragments": 2},
+}
+MODES |= STREAMS
 STEPS = 6
 EVERYONE = pytest.mark.parametrize("name", MODES)
 
@@ -125,6 +134,49 @@ def test_local_steps_follow_each_other_without_a_pause():
         assert kinds[3] != COMPUTE
 
 
+@pytest.mark.parametrize("slow", [{}, {1: 3.0}, {0: 1.4, 2: 0.5}])
+@pytest.mark.parametrize("name", STREAMS)
+def test_fragments_are_drawn_from_their_sending_to_their_arrival(name, slow):
+    found = timeline(name, slow=slow)
+    config, longest = found.config, 0.5  # both sums, around the ring of 4
+    for line, sums in zip(found.lines, found.sums, strict=True):
+        steps = of(line, COMPUTE)
+        assert [it.fragment for it in sums] == [k % config.fragments for k in range(len(sums))]
+        for k, it in enumerate(sums):
+            others = [theirs[k].sent for theirs in found.sums]
+            assert (it.complete, others[it.last]) == (max(others), max(others))
+            assert it.sent <= it.complete < it.taken
+            between = [s for s in steps if it.sent < s.stop <= it.taken]
+            if it.sent < steps[-1].stop - 3.5 * max(found.slow) and name != "eager":
+                assert len(between) == config.sync_delay
+        # It waits only for a mean that it needs, and no longer than a message after the last part.
+        for stretch in line:
+            if stretch.what != COMPUTE:
+                assert any(it.sent <= stretch.start < stretch.stop <= it.taken for it in sums)
+            if stretch.what == MESSAGES:
+                assert stretch.seconds < longest
+
+
+def test_who_computes_passes_no_message_on_and_is_waited_for():
+    """Around a ring worker 1 holds up others' parts, too, until the end of its step."""
+    found = timeline("late", slow={1: 3.0})
+    for worker in (0, 2, 3):
+        assert found.share(worker, WORKERS) == found.share(worker, WORKERS, waiting_for=1) > 0.6
+        assert found.share(worker, MESSAGES) < 0.05
+    assert found.share(1, WORKERS) == 0.0
+
+
+def test_a_fragment_in_text():
+    text = as_text(timeline("late fragments", workers=2, slow={}), width=60).splitlines()
+    assert [line[:10] for line in text[1:7]] == [
+        "worker 0  ", "fragment 0", "fragment 1", "worker 1  ", "fragment 0", "fragment 1",
+    ]  # fmt: skip
+    assert text[10].startswith("├ sends its part of a mean")
+    for row in (text[2], text[3]):
+        assert re.fullmatch(r"[ ├─·┤┼]+", row[12:])
+        assert "├" in row
+
+
 def test_staleness_is_told_where_there_is_some():
     assert timeline("sync").staleness == (0.0, 0)
     assert "no gradient was stale" in lesson(timeline("sync"))
@@ -191,7 +243,7 @@ def test_every_mode_can_be_written_and_drawn(name):
     found = timeline(name)
     text = as_text(found)
     assert text.startswith(found.config.mode)
-    assert all(len(line) < 120 for line in text.splitlines()[:7])
+    assert all(len(line) < 130 for line in text.splitlines()[:7])
     svg = draw(found).as_text()
     assert all(f">worker {worker}</text>" in svg for worker in range(4))
     assert svg.count("<rect") > sum(len(of(line, COMPUTE)) for line in found.lines)
@@ -211,6 +263,10 @@ def test_the_document():
         {"start": 9, "stop": 11, "what": "messages"},
         {"start": 11, "stop": 15, "what": "compute", "step": 1},
     ]
+    sums = as_document(timeline("fragments"))["sums"]
+    assert [len(it) for it in sums] == [len(sums[0])] * 4
+    assert [it["fragment"] for it in sums[0][:4]] == [0, 1, 2, 0]
+    assert all(it["sent"] <= it["complete"] < it["taken"] for it in sums[3])
     assert document == {
         "format": FORMAT,
         "mode": "ssp",
@@ -219,6 +275,7 @@ def test_the_document():
         "steps": 2,
         "slow": [1.0, 3.0],
         "seconds": 20.0,
+        "sums": [],
         "shares": [
             {"compute": 8 / 15, "waiting": 7 / 15, "workers": 5 / 15, "messages": 2 / 15},
             {"compute": 1.0, "waiting": 0.0, "workers": 0.0, "messages": 0.0},

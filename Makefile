@@ -75,6 +75,8 @@ export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 # Modules of a cluster may have set these; they would lead into another installation.
 unexport PYTHONPATH PYTHONHOME OPAL_PREFIX
+# Where containers set this, each rank compiles all of psrt: half of the time that it takes to start.
+unexport PYTHONDONTWRITEBYTECODE
 ifdef LD_LIBRARY_PATH
   export LD_LIBRARY_PATH := $(CURDIR)/$(VENV)/lib:$(CURDIR)/$(VENV)/lib/$(MPI):$(LD_LIBRARY_PATH)
 endif

@@ -23,7 +23,8 @@ from psrt.simulation import SimulationCosts, Simulator
 from psrt.stats import merged_columns
 from psrt.sync import Keep, Policy, policy_for
 from psrt.transport import CONTROL
-from support.recording import Ledger, record
+from support.cases import pairs
+from support.recording import COSTS, Ledger, record
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +74,7 @@ def bits(run):
     return run.theta.tobytes()
 
 
-@pytest.mark.parametrize("name", [*SERVED, *SERVERLESS])
+@pytest.mark.parametrize(("costs", "name"), pairs(COSTS, [*SERVED, *SERVERLESS], one_in=2))
 def test_the_same_seed_is_the_same_run(costs, name):
     """No deadlock, and neither repetition nor where the payload lies makes a difference."""
     for seed, servers in ((0, 1), (1, 2), (2, 3)):
@@ -102,7 +103,7 @@ def test_stragglers_and_jitter_stop_nobody(name):
             assert sum(meter.stats.samples for meter in run.meters) == 3 * 70
 
 
-@pytest.mark.parametrize("name", REPRODUCIBLE)
+@pytest.mark.parametrize(("costs", "name"), pairs(COSTS, REPRODUCIBLE, one_in=2))
 def test_where_all_wait_for_all_the_order_of_events_does_not_show(costs, name):
     results = {
         bits(record(config(name, servers, **more), workers=4, seed=servers, costs=costs).run)

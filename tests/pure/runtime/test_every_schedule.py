@@ -22,6 +22,7 @@ from psrt.runtime.strategies.local_sgd import LocalSGD, ReduceAverager
 from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
 from psrt.sync import AveragingPeriod
+from support.cases import pairs
 from support.ranks import Ranks
 
 pytestmark = pytest.mark.slow
@@ -174,8 +175,7 @@ PERIODS = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("period", PERIODS)
+@pytest.mark.parametrize(("algorithm", "period"), pairs(ALGORITHMS, PERIODS, one_in=2))
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_local_sgd_with_workers_that_leave(explored, algorithm, period, size):
     for lengths in itertools.product((0, 3, 4), repeat=size):

@@ -17,7 +17,7 @@ from psrt.job.virtual import simulate
 from psrt.partition import Span
 from psrt.runtime.strategies.streaming import StreamingSGD
 from psrt.simulation import SimulationCosts
-from support.cases import each
+from support.cases import each, pairs
 from support.recording import record
 
 LR, MU = 0.2, 0.5
@@ -333,8 +333,7 @@ LENGTHS = [{"epochs": 2}, {"epochs": 3}, {"steps": 1}, {"steps": 8}, {"steps": 1
 
 
 @each("length", LENGTHS)
-@pytest.mark.parametrize("knobs", KINDS, ids=str)
-@pytest.mark.parametrize("outer", OUTERS, ids=str)
+@pytest.mark.parametrize(("knobs", "outer"), pairs(KINDS, OUTERS, one_in=2), ids=str)
 def test_is_what_numpy_says(knobs, outer, length):
     for workers in (2, 3, 4, 5):
         hold(workers, EVEN, knobs | outer, seed=workers, **length)

@@ -27,6 +27,7 @@ from psrt.simulation.calibration.track import Receipts, Track
 from psrt.simulation.calibration.workers import computing, rounds
 from psrt.simulation.cost_flags import VirtualCosts
 from psrt.transport import RoleMap
+from support.cases import pairs
 
 pytestmark = pytest.mark.slow
 
@@ -74,8 +75,9 @@ def like(folder, *words):
     return play("--like", folder, *words).summary
 
 
-@pytest.mark.parametrize("slow", [(), ("--inject", "0:delay:0.006")], ids=["", "straggler"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "slow"), pairs(MODES, [(), ("--inject", "0:delay:0.006")], one_in=2)
+)
 def test_what_is_like_a_run_is_as_fast_and_as_stale(tmp_path, mode, slow):
     measured = record(tmp_path / "run", MODES[mode], *slow)
     predicted = like(tmp_path / "run")

@@ -357,7 +357,7 @@ def test_compression_study(tmp_path):
     plain, sign = rows[1], rows[3]
     assert sign["bytes_sent"] < 0.6 * plain["bytes_sent"]
     assert sign["seconds"] < plain["seconds"]
-    assert (plain["encode_us"], plain["decode_us"]) == (0, 0)
+    assert plain["encode_us"] is plain["decode_us"] is None
     assert min(sign["encode_us"], sign["decode_us"], sign["gradient_us"]) > 0
     assert "async at 100 Mbit/s:" in out
     assert document["verdict"][-1].endswith(" of 4 cases pay.")

@@ -110,7 +110,7 @@ def test_buckets_come_to_the_same_however_many_are_said_to_be_ready(stop, bucket
 def test_the_plan_says_how_it_is_cut(bucket_bytes, buckets):
     it = strategy(SoloPort(10), spans=SPANS, bucket_bytes=bucket_bytes, algorithm="ring")
     # One bucket is full when all is there: nothing overlaps, and nobody need say so.
-    assert it.plan == ("ring", "as asked", buckets, buckets > 1, "ring", None, "")
+    assert it.plan == ("ring", "as asked", buckets, buckets > 1, "ring", None, "", 0)
     assert (it.ready is not None) == (buckets > 1)
     assert strategy(SoloPort(10)).plan.buckets == 1
 

@@ -14,7 +14,7 @@ from psrt.codec.table import TABLE
 if TYPE_CHECKING:
     from psrt.codec.codec import Codec, Encoder
     from psrt.codec.feedback import ErrorFeedback
-    from psrt.codec.matrices import Matrix, matrices_within
+    from psrt.codec.matrices import Matrix, matrices_side_by_side, matrices_within
     from psrt.codec.randomness import draws
     from psrt.codec.registry import CODECS, make_codec, make_encoder
 
@@ -28,6 +28,7 @@ __all__ = [
     "draws",
     "make_codec",
     "make_encoder",
+    "matrices_side_by_side",
     "matrices_within",
 ]
 
@@ -36,7 +37,7 @@ _HOME = {
     **dict.fromkeys(("Codec", "Encoder"), "codec"),
     "draws": "randomness",
     "ErrorFeedback": "feedback",
-    **dict.fromkeys(("Matrix", "matrices_within"), "matrices"),
+    **dict.fromkeys(("Matrix", "matrices_side_by_side", "matrices_within"), "matrices"),
     **dict.fromkeys(("CODECS", "make_codec", "make_encoder"), "registry"),
 }
 

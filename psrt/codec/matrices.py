@@ -43,6 +43,19 @@ def matrices_within(matrices: Iterable[Matrix], span: Span) -> tuple[Matrix, ...
     return tuple(found)
 
 
+def matrices_side_by_side(matrices: Iterable[Matrix], spans: Iterable[Span]) -> tuple[Matrix, ...]:
+    """Return the matrices of a vector that has these spans of another one side by side.
+
+    >>> matrices_side_by_side([Matrix(0, 2, 5), Matrix(30, 2, 3)], [Span(20, 40), Span(0, 12)])
+    (Matrix(start=10, rows=2, columns=3), Matrix(start=20, rows=2, columns=5))
+    """
+    found, first, given = list[Matrix](), 0, tuple(matrices)
+    for span in spans:
+        found += [it._replace(start=first + it.start) for it in matrices_within(given, span)]
+        first += span.size
+    return tuple(found)
+
+
 def between(matrices: Sequence[Matrix], n: int) -> list[Span]:
     """Return what lies between matrices, and before and behind them.
 

@@ -72,6 +72,11 @@ class Mode:
         return self.sums and not self.averages
 
     @property
+    def encodes_gradients(self) -> bool:
+        """Whether a codec is of gradients, and not of how parameters differ."""
+        return self.codecs and not self.averages
+
+    @property
     def is_stale(self) -> bool:
         """Whether a gradient can be applied to parameters newer than those it was computed on."""
         return self.needs_servers and not self.rounds
@@ -157,6 +162,7 @@ _ROWS = (
         servers=Servers.OPTIONAL,
         averages=True,
         rounds=True,
+        codecs=True,
         knobs=(
             *("local_steps", "post_local_epoch", "outer_lr", "outer_momentum"),
             *("fragments", "fragment_order", "eager", "sync_delay", "mixing"),

@@ -9,7 +9,7 @@ from typing import Any
 from psrt.codec.table import TABLE
 from psrt.config.checks import first_miss, overlaps
 from psrt.config.knobs import knobs_of
-from psrt.config.modes import MODES, Mode, default_mode
+from psrt.config.modes import MODES, Mode, default_mode, modes_with
 from psrt.config.names import BUCKET_BYTES, DEFAULT_LR, OPTIMIZER_CODECS
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
@@ -68,11 +68,11 @@ def _with_codec_of_optimizer(config: TrainConfig, mode: Mode) -> TrainConfig:
     name, codec = config.optimizer, OPTIMIZER_CODECS.get(config.optimizer)
     if codec is None:
         return config
-    if not mode.codecs:
-        able = ", ".join(row.name for row in MODES.values() if row.codecs)
+    if not mode.encodes_gradients:
+        able = ", ".join(modes_with(lambda row: row.encodes_gradients))
         raise ConfigError(
-            f"--optimizer {name} is one half of a codec, which --mode {mode.name} does not have; "
-            f"those that do: {able}"
+            f"--optimizer {name} is one half of a codec of gradients, which --mode {mode.name} "
+            f"does not send; those that do: {able}"
         )
     if config.codec not in (None, codec):
         raise ConfigError(f"--optimizer {name} is one half of --codec {codec}, got {config.codec}")

@@ -20,8 +20,9 @@ RESIDUAL    what a codec keeps back has changed: shard, clock, version: a ``pair
             and of what is kept back, with signs, and ``seconds``: the most that rounding may make
             of them, over 2⁻²⁴; see ``runtime.conserved``
 SUM_ENCODE  a chunk of a sum was encoded: shard: the worker that sums it, −1 if all do, clock:
-            updates so far, progress: its first element, tau: the number of its elements, samples:
-            bytes of the frame, version: as of ENCODE; flag BACK of the mean of a chunk
+            updates so far, of fragments the sums so far, progress: its first element, of fragments
+            in all of them side by side, tau: the number of its elements, samples: bytes of the
+            frame, version: as of ENCODE; flag BACK of the mean of a chunk
 SUM_KEEP    what a codec keeps back of that chunk has changed: as SUM_ENCODE, without samples;
             version and sums: as of RESIDUAL
 SUM_DECODE  the frame of a chunk was decoded: as SUM_ENCODE; shard: the worker that sent it,

@@ -19,12 +19,14 @@ from psrt.data import Deal
 from psrt.history import EventLog
 from psrt.job.codecs import JobCodec
 from psrt.messages import Message
-from psrt.optim import Schedule, StalenessRate, make_optimizer, make_staleness_rate
+from psrt.optim import Optimizer, Schedule, StalenessRate, make_optimizer, make_staleness_rate
 from psrt.partition import ShardPlan, Span
 from psrt.runtime.delays import Delays
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem, gradient_spans
+from psrt.runtime.push_codec import PushEncoder
+from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.shard_server import ShardServer
@@ -32,7 +34,12 @@ from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.averaging import OuterStep, PlainAverage
 from psrt.runtime.strategies.base import Serial, Strategy
 from psrt.runtime.strategies.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
-from psrt.runtime.strategies.outer_rules import EagerSteps, MixedAverages, OuterRule
+from psrt.runtime.strategies.outer_rules import (
+    EagerSteps,
+    MixedAverages,
+    MixedDifferences,
+    OuterRule,
+)
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.streaming import StreamingSGD
 from psrt.runtime.sum_frames import RecordedFrames
@@ -134,7 +141,7 @@ def _shard_server(
     shard = Shard(
         port.versions[number],
         initial,
-        _outer_updater(config, initial.size)
+        _outer_updater(config, initial.size, differences=codec is not None)
         if mode.averages
         else _updater(config, initial.size, rate),
         payload=partial(port.payload, number) if decoder is None else decoder.gradient,
@@ -243,16 +250,19 @@ def _strategy(
             codec=None if codec is None else _sum_codec(codec, port, events),
             events=events,
         )
+    if mode.averages and not port.role_map.servers and len(port.role_map.workers) == 1:
+        codec = None  # nothing is sent, and differences would only be rounded once more
     if mode.averages and config.streams:
-        return _streaming(port, config, problem, events, control_algorithm)
+        return _streaming(port, config, problem, events, control_algorithm, codec)
     if mode.averages:
         local_steps = config.local_steps or 1
         averager: Averager
         if port.role_map.servers:
-            averager = ServerAverager(port, events=events)
+            encoder, decoder = _push_codecs(codec, port)
+            averager = ServerAverager(port, encoder=encoder, decoder=decoder, events=events)
         else:
             full = config.batch_size * local_steps
-            outer = _outer_updater(config, n)
+            outer = _outer_updater(config, n, differences=codec is not None)
             steps = config.outer_lr is not None
             averager = ReduceAverager(
                 port,
@@ -262,6 +272,7 @@ def _strategy(
                 full=full,
                 check_every=config.check_every or 0,
                 control_algorithm=control_algorithm,
+                codec=None if codec is None else _sum_codec(codec, port, events),
                 events=events,
             )
         period = AveragingPeriod(local_steps, float(config.post_local_epoch or 0))
@@ -270,15 +281,20 @@ def _strategy(
         )
     several = len(port.role_map.servers) > len(port.role_map.server_ranks)
     spans = gradient_spans(problem, port.role_map.n) if several and clip_norm is None else ()
-    worker = port.role_map.worker_of(port.rank)
+    encoder, decoder = _push_codecs(codec, port)
     return PushPull(
-        port,
-        clip_norm=clip_norm,
-        spans=spans,
-        encoder=None if codec is None or worker is None else codec.encoder(port, worker),
-        decoder=None if codec is None or worker is None else codec.reply_decoder(port, worker),
-        events=events,
+        port, clip_norm=clip_norm, spans=spans, encoder=encoder, decoder=decoder, events=events
     )
+
+
+def _push_codecs(
+    codec: JobCodec | None, port: Port
+) -> tuple[PushEncoder | None, ReplyDecoder | None]:
+    """Return what encodes a worker's pushes and what decodes the replies, as far as there are."""
+    worker = port.role_map.worker_of(port.rank)
+    if codec is None or worker is None:
+        return None, None
+    return codec.encoder(port, worker), codec.reply_decoder(port, worker)
 
 
 def _sum_codec(codec: JobCodec, port: Port, events: WorkerEventRecorder | None) -> SumCodec:
@@ -292,24 +308,34 @@ def _streaming(
     problem: Problem,
     events: WorkerEventRecorder | None,
     control_algorithm: str | None,
+    codec: JobCodec | None,
 ) -> StreamingSGD:
     """Return local SGD whose averages come in fragments, late, or eagerly."""
     n, local_steps = port.theta.size, config.local_steps or 1
-    rule: OuterRule = (
-        EagerSteps(port, _along(config, n))
-        if config.eager
-        else MixedAverages(port, _outer_updater(config, n), config.mixing or 0.0)
-    )
+    outer = _outer_updater(config, n, differences=codec is not None or bool(config.eager))
+    rule: OuterRule
+    if config.eager:
+        rule = EagerSteps(port, outer)
+    else:
+        mixed = MixedAverages if codec is None else MixedDifferences
+        rule = mixed(port, outer, config.mixing or 0.0)
+    fragments = fragments_for(config, problem, port.role_map.n)
+    codecs: list[SumCodec] = []
+    if codec is not None:
+        # What is summed has the fragments side by side, and so the matrices in them.
+        framed = codec.side_by_side([span for spans in fragments for span in spans])
+        codecs = [_sum_codec(framed, port, events) for _ in fragments]
     return StreamingSGD(
         port,
         _updater(config, n),
         rule,
         period_of(config),
-        fragments_for(config, problem, port.role_map.n),
+        fragments,
         algorithm=config.allreduce or "auto",
         full=config.batch_size * local_steps,
         clip_norm=config.clip_norm,
         control_algorithm=control_algorithm,
+        codecs=codecs,
         events=events,
     )
 
@@ -334,15 +360,6 @@ def fragments_for(config: TrainConfig, problem: Problem, n: int) -> tuple[tuple[
     return fragments_of(layers, config.fragments or 1, config.fragment_order or STRIDED)
 
 
-def _along(config: TrainConfig, n: int) -> Updater:
-    """Return the outer optimizer along a mean of Δ_i; without one, θ ← θ − mean Δ_i."""
-    rate = 1.0 if config.outer_lr is None else config.outer_lr
-    outer = make_optimizer("sgd", n)
-    if config.outer_lr is not None:
-        outer = make_optimizer("nesterov", n, momentum=config.outer_momentum)
-    return Updater(n, outer, Schedule("constant", rate, epochs=1.0))
-
-
 def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:
     optimizer = make_optimizer(
         config.optimizer,
@@ -357,12 +374,21 @@ def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> 
     return Updater(n, optimizer, _schedule(config), rate=elementwise)
 
 
-def _outer_updater(config: TrainConfig, n: int) -> Updater:
-    """Return the updater that moves θ to the mean of the θ_i, by the outer optimizer if any."""
-    if config.outer_lr is None:
-        return Updater(n, PlainAverage(), Schedule("constant", 1.0, epochs=1.0))
-    outer = make_optimizer("nesterov", n, momentum=config.outer_momentum)
-    return Updater(n, OuterStep(outer), Schedule("constant", config.outer_lr, epochs=1.0))
+def _outer_updater(config: TrainConfig, n: int, *, differences: bool) -> Updater:
+    """Return the updater that moves θ to the mean of the θ_i, by the outer optimizer if any.
+
+    Args:
+        config: resolved.
+        n: elements of θ.
+        differences: whether it is given the mean of Δ_i = θ − θ_i instead of that of the θ_i.
+    """
+    outer: Optimizer = make_optimizer("sgd", n) if differences else PlainAverage()
+    rate = 1.0
+    if config.outer_lr is not None:
+        rate = config.outer_lr
+        nesterov = make_optimizer("nesterov", n, momentum=config.outer_momentum)
+        outer = nesterov if differences else OuterStep(nesterov)
+    return Updater(n, outer, Schedule("constant", rate, epochs=1.0))
 
 
 def _schedule(config: TrainConfig) -> Schedule:

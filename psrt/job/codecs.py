@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from psrt.codec import (
     Matrix,
     make_codec,
     make_encoder,
+    matrices_side_by_side,
     matrices_within,
 )
 from psrt.codec.frame import HEADER_BYTES
@@ -86,6 +87,12 @@ class JobCodec:
             self._lengths[key] = self.sender(span, way)
         return self._lengths[key]
 
+    def side_by_side(self, spans: Sequence[Span]) -> JobCodec:
+        """Return the same for a vector that has these spans of the parameters side by side."""
+        if not TABLE[self.name].takes_matrices:
+            return self
+        return replace(self, matrices=matrices_side_by_side(self.matrices, spans))
+
     def of_sums(self, port: Port, watch: FrameWatch | None) -> SumCodec:
         """Return what makes the frames of a worker's sums; ``watch`` is told of each."""
         make, worker = self.sender if port.theta.size else self.lengths, port.rank
@@ -137,19 +144,19 @@ class JobCodec:
         return PushDecoder(self.codec(port.role_map.spans[shard]), partial(port.frame, shard))
 
     def described_sums(self, plan: FramePlan) -> str:
-        """Return what a worker sends in an update, in a line for people."""
+        """Return what a worker sends in an update or a period, in a line for people."""
         feeds_back = isinstance(self.sender(Span(0, 1)), ErrorFeedback)
         framed, dense = plan.frame_bytes, plan.framed_bytes
         if not dense:
             return f"codec: {self.name}, by which one worker sends nothing, but steps"
         text = f"codec: {self.name}{', with error feedback' if feeds_back else ''}: a worker sends "
-        if plan.is_fixed:
-            less = f"{dense / max(1, framed):.3g} times fewer"
-            return f"{text}{size_text(framed)} an update instead of {size_text(dense)}, {less}"
-        return (
-            f"{text}at most {size_text(framed)} an update instead of {size_text(dense)}, which "
-            "depends on the numbers"
-        )
+        most, less = "", f"{dense / max(1, framed):.3g} times fewer"
+        if not plan.is_fixed:
+            most, less = "at most ", "which depends on the numbers"
+        text += f"{most}{size_text(framed)} {plan.when} instead of {size_text(dense)}, {less}"
+        if plan.peak_bytes < framed:
+            text += f"; {most}{size_text(plan.peak_bytes)} at once"
+        return text
 
     def reply_encoder(self, port: Port, shard: int, initial: Vector) -> ReplyEncoder | None:
         """Return what encodes the replies of a shard, whose initial parameters are given."""

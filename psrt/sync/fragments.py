@@ -29,7 +29,7 @@ def fragments_of(
             layers that follow each other.
 
     Returns:
-        The spans of each fragment, from the first layer on.
+        The spans of each fragment, from the first layer on; layers that touch are one span.
 
     Raises:
         ConfigError: if a fragment would have no layer.
@@ -38,7 +38,7 @@ def fragments_of(
     >>> fragments_of(layers, 2)
     ((Span(start=0, stop=4), Span(start=9, stop=10)), (Span(start=4, stop=9),))
     >>> fragments_of(layers, 2, "sequential")
-    ((Span(start=0, stop=4), Span(start=4, stop=9)), (Span(start=9, stop=10),))
+    ((Span(start=0, stop=9),), (Span(start=9, stop=10),))
     """
     if count > len(layers):
         raise ConfigError(
@@ -47,8 +47,19 @@ def fragments_of(
         )
     ordered = sorted(layers)
     if order == STRIDED:
-        return tuple(tuple(ordered[f::count]) for f in range(count))
-    return tuple(tuple(ordered[a:b]) for a, b in even_spans(len(ordered), count))
+        return tuple(_joined(ordered[f::count]) for f in range(count))
+    return tuple(_joined(ordered[a:b]) for a, b in even_spans(len(ordered), count))
+
+
+def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Return ascending spans, with one in place of those that touch."""
+    found: list[Span] = []
+    for span in spans:
+        if found and found[-1].stop == span.start:
+            found[-1] = Span(found[-1].start, span.stop)
+        else:
+            found.append(span)
+    return tuple(found)
 
 
 class FragmentPeriod(NamedTuple):

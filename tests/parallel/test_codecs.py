@@ -34,7 +34,8 @@ def check_agreement(comm, folder, name, flags):
     for out in outs:
         outcome = check_run(out)
         assert outcome.ok, "\n".join(outcome.lines())
-    virtual = run_in_virtual_time(TrainConfig(**flags), Scenario(comm.size - 1))
+    servers = flags.get("servers", 1)
+    virtual = run_in_virtual_time(TrainConfig(**flags), Scenario(comm.size - servers))
     for run in runs:
         np.testing.assert_array_equal(run.theta, virtual.theta)
         for figure in ("frame_bytes", "framed_bytes", "bytes_sent", "bytes_received"):
@@ -61,6 +62,24 @@ def test_links_and_virtual_time_agree_to_the_bit_and_to_the_byte(comm, shared_fo
 def test_replies_over_links_and_in_virtual_time_agree(comm, shared_folder, codec, one_for_all):
     flags = BASE | {"mode": "sync", "shards_per_server": 2, "codec": "sign", "codec_reply": codec}
     flags |= {"codec_everywhere": True, "codec_reply_shared": one_for_all}
+    check_agreement(comm, shared_folder, codec, flags)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    ("codec", "more"),
+    [
+        ("sign", {"outer_lr": 0.7}),
+        ("top-k", {"fragments": 2, "sync_delay": 3, "inject": ("*:jitter:0.002",)}),
+        ("low-rank", {"fragments": 2, "eager": True}),
+        ("int8", {"servers": 1, "codec_reply": "int8"}),
+    ],
+)
+def test_averages_over_links_and_in_virtual_time_agree(comm, shared_folder, codec, more):
+    flags = BASE | {"mode": "local-sgd", "servers": 0, "local_steps": 3, "steps": 13} | more
+    flags |= {"codec": codec, "codec_everywhere": True}
+    if not flags["servers"]:
+        flags["allreduce"] = "all-pairs"  # of the control values, too: auto takes shared memory
     check_agreement(comm, shared_folder, codec, flags)
 
 

@@ -128,7 +128,8 @@ class Contract:
     #: Whether a worker's part of a sum may be under way before it is written down as ready: sums
     #: overlap with computing, and time passes between the end of that and the event.
     ahead: bool = False
-
+    #: Whether a codec is in effect.
+    framed: bool = False
     #: Whether a worker reads a version as it is; a codec of replies loses some of it.
     exact_reads: bool = True
 
@@ -142,6 +143,19 @@ class Contract:
     def streams(self) -> bool:
         """Whether averages are of fragments, or arrive later than they are begun."""
         return self.fragments > 1 or self.delay > 0 or self.eager
+
+    @property
+    def sends_frames(self) -> bool:
+        """Whether sums over workers travel in frames, which one worker sends none of."""
+        return self.framed and self.workers > 1 and not self.shards
+
+    @property
+    def exact_times(self) -> bool:
+        """Whether what a worker does next begins with the event before, in virtual time.
+
+        Not where it encodes and decodes between its steps.
+        """
+        return self.simulated and not (self.sends_frames and self.streams)
 
     @property
     def settles(self) -> int:
@@ -210,6 +224,7 @@ def contract_of(header: Header) -> Contract:
         simulated=header.simulated,
         crashes=header.crashes,
         one_clock=header.simulated or len(set(header.hosts)) == 1,
+        framed=bool(header.knob("codec") and header.knob("codec_everywhere")),
         exact_reads=not (header.knob("codec_reply") and header.knob("codec_everywhere")),
         ahead=bool(header.knob("overlap"))
         and (not header.simulated or bool(header.knob("inject"))),

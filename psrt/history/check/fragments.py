@@ -27,14 +27,14 @@ _LEAST = (
 )  # fmt: skip
 
 
-def fragment_sizes(contract: Contract, header: Header) -> list[int]:
-    """Return the number of elements of each fragment.
+def fragments_of(contract: Contract, header: Header) -> list[list[tuple[int, int]]]:
+    """Return the spans [start, stop) of each fragment; of layers that touch, one.
 
     Raises:
         ConfigError: if the layers of a header are not those of so many fragments.
     """
     if contract.fragments == 1:
-        return [header.n]
+        return [[(0, header.n)]]
     layers = header.layers
     ends = [0, *(stop for _, stop in layers)]
     whole = ends[-1] == header.n and all(
@@ -45,37 +45,47 @@ def fragment_sizes(contract: Contract, header: Header) -> list[int]:
             f"the history's header has {len(layers)} layers that do not make up {header.n} "
             f"parameters in {contract.fragments} fragments"
         )
-    sizes = [stop - start for start, stop in layers]
     count = contract.fragments
     if header.knob("fragment_order") != "sequential":
-        return [sum(sizes[f::count]) for f in range(count)]
-    least, more = divmod(len(sizes), count)
+        return [list(layers[f::count]) for f in range(count)]  # one is never beside the next
+    least, more = divmod(len(layers), count)
     stops = [(f + 1) * least + min(f + 1, more) for f in range(count)]
-    return [sum(sizes[a:b]) for a, b in zip([0, *stops], stops, strict=False)]
+    return [[(layers[a][0], layers[b - 1][1])] for a, b in zip([0, *stops], stops, strict=False)]
 
 
-def streamed_bytes(contract: Contract, header: Header, table: Table) -> int | None:
+def fragment_sizes(contract: Contract, header: Header) -> list[int]:
+    """Return the number of elements of each fragment; see ``fragments_of``."""
+    spans = fragments_of(contract, header)
+    return [sum(stop - start for start, stop in fragment) for fragment in spans]
+
+
+def streamed_bytes(
+    contract: Contract, header: Header, table: Table, frame_bytes: int
+) -> int | None:
     """Return the bytes that all workers of a streaming run sent; None where that is not known.
 
     Args:
         contract: of the run.
         header: of its history.
         table: events of all workers; sums are matched.
+        frame_bytes: of the frames of a codec.
     """
     copies = [
         _copies(name or "", contract.workers)
         for name in (header.algorithm, header.control_algorithm)
     ]
     of_numbers, of_controls = copies
-    if of_numbers is None or of_controls is None or header.knob("codec") or contract.crashes:
+    if of_numbers is None or of_controls is None or contract.crashes:
         return None
     sizes = np.array(fragment_sizes(contract, header), np.int64)
     ends = table.where(Kind.REDUCED)
     ends = ends[table["worker"][ends] == 0]
-    summed = sizes[table["shard"][ends[table.real("weight")[ends] > 0]]]
+    first = len(ends) - contract.settles if contract.sends_frames else 0
+    dense = ends[first:]  # in frames goes all but what settles
+    summed = sizes[table["shard"][dense[table.real("weight")[dense] > 0]]]
     # What settles the differences of eager workers needs no control values.
     controls = _CONTROLS * (len(ends) - contract.settles)
-    return ITEMSIZE * (of_numbers * int(summed.sum()) + of_controls * controls)
+    return frame_bytes + ITEMSIZE * (of_numbers * int(summed.sum()) + of_controls * controls)
 
 
 def _copies(algorithm: str, ranks: int) -> int | None:
@@ -117,7 +127,7 @@ def check_fragments(
         # A worker waits from its event before on, unless it has waited once more after that.
         waits = ends[table.real("weight")[rounds] > 0]
         waits = waits[~asks(table)[waits - 1]]
-        require_duration(findings, table, waits, waits - 1)
+        require_duration(findings, table, waits, waits - 1, most=not contract.exact_times)
 
 
 def _check_worker(

@@ -238,7 +238,7 @@ def _check_counts(
     for i, figures in enumerate(lines):
         figures.same(int(samples[i]), "samples")
         seconds = figures.number("seconds") or 0.0
-        if contract.simulated:
+        if contract.exact_times:
             figures.same(float(low[i]), "seconds")
         else:
             figures.within(float(low[i]) - CLOCK_S, math.inf, "seconds", rounded=True)

@@ -154,7 +154,7 @@ class _Case:
             summary.without_servers()
             summary.summed(self.tables[0])
             if contract.streams:
-                summary.streamed(table)
+                summary.streamed(table, self.tables[0])
             summary.measured(self._metrics or ())
             summary.times(table, table.where(Kind.REDUCED))
         self._check_metrics(lambda: counted_of_steps(table, None))
@@ -193,10 +193,7 @@ class _Case:
                 summary.steps(table, table.where(Kind.STEP))
             summary.times(table, workers.reads[:, 0])
             summary.measured(self._metrics or ())
-            if contract.mode.averages:
-                summary.without_frames()
-            else:
-                summary.sent(self.tables[0], self.tables[1:-1])
+            summary.sent(self.tables[0], self.tables[1:-1])
         gap = max(float(np.nan_to_num(it.real("gap")).max(initial=0.0)) for it in self.shards)
         self._check_metrics(
             (lambda: counted_of_steps(table, workers))

@@ -108,7 +108,7 @@ def check_local_steps(contract: Contract, table: Table, leave: Ints, findings: F
     later = same_as_before(table["worker"])[steps]
     begins = np.where(later, steps - 1, -1)
     timed = later | contract.one_clock  # else the first one's clock is not that of the run
-    exact = timed & contract.simulated
+    exact = timed & contract.exact_times
     if contract.streams:
         # Who has no samples to send asks whether others have, and waits for that.
         exact &= ~asks(table)[begins]

@@ -15,8 +15,10 @@ import numpy as np
 from psrt.config.names import by_hosts
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
+from psrt.history.check.fragments import fragments_of
 from psrt.history.check.frames import (
     FrameContract,
+    Place,
     check_conserved,
     cut,
     digest_of_zeros,
@@ -89,22 +91,69 @@ def check_sum_frames(
     if header.way is None:
         team = 0
     owners = range(_ALL, 0) if header.way == Way.GATHERED.value else range(contract.workers)
-    _check_chunks(sent, table, header.n, owners, team, findings)
+    sums = _Sums.of(contract, header, table)
+    _check_chunks(sent, table, header.n, sums, owners, team, findings)
     if findings.none:
-        _check_lengths(codec, header, sent, findings)
+        _check_lengths(codec, sums, sent, findings)
         _check_decoded(codec, header.n, contract.workers, team, sent, got, findings)
-        _check_kept(codec, header.n, table, sent, findings)
+        _check_kept(codec, header.n, table, sums, sent, findings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """The sums that are made in frames, and of what: all parameters, or a fragment in its turn.
+
+    In a sum of fragments these lie side by side, and so the matrices in them.
+    """
+
+    #: The round of each, and the total of its weights.
+    rounds: Ints
+    totals: Floats
+    #: Where each fragment begins, and the end of the last one; of a whole 0 and n.
+    bounds: Ints
+    matrices: tuple[Place, ...]
+
+    @classmethod
+    def of(cls, contract: Contract, header: Header, table: Table) -> _Sums:
+        """Return those of a run."""
+        totals = _totals(table)
+        made = np.flatnonzero(totals > 0)
+        if not contract.streams:
+            return cls(np.arange(len(made)), totals[made], np.array([0, header.n]), header.matrices)
+        # Those that end the differences between eager workers are of numbers as they are.
+        made = made[made < len(totals) - contract.settles]
+        bounds, places = [0], list[Place]()
+        for spans in fragments_of(contract, header):
+            at = bounds[-1]
+            for start, stop in spans:
+                within = cut(header.matrices, start, stop)
+                places += [(at + first, rows, columns) for first, rows, columns in within]
+                at += stop - start
+            bounds.append(at)
+        return cls(made, totals[made], np.array(bounds), tuple(places))
+
+    def span(self, rounds: Ints) -> tuple[Ints, Ints]:
+        """Return where that which is summed in each round begins and ends."""
+        fragment = rounds % (len(self.bounds) - 1)
+        return self.bounds[fragment], self.bounds[fragment + 1]
 
 
 def _check_chunks(
-    sent: _Frames, table: Table, n: int, owners: range, team: int, findings: Findings
+    sent: _Frames,
+    table: Table,
+    n: int,
+    sums: _Sums,
+    owners: range,
+    team: int,
+    findings: Findings,
 ) -> None:
-    """Check that in each round chunks tile the vector, who encodes them, and for whom."""
+    """Check that in each round chunks tile what is summed, who encodes them, and for whom."""
     asked = findings.on(table, sent.at)
-    text = "{kind} of {size} elements from {start} on, of {n}"
-    inside = (sent.size > 0) & (sent.start + sent.size <= n)
+    low, high = sums.span(sent.round)
+    text = "{kind} of {size} elements from {start} on, expected some of those from {low} to {high}"
+    inside = (sent.size > 0) & (sent.start >= low) & (sent.start + sent.size <= high)
     inside &= sent.start == table.real("progress")[sent.at]
-    asked.require(FRAMES, inside, text, size=sent.size, start=sent.start, n=n)
+    asked.require(FRAMES, inside, text, size=sent.size, start=sent.start, low=low, high=high)
     owner, worker = sent.column("shard"), sent.column("worker")
     text = "worker {worker} encoded the mean of a chunk that is worker {shard}'s"
     asked.require(FRAMES, (sent.back == 0) | (owner == worker), text, counts=False)
@@ -138,19 +187,21 @@ def _check_chunks(
     )  # fmt: skip
     rounds, start = sent.round[leader], sent.start[leader]
     stop = start + sent.size[leader]
+    low, high = sums.span(rounds)
     begins = ~same_as_before(rounds)
-    due = np.where(begins, 0, previous(stop, 0))
+    due = np.where(begins, low, previous(stop, 0))
     ends = np.append(begins[1:], True)[: len(begins)]
     text = "in round {clock} a chunk begins at element {start}, expected {due}"
     chunk.require(FRAMES, start == due, text, start=start, due=due, counts=False)
-    text = "in round {clock} the last chunk ends at element {stop}, expected {n}"
-    chunk.require(FRAMES, ~ends | (stop == n), text, stop=stop, n=n, counts=False)
-    made = int((_totals(table) > 0).sum()) if team else 0
-    text = "{kind} in round {clock}, expected rounds {due}"
+    text = "in round {clock} the last chunk ends at element {stop}, expected {high}"
+    chunk.require(FRAMES, ~ends | (stop == high), text, stop=stop, high=high, counts=False)
+    made = sums.rounds if team else sums.rounds[:0]
+    text = "{kind} in round {clock}, expected round {due}"
     number = np.cumsum(begins) - 1
-    chunk.require(FRAMES, rounds == number, text, due=number, counts=False)
-    if findings.none and int(begins.sum()) != made:
-        findings.missing(FRAMES, f"{int(begins.sum())} rounds were encoded, expected {made}")
+    due = np.append(made, np.full(len(rounds), -1))[number]
+    chunk.require(FRAMES, rounds == due, text, due=due, counts=False)
+    if findings.none and int(begins.sum()) != len(made):
+        findings.missing(FRAMES, f"{int(begins.sum())} rounds were encoded, expected {len(made)}")
 
 
 def _totals(table: Table) -> Floats:
@@ -160,11 +211,11 @@ def _totals(table: Table) -> Floats:
     return found
 
 
-def _check_lengths(codec: FrameContract, header: Header, sent: _Frames, findings: Findings) -> None:
+def _check_lengths(codec: FrameContract, sums: _Sums, sent: _Frames, findings: Findings) -> None:
     """Check the bytes of frames against the formula."""
     places, which = np.unique(np.stack([sent.start, sent.size], 1), axis=0, return_inverse=True)
     bounds = [
-        frame_bounds(codec, size, cut(header.matrices, start, start + size))
+        frame_bounds(codec, size, cut(sums.matrices, start, start + size))
         for start, size in places.tolist()
     ]
     low, high = np.array(bounds, np.int64).reshape(-1, 2)[which.ravel()].T
@@ -234,7 +285,7 @@ def _check_decoded(
 
 
 def _check_kept(
-    codec: FrameContract, n: int, table: Table, sent: _Frames, findings: Findings
+    codec: FrameContract, n: int, table: Table, sums: _Sums, sent: _Frames, findings: Findings
 ) -> None:
     """Check that each frame takes up what was kept back of its chunk before it."""
     kept = _Frames.of(table, Kind.SUM_KEEP)
@@ -263,17 +314,14 @@ def _check_kept(
     nothing = np.array([zeros[size] for size in kept.size[order].tolist()], np.int64)
     due = np.where(first, nothing, previous(after, 0))
     # Where the divisor changes, what is kept back of contributions is scaled by as much.
-    totals = _totals(table)
-    totals = totals[totals > 0]
-    scaled = np.append(False, totals[1:] != totals[:-1])[kept.round[order]]
-    free = scaled & (kept.back[order] == 0) & ~first
+    total = sums.totals[np.searchsorted(sums.rounds, kept.round[order])]
+    factors = np.where(first | (kept.back[order] == 1), 1.0, total / previous(total, 1.0))
+    free = factors != 1.0
     text = "worker {worker} encoded in round {clock} without what it had kept back before"
     at = kept.at[order]
     last = np.where(first, -1, previous(at, -1))
     findings.on(table, at).require(RESIDUALS, free | (before == due), text, because=[last])
     if codec.feeds_back:
-        factors = np.append(1.0, totals[1:] / totals[:-1])[kept.round[order]]
-        factors = np.where(kept.back[order] == 0, factors, 1.0)
         check_conserved(table, at, last, factors, findings)
 
 

@@ -129,13 +129,15 @@ class SummaryCheck:
         ):
             figures.same(due, "averages", name)
 
-    def streamed(self, table: Table) -> None:
+    def streamed(self, table: Table, workers: Table) -> None:
         """Check the bytes that were sent where averages are of fragments, or arrive late.
 
         Args:
             table: events of all workers; sums are matched.
+            workers: the same, those of a codec included.
         """
-        due = streamed_bytes(self._contract, self._header, table)
+        frame_bytes, _ = sent_bytes(workers)
+        due = streamed_bytes(self._contract, self._header, table, frame_bytes)
         for name in ("bytes_sent", "bytes_received") if due is not None else ():
             self._figures.same(due, name)
 
@@ -299,12 +301,6 @@ class SummaryCheck:
         sizes = zip(("frame_bytes", "framed_bytes"), sent_bytes(workers), strict=True)
         for name, nbytes in sizes:
             self._figures.same(nbytes, name)
-
-    def without_frames(self) -> None:
-        """Check that a run without a codec sent no frames."""
-        if self._header.knob("codec") is None:
-            for name in ("frame_bytes", "framed_bytes"):
-                self._figures.same(0, name)
 
     def times(self, table: Table, waits: Ints) -> None:
         """Check how long training took, and each worker's waiting; nobody has died.

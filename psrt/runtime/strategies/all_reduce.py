@@ -11,13 +11,13 @@ from psrt.errors import ProtocolError
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import (
-    FramePlan,
     ReducePlan,
     Step,
     StepResult,
     Strategy,
     WaitBreakdown,
     clip_weight,
+    frame_plan,
 )
 from psrt.runtime.strategies.buckets import buckets_of
 from psrt.runtime.strategies.push_pull import shares_of
@@ -25,16 +25,6 @@ from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.updater import Updater
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
-
-
-def frame_plan(codec: SumCodec | None) -> FramePlan | None:
-    """Return what a worker sends in an update by a codec; None if it sends no frames."""
-    if codec is None or not codec.sums:
-        return None
-    parts = codec.sums
-    is_fixed = all(it.frame_bytes is not None for it in parts)
-    framed_bytes = sum(it.framed_bytes for it in parts)
-    return FramePlan(parts[0].way, sum(it.most_bytes for it in parts), is_fixed, framed_bytes)
 
 
 class AllReduce(Strategy):
@@ -116,7 +106,7 @@ class AllReduce(Strategy):
             len(buckets),
             overlaps,
             reducer.control_algorithm,
-            frame_plan(codec),
+            frame_plan([] if codec is None else [codec]),
         )
         self._codec = codec
         port.waiting_for = lambda: "its neighbours in an all-reduce"

@@ -10,6 +10,7 @@ from psrt.history.log import QUEUED
 from psrt.optim import clip_factor, l2_norm
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.updater import Contribution, Updater
+from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
 from psrt.ways import Way
 
@@ -59,16 +60,40 @@ class StepResult(NamedTuple):
 
 
 class FramePlan(NamedTuple):
-    """What a worker sends in an update where a codec makes the messages of its sums."""
+    """What a worker sends in an update, or a period, where a codec makes the messages of sums."""
 
     #: In which the messages travel.
     way: Way
     #: Bytes of the frames, at most.
     frame_bytes: int
-    #: Whether every update has that many.
+    #: Whether it is always that many.
     is_fixed: bool
     #: Bytes of the numbers that they stand for.
     framed_bytes: int
+    #: Of these frames, the bytes that are sent at once, at most.
+    peak_bytes: int
+    #: How often.
+    when: str
+
+
+def frame_plan(codecs: Sequence[SumCodec], when: str = "an update") -> FramePlan | None:
+    """Return what a worker sends by codecs that make frames one after the other.
+
+    Args:
+        codecs: of the parts of the parameters that are sent one by one, together all of them.
+        when: how often all of them are.
+
+    Returns:
+        None if it sends no frames.
+    """
+    parts = [it for codec in codecs for it in codec.sums]
+    if not parts:
+        return None
+    sizes = [sum(it.most_bytes for it in codec.sums) for codec in codecs]
+    is_fixed = all(it.frame_bytes is not None for it in parts)
+    framed_bytes = sum(it.framed_bytes for it in parts)
+    way = parts[0].way
+    return FramePlan(way, sum(sizes), is_fixed, framed_bytes, max(sizes), when)
 
 
 class ReducePlan(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
 from psrt.runtime.strategies.controls import ControlSum
+from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port
 
 #: A block of a fragment, at most ``BLOCK`` elements: where it lies in θ, and where in what is sent.
@@ -14,15 +15,21 @@ Block = tuple[Span, Span]
 
 
 class Fragment:
-    """One worker's part in the sums of one fragment."""
+    """One worker's part in the sums of one fragment.
+
+    A round is ``send``, ``bring`` once there are numbers to be summed, and ``poll`` until all has
+    begun: the sum of the control values, and then that of the numbers. By a codec the latter waits
+    for the former, as what is encoded depends on the divisor.
+    """
 
     def __init__(
         self,
         port: Port,
         number: int,
         spans: Sequence[Span],
-        start: int,
+        place: Span,
         algorithms: tuple[str, str],
+        codec: SumCodec | None = None,
     ) -> None:
         """Make the plans; collective.
 
@@ -30,14 +37,16 @@ class Fragment:
             port: of a job without servers.
             number: f.
             spans: of θ.
-            start: where in the vector that is sent the fragment begins, its spans side by side.
+            place: in the vector that is sent, where its spans lie side by side.
             algorithms: all-reduces of the control values and of the fragment.
+            codec: makes the messages of the fragment; None sends numbers as they are.
         """
         self.number = number
-        self.size = sum(span.size for span in spans)
         self.control = ControlSum(port, algorithms[0], number)
-        self.sum = port.reduction(Span(start, start + self.size), algorithms[1], None)
+        self.codec = codec
+        self.sum = port.reduction(place, algorithms[1], None, codec)
         self.blocks: list[Block] = []
+        start = place.start
         for span in spans:
             for a, b in block_spans(span.size, BLOCK):
                 there = start + a
@@ -46,14 +55,72 @@ class Fragment:
             start += span.size
         #: This worker's steps and samples since it was last sent.
         self.steps = self.samples = 0
-        #: Whether it is under way, and whether the sum of its numbers has begun.
-        self.under_way = self.summing = False
+        #: Whether it is under way, and whether the sums of its control values and of its numbers
+        #: have begun.
+        self.under_way = self.asking = self.summing = False
         #: The clock with which it was sent, and seconds of waiting for its round.
         self.clock = 0
         self.waited = 0.0
+        #: Number of the sum among those of all fragments.
+        self._round = 0
+        #: Of this worker in this round: its weight, whether it is still training, its progress; and
+        #: whether its numbers are where they are summed.
+        self._mine = 0.0, False, 0.0
+        self._brought = False
 
-    def poll(self) -> None:
-        """Progress without waiting."""
-        self.control.poll()
+    def send(
+        self, number: int, clock: int, weight: float, *, present: bool, progress: float
+    ) -> None:
+        """Begin a round; no sum begins before ``poll``.
+
+        Args:
+            number: of the sum among those of all fragments, the same on all workers.
+            clock: that the round is noted with.
+            weight: of this worker's numbers, in [0, 1]; 0 without samples.
+            present: whether it is still training.
+            progress: of this worker, in epochs.
+        """
+        self._round, self.clock = number, clock
+        self._mine = weight, present, progress
+        self.under_way, self._brought = True, False
+        self.steps = self.samples = 0
+        self.waited = 0.0
+
+    def bring(self) -> None:
+        """Say that this worker's numbers are where they are summed."""
+        self._brought = True
+
+    def poll(self) -> bool:
+        """Progress without waiting; return whether all that can be known of the round has begun."""
+        control = self.control
+        if not self.asking:
+            weight, present, progress = self._mine
+            control.begin(weight, present=present, progress=progress)
+            self.asking = True
+        known = control.poll()
+        if self._brought and not self.summing and (known or self.codec is None):
+            self._begin_sum()
         if self.summing:
             self.sum.poll()
+        return known or self.codec is None
+
+    async def known(self) -> float:
+        """Wait for the control values; return the total weight."""
+        self.poll()
+        total = await self.control.finish()
+        self.poll()
+        return total
+
+    async def finish(self) -> None:
+        """Wait until the numbers are summed, if there are any, and end the round."""
+        if self.summing:
+            await self.sum.finish()
+        self.under_way = self.asking = self.summing = False
+
+    def _begin_sum(self) -> None:
+        control, codec = self.control, self.codec
+        if codec is not None:
+            assert control.total is not None, "what is encoded depends on it"
+            codec.begin_round(self._round, int(control.progress / control.present), control.total)
+        self.sum.begin()
+        self.summing = True

@@ -24,11 +24,11 @@ class OuterRule(Protocol):
         ...
 
     def take(self, blocks: Sequence[Block], scale: float, *, newer: bool) -> None:
-        """Take the sums.
+        """Take the sums, or the means, where a codec has divided.
 
         Args:
             blocks: of the fragment.
-            scale: what makes means of the sums, 1 over the total weight.
+            scale: what makes means of them, 1 over the total weight.
             newer: whether this worker has made steps since it sent the fragment.
         """
         ...
@@ -80,6 +80,22 @@ class MixedAverages:
                 np.add(theta, part, out=theta)
             else:
                 np.copyto(theta, base)
+
+
+class MixedDifferences(MixedAverages):
+    """The same by differences, for codecs: θ_f ← outer(θ_f, mean Δ_i,f) with Δ_i,f = θ_f − θ_i,f.
+
+    What a frame loses of a difference is a part of what has changed; of θ_i,f it would be a part
+    of the parameters.
+    """
+
+    def bring(self, blocks: Sequence[Block], weight: float) -> None:
+        """Write the differences, weighted."""
+        super().bring(blocks, weight)
+        factor = np.float32(weight)
+        for at, there in blocks if weight else ():
+            wire = np.subtract(at.of(self._base), at.of(self._theta), out=there.of(self._wire))
+            np.multiply(wire, factor, out=wire)
 
 
 class EagerSteps:

@@ -10,23 +10,37 @@ take part with weight zero until nobody is training.
 
 At the end of its training a worker waits for what is under way, sends every fragment once more in
 which it has made a step since, and takes the means as they are: so all end with the same bits.
+
+**With a codec** the sum of a fragment begins when its divisor is known. As all workers begin all
+sums in the same order, the next fragment's weights set out after that: nobody waits for it, but
+where several fragments are under way, one may set out a step or more after it was sent. What ends
+the differences between eager workers goes as it is: parameters, once.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import numpy as np
 
 from psrt.history.log import QUEUED
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
-from psrt.runtime.strategies.base import LocalSteps, ReducePlan, Step, StepResult, WaitBreakdown
+from psrt.runtime.strategies.base import (
+    LocalSteps,
+    ReducePlan,
+    Step,
+    StepResult,
+    WaitBreakdown,
+    frame_plan,
+)
 from psrt.runtime.strategies.fragment import Fragment
 from psrt.runtime.strategies.outer_rules import EagerSteps, OuterRule
 from psrt.runtime.updater import Updater
 from psrt.sync import FragmentPeriod
+from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import CONTROL, Port
 from psrt.units import plural, size_text
 
@@ -46,6 +60,7 @@ class StreamingSGD(LocalSteps):
         full: int,
         clip_norm: float | None = None,
         control_algorithm: str | None = None,
+        codecs: Sequence[SumCodec] = (),
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up; collective.
@@ -60,6 +75,7 @@ class StreamingSGD(LocalSteps):
             full: samples of all local steps of a period with full batches.
             clip_norm: largest l2 norm of a gradient; None for any.
             control_algorithm: the all-reduce of the control values; None applies ``algorithm``.
+            codecs: by fragment, what makes its messages; none send numbers as they are.
             events: records events for the history; None keeps none.
         """
         super().__init__(port, updater, clip_norm=clip_norm, events=events)
@@ -71,13 +87,23 @@ class StreamingSGD(LocalSteps):
         self._workers = len(port.role_map.workers)
         sizes = [sum(span.size for span in spans) for spans in fragments]
         control = port.choice(control_algorithm or algorithm, CONTROL)[0]
-        chosen, why = port.choice(algorithm, max(sizes))
+        # Where each lies in the vector that is sent.
+        places = [Span(sum(sizes[:f]), sum(sizes[: f + 1])) for f in range(len(sizes))]
+        largest = places[sizes.index(max(sizes))]
+        coded = codecs[0].coding(largest) if codecs else None
+        chosen, why = port.choice(algorithm, largest.size, coded=coded)
+        self._codecs = codecs
         self._fragments = [
-            Fragment(port, f, spans, sum(sizes[:f]), (control, chosen))
-            for f, spans in enumerate(fragments)
+            Fragment(port, f, spans, place, (control, chosen), codec)
+            for f, (spans, place, codec) in enumerate(zip_longest(fragments, places, codecs))
         ]
+        #: By fragment, what sums parameters at the end of eager workers.
+        self._last_sums = [it.sum for it in self._fragments]
+        if codecs and self._eager is not None:
+            self._last_sums = [port.reduction(place, chosen, None) for place in places]
         what = described(period, sizes, eager=self._eager is not None)
-        self.plan = ReducePlan(chosen, why, 1, False, control, what=what, largest=max(sizes))
+        frames = frame_plan(codecs, "a period")
+        self.plan = ReducePlan(chosen, why, 1, False, control, frames, what, largest.size)
         #: Fragments under way, the one that was sent first at the front.
         self._under_way: deque[Fragment] = deque()
         #: Fragments sent so far; the next one is this, modulo their number.
@@ -101,8 +127,7 @@ class StreamingSGD(LocalSteps):
         for fragment in self._fragments:
             fragment.steps += 1
             fragment.samples += step.samples
-        for fragment in self._under_way:
-            fragment.poll()
+        self._poll()
         if self._period.is_early(step.progress):
             for _ in self._fragments:
                 await self._send(self._round)
@@ -155,6 +180,8 @@ class StreamingSGD(LocalSteps):
 
     def _outcome(self, clock: int) -> StepResult:
         waited, self._waited = self._waited, 0.0
+        self.frame_bytes = sum(codec.frame_bytes for codec in self._codecs)
+        self.framed_bytes = sum(codec.framed_bytes for codec in self._codecs)
         return StepResult(clock, waiting=WaitBreakdown(reduce=waited) if waited else None)
 
     def weight(self, samples: int) -> float:
@@ -170,21 +197,35 @@ class StreamingSGD(LocalSteps):
         fragment = self._next
         if fragment.under_way:  # eager: what it brings goes into the step that it is sent with
             await self._arrive()
-        now, control = self._port.now(), fragment.control
+        now = self._port.now()
         weight, progress = self.weight(fragment.samples), self._progress if present else 0.0
         self._note_sent(fragment, now, clock, weight, progress, present)
-        control.begin(weight, present=present, progress=progress)
-        total = weight or await control.finish()
-        fragment.waited = self._port.now() - now
-        if total:
-            self._rule.bring(fragment.blocks, weight)
-            fragment.sum.begin()
-            fragment.summing = True
-        fragment.clock = clock
-        fragment.steps = fragment.samples = 0
-        fragment.under_way = True
+        fragment.send(self._round, clock, weight, present=present, progress=progress)
         self._under_way.append(fragment)
         self._round += 1
+        self._poll()
+        total = weight
+        if not weight:
+            total = await self._known(fragment)
+            fragment.waited = self._port.now() - now
+        if total:
+            self._rule.bring(fragment.blocks, weight)
+            fragment.bring()
+            self._poll()
+
+    def _poll(self) -> None:
+        """Begin the sums that can begin, in the order of sending, and progress all others."""
+        for fragment in self._under_way:
+            if not fragment.poll():
+                break
+
+    async def _known(self, sent: Fragment) -> float:
+        """Wait for the control values of a fragment under way; return the total weight."""
+        for fragment in self._under_way:
+            total = await fragment.known()
+            if fragment is sent:
+                return total
+        raise AssertionError("it is under way")
 
     async def _arrive_all(self) -> None:
         """Take everything that is under way; of eager steps, leave the newest of each fragment."""
@@ -196,14 +237,15 @@ class StreamingSGD(LocalSteps):
         """Wait for the fragment that was sent first, and take it."""
         fragment = self._under_way.popleft()
         began, control = self._port.now(), fragment.control
-        total = await control.finish()
-        if fragment.summing:
-            await fragment.sum.finish()
+        total = await fragment.known()
+        self._poll()
+        await fragment.finish()
+        if total:
             if self._eager is None:
                 self._rule.updater.begin(control.progress / control.present)
-            self._rule.take(fragment.blocks, 1.0 / total, newer=fragment.steps > 0)
+            scale = 1.0 if self._codecs else 1.0 / total
+            self._rule.take(fragment.blocks, scale, newer=fragment.steps > 0)
             self.updates += 1
-        fragment.under_way = fragment.summing = False
         now = self._port.now()
         fragment.waited += now - began
         self._waited += fragment.waited
@@ -216,10 +258,10 @@ class StreamingSGD(LocalSteps):
             self._note_sent(fragment, self._port.now(), clock, 1.0, 0.0, False)
             rule.settle(fragment.blocks)
             fragment.clock = clock
-            fragment.sum.begin()
+            self._last_sums[fragment.number].begin()
         for fragment in self._fragments:
             began = self._port.now()
-            await fragment.sum.finish()
+            await self._last_sums[fragment.number].finish()
             rule.take_settled(fragment.blocks)
             self.updates += 1
             now = self._port.now()

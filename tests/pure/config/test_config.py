@@ -652,8 +652,13 @@ def test_every_knob_is_told_in_one_line_of_help():
     [
         (
             {"mode": "serial"},
-            "--optimizer demo is one half of a codec, which --mode serial does not have; those "
-            "that do: sync, async, ",
+            "--optimizer demo is one half of a codec of gradients, which --mode serial does not "
+            "send; those that do: sync, async, ssp, softsync, allreduce",
+        ),
+        (
+            {"mode": "local-sgd"},
+            "--optimizer demo is one half of a codec of gradients, which --mode local-sgd does "
+            "not send; those that do: sync, async, ssp, softsync, allreduce",
         ),
         ({"codec": "sign"}, "--optimizer demo is one half of --codec demo, got sign"),
         (
@@ -669,7 +674,7 @@ def test_an_optimizer_that_cannot_have_its_codec(knobs, message):
 
 
 def test_an_optimizer_may_bring_its_codec():
-    for mode in (name for name, row in MODES.items() if row.codecs):
+    for mode in (name for name, row in MODES.items() if row.encodes_gradients):
         for knobs in ({}, {"codec": "demo", "codec_kept": 8}, {"codec_kept": 8}):
             config = resolve(TrainConfig(mode=mode, optimizer="demo", **knobs), ranks=2)
             assert (config.codec, config.codec_everywhere) == ("demo", True)

@@ -25,7 +25,7 @@ PROMISED = {
     "allreduce": (NEVER,    False, False,  False,  None,     None,        None,       True,  False),
 }  # fmt: skip
 #: Those that send by a codec.
-CODED = {"sync", "async", "ssp", "softsync", "allreduce"}
+CODED = {"sync", "async", "ssp", "softsync", "local-sgd", "allreduce"}
 #: Where modes to measure are chosen, each with its config: the only tables by mode but its row.
 MEASURED = ("bench/overhead.py", "bench/ps.py", "bench/train.py")
 KNOBS = knobs_of(TrainConfig).keys()

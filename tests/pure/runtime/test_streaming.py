@@ -1,4 +1,4 @@
-"""Streaming local SGD held against plain numpy in float64: fragments, delay, mixing, eager steps.
+"""Local SGD held against plain numpy in float64: fragments, delay, mixing, eager steps, a codec.
 
 The oracle below knows of no message and shares no code with psrt. A worker in it is a generator
 that hands out what it sends, and waits only where it takes a mean.
@@ -98,6 +98,12 @@ class Oracle:
         ]
         #: By round: what each worker sent, and its weight.
         self.sent: list[dict[int, tuple[np.ndarray, float]]] = []
+        #: Share of the elements that top-k sends; None sends all, and parameters, not differences.
+        self.density = knobs.get("codec_density")
+        #: By round what a codec made of it; by whom and what what was kept back; the last totals.
+        self.means: dict[int, np.ndarray] = {}
+        self.kept: dict[tuple[str | int, int, int], np.ndarray | float] = {}
+        self.totals: dict[int, float] = {}
 
     def outer(self, base, velocity, delta):
         """Return the next parameters and velocity."""
@@ -121,7 +127,41 @@ class Oracle:
         """Return the mean of round k, None without samples."""
         terms = list(self.sent[k].values())
         total = sum(weight for _, weight in terms)
+        if total and self.density is not None:
+            return self.in_two_phases(k)
         return sum(weight * vector for vector, weight in terms) / total if total else None
+
+    def in_two_phases(self, k):
+        """Return what all decode of the mean of round k, after the rounds of its fragment before.
+
+        Each worker keeps back what it does not send, and the owner of a chunk what it does not send
+        of the mean.
+        """
+        f = k % self.count
+        for now in range(f, k + 1, self.count):
+            total = sum(weight for _, weight in self.sent[now].values())
+            if now in self.means or not total:
+                continue
+            scale = total / self.totals.get(f, total)
+            self.totals[f] = total
+            chunks = np.array_split(np.arange(len(self.members[f])), self.workers)
+            self.means[now] = np.concatenate([
+                self.top("owner", f, j, 1.0, sum(
+                    self.top(i, f, j, scale, weight * vector[chunk])
+                    for i, (vector, weight) in sorted(self.sent[now].items())
+                ) / total)
+                for j, chunk in enumerate(chunks)
+            ])  # fmt: skip
+        return self.means[k]
+
+    def top(self, who, f, j, scale, vector):
+        """Return what is sent of a chunk, and keep back the rest."""
+        whole = vector + scale * self.kept.get((who, f, j), 0.0)
+        sent, largest = np.zeros_like(whole), np.argsort(-np.abs(whole), kind="stable")
+        largest = largest[: math.ceil(self.density * len(whole))]
+        sent[largest] = whole[largest]
+        self.kept[who, f, j] = whole - sent
+        return sent
 
     def rounds_in_all(self):
         return len(self.sent)
@@ -178,14 +218,17 @@ class Oracle:
             at = self.members[f]
             if mean is None:
                 return
-            base[at], outer[at] = self.outer(base[at], outer[at], base[at] - mean)
+            delta = base[at] - mean if self.density is None else mean
+            base[at], outer[at] = self.outer(base[at], outer[at], delta)
             keep = mixing if steps[f] else 0.0
             theta[at] = keep * theta[at] + (1 - keep) * base[at]
 
         def sends():
             nonlocal k
             f = k % self.count
-            self.send(worker, k, theta[self.members[f]], samples[f])
+            at = self.members[f]
+            mine = theta[at] if self.density is None else base[at] - theta[at]
+            self.send(worker, k, mine, samples[f])
             samples[f] = steps[f] = 0
             k += 1
             return k - 1, f
@@ -346,6 +389,16 @@ def test_weighs_by_the_samples_since_a_fragment_was_sent(knobs, outer, length):
     """Workers with more steps than others, batches without samples, a worker without any."""
     for workers in (2, 5):
         hold(workers, UNEVEN, knobs | outer, seed=workers, **length)
+
+
+@each("length", LENGTHS[::4])
+@pytest.mark.parametrize("knobs", [{}, *KINDS], ids=str)
+@pytest.mark.parametrize("outer", OUTERS[:2], ids=str)
+def test_differences_by_a_codec_are_what_numpy_says(knobs, outer, length):
+    """With what workers and owners keep back, and with totals that change from round to round."""
+    for workers, sizes in ((2, EVEN), (3, UNEVEN), (5, UNEVEN)):
+        coded = {"codec": "top-k", "codec_density": 0.4}
+        hold(workers, sizes, knobs | outer | coded, seed=workers, algorithm="all-pairs", **length)
 
 
 @pytest.mark.parametrize("outer", OUTERS, ids=str)

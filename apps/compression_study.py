@@ -9,8 +9,8 @@ codec in each mode has the best of several learning rates, and so has the run wi
 are held against: a codec pays where its median time to the target accuracy is shorter than the
 fastest run without one. Sign, and top-k of a hundredth, run without error feedback, too.
 
-Mode local-sgd has no codecs: it sends less by averaging seldom, by fragments, late or eagerly, and
-is held against averages after every step.
+Mode local-sgd sends less by averaging seldom, by fragments, late or eagerly, some of it by a codec,
+too, and is held against averages after every step.
 
 All that is sent is counted. Flags that are not listed are those of `psrt train` and apply to every
 run, as in: --hidden 256 --epochs 30

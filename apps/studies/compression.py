@@ -57,8 +57,10 @@ SETTINGS: dict[str, tuple[str, ...]] = {
         "bfloat16", "int8", "sign", "top-k",
     )},
 }  # fmt: skip
+#: DiLoCo's outer step.
+_NESTEROV = ("--outer-lr", "0.7", "--outer-momentum", "0.9")
 #: Of local-sgd, which has fewer bytes by averaging seldom: none averages after every step. The
-#: model has three layers, so there are three fragments.
+#: model has three layers, so there are three fragments. The last one is Streaming DiLoCo.
 LOCAL = "local-sgd"
 LOCAL_SETTINGS: dict[str, tuple[str, ...]] = {
     NONE: ("--local-steps", "1"),
@@ -71,10 +73,20 @@ LOCAL_SETTINGS: dict[str, tuple[str, ...]] = {
             " late": ("--sync-delay", str(h // 2)),
             " by fragments late": ("--fragments", "3", "--sync-delay", str(h // 2)),
             " eager": ("--eager",),
-            " Nesterov": ("--outer-lr", "0.7", "--outer-momentum", "0.9"),
+            " Nesterov": _NESTEROV,
         }.items()
     },
-}
+    **{
+        f"every {h} steps Nesterov, {codec}": (
+            "--local-steps", str(h), *_NESTEROV, "--codec", codec,
+        )
+        for h in (5, 20) for codec in ("float4-e3m0", "int8", "sign", "top-k")
+    },
+    "every 20 steps by fragments late Nesterov, float4-e3m0": (
+        "--local-steps", "20", "--fragments", "3", "--sync-delay", "10", *_NESTEROV,
+        "--codec", "float4-e3m0",
+    ),
+}  # fmt: skip
 #: A step of sign descent is as long as its rate, whatever the gradient.
 _SIGN_RATE = 0.01
 #: Flags of all runs. Not relu: a first step that is too large leaves dead units, whatever comes
@@ -112,7 +124,7 @@ class Times(NamedTuple):
 
 def modes() -> tuple[str, ...]:
     """Return the modes that can be compared."""
-    return tuple(name for name, row in MODES.items() if row.codecs or name == LOCAL)
+    return tuple(name for name, row in MODES.items() if row.codecs)
 
 
 def settings_of(mode: str) -> dict[str, tuple[str, ...]]:

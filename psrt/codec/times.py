@@ -100,3 +100,7 @@ class FrameTimes:
         lines = (encode, codec.decode, encode_reply, decode_reply)
         first, second, third, fourth = (line.times(1 / speed) for line in lines)
         return cls(first, second, third, fourth, shares_replies)
+
+
+#: Of numbers that are sent as they are.
+NO_FRAMES = FrameTimes(FREE, FREE)

@@ -107,6 +107,12 @@ class JobCodec:
         nbytes = HEADER_BYTES + self.lengths(span).most
         return Coding(self.name, row.ways, row.ways_if_asked, nbytes)
 
+    def share(self, n: int) -> float:
+        """Return the bytes of a frame over those of its n numbers, behind every warm-up."""
+        it = self.sender(Span(0, n))
+        it.begin_epoch(1 << 20)
+        return it.longest / (ITEMSIZE * n)
+
     def times(self, measured: Mapping[str, CodecTimes], speed: float) -> FrameTimes:
         """Return what encoding and decoding take.
 

@@ -100,7 +100,8 @@ def set_up(
                 # A process of servers only has no problem that could say its layers.
                 layers = gradient_spans(problem, n)
                 roles = [[hosts[rank] for rank in ranks] for ranks in (servers, workers)]
-                job = served_job(config, n, layers, *roles, costs=machine)
+                codec = job_codec(config, matrices)
+                job = served_job(config, n, layers, *roles, costs=machine, codec=codec)
                 shards = shards_for(config, launcher.priced(job))
             dealt = "" if deal is None else deal.sha256()
             shared = json.dumps(

@@ -10,6 +10,8 @@ Each shard costs some more: a message, a call and often a wake-up, at both ends.
   norm is needed, all shards are ready at its end.
 - *The wire*: the busiest direction of any host's link. On one host nothing is sent, and a version
   is read while it is written: so both stages take no time.
+- *Frames*, where there is a codec: pushes and replies are as long as theirs. A worker encodes one
+  shard after another, and a server decodes as many as it waits for and encodes as many replies.
 - *Updates*: in modes of rounds the gradients of all workers; else a worker waits for its own alone,
   and the server makes all.
 - *Cores*: all that the ranks of a host compute, over its cores, is a bound. Where none is left to a
@@ -22,12 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from psrt.arrays import ITEMSIZE
+from psrt.codec.times import FREE, NO_FRAMES, FrameTimes
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig
 from psrt.config.names import MOST_SHARDS
+from psrt.job.codecs import JobCodec
 from psrt.partition import Span, layered_spans
 from psrt.runtime.strategies.push_pull import shares_of
 from psrt.transport.port import AS_ASKED
@@ -64,6 +68,11 @@ class ServedJob:
     costs: MachineCosts
     #: Whether ranks of a host share memory.
     shared_memory: bool = True
+    #: Bytes of a push and of a reply, over those of its numbers.
+    push: float = 1.0
+    reply: float = 1.0
+    #: What encoding and decoding take.
+    times: FrameTimes = NO_FRAMES
 
 
 class ShardChoice(NamedTuple):
@@ -82,6 +91,7 @@ def served_job(
     workers: Sequence[int],
     *,
     costs: MachineCosts,
+    codec: JobCodec | None = None,
 ) -> ServedJob:
     """Return the job of a config.
 
@@ -92,8 +102,14 @@ def served_job(
         servers: the host of each.
         workers: the host of each.
         costs: of the machine.
+        codec: of the job.
     """
     mode = config.scheme
+    frames: dict[str, Any] = {}
+    if codec is not None:
+        frames = {"push": codec.share(n), "times": codec.times({}, 1.0)}
+        if codec.reply is not None:
+            frames["reply"] = codec.reply.share(n)
     streams = not mode.averages and config.clip_norm is None
     return ServedJob(
         n=n,
@@ -104,6 +120,7 @@ def served_job(
         compute_s=_GRADIENT_S * n * config.batch_size * (config.local_steps or 1),
         costs=costs,
         shared_memory=config.shared_memory,
+        **frames,
     )
 
 
@@ -124,8 +141,14 @@ def choose_shards(job: ServedJob) -> ShardChoice:
     enough = (1 + _WORTH) * min(times.values())
     shards = next(each for each, seconds in times.items() if seconds <= enough)
     parts = f"a gradient {time_text(job.compute_s)}"
-    if wire := _wire_seconds(job):
-        parts += f", its {size_text(nbytes)} {time_text(wire)} on the busiest link"
+    if _wire_seconds(job):
+        parts += f", its {size_text(job.push * nbytes)} {time_text(_wire_seconds(job, job.push))}"
+        if job.reply != job.push:
+            reply = time_text(_wire_seconds(job, job.reply))
+            parts += f" and a reply's {size_text(job.reply * nbytes)} {reply}"
+        parts += " on the busiest link"
+    if job.times.encode != FREE:
+        parts += f", encoding {time_text(job.times.encode.at(job.n))}"
     parts += f", updates {time_text(_update_seconds(job))}"
     seconds = time_text(times[shards])
     if shards == 1:
@@ -144,21 +167,37 @@ def step_seconds(job: ServedJob, each: int) -> float:
     spans = layered_spans(job.n, servers * each, job.parts)
     ready = [_ready(span, job) for span in spans]
     crowd = workers if job.rounds else 1
-    wire, update, own = _wire_seconds(job), _update_seconds(job), crowd / workers
-    call = _SHARD_S + (job.costs.between.alpha if wire else 0.0)
-    last = 0.0
+    update, own = _update_seconds(job), crowd / workers
+    there, back = _wire_seconds(job, job.push), _wire_seconds(job, job.reply)
+    times, call = job.times, _SHARD_S + (job.costs.between.alpha if there else 0.0)
+    last = encoded = 0.0
+    # In the order in which a worker encodes them: the last shard first, whatever its server.
+    pushed = [0.0] * len(spans)
+    for shard in reversed(range(len(spans))):
+        encoded += times.encode.at(spans[shard].size)
+        pushed[shard] = ready[shard] + (len(spans) - 1 - shard) * _SHARD_S + encoded
     for server in range(servers):
         mine = range(servers * each)[server::servers]
         size = sum(spans[shard].size for shard in mine)
-        arrived = updated = read = 0.0
+        arrived = free = read = 0.0
         for shard in reversed(mine):
-            share = own * spans[shard].size / size
-            pushed = ready[shard] + (len(spans) - 1 - shard) * _SHARD_S
-            arrived = max(arrived, pushed) + share * wire + call
-            updated = max(updated, arrived) + share * update + crowd * call
-            read = max(read, updated) + share * wire
+            n, share = spans[shard].size, own * spans[shard].size / size
+            arrived = max(arrived, pushed[shard]) + share * there + call
+            # Frames are decoded while others of the shard arrive, and replies sent likewise.
+            decode, encode = times.decode.at(n), times.encode_reply.at(n)
+            first = arrived - share * there * (1 - 1 / crowd)
+            decoded = max(max(free, first) + crowd * decode, arrived + decode)
+            updated = decoded + share * update + crowd * call
+            free = updated + _replies(job, crowd) * encode
+            sent = max(max(read, updated + encode) + share * back, free + share * back / crowd)
+            read = sent + times.decode_reply.at(n)
         last = max(last, read)
     return max(last, _bound(job, each, call))
+
+
+def _replies(job: ServedJob, workers: int) -> int:
+    """Return how many replies a server encodes to answer some workers."""
+    return 1 if job.times.shares_replies else workers
 
 
 def _ready(span: Span, job: ServedJob) -> float:
@@ -170,9 +209,12 @@ def _ready(span: Span, job: ServedJob) -> float:
 def _bound(job: ServedJob, each: int, call: float) -> float:
     """Return the time that the most loaded resource needs for a step of all workers."""
     servers, workers = len(job.servers), len(job.workers)
-    update = _update_seconds(job) + each * workers * call
+    size, times = job.n // (servers * each), job.times
+    frames = workers * times.decode.at(size) + _replies(job, workers) * times.encode_reply.at(size)
+    update = _update_seconds(job) + each * (workers * call + frames)
     cores = max(1, job.costs.cores)
-    gradient = job.compute_s + each * servers * _SHARD_S
+    own = _SHARD_S + times.encode.at(size) + times.decode_reply.at(size)
+    gradient = job.compute_s + each * servers * own
     busy = 0.0
     for host in {*job.workers, *job.servers}:
         here, serving = job.workers.count(host), job.servers.count(host)
@@ -180,7 +222,7 @@ def _bound(job: ServedJob, each: int, call: float) -> float:
         if job.rounds and here and serving > max(0, cores - here):
             busy = max(busy, gradient + update)
     # A worker's reply waits for its push: it leaves the wire idle in one direction meanwhile.
-    wire = _wire_seconds(job) * (1 + 2 / (workers * each))
+    wire = _wire_seconds(job, max(job.push, job.reply)) * (1 + 2 / (workers * each))
     return max(busy, update, wire)
 
 
@@ -190,9 +232,14 @@ def _update_seconds(job: ServedJob) -> float:
     return nbytes * len(job.workers) * job.costs.node.byte_s
 
 
-def _wire_seconds(job: ServedJob) -> float:
-    """Return the time of a step's pushes on the busiest direction of a host's link."""
-    nbytes = ITEMSIZE * job.n / len(job.servers)
+def _wire_seconds(job: ServedJob, share: float = 1.0) -> float:
+    """Return the time of a step's pushes on the busiest direction of a host's link.
+
+    Args:
+        job: whose.
+        share: bytes of a push, or a reply, over those of its numbers.
+    """
+    nbytes = share * ITEMSIZE * job.n / len(job.servers)
     hosts = {*job.workers, *job.servers}
     if len(hosts) == 1:
         if job.shared_memory:

@@ -14,9 +14,10 @@ from psrt.collective.costs import LinkCosts
 from psrt.errors import ConfigError
 from psrt.history import read_history
 from psrt.history.check import check
+from psrt.job.codecs import job_codec
 from psrt.job.recorded import recorded_config
 from psrt.job.scenario import Scenario, run_in_virtual_time
-from psrt.job.shards import ServedJob, choose_shards, step_seconds
+from psrt.job.shards import ServedJob, choose_shards, served_job, step_seconds
 from psrt.partition import Span
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.simulation import SimulationCosts
@@ -26,6 +27,12 @@ from psrt.simulation.cost_flags import VirtualCosts
 _SIZES = (401_920, 262_656, 5_130)
 N = sum(_SIZES)
 LAYERS = tuple(Span(a, b) for a, b in pairwise((0, *accumulate(_SIZES))))[::-1]
+#: Codecs of pushes, or of replies, too.
+CODECS = {
+    "sign": {"codec": "sign"},
+    "sign both ways": {"codec": "sign", "codec_reply": "sign"},
+    "int8 both ways": {"codec": "int8", "codec_reply": "int8"},
+}
 #: Of a link of 1 Gbit/s.
 GIGABIT = replace(DEFAULT_COSTS, between=LinkCosts(5e-5, 8e-9, 1e-10))
 
@@ -123,6 +130,59 @@ def test_the_simulator_agrees_on_rounds(workers, servers, each, compute_s):
     # Large messages share a real link; in the simulator they pass it one after the other, so that
     # who has received the first reply goes on earlier.
     assert 0.85 < ratio < (1.45 if each < 4 else 1.15)
+
+
+@pytest.mark.parametrize("each", [1, 2, 4, 8])
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("codecs", CODECS)
+@pytest.mark.parametrize("compute_s", [0.0, 0.02])
+def test_the_simulator_agrees_on_frames(codecs, servers, each, compute_s):
+    workers, n, steps = 4, 1 << 20, 6
+    layers = tuple(Span(a, a + (1 << 17)) for a in range(0, n, 1 << 17))[::-1]
+    config = psrt.TrainConfig(
+        mode="sync", servers=servers, shards_per_server=each, steps=steps, **CODECS[codecs]
+    )
+    job = framed(config, compute_s, workers, layers)
+    costs = SimulationCosts(
+        compute=lambda *_: compute_s,
+        latency=lambda _: 5e-5,
+        bandwidth=1 / 8e-9,
+        apply=lambda shard, nbytes, rng: nbytes * GIGABIT.node.byte_s,
+    )
+    problem = TimingOnlyProblem(n, batch_size=1, steps=steps, spans=layers)
+    found = psrt.simulate(config, problem, workers=workers, costs=costs, numerics=False)
+    # A shard's own time, 50 µs at each end, is not in the simulation.
+    own = 5e-5 * (1 + workers) * each
+    assert (
+        0.8
+        < (step_seconds(job, each) - own) / (found.seconds / steps)
+        < (1.45 if each < 4 else 1.25)
+    )
+
+
+def framed(config, compute_s, workers=4, parts=()):
+    """Return the job of a config between hosts."""
+    config = psrt.resolve(config, ranks=workers + config.servers)
+    ranks = range(workers + config.servers)
+    job = served_job(
+        config, 1 << 20, parts, ranks[workers:], ranks[:workers], costs=GIGABIT,
+        codec=config.codec and job_codec(replace(config, codec_everywhere=True), ()),
+    )  # fmt: skip
+    return replace(job, compute_s=compute_s)
+
+
+def test_frames_are_what_counts_and_not_their_numbers():
+    """What takes no time on the wire need not overlap with it; encoding and decoding do."""
+    told = {}
+    for name, codecs in CODECS.items():
+        job = framed(psrt.TrainConfig(mode="sync", servers=1, steps=1, **codecs), 0.0)
+        told[name] = choose_shards(job)
+    dense = choose_shards(framed(psrt.TrainConfig(mode="sync", servers=1, steps=1), 0.0))
+    assert "its 4 MiB 134 ms on the busiest link" in dense.why
+    assert "its 1 MiB 33.7 ms on the busiest link" in told["int8 both ways"].why
+    assert "its 132 KiB 4.33 ms and a reply's 4 MiB 134 ms on the" in told["sign"].why
+    assert told["sign both ways"].shards < dense.shards
+    assert all("encoding " in it.why for it in told.values())
 
 
 BASE = {"mode": "sync", "hidden": (256, 256), "batch_size": 8, "steps": 4, "seed": 3}

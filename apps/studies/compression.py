@@ -60,7 +60,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 #: DiLoCo's outer step.
 _NESTEROV = ("--outer-lr", "0.7", "--outer-momentum", "0.9")
 #: Of local-sgd, which has fewer bytes by averaging seldom: none averages after every step. The
-#: model has three layers, so there are three fragments. The last one is Streaming DiLoCo.
+#: model has three layers, so there are three fragments.
 LOCAL = "local-sgd"
 LOCAL_SETTINGS: dict[str, tuple[str, ...]] = {
     NONE: ("--local-steps", "1"),
@@ -77,12 +77,13 @@ LOCAL_SETTINGS: dict[str, tuple[str, ...]] = {
         }.items()
     },
     **{
-        f"every {h} steps Nesterov, {codec}": (
-            "--local-steps", str(h), *_NESTEROV, "--codec", codec,
-        )
-        for h in (5, 20) for codec in ("float4-e3m0", "int8", "sign", "top-k")
+        f"every {h} steps Nesterov {name}": ("--local-steps", str(h), *_NESTEROV, "--codec", codec)
+        for h in (5, 20)
+        for name, codec in {
+            "float4": "float4-e3m0", "int8": "int8", "sign": "sign", "top-k 1%": "top-k",
+        }.items()
     },
-    "every 20 steps by fragments late Nesterov, float4-e3m0": (
+    "every 20 steps Streaming DiLoCo": (
         "--local-steps", "20", "--fragments", "3", "--sync-delay", "10", *_NESTEROV,
         "--codec", "float4-e3m0",
     ),

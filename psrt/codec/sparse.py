@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from psrt.arrays import Bytes, Vector
-from psrt.codec.codec import Codec
-from psrt.codec.frame import Header
+from psrt.codec.codec import Codec, Encoder
+from psrt.codec.feedback import ErrorFeedback
+from psrt.codec.frame import HEADER_BYTES, Header
 from psrt.codec.indices import DENSE, Indices, pack_indices, unpack_indices
 from psrt.codec.table import TABLE
 from psrt.errors import CodecError, ConfigError
@@ -219,10 +221,35 @@ class Nonzero(Chosen):
 
     def __init__(self, n: int) -> None:
         super().__init__(n, n)
+        #: Returns the bytes of a payload that are known not to be exceeded.
+        self.bound: Callable[[], int] = lambda: self.most
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest frame of this epoch."""
+        return HEADER_BYTES + min(self.most, self.bound())
 
     def _choose(self, vector: Vector) -> Indices:
         # Also -0 has bits.
         return _nonzero(vector.view(np.uint32) != 0, 0)
+
+
+def sum_of(senders: Encoder, count: int, mean: Encoder) -> None:
+    """Say that what is encoded is a sum: of sparse vectors, it is no longer than all of these.
+
+    Args:
+        senders: one like those of the vectors.
+        count: of the vectors.
+        mean: encodes their sum, or their mean.
+    """
+    codec = senders.codec if isinstance(senders, ErrorFeedback) else senders
+    if not isinstance(mean, Nonzero):
+        return
+    if isinstance(codec, RandomK):  # whose indices are not sent
+        each = longest_payload(codec.n, codec.k)
+        mean.bound = lambda: count * each
+    elif isinstance(codec, Chosen):
+        mean.bound = lambda: count * (senders.longest - HEADER_BYTES)
 
 
 def drawn(seed: int, n: int, k: int) -> Indices:

@@ -23,6 +23,10 @@ _RUN = "run"
 #: Where an all-reduce takes the place of servers.
 _NO_SERVERS = Condition("servers", range(1))
 _SERVERS = Condition("servers", range(1, LARGEST))
+#: Where something comes back: parameters, or means of gradients.
+_ANSWERED = _SERVERS._replace(
+    otherwise=Condition("mode", modes_with(lambda row: row.codecs and row.sums_gradients))
+)
 _WHOLE, _AT_ONCE, _NOT_EAGER = (
     Condition("fragments", range(1, 2)),
     Condition("sync_delay", range(1)),
@@ -222,14 +226,15 @@ class TrainConfig:
         synonyms=("compression", "compressor", "compress", "quantize"),
     )
     codec_reply: str | None = knob(
-        None, TEXT, _CODEC, "send parameters, too, in fewer bytes: what has changed, by this codec",
-        metavar="NAME", choices=_OF_REPLIES,
-        default_text="as they are", requires=(Condition("codec", tuple(TABLE)), _SERVERS),
+        None, TEXT, _CODEC, "send parameters, too, in fewer bytes: what has changed, by this "
+        "codec; in an all-reduce, means",
+        metavar="NAME", choices=_OF_REPLIES, default_text="as they are; means by --codec",
+        requires=(Condition("codec", tuple(TABLE)), _ANSWERED),
     )
     codec_reply_shared: bool | None = knob(
         None, SWITCH, _CODEC, "make one reply for all workers, where all read every version: in "
         "sync without --backup",
-        requires=(Condition("codec_reply", _OF_REPLIES),), fallback=False,
+        requires=(Condition("codec_reply", _OF_REPLIES), _SERVERS), fallback=False,
     )
     codec_everywhere: bool | None = knob(
         None, SWITCH, _CODEC, "use the codec on one host, too, where it costs time and saves none",

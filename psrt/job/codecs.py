@@ -32,6 +32,7 @@ from psrt.runtime.strategies.base import FramePlan, ReducePlan
 from psrt.transport.coded_sum import FrameWatch, SumCodec
 from psrt.transport.port import Port
 from psrt.units import size_text
+from psrt.ways import Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class JobCodec:
     reply: JobCodec | None = None
     #: Whether one frame of a reply serves all workers.
     shares_replies: bool = False
+    #: Of replies: whether they are differences, or else means.
+    differs: bool = False
     #: Whether it is one half of the optimizer; see ``SumCodec``.
     of_optimizer: bool = False
     #: By span and way, what is asked for lengths alone.
@@ -71,6 +74,8 @@ class JobCodec:
             span: of the parameters.
             way: ``FORTH``, or ``BACK`` of what has been averaged.
         """
+        if way == BACK and self.reply is not None:
+            return self.reply.sender(span)
         more = TABLE[self.name].back if way == BACK else {}
         return make_encoder(
             self.name,
@@ -99,12 +104,16 @@ class JobCodec:
         return SumCodec(
             make, seed=self.seed, worker=worker, coding=self.coding,
             of_optimizer=self.of_optimizer, watch=watch,
+            means=None if self.reply is None else self.reply.codec,
         )  # fmt: skip
 
     def coding(self, span: Span) -> Coding:
         """Return what the codec makes of a span, and how its sum may travel."""
-        row = TABLE[self.name]
-        nbytes = HEADER_BYTES + self.lengths(span).most
+        row, nbytes = TABLE[self.name], HEADER_BYTES + self.lengths(span).most
+        if self.reply is not None:  # where all sum, there are no means to be sent
+            return Coding(
+                f"{self.name} --codec-reply {self.reply.name}", (Way.TWO_PHASES,), (), nbytes
+            )
         return Coding(self.name, row.ways, row.ways_if_asked, nbytes)
 
     def share(self, n: int) -> float:
@@ -125,9 +134,15 @@ class JobCodec:
             for it in (self, self.reply)
             if it is not None
         )
+        feeds_back = isinstance(self.sender(Span(0, 1)), ErrorFeedback)
+        if self.reply is not None and not self.reply.differs:
+            mean_feeds_back = isinstance(self.reply.sender(Span(0, 1)), ErrorFeedback)
+            there = FrameTimes.of(own, feeds_back=feeds_back, speed=speed)
+            back = FrameTimes.of(reply[0], feeds_back=mean_feeds_back, speed=speed)
+            return replace(there, encode_reply=back.encode, decode_reply=back.decode)
         return FrameTimes.of(
             own,
-            feeds_back=isinstance(self.sender(Span(0, 1)), ErrorFeedback),
+            feeds_back=feeds_back,
             reply=reply[0] if reply else None,
             shares_replies=self.shares_replies,
             speed=speed,
@@ -155,7 +170,9 @@ class JobCodec:
         framed, dense = plan.frame_bytes, plan.framed_bytes
         if not dense:
             return f"codec: {self.name}, by which one worker sends nothing, but steps"
-        text = f"codec: {self.name}{', with error feedback' if feeds_back else ''}: a worker sends "
+        means = "" if self.reply is None else f", means by {self.reply.name}"
+        how = f"{', with error feedback' if feeds_back else ''}{means}"
+        text = f"codec: {self.name}{how}: a worker sends "
         most, less = "", f"{dense / max(1, framed):.3g} times fewer"
         if not plan.is_fixed:
             most, less = "at most ", "which depends on the numbers"
@@ -219,8 +236,16 @@ def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | Non
         return None
     reply: JobCodec | None = None
     if config.codec_reply is not None:
-        # What it loses is in the next difference.
-        reply = JobCodec(config.codec_reply, config.reply_knobs, False, config.seed, matrices)
+        # What a difference loses is in the next one; what a mean loses is not.
+        differs = bool(config.servers)
+        reply = JobCodec(
+            config.codec_reply,
+            config.reply_knobs,
+            False if differs else None,
+            config.seed,
+            matrices,
+            differs=differs,
+        )
     return JobCodec(
         config.codec,
         config.codec_knobs,
@@ -229,7 +254,7 @@ def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | Non
         matrices,
         reply,
         bool(config.codec_reply_shared),
-        config.optimizer in OPTIMIZER_CODECS,
+        of_optimizer=config.optimizer in OPTIMIZER_CODECS,
     )
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from psrt.arrays import AnyVector, Vector
+from psrt.codec.randomness import BACK
+from psrt.codec.times import FREE
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import choose
 from psrt.collective.analysis.pick import Coding, pick_coded
@@ -89,15 +91,17 @@ class CollectivePort:
         """Return virtual time in seconds, as this rank has got there."""
         return self.world.time + self.behind
 
-    def encodes(self, n: int) -> None:
-        """Spend the time of encoding n elements."""
+    def encodes(self, n: int, way: int) -> None:
+        """Spend the time of encoding n elements, on their way ``FORTH`` or ``BACK``."""
         if (frames := self.world.frames) is not None:
-            self.behind += frames.encode.at(n)
+            back = way == BACK and frames.encode_reply != FREE
+            self.behind += (frames.encode_reply if back else frames.encode).at(n)
 
-    def decodes(self, n: int) -> None:
+    def decodes(self, n: int, way: int) -> None:
         """Spend the time of decoding n elements."""
         if (frames := self.world.frames) is not None:
-            self.behind += frames.decode.at(n)
+            back = way == BACK and frames.decode_reply != FREE
+            self.behind += (frames.decode_reply if back else frames.decode).at(n)
 
     async def catch_up(self) -> None:
         """Let the time pass that has been spent."""

@@ -159,7 +159,7 @@ class VirtualPort(CollectivePort):
             return
         n, shard = self.role_map.spans[message.shard].size, message.shard
         if type(message) is Push:
-            self.encodes(n)
+            self.behind += frames.encode.at(n)
         elif not frames.shares_replies or self._answered.get(shard) != message.clock:
             self._answered[shard] = message.clock
             self.behind += frames.encode_reply.at(n)

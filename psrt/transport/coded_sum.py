@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from psrt.arrays import Bytes, Vector
-from psrt.codec import Encoder, draws
+from psrt.codec import Codec, Encoder, draws
 from psrt.codec.randomness import FORTH
 from psrt.collective.analysis.pick import Coding
 from psrt.errors import CodecError
@@ -35,10 +35,10 @@ class FrameLink(Protocol):
     def take_span(self, source: int, key: int) -> Sequence[Bytes | None]:
         """Return the next frame that rank ``source`` posted for ``key``, if it is here."""
 
-    def encodes(self, n: int) -> None:
+    def encodes(self, n: int, way: int) -> None:
         """Note that n elements are encoded now: in virtual time, that takes some."""
 
-    def decodes(self, n: int) -> None:
+    def decodes(self, n: int, way: int) -> None:
         """Note that n elements are decoded now."""
 
 
@@ -71,6 +71,7 @@ class SumCodec:
         worker: int,
         coding: Callable[[Span], Coding] | None = None,
         of_optimizer: bool = False,
+        means: Callable[[Span], Codec] | None = None,
         watch: FrameWatch | None = None,
     ) -> None:
         """Set up.
@@ -83,8 +84,10 @@ class SumCodec:
             coding: what it makes of a span, and how the sum may travel; None where nobody asks.
             of_optimizer: whether it is one half of the optimizer: then it is in effect where a
                 worker is alone, too, and it is given numbers times the learning rate.
+            means: span → what decodes means, where they have another codec.
             watch: is told of every frame.
         """
+        self.means = means
         self.of_optimizer = of_optimizer
         self.encoder, self._coding, self.watch = encoder, coding, watch
         self.seed, self.worker = seed, worker
@@ -236,7 +239,7 @@ class CodedSum:
         codec, frame = self._codec, None
         watch = codec.watch
         sender.begin_epoch(codec.epoch)
-        self._link.encodes(sender.n)
+        self._link.encodes(sender.n, way)
         if numbers is not None:
             if watch is not None:
                 watch.encodes(sender)
@@ -267,7 +270,7 @@ class CodedSum:
                 if not arrived:
                     return False
                 [frame] = arrived
-            self._link.decodes(place.size)
+            self._link.decodes(place.size, FORTH)
             if frame is not None:
                 out = scratch if source else into
                 self._decode(decoder, place, source, FORTH, frame, out)

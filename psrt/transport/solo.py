@@ -180,7 +180,7 @@ class _NoLink:
     def take_span(self, source: int, key: int) -> Sequence[Bytes]:
         _nobody()
 
-    def encodes(self, n: int) -> None:
+    def encodes(self, n: int, way: int) -> None:
         """Do nothing: real time passes by itself."""
 
     decodes = encodes

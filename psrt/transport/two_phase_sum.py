@@ -13,19 +13,26 @@ All ranks decode the same frames, the owner its own, too, so all end with the sa
 keeps back what its frames have lost, chunk by chunk, and the owner of a chunk what the means have
 lost.
 
+With ``--codec-reply`` means have a codec of their own. With ``nonzero`` they are sent as they are:
+of sparse contributions, the elements that any of them had, or all from where that is shorter.
+
 Source: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014, section 3.3, for both
-phases with an error feedback each; Tang et al., "1-bit Adam", ICML 2021, arXiv:2102.02888.
+phases with an error feedback each; Tang et al., "1-bit Adam", ICML 2021, arXiv:2102.02888; Renggli
+et al., "SparCML", SC 2019, arXiv:1802.08021, whose split all-gather is that with ``nonzero``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from psrt.arrays import Bytes
+from psrt.codec import Encoder
 from psrt.codec.frame import HEADER_BYTES
 from psrt.codec.randomness import BACK, FORTH
+from psrt.codec.sparse import sum_of
 from psrt.partition import Span, even_spans
 from psrt.transport.coded_sum import CodedSum, FrameLink, SumCodec
 from psrt.ways import Way
@@ -49,6 +56,12 @@ class TwoPhaseSum(CodedSum):
         self._senders = list(self._forth.values())
         own = chunks[rank]
         self._back = codec.encoder(self._places[rank], BACK) if own.size else None
+        if self._back is not None:
+            sum_of(self._forth[rank], self._size, self._back)
+        #: By owner, what decodes its means.
+        self._decoders: Mapping[int, Encoder] = self._forth
+        if codec.means is not None:
+            self._decoders = {j: codec.means(self._places[j]) for j in self._there}
         self._sum = np.empty(own.size if self._numerics else 0, np.float32)
         self._scratch = np.empty_like(self._sum)
         #: Owners whose means are not here.
@@ -78,8 +91,8 @@ class TwoPhaseSum(CodedSum):
 
     def lengths(self, source: int) -> list[int]:
         """Return the bytes of a contribution to the own chunk, and of the mean of the sender's."""
-        chunks = (self._rank, source)
-        return [HEADER_BYTES + self._forth[j].most for j in chunks if j in self._forth]
+        pairs = ((self._forth, self._rank), (self._decoders, source))
+        return [HEADER_BYTES + codecs[j].most for codecs, j in pairs if j in codecs]
 
     @property
     def awaited(self) -> list[int]:
@@ -133,7 +146,7 @@ class TwoPhaseSum(CodedSum):
         return True
 
     def _place(self, chunk: int, frame: Bytes | None) -> None:
-        self._link.decodes(self._chunks[chunk].size)
+        self._link.decodes(self._chunks[chunk].size, BACK)
         if frame is not None and self._vector is not None:
             out = self._chunks[chunk].of(self._vector)
-            self._decode(self._forth[chunk], self._places[chunk], chunk, BACK, frame, out)
+            self._decode(self._decoders[chunk], self._places[chunk], chunk, BACK, frame, out)

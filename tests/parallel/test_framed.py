@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 import numpy as np
 import pytest
 
-from psrt.codec import CODECS, TABLE, make_encoder
+from psrt.codec import CODECS, TABLE, make_codec, make_encoder
 from psrt.codec.randomness import BACK
 from psrt.collective.analysis.pick import Coding
 from psrt.errors import CodecError, ConfigError
@@ -27,13 +27,23 @@ SIGN = Coding("sign", (Way.TWO_PHASES,), (Way.GATHERED,), N)
 
 
 def encoder_of(name):
+    """Return what makes senders; of two names joined by a plus the second is that of means."""
+    name, _, means = name.partition("+")
     knobs = {"threshold": {"threshold": 0.5}}.get(name, {})
 
     def make(span, way):
+        if means and way == BACK:
+            return make_encoder(means, span.size)
         more = TABLE[name].back if way == BACK else {}
         return make_encoder(name, span.size, **{**knobs, **more})
 
     return make
+
+
+def codec_of(name, rank):
+    means = name.partition("+")[2]
+    decoder = (lambda span: make_codec(means, span.size)) if means else None
+    return SumCodec(encoder_of(name), seed=3, worker=rank, means=decoder)
 
 
 def numbers(rank, turn):
@@ -53,7 +63,7 @@ class Here:
         waiting = self.posts[source, self.rank]
         return (waiting.popleft(),) if waiting else ()
 
-    def encodes(self, n):
+    def encodes(self, n, way):
         pass
 
     decodes = encodes
@@ -77,7 +87,7 @@ def expected(name, way, hosts, span, inside):
     for team, part in zip(teams, even_spans(span.size, rails), strict=True):
         posts = defaultdict(deque)
         place = Span(span.start + part.start, span.start + part.stop)
-        codecs = [SumCodec(encoder_of(name), seed=3, worker=rank) for rank in team]
+        codecs = [codec_of(name, rank) for rank in team]
         links = [Here(i, posts) for i in range(len(team))]
         sums.append(
             (part, codecs, [
@@ -127,8 +137,9 @@ def test_frames_are_those_of_one_process(comm, host, asked, most, monkeypatch):
     spans = [Span(FIRST, N), Span(0, FIRST)]
     # What travels does not depend on the codec, but for frames of one length or of any.
     every = asked == "auto" and most > N and comm.size < MANY
-    for name in CODECS if every else ("sign", "threshold"):
-        codec = SumCodec(encoder_of(name), seed=3, worker=comm.rank)
+    names = (*CODECS, "top-k+nonzero") if every else ("sign", "threshold")
+    for name in names:
+        codec = codec_of(name, comm.rank)
         sums = [port.reduction(span, chosen, None, codec) for span in spans]
         due = [expected(name, way, hosts, span, inside) for span in spans]
         for turn in range(ROUNDS):

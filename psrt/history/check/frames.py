@@ -30,6 +30,8 @@ _CHUNK = 1 << 20
 Place = tuple[int, int, int]
 #: Codecs that keep something back of their own, without error feedback.
 _KEEPING = ("dgc", "demo")
+#: Those with error feedback of means, where nobody says.
+_FED_BACK = ("float4-e3m0", "sign", "top-k", "threshold", "random-k", "low-rank")
 #: Kinds of events that only a run with a codec has: between workers and servers, and all.
 SERVED = (Kind.ENCODE, Kind.RESIDUAL, Kind.DECODE, Kind.REPLY_ENCODE, Kind.REPLY_DECODE)
 KINDS = (*SERVED, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
@@ -94,7 +96,9 @@ def frames_of(header: Header) -> FrameContract | None:
     if back is None:
         return pushes
     knobs = _knobs(header, str(back), header.reply_knobs)
-    reply = replace(pushes, name=str(back), knobs=knobs, keeps=False, feeds_back=False)
+    # What a difference to a worker's parameters loses is in the next difference.
+    kept = not header.servers and back in _FED_BACK and header.numerics
+    reply = replace(pushes, name=str(back), knobs=knobs, keeps=kept, feeds_back=kept)
     return replace(pushes, reply=reply)
 
 

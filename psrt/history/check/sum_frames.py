@@ -57,9 +57,16 @@ class _Frames:
     @classmethod
     def of(cls, table: Table, *kinds: Kind) -> _Frames:
         """Return those of a table."""
-        at = table.where(*kinds)
+        return cls._at(table, table.where(*kinds))
+
+    @classmethod
+    def _at(cls, table: Table, at: Ints) -> _Frames:
         start = table.real("progress")[at].astype(np.int64)
         return cls(table, at, table["clock"][at], start, table["tau"][at], table["flag"][at])
+
+    def only(self, back: int) -> _Frames:
+        """Return contributions, or with 1 means."""
+        return self._at(self.table, self.at[self.back == back])
 
     def column(self, name: str) -> Ints:
         """Return a column of these events."""
@@ -94,9 +101,13 @@ def check_sum_frames(
     sums = _Sums.of(contract, header, table)
     _check_chunks(sent, table, header.n, sums, owners, team, findings)
     if findings.none:
-        _check_lengths(codec, sums, sent, findings)
-        _check_decoded(codec, header.n, contract.workers, team, sent, got, findings)
-        _check_kept(codec, header.n, table, sums, sent, findings)
+        by_way = (codec, codec.reply or codec)
+        for back, its in enumerate(by_way):
+            _check_lengths(its, sums, sent.only(back), findings)
+        _check_decoded(by_way, header.n, contract.workers, team, sent, got, findings)
+        kept = _Frames.of(table, Kind.SUM_KEEP)
+        for back, its in enumerate(by_way):
+            _check_kept(its, header.n, table, sums, sent.only(back), kept.only(back), findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +241,7 @@ def _check_lengths(codec: FrameContract, sums: _Sums, sent: _Frames, findings: F
 
 
 def _check_decoded(
-    codec: FrameContract,
+    codecs: tuple[FrameContract, FrameContract],
     n: int,
     workers: int,
     team: int,
@@ -238,9 +249,19 @@ def _check_decoded(
     got: _Frames,
     findings: Findings,
 ) -> None:
-    """Check that each frame was decoded by those that it is for, to the same numbers."""
+    """Check that each frame was decoded by those that it is for, to the same numbers.
+
+    Args:
+        codecs: what that of contributions and that of means promise.
+        n: elements of the parameters.
+        workers: their number.
+        team: of those that take part.
+        sent: all that was encoded.
+        got: all that was decoded.
+        findings: takes what is wrong.
+    """
     asked = findings.on(got.table, got.at)
-    if not codec.numerics:
+    if not codecs[0].numerics:
         asked.forbid(FRAMES, "{kind} where nothing was computed")
         return
     keys = sent.keys(n, (sent.back, 2), (sent.column("worker"), workers))
@@ -273,10 +294,16 @@ def _check_decoded(
     because = [sent.at[its]]
     text = "the frame of worker {shard} in round {clock} is not the one that worker {worker} got"
     asked.require(FRAMES, same, text, because=because, counts=False)
-    if not codec.feeds_back:  # then only the others say what it decodes to
-        first = np.full(len(sent.at), -1)
-        first[its[::-1]] = np.arange(len(its))[::-1]
-        due_numbers = numbers[first[its]]
+    feeds_back = np.array([it.feeds_back for it in codecs])
+    text = (
+        "worker {worker} says in round {clock} what its frame decodes to, which it did not look at"
+    )
+    unknown = parts(sent.column("version"))[1] == 0
+    made.require(FRAMES, feeds_back[sent.back] | unknown, text, counts=False)
+    # Then only the others say what it decodes to.
+    first = np.full(len(sent.at), -1)
+    first[its[::-1]] = np.arange(len(its))[::-1]
+    due_numbers = np.where(feeds_back[got.back], due_numbers, numbers[first[its]])
     text = (
         "worker {worker} decoded the frame of worker {shard} in round {clock} to other numbers "
         "than the others"
@@ -285,10 +312,15 @@ def _check_decoded(
 
 
 def _check_kept(
-    codec: FrameContract, n: int, table: Table, sums: _Sums, sent: _Frames, findings: Findings
+    codec: FrameContract,
+    n: int,
+    table: Table,
+    sums: _Sums,
+    sent: _Frames,
+    kept: _Frames,
+    findings: Findings,
 ) -> None:
     """Check that each frame takes up what was kept back of its chunk before it."""
-    kept = _Frames.of(table, Kind.SUM_KEEP)
     asked = findings.on(table, kept.at)
     if not codec.keeps:
         asked.forbid(RESIDUALS, "worker {worker} kept something back, which its codec does not")

@@ -290,3 +290,75 @@ def test_a_summary_that_counts_otherwise(tmp_path):
     text = path.read_text()
     path.write_text(text.replace('"frame_bytes": ', '"frame_bytes": 1'))
     assert "frame_bytes" in check_run(config.out).violation.text
+
+
+# --- means by a codec of their own --------------------------------------------------------------
+
+MEANS = {
+    "nonzero": {}, "float16": {}, "sign": {}, "top-k": {"codec_density": 0.1}, "int8": {},
+    "random-k": {"codec_density": 0.1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("codec", "reply"), pairs(["sign", "top-k", "int8"], MEANS, one_in=2))
+def test_means_may_have_a_codec_of_their_own(tmp_path, codec, reply):
+    more = MEANS[reply] | {"codec_reply": reply}
+    config, run = recorded(tmp_path, codec, **more)
+    assert run.summary.allreduce == "all-pairs"
+    outcome = check_run(config.out)
+    assert outcome.ok, "\n".join(outcome.lines())
+    again = replace(config, replay=config.out, out=None, record=False)
+    again = simulate(again, workers=3, seed=99)
+    assert again.summary.parameters_sha256 == run.summary.parameters_sha256
+    assert np.isfinite(run.theta).all()
+
+
+def test_a_mean_is_no_longer_than_all_contributions_or_the_numbers():
+    """Bytes by formula: without numerics the union of all, and dense from where that is shorter."""
+    n, workers = 4096, 4
+    for density in (0.001, 0.01, 0.05, 0.2, 0.24, 0.25, 0.5, 1.0):
+        config = config_of("top-k", codec_reply="nonzero")
+        config = replace(config, codec_density=density, overlap=False, bucket_bytes=None)
+        bare = simulate(config, workers=workers, numerics=False, parameters=n)
+        k = -(-int(density * 1e6) * (n // workers) // 10**6)
+        one = min(4 * n // workers, 4 * k + min(4 * k, n // workers // 8))
+        mean = min(4 * n // workers, workers * one)
+        a_round = workers * (workers - 1) * (2 * 20 + one + mean)
+        assert bare.summary.frame_bytes == bare.summary.updates * a_round, density
+
+
+@pytest.mark.parametrize("which", [Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE])
+@pytest.mark.parametrize("back", [0, 1])
+@pytest.mark.parametrize("field", ["version", "samples", "flag", "gone", "twice"])
+def test_means_that_contradict_each_other(tmp_path, which, back, field):
+    config, _ = recorded(tmp_path, "top-k", codec_reply="nonzero")
+    history = read_history(config.out)
+    assert check(history).ok
+    workers = list(history.workers)
+    if which == Kind.SUM_KEEP and (back or field == "samples"):
+        pytest.skip("there is none")
+    at = np.flatnonzero((workers[1]["kind"] == which) & (workers[1]["flag"] == back))[5]
+    workers[1] = altered(workers[1], int(at), field)
+    assert not check(replace(history, workers=tuple(workers))).ok
+
+
+def test_a_mean_of_another_codec(tmp_path):
+    config, _ = recorded(tmp_path, "top-k", codec_reply="nonzero")
+    history = read_history(config.out)
+    for other in ("float16", None, "sign"):
+        knobs = {"bucket": 8} if other == "sign" else {}
+        changed = history.header.config | {"codec_reply": other}
+        header = replace(history.header, config=changed, reply_knobs=knobs)
+        assert not check(replace(history, header=header)).ok
+
+
+def test_where_all_sum_there_are_no_means():
+    for algorithm in ("naive", "ring"):
+        with pytest.raises(ConfigError) as refused:
+            simulate(config_of("top-k", codec_reply="nonzero", allreduce=algorithm), workers=3)
+        assert str(refused.value) == (
+            f"--allreduce {algorithm} does not sum what --codec top-k --codec-reply nonzero makes; "
+            "it has auto, all-pairs"
+        )
+    two = simulate(config_of("top-k", codec_reply="nonzero"), workers=2)
+    assert two.summary.allreduce == "all-pairs"

@@ -28,10 +28,10 @@ class Link:
         self.rank, self.posts = rank, posts
         self.encoded = self.decoded = 0
 
-    def encodes(self, n):
+    def encodes(self, n, way):
         self.encoded += n
 
-    def decodes(self, n):
+    def decodes(self, n, way):
         self.decoded += n
 
     def post(self, to, key, frame, nbytes):
@@ -54,9 +54,9 @@ def encoder_of(name, **knobs):
 class Ranks:
     """All ranks of a sum."""
 
-    def __init__(self, size, n, make, numerics=True, way="all-pairs"):
+    def __init__(self, size, n, make, numerics=True, way="all-pairs", means=None):
         self.posts = defaultdict(deque)
-        self.codecs = [SumCodec(make, seed=5, worker=rank) for rank in range(size)]
+        self.codecs = [SumCodec(make, seed=5, worker=rank, means=means) for rank in range(size)]
         self.links = [Link(rank, self.posts) for rank in range(size)]
         self.sums = [
             sum_in_frames(
@@ -268,3 +268,42 @@ def test_every_element_that_is_encoded_or_decoded_is_told(size, n, numerics, way
         assert link.encoded == n + own  # all chunks, and the mean of the own one
         # Everybody's part of it and all means, or all of everybody.
         assert link.decoded == (size * own + n if way == "all-pairs" else size * n)
+
+
+@np.errstate(all="ignore")
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("n", [0, 1, 7, 301])
+@pytest.mark.parametrize(
+    ("name", "knobs"),
+    [
+        ("top-k", {"density": 0.05}), ("top-k", {"density": 1.0}), ("threshold", {"threshold": 9}),
+        ("threshold", {"threshold": 1.0}), ("dgc", {"density": 0.1, "warmup_epochs": 0}),
+        ("random-k", {"density": 0.1}),
+    ],
+)  # fmt: skip
+def test_means_of_sparse_vectors_may_be_sent_as_they_are(name, knobs, size, n):
+    """To the bit what a sum of what is decoded comes to; also with numbers that are none."""
+
+    def make(span, way):
+        sparse = {"name": name, **knobs} if way == FORTH else {"name": "nonzero"}
+        return make_encoder(n=span.size, **sparse)
+
+    ranks = Ranks(size, n, make, means=lambda span: make_codec("nonzero", span.size))
+    chunks = [Span(AT + it.start, AT + it.stop) for it in even_spans(n, size)]
+    senders = [[make(chunk, FORTH) for chunk in chunks] for _ in range(size)]
+    for clock in range(3):
+        vectors, expected = normal(size, n, clock), np.zeros(n, np.float32)
+        for vector in vectors[:clock] if n > 5 else ():
+            vector[3:5] = np.nan, -np.inf
+        for j, chunk in enumerate(chunks):
+            here, out = slice(chunk.start - AT, chunk.stop - AT), np.empty(chunk.size, np.float32)
+            for i, sender in enumerate(it[j] for it in senders):
+                rng = draws(5, i, clock, chunk.start)
+                sender.decode(sender.encode(vectors[i][here], rng).copy(), out)
+                expected[here] = out if i == 0 else expected[here] + out
+        expected *= np.float32(1 / size)
+        before = [codec.frame_bytes for codec in ranks.codecs]
+        for found in ranks.round(vectors, clock=clock):
+            assert found.tobytes() == expected.tobytes()
+        for it, codec, bytes_before in zip(ranks.sums, ranks.codecs, before, strict=True):
+            assert codec.frame_bytes - bytes_before <= it.most_bytes

@@ -143,7 +143,7 @@ class FrameLinks:
         self.bytes_received += frame.size
         return (frame,)
 
-    def encodes(self, n: int) -> None:
+    def encodes(self, n: int, way: int) -> None:
         """Do nothing: real time passes by itself."""
 
     decodes = encodes

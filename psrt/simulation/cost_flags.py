@@ -37,7 +37,7 @@ LIKE = "like:"
 #: no time. What passes between ranks was encoded and decoded in the run, if it had a codec.
 _PARTS = {
     "compute": ("compute",),
-    "link": ("latency", "bandwidth", "hosts", "receive", "reduce", "framed"),
+    "link": ("latency", "bandwidth", "hosts", "receive", "reduce", "last_sum", "framed"),
     "server_apply": ("apply",),
 }
 _FREE = {"compute": "constant:0", "link": "0:inf", "server_apply": "inf"}

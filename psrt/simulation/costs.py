@@ -84,6 +84,9 @@ class SimulationCosts:
     #: From the last worker's arrival at a sum over all workers to its result, instead of the
     #: messages of its schedule; None: those messages are sent.
     reduce: Draw | None = None
+    #: The same of the last sum, with which all learn that nobody is training any more; with
+    #: ``reduce`` only.
+    last_sum: float = 0.0
     #: Times of codecs by name; others take those of their rows.
     codecs: Mapping[str, CodecTimes] = field(default_factory=dict)
     #: How many times as fast codecs are as that; may be infinite.

@@ -6,7 +6,9 @@ the last arrival on:
 =====================  ============================================================================
 with ``costs.reduce``  one draw a round, the same for all buckets of a gradient; each fragment of
                        the parameters has rounds of its own, in turn; a draw includes the sum of
-                       the control values and the comparison of numbers
+                       the control values and the comparison of numbers. Where control values say
+                       that nobody is training any more, and nothing else is summed,
+                       ``costs.last_sum`` passes
 without                two barriers of one latency each, plus the bytes that a rank moves at the
                        bandwidth of its link
 =====================  ============================================================================
@@ -16,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from psrt.simulation.simulator import Simulator
@@ -29,13 +33,13 @@ OnResult = Callable[[Any], None]
 class Rendezvous:
     """A barrier with a result, round after round; every worker attends every round, in order."""
 
-    def __init__(self, world: Simulator, fold: Fold, seconds: Callable[[int], float]) -> None:
+    def __init__(self, world: Simulator, fold: Fold, seconds: Callable[[int, Any], float]) -> None:
         """Set up.
 
         Args:
             world: the simulator of the workers.
             fold: makes the result; called once a round, when the last worker has arrived.
-            seconds: the delay from then until the result of the i-th round is available.
+            seconds: (i, result) → the delay from then until that of the i-th round is available.
         """
         self._world = world
         self._workers = len(world.role_map.workers)
@@ -61,7 +65,7 @@ class Rendezvous:
         # In worker order, not in that of arrival: sums are the same to the bit whoever is late.
         arrived, self._arrived = [self._arrived[i] for i in range(self._workers)], {}
         result = self._fold([brought for brought, _ in arrived])
-        seconds = self._seconds(self._complete)
+        seconds = self._seconds(self._complete, result)
         self._complete += 1
         for _, on_result in arrived:
             self._world.after(seconds, on_result, result)
@@ -94,11 +98,13 @@ class RendezvousTable:
             self._known[key] = Rendezvous(
                 self._world,
                 fold,
-                lambda round_: self._seconds(round_ * fragments + number, nbytes, along),
+                lambda round_, result: self._seconds(
+                    round_ * fragments + number, nbytes, result, along=along
+                ),
             )
         return self._known[key]
 
-    def _seconds(self, round_: int, nbytes: float, along: bool) -> float:
+    def _seconds(self, round_: int, nbytes: float, result: Any, *, along: bool) -> float:
         world = self._world
         costs, rng = world.costs, world.rng
         if costs.reduce is None:
@@ -107,7 +113,8 @@ class RendezvousTable:
             moved = nbytes * (costs.per_byte + 1.0 / costs.bandwidth)
             return costs.latency(rng) + costs.latency(rng) + moved
         if along:
-            return 0.0
+            is_over = isinstance(result, np.ndarray) and not result.any()
+            return costs.last_sum if is_over else 0.0
         while len(self._drawn) <= round_:
             self._drawn.append(costs.reduce(rng))
         return self._drawn[round_]

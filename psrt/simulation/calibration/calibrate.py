@@ -31,7 +31,7 @@ def calibrate(history: History) -> Calibration:
     if header.crashes and not header.simulated:
         raise ConfigError(f"worker {header.crashes[0]} fell silent in it and left no times")
     history = on_one_clock(history)
-    took, over = rounds(history)
+    took, idle, over = rounds(history)
     compute = tuple(computing(events, over) for events in history.workers)
     if all(np.isnan(seconds).all() for seconds in compute):
         raise ConfigError("no gradient was computed in the run")
@@ -47,6 +47,7 @@ def calibrate(history: History) -> Calibration:
         _replies(history, servers, reads),
         tuple(shards[shard] for shard in range(len(owners))),
         took,
+        float(idle.mean()) if idle.size else 0.0,
         measure_wire(header, history),
     )
 

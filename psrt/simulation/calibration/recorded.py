@@ -67,6 +67,7 @@ class RecordedCosts:
             hosts=self._hosts or None,
             receive=self.receive if served else None,
             apply=self.apply if served else None,
+            last_sum=self._times.last_sum,
             reduce=self.reduce if self._times.sums.size and not served else None,
         )
 

@@ -64,6 +64,8 @@ class Calibration:
     #: By round: from the arrival of the last worker until the first goes on; empty where there
     #: were no sums over all workers.
     sums: Seconds
+    #: Of a round in which nobody brings anything, such as the last one.
+    last_sum: float = 0.0
     #: Between a worker and a server on two hosts; None where there were no such pairs.
     wire: Wire | None = None
 

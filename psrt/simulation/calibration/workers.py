@@ -19,13 +19,14 @@ _TURNS = (Kind.READ, Kind.PUSH, Kind.STEP, Kind.REDUCE, Kind.REDUCED, Kind.LEAVE
 _Table = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 
-def rounds(history: History) -> tuple[Seconds, Seconds]:
+def rounds(history: History) -> tuple[Seconds, Seconds, Seconds]:
     """Return how long each sum over all workers took, and when it was over.
 
     Returns:
-        (rounds,) each: from the last worker's arrival until the first goes on, and the time of
-        that. Between hosts, whose clocks differ, a sum took as long as the shortest of the waits
-        for it, and the time is nan.
+        From the last worker's arrival until the first goes on, of each round in which something
+        was summed; of the others, in which nobody brought anything; and the time of that, of all.
+        Between hosts, whose clocks differ, a sum took as long as the shortest of the waits for it,
+        and the time is nan.
     """
     arrived, left = _table(history, Kind.REDUCE, "time"), _table(history, Kind.REDUCED, "time")
     if len(set(history.header.hosts)) > 1:
@@ -37,16 +38,37 @@ def rounds(history: History) -> tuple[Seconds, Seconds]:
         last = arrived.max(axis=0)
         over = np.maximum(left.min(axis=0), last)
         took = over - last
+        waited = _table(history, Kind.REDUCED, "seconds")
         if (_table(history, Kind.REDUCE, "shard") >= 0).any():
             # A fragment may have been complete long before it was due. It was complete when the
             # first worker took it if that one did little else since but wait.
-            first = left.argmin(axis=0), np.arange(took.size)
-            waited = _table(history, Kind.REDUCED, "seconds")[first]
-            took = np.where(waited < took / 2, waited, took)
+            least = waited[left.argmin(axis=0), np.arange(took.size)]
+            took = np.where(least < took / 2, least, took)
             over = last + took
-    # Where nobody brings anything, nothing is summed.
+        # Who made no step since a sum comes to the next one as soon as that is over, and not when
+        # it had noticed.
+        since = np.maximum(over, left - waited)
+        idle = _idle(history, arrived, left)
+        arrived = np.where(idle, np.minimum(arrived, np.roll(since, 1, axis=1)), arrived)
+        last = arrived.max(axis=0)
+        took = over - last
     brought = _table(history, Kind.REDUCED, "weight").max(axis=0) > 0
-    return took[brought], over
+    if brought.size and not brought[-1] and not np.isnan(over[-1]):
+        took[-1] = left[:, -1].max() - last[-1]  # the job is over with the last worker
+    return took[brought], took[~brought], over
+
+
+def _idle(
+    history: History, arrived: _Table, left: _Table
+) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """Return by worker and round whether it made no step since it left the round before."""
+    idle = np.zeros(arrived.shape, np.bool_)
+    for worker, events in enumerate(history.workers):
+        steps = events["time"][events["kind"] == Kind.STEP]
+        since = np.searchsorted(steps, left[worker, :-1], side="right")
+        idle[worker, 1:] = np.searchsorted(steps, arrived[worker, 1:], side="right") <= since
+        idle[worker, 1:] &= arrived[worker, 1:] >= left[worker, :-1]
+    return idle
 
 
 def _table(history: History, kind: Kind, field: str) -> _Table:

@@ -487,7 +487,7 @@ def test_a_sum_is_not_over_before_the_last_worker_has_come():
         events["time"] = [came, came, went, 3.0]
         workers.append(events)
     header = SimpleNamespace(hosts=(0, 0))
-    took, over = rounds(History(header, tuple(workers), (), workers[0][:0]))
+    took, _, over = rounds(History(header, tuple(workers), (), workers[0][:0]))
     assert (took.tolist(), over.tolist()) == ([0.0], [2.0])
     assert [computing(events, over)[1] for events in workers] == [1.0, 1.0]
 

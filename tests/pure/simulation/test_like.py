@@ -111,6 +111,22 @@ def test_every_sound_run_can_be_imitated(tmp_path, name):
             )
 
 
+@pytest.mark.parametrize("algorithm", ["node", "ring"])
+@pytest.mark.parametrize("name", ["local", "outer", "fragments", "late fragments", "eager"])
+def test_what_follows_the_last_step_is_part_of_a_run(tmp_path, algorithm, name):
+    """Sums of what is left, and one that says that nobody is training: of few steps, a third."""
+    flags = {**REDUCED, **STREAMED}[name]
+    for steps in (6, 12):
+        run = tmp_path / str(steps)
+        words = ["--allreduce", algorithm, "--workers", "3", "--steps", str(steps), "--timing-only"]
+        costs = ["--compute", "lognormal:0.001:0.2", "--link", "3e-4:1e8"]
+        more = ["--record", "--out", str(run)]
+        measured = run_in_virtual_time(*parse_simulate([*flags.split(), *words, *costs, *more]))
+        # Eager sums go on while steps do: what is seen of when they end is when they are taken.
+        near = 0.2 if (name, algorithm) == ("eager", "ring") else 0.03
+        assert like(run).seconds == pytest.approx(measured.summary.seconds, rel=near)
+
+
 @pytest.mark.parametrize("name", [name for name in SERVED if not name.startswith("post")])
 def test_runs_in_which_a_worker_died_can_be_imitated(tmp_path, name):
     for servers in (1, 2, 3):

@@ -1,0 +1,152 @@
+"""Mixing matrices on graphs: (N, N) float64, M[i, j] is the weight of θ_j in the next θ_i."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from psrt.errors import ConfigError
+from psrt.topology.graph import Graph
+
+#: (N, N) weights: row i of what rank i gets from whom.
+Weights: TypeAlias = NDArray[np.float64]
+
+
+def metropolis(graph: Graph, ranks: Sequence[int] = ()) -> Weights:
+    """Return Metropolis–Hastings weights: symmetric and doubly stochastic on any undirected graph.
+
+    M[i, j] = 1 / (1 + max(d_i, d_j)) for neighbours with d_i and d_j neighbours, and the rest is a
+    rank's own. On a ring that is 1/3, where all have D neighbours 1 / (D + 1).
+
+    Args:
+        graph: undirected.
+        ranks: how many ranks each of the nodes stands for, such as those of a host; without any,
+            one. Then M is stochastic in its rows, and M[i, j]·ranks[i] = M[j, i]·ranks[j], so that
+            the mean over all ranks stays.
+
+    Source: N. Metropolis et al., J. Chem. Phys. 21, 1953; W. K. Hastings, Biometrika 57, 1970; as
+    weights of averaging L. Xiao, S. Boyd and S. Lall, IPSN 2005.
+
+    >>> metropolis(Graph.of(3, [(0, 1), (1, 2)])).round(3).tolist()
+    [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.333, 0.667]]
+    """
+    degree = [len(it) for it in graph.senders]
+    weight = ranks or [1] * graph.size
+    matrix = np.zeros((graph.size, graph.size))
+    for j, i in graph.edges:
+        matrix[i, j] = min(1 / (degree[i] + 1), weight[j] / weight[i] / (degree[j] + 1))
+    return _own(matrix)
+
+
+def uniform(graph: Graph) -> Weights:
+    """Return the matrix in which a rank weighs itself and each sender alike.
+
+    It is doubly stochastic where each rank has as many senders as receivers, as many as any other.
+
+    >>> uniform(Graph.of(3, [(0, 1), (1, 2), (2, 0)], directed=True)).tolist()
+    [[0.5, 0.0, 0.5], [0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
+    """
+    matrix = np.zeros((graph.size, graph.size))
+    for j, i in graph.edges:
+        matrix[i, j] = 1 / (len(graph.senders[i]) + 1)
+    return _own(matrix)
+
+
+def column_stochastic(graph: Graph) -> Weights:
+    """Return the matrix of push-sum: each rank cuts what it has evenly for itself and receivers.
+
+    Columns add up to 1 on any graph, rows need not: what ranks then hold is off by a factor w_i,
+    which they find by mixing a 1 along.
+
+    Source: D. Kempe, A. Dobra and J. Gehrke, FOCS 2003; M. Assran, N. Loizou, N. Ballas and
+    M. Rabbat, ICML 2019 (arXiv:1811.10792).
+    """
+    return uniform(graph.reversed()).T.copy()
+
+
+def two_level(between: Weights, ranks: Sequence[int]) -> Weights:
+    """Return the matrix of ranks that average inside hosts, and of hosts that mix.
+
+    Args:
+        between: (H, H) the matrix of hosts: ``metropolis(graph, ranks)``, or any doubly stochastic
+            one where all hosts have as many ranks.
+        ranks: the number of ranks of each host, at least 1; rank numbers go host by host.
+
+    Returns:
+        (N, N): a rank gives each rank of host b the weight between[a, b] / ranks[b].
+
+    Raises:
+        ConfigError: if the result would not be doubly stochastic.
+    """
+    sizes = np.asarray(ranks, np.float64)
+    if not np.allclose(sizes @ between, sizes, rtol=0, atol=1e-9 * sizes.sum()):
+        raise ConfigError(
+            f"hosts with {', '.join(map(str, ranks))} ranks cannot mix by these weights, which "
+            "shift the mean over all ranks; expected Metropolis–Hastings weights by ranks on edges "
+            "that go both ways, or as many ranks on each host"
+        )
+    host = np.repeat(np.arange(len(ranks)), ranks)
+    mixed: Weights = (between / sizes)[np.ix_(host, host)]
+    return mixed
+
+
+def folded(matrix: Weights, gone: Collection[int]) -> Weights:
+    """Return the matrix without some ranks, each neighbour taking their weight for itself.
+
+    Each rank needs to know of its own neighbours only, and no edge is new. A symmetric matrix stays
+    symmetric and doubly stochastic; ranks that were connected only through ``gone`` no longer are.
+
+    Args:
+        matrix: (N, N) symmetric and doubly stochastic.
+        gone: ranks that have left or died.
+
+    Raises:
+        ConfigError: if the matrix is not symmetric: its columns would not add up to 1.
+
+    >>> folded(metropolis(Graph.of(3, [(0, 1), (1, 2)])), {2}).round(3).tolist()
+    [[0.667, 0.333], [0.333, 0.667]]
+    """
+    if not np.allclose(matrix, matrix.T, rtol=0, atol=1e-12):
+        raise ConfigError(
+            "weights of edges that go one way cannot be kept by those that lose a neighbour, "
+            "expected a symmetric matrix"
+        )
+    left = _left(matrix, gone)
+    kept = matrix[np.ix_(left, left)].copy()
+    np.fill_diagonal(kept, 0.0)
+    return _own(kept)
+
+
+def bridged(matrix: Weights, gone: Collection[int]) -> Weights:
+    """Return the matrix without some ranks, which their neighbours reach past.
+
+    M' = A + B (I − D)⁻¹ C, of the blocks of ``matrix``: the chain of whoever is left, watched only
+    while it is with them. It stays doubly stochastic, symmetric if it was, and connected; who had a
+    neighbour that is gone gets the neighbours of that one. A ring closes, and of a matrix with one
+    receiver each, another one of that kind is left.
+
+    Args:
+        matrix: (N, N) doubly stochastic and connected.
+        gone: ranks that have left or died, not all.
+
+    Source: C. D. Meyer, SIAM Review 31(2), 1989, stochastic complementation.
+    """
+    left = _left(matrix, gone)
+    away = sorted(gone)
+    a, b = matrix[np.ix_(left, left)], matrix[np.ix_(left, away)]
+    c, d = matrix[np.ix_(away, left)], matrix[np.ix_(away, away)]
+    kept: Weights = a + b @ np.linalg.solve(np.eye(len(away)) - d, c)
+    return np.where(kept < 1e-15, 0.0, kept)  # a weight, or what rounding made of none
+
+
+def _left(matrix: Weights, gone: Collection[int]) -> list[int]:
+    return sorted(set(range(len(matrix))) - set(gone))
+
+
+def _own(matrix: Weights) -> Weights:
+    """Give each rank itself what its row lacks of 1; the diagonal is 0 so far."""
+    np.fill_diagonal(matrix, 1.0 - matrix.sum(axis=1))
+    return matrix

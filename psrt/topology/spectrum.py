@@ -1,0 +1,100 @@
+"""How fast a period of mixing matrices makes ranks agree: bounds, and what a simulation takes.
+
+*Disagreement* is ‖θ_i − mean‖ over all ranks and elements. A doubly stochastic matrix shrinks it at
+least by its second largest singular value σ, whatever θ is; of a period that is the product's. The
+*spectral gap* is 1 − σ. Under push-sum no σ bounds every θ, and the modulus of the second largest
+eigenvalue is how fast it shrinks in the long run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from psrt.topology.mixing import Weights
+
+#: Disagreement that is nothing but rounding.
+_NOTHING = 1e-12
+#: Periods after which a simulation gives up.
+_MOST = 10_000
+
+
+def contraction(matrices: Sequence[Weights], *, push_sum: bool = False) -> float:
+    """Return σ of a period: the factor of the disagreement, in [0, 1].
+
+    Args:
+        matrices: (N, N) of each round of the period.
+        push_sum: whether only columns add up to 1.
+    """
+    product = np.linalg.multi_dot([*matrices[::-1]]) if len(matrices) > 1 else matrices[0]
+    if len(product) == 1:
+        return 0.0
+    if push_sum:
+        values = np.sort(np.abs(np.linalg.eigvals(product)))
+        found = float(values[-2])
+    else:
+        # The largest, 1, belongs to equal numbers on all ranks; without their part it is gone.
+        found = float(np.linalg.norm(product - 1 / len(product), 2))
+    return 0.0 if found < _NOTHING else min(found, 1.0)
+
+
+def rounds_to(factor: float, period: int, share: float) -> int | None:
+    """Return the rounds after which at most a share of the disagreement is left; None if never.
+
+    Args:
+        factor: σ of a period.
+        period: its number of rounds.
+        share: in (0, 1): with 0.5 disagreement has halved.
+
+    >>> rounds_to(0.5, 1, 0.5), rounds_to(0.9, 2, 0.5), rounds_to(0.0, 3, 1e-6)
+    (1, 14, 3)
+    """
+    if factor >= 1:
+        return None
+    if factor == 0:
+        return period
+    return period * max(1, math.ceil(math.log(share) / math.log(factor) - 1e-9))
+
+
+def simulated_rounds(
+    matrices: Sequence[Weights],
+    share: float,
+    *,
+    push_sum: bool = False,
+    seed: int = 0,
+    elements: int = 64,
+) -> int | None:
+    """Return the rounds after which a share of the disagreement of random numbers is left.
+
+    The first rounds do much, for random numbers of neighbours are no more alike than others. What
+    is left then is smooth along the graph, and shrinks as slowly as the gap says.
+
+    Args:
+        matrices: (N, N) of each round of the period.
+        share: in (0, 1): with 0.5 disagreement has halved.
+        push_sum: whether ranks also mix a 1, and divide by what it has become.
+        seed: of the numbers, normally distributed.
+        elements: of each rank.
+
+    Returns:
+        The rounds, 0 where there is one rank; None if there is no end to it.
+    """
+    size = len(matrices[0])
+    values = np.random.default_rng(seed).standard_normal((size, elements))
+    weight = np.ones((size, 1))
+    start = disagreement(values)
+    for turn in range(_MOST * len(matrices)):
+        if disagreement(values / weight) <= start * share:
+            return turn
+        matrix = matrices[turn % len(matrices)]
+        values = matrix @ values
+        if push_sum:
+            weight = matrix @ weight
+    return None
+
+
+def disagreement(values: Weights) -> float:
+    """Return ‖θ_i − mean‖ over all ranks and elements of ``values`` (N, n)."""
+    return float(np.linalg.norm(values - values.mean(axis=0)))

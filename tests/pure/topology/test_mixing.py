@@ -1,0 +1,347 @@
+"""Mixing matrices: verified, by their spectra, in a simulation, and broken in every way."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from psrt.errors import ConfigError
+from psrt.topology import GRAPHS, Graph, MixingError, topology_of, verify
+from psrt.topology.mixing import bridged, column_stochastic, folded, metropolis, two_level
+from psrt.topology.spectrum import contraction, disagreement, rounds_to, simulated_rounds
+from support.cases import each
+
+NAMES = (*GRAPHS, "random-regular:4")
+ONE_WAY = ("exponential", "one-peer-exponential")
+
+
+def possible(name, size, **more):
+    """Return a topology; None where it has no such number of ranks."""
+    try:
+        return topology_of(name, size, **more)
+    except ConfigError:
+        return None
+
+
+EVERY = [
+    (name, size) for name in NAMES for size in range(1, 17) if possible(name, size) is not None
+]
+
+
+def product(found):
+    whole = np.eye(found.size)
+    for matrix in found.matrices:
+        whole = matrix @ whole
+    return whole
+
+
+@each(("name", "size"), EVERY)
+def test_matrices_are_what_they_should_be(name, size):
+    found = topology_of(name, size)
+    for graph, matrix in zip(found.graphs, found.matrices, strict=True):
+        assert (matrix >= 0).all()
+        np.testing.assert_allclose(matrix.sum(axis=0), 1)
+        np.testing.assert_allclose(matrix.sum(axis=1), 1)
+        if name not in ONE_WAY:
+            np.testing.assert_allclose(matrix, matrix.T)
+        for i, j in itertools.permutations(range(size), 2):
+            assert (matrix[i, j] > 0) == ((j, i) in graph.edges)
+    degree = {"one-peer-exponential": 1, "exponential": math.ceil(math.log2(size))}.get(name)
+    if degree is not None:
+        assert all(found.sent(rank) == degree * (size > 1) for rank in range(size))
+    # A regular graph weighs all alike.
+    if name != "star" and size > 1:
+        weights = {round(w, 12) for it in found.matrices for w in it.ravel() if w}
+        assert weights == {round(1 / (1 + found.sent(0)), 12)}
+
+
+@each("size", range(1, 17))
+def test_known_spectra(size):
+    """The second largest singular value in closed form."""
+
+    def factor(name):
+        return topology_of(name, size).contraction
+
+    waves = [abs(1 + 2 * math.cos(2 * math.pi * k / size)) / 3 for k in range(1, size)]
+    if size > 2:
+        assert factor("ring") == pytest.approx(max(waves), abs=1e-9)
+        assert factor("star") == pytest.approx(1 - 1 / size)
+    assert factor("full") == pytest.approx(0, abs=1e-9)
+    if size.bit_count() == 1 and size > 1:
+        digits = math.log2(size)
+        assert factor("hypercube") == pytest.approx((digits - 1) / (digits + 1), abs=1e-9)
+    if size % 2 == 0:  # Ying et al. 2021, theorem 1
+        hops = math.ceil(math.log2(size))
+        assert factor("exponential") == pytest.approx((hops - 1) / (hops + 1), abs=1e-9)
+    exact = size.bit_count() == 1
+    whole = product(topology_of("one-peer-exponential", size))
+    assert np.allclose(whole, 1 / size, rtol=0, atol=1e-15) == exact
+    assert (factor("one-peer-exponential") == 0) == exact
+
+
+@each(("name", "size"), EVERY)
+def test_the_gap_bounds_what_a_simulation_takes(name, size):
+    found = topology_of(name, size)
+    singular = np.linalg.svd(product(found), compute_uv=False)
+    second = singular[1] if size > 1 else 0.0
+    assert found.contraction == pytest.approx(second, abs=1e-9)
+    assert found.gap == 1 - found.contraction
+    rng = np.random.default_rng(size)
+    values = rng.standard_normal((size, 3))
+    after = values
+    for matrix in found.matrices:
+        after = matrix @ after
+    np.testing.assert_allclose(after.mean(axis=0), values.mean(axis=0), atol=1e-12)
+    assert disagreement(after) <= (found.contraction + 1e-9) * disagreement(values) + 1e-12
+    for share in (0.5, 0.01):
+        assert found.simulated_rounds(share) <= found.rounds_to(share)
+    if size in (3, 8, 16) and name in ("ring", "star"):  # in the long run the gap is what counts
+        assert found.rounds_to(1e-6) <= 3 * found.simulated_rounds(1e-6) + 2
+
+
+def test_rounds():
+    assert rounds_to(0.5, 1, 0.25) == 2
+    assert rounds_to(0.5, 3, 0.2) == 9
+    assert rounds_to(1.0, 1, 0.5) is None
+    assert simulated_rounds([np.eye(2)], 0.5) is None
+    # The slowest numbers of all take as long as the gap says.
+    ring = topology_of("ring", 16)
+    values = np.cos(2 * np.pi * np.arange(16) / 16)[:, None]
+    rounds, start = 0, disagreement(values)
+    while disagreement(values) > start / 2:
+        values, rounds = ring.matrices[0] @ values, rounds + 1
+    assert rounds == ring.rounds_to(0.5) == 14
+
+
+@each(("name", "size"), [(name, n) for name, n in EVERY if n <= 9])
+def test_push_sum_comes_to_the_mean(name, size):
+    found = topology_of(name, size, push_sum=True)
+    _comes_to_the_mean(found)
+
+
+def test_push_sum_on_a_graph_that_only_it_can_mix(tmp_path):
+    path = tmp_path / "edges"
+    path.write_text("0 > 1\n1 > 2\n2 > 0\n0 > 3\n3 > 1\n")
+    with pytest.raises(ConfigError, match="expected push-sum"):
+        topology_of(str(path), 4)
+    found = topology_of(str(path), 4, push_sum=True)
+    _comes_to_the_mean(found)
+    # λ: in the long run each period shrinks disagreement by it.
+    rounds = found.simulated_rounds(1e-9)
+    assert rounds == pytest.approx(math.log(1e-9) / math.log(found.contraction), rel=0.2)
+
+
+def _comes_to_the_mean(found):
+    rng = np.random.default_rng(3)
+    values, weight = rng.standard_normal((found.size, 2)), np.ones((found.size, 1))
+    mean = values.mean(axis=0)
+    whole = product(found)
+    for _ in range(9):  # of 512 periods
+        values, weight = whole @ values, whole @ weight
+        assert abs(weight.sum() - found.size) < 1e-9
+        np.testing.assert_allclose(values.mean(axis=0), mean, atol=1e-9)
+        whole = whole @ whole
+    np.testing.assert_allclose(values / weight, np.tile(mean, (found.size, 1)), atol=1e-9)
+
+
+# --- each rule, broken ----------------------------------------------------------------------
+
+
+def edge_of(matrix):
+    """Return (i, j), i ≠ j, with a weight."""
+    return next((i, j) for i, j in np.argwhere(matrix).tolist() if i != j)
+
+
+def less(matrix):
+    matrix[edge_of(matrix)] -= 0.01
+
+
+def more(matrix):
+    matrix[edge_of(matrix)] += 0.01
+
+
+def gone(matrix):
+    matrix[edge_of(matrix)] = 0.0
+
+
+def kept(matrix):
+    i, j = edge_of(matrix)
+    matrix[i, i] += matrix[i, j]
+    matrix[i, j] = 0.0
+
+
+def negative(matrix):
+    i, j = edge_of(matrix)
+    matrix[i, i] += 2 * matrix[i, j]
+    matrix[i, j] *= -1
+
+
+def not_a_number(matrix):
+    matrix[edge_of(matrix)] = np.nan
+
+
+def infinite(matrix):
+    matrix[edge_of(matrix)] = np.inf
+
+
+def rows_swapped(matrix):
+    matrix[[0, -1]] = matrix[[-1, 0]]
+
+
+def one_row_of_all(matrix):
+    matrix[0] = 1 / len(matrix)
+
+
+def scaled(matrix):
+    matrix *= 1.001
+
+
+def alone(matrix):
+    matrix[0] = matrix[:, 0] = 0.0
+    matrix[0, 0] = 1.0
+
+
+MUTANTS = (
+    less, more, gone, kept, negative, not_a_number, infinite, rows_swapped, one_row_of_all, scaled,
+    alone,
+)  # fmt: skip
+
+
+@each(
+    ("name", "size", "break_it"),
+    [
+        (name, size, mutant)
+        for name, size in EVERY
+        for mutant in MUTANTS
+        if 4 <= size <= 9 or (size == 3 and name in ("ring", "star"))
+    ],
+)
+def test_a_broken_matrix_is_refused(name, size, break_it):
+    found = topology_of(name, size)
+    verify(found.graphs, found.matrices, symmetric=name not in ONE_WAY)
+    for turn in range(found.period):
+        matrices = [matrix.copy() for matrix in found.matrices]
+        break_it(matrices[turn])
+        if np.allclose(matrices[turn], found.matrices[turn], rtol=0, atol=1e-12):
+            assert break_it is rows_swapped or break_it is one_row_of_all  # rows are alike
+            continue
+        with pytest.raises(MixingError) as error:
+            verify(found.graphs, matrices, symmetric=name not in ONE_WAY)
+        assert "\n" not in str(error.value)
+
+
+def test_what_is_claimed_is_checked():
+    pair = Graph.of(2, [(0, 1)])
+    ring = topology_of("one-peer-exponential", 4)
+    with pytest.raises(MixingError, match="expected the same"):
+        verify(ring.graphs, ring.matrices, symmetric=True)
+    with pytest.raises(MixingError, match="not connected"):
+        verify(ring.graphs[1:], ring.matrices[1:])
+    with pytest.raises(MixingError, match="1 matrices for 2 graphs"):
+        verify(ring.graphs, ring.matrices[1:])
+    with pytest.raises(MixingError, match="expected 2 ranks"):
+        verify([pair], [np.eye(3)])
+    # Columns are what push-sum keeps to, rows are not.
+    sends = np.array([[0.5, 0.1], [0.5, 0.9]])
+    verify([pair], [sends], push_sum=True)
+    with pytest.raises(MixingError, match=r"that rank 0 takes add up to 0\.6"):
+        verify([pair], [sends])
+    with pytest.raises(MixingError, match=r"of what rank 0 has add up to 0\.6"):
+        verify([pair], [sends.T], push_sum=True)
+    with pytest.raises(MixingError, match="which has no edge"):
+        verify([Graph.of(3, [(0, 1), (1, 2)])], [np.full((3, 3), 1 / 3)])
+
+
+# --- hosts, and ranks that are gone ---------------------------------------------------------
+
+HOSTS = [(1,), (3,), (1, 1), (2, 1), (1, 4, 2), (3, 3, 3), (5, 1, 1, 2), (1, 2, 3, 4, 5)]
+
+
+@each(("name", "ranks"), [(name, ranks) for name in ("ring", "star", "full") for ranks in HOSTS])
+def test_hosts_with_unequal_ranks(name, ranks):
+    found = topology_of(name, sum(ranks), ranks=ranks)
+    matrix = found.matrices[0]
+    np.testing.assert_allclose(matrix, matrix.T, atol=1e-15)
+    np.testing.assert_allclose(matrix.sum(axis=0), 1)
+    host = np.repeat(np.arange(len(ranks)), ranks)
+    for i, j in itertools.product(range(len(host)), repeat=2):
+        # Ranks of a host take and are taken alike.
+        assert matrix[i, j] == pytest.approx(matrix[ranks_of(host, i), ranks_of(host, j)])
+    values = np.random.default_rng(0).standard_normal((len(host), 2))
+    mixed = matrix @ values
+    np.testing.assert_allclose(mixed.mean(axis=0), values.mean(axis=0), atol=1e-12)
+    if set(ranks) == {1}:
+        np.testing.assert_allclose(matrix, topology_of(name, len(ranks)).matrices[0])
+
+
+def ranks_of(host, rank):
+    return int(np.flatnonzero(host == host[rank])[0])
+
+
+def test_hosts_whose_edges_go_one_way():
+    found = topology_of("one-peer-exponential", 8, ranks=(2, 2, 2, 2))
+    np.testing.assert_allclose(product(found), 1 / 8, atol=1e-15)
+    with pytest.raises(ConfigError, match="hosts with 2, 3, 1 ranks cannot mix by these weights"):
+        topology_of("exponential", 6, ranks=(2, 3, 1)) and topology_of(
+            "one-peer-exponential", 6, ranks=(2, 3, 1)
+        )
+    with pytest.raises(ConfigError, match="no graph has 6 ranks on hosts"):
+        topology_of("ring", 6, ranks=(2, 3))
+    with pytest.raises(ConfigError, match="push-sum mixes ranks"):
+        topology_of("ring", 6, ranks=(3, 3), push_sum=True)
+    two_level(metropolis(Graph.of(2, [(0, 1)]), (2, 5)), (2, 5))
+    with pytest.raises(ConfigError, match="shift the mean"):
+        two_level(metropolis(Graph.of(2, [(0, 1)])), (2, 5))
+
+
+@each(("name", "size"), [(name, n) for name, n in EVERY if 2 <= n <= 7])
+def test_ranks_that_are_gone_leave_a_mixing_matrix(name, size):
+    found = topology_of(name, size)
+    for count in (1, 2):
+        for away in itertools.combinations(range(size), count):
+            if count == size:
+                continue
+            left = [rank for rank in range(size) if rank not in away]
+            for graph, matrix in zip(found.graphs, found.matrices, strict=True):
+                bridge = bridged(matrix, away) if found.period == 1 else None
+                if bridge is not None:
+                    verify([on(bridge)], [bridge], symmetric=name not in ONE_WAY)
+                if name in ONE_WAY:
+                    if not np.allclose(matrix, matrix.T):
+                        with pytest.raises(ConfigError, match="edges that go one way"):
+                            folded(matrix, away)
+                    continue
+                fold = folded(matrix, away)
+                np.testing.assert_allclose(fold.sum(axis=0), 1)
+                np.testing.assert_allclose(fold, fold.T)
+                off = ~np.eye(len(left), dtype=bool)
+                np.testing.assert_array_equal(fold[off], matrix[np.ix_(left, left)][off])
+                assert (fold[~off] >= np.diag(matrix)[left] - 1e-12).all()
+                rest = graph.without(away)
+                if rest.unreached() is None:
+                    verify([rest], [fold], symmetric=True)
+
+
+def on(matrix):
+    """Return the graph of a matrix's weights."""
+    return Graph.of(len(matrix), [(int(j), int(i)) for i, j in np.argwhere(matrix)], directed=True)
+
+
+def test_a_round_of_one_receiver_each_stays_one():
+    for size in (3, 5, 8):
+        for matrix in topology_of("one-peer-exponential", size).matrices:
+            for away in range(size):
+                kept = bridged(matrix, {away})
+                np.testing.assert_allclose(kept.sum(axis=0), 1)
+                np.testing.assert_allclose(kept.sum(axis=1), 1)
+                assert (np.count_nonzero(kept, axis=1) <= 2).all()
+
+
+def test_push_sum_goes_on_without_a_rank():
+    graph = topology_of("exponential", 7).graphs[0].without({3})
+    matrix = column_stochastic(graph)
+    verify([graph], [matrix], push_sum=True)
+    assert contraction([matrix], push_sum=True) < 1

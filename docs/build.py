@@ -102,6 +102,8 @@ def _part(name: str) -> str:
         return "\n".join(["| rule | what holds |", "|---|---|", *rules])
     if name == "CODECS":
         return "\n".join(_codecs())
+    if name == "MODES":
+        return "\n".join(_modes())
     if name not in _ROWS:
         return _derivation(name)
     rows = list(_ROWS[name])
@@ -111,10 +113,27 @@ def _part(name: str) -> str:
     return "\n\n".join(["\n".join(table), *sections])
 
 
+def _modes() -> Iterator[str]:
+    """Yield a table of what the modes send by a codec."""
+    yield "| mode | of what | pushes | replies | one reply for all | sums |"
+    yield "|---|---|---|---|---|---|"
+    for row in MODES.values():
+        what = ("gradients" if row.encodes_gradients else "differences") if row.codecs else ""
+        served = "with `--servers`" if row.sums else "yes"
+        pushes = served if row.codecs and row.may_have_servers else ""
+        shared = pushes if row.rounds else ""
+        if shared and row.backup:
+            shared = f"without `--{dashed(row.backup)}`"
+        sums = row.codecs and row.sums
+        summed = ("without `--servers`" if row.may_have_servers else "yes") if sums else ""
+        replies = "means" if row.codecs and row.sums_gradients else pushes
+        yield f"| {' | '.join((row.name, what, pushes, replies, shared, summed))} |"
+
+
 def _codecs() -> Iterator[str]:
     """Yield a table of the codecs, from their rows."""
-    yield "| name | in short | knobs | unbiased | error feedback |"
-    yield "|---|---|---|---|---|"
+    yield "| name | in short | knobs | unbiased | error feedback | replies |"
+    yield "|---|---|---|---|---|---|"
     for row in TABLE.values():
         knobs = [f"{dashed(name)} {_default(value)}" for name, value in row.knobs.items()]
         unbiased = "if scaled" if "scaled" in row.knobs else "yes" if row.is_unbiased else ""
@@ -123,7 +142,8 @@ def _codecs() -> Iterator[str]:
             feedback = "none"
         elif "scaled" in row.knobs:
             feedback = "if not scaled"
-        cells = (f"`{row.name}`", row.summary, ", ".join(knobs), unbiased, feedback)
+        replies = "yes" if row.sends_differences else "no"
+        cells = (f"`{row.name}`", row.summary, ", ".join(knobs), unbiased, feedback, replies)
         yield f"| {' | '.join(cells)} |"
 
 

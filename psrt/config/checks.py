@@ -165,7 +165,8 @@ def _meaningless(
         where = f"; it belongs to {flag(condition.field, False)}"
     either = condition.otherwise
     if either is not None and value_of(either.field) is not None:
-        now += f" and {flag(either.field, value_of(either.field))}"
+        named = flag(either.field, value_of(either.field))
+        now = f"with {named} {now}" if current is None else f"{now} and {named}"
     return ConfigError(f"{flag(name, value)} has no effect {now}{where}")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from psrt.codec import TABLE, Codec, ErrorFeedback, Matrix
 from psrt.codec.frame import HEADER_BYTES
-from psrt.config import MODES, TrainConfig
+from psrt.config import TrainConfig
 from psrt.errors import CodecError, ConfigError
 from psrt.history import Kind, read_history
 from psrt.history.check import check
@@ -62,26 +62,6 @@ def replayed(config):
     """Repeat a recorded run, with other delays."""
     again = replace(config, replay=config.out, out=None, record=False)
     return simulate(again, workers=3, seed=99)
-
-
-@EVERY_CODEC
-@pytest.mark.parametrize("mode", MODES)
-def test_every_mode_runs_with_a_codec_or_refuses_it_in_one_line(mode, codec):
-    """The table of modes and codecs: run, or one line, and nothing in between."""
-    knobs = KNOBS | {"servers": None} | CODECS[codec] | {"steps": 2, "epochs": None}
-    workers = 1 if MODES[mode].single else 2
-
-    def run():
-        return simulate(TrainConfig(mode=mode, codec=codec, **knobs), workers=workers)
-
-    if MODES[mode].codecs:
-        assert np.isfinite(run().theta).all()
-        return
-    with pytest.raises(
-        ConfigError, match=f"--codec {codec} has no effect with --mode {mode}"
-    ) as it:
-        run()
-    assert "\n" not in str(it.value)
 
 
 @pytest.mark.parametrize(("mode", "codec"), pairs(SERVED, TABLE, one_in=4))

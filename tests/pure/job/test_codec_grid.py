@@ -1,0 +1,206 @@
+"""Every mode with every codec and all that goes with one: it runs, or says in one line why not.
+
+Nothing in between: no error amid a run, no traceback, no flag that is passed over.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from psrt.codec import TABLE
+from psrt.collective.registry import ALGORITHMS, AUTO
+from psrt.config import MODES, TrainConfig, resolve
+from psrt.errors import ConfigError
+from psrt.job.virtual import simulate
+from support.cases import each
+
+#: A little model of three layers, of which low rank makes one shorter.
+TINY = {
+    "dataset": "synthetic:40x12x4", "hidden": (16, 4), "batch_size": 4, "steps": 4, "lr": 0.02,
+}  # fmt: skip
+WORKERS = 2
+#: Ways to train, with what makes them more than their mode, and what codecs are for in them.
+SCHEMES = {
+    "serial": ({"mode": "serial"}, ""),
+    "sync": ({"mode": "sync"}, "pushes, replies, shared"),
+    "backup": ({"mode": "sync", "backup": 1}, "pushes, replies"),
+    "async": ({"mode": "async"}, "pushes, replies"),
+    "ssp": ({"mode": "ssp"}, "pushes, replies"),
+    "softsync": ({"mode": "softsync"}, "pushes, replies"),
+    "allreduce": ({"mode": "allreduce"}, "sums, replies"),
+    "local-sgd": ({"mode": "local-sgd", "local_steps": 2}, "sums"),
+    "over servers": (
+        {"mode": "local-sgd", "local_steps": 2, "servers": 1},
+        "pushes, replies, shared",
+    ),
+    "fragments": ({"mode": "local-sgd", "local_steps": 3, "fragments": 3}, "sums"),
+    "late": ({"mode": "local-sgd", "local_steps": 2, "sync_delay": 1}, "sums"),
+    "eager": ({"mode": "local-sgd", "local_steps": 2, "eager": True}, "sums"),
+}
+CODECS = {name: {} for name in TABLE} | {
+    "demo": {"codec_chunk": 8, "codec_kept": 4, "optimizer": "sign-sgd"},
+}
+#: What cannot be, by itself: codecs that are not for differences, and those without error feedback.
+NO_REPLY = {"ternary", "ternary-base3", "dgc", "demo"}
+NO_FEEDBACK = {"int8", "qsgd", "nonzero", *NO_REPLY}
+FEEDBACK = (None, True, False)
+
+
+def refusal(call):
+    """Return the line of a refusal, "" if there is none."""
+    try:
+        call()
+    except ConfigError as error:
+        line = str(error)
+        assert line, "a refusal must say why"
+        assert "\n" not in line
+        return line
+    return ""
+
+
+def config_of(scheme, codec, **more):
+    return TrainConfig(**TINY | SCHEMES[scheme][0] | CODECS[codec] | {"codec": codec} | more)
+
+
+def has(scheme, what):
+    return what in SCHEMES[scheme][1].split(", ")
+
+
+def possible(scheme, codec, reply=None, shared=None, feedback=None):
+    """Return whether it should run, as the documentation says."""
+    if not any(has(scheme, it) for it in ("pushes", "sums")):
+        return False
+    if feedback is not None and codec in NO_FEEDBACK:
+        return False
+    if reply is not None and (not has(scheme, "replies") or reply in NO_REPLY):
+        return False
+    return not shared or (reply is not None and has(scheme, "shared"))
+
+
+@each("scheme", SCHEMES)
+def test_all_that_goes_with_a_codec_is_taken_or_refused(scheme):
+    mode = MODES[SCHEMES[scheme][0]["mode"]]
+    for codec, reply, shared, feedback in itertools.product(
+        TABLE, (None, *TABLE), (None, True), FEEDBACK
+    ):
+        if feedback is not None and reply not in (None, "sign", "ternary"):
+            continue  # error feedback is of what workers send
+        more = {"codec_reply": reply, "codec_reply_shared": shared, "error_feedback": feedback}
+
+        def resolved():
+            config = config_of(scheme, codec, **more)  # noqa: B023 - called at once
+            return resolve(config, ranks=1 if mode.single else WORKERS + mode.default_servers)
+
+        line = refusal(resolved)
+        told = codec, reply, shared, feedback, line
+        assert (not line) == possible(scheme, codec, reply, shared, feedback), told
+        # It is about a flag that was given.
+        given = ("--codec", "--error-feedback", "--no-error-feedback", "codec-reply must be one of")
+        assert not line or line.startswith(given), told
+
+
+def runs(config):
+    workers = 1 if MODES[config.mode].single else WORKERS
+    run = simulate(config, workers=workers)
+    assert np.isfinite(run.theta).all()
+    return run
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_codec_runs_or_is_refused(scheme):
+    """With and without error feedback, and by itself in replies."""
+    ran = []
+    for codec, feedback in itertools.product(TABLE, FEEDBACK):
+        for reply in (None, codec) if has(scheme, "replies") else (None,):
+            config = {"codec_reply": reply, "error_feedback": feedback}
+            line = refusal(lambda: ran.append(runs(config_of(scheme, codec, **config))))  # noqa: B023
+            assert (not line) == possible(scheme, codec, reply, None, feedback), (codec, line)
+    assert all(run.summary.frame_bytes for run in ran)
+    assert ran or not any(has(scheme, it) for it in ("pushes", "sums"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("scheme", [it for it in SCHEMES if has(it, "replies")])
+def test_every_codec_goes_with_every_codec_of_replies(scheme):
+    for codec, reply in itertools.product(TABLE, TABLE):
+        for shared in (None, True):
+            config = {"codec_reply": reply, "codec_reply_shared": shared}
+            line = refusal(lambda: runs(config_of(scheme, codec, **config)))  # noqa: B023
+            assert (not line) == possible(scheme, codec, reply, shared), (codec, reply, line)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("scheme", [it for it in SCHEMES if "servers" not in SCHEMES[it][0]])
+def test_every_schedule_goes_with_a_codec_or_is_refused(scheme):
+    """And nowhere is a schedule that was not asked for."""
+    for codec, schedule, feedback in itertools.product(TABLE, (AUTO, *ALGORITHMS), FEEDBACK):
+        more = {"allreduce": schedule, "error_feedback": feedback}
+        ran = []
+        line = refusal(lambda: ran.append(runs(config_of(scheme, codec, **more))))  # noqa: B023
+        if not MODES[SCHEMES[scheme][0]["mode"]].sums:
+            assert line
+        for run in ran:
+            assert schedule in (AUTO, run.summary.allreduce)
+
+
+@each(
+    "flags",
+    [
+        {"mode": "sync", "codec_density": 0.5},
+        {"mode": "sync", "codec_reply": "sign"},
+        {"mode": "sync", "codec_everywhere": True},
+        {"mode": "sync", "error_feedback": True},
+        {"mode": "local-sgd", "codec": "sign", "codec_reply": "sign"},
+        {"mode": "allreduce", "codec": "sign", "codec_reply": "sign", "codec_reply_shared": True},
+        {"mode": "sync", "codec": "sign", "allreduce": "ring"},
+        {"mode": "sync", "codec": "sign", "fragments": 2},
+        {"mode": "allreduce", "codec": "sign", "sync_delay": 1},
+        {"mode": "allreduce", "codec": "sign", "eager": True},
+        {"mode": "local-sgd", "servers": 1, "fragments": 2},
+        {"mode": "local-sgd", "servers": 1, "sync_delay": 1},
+        {"mode": "local-sgd", "servers": 1, "eager": True},
+        {"mode": "local-sgd", "fragments": 2, "check_every": 5},
+    ],
+)
+def test_a_flag_that_would_be_passed_over_is_refused(flags):
+    line = refusal(lambda: TrainConfig(**flags))
+    assert "has no effect with" in line
+
+
+#: What a user may get wrong, and what the line must have of it: what came, and what is possible.
+BAD = [
+    ({"codec": "top-k", "codec_density": 1.5}, "codec-density must be at most 1, got 1.5"),
+    ({"codec": "top-k", "codec_density": 0}, "codec-density must be above 0, got 0"),
+    ({"codec": "qsgd", "codec_levels": 128}, "codec-levels must be at most 127, got 128"),
+    ({"codec": "low-rank", "codec_rank": 13}, "--codec-rank 13 is more than .* at most 12"),
+    ({"codec": "demo", "codec_chunk": 4, "codec_kept": 17}, "--codec-kept 17 is more than"),
+    ({"codec": "sign", "codec_bucket": 12}, "--codec-bucket 12 must be a multiple of 8"),
+    ({"codec": "sign", "codec_levels": 3}, "no effect with --codec sign; it belongs to .* qsgd"),
+    (
+        {"mode": "local-sgd", "codec": "sign", "codec_reply": "sign"},
+        "--codec-reply sign has no effect with --mode local-sgd without --servers; it belongs to ",
+    ),
+    ({"mode": "serial", "codec": "sign"}, "no effect with --mode serial; it belongs to --mode "),
+    (
+        {"mode": "local-sgd", "fragments": 4},
+        "--fragments 4 is more than the model has layers, 3: a fragment is one layer or more",
+    ),
+    (
+        {"mode": "local-sgd", "fragments": 3, "local_steps": 2},
+        "--fragments 3 is more than --local-steps 2: after each step",
+    ),
+    (
+        {"mode": "local-sgd", "sync_delay": 9},
+        "--sync-delay 9 is longer than the period, --local-steps 8: an average arrives before",
+    ),
+]
+
+
+@each(("flags", "line"), BAD)
+def test_what_cannot_be_is_one_line(flags, line):
+    with pytest.raises(ConfigError, match=line) as refused:
+        runs(TrainConfig(**TINY | {"mode": "async"} | flags))
+    assert "\n" not in str(refused.value)

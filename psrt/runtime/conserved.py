@@ -9,8 +9,9 @@ any change of it shows but by a rare chance.
 
 **How close.** Each of the n elements of p, and each of the new e, is rounded once to float32, by
 u = 2⁻²⁴ of its magnitude at most. As |p| ≤ |C(p)| + |e| the sums differ by less than
-u·Σ(|C(p)| + 2|e|), and Σ|x| ≤ √n·‖x‖, which is cheaper to have. The sums are in double precision:
-of these roundings nothing is left.
+u·Σ(|C(p)| + 2|e|), and Σ|x| ≤ √n·‖x‖, which is cheaper to have. An element of e that is scaled
+and subnormal then is rounded by as much as the smallest normal number, by u of that. The sums are
+in double precision: of these roundings nothing is left.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from psrt.arrays import Vector
 
 #: Above it is no float32; infinite sums say nothing.
 _LARGEST = float(np.finfo(np.float32).max)
+#: Below it numbers are rounded by no less than it is.
+_SMALLEST = float(np.finfo(np.float32).tiny)
 #: Elements that are summed at a time, so that their copies in double precision stay in the cache.
 _BLOCK = 1 << 14
 _SIGNS = np.unpackbits(np.random.PCG64(_BLOCK).random_raw(_BLOCK // 64).view(np.uint8)) * 2.0 - 1.0
@@ -36,7 +39,7 @@ class Conserved(NamedTuple):
     given: float = 0.0
     decoded: float = 0.0
     kept: float = 0.0
-    #: At least Σ(|decoded| + 2·|kept|), without signs.
+    #: At least Σ(|decoded| + 2·|kept|), without signs, and the smallest normal number of each.
     most: float = 0.0
 
 
@@ -44,7 +47,7 @@ def conserved(given: Vector, decoded: Vector, kept: Vector) -> Conserved:
     """Return the sums of vectors (n,) each; infinite where a float32 does not hold them."""
     with np.errstate(all="ignore"):
         (sent, sent_norm), (left, left_norm) = _sum(decoded), _sum(kept)
-        most = math.sqrt(given.size) * (sent_norm + 2 * left_norm)
+        most = math.sqrt(given.size) * (sent_norm + 2 * left_norm) + given.size * _SMALLEST
         found = _sum(given)[0], sent, left, most
     return Conserved(*(it if abs(it) <= _LARGEST else math.inf for it in found))
 

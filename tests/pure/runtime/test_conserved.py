@@ -54,6 +54,20 @@ def test_numbers_of_all_magnitudes_add_up(codec, n):
     assert findings_of(sums, np.array(factors)) is None
 
 
+@pytest.mark.parametrize("factor", [0.3, 7 / 6])
+def test_subnormal_numbers_that_are_scaled_add_up(factor):
+    rng = np.random.default_rng(1)
+    sender = make_encoder("sign", 5000, error_feedback=True)
+    sums = []
+    for _ in range(STEPS):
+        vector = (rng.standard_normal(5000) * 1e-43).astype(np.float32)
+        if sums:
+            sender.rescale(factor)
+        sender.encode(vector, rng)
+        sums.append(conserved(vector, sender.decoded, sender.residual))
+    assert findings_of(sums, np.full(STEPS, factor)) is None
+
+
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38])
 def test_what_is_not_finite_has_no_sum(special):
     vector = np.full(1000, special, np.float32)

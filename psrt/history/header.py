@@ -15,6 +15,8 @@ from psrt.errors import ConfigError
 FORMAT = 7
 #: Largest number that a check computes with; a float64 knows every whole number up to here.
 MOST = 2**53
+#: Largest value of a codec's knob, such as a threshold.
+_MOST_OF_A_KNOB = 1e30
 #: Name of the header's checksum, beside its fields.
 _SUM = "crc32"
 
@@ -227,9 +229,10 @@ def _is_reading(value: Any) -> bool:
 
 
 def _are_knobs(value: Any) -> bool:
-    """Return whether a value is a dict of finite numbers from 0 on, or nothing, by name."""
+    """Return whether a value is a dict of numbers from 0 on, or nothing, by name."""
     return isinstance(value, dict) and all(
-        it is None or (isinstance(it, int | float) and 0 <= it <= MOST) for it in value.values()
+        it is None or (isinstance(it, int | float) and 0 <= it <= _MOST_OF_A_KNOB)
+        for it in value.values()
     )
 
 

@@ -91,6 +91,16 @@ def test_what_is_sent_is_what_the_formula_says(tmp_path, mode, codec):
     assert replayed(config).summary.parameters_sha256 == run.summary.parameters_sha256
 
 
+@pytest.mark.parametrize(
+    ("codec", "knob"), [("threshold", "codec_threshold"), ("dgc", "codec_clip_norm")]
+)
+def test_the_largest_knob_is_one_of_a_history(tmp_path, codec, knob):
+    config = config_of("sync", codec, record=True, out=str(tmp_path / "run"), **{knob: 1e30})
+    simulate(config, workers=2)
+    outcome = check_run(config.out)
+    assert outcome.ok, "\n".join(outcome.lines())
+
+
 @EVERY_CODEC
 def test_without_numbers_the_same_bytes_are_sent_or_the_most(codec):
     whole = simulate(config_of("sync", codec), workers=3).summary

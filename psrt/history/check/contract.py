@@ -126,7 +126,8 @@ class Contract:
     #: Whether all ranks had one clock, so that their times can be compared.
     one_clock: bool = False
     #: Whether a worker's part of a sum may be under way before it is written down as ready: sums
-    #: overlap with computing, and time passes between the end of that and the event.
+    #: overlap with computing, and time passes between the end of that and the event; in virtual
+    #: time, that of frames or of an injected delay.
     ahead: bool = False
     #: Whether a codec is in effect.
     framed: bool = False
@@ -227,7 +228,7 @@ def contract_of(header: Header) -> Contract:
         framed=bool(header.knob("codec") and header.knob("codec_everywhere")),
         exact_reads=not (header.knob("codec_reply") and header.knob("codec_everywhere")),
         ahead=bool(header.knob("overlap"))
-        and (not header.simulated or bool(header.knob("inject"))),
+        and (not header.simulated or bool(header.knob("inject")) or header.way is not None),
     )
 
 

@@ -20,6 +20,7 @@ from psrt.history.events import BACK
 from psrt.job.virtual import simulate
 from psrt.partition import Span, even_spans
 from psrt.runtime.strategies.buckets import buckets_of
+from psrt.simulation import SimulationCosts
 from psrt.transport.coded_sum import CodedSum
 from psrt.ways import Way
 from support.cases import pairs
@@ -62,6 +63,24 @@ def test_it_trains_is_checked_and_repeats_to_the_bit(tmp_path, codec, workers):
     assert again.summary.parameters_sha256 == run.summary.parameters_sha256
     assert (run.summary.frame_bytes > 0) == (workers > 1)
     assert np.isfinite(run.theta).all()
+
+
+def test_others_may_have_a_sum_before_its_last_worker_has_decoded_it(tmp_path):
+    """Decoding takes its time after a gradient amid which the last part of the sum was sent."""
+    more = {"allreduce": "naive", "check_every": 0, "out": str(tmp_path / "run")}
+    config = config_of("int8", record=True, **more)
+    costs = SimulationCosts(
+        compute=lambda rank, _: 2e-3 if rank == 1 else 1e-3, latency=lambda _: 0.0
+    )
+    simulate(config, workers=3, costs=costs)
+    events = read_history(config.out).workers
+    ended, ready = (
+        it[it["kind"] == kind]["time"][0]
+        for it, kind in ((events[0], Kind.REDUCED), (events[1], Kind.REDUCE))
+    )
+    assert ended < ready
+    outcome = check_run(config.out)
+    assert outcome.ok, "\n".join(outcome.lines())
 
 
 @EVERY_CODEC

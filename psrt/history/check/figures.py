@@ -55,7 +55,7 @@ class Figures:
         self._require(equal, path, f"{of} {due}")
 
     def near(self, due: float, *path: Path, slack: float = 0.0, of: str = "the history") -> None:
-        """Require that a number is what is due, but for rounding.
+        """Require that a number is what is due, but for rounding; null if that is not finite.
 
         Args:
             due: the number.
@@ -63,6 +63,9 @@ class Figures:
             slack: by how much it may be off beyond that.
             of: names what the number follows from.
         """
+        if not math.isfinite(due):
+            self.same(None, *path, of=of)
+            return
         said = self.number(*path)
         error = _ROUNDING * abs(due) + slack
         self._require(said is not None and abs(said - due) <= error, path, f"{of} {due}")

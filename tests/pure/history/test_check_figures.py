@@ -236,6 +236,19 @@ def test_a_gap_where_nothing_has_moved(run, name):
     assert "measured a gap of 0.25" in violated(check(history), "gaps")
 
 
+def test_a_gap_beyond_a_float32_is_null_in_the_summary(run):
+    """It is infinite in the history, and JSON has no infinity."""
+    out = run("async")
+    history, summary = read_history(out), told(out)
+    gap = summary["staleness"]["gap"]
+    events = history.shards[0]
+    stale = np.flatnonzero((events["kind"] == Kind.APPLY) & (events["gap"] > 0))
+    events["gap"][stale[0]] = np.inf
+    assert "the summary says" in violated(check(history, summary=summary), "summary")
+    gap["mean"] = gap["max"] = None
+    assert check(history, summary=summary).ok
+
+
 # --- what lies beside the history ---------------------------------------------------------------
 
 

@@ -243,7 +243,7 @@ def sum_of(senders: Encoder, count: int, mean: Encoder) -> None:
         mean: encodes their sum, or their mean.
     """
     codec = senders.codec if isinstance(senders, ErrorFeedback) else senders
-    if not isinstance(mean, Nonzero):
+    if not isinstance(mean, Nonzero) or mean is senders:
         return
     if isinstance(codec, RandomK):  # whose indices are not sent
         each = longest_payload(codec.n, codec.k)

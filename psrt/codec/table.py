@@ -43,7 +43,7 @@ class Row:
     #: In what ways its sums may travel: ``auto`` takes the fastest of these.
     ways: tuple[Way, ...] = (Way.TWO_PHASES, Way.GATHERED)
     #: And where a schedule is asked for by its name, which may lose more.
-    ways_if_asked: tuple[Way, ...] = ()
+    ways_if_asked: tuple[Way, ...] = (Way.HOPS,)
     #: Microseconds of a call and nanoseconds of an element, to encode and to decode; see ``times``.
     times: tuple[tuple[float, float], tuple[float, float]]
 
@@ -121,6 +121,7 @@ _ROWS = (
         is_unbiased=True,
         sends_differences=False,
         feeds_back=None,
+        ways_if_asked=(),
     ),
     Row(
         name="ternary-base3",
@@ -131,6 +132,7 @@ _ROWS = (
         is_unbiased=True,
         sends_differences=False,
         feeds_back=None,
+        ways_if_asked=(),
     ),
     Row(
         name="sign",
@@ -168,6 +170,7 @@ _ROWS = (
         is_unbiased=True,
         feeds_back=True,
         differences={"scaled": False},
+        ways_if_asked=(),
     ),
     Row(
         name="low-rank",
@@ -188,6 +191,7 @@ _ROWS = (
         sends_differences=False,
         feeds_back=None,
         back={"momentum": 0.0, "clip_norm": None},
+        ways_if_asked=(),
     ),
     # As is its momentum.
     Row(

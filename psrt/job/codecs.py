@@ -110,10 +110,11 @@ class JobCodec:
     def coding(self, span: Span) -> Coding:
         """Return what the codec makes of a span, and how its sum may travel."""
         row, nbytes = TABLE[self.name], HEADER_BYTES + self.lengths(span).most
-        if self.reply is not None:  # where all sum, there are no means to be sent
-            return Coding(
-                f"{self.name} --codec-reply {self.reply.name}", (Way.TWO_PHASES,), (), nbytes
-            )
+        if self.reply is not None:
+            # Where all sum, there are no means to be sent.
+            asked = tuple(way for way in row.ways_if_asked if way is not Way.GATHERED)
+            name = f"{self.name} --codec-reply {self.reply.name}"
+            return Coding(name, (Way.TWO_PHASES,), asked, nbytes)
         return Coding(self.name, row.ways, row.ways_if_asked, nbytes)
 
     def share(self, n: int) -> float:

@@ -23,7 +23,7 @@ N, FIRST, ROUNDS, TAG = 3001, 17, 4, 5
 #: From here on ranks are many for a small machine.
 MANY = 5
 TOTALS = [1.0, 1.0, 0.25, 1.0]
-SIGN = Coding("sign", (Way.TWO_PHASES,), (Way.GATHERED,), N)
+SIGN = Coding("sign", (Way.TWO_PHASES,), (Way.GATHERED, Way.HOPS), N)
 
 
 def encoder_of(name):
@@ -121,7 +121,7 @@ def hosts_of(comm, host):
     return list(found.values())
 
 
-@pytest.mark.parametrize("asked", ["auto", "all-pairs", "naive", "node"])
+@pytest.mark.parametrize("asked", ["auto", "all-pairs", "naive", "ring", "node"])
 @pytest.mark.parametrize("most", [1 << 30, 100])
 def test_frames_are_those_of_one_process(comm, host, asked, most, monkeypatch):
     monkeypatch.setattr("psrt.mpi.fabric.unannounced_bytes", lambda comm, _: (most,) * comm.size)

@@ -99,7 +99,8 @@ def check_sum_frames(
         team = 0
     owners = range(_ALL, 0) if header.way == Way.GATHERED.value else range(contract.workers)
     sums = _Sums.of(contract, header, table)
-    _check_chunks(sent, table, header.n, sums, owners, team, findings)
+    hops = header.way == Way.HOPS.value
+    _check_chunks(sent, table, header.n, sums, owners, team, findings, hops=hops)
     if findings.none:
         by_way = (codec, codec.reply or codec)
         for back, its in enumerate(by_way):
@@ -157,8 +158,21 @@ def _check_chunks(
     owners: range,
     team: int,
     findings: Findings,
+    *,
+    hops: bool,
 ) -> None:
-    """Check that in each round chunks tile what is summed, who encodes them, and for whom."""
+    """Check that in each round chunks tile what is summed, who encodes them, and for whom.
+
+    Args:
+        sent: all that was encoded.
+        table: of the events.
+        n: elements of the parameters.
+        sums: what is summed.
+        owners: those for whom contributions may be.
+        team: the number of those that take part.
+        findings: takes what is wrong.
+        hops: whether a chunk goes from one to the next, and the last one encodes its mean.
+    """
     asked = findings.on(table, sent.at)
     low, high = sums.span(sent.round)
     text = "{kind} of {size} elements from {start} on, expected some of those from {low} to {high}"
@@ -174,7 +188,8 @@ def _check_chunks(
     if not findings.none:
         return
     workers = int(worker.max(initial=0)) + 1
-    again = repeats(sent.keys(n, (sent.back, 2), (worker, workers)))
+    back = np.zeros_like(sent.back) if hops else sent.back
+    again = repeats(sent.keys(n, (back, 2), (worker, workers)))
     text = "worker {worker} encoded the chunk from element {start} on twice in round {clock}"
     asked.require(FRAMES, ~again, text, start=sent.start, counts=False)
     key = sent.keys(n)
@@ -183,7 +198,8 @@ def _check_chunks(
     group = np.searchsorted(unique, key)
     leader = order[first]  # the first event of each chunk
     means = np.bincount(group, sent.back, minlength=len(unique)).astype(np.int64)
-    alike = (owner == owner[leader][group]) & (sent.size == sent.size[leader][group])
+    alike = (owner == owner[leader][group]) | hops
+    alike &= sent.size == sent.size[leader][group]
     text = "worker {worker} takes a chunk of round {clock} to be another than the others do"
     asked.require(FRAMES, alike, text, counts=False)
     chunk = findings.on(table, sent.at[leader])
@@ -191,9 +207,14 @@ def _check_chunks(
         "in round {clock} the chunk from element {start} on was encoded by {forth} of {team} that "
         "take part, and its mean {means} times, expected {due}"
     )
+    if hops:
+        on = (sent.back == 0) & (owner == worker)
+        on |= repeats(sent.keys(n, (sent.back, 2), (owner, owners.stop)))
+        text_of_hops = "worker {worker} passed a chunk on to worker {shard} in round {clock}, again"
+        asked.require(FRAMES, ~on, text_of_hops, counts=False)
     owned = int(owners.start != _ALL)
     chunk.require(
-        FRAMES, (count - means == team) & (means == owned), text, due=owned,
+        FRAMES, (count - means == team - hops) & (means == owned), text, due=owned,
         start=sent.start[leader], forth=count - means, team=team, means=means, counts=False,
     )  # fmt: skip
     rounds, start = sent.round[leader], sent.start[leader]
@@ -357,15 +378,15 @@ def _check_kept(
         check_conserved(table, at, last, factors, findings)
 
 
-def sent_bytes(table: Table) -> tuple[int, int]:
+def sent_bytes(header: Header, table: Table) -> tuple[int, int]:
     """Return the bytes of all frames that went to other workers, and of their numbers."""
     sent = _Frames.of(table, Kind.SUM_ENCODE)
     if not len(sent.at):
         return 0, 0
     # Of one chunk each that takes part makes a contribution, and keeps its own to itself; a mean,
-    # and what all sum, goes to all others.
+    # and what all sum, goes to all others. The last one of those who pass it on makes none.
     chunks = np.unique(np.stack([sent.round, sent.start], 1), axis=0)
-    team = int((sent.back == 0).sum()) // len(chunks)
+    team = int((sent.back == 0).sum()) // len(chunks) + (header.way == Way.HOPS.value)
     owner = sent.column("shard")
     for_all = (sent.back == 1) | (owner == _ALL)
     copies = np.where(for_all, team - 1, sent.column("worker") != owner)

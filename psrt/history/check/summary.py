@@ -136,7 +136,7 @@ class SummaryCheck:
             table: events of all workers; sums are matched.
             workers: the same, those of a codec included.
         """
-        frame_bytes, _ = sent_bytes(workers)
+        frame_bytes, _ = sent_bytes(self._header, workers)
         due = streamed_bytes(self._contract, self._header, table, frame_bytes)
         for name in ("bytes_sent", "bytes_received") if due is not None else ():
             self._figures.same(due, name)
@@ -298,7 +298,7 @@ class SummaryCheck:
         Args:
             workers: all events of all workers, those of a codec included.
         """
-        sizes = zip(("frame_bytes", "framed_bytes"), sent_bytes(workers), strict=True)
+        sizes = zip(("frame_bytes", "framed_bytes"), sent_bytes(self._header, workers), strict=True)
         for name, nbytes in sizes:
             self._figures.same(nbytes, name)
 

@@ -18,6 +18,7 @@ from psrt.transport.sums_in_frames import sum_in_frames
 
 every_codec = pytest.mark.parametrize("name", CODECS)
 both_ways = pytest.mark.parametrize("way", ["all-pairs", "naive"])
+every_way = pytest.mark.parametrize("way", ["all-pairs", "naive", "ring"])
 AT = 100
 
 
@@ -84,7 +85,7 @@ def normal(size, n, seed=0):
 
 
 @every_codec
-@both_ways
+@every_way
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("n", [0, 1, 7, 1000])
 def test_all_ranks_end_with_the_same_bits(name, way, size, n):
@@ -94,7 +95,7 @@ def test_all_ranks_end_with_the_same_bits(name, way, size, n):
         assert len({it.tobytes() for it in found}) == 1
 
 
-@both_ways
+@every_way
 @pytest.mark.parametrize("size", [2, 3, 7])
 def test_a_codec_that_loses_nothing_is_the_dense_sum_to_the_bit(way, size):
     ranks = Ranks(size, 1001, encoder_of("top-k", density=1.0), way=way)
@@ -150,6 +151,30 @@ def test_gathered_frames_are_what_the_codec_says(name):
 
 
 @every_codec
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_each_hop_of_a_ring_is_what_the_codec_says(name, size):
+    """Another program of it: one chunk after the other, from rank to rank."""
+    n, make = 1000, encoder_of(name)
+    ranks = Ranks(size, n, make, way="ring")
+    chunks = [Span(AT + it.start, AT + it.stop) for it in even_spans(n, size)]
+    forth = [[make(chunk, FORTH) for chunk in chunks] for _ in range(size)]
+    back = [make(chunk, BACK) for chunk in chunks]
+    for clock in range(3):
+        vectors, expected = normal(size, n, clock), np.empty(n, np.float32)
+        for j, chunk in enumerate(chunks):
+            here, out = slice(chunk.start - AT, chunk.stop - AT), np.empty(chunk.size, np.float32)
+            total = vectors[j][here]
+            for rank, following in ((k % size, (k + 1) % size) for k in range(j, j + size - 1)):
+                sender, rng = forth[rank][j], draws(5, rank, clock, chunk.start)
+                sender.decode(sender.encode(total, rng).copy(), out)
+                total = out + vectors[following][here]
+            rng = draws(5, following, clock, chunk.start, way=BACK)
+            back[j].decode(back[j].encode(total * np.float32(1 / size), rng).copy(), expected[here])
+        for found in ranks.round(vectors, clock=clock):
+            assert found.tobytes() == expected.tobytes()
+
+
+@every_codec
 def test_bytes_of_gathered_frames_are_those_of_the_formula(name):
     size, n = 4, 3001
     ranks = Ranks(size, n, encoder_of(name), way="naive")
@@ -178,7 +203,7 @@ def test_bytes_are_those_of_the_formula(name):
         assert codec.framed_bytes == 4 * (n - own + (size - 1) * own)
 
 
-@both_ways
+@every_way
 @pytest.mark.parametrize("name", ["sign", "float16", "top-k", "dgc"])
 def test_without_numerics_the_same_messages_go(name, way):
     size, n = 3, 900
@@ -198,7 +223,7 @@ def test_without_numerics_the_same_messages_go(name, way):
     assert all(a <= b for a, b in zip(*lengths, strict=True))
 
 
-@both_ways
+@every_way
 @pytest.mark.parametrize("name", ["sign", "top-k", "float4-e3m0", "low-rank", "threshold"])
 def test_nothing_is_lost_for_good(name, way):
     """What the means came to, and what is kept back, is all that was contributed."""
@@ -217,8 +242,8 @@ def test_nothing_is_lost_for_good(name, way):
             continue
         for j, chunk in enumerate(even_spans(n, size)):
             kept[chunk.start : chunk.stop] += it._forth[j].residual / totals[-1]
-        own = even_spans(n, size)[it._rank]
-        kept[own.start : own.stop] += it._back.residual
+        own = even_spans(n, size)[it._own if way == "ring" else it._rank]
+        kept[own.start : own.stop] += (it._means[it._own] if way == "ring" else it._back).residual
     np.testing.assert_allclose(sent + kept, contributed, atol=2e-5)
 
 

@@ -23,9 +23,9 @@ _RUN = "run"
 #: Where an all-reduce takes the place of servers.
 _NO_SERVERS = Condition("servers", range(1))
 _SERVERS = Condition("servers", range(1, LARGEST))
-#: Where something comes back: parameters, or means of gradients.
+#: Where something comes back: parameters, or means.
 _ANSWERED = _SERVERS._replace(
-    otherwise=Condition("mode", modes_with(lambda row: row.codecs and row.sums_gradients))
+    otherwise=Condition("mode", modes_with(lambda row: row.codecs and row.sums))
 )
 _WHOLE, _AT_ONCE, _NOT_EAGER = (
     Condition("fragments", range(1, 2)),

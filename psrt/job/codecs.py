@@ -94,9 +94,11 @@ class JobCodec:
 
     def side_by_side(self, spans: Sequence[Span]) -> JobCodec:
         """Return the same for a vector that has these spans of the parameters side by side."""
-        if not TABLE[self.name].takes_matrices:
+        reply = None if self.reply is None else self.reply.side_by_side(spans)
+        if not TABLE[self.name].takes_matrices and reply is self.reply:
             return self
-        return replace(self, matrices=matrices_side_by_side(self.matrices, spans))
+        matrices = matrices_side_by_side(self.matrices, spans)
+        return replace(self, matrices=matrices, reply=reply)
 
     def of_sums(self, port: Port, watch: FrameWatch | None) -> SumCodec:
         """Return what makes the frames of a worker's sums; ``watch`` is told of each."""

@@ -55,6 +55,31 @@ def test_frames_of_sums_go_between_hosts(hosts, train, bits, vendor, codec):
     assert (done.status, "the same parameters to the bit" in done.stdout) == (0, True), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("codec", "more"),
+    [
+        ("sign", ["--outer-lr", 0.7]),
+        ("low-rank", ["--fragments", 2, "--sync-delay", 4]),
+        ("top-k", ["--fragments", 2, "--eager"]),
+    ],
+)
+def test_frames_of_averages_go_between_hosts(hosts, train, vendor, codec, more):
+    """By host, whose ranks each take their own part of the outer step, and rank by rank."""
+    flags = ["--mode", "local-sgd", "--local-steps", 4, "--codec", codec, *more, *JOB, *SLOW]
+    for ranks, name, where in (
+        ((2, 2), "node+all-pairs", (2, 2)), ((2, 1, 1), "all-pairs", (4,)),
+    ):  # fmt: skip
+        run = train(f"{vendor}-{name}-{codec}", vendor, ranks, *flags, "--allreduce", name)
+        summary = json.loads((run / SUMMARY).read_text())
+        assert 0 < summary["frame_bytes"] < summary["framed_bytes"]
+        outcome = check_run(run)
+        assert outcome.ok, "\n".join(outcome.lines())
+        done = replayed(hosts, vendor, where, run)
+        assert (done.status, "the same parameters to the bit" in done.stdout) == (0, True), (
+            done.stderr
+        )
+
+
 def test_sums_by_host_are_repeated_on_the_same_hosts_only(hosts, train, vendor):
     run = train(f"{vendor}-node", vendor, (5,), "--mode", "allreduce", "--allreduce", "node", *JOB)
     done = replayed(hosts, vendor, (2, 2, 1), run)

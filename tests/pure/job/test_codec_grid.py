@@ -31,14 +31,14 @@ SCHEMES = {
     "ssp": ({"mode": "ssp"}, "pushes, replies"),
     "softsync": ({"mode": "softsync"}, "pushes, replies"),
     "allreduce": ({"mode": "allreduce"}, "sums, replies"),
-    "local-sgd": ({"mode": "local-sgd", "local_steps": 2}, "sums"),
+    "local-sgd": ({"mode": "local-sgd", "local_steps": 2}, "sums, replies"),
     "over servers": (
         {"mode": "local-sgd", "local_steps": 2, "servers": 1},
         "pushes, replies, shared",
     ),
-    "fragments": ({"mode": "local-sgd", "local_steps": 3, "fragments": 3}, "sums"),
-    "late": ({"mode": "local-sgd", "local_steps": 2, "sync_delay": 1}, "sums"),
-    "eager": ({"mode": "local-sgd", "local_steps": 2, "eager": True}, "sums"),
+    "fragments": ({"mode": "local-sgd", "local_steps": 3, "fragments": 3}, "sums, replies"),
+    "late": ({"mode": "local-sgd", "local_steps": 2, "sync_delay": 1}, "sums, replies"),
+    "eager": ({"mode": "local-sgd", "local_steps": 2, "eager": True}, "sums, replies"),
 }
 CODECS = {name: {} for name in TABLE} | {
     "demo": {"codec_chunk": 8, "codec_kept": 4, "optimizer": "sign-sgd"},
@@ -153,7 +153,6 @@ def test_every_schedule_goes_with_a_codec_or_is_refused(scheme):
         {"mode": "sync", "codec_reply": "sign"},
         {"mode": "sync", "codec_everywhere": True},
         {"mode": "sync", "error_feedback": True},
-        {"mode": "local-sgd", "codec": "sign", "codec_reply": "sign"},
         {"mode": "allreduce", "codec": "sign", "codec_reply": "sign", "codec_reply_shared": True},
         {"mode": "sync", "codec": "sign", "allreduce": "ring"},
         {"mode": "sync", "codec": "sign", "fragments": 2},
@@ -179,10 +178,6 @@ BAD = [
     ({"codec": "demo", "codec_chunk": 4, "codec_kept": 17}, "--codec-kept 17 is more than"),
     ({"codec": "sign", "codec_bucket": 12}, "--codec-bucket 12 must be a multiple of 8"),
     ({"codec": "sign", "codec_levels": 3}, "no effect with --codec sign; it belongs to .* qsgd"),
-    (
-        {"mode": "local-sgd", "codec": "sign", "codec_reply": "sign"},
-        "--codec-reply sign has no effect with --mode local-sgd without --servers; it belongs to ",
-    ),
     ({"mode": "serial", "codec": "sign"}, "no effect with --mode serial; it belongs to --mode "),
     (
         {"mode": "local-sgd", "fragments": 4},

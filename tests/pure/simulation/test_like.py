@@ -15,6 +15,7 @@ from psrt.cli.simulate import parse_simulate
 from psrt.history import Kind, read_history
 from psrt.job.scenario import run_in_virtual_time
 from psrt.simulation.cost_flags import VirtualCosts
+from support.cases import pairs
 
 pytestmark = pytest.mark.slow
 
@@ -47,21 +48,16 @@ STREAMED = {
     "post-local, late": "--mode local-sgd --local-steps 4 --sync-delay 3 --post-local-epoch 1",
     "eager": "--mode local-sgd --local-steps 4 --fragments 2 --eager",
 }
-RUNS = {
-    **{
-        f"{name}, {servers} servers": f"{flags} --servers {servers}"
-        for name, flags in SERVED.items()
-        for servers in (1, 2, 3)
-    },
-    **{
-        f"{name}, {algorithm}": f"{flags} --allreduce {algorithm}"
-        for name, flags in REDUCED.items()
-        for algorithm in ("ring", "tree", "node", "auto")
-    },
-    **{f"{name}, node": f"{flags} --allreduce node" for name, flags in STREAMED.items()},
-    "serial": "--mode serial --workers 1",
-    "one worker": "--mode async --workers 1",
-}
+#: Flags of the mode, and of who sums.
+RUNS = [
+    *pairs(SERVED.values(), [f"--servers {servers}" for servers in (1, 2, 3)], one_in=2),
+    *pairs(
+        REDUCED.values(), [f"--allreduce {it}" for it in ("ring", "tree", "node", "auto")], one_in=2
+    ),
+    *((mode, "--allreduce node") for mode in STREAMED.values()),
+    ("--mode serial", "--workers 1"),
+    ("--mode async", "--workers 1"),
+]
 #: Lengths: steps, or epochs whose last batches are smaller, and after which some have no data.
 LENGTHS = ("--steps 60", "--epochs 4 --dataset synthetic:650x4x3")
 
@@ -92,19 +88,19 @@ def like(folder):
     return run_in_virtual_time(*parse_simulate(["--like", str(folder)])).summary
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_every_sound_run_can_be_imitated(tmp_path, name):
+@pytest.mark.parametrize(("mode", "way"), RUNS)
+def test_every_sound_run_can_be_imitated(tmp_path, mode, way):
     for number, length in enumerate(LENGTHS):
-        if "--post-local-epoch" in RUNS[name] and "--steps" in length:
+        if "--post-local-epoch" in mode and "--steps" in length:
             continue
         # Messages that take much less time than a gradient, and longer ones, which come in wild
         # disorder. How fast such a run is depends on the links, and it says nothing of those.
         for mean_s, near in ((1e-5, 0.03), (3e-3, 0.5)):
             folder = tmp_path / f"{number} {mean_s}"
-            measured = record(folder, f"{RUNS[name]} {length}", mean_s=mean_s)
+            measured = record(folder, f"{mode} {way} {length}", mean_s=mean_s)
             predicted = like(folder)
             assert predicted.workers == measured.workers
-            if "--backup" not in RUNS[name]:  # there it depends on who is overtaken
+            if "--backup" not in mode:  # there it depends on who is overtaken
                 assert predicted.samples == measured.samples
             assert predicted.samples_per_second == pytest.approx(
                 measured.samples_per_second, rel=near

@@ -160,12 +160,12 @@ def test_the_simulator_agrees_on_frames(codecs, servers, each, compute_s):
     )
 
 
-def framed(config, compute_s, workers=4, parts=()):
+def framed(config, compute_s, workers=4, parts=(), costs=GIGABIT):
     """Return the job of a config between hosts."""
     config = psrt.resolve(config, ranks=workers + config.servers)
     ranks = range(workers + config.servers)
     job = served_job(
-        config, 1 << 20, parts, ranks[workers:], ranks[:workers], costs=GIGABIT,
+        config, 1 << 20, parts, ranks[workers:], ranks[:workers], costs=costs,
         codec=config.codec and job_codec(replace(config, codec_everywhere=True), ()),
     )  # fmt: skip
     return replace(job, compute_s=compute_s)
@@ -183,6 +183,16 @@ def test_frames_are_what_counts_and_not_their_numbers():
     assert "its 132 KiB 4.33 ms and a reply's 4 MiB 134 ms on the" in told["sign"].why
     assert told["sign both ways"].shards < dense.shards
     assert all("encoding " in it.why for it in told.values())
+
+
+@pytest.mark.parametrize("codecs", CODECS)
+def test_links_of_which_nothing_is_known_are_slow_if_there_is_a_codec(codecs):
+    config = psrt.TrainConfig(mode="async", servers=1, steps=1, **CODECS[codecs])
+    unknown = framed(config, 1e-3, costs=DEFAULT_COSTS)
+    assert unknown.costs.between.beta == pytest.approx(10 * DEFAULT_COSTS.between.beta)
+    measured = replace(DEFAULT_COSTS, between=LinkCosts(1e-5, 8e-10, 1e-10))
+    assert framed(config, 1e-3, costs=measured).costs == measured
+    assert shards(unknown) >= shards(framed(config, 1e-3, costs=measured))
 
 
 BASE = {"mode": "sync", "hidden": (256, 256), "batch_size": 8, "steps": 4, "seed": 3}

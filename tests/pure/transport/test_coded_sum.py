@@ -15,6 +15,7 @@ from psrt.partition import Span, even_spans
 from psrt.simulation.schedule_run import sum_by_schedule
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.sums_in_frames import sum_in_frames
+from support.cases import pairs
 
 every_codec = pytest.mark.parametrize("name", CODECS)
 both_ways = pytest.mark.parametrize("way", ["all-pairs", "naive"])
@@ -86,8 +87,7 @@ def normal(size, n, seed=0):
 
 @every_codec
 @every_way
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("n", [0, 1, 7, 1000])
+@pytest.mark.parametrize(("size", "n"), pairs([1, 2, 3, 5, 8], [0, 1, 7, 1000], one_in=3))
 def test_all_ranks_end_with_the_same_bits(name, way, size, n):
     ranks = Ranks(size, n, encoder_of(name), way=way)
     for clock in range(3):
@@ -296,8 +296,7 @@ def test_every_element_that_is_encoded_or_decoded_is_told(size, n, numerics, way
 
 
 @np.errstate(all="ignore")
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("n", [0, 1, 7, 301])
+@pytest.mark.parametrize(("size", "n"), pairs([1, 2, 3, 5, 8], [0, 1, 7, 301], one_in=2))
 @pytest.mark.parametrize(
     ("name", "knobs"),
     [

@@ -74,6 +74,20 @@ MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
+#: Knobs of a codec with which small problems do not diverge, and which show what it is.
+CODEC_KNOBS: dict[str, dict[str, Any]] = {
+    "random-k": {"codec_scaled": False, "codec_density": 0.1},
+    "top-k": {"codec_density": 0.1},
+    "dgc": {"codec_density": 0.1, "codec_warmup_epochs": 1},
+    "demo": {"codec_chunk": 8, "codec_kept": 4},
+}
+
+
+def codec_knobs(codec: str | None) -> dict[str, Any]:
+    """Return the knobs of a small run with a codec; none without one."""
+    return {} if codec is None else {"codec": codec} | CODEC_KNOBS.get(codec, {})
+
+
 class Kept(EventLog):
     """A log in memory."""
 

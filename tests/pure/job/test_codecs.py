@@ -25,7 +25,7 @@ from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.simulation import SimulationCosts
 from psrt.transport.frames import FRAME_BYTES
 from support.cases import pairs
-from support.histories import altered
+from support.histories import altered, codec_knobs
 
 #: A little model whose weights low rank makes shorter; the last batch of an epoch is smaller.
 KNOBS = {
@@ -40,13 +40,6 @@ SERVED = {
     "ssp": {"mode": "ssp", "staleness": 1},
     "softsync": {"mode": "softsync", "softsync": 2},
 }
-#: Numbers with which a codec does not diverge, and shows what it is.
-CODECS = {name: {} for name in TABLE} | {
-    "random-k": {"codec_scaled": False, "codec_density": 0.1},
-    "top-k": {"codec_density": 0.1},
-    "dgc": {"codec_density": 0.1, "codec_warmup_epochs": 1},
-    "demo": {"codec_chunk": 8, "codec_kept": 4, "optimizer": "sign-sgd"},
-}
 #: Codecs take none, so the order of events is that without.
 NO_TIME = SimulationCosts(codec_speed=math.inf)
 EVERY_CODEC = pytest.mark.parametrize("codec", TABLE)
@@ -54,8 +47,8 @@ EVERY_MODE = pytest.mark.parametrize("mode", SERVED)
 
 
 def config_of(mode, codec=None, **more):
-    knobs = {} if codec is None else {"codec": codec} | CODECS[codec]
-    return TrainConfig(**KNOBS | SERVED[mode] | knobs | more)
+    rule = {"optimizer": "sign-sgd"} if codec == "demo" else {}
+    return TrainConfig(**KNOBS | SERVED[mode] | codec_knobs(codec) | rule | more)
 
 
 def replayed(config):

@@ -25,19 +25,13 @@ from psrt.simulation import SimulationCosts
 from psrt.simulation.sums import MessageSum
 from psrt.transport.coded_sum import CodedSum, SumCodec
 from support.cases import each, pairs
-from support.histories import altered
+from support.histories import altered, codec_knobs
 
 #: The last batch of an epoch is smaller, so the divisor changes; three layers.
 KNOBS = {
     "dataset": "synthetic:70x12x4", "hidden": (16, 8), "batch_size": 4, "epochs": 2, "lr": 0.05,
     "mode": "local-sgd", "local_steps": 4,
 }  # fmt: skip
-CODECS = {name: {} for name in TABLE} | {
-    "random-k": {"codec_scaled": False, "codec_density": 0.1},
-    "top-k": {"codec_density": 0.1},
-    "dgc": {"codec_density": 0.1, "codec_warmup_epochs": 1},
-    "demo": {"codec_chunk": 8, "codec_kept": 4},
-}
 KINDS = {
     "as a whole": {},
     "outer": {"outer_lr": 0.7},
@@ -62,8 +56,7 @@ STREAMS = ("in sequence", "late", "all at once", "eager fragments")
 
 
 def config_of(codec=None, kind="as a whole", **more):
-    knobs = {} if codec is None else {"codec": codec} | CODECS[codec]
-    return TrainConfig(**KNOBS | KINDS[kind] | knobs | more)
+    return TrainConfig(**KNOBS | KINDS[kind] | codec_knobs(codec) | more)
 
 
 def recorded(tmp_path, codec, kind, workers=3, **more):

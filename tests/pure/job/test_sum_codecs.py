@@ -24,19 +24,13 @@ from psrt.simulation import SimulationCosts
 from psrt.transport.coded_sum import CodedSum
 from psrt.ways import Way
 from support.cases import pairs
-from support.histories import altered
+from support.histories import altered, codec_knobs
 
 #: The last batch of an epoch is smaller, so the divisor changes; several buckets of gradient.
 KNOBS = {
     "dataset": "synthetic:70x12x4", "hidden": (16,), "batch_size": 4, "epochs": 2, "lr": 0.05,
     "mode": "allreduce", "bucket_bytes": 64, "check_every": 1,
 }  # fmt: skip
-CODECS = {name: {} for name in TABLE} | {
-    "random-k": {"codec_scaled": False, "codec_density": 0.1},
-    "top-k": {"codec_density": 0.1},
-    "dgc": {"codec_density": 0.1, "codec_warmup_epochs": 1},
-    "demo": {"codec_chunk": 8, "codec_kept": 4, "optimizer": "sign-sgd"},
-}
 EVERY_CODEC = pytest.mark.parametrize("codec", TABLE)
 FIELDS = (
     "version", "samples", "worker", "shard", "clock", "tau", "progress", "flag", "gone", "twice",
@@ -47,8 +41,8 @@ EVERY_WAY = pytest.mark.parametrize("way", ["all-pairs", "naive", "ring"])
 
 
 def config_of(codec=None, **more):
-    knobs = {} if codec is None else {"codec": codec} | CODECS[codec]
-    return TrainConfig(**KNOBS | knobs | more)
+    rule = {"optimizer": "sign-sgd"} if codec == "demo" else {}
+    return TrainConfig(**KNOBS | codec_knobs(codec) | rule | more)
 
 
 def recorded(tmp_path, codec, workers=3, **more):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import importlib.util
 import json
 import os
@@ -14,6 +15,7 @@ import sys
 from typing import NamedTuple
 
 import pytest
+from script import run_script
 
 ROOT = pathlib.Path(__file__).parents[2]
 APPS = ROOT / "apps"
@@ -60,6 +62,18 @@ def start(script, *words, ranks=0, timeout_s=120.0):
             os.killpg(process.pid, signal.SIGTERM)  # mpirun takes its ranks with it
             raise
     return Ended(process.returncode, out, err)
+
+
+@pytest.fixture
+def start_here(monkeypatch, capsys):
+    """Return what runs a script in this process: how it begins is seen elsewhere."""
+
+    def started(script, *words):
+        monkeypatch.setattr(sys, "argv", [script, *map(str, words)])
+        status = run_script(importlib.import_module(script.removesuffix(".py")).main)
+        return Ended(status, *capsys.readouterr())
+
+    return started
 
 
 def succeeded(ended):
@@ -201,8 +215,8 @@ SIMULATED = [
 
 
 @pytest.mark.parametrize(("words", "message"), SIMULATED)
-def test_compare_modes_cannot_simulate(tmp_path, words, message):
-    ended = start("compare_modes.py", "--simulate", *words.split(), "--out", tmp_path / "out")
+def test_compare_modes_cannot_simulate(start_here, tmp_path, words, message):
+    ended = start_here("compare_modes.py", "--simulate", *words.split(), "--out", tmp_path / "out")
     assert ended.status == 2
     assert ended.err.startswith(f"compare_modes.py: error: {message}")
     assert ended.err.count("\n") == 1
@@ -304,8 +318,8 @@ WRONG = [
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("words", "message"), WRONG)
-def test_staleness_study_refuses_what_cannot_be(tmp_path, words, message):
-    ended = start("staleness_study.py", *words.split(), "--out", tmp_path / "out")
+def test_staleness_study_refuses_what_cannot_be(start_here, tmp_path, words, message):
+    ended = start_here("staleness_study.py", *words.split(), "--out", tmp_path / "out")
     assert ended.status == 2, ended.out
     assert message in ended.err
     assert ended.err.count("\n") == 1
@@ -377,8 +391,8 @@ def test_compression_study(tmp_path):
         (["--codec", "sign"], "--codec has no effect here: the study varies it"),
     ],
 )
-def test_compression_study_refuses_what_cannot_be(tmp_path, words, message):
-    ended = start("compression_study.py", *CODECS, *words, "--out", tmp_path)
+def test_compression_study_refuses_what_cannot_be(start_here, tmp_path, words, message):
+    ended = start_here("compression_study.py", *CODECS, *words, "--out", tmp_path)
     assert ended.status == 2, ended.out
     assert message in ended.err
     assert ended.err.count("\n") == 1
@@ -430,7 +444,7 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("name", "text", "message"), DAMAGES)
-def test_staleness_of_a_damaged_run(run, tmp_path, name, text, message):
+def test_staleness_of_a_damaged_run(start_here, run, tmp_path, name, text, message):
     path = shutil.copytree(run, tmp_path / "run") / name
     if isinstance(text, tuple):
         *parts, last, value = text
@@ -440,7 +454,7 @@ def test_staleness_of_a_damaged_run(run, tmp_path, name, text, message):
         part[last] = value
         text = json.dumps(summary)
     path.write_text(text)
-    ended = start("staleness_study.py", "--run", tmp_path / "run")
+    ended = start_here("staleness_study.py", "--run", tmp_path / "run")
     assert ended.status == 2, ended.out
     assert message in ended.err
     assert ended.err.count("\n") == 1

@@ -23,6 +23,13 @@ contributions         max(E, e + (W − 1)·c, E − e + c) + D
 means                 e + max((W − 1)·c + d, max(c, d) + (W − 1)·d)
 ====================  ====================================================
 
+**Gathered**, by a codec that does not go in two phases: all frames go to all, whose last rank waits
+for the first one's before it adds any:
+
+====================  ====================================================
+frames                E + (W − 1)·f/B + W·D
+====================  ====================================================
+
 Latencies are the same with and without a codec. Accuracy is not in it: a codec that pays here may
 still need more steps.
 """
@@ -41,6 +48,7 @@ from psrt.codec.times import CodecTimes, Line
 from psrt.config import MODES, TrainConfig
 from psrt.job.virtual import simulate
 from psrt.simulation import SimulationCosts
+from psrt.ways import Way
 
 #: Numbers of workers for which the link's speed is told.
 WORKERS = (4, 16, 64)
@@ -86,6 +94,13 @@ def sum_seconds(it: Reading, workers: int, bandwidth: float) -> tuple[float, flo
     return 2 * others / workers * it.vector / bandwidth, forth + back
 
 
+def gather_seconds(it: Reading, workers: int, bandwidth: float) -> tuple[float, float]:
+    """Return the time of an all-reduce, of vectors and of frames that all gather."""
+    others = workers - 1
+    coded = it.encode + others * it.frame / bandwidth + workers * it.decode
+    return 2 * others / workers * it.vector / bandwidth, coded
+
+
 #: Vectors and frames of one kind: by formula.
 _Seconds = Callable[[Reading, int, float], tuple[float, float]]
 #: What a row says by, and the mode and flags of the simulated job.
@@ -93,6 +108,11 @@ KINDS: dict[str, tuple[_Seconds, dict[str, Any]]] = {
     "push": (push_seconds, {"mode": "sync", "servers": 1, "shards_per_server": 1}),
     "all_reduce": (sum_seconds, {"mode": "allreduce", "overlap": False}),
 }
+
+
+def gathers(codec: str) -> bool:
+    """Return whether all ranks gather the frames of a codec where nobody asks for another way."""
+    return Way.TWO_PHASES not in TABLE[codec].ways
 
 
 def limit(it: Reading, workers: int, seconds: _Seconds) -> float:
@@ -136,7 +156,8 @@ def simulated(
         codecs={coded["codec"]: times},
     )
     if not MODES[flags["mode"]].needs_servers:
-        dense["allreduce"], coded["allreduce"] = "ring", "all-pairs"
+        dense["allreduce"] = "ring"
+        coded["allreduce"] = "naive" if gathers(name) else "all-pairs"
     plain, framed = (
         simulate(
             TrainConfig(steps=1, batch_size=1, **flags, **more),
@@ -160,6 +181,8 @@ def _limits(row: Row, workers: int) -> dict[str, Any]:
     it, n = Reading.of(row), row["n"]
     found: dict[str, Any] = {"codec": row["codec"], "workers": workers}
     for kind, (seconds, flags) in KINDS.items():
+        if seconds is sum_seconds and gathers(row["codec"]):
+            seconds = gather_seconds
         bandwidth = limit(it, workers, seconds)
         speeds = (bandwidth / MARGIN, bandwidth * MARGIN) if bandwidth else ()
         steps = [simulated(row["codec"], n, it, workers, speed, flags) for speed in speeds]

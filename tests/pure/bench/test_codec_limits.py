@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from psrt.bench.codec_limits import KINDS, Reading, is_confirmed, limit, limits, simulated, table
+from psrt.bench.codec_limits import (
+    KINDS,
+    Reading,
+    gather_seconds,
+    is_confirmed,
+    limit,
+    limits,
+    simulated,
+    table,
+)
 from psrt.bench.figures import Summary
 
 N = 1 << 20
@@ -37,6 +46,16 @@ def test_a_simulated_step_takes_what_the_formula_says(kind, workers, name):
             assert found == pytest.approx((dense + replies, coded + replies), rel=0.02)
 
 
+@pytest.mark.parametrize("workers", [2, 3, 4, 16])
+def test_a_simulated_gathering_takes_what_the_formula_says(workers):
+    for encode, decode in TIMES:
+        it = Reading(4 * N, 49_172, encode, decode)
+        for bandwidth in (1.25e7, 1.25e9, 2.5e10):
+            due = gather_seconds(it, workers, bandwidth)
+            found = simulated("demo", N, it, workers, bandwidth, KINDS["all_reduce"][1])
+            assert found == pytest.approx(due, rel=0.02)
+
+
 @every_kind
 def test_at_the_limit_both_take_as_long(kind):
     formula, _ = KINDS[kind]
@@ -49,8 +68,9 @@ def test_at_the_limit_both_take_as_long(kind):
 
 
 def test_limits_are_confirmed():
-    found = limits([row(name, nbytes) for name, nbytes in FRAMES.items()])
-    assert [it["workers"] for it in found] == [4, 16, 64] * 3
+    frames = FRAMES | {"demo": 49_172}
+    found = limits([row(name, nbytes) for name, nbytes in frames.items()])
+    assert [it["workers"] for it in found] == [4, 16, 64] * 4
     for it in found:
         for kind in KINDS:
             slower, faster = it[f"{kind}_simulated"]

@@ -27,8 +27,9 @@ from psrt.arrays import Vector
 _LARGEST = float(np.finfo(np.float32).max)
 #: Below it numbers are rounded by no less than it is.
 _SMALLEST = float(np.finfo(np.float32).tiny)
-#: Elements that are summed at a time, so that their copies in double precision stay in the cache.
-_BLOCK = 1 << 14
+#: Elements that are summed at a time: their copies in double precision stay in the cache, and they
+#: are too few for BLAS to share them out to threads, which are slow to meet where cores are busy.
+_BLOCK = 1 << 13
 _SIGNS = np.unpackbits(np.random.PCG64(_BLOCK).random_raw(_BLOCK // 64).view(np.uint8)) * 2.0 - 1.0
 
 

@@ -55,11 +55,13 @@ ifeq ($(MPI),openmpi)
   export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
   # Its windows over UCX complain where there is no such hardware.
   export OMPI_MCA_osc := ^ucx
+  # Its transport for one-sided traffic over libfabric sleeps for a second as each rank starts.
+  export OMPI_MCA_btl ?= ^ofi
   # The same for whoever calls this environment's mpirun without make.
   SETTLE = if [ -d $(VENV)/etc ]; then \
     printf '%s\n' 'rmaps_default_mapping_policy = :oversubscribe' 'hwloc_default_binding_policy = none' \
       >$(VENV)/etc/prte-mca-params.conf; \
-    echo 'osc = ^ucx' >$(VENV)/etc/openmpi-mca-params.conf; fi
+    printf '%s\n' 'osc = ^ucx' 'btl = ^ofi' >$(VENV)/etc/openmpi-mca-params.conf; fi
 else ifeq ($(MPI),mpich)
   VENV := .venv-mpich
   # Accepts any number of ranks, and binds none, by default.

@@ -17,9 +17,9 @@ Block = tuple[Span, Span]
 class Fragment:
     """One worker's part in the sums of one fragment.
 
-    A round is ``send``, ``bring`` once there are numbers to be summed, and ``poll`` until all has
-    begun: the sum of the control values, and then that of the numbers. By a codec the latter waits
-    for the former, as what is encoded depends on the divisor.
+    A round is ``send``, and ``poll`` until all has begun: the sum of the control values, and, once
+    the numbers are ``brought``, theirs. By a codec the latter waits for the former, as what is
+    encoded depends on the divisor.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Fragment:
         self.waited = 0.0
         #: Number of the sum among those of all fragments.
         self._round = 0
-        #: Of this worker in this round: its weight, whether it is still training, its progress; and
-        #: whether its numbers are where they are summed.
+        #: Of this worker in this round: its weight, whether it is still training, its progress.
         self._mine = 0.0, False, 0.0
-        self._brought = False
+        #: Whether its numbers are where they are summed.
+        self.brought = False
 
     def send(
         self, number: int, clock: int, weight: float, *, present: bool, progress: float
@@ -82,33 +82,33 @@ class Fragment:
         """
         self._round, self.clock = number, clock
         self._mine = weight, present, progress
-        self.under_way, self._brought = True, False
+        self.under_way, self.brought = True, False
         self.steps = self.samples = 0
         self.waited = 0.0
-
-    def bring(self) -> None:
-        """Say that this worker's numbers are where they are summed."""
-        self._brought = True
 
     def poll(self) -> bool:
         """Progress without waiting; return whether all that can be known of the round has begun."""
         control = self.control
+        if self.summing:
+            control.poll()
+            self.sum.poll()
+            return True
         if not self.asking:
             weight, present, progress = self._mine
             control.begin(weight, present=present, progress=progress)
             self.asking = True
-        known = control.poll()
-        if self._brought and not self.summing and (known or self.codec is None):
+        known = control.poll() or self.codec is None
+        if self.brought and known:
             self._begin_sum()
-        if self.summing:
-            self.sum.poll()
-        return known or self.codec is None
+        return known
 
     async def known(self) -> float:
         """Wait for the control values; return the total weight."""
-        self.poll()
+        if not self.asking:
+            self.poll()
         total = await self.control.finish()
-        self.poll()
+        if not self.summing:
+            self.poll()
         return total
 
     async def finish(self) -> None:

@@ -127,7 +127,8 @@ class StreamingSGD(LocalSteps):
         for fragment in self._fragments:
             fragment.steps += 1
             fragment.samples += step.samples
-        self._poll()
+        if self._under_way:
+            self._poll()
         if self._period.is_early(step.progress):
             for _ in self._fragments:
                 await self._send(self._round)
@@ -180,8 +181,9 @@ class StreamingSGD(LocalSteps):
 
     def _outcome(self, clock: int) -> StepResult:
         waited, self._waited = self._waited, 0.0
-        self.frame_bytes = sum(codec.frame_bytes for codec in self._codecs)
-        self.framed_bytes = sum(codec.framed_bytes for codec in self._codecs)
+        if self._codecs:
+            self.frame_bytes = sum(codec.frame_bytes for codec in self._codecs)
+            self.framed_bytes = sum(codec.framed_bytes for codec in self._codecs)
         return StepResult(clock, waiting=WaitBreakdown(reduce=waited) if waited else None)
 
     def weight(self, samples: int) -> float:
@@ -203,15 +205,17 @@ class StreamingSGD(LocalSteps):
         fragment.send(self._round, clock, weight, present=present, progress=progress)
         self._under_way.append(fragment)
         self._round += 1
-        self._poll()
+        # By a codec, after those that were sent before.
+        begin = self._poll if self._codecs else fragment.poll
+        begin()
         total = weight
         if not weight:
             total = await self._known(fragment)
             fragment.waited = self._port.now() - now
         if total:
             self._rule.bring(fragment.blocks, weight)
-            fragment.bring()
-            self._poll()
+            fragment.brought = True
+            begin()
 
     def _poll(self) -> None:
         """Begin the sums that can begin, in the order of sending, and progress all others."""
@@ -238,7 +242,8 @@ class StreamingSGD(LocalSteps):
         fragment = self._under_way.popleft()
         began, control = self._port.now(), fragment.control
         total = await fragment.known()
-        self._poll()
+        if self._codecs:
+            self._poll()  # what waited for it to begin
         await fragment.finish()
         if total:
             if self._eager is None:

@@ -17,7 +17,13 @@ from psrt.__main__ import COMMANDS
 from psrt.cli.bench import bench_parser
 from psrt.cli.check import check_parser
 from psrt.cli.doctor import doctor_parser
-from psrt.cli.explain_flags import codec_parser, compare_parser, schedule_parser, timeline_parser
+from psrt.cli.explain_flags import (
+    codec_parser,
+    compare_parser,
+    gossip_parser,
+    schedule_parser,
+    timeline_parser,
+)
 from psrt.cli.flags import FlagParser, train_parser
 from psrt.cli.launch import launch_parser
 from psrt.cli.show import show_parser
@@ -58,6 +64,7 @@ def cli() -> str:
     timelines = [timeline_parser(name) for name, mode in MODES.items() if not mode.single]
     lines += _command(_joined(timelines), "MODE is any but serial, each with its own knobs.")
     lines += _command(codec_parser())
+    lines += _command(gossip_parser())
     lines += _command(compare_parser())
     return "\n".join(lines) + "\n"
 

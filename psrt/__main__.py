@@ -23,7 +23,7 @@ COMMANDS = {
     "doctor": "look at ranks, hosts and MPI: what would fail or slow a job, and its cure",
     "check": "check that a recorded run kept the guarantees of its mode; needs no MPI",
     "show": "print the configuration of a run with these flags, as TOML; needs no MPI",
-    "explain": "draw how a collective, a mode or a codec works, step by step; needs no MPI",
+    "explain": "draw how a collective, a mode, a codec or a topology works; needs no MPI",
 }
 #: Subcommands implemented by `psrt.cli.train`.
 _ROLES = ("server", "worker")

@@ -14,6 +14,7 @@ from psrt.cli.explain_flags import (
     compare_parser,
     config_of,
     costs_of,
+    gossip_parser,
     schedule_parser,
     slow_of,
     timeline_parser,
@@ -31,6 +32,7 @@ from psrt.config.train import TrainConfig
 from psrt.config.values import BYTES, REAL, WHOLE
 from psrt.errors import ConfigError
 from psrt.files import check_writable
+from psrt.topology.names import FORMS
 
 if TYPE_CHECKING:
     from psrt.explain.explanation import Explanation
@@ -41,6 +43,7 @@ TIMELINES = modes_with(lambda mode: not mode.single)
 
 _WRAPPED = fill(", ".join(ALGORITHMS), 74, subsequent_indent=" " * 17, break_on_hyphens=False)
 _CODECS = fill(", ".join(TABLE), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
+_TOPOLOGIES = fill(", ".join(FORMS), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
 _HELP = f"""\
 usage: psrt explain WHAT [flags]
 
@@ -55,6 +58,9 @@ Draw how ranks work together. Needs neither MPI nor mpirun. WHAT is one of
                    --shards-per-server also when it pushes and reads each shard
   codec NAME     a small vector before, on the wire bit by bit, and after; NAME is one of
                    {_CODECS}
+  gossip         the graph on which ranks average with neighbours, its weights, how fast they
+                   agree, and what they send; --topology takes
+                   {_TOPOLOGIES}
   compare        predicted times of all all-reduces, and the sizes at which one overtakes another
 
   psrt explain ring --ranks 4
@@ -62,6 +68,7 @@ Draw how ranks work together. Needs neither MPI nor mpirun. WHAT is one of
   psrt explain ssp --staleness 2 --slow 1:3
   psrt explain sync --shards-per-server 4
   psrt explain codec sign --steps 2
+  psrt explain gossip --topology exponential --ranks 16 --svg graph.svg
   psrt explain compare --ranks 2:1024 --bytes 1K:1G
 
 psrt explain WHAT --help lists the flags of each."""
@@ -92,13 +99,16 @@ def _explainer(what: str) -> Callable[[str, list[str]], None]:
         return _compare
     if what == "codec":
         return _codec
+    if what == "gossip":
+        return _gossip
     if not what or what.startswith("-"):
         raise ConfigError(
             "explain what? for example: psrt explain ring; psrt explain --help lists all"
         )
-    known = (*SCHEDULES, *TIMELINES, "codec", "compare")
-    codecs = {name: f"codec {name}" for name in TABLE}
-    guess = did_you_mean(what, (*known, *codecs.values()), codecs)
+    known = (*SCHEDULES, *TIMELINES, "codec", "gossip", "compare")
+    topologies = {name: f"gossip --topology {name}" for name in FORMS if name not in SCHEDULES}
+    others = {name: f"codec {name}" for name in TABLE} | topologies
+    guess = did_you_mean(what, (*known, *others.values()), others)
     raise ConfigError(f"cannot explain {what!r}{guess}, only {', '.join(known)}")
 
 
@@ -227,6 +237,33 @@ def _codec(what: str, argv: list[str]) -> None:
         seed=read_flag("seed", WHOLE, given.seed or "0", min=0),
     )
     say(_json(codec_output.as_document(found)) if given.json else codec_output.as_text(found))
+
+
+def _gossip(what: str, argv: list[str]) -> None:
+    """Explain a topology."""
+    given = _checked(gossip_parser().parse(argv))
+    from psrt.explain import gossip, gossip_output
+
+    hosts: list[int] = []
+    if given.hosts is not None:
+        if given.ranks is not None:
+            raise ConfigError(f"--hosts {given.hosts} says the number of ranks: leave --ranks out")
+        hosts = [read_flag("hosts", WHOLE, text, min=1) for text in given.hosts.split(",")]
+    text = str(sum(hosts)) if hosts else given.ranks or "8"
+    found = gossip.explained(
+        given.topology,
+        read_flag("ranks", WHOLE, text, min=1, max=gossip.MOST_RANKS),
+        nbytes=read_flag("bytes", BYTES, given.bytes or "1M"),
+        push_sum=given.push_sum,
+        seed=read_flag("seed", WHOLE, given.seed or "0", min=0),
+        hosts=hosts,
+    )
+    _publish(
+        given,
+        document=lambda: gossip_output.as_document(found),
+        text=lambda: gossip_output.as_text(found),
+        canvas=lambda: gossip_output.draw(found),
+    )
 
 
 def _compare(what: str, argv: list[str]) -> None:

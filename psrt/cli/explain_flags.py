@@ -13,6 +13,7 @@ from psrt.config.knobs import Knob, dashed, knobs_of, read_by_worker, read_flag
 from psrt.config.modes import MODES
 from psrt.config.train import TrainConfig
 from psrt.config.values import REAL, SWITCH, Number
+from psrt.topology.names import FORMS
 
 if TYPE_CHECKING:
     from psrt.collective.costs import LinkCosts
@@ -128,6 +129,34 @@ def codec_parser() -> FlagParser:
     for name in CODEC_KNOBS:
         _add_knob(parser, name, knobs_of(TrainConfig)[name].help)
     add("--json", action="store_true", help="print the same as JSON, for programs")
+    return parser
+
+
+def gossip_parser() -> FlagParser:
+    """Return the parser for a topology."""
+    parser = FlagParser(
+        prog="psrt explain gossip",
+        description="Show the graph on which ranks average with neighbours, its weights, how fast "
+        "they agree,\nand what they send.",
+    )
+    add = parser.add_argument
+    add(
+        "--topology", metavar="NAME|FILE", default="ring",
+        help=f"{', '.join(FORMS)}: an edge a line, such as 0 1, or 0 > 1 if it goes one way, and "
+        "if wanted a weight (ring)",
+    )  # fmt: skip
+    add("--ranks", metavar="N", help="number of ranks (8)")
+    add(
+        "--hosts", metavar="N,N,...",
+        help="ranks of each host: they average inside, and hosts on the graph",
+    )  # fmt: skip
+    add(
+        "--push-sum", action="store_true",
+        help="mix a weight along, so that a rank need not receive as much as it sends",
+    )  # fmt: skip
+    add("--bytes", metavar="BYTES", help="size of the parameters: 64K, 1M, 1G (1M)")
+    add("--seed", metavar="N", help="seed of random graphs and of the simulation's numbers (0)")
+    _add_outputs(parser)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Every topology, one row each: a new one is one function in ``graphs`` and one row here."""
+"""Every topology by name: a new one is a function in ``graphs``, a row here and in ``names``."""
 
 from __future__ import annotations
 
@@ -14,36 +14,20 @@ from psrt.topology import graphs as build
 from psrt.topology.files import read_edges, weighted
 from psrt.topology.graph import Graph
 from psrt.topology.mixing import Weights, column_stochastic, metropolis, two_level, uniform
+from psrt.topology.names import FORMS, RANDOM
 from psrt.topology.spectrum import contraction, rounds_to, simulated_rounds
 from psrt.topology.verify import verify
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A graph that has a name."""
-
-    #: What it is, in a few words, after its name.
-    doc: str
-    #: Number of ranks → the graph of each round of a period.
-    graphs: Callable[[int], tuple[Graph, ...]]
-
-
-#: By name; ``random-regular:D`` and files come in addition.
-GRAPHS: Final = {
-    "ring": Row("rank i and i + 1", build.ring),
-    "exponential": Row("rank i sends to i + 1, i + 2, i + 4, …", build.exponential),
-    "one-peer-exponential": Row(
-        "rank i sends to i + 2^t in round t, and begins again after ⌈lg N⌉",
-        build.one_peer_exponential,
-    ),
-    "torus": Row("a grid whose ends meet, as square as N allows", build.torus),
-    "star": Row("rank 0 and each other rank", build.star),
-    "full": Row("each rank and each other rank", build.full),
-    "hypercube": Row("ranks whose numbers differ in one binary digit", build.hypercube),
+#: By name, number of ranks → the graph of each round of a period.
+GRAPHS: Final[dict[str, Callable[[int], tuple[Graph, ...]]]] = {
+    "ring": build.ring,
+    "exponential": build.exponential,
+    "one-peer-exponential": build.one_peer_exponential,
+    "torus": build.torus,
+    "star": build.star,
+    "full": build.full,
+    "hypercube": build.hypercube,
 }
-RANDOM: Final = "random-regular"
-#: As a user may write them.
-FORMS: Final = (*GRAPHS, f"{RANDOM}:D", "FILE")
 
 
 @dataclass(frozen=True)
@@ -142,7 +126,7 @@ def _graphs(
     """Return the graphs of a period, and the weights by edge that a file has."""
     name, _, number = text.partition(":")
     if text in GRAPHS:
-        return GRAPHS[text].graphs(size), {}
+        return GRAPHS[text](size), {}
     if name == RANDOM:
         if not (number.isascii() and number.isdigit() and len(number) < 10):
             raise ConfigError(f"expected {RANDOM}:D with the number of neighbours, like {RANDOM}:4")

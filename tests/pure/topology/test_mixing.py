@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from psrt.errors import ConfigError
-from psrt.topology import GRAPHS, Graph, MixingError, topology_of, verify
+from psrt.topology import GRAPHS, Graph, MixingError, topology_of
 from psrt.topology.mixing import bridged, column_stochastic, folded, metropolis, two_level
 from psrt.topology.spectrum import contraction, disagreement, rounds_to, simulated_rounds
+from psrt.topology.verify import verify
 from support.cases import each
 
 NAMES = (*GRAPHS, "random-regular:4")

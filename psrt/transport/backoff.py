@@ -26,6 +26,9 @@ YIELDS = 400
 #: then the next ``WAITS_WITHOUT_YIELDS`` waits sleep without yielding.
 BUSY_S = 200e-6
 WAITS_WITHOUT_YIELDS = 50
+#: However long a yield may take, after this long a wait sleeps: where others want all cores each
+#: yield takes a time slice, and 400 of them would pass the deadline with nothing else done.
+LONGEST_AWAKE_S = 20e-3
 #: A sleep is this share of the time waited so far, and so at most that share is added latency.
 SHARE = 1 / 16
 #: Bounds of a sleep that only a timer ends, in seconds. The kernel adds about 50 µs.
@@ -128,7 +131,7 @@ class Backoff:
         now = self._poll(waiting_for)
         if now is None:
             return
-        if self._polls <= self._awake:
+        if self._polls <= self._awake and now - self._since < LONGEST_AWAKE_S:
             os.sched_yield()
             if time.monotonic() - now > self._busy_s:
                 self._awake, self._without_yields = 0, WAITS_WITHOUT_YIELDS

@@ -5,6 +5,7 @@ import pytest
 from psrt.errors import TransportError
 from psrt.transport import backoff as module
 from psrt.transport.backoff import (
+    LONGEST_AWAKE_S,
     SPINS,
     WAITS_WITHOUT_YIELDS,
     YIELDS,
@@ -72,6 +73,22 @@ def test_first_it_spins_then_it_yields_then_it_sleeps(clock):
     assert (clock.yields, clock.slept) == (YIELDS, [])
     wait(backoff, awake + 1)
     assert len(clock.slept) == 1
+
+
+def test_yields_that_take_a_time_slice_each_end_early(clock):
+    """Other processes may want the core, too, and what else is to be done must not wait for them."""
+    clock.yield_s = 3e-3
+    idle = []
+    backoff = Backoff(
+        oversubscribed=True,
+        timeout_s=0.7,
+        busy_s=float("inf"),
+        while_idle=lambda: idle.append(clock.now),
+    )
+    began = clock.now
+    with pytest.raises(TransportError):
+        wait(backoff, 10**9)
+    assert idle[0] - began < LONGEST_AWAKE_S + 2 * clock.yield_s
 
 
 def test_at_the_deadline_it_goes_on_where_that_is_excused_and_then_gives_up(clock):

@@ -76,7 +76,7 @@ def test_first_it_spins_then_it_yields_then_it_sleeps(clock):
 
 
 def test_yields_that_take_a_time_slice_each_end_early(clock):
-    """Other processes may want the core, too, and what else is to be done must not wait for them."""
+    """Other processes may want the core, and what else is to be done must not wait for them."""
     clock.yield_s = 3e-3
     idle = []
     backoff = Backoff(

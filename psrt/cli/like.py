@@ -75,10 +75,10 @@ def read_like(namespace: argparse.Namespace) -> Like:
     deal: tuple[tuple[int, int], ...] = ()
     if config.partition != IID:
         if header.deal and not any(name in given for name in _DEAL):
-            deal, samples = header.deal, sum(size for size, _ in header.deal)
+            deal = header.deal
         else:
             _check_labels(config, header)
-    elif config.steps is not None and any(name in given for name in _STEP):
+    elif not header.deal and config.steps is not None and any(name in given for name in _STEP):
         samples = None  # a step may need more than the run had
     elif samples is None and config.epochs is not None and "epochs" not in given:
         steps = max(int(events["clock"].max(initial=0)) for events in history.workers)
@@ -104,6 +104,8 @@ def batch_of(history: History) -> int:
 def samples_of(history: History) -> int | None:
     """Return the number of samples in an epoch of a run, None where no epoch ended."""
     header = history.header
+    if header.deal:
+        return sum(size for size, _ in header.deal)
     total, over = 0, header.knob("epochs", 0) >= 1
     full = batch_of(history)
     for events in history.workers:

@@ -152,11 +152,15 @@ def test_a_recorded_run_is_imitated(tmp_path):
     assert like("--workers", "5").samples == measured.samples
     assert like("--partition", "by-label:2").samples == measured.samples
     assert like("--partition", "iid").samples == measured.samples
+    short = replace(config, epochs=None, steps=3, overwrite=True)
+    psrt.simulate(short, workers=WORKERS)  # the header says what an epoch has
+    for more in ([], ["--partition", "iid"], ["--partition", "by-label:2"], ["--workers", "5"]):
+        assert like(*more, "--epochs", "2").samples == 2 * 60
     # What a problem of the user's own has dealt out is known; how it would be otherwise is not.
     path = tmp_path / "run" / "history" / "header.json"
     values = json.loads(path.read_text())
     path.write_text(sealed(values | {"data_sha256": "0" * 64}))
-    assert like().samples == measured.samples
+    assert like("--epochs", "3").samples == measured.samples
     with pytest.raises(ConfigError, match="expected --partition iid, or the run's own"):
         like("--workers", "5")
 

@@ -44,6 +44,8 @@ TORCH = torch==2.13.0
 MARKED =
 DURATIONS = --durations=10 --durations-min=1
 PROCESSES = -n auto
+# Tests that start ranks wait for them, or for a deadline, half of their time.
+E2E_PROCESSES = -n $(shell echo $$(($$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)))
 
 # --- what differs between the vendors -----------------------------------------------------------
 
@@ -194,7 +196,7 @@ $(RANK_COUNTS:%=test-parallel-%): test-parallel-%: $(VENV)/.has-tests
 	  $(PY) -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi $(PARALLEL) </dev/null
 
 test-e2e: $(VENV)/.has-tests  ## tests of the command line
-	$(TIMEOUT) 900 $(PY) -m pytest $(PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E) </dev/null
+	$(TIMEOUT) 900 $(PY) -m pytest $(E2E_PROCESSES) $(DURATIONS) $(if $(MARKED),-m '$(MARKED)') $(E2E) </dev/null
 
 # What the hosts that this machine plays need, and a Slurm on them. Where systemd runs, installing
 # daemons would start them: there the tests say what to install.

@@ -293,7 +293,7 @@ def _through(few: tuple[int, float], many: tuple[int, float]) -> Line:
 
 def _fastest(work: Callable[[], object]) -> float:
     """Return the seconds of the fastest call of several."""
-    return min(_timed(work) for _ in range(7))
+    return min(_timed(work) for _ in range(60))
 
 
 def _timed(work: Callable[[], object]) -> float:

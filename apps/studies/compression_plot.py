@@ -36,7 +36,8 @@ def draw(cells: Sequence[Row], path: str | PathLike[str], *, target: float, note
     settings = list(dict.fromkeys(cell["setting"] for cell in cells))
     looks = {setting: _look(i) for i, setting in enumerate(settings)}
     figure = titled(
-        width=3.2 * (1 + len(links)) + 2.6, height=max(2.7 * len(modes), 0.19 * len(settings)) + 0.7,
+        width=3.2 * (1 + len(links)) + 2.6,
+        height=max(2.7 * len(modes), 0.19 * len(settings)) + 0.7,
         title="Accuracy, bytes and time by codec", note=note,
     )  # fmt: skip
     plots = figure.subplots(len(modes), 1 + len(links), squeeze=False)

@@ -18,3 +18,5 @@ class Way(Enum):
     GATHERED = "gathered"
     #: Every message is a frame: of the sum so far, to the next rank, and of the mean, as it is.
     HOPS = "hop by hop"
+    #: What a linear codec makes of each vector is added element by element, as the vector would be.
+    STRAIGHT = "straight"

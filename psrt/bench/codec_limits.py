@@ -112,7 +112,8 @@ KINDS: dict[str, tuple[_Seconds, dict[str, Any]]] = {
 
 def gathers(codec: str) -> bool:
     """Return whether all ranks gather the frames of a codec where nobody asks for another way."""
-    return Way.TWO_PHASES not in TABLE[codec].ways
+    ways = TABLE[codec].ways
+    return Way.GATHERED in ways and Way.TWO_PHASES not in ways
 
 
 def limit(it: Reading, workers: int, seconds: _Seconds) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from psrt.arrays import Bytes, Vector
+from psrt.arrays import AnyVector, Bytes, Vector
 from psrt.codec.codec import BLOCK, DenseCodec
 from psrt.codec.table import TABLE
 
@@ -25,13 +27,28 @@ class Float16(DenseCodec):
 
     def __init__(self, n: int) -> None:
         super().__init__(n, 2 * n)
+        self.parts, self.dtype = (n,), np.dtype("<f2")
 
     def _pack(self, vector: Vector, payload: Bytes, rng: np.random.Generator) -> None:
-        with np.errstate(over="ignore", under="ignore"):
-            np.copyto(payload.view("<f2"), vector, casting="same_kind")
+        self.project(0, vector, payload.view("<f2"))
 
     def _unpack(self, payload: Bytes, out: Vector) -> None:
         np.copyto(out, payload.view("<f2"))
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Do nothing: nothing is drawn."""
+
+    def project(self, part: int, vector: Vector, out: AnyVector) -> None:
+        """Round the vector."""
+        with np.errstate(over="ignore", under="ignore"):
+            np.copyto(out, vector, casting="same_kind")
+
+    def agree(self, part: int, mean: Vector) -> None:
+        """Do nothing: there is one part."""
+
+    def expand(self, parts: Sequence[Vector], out: Vector) -> None:
+        """Take the part as it is."""
+        np.copyto(out, parts[0])
 
 
 class BFloat16(DenseCodec):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psrt.arrays import Bytes, Vector
-from psrt.codec.codec import Codec
+from psrt.codec.codec import Codec, Encoder
 
 
 class ErrorFeedback:
@@ -61,3 +61,10 @@ class ErrorFeedback:
         self.codec.decode(frame, decoded)
         np.subtract(residual, decoded, out=residual)
         return frame
+
+
+def codec_of(sender: Encoder) -> Codec:
+    """Return the codec of a sender's side, which may have error feedback around it."""
+    codec = sender.codec if isinstance(sender, ErrorFeedback) else sender
+    assert isinstance(codec, Codec), "there are no other senders"
+    return codec

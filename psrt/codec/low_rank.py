@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from psrt.arrays import Bytes, FloatArray, Vector
+from psrt.arrays import AnyVector, Bytes, FloatArray, Vector
 from psrt.codec.codec import DenseCodec
 from psrt.codec.matrices import Matrix, between
 from psrt.codec.table import TABLE
@@ -58,6 +58,8 @@ class LowRank(DenseCodec):
         self._p = [np.empty((it.rows, rank), np.float32) for it in self._thin]
         numbers = sum(rank * (it.rows + it.columns) for it in self._thin)
         super().__init__(n, 4 * (numbers + sum(span.size for span in self._rest)))
+        right = sum(q.size for q in self.q)
+        self.parts, self.dtype = (self.most // 4 - right, right), np.dtype(np.float32)
 
     def _pack(self, vector: Vector, payload: Bytes, rng: np.random.Generator) -> None:
         values, at = payload.view("<f4"), 0
@@ -70,8 +72,7 @@ class LowRank(DenseCodec):
                 for factor in (p, q):
                     values[at : at + factor.size] = factor.ravel()
                     at += factor.size
-                if not np.isfinite(q).all():  # else the next one would never be a number again
-                    q[...] = np.random.default_rng(_SEED).standard_normal(q.shape)
+                _begin_anew(q)
         for span in self._rest:
             values[at : at + span.size] = span.of(vector)
             at += span.size
@@ -87,6 +88,52 @@ class LowRank(DenseCodec):
         for span in self._rest:
             span.of(out)[:] = values[at : at + span.size]
             at += span.size
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Do nothing: the first Q is the same everywhere, and so is what followed."""
+
+    def project(self, part: int, vector: Vector, out: AnyVector) -> None:
+        """Write M·Q of each matrix M and every other element; then Mᵀ·P, P being agreed."""
+        at = 0
+        with np.errstate(all="ignore"):
+            for matrix, p, q in zip(self._thin, self._p, self.q, strict=True):
+                given, factor = (matrix.of(vector), q) if part == 0 else (matrix.of(vector).T, p)
+                size = given.shape[0] * self.parameter
+                np.dot(given, factor, out=out[at : at + size].reshape(-1, self.parameter))
+                at += size
+        for span in self._rest if part == 0 else ():
+            out[at : at + span.size] = span.of(vector)
+            at += span.size
+
+    def agree(self, part: int, mean: Vector) -> None:
+        """Make P orthonormal, the same on all workers; begin the next round with this Q."""
+        at = 0
+        for factor in self._p if part == 0 else self.q:
+            factor.ravel()[:] = mean[at : at + factor.size]
+            at += factor.size
+            with np.errstate(all="ignore"):
+                if part == 0:
+                    orthonormalize(factor)
+                else:
+                    _begin_anew(factor)
+
+    def expand(self, parts: Sequence[Vector], out: Vector) -> None:
+        """Write P·Qᵀ, and every other element."""
+        at, left = 0, sum(p.size for p in self._p)
+        with np.errstate(all="ignore"):
+            for matrix, p, q in zip(self._thin, self._p, self.q, strict=True):
+                right = parts[1][at : at + q.size].reshape(q.shape)
+                np.dot(p, right.T, out=matrix.of(out))
+                at += q.size
+        for span in self._rest:
+            span.of(out)[:] = parts[0][left : left + span.size]
+            left += span.size
+
+
+def _begin_anew(q: FloatArray) -> None:
+    """Replace a Q that is not finite: else the next one would never be a number again."""
+    if not np.isfinite(q).all():
+        q[...] = np.random.default_rng(_SEED).standard_normal(q.shape)
 
 
 def orthonormalize(p: FloatArray) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-#: What a vector is sent for: to be summed, or what has been summed to those who use it.
-FORTH, BACK = 0, 1
+#: What a vector is sent for: to be summed, what has been summed to those who use it, or to be
+#: summed by a schedule, for which all workers draw the same.
+FORTH, BACK, TOGETHER = 0, 1, 2
 #: Keeps these numbers apart from others that are drawn with the same seed.
 _NAME = b"psrt codec"
 
@@ -37,10 +38,10 @@ def draws(
 
     Args:
         seed: of the run.
-        worker: that sends, or that it is sent to.
+        worker: that sends, or that it is sent to; 0 of what is drawn together.
         clock: of the worker.
         shard: of the parameters; in an all-reduce, the chunk.
-        way: ``FORTH`` or ``BACK``.
+        way: ``FORTH``, ``BACK`` or ``TOGETHER``.
     """
     key = struct.pack("<5Q", seed, worker, clock, shard, way)
     # Its annotations forget that a bit generator takes any ISeedSequence.

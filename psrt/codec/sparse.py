@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from psrt.arrays import Bytes, Vector
+from psrt.arrays import AnyVector, Bytes, Vector
 from psrt.codec.codec import Codec, Encoder
 from psrt.codec.feedback import ErrorFeedback
 from psrt.codec.frame import HEADER_BYTES, Header
@@ -299,6 +299,9 @@ class RandomK(Codec):
         self.k = kept(n, density)
         super().__init__(n, 8 + 4 * self.k)
         self.parameter = int(scaled)
+        self.parts, self.dtype = (self.k,), np.dtype(np.float32)
+        #: Indices that all workers send in a sum.
+        self._together: Indices = np.zeros(0, np.int64)
         self._factor = np.float32(n / self.k if scaled and self.k else 1.0)
 
     def _encode(
@@ -306,11 +309,13 @@ class RandomK(Codec):
     ) -> tuple[int, int, int]:
         seed = int(rng.bit_generator.random_raw())
         payload[:8].view("<u8")[0] = seed
-        values = payload[8:].view("<f4")
-        np.take(vector, drawn(seed, self.n, self.k), out=values, mode="clip")
+        self._take(vector, drawn(seed, self.n, self.k), payload[8:].view("<f4"))
+        return 0, self.k, self.most
+
+    def _take(self, vector: Vector, chosen: Indices, values: Vector) -> None:
+        np.take(vector, chosen, out=values, mode="clip")
         with np.errstate(over="ignore"):
             np.multiply(values, self._factor, out=values)
-        return 0, self.k, self.most
 
     def _decode(self, header: Header, payload: Bytes, out: Vector) -> None:
         if (header.form, header.sent, header.nbytes) != (0, self.k, self.most):
@@ -321,3 +326,19 @@ class RandomK(Codec):
         out.fill(0)
         seed = int(payload[:8].view("<u8")[0])
         out[drawn(seed, self.n, self.k)] = payload[8:].view("<f4")
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Draw the indices that all workers send."""
+        self._together = drawn(int(rng.bit_generator.random_raw()), self.n, self.k)
+
+    def project(self, part: int, vector: Vector, out: AnyVector) -> None:
+        """Write the values at these indices."""
+        self._take(vector, self._together, out)
+
+    def agree(self, part: int, mean: Vector) -> None:
+        """Do nothing: there is one part."""
+
+    def expand(self, parts: Sequence[Vector], out: Vector) -> None:
+        """Put values at these indices."""
+        out.fill(0)
+        out[self._together] = parts[0]

@@ -60,10 +60,13 @@ class Row:
 
 
 _ROWS = (
+    # Half precision is added as it is; either way it is rounded a few times.
     Row(
         name="float16",
         code=1,
         summary="IEEE half precision",
+        ways=(Way.STRAIGHT, Way.TWO_PHASES),
+        ways_if_asked=(Way.GATHERED, Way.HOPS),
         times=((3, 1.72), (2, 0.9)),
     ),
     Row(
@@ -165,17 +168,22 @@ _ROWS = (
         name="random-k",
         code=13,
         summary="elements drawn at random, known by a seed",
+        ways=(Way.STRAIGHT,),
+        # In two phases little of what was drawn is drawn again of its mean.
+        ways_if_asked=(Way.TWO_PHASES, Way.GATHERED),
         times=((17, 0.5), (13, 0.67)),
         knobs={"density": 0.01, "scaled": True},
         is_unbiased=True,
         feeds_back=True,
         differences={"scaled": False},
-        ways_if_asked=(),
     ),
     Row(
         name="low-rank",
         code=14,
         summary="each matrix as the product of two thin ones",
+        ways=(Way.STRAIGHT,),
+        # In two phases matrices are cut, each part with a P of its own.
+        ways_if_asked=(Way.TWO_PHASES, Way.GATHERED, Way.HOPS),
         times=((16, 0.68), (5, 0.6)),
         knobs={"rank": 2},
         feeds_back=True,

@@ -66,7 +66,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             "chunks go around twice; sends the least; long vectors",
             closed_form=ring_seconds,
             ordered=True,
-            ways=(Way.HOPS,),
+            ways=(Way.STRAIGHT, Way.HOPS),
             busy=_always,
         ),
         Algorithm(

@@ -22,11 +22,15 @@ RESIDUAL    what a codec keeps back has changed: shard, clock, version: a ``pair
 SUM_ENCODE  a chunk of a sum was encoded: shard: the worker that sums it, −1 if all do, clock:
             updates so far, of fragments the sums so far, progress: its first element, of fragments
             in all of them side by side, tau: the number of its elements, samples: bytes of the
-            frame, version: as of ENCODE; flag BACK of the mean of a chunk
+            frame, version: as of ENCODE; flag BACK of the mean of a chunk. Straight through a
+            schedule a part of a span was projected: shard −1, samples: its bytes, version: a
+            ``pair`` of its digest and 0, flag: its number
 SUM_KEEP    what a codec keeps back of that chunk has changed: as SUM_ENCODE, without samples;
             version and sums: as of RESIDUAL
 SUM_DECODE  the frame of a chunk was decoded: as SUM_ENCODE; shard: the worker that sent it,
-            version: as of DECODE
+            version: as of DECODE. Straight through a schedule a part was summed: shard −1,
+            samples: bytes that this worker sent for it, version: a ``pair`` of digests, of its
+            mean and, of the last part, of the means of the span; flag: its number
 REPLY_DECODE  the frame of a reply was added to a span of θ: shard, clock: as in the reply,
             samples: bytes of the frame, version: a ``pair`` of digests, of the frame and of that
             span
@@ -147,6 +151,8 @@ UNUSED = {
 PRESENT = 1
 #: Flag of SUM_ENCODE and the like: a mean on its way back, not a contribution.
 BACK = 1
+#: Shard of SUM_ENCODE and the like: a part that a schedule adds; their flag is its number.
+OF_ALL = -1
 #: Flags of DROP: the push arrived too late, or its worker died before it was used.
 LATE, LOST = 1, 2
 

@@ -29,7 +29,7 @@ from psrt.partition import Span
 from psrt.runtime.push_codec import PushDecoder, PushEncoder, TimingOnlyEncoder
 from psrt.runtime.reply_codec import ReplyDecoder, ReplyEncoder
 from psrt.runtime.strategies.base import FramePlan, ReducePlan
-from psrt.transport.coded_sum import FrameWatch, SumCodec
+from psrt.transport.coded_sum import FrameWatch, SumCodec, coding_of
 from psrt.transport.port import Port
 from psrt.units import size_text
 from psrt.ways import Way
@@ -111,13 +111,16 @@ class JobCodec:
 
     def coding(self, span: Span) -> Coding:
         """Return what the codec makes of a span, and how its sum may travel."""
-        row, nbytes = TABLE[self.name], HEADER_BYTES + self.lengths(span).most
+        coding = coding_of(self.lengths(span))
         if self.reply is not None:
             # Where all sum, there are no means to be sent.
-            asked = tuple(way for way in row.ways_if_asked if way is not Way.GATHERED)
-            name = f"{self.name} --codec-reply {self.reply.name}"
-            return Coding(name, (Way.TWO_PHASES,), asked, nbytes)
-        return Coding(self.name, row.ways, row.ways_if_asked, nbytes)
+            none = (Way.GATHERED, Way.STRAIGHT)
+            return coding._replace(
+                codec=f"{self.name} --codec-reply {self.reply.name}",
+                ways=(Way.TWO_PHASES,),
+                ways_if_asked=tuple(way for way in coding.ways_if_asked if way not in none),
+            )
+        return coding
 
     def share(self, n: int) -> float:
         """Return the bytes of a frame over those of its n numbers, behind every warm-up."""

@@ -185,34 +185,49 @@ class WorkerEventRecorder(_Recorder):
         self, now: float, clock: int, owner: int, span: Span, flag: int, nbytes: int,
         digests: Digests,
     ) -> None:  # fmt: skip
-        """A chunk of a sum was encoded.
+        """A chunk of a sum was encoded, or a part of it projected.
 
         Args:
             now: the time, in seconds.
             clock: shared updates so far.
-            owner: the worker that the chunk belongs to.
+            owner: the worker that the chunk belongs to; ``OF_ALL`` of a part.
             span: of the parameters.
-            flag: 0, or BACK of the mean of the chunk.
-            nbytes: of the frame.
+            flag: 0, or BACK of the mean of the chunk; the number of a part.
+            nbytes: of the frame, or of the part.
             digests: of the frame, and of what is kept back if anything is.
         """
-        frame, decoded, before, after, sums = digests
-        where = span.start, span.size
+        frame, decoded = digests.frame, digests.decoded
         self._add(
-            _SUM_ENCODE, now, self._worker, clock, pair(frame, decoded), owner, nbytes, *where,
-            flag=flag,
+            _SUM_ENCODE, now, self._worker, clock, pair(frame, decoded), owner, nbytes,
+            span.start, span.size, flag=flag,
         )  # fmt: skip
-        if before or after:
-            self._add(
-                _SUM_KEEP, now, self._worker, clock, pair(before, after), owner, 0, *where,
-                *sums, flag=flag,
-            )  # fmt: skip
+        if digests.before or digests.after:
+            self.kept_of_sum(now, clock, owner, span, flag, digests)
+
+    def kept_of_sum(
+        self, now: float, clock: int, owner: int, span: Span, flag: int, digests: Digests
+    ) -> None:
+        """What a codec keeps back of a sum has changed; see ``encoded_of_sum``."""
+        self._add(
+            _SUM_KEEP, now, self._worker, clock, pair(digests.before, digests.after), owner, 0,
+            span.start, span.size, *digests.sums, flag=flag,
+        )  # fmt: skip
 
     def decoded_of_sum(
         self, now: float, clock: int, source: int, span: Span, flag: int, nbytes: int,
         digests: Digests,
     ) -> None:  # fmt: skip
-        """The frame of a chunk that worker ``source`` sent was decoded."""
+        """The frame of a chunk that worker ``source`` sent was decoded, or a part was summed.
+
+        Args:
+            now: the time, in seconds.
+            clock: shared updates so far.
+            source: the worker that sent it; ``OF_ALL`` of a part.
+            span: of the parameters.
+            flag: as in ``encoded_of_sum``.
+            nbytes: of the frame; of a part, of all that this worker has sent in its sum.
+            digests: of the frame, or of the mean of the part, and of what it comes to.
+        """
         self._add(
             _SUM_DECODE, now, self._worker, clock, pair(digests.frame, digests.decoded), source,
             nbytes, span.start, span.size, flag=flag,

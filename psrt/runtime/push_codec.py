@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from psrt.arrays import Bytes, Vector
+from psrt.arrays import AnyVector, Bytes, Vector
 from psrt.codec import Codec, Encoder, ErrorFeedback, draws
 from psrt.errors import CodecError
 from psrt.messages import Push
@@ -144,11 +144,11 @@ def digests_of(vector: Vector, frame: Bytes, sender: Encoder, before: int) -> Di
     return Digests(digest(frame), digest(sender.decoded), before, after, sums)
 
 
-def digest(array: Bytes | Vector) -> int:
+def digest(array: AnyVector) -> int:
     """Return 31 bits of the CRC-32 of an array's bytes."""
     return zlib.crc32(array.data) & 0x7FFFFFFF
 
 
-def digest_of(vector: Vector | None) -> int:
+def digest_of(vector: AnyVector | None) -> int:
     """Return the digest of what there may be; 0 of nothing."""
     return 0 if vector is None else digest(vector)

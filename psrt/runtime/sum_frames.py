@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from psrt.arrays import Bytes, Vector
-from psrt.codec import Encoder
+from psrt.arrays import AnyVector, Bytes, Vector
+from psrt.codec import Encoder, ErrorFeedback
+from psrt.history.events import OF_ALL
 from psrt.partition import Span
+from psrt.runtime.conserved import conserved
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.push_codec import Digests, digest, digest_of, digests_of
 
@@ -22,11 +24,12 @@ class RecordedFrames:
             now: returns the time, in seconds.
         """
         self._events, self._now = events, now
-        self._before = 0
+        #: By sender, what it had kept back when it began.
+        self._before: dict[int, int] = {}
 
     def encodes(self, sender: Encoder) -> None:
         """Note what it has kept back."""
-        self._before = digest_of(sender.residual)
+        self._before[id(sender)] = digest_of(sender.residual)
 
     def encoded(
         self, clock: int, owner: int, span: Span, way: int, sender: Encoder,
@@ -35,7 +38,7 @@ class RecordedFrames:
         """Record a frame, and what is kept back of it; without numerics, its length."""
         digests, nbytes = Digests(0, 0), sender.longest
         if numbers is not None and frame is not None:
-            digests = digests_of(numbers, frame, sender, self._before)
+            digests = digests_of(numbers, frame, sender, self._before.pop(id(sender)))
             nbytes = frame.size
         events = self._events
         events.note((events.encoded_of_sum, self._now(), clock, owner, span, way, nbytes, digests))
@@ -48,3 +51,31 @@ class RecordedFrames:
         events.note(
             (events.decoded_of_sum, self._now(), clock, source, span, way, frame.size, digests)
         )
+
+    def projected(
+        self, clock: int, span: Span, part: int, numbers: AnyVector | None, nbytes: int
+    ) -> None:
+        """Record a part; without numerics, its length."""
+        events, digests = self._events, Digests(digest_of(numbers), 0)
+        events.note(
+            (events.encoded_of_sum, self._now(), clock, OF_ALL, span, part, nbytes, digests)
+        )
+
+    def agreed(
+        self, clock: int, span: Span, part: int, mean: Vector | None, result: Vector | None,
+        nbytes: int,
+    ) -> None:  # fmt: skip
+        """Record the mean of a part, and with the last one that of the numbers."""
+        events, digests = self._events, Digests(digest_of(mean), digest_of(result))
+        events.note(
+            (events.decoded_of_sum, self._now(), clock, OF_ALL, span, part, nbytes, digests)
+        )
+
+    def kept(self, clock: int, span: Span, sender: ErrorFeedback, numbers: Vector) -> None:
+        """Record what is kept back."""
+        digests = Digests(
+            0, 0, self._before.pop(id(sender)), digest(sender.residual),
+            conserved(numbers, sender.decoded, sender.residual),
+        )  # fmt: skip
+        events = self._events
+        events.note((events.kept_of_sum, self._now(), clock, OF_ALL, span, 0, digests))

@@ -22,6 +22,7 @@ from psrt.partition import Span
 from psrt.simulation.event_queue import Action
 from psrt.simulation.network import Channel
 from psrt.simulation.schedule_run import ScheduleRun
+from psrt.simulation.straight_run import StraightRun
 from psrt.simulation.sums import MessageSum, RendezvousSum
 from psrt.transport.coded_sum import CodedSum, SumCodec
 from psrt.transport.majority import outliers
@@ -74,7 +75,7 @@ class CollectivePort:
         self._spans = defaultdict(deque)
         self._reductions = 0
         #: Schedules under way: whoever waits for one of them moves all on, as over MPI.
-        self.under_way: list[ScheduleRun | CodedSum] = []
+        self.under_way: list[ScheduleRun | CodedSum | StraightRun] = []
 
     def after_compute(self, action: Callable[[], object]) -> None:
         """Act now, or at the end of the computing time if called from within ``compute``.

@@ -10,18 +10,19 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from psrt.arrays import Vector
+from psrt.arrays import AnyVector, Vector
 from psrt.collective import ALGORITHMS, Step
 
 
 class SpanLink(Protocol):
     """The transport of the spans of a rank's steps."""
 
-    def post(self, to: int, key: int, numbers: Vector | None, nbytes: int) -> None:
+    def post(self, to: int, key: int, numbers: AnyVector | None, nbytes: int) -> None:
         """Send numbers to rank ``to``, for its run ``key``; they are copied."""
 
-    def take_span(self, source: int, key: int) -> Sequence[Vector | None]:
+    def take_span(self, source: int, key: int) -> Sequence[AnyVector | None]:
         """Return the next numbers that rank ``source`` posted for ``key``, if they are here."""
 
 
@@ -42,6 +43,7 @@ class ScheduleRun:
         size: int,
         key: int,
         numerics: bool = True,
+        dtype: npt.DTypeLike = np.float32,
     ) -> None:
         """Compile this rank's steps.
 
@@ -53,25 +55,27 @@ class ScheduleRun:
             size: the number of ranks, p.
             key: marks this run's spans; the same on all ranks, and unique.
             numerics: whether to compute; if not, only the messages are sent.
+            dtype: type of the elements.
         """
         self._link, self._rank, self._key, self._n = link, rank, key, n
         row = ALGORITHMS[algorithm]
         # With thousands of ranks that sum three numbers, most steps are empty.
         self._steps = [s for s in row(rank, size, n) if s.send.size or s.receive.size]
         # The gradient has no space behind a span for the workspace that some schedules need.
-        self._values: Vector | None = (
-            np.empty(n + row.workspace(size, n), np.float32) if numerics else None
+        self._values: AnyVector | None = (
+            np.empty(n + row.workspace(size, n), dtype) if numerics else None
         )
+        self._itemsize = np.dtype(dtype).itemsize
         #: Steps done, and whether the next one has sent its half.
         self._at, self._sent = 0, False
 
     @property
-    def sums(self) -> Vector:
+    def sums(self) -> AnyVector:
         """The sums, once all steps are done; only with numbers."""
         assert self._values is not None, "there are no numbers"
         return self._values[: self._n]
 
-    def begin(self, mine: Vector | None) -> bool:
+    def begin(self, mine: AnyVector | None) -> bool:
         """Copy this rank's numbers and run the first steps; return whether all are done."""
         if mine is not None:
             np.copyto(self.sums, mine)
@@ -96,7 +100,7 @@ class ScheduleRun:
             return True
         if send_to is not None and send.size and not self._sent:
             numbers = None if values is None else send.of(values)
-            self._link.post(send_to, self._key, numbers, 4 * send.size)
+            self._link.post(send_to, self._key, numbers, self._itemsize * send.size)
         self._sent = True
         if source is not None and receive.size:
             arrived = self._link.take_span(source, self._key)
@@ -108,7 +112,7 @@ class ScheduleRun:
         return True
 
 
-def _combine(mine: Vector, given: Vector, combine: bool, *, given_first: bool) -> None:
+def _combine(mine: AnyVector, given: AnyVector, combine: bool, *, given_first: bool) -> None:
     """Add or copy; the lower rank's operand comes first, as in every all-reduce of psrt."""
     if not combine:
         np.copyto(mine, given)

@@ -21,9 +21,11 @@ from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans, even_spans
 from psrt.simulation.rendezvous import Fold, Rendezvous
 from psrt.simulation.schedule_run import ScheduleRun, sum_by_schedule
+from psrt.simulation.straight_run import StraightRun
 from psrt.transport.coded_sum import CodedSum, SumCodec
 from psrt.transport.port import Take
 from psrt.transport.sums_in_frames import sum_in_frames
+from psrt.ways import Way
 
 if TYPE_CHECKING:
     from psrt.simulation.collective_port import CollectivePort
@@ -110,11 +112,16 @@ class MessageSum(Sum):
         """
         super().__init__(port, span, take)
         size, numerics = len(port.role_map.workers), self._mine is not None
-        self._run: ScheduleRun | CodedSum
+        self._run: ScheduleRun | CodedSum | StraightRun
         if codec is None:
             self._run = ScheduleRun(
                 port, algorithm, span.size, rank=port.rank, size=size, key=key, numerics=numerics
             )
+        elif codec.way(algorithm, span) is Way.STRAIGHT:
+            self._run = StraightRun(
+                port, codec, span, algorithm,
+                rank=port.worker, size=size, key=key, numerics=numerics,
+            )  # fmt: skip
         else:
             self._run = sum_in_frames(
                 algorithm, port, codec, span,

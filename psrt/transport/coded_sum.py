@@ -17,10 +17,12 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from psrt.arrays import Bytes, Vector
-from psrt.codec import Codec, Encoder, draws
+from psrt.arrays import AnyVector, Bytes, Vector
+from psrt.codec import Codec, Encoder, ErrorFeedback, draws
+from psrt.codec.feedback import codec_of
+from psrt.codec.linear import Linear
 from psrt.codec.randomness import FORTH
-from psrt.collective.analysis.pick import Coding
+from psrt.collective.analysis.pick import Coding, way_of
 from psrt.errors import CodecError
 from psrt.partition import Span
 from psrt.ways import Way
@@ -59,6 +61,20 @@ class FrameWatch(Protocol):
     ) -> None:
         """The frame that a worker sent has been decoded."""
 
+    def projected(
+        self, clock: int, span: Span, part: int, numbers: AnyVector | None, nbytes: int
+    ) -> None:
+        """A part of a worker's numbers is to be added by a schedule (``straight_sum``)."""
+
+    def agreed(
+        self, clock: int, span: Span, part: int, mean: Vector | None, result: Vector | None,
+        nbytes: int,
+    ) -> None:  # fmt: skip
+        """It has been, for which this rank sent that many bytes; the last comes with the means."""
+
+    def kept(self, clock: int, span: Span, sender: ErrorFeedback, numbers: Vector) -> None:
+        """A sender has kept back what the parts of these numbers have lost."""
+
 
 class SumCodec:
     """By what a worker encodes its sums, and what all of them must know of the round."""
@@ -81,7 +97,7 @@ class SumCodec:
                 contributions (``FORTH``) or of means (``BACK``).
             seed: of the run.
             worker: the number of this one.
-            coding: what it makes of a span, and how the sum may travel; None where nobody asks.
+            coding: what it makes of a span, and how the sum may travel; None as by its row.
             of_optimizer: whether it is one half of the optimizer: then it is in effect where a
                 worker is alone, too, and it is given numbers times the learning rate.
             means: span → what decodes means, where they have another codec.
@@ -102,16 +118,53 @@ class SumCodec:
         #: Bytes of frames sent so far, and of the numbers that they stand for.
         self.frame_bytes = self.framed_bytes = 0
         #: The parts in sums that this codec makes the frames of.
-        self.sums: list[CodedSum] = []
+        self.sums: list[SumPart] = []
 
     def coding(self, span: Span) -> Coding:
         """Return what it makes of a span, and how the sum may travel."""
-        assert self._coding is not None, "whoever chooses an all-reduce must know"
-        return self._coding(span)
+        own = self._coding
+        return coding_of(self.encoder(span, FORTH)) if own is None else own(span)
+
+    def way(self, algorithm: str, span: Span) -> Way | None:
+        """Return the way in which the sum of a span goes by an all-reduce."""
+        coding = self.coding(span)
+        return way_of(algorithm, {*coding.ways, *coding.ways_if_asked})
 
     def begin_round(self, clock: int, epoch: int, total: float, rate: float = 1.0) -> None:
         """Set what all workers know of the round that begins."""
         self.clock, self.epoch, self.total, self.rate = clock, epoch, total, rate
+
+
+def coding_of(sender: Encoder) -> Coding:
+    """Return what a sender's codec makes of its vectors, and how their sum may travel."""
+    codec = codec_of(sender)
+    row = codec.row
+    coding = Coding(row.name, row.ways, row.ways_if_asked, sender.longest)
+    if isinstance(codec, Linear) and Way.STRAIGHT in row.ways:
+        itemsize = np.dtype(codec.dtype).itemsize
+        return coding._replace(nbytes=itemsize * sum(codec.parts), itemsize=itemsize)
+    return coding
+
+
+class SumPart(Protocol):
+    """A rank's part in the sums of one span."""
+
+    #: In which it travels.
+    way: ClassVar[Way]
+    #: What is summed, of the whole vector.
+    span: Span
+
+    @property
+    def frame_bytes(self) -> int | None:
+        """Bytes that this rank sends in a round; None if they depend on the numbers."""
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes that this rank sends in a round of this epoch, at most."""
+
+    @property
+    def framed_bytes(self) -> int:
+        """Bytes of the numbers that they stand for."""
 
 
 class CodedSum:

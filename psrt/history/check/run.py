@@ -35,6 +35,7 @@ from psrt.history.check.steps import (
     check_silence,
     check_steps,
 )
+from psrt.history.check.straight_sums import check_straight_sums, goes_straight
 from psrt.history.check.sum_frames import check_sum_frames
 from psrt.history.check.summary import SummaryCheck, check_final
 from psrt.history.check.sums import check_averaging, check_sums, count_updates
@@ -123,7 +124,9 @@ class _Case:
         if findings.none:
             codec = frames_of(self.header)
             if codec is not None and not shards:
-                check_sum_frames(codec, self.contract, self.header, workers, findings)
+                straight = goes_straight(self.header)
+                check = check_straight_sums if straight else check_sum_frames
+                check(codec, self.contract, self.header, workers, findings)
             else:
                 check_frames(codec, workers, shards, self.contract.untold, findings)
         if not findings.none:

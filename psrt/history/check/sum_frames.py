@@ -43,28 +43,28 @@ _ALL = -1
 
 
 @dataclass(frozen=True, slots=True)
-class _Frames:
+class Frames:
     """Events of one kind, with the chunk that each is of."""
 
     table: Table
     at: Ints
-    #: Round, first element, elements, and 1 of means.
+    #: Round, first element, elements, and 1 of means; of a part, its number.
     round: Ints
     start: Ints
     size: Ints
     back: Ints
 
     @classmethod
-    def of(cls, table: Table, *kinds: Kind) -> _Frames:
+    def of(cls, table: Table, *kinds: Kind) -> Frames:
         """Return those of a table."""
         return cls._at(table, table.where(*kinds))
 
     @classmethod
-    def _at(cls, table: Table, at: Ints) -> _Frames:
+    def _at(cls, table: Table, at: Ints) -> Frames:
         start = table.real("progress")[at].astype(np.int64)
         return cls(table, at, table["clock"][at], start, table["tau"][at], table["flag"][at])
 
-    def only(self, back: int) -> _Frames:
+    def only(self, back: int) -> Frames:
         """Return contributions, or with 1 means."""
         return self._at(self.table, self.at[self.back == back])
 
@@ -92,13 +92,10 @@ def check_sum_frames(
         table: all events of all workers, worker after worker.
         findings: takes what is wrong.
     """
-    sent, got = _Frames.of(table, Kind.SUM_ENCODE), _Frames.of(table, Kind.SUM_DECODE)
-    # Ranks of a host sum by themselves: of a chunk, each host sends one frame.
-    team = len(set(header.hosts)) if by_hosts(header.algorithm) else contract.workers
-    if header.way is None:
-        team = 0
+    sent, got = Frames.of(table, Kind.SUM_ENCODE), Frames.of(table, Kind.SUM_DECODE)
+    team = team_of(contract, header)
     owners = range(_ALL, 0) if header.way == Way.GATHERED.value else range(contract.workers)
-    sums = _Sums.of(contract, header, table)
+    sums = Sums.of(contract, header, table)
     hops = header.way == Way.HOPS.value
     _check_chunks(sent, table, header.n, sums, owners, team, findings, hops=hops)
     if findings.none:
@@ -106,13 +103,21 @@ def check_sum_frames(
         for back, its in enumerate(by_way):
             _check_lengths(its, sums, sent.only(back), findings)
         _check_decoded(by_way, header.n, contract.workers, team, sent, got, findings)
-        kept = _Frames.of(table, Kind.SUM_KEEP)
+        kept = Frames.of(table, Kind.SUM_KEEP)
         for back, its in enumerate(by_way):
             _check_kept(its, header.n, table, sums, sent.only(back), kept.only(back), findings)
 
 
+def team_of(contract: Contract, header: Header) -> int:
+    """Return the number of workers that send what they make of a chunk; 0 if nobody does."""
+    if header.way is None:
+        return 0
+    # Ranks of a host sum by themselves: of a chunk, each host sends once.
+    return len(set(header.hosts)) if by_hosts(header.algorithm) else contract.workers
+
+
 @dataclass(frozen=True, slots=True)
-class _Sums:
+class Sums:
     """The sums that are made in frames, and of what: all parameters, or a fragment in its turn.
 
     In a sum of fragments these lie side by side, and so the matrices in them.
@@ -126,7 +131,7 @@ class _Sums:
     matrices: tuple[Place, ...]
 
     @classmethod
-    def of(cls, contract: Contract, header: Header, table: Table) -> _Sums:
+    def of(cls, contract: Contract, header: Header, table: Table) -> Sums:
         """Return those of a run."""
         totals = _totals(table)
         made = np.flatnonzero(totals > 0)
@@ -151,10 +156,10 @@ class _Sums:
 
 
 def _check_chunks(
-    sent: _Frames,
+    sent: Frames,
     table: Table,
     n: int,
-    sums: _Sums,
+    sums: Sums,
     owners: range,
     team: int,
     findings: Findings,
@@ -217,6 +222,20 @@ def _check_chunks(
         FRAMES, (count - means == team - hops) & (means == owned), text, due=owned,
         start=sent.start[leader], forth=count - means, team=team, means=means, counts=False,
     )  # fmt: skip
+    check_tiles(sent, leader, sums, team, findings)
+
+
+def check_tiles(sent: Frames, leader: Ints, sums: Sums, team: int, findings: Findings) -> None:
+    """Check that in each round chunks tile what is summed, and that there are all rounds.
+
+    Args:
+        sent: the events.
+        leader: which of them is the first of each chunk, by round and place.
+        sums: what is summed when.
+        team: the number of workers that take part.
+        findings: takes what is wrong.
+    """
+    chunk = findings.on(sent.table, sent.at[leader])
     rounds, start = sent.round[leader], sent.start[leader]
     stop = start + sent.size[leader]
     low, high = sums.span(rounds)
@@ -243,7 +262,7 @@ def _totals(table: Table) -> Floats:
     return found
 
 
-def _check_lengths(codec: FrameContract, sums: _Sums, sent: _Frames, findings: Findings) -> None:
+def _check_lengths(codec: FrameContract, sums: Sums, sent: Frames, findings: Findings) -> None:
     """Check the bytes of frames against the formula."""
     places, which = np.unique(np.stack([sent.start, sent.size], 1), axis=0, return_inverse=True)
     bounds = [
@@ -266,8 +285,8 @@ def _check_decoded(
     n: int,
     workers: int,
     team: int,
-    sent: _Frames,
-    got: _Frames,
+    sent: Frames,
+    got: Frames,
     findings: Findings,
 ) -> None:
     """Check that each frame was decoded by those that it is for, to the same numbers.
@@ -336,9 +355,9 @@ def _check_kept(
     codec: FrameContract,
     n: int,
     table: Table,
-    sums: _Sums,
-    sent: _Frames,
-    kept: _Frames,
+    sums: Sums,
+    sent: Frames,
+    kept: Frames,
     findings: Findings,
 ) -> None:
     """Check that each frame takes up what was kept back of its chunk before it."""
@@ -357,8 +376,23 @@ def _check_kept(
     findings.on(table, sent.at).require(RESIDUALS, follows, text, counts=False)
     text = "worker {worker} kept something back in round {clock}, of no frame"
     asked.require(RESIDUALS, belongs, text, counts=False)
-    if not findings.none:
-        return
+    if findings.none:
+        check_chain(codec, n, table, sums, kept, findings)
+
+
+def check_chain(
+    codec: FrameContract, n: int, table: Table, sums: Sums, kept: Frames, findings: Findings
+) -> None:
+    """Check that what is kept back of a chunk is what is taken up again, and that none is lost.
+
+    Args:
+        codec: what it promises.
+        n: elements of the parameters.
+        table: of all events.
+        sums: what is summed when.
+        kept: what was kept back, when.
+        findings: takes what is wrong.
+    """
     owner = (kept.column("worker") * (n + 1) + kept.start) * 2 + kept.back
     order = np.lexsort((kept.round, owner))
     before, after = parts(kept.column("version")[order])
@@ -380,7 +414,7 @@ def _check_kept(
 
 def sent_bytes(header: Header, table: Table) -> tuple[int, int]:
     """Return the bytes of all frames that went to other workers, and of their numbers."""
-    sent = _Frames.of(table, Kind.SUM_ENCODE)
+    sent = Frames.of(table, Kind.SUM_ENCODE)
     if not len(sent.at):
         return 0, 0
     # Of one chunk each that takes part makes a contribution, and keeps its own to itself; a mean,

@@ -14,6 +14,7 @@ from psrt.history.check.exchange import all_finished
 from psrt.history.check.figures import Figures
 from psrt.history.check.findings import DIGESTS, FINAL, SUMMARY, EventRef, Findings
 from psrt.history.check.fragments import fragment_sizes, streamed_bytes
+from psrt.history.check.straight_sums import goes_straight, straight_bytes
 from psrt.history.check.sum_frames import sent_bytes
 from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group
 from psrt.history.events import Kind
@@ -136,7 +137,7 @@ class SummaryCheck:
             table: events of all workers; sums are matched.
             workers: the same, those of a codec included.
         """
-        frame_bytes, _ = sent_bytes(self._header, workers)
+        frame_bytes, _ = _coded_bytes(self._header, workers)
         due = streamed_bytes(self._contract, self._header, table, frame_bytes)
         for name in ("bytes_sent", "bytes_received") if due is not None else ():
             self._figures.same(due, name)
@@ -298,8 +299,8 @@ class SummaryCheck:
         Args:
             workers: all events of all workers, those of a codec included.
         """
-        sizes = zip(("frame_bytes", "framed_bytes"), sent_bytes(self._header, workers), strict=True)
-        for name, nbytes in sizes:
+        found = _coded_bytes(self._header, workers)
+        for name, nbytes in zip(("frame_bytes", "framed_bytes"), found, strict=True):
             self._figures.same(nbytes, name)
 
     def times(self, table: Table, waits: Ints) -> None:
@@ -403,3 +404,8 @@ def _histograms(group: Ints, tau: Ints, count: int) -> list[dict[str, int]]:
     for number, times in zip(numbers.tolist(), counts.tolist(), strict=True):
         found[number // width][str(number % width)] = times
     return found
+
+
+def _coded_bytes(header: Header, workers: Table) -> tuple[int, int]:
+    """Return the bytes that sums by a codec sent to other workers, and of their numbers."""
+    return straight_bytes(workers) if goes_straight(header) else sent_bytes(header, workers)

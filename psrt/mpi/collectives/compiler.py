@@ -22,12 +22,15 @@ from psrt.mpi.collectives.plans.one_shot import OneShot
 from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan
 from psrt.mpi.collectives.plans.scheduled import Scheduled, Team
 from psrt.mpi.collectives.plans.staged import PAIR_PIECE_BYTES, PIECE_BYTES, STAGES, Staged
+from psrt.mpi.collectives.plans.straight import Straight
 from psrt.mpi.collectives.plans.vendor import Vendor, VendorAccess
 from psrt.mpi.fabric import Fabric
 from psrt.mpi.links.pieces import MOST_BYTES
 from psrt.mpi.links.segments import SegmentOffset
 from psrt.partition import Span, even_spans
 from psrt.transport.coded_sum import SumCodec
+from psrt.transport.straight_sum import StraightSum
+from psrt.ways import Way
 
 
 class Coded(NamedTuple):
@@ -90,7 +93,7 @@ class Compiler:
         if algorithm in ALGORITHMS:
             team, whole = self._team(vector, place), Span(0, vector.size)
             if coded is not None:
-                return self._framed(context, algorithm, team, vector, coded)
+                return self._coded(context, algorithm, team, vector, coded)
             return self._schedule(context, algorithm, team, vector, op, result=whole)
         alone = len(self._layout.local_ranks) == 1
         if len(self._layout.hosts) == 1 and sink is None and not alone:
@@ -128,7 +131,7 @@ class Compiler:
             if coded is None:
                 between = self._schedule(apart, name, team, mine, op)
             else:
-                between = self._framed(apart, name, team, mine, coded.within(span))
+                between = self._coded(apart, name, team, mine, coded.within(span))
         elif len(layout.hosts) > 1:
             self._contexts.of(signature + BETWEEN)  # as its peers do: all count the same contexts
         plan = Direct(
@@ -167,7 +170,7 @@ class Compiler:
             overlaps=algorithm.overlaps,
         )
 
-    def _framed(
+    def _coded(
         self,
         context: CollectiveContext,
         name: str,
@@ -175,9 +178,22 @@ class Compiler:
         vector: AnyVector,
         coded: Coded,
     ) -> Plan:
-        """Compile a schedule whose messages are frames."""
-        most = self._most(ALGORITHMS[name], len(team.ranks))
-        return Framed(self._comm, context, name, team, coded.codec, coded.span, vector, most=most)
+        """Compile a schedule that sums what a codec makes of the vector."""
+        codec, span = coded
+        rank, size = team.rank, len(team.ranks)
+        if codec.way(name, span) is not Way.STRAIGHT:
+            most = self._most(ALGORITHMS[name], size)
+            return Framed(self._comm, context, name, team, codec, span, vector, most=most)
+        straight = StraightSum(codec, span, name, rank=rank, size=size)
+        # The parts are in no window, so they are sent also to the ranks of this host.
+        local = self._layout.local_rank
+        plans = [
+            self._schedule(
+                context, name, team._replace(seen={rank: (local, buffer)}), buffer, "sum"
+            )
+            for buffer in straight.buffers
+        ]
+        return Straight(straight, plans, vector)
 
     def phase(
         self,

@@ -46,7 +46,7 @@ MUTANTS = [
     *of(
         ["float16"], CASTS, "class Float16",
         ("2 * n)", "2 * n + 2)"),
-        ('view("<f2"), vector', 'view(">f2"), vector'),
+        ('vector, payload.view("<f2")', 'vector, payload.view(">f2")'),
         ('out, payload.view("<f2")', 'out, payload.view("<i2")'),
         ("vector, casting", "np.abs(vector), casting"),
         ("vector, casting", "vector * np.float32(1 - 2**-11), casting"),

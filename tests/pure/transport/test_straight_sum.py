@@ -1,0 +1,254 @@
+"""Sums by linear codecs straight through schedules: against sums of the parts, and the whole."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+
+import numpy as np
+import pytest
+
+from psrt.codec import TABLE, Matrix, make_codec, make_encoder
+from psrt.codec.linear import Linear
+from psrt.collective import ALGORITHMS
+from psrt.collective.analysis.pick import way_of
+from psrt.partition import Span
+from psrt.simulation.schedule_run import sum_by_schedule
+from psrt.simulation.straight_run import StraightRun
+from psrt.transport.coded_sum import SumCodec
+from psrt.ways import Way
+from support.cases import each
+
+AT = 100
+LINEAR = [row.name for row in TABLE.values() if Way.STRAIGHT in row.ways]
+SCHEDULES = [name for name in ALGORITHMS if way_of(name, [Way.STRAIGHT])]
+#: A matrix, an element, another one, and some more; the second is as short as it is.
+MATRICES = (Matrix(0, 9, 7), Matrix(64, 2, 2))
+KNOBS = {"random-k": {"density": 0.1, "scaled": False}}
+
+
+class Link:
+    """One rank's end of spans that take no time, in no order between two ranks."""
+
+    def __init__(self, rank, posts):
+        self.rank, self.posts = rank, posts
+
+    def post(self, to, key, numbers, nbytes):
+        assert numbers is None or numbers.nbytes == nbytes
+        self.posts[self.rank, to].append(None if numbers is None else numbers.copy())
+
+    def take_span(self, source, key):
+        waiting = self.posts[source, self.rank]
+        return (waiting.popleft(),) if waiting else ()
+
+    def encodes(self, n, way):
+        pass
+
+    def decodes(self, n, way):
+        pass
+
+
+def encoder_of(name, matrices=MATRICES, **knobs):
+    def make(span, way):
+        there = [it for it in matrices if it.stop <= span.size]
+        return make_encoder(name, span.size, matrices=there, **{**KNOBS.get(name, {}), **knobs})
+
+    return make
+
+
+class Ranks:
+    """All ranks of a sum."""
+
+    def __init__(self, size, n, make, algorithm, numerics=True):
+        self.posts = defaultdict(deque)
+        self.codecs = [SumCodec(make, seed=5, worker=rank) for rank in range(size)]
+        self.runs = [
+            StraightRun(
+                Link(rank, self.posts), codec, Span(AT, AT + n), algorithm, rank=rank, size=size,
+                key=0, numerics=numerics,
+            )
+            for rank, codec in enumerate(self.codecs)
+        ]  # fmt: skip
+
+    @property
+    def kept(self):
+        """What each rank keeps back."""
+        return [run._sum._feedback.residual for run in self.runs]
+
+    def round(self, vectors, total=None, clock=0, order=1):
+        """Sum the vectors, all ranks in turn; return what each ends with."""
+        vectors = [None if vector is None else vector.copy() for vector in vectors]
+        for codec in self.codecs:
+            codec.begin_round(clock, 0, float(len(vectors) if total is None else total))
+        ranks = list(zip(self.runs, vectors, strict=True))[::order]
+        left = [it for it, vector in ranks if not it.begin(vector)]
+        for _ in range(60 * len(vectors)):
+            left = [it for it in left if not it.advance()]
+        assert not left
+        assert not any(self.posts.values())
+        return vectors
+
+
+def normal(size, n, seed=0):
+    return list(np.random.default_rng(seed).standard_normal((size, n)).astype(np.float32))
+
+
+def test_rows_and_classes_agree_on_what_is_linear():
+    for name in TABLE:
+        assert isinstance(make_codec(name, 10), Linear) == (name in LINEAR)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+@each(
+    ("algorithm", "size", "n"),
+    [(a, p, n) for a in SCHEDULES for p in range(1, 9) for n in (0, 1, 7, 75)],
+)
+def test_all_ranks_end_with_the_same_bits_and_close_to_the_mean(name, algorithm, size, n):
+    knobs = {"density": 1.0} if name == "random-k" else {"rank": 1} if name == "low-rank" else {}
+    ranks = Ranks(size, n, encoder_of(name, **knobs), algorithm)
+    for clock in range(2):
+        vectors = normal(size, n, clock)
+        found = ranks.round(vectors, clock=clock, order=(-1) ** clock)
+        assert len({it.tobytes() for it in found}) == 1
+        if name != "low-rank":
+            np.testing.assert_allclose(found[0], np.mean(vectors, axis=0), atol=5e-3, rtol=5e-3)
+
+
+@pytest.mark.parametrize("algorithm", SCHEDULES)
+def test_all_elements_of_random_k_are_the_dense_sum_to_the_bit(algorithm):
+    ranks = Ranks(5, 1001, encoder_of("random-k", density=1.0), algorithm)
+    for clock, total in enumerate([5, 5, 0.6, 5]):
+        vectors = normal(5, 1001, clock)
+        dense = sum_by_schedule(algorithm, vectors) * np.float32(1.0 / total)
+        for found in ranks.round(vectors, total, clock):
+            assert found.tobytes() == dense.tobytes()
+
+
+@pytest.mark.parametrize("algorithm", SCHEDULES)
+def test_no_rank_is_too_high_for_a_matrix_that_goes_as_it_is(algorithm):
+    ranks = Ranks(3, 75, encoder_of("low-rank", rank=7), algorithm)
+    for clock in range(3):
+        vectors = normal(3, 75, clock)
+        dense = sum_by_schedule(algorithm, vectors) * np.float32(1 / 3)
+        assert ranks.round(vectors, clock=clock)[0].tobytes() == dense.tobytes()
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_random_k_is_the_mean_of_what_all_draw_alike(scaled):
+    """Each element that comes is the whole mean of it, times n/k if scaled, and none is missing."""
+    n, size = 400, 3
+    ranks = Ranks(size, n, encoder_of("random-k", density=0.1, scaled=scaled), "ring")
+    drawn = set()
+    for clock in range(4):
+        vectors, residual = normal(size, n, clock), 0
+        if not scaled:
+            residual = np.array([it.copy() for it in ranks.kept])
+        found = ranks.round(vectors, clock=clock)[0]
+        there = np.flatnonzero(found)
+        assert there.size == 40
+        expected = np.mean(np.array(vectors) + residual, axis=0) * (10 if scaled else 1)
+        np.testing.assert_allclose(found[there], expected[there], rtol=1e-5, atol=1e-6)
+        if not scaled:
+            assert not np.array(ranks.kept)[:, there].any()
+        drawn.add(there.tobytes())
+    assert len(drawn) == 4
+
+
+@pytest.mark.parametrize("feeds_back", [True, False])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_low_rank_is_the_published_algorithm(rank, feeds_back):
+    """Vogels et al., algorithms 1 and 2, in double precision, with a QR factorization.
+
+    There a worker keeps back what the mean has lost of its matrix; summed it is the same.
+    """
+    size, n, whole = 4, 75, MATRICES[0]
+    make = encoder_of("low-rank", rank=rank, error_feedback=feeds_back)
+    ranks = Ranks(size, n, make, "halving-doubling")
+    q = make_codec("low-rank", n, matrices=MATRICES, rank=rank).q[0].astype(np.float64)
+    lost = [np.zeros((whole.rows, whole.columns)) for _ in range(size)]
+    for clock in range(6):
+        vectors = normal(size, n, clock)
+        given = [whole.of(v).astype(np.float64) + e for v, e in zip(vectors, lost, strict=True)]
+        p, r = np.linalg.qr(np.mean([m @ q for m in given], axis=0))
+        p *= np.sign(np.diag(r))  # Gram and Schmidt's columns have a positive diagonal
+        q = np.mean([m.T @ p for m in given], axis=0)
+        if feeds_back:
+            lost = [m - p @ q.T for m in given]
+        found = ranks.round(vectors, clock=clock)[0]
+        np.testing.assert_allclose(whole.of(found), p @ q.T, atol=2e-4)
+        np.testing.assert_allclose(found[63:], np.mean(vectors, axis=0)[63:], rtol=1e-5, atol=1e-6)
+        if feeds_back:
+            kept = np.sum([whole.of(it) for it in ranks.kept], axis=0)
+            np.testing.assert_allclose(kept, np.sum(lost, axis=0), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["random-k", "low-rank", "float16"])
+def test_nothing_is_lost_for_good(name):
+    """What the means came to, and what is kept back, is all that was contributed."""
+    size, n, totals = 3, 75, [3.0, 3.0, 0.5, 3.0, 1.5]
+    ranks = Ranks(size, n, encoder_of(name, error_feedback=True), "ring")
+    contributed, sent = np.zeros(n), np.zeros(n)
+    for clock, total in enumerate(totals):
+        vectors = normal(size, n, clock)
+        contributed += sum(vectors).astype(np.float64) / total
+        sent += ranks.round(vectors, total, clock)[0]
+    kept = np.sum(ranks.kept, axis=0) / totals[-1]
+    # A sum of halves is rounded, too, and what that loses is lost.
+    atol = 3e-2 if name == "float16" else 3e-5
+    np.testing.assert_allclose(sent + kept, contributed, atol=atol)
+
+
+def test_what_ranks_keep_back_does_not_drift_apart():
+    """One worker contributes twice as much for long: none keeps back more and more."""
+    ranks = Ranks(2, 63, encoder_of("low-rank", rank=1), "ring")
+    steady = normal(1, 63)[0]
+    for clock in range(300):
+        ranks.round([2 * steady, steady], clock=clock)
+    assert max(np.abs(it).max() for it in ranks.kept) < 100 * np.abs(steady).max()
+
+
+def test_a_small_last_batch_does_not_multiply_what_was_kept_back():
+    ranks = Ranks(4, 63, encoder_of("low-rank", rank=1), "ring")
+    for clock in range(5):
+        ranks.round([np.linspace(-1, 1, 63, dtype=np.float32) ** 3] * 4, clock=clock)
+    nothing = np.zeros(63, np.float32)
+    assert np.abs(ranks.round([nothing] * 4, 1 / 32, 5)[0]).max() < 2
+
+
+@pytest.mark.parametrize("algorithm", SCHEDULES)
+@pytest.mark.parametrize("name", LINEAR)
+@pytest.mark.parametrize("numerics", [True, False])
+def test_bytes_are_those_of_the_formula(name, algorithm, numerics):
+    """Every element of a part goes as often as one of the whole vector would, and nothing else."""
+    size, n = 4, 75
+    ranks = Ranks(size, n, encoder_of(name), algorithm, numerics)
+    ranks.round(normal(size, n) if numerics else [None] * size)
+    whole = sum(
+        step.send.size
+        for rank in range(size)
+        for step in ALGORITHMS[algorithm](rank, size, n)
+        if step.send_to not in (None, rank)
+    )
+    # Of 9 × 7 with rank 2: P and Q, and the 12 elements beside it.
+    elements, itemsize = {"float16": (n, 2), "random-k": (8, 4), "low-rank": (2 * 16 + 12, 4)}[name]
+    assert sum(it.framed_bytes for it in ranks.codecs) == 4 * whole
+    assert sum(it.frame_bytes for it in ranks.codecs) == itemsize * elements * whole // n
+    for run, codec in zip(ranks.runs, ranks.codecs, strict=True):
+        assert run._sum.frame_bytes == run._sum.most_bytes == codec.frame_bytes
+        assert run._sum.framed_bytes == codec.framed_bytes
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "butterfly"])
+def test_half_precision_is_added_as_such_and_overflows_to_infinity(algorithm):
+    vectors = [np.array([40_000, -40_000, 1, 2049, 1e-9], np.float32) for _ in range(2)]
+    found = Ranks(2, 5, encoder_of("float16"), algorithm).round(vectors)[0]
+    assert found.tolist() == [np.inf, -np.inf, 1, 2048, 0]
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_what_is_not_a_number_is_none_anywhere_and_does_not_stay(name):
+    ranks = Ranks(3, 75, encoder_of(name, error_feedback=False), "ring")
+    vectors = normal(3, 75)
+    vectors[1][:] = np.nan
+    for found in ranks.round(vectors):
+        assert np.isnan(found).any()
+    assert all(np.isfinite(it).all() for it in ranks.round(normal(3, 75), clock=1))

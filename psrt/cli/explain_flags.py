@@ -13,7 +13,7 @@ from psrt.config.knobs import Knob, dashed, knobs_of, read_by_worker, read_flag
 from psrt.config.modes import MODES
 from psrt.config.train import TrainConfig
 from psrt.config.values import REAL, SWITCH, Number
-from psrt.topology.names import FORMS
+from psrt.topology.names import DEFAULT, FORMS
 
 if TYPE_CHECKING:
     from psrt.collective.costs import LinkCosts
@@ -141,9 +141,9 @@ def gossip_parser() -> FlagParser:
     )
     add = parser.add_argument
     add(
-        "--topology", metavar="NAME|FILE", default="ring",
+        "--topology", metavar="NAME|FILE", default=DEFAULT,
         help=f"{', '.join(FORMS)}: an edge a line, such as 0 1, or 0 > 1 if it goes one way, and "
-        "if wanted a weight (ring)",
+        f"if wanted a weight ({DEFAULT})",
     )  # fmt: skip
     add("--ranks", metavar="N", help="number of ranks (8)")
     add(

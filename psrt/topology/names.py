@@ -14,6 +14,8 @@ NAMES: Final = {
     "full": "each rank and each other rank",
     "hypercube": "ranks whose numbers differ in one binary digit",
 }
+#: The one that is shown if none is named.
+DEFAULT: Final = next(iter(NAMES))
 #: Each rank and D others, drawn at random.
 RANDOM: Final = "random-regular"
 #: As a user may write them; what is none of the names is the path of a file of edges.

@@ -21,7 +21,7 @@ NAMES = {*ALGORITHMS, *(PLUS + name for name in ALGORITHMS)}
 #: Where names are listed by right: the rows, the benches, which say what they measure, and a rule
 #: of the checker, which shares no code with the run; graphs of ranks may have the same names.
 FREE = (
-    "collective/registry.py", "bench/", "history/check/fragments.py", "topology/registry.py",
+    "collective/registry.py", "bench/", "history/check/fragments.py", "topology/",
 )  # fmt: skip
 
 

@@ -24,12 +24,13 @@ class RecordedFrames:
             now: returns the time, in seconds.
         """
         self._events, self._now = events, now
-        #: By sender, what it had kept back when it began.
+        #: By sender, what it had kept back when the round began.
         self._before: dict[int, int] = {}
 
     def encodes(self, sender: Encoder) -> None:
-        """Note what it has kept back."""
-        self._before[id(sender)] = digest_of(sender.residual)
+        """Note what it has kept back, if this is the first word of it in the round."""
+        if id(sender) not in self._before:
+            self._before[id(sender)] = digest_of(sender.residual)
 
     def encoded(
         self, clock: int, owner: int, span: Span, way: int, sender: Encoder,

@@ -48,7 +48,7 @@ class FrameWatch(Protocol):
     """What is told of every frame of a worker's sums, as for a history."""
 
     def encodes(self, sender: Encoder) -> None:
-        """A sender is about to encode."""
+        """A sender is about to encode, or to scale what it has kept back before it does."""
 
     def encoded(
         self, clock: int, owner: int, span: Span, way: int, sender: Encoder,
@@ -273,7 +273,10 @@ class CodedSum:
         """Have what is kept back be the same part of the mean as in the last round."""
         total = self._codec.total
         if self._numerics and self._total not in (0.0, total):
+            watch = self._codec.watch
             for sender in self._senders:
+                if watch is not None:
+                    watch.encodes(sender)
                 sender.rescale(total / self._total)
         self._total = total
 

@@ -126,10 +126,10 @@ class StraightSum:
         if mine is None:
             return
         if feedback is not None:
-            if self._total not in (0.0, codec.total):
-                feedback.rescale(codec.total / self._total)
             if codec.watch is not None:
                 codec.watch.encodes(feedback)
+            if self._total not in (0.0, codec.total):
+                feedback.rescale(codec.total / self._total)
             self._given = feedback.residual
             np.add(mine, feedback.residual, out=feedback.residual)
         self._total = codec.total

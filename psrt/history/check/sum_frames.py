@@ -400,14 +400,13 @@ def check_chain(
     zeros = {size: digest_of_zeros(size) for size in np.unique(kept.size).tolist()}
     nothing = np.array([zeros[size] for size in kept.size[order].tolist()], np.int64)
     due = np.where(first, nothing, previous(after, 0))
-    # Where the divisor changes, what is kept back of contributions is scaled by as much.
+    # Where the divisor changes, what is kept back of contributions is then scaled by as much.
     total = sums.totals[np.searchsorted(sums.rounds, kept.round[order])]
     factors = np.where(first | (kept.back[order] == 1), 1.0, total / previous(total, 1.0))
-    free = factors != 1.0
     text = "worker {worker} encoded in round {clock} without what it had kept back before"
     at = kept.at[order]
     last = np.where(first, -1, previous(at, -1))
-    findings.on(table, at).require(RESIDUALS, free | (before == due), text, because=[last])
+    findings.on(table, at).require(RESIDUALS, before == due, text, because=[last])
     if codec.feeds_back:
         check_conserved(table, at, last, factors, findings)
 

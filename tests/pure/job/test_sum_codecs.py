@@ -16,7 +16,7 @@ from psrt.errors import ConfigError
 from psrt.history import Kind, read_history
 from psrt.history.check import check
 from psrt.history.check.run import check_run
-from psrt.history.events import BACK
+from psrt.history.events import BACK, pair, parts
 from psrt.job.virtual import simulate
 from psrt.partition import Span, even_spans
 from psrt.runtime.strategies.buckets import buckets_of
@@ -451,3 +451,23 @@ def test_workers_without_samples_and_fewer_elements_than_workers(tmp_path, way, 
     assert outcome.ok, "\n".join(outcome.lines())
     again = replace(config, replay=config.out, out=None, record=False)
     assert simulate(again, Uneven(n), workers=3).theta.tobytes() == run.theta.tobytes()
+
+
+@pytest.mark.parametrize("codec", ["top-k", "dgc", "random-k"])
+def test_what_is_kept_back_is_taken_up_where_the_divisor_changes_too(tmp_path, codec):
+    """It is scaled then, after it was looked at."""
+    knobs = {"codec": codec, "codec_density": 0.2, "error_feedback": codec != "dgc" or None}
+    knobs |= {"codec_scaled": False, "allreduce": "tree"} if codec == "random-k" else {}
+    more = {"mode": "allreduce", "epochs": 2, "check_every": 1, "batch_size": 4, "lr": 0.1}
+    config = TrainConfig(**knobs, **more, record=True, out=str(tmp_path / "run"))
+    simulate(config, Uneven(40), workers=3)
+    history = read_history(config.out)
+    assert check(history).ok
+    workers = history.workers
+    kept = np.flatnonzero(workers[0]["kind"] == Kind.SUM_KEEP)
+    for at in kept.tolist():
+        changed = workers[0].copy()
+        before, after = parts(changed["version"][at])
+        changed["version"][at] = pair(before ^ 1, after)
+        assert not check(replace(history, workers=(changed, *workers[1:]))).ok, at
+    assert len(kept) >= 8

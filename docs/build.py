@@ -122,7 +122,7 @@ def _part(name: str) -> str:
 
 def _modes() -> Iterator[str]:
     """Yield a table of what the modes send by a codec."""
-    yield "| mode | of what | pushes | replies | one reply for all | sums |"
+    yield "| mode | of what | pushes | replies, or means | one reply for all | sums |"
     yield "|---|---|---|---|---|---|"
     for row in MODES.values():
         what = ("gradients" if row.encodes_gradients else "differences") if row.codecs else ""
@@ -133,7 +133,7 @@ def _modes() -> Iterator[str]:
             shared = f"without `--{dashed(row.backup)}`"
         sums = row.codecs and row.sums
         summed = ("without `--servers`" if row.may_have_servers else "yes") if sums else ""
-        replies = "means" if row.codecs and row.sums_gradients else pushes
+        replies = "yes" if row.codecs else ""
         yield f"| {' | '.join((row.name, what, pushes, replies, shared, summed))} |"
 
 

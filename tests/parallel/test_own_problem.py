@@ -155,8 +155,8 @@ class Slow(Uneven):
 @pytest.mark.mpi(min_size=3)  # a server and two workers, one of whom is slow
 @pytest.mark.parametrize("flags", schemes("sync", "async", "local-sgd, server", "ring", "mpi"))
 def test_whoever_computes_is_not_late(comm, flags):
-    if comm.size > 4:
-        pytest.skip("it takes seconds, and more ranks show no more")
+    if comm.size > 4 or (comm.size == 3 and flags["mode"] != "async"):
+        pytest.skip("it takes seconds, and 4 ranks show all of it")
     config = config_of(flags, epochs=1, timeout_s=Slow.TIMEOUT_S)
     run = psrt.run(config, Slow(hurries=comm.rank != comm.size - 1), comm=comm)
     if comm.rank == 0:

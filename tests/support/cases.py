@@ -46,6 +46,14 @@ def each(names: str | tuple[str, ...], values: Iterable[Any]) -> Callable[..., C
     return decorated
 
 
+def some(values: Iterable[Any], *, one_in: int) -> list[Any]:
+    """Return values as parameters of pytest, all but one in so many of them exhaustive."""
+    return [
+        pytest.param(value, marks=[pytest.mark.exhaustive] * (i % one_in != 0))
+        for i, value in enumerate(values)
+    ]
+
+
 def pairs(firsts: Iterable[Any], seconds: Iterable[Any], *, one_in: int) -> list[Any]:
     """Return all pairs as parameters of pytest, all but one in so many of them exhaustive.
 

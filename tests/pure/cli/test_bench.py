@@ -46,6 +46,7 @@ def test_codecs_need_no_ranks(monkeypatch, capsys, tmp_path):
     with pytest.raises(ConfigError, match="bench codec is for one process"):
         main(["codec"])
     monkeypatch.setattr("psrt.cli.bench.launched", lambda: False)
+    monkeypatch.setattr("psrt.bench.codec_limits.WORKERS", (4,))  # the rest takes 10 s
     assert main(["codec", "--elements", "1000", "--rounds", "1", "--json", str(path)]) == 0
     text = capsys.readouterr().out
     assert all(f"\n{name} " in text for name in TABLE)

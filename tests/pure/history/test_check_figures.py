@@ -25,6 +25,7 @@ from psrt.optim.schedule import SCHEDULES
 from psrt.optim.staleness import Exponential, Inverse, Power
 from psrt.report.summary import FIELDS
 from psrt.runtime.worker import Worker
+from support.cases import some
 
 #: Modes by name: knobs beyond the usual, and whether there are servers.
 MODES = {
@@ -297,7 +298,7 @@ FREE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", some(MODES, one_in=3))
 def test_every_figure_of_a_summary(run, monkeypatch, name):
     out = run(name)
     summary = told(out)
@@ -348,7 +349,7 @@ FREE_OF_LINES = {
 @pytest.mark.parametrize(
     "log_every", [4, *(pytest.param(it, marks=pytest.mark.exhaustive) for it in (None, 1))]
 )
-@pytest.mark.parametrize("name", MODES)
+@pytest.mark.parametrize("name", some(MODES, one_in=3))
 def test_every_figure_of_every_line_of_the_metrics(run, monkeypatch, name, log_every):
     out = run(name, log_every=log_every)
     history, metrics = read_history(out), lines_of(out)

@@ -72,7 +72,7 @@ class LowRank(DenseCodec):
                 for factor in (p, q):
                     values[at : at + factor.size] = factor.ravel()
                     at += factor.size
-                _begin_anew(q)
+                _prepare(q)
         for span in self._rest:
             values[at : at + span.size] = span.of(vector)
             at += span.size
@@ -115,7 +115,7 @@ class LowRank(DenseCodec):
                 if part == 0:
                     orthonormalize(factor)
                 else:
-                    _begin_anew(factor)
+                    _prepare(factor)
 
     def expand(self, parts: Sequence[Vector], out: Vector) -> None:
         """Write P·Qᵀ, and every other element."""
@@ -130,10 +130,18 @@ class LowRank(DenseCodec):
             left += span.size
 
 
-def _begin_anew(q: FloatArray) -> None:
-    """Replace a Q that is not finite: else the next one would never be a number again."""
-    if not np.isfinite(q).all():
-        q[...] = np.random.default_rng(_SEED).standard_normal(q.shape)
+def _prepare(q: FloatArray) -> None:
+    """Make the next step's Q of one, in place: the same directions, of a magnitude around 1.
+
+    Else P would be as the square of a matrix, which is out of range long before that is. By powers
+    of two it is the same to the bit. A column of zeros, as of a matrix of zeros, has no direction,
+    and never would: it is drawn again; all are of a Q that is not finite.
+    """
+    largest = np.abs(q).max(axis=0)
+    lost = largest == 0 if np.isfinite(largest).all() else np.ones(largest.shape, np.bool_)
+    if lost.any():
+        q[:, lost] = np.random.default_rng(_SEED).standard_normal(q.shape)[:, lost]
+    np.ldexp(q, np.where(lost, 0, -np.frexp(largest)[1]), out=q)
 
 
 def orthonormalize(p: FloatArray) -> None:
@@ -142,6 +150,8 @@ def orthonormalize(p: FloatArray) -> None:
     A column that depends on those before it becomes small, not another direction: then nothing of
     the matrix is left for it.
     """
+    # By powers of two, so that no square is out of range.
+    np.ldexp(p, -np.frexp(np.abs(p).max(axis=0))[1], out=p)
     for i in range(p.shape[1]):
         column = p[:, i]
         if i:

@@ -80,6 +80,23 @@ class TestLowRank:
         vector[7] = 0.0
         assert np.isfinite(through(codec, vector)).all()  # the state has not kept it
 
+    def test_zeros_once_are_not_the_end(self):
+        """Such are the gradients of all layers below one that begins as zeros."""
+        codec = LowRank(600, matrices=[Matrix(0, 20, 30)], rank=1)
+        through(codec, np.zeros(600, np.float32))
+        vector = np.outer(np.arange(1, 21), np.arange(-9, 21)).astype(np.float32).ravel()
+        for _ in range(2):
+            np.testing.assert_allclose(through(codec, vector), vector, atol=1e-3)
+
+    @pytest.mark.parametrize("exponent", [-110, -60, -30, 30, 60, 110])
+    def test_small_and_large_matrices_are_sent_alike(self, exponent):
+        """By powers of two, to the bit: neither squares nor products overflow, or vanish."""
+        codec, other = (LowRank(600, matrices=[Matrix(0, 20, 30)], rank=2) for _ in range(2))
+        for seed in range(4):
+            vector = rng(seed).standard_normal(600).astype(np.float32)
+            expected = np.ldexp(through(codec, vector), exponent)
+            np.testing.assert_array_equal(through(other, np.ldexp(vector, exponent)), expected)
+
     @pytest.mark.parametrize("span", [(0, 720), (3, 603), (4, 603), (10, 300), (615, 700), (0, 2)])
     def test_of_a_matrix_that_is_cut_whole_rows_are_left(self, span):
         span = Span(*span)

@@ -128,10 +128,11 @@ class StraightSum:
         if feedback is not None:
             if codec.watch is not None:
                 codec.watch.encodes(feedback)
-            if self._total not in (0.0, codec.total):
-                feedback.rescale(codec.total / self._total)
             self._given = feedback.residual
-            np.add(mine, feedback.residual, out=feedback.residual)
+            with np.errstate(all="ignore"):
+                if self._total not in (0.0, codec.total):
+                    feedback.rescale(codec.total / self._total)
+                np.add(mine, feedback.residual, out=feedback.residual)
         self._total = codec.total
         self._linear.begin(draws(codec.seed, 0, codec.clock, self.span.start, way=TOGETHER))
 

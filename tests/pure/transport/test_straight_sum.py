@@ -252,3 +252,13 @@ def test_what_is_not_a_number_is_none_anywhere_and_does_not_stay(name):
     for found in ranks.round(vectors):
         assert np.isnan(found).any()
     assert all(np.isfinite(it).all() for it in ranks.round(normal(3, 75), clock=1))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", LINEAR)
+def test_what_diverges_does_so_without_warnings(name):
+    """As everywhere: it shows in the loss."""
+    ranks = Ranks(2, 75, encoder_of(name, error_feedback=True), "ring")
+    for clock, sign in enumerate([1, 1, -1, -1]):
+        vectors = [np.full(75, sign * number, np.float32) for number in (3e38, np.inf)]
+        ranks.round(vectors, 2.0 ** -(clock % 2), clock)

@@ -35,11 +35,17 @@ def rounds(history: History) -> tuple[Seconds, Seconds, Seconds]:
     else:
         # A gradient that is summed while it is computed may be complete at another worker, which
         # goes on, before its own worker arrives to wait for the sum.
+        waited = _table(history, Kind.REDUCED, "seconds")
+        fragments = (_table(history, Kind.REDUCE, "shard") >= 0).any()
+        framed = any((events["kind"] == Kind.SUM_ENCODE).any() for events in history.workers)
+        if fragments and framed:
+            # By a codec a sum begins when its divisor is known, which in virtual time is when a
+            # step is over, and not with the sending: what is not waited for takes no time there.
+            arrived = np.maximum(arrived, left - waited)
         last = arrived.max(axis=0)
         over = np.maximum(left.min(axis=0), last)
         took = over - last
-        waited = _table(history, Kind.REDUCED, "seconds")
-        if (_table(history, Kind.REDUCE, "shard") >= 0).any():
+        if fragments:
             # A fragment may have been complete long before it was due. It was complete when the
             # first worker took it if that one did little else since but wait.
             least = waited[left.argmin(axis=0), np.arange(took.size)]

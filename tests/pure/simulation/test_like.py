@@ -123,6 +123,17 @@ def test_what_follows_the_last_step_is_part_of_a_run(tmp_path, algorithm, name):
         assert like(run).seconds == pytest.approx(measured.summary.seconds, rel=near)
 
 
+@pytest.mark.parametrize("codec", ["int8", "low-rank"])
+@pytest.mark.parametrize("late", ["--fragments 2 --sync-delay 1", "--eager"])
+def test_what_a_codec_sums_begins_when_its_divisor_is_known(tmp_path, codec, late):
+    """That is a step after it was sent: such a step is no part of the sum's time."""
+    words = f"--mode local-sgd --local-steps 4 {late} --codec {codec} --workers 3 --steps 60"
+    costs = "--compute lognormal:0.001:0.2 --link 1e-4:1e8 --allreduce auto --timing-only"
+    flags = [*words.split(), *costs.split(), "--record", "--out", str(tmp_path)]
+    measured = run_in_virtual_time(*parse_simulate(flags)).summary
+    assert like(tmp_path).seconds == pytest.approx(measured.seconds, rel=0.1)
+
+
 @pytest.mark.parametrize("name", [name for name in SERVED if not name.startswith("post")])
 def test_runs_in_which_a_worker_died_can_be_imitated(tmp_path, name):
     for servers in (1, 2, 3):

@@ -28,7 +28,7 @@ SEED = 0
 # Of the parallel tests: numbers of ranks, those of `make test`, and seconds that one launch may take.
 RANK_COUNTS = 1 2 3 4 5 7 8
 FEW_RANKS = 3
-LAUNCH_TIMEOUT = 300
+LAUNCH_TIMEOUT = 600
 PARALLEL = tests/parallel
 # Those of them that are not about shared memory.
 PARALLEL_ANYWHERE = $(addprefix tests/parallel/test_,$(addsuffix .py,agreement bench communicator_errors \

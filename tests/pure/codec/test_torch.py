@@ -12,20 +12,21 @@ torch = pytest.importorskip("torch")
 ROWS, COLUMNS = 20, 30
 
 
-@pytest.fixture
-def alone(tmp_path):
-    """Yield torch's package for jobs, in a job of one process."""
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Have torch's package for jobs be in a job of one process, until this one ends.
+
+    Where a job is destroyed its own thread may be the last to hold it, and torch 2.13 aborts.
+    """
     distributed = pytest.importorskip("torch.distributed")
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1
-    )
-    yield distributed
-    distributed.destroy_process_group()
+    meeting = tmp_path_factory.mktemp("job") / "meeting"
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=0, world_size=1)
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("rank", [1, 2, 4])
-def test_it_is_torchs_power_sgd(alone, rank):
+def test_it_is_torchs_power_sgd(rank):
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as hook
 
     model = torch.nn.Linear(COLUMNS, ROWS, bias=False)

@@ -250,6 +250,7 @@ def test_every_mode_learns_with_its_config(tmp_path):
 SOFTSYNC = ["--workers", 6, "--softsync", "1,6", "--seeds", 2, "--epochs", 2, "--hidden", 4]
 
 
+@pytest.mark.exhaustive
 def test_staleness_study(tmp_path):
     words = [*SOFTSYNC, "--servers", 2]
     out = succeeded(start("staleness_study.py", *words, "--out", tmp_path / "a"))

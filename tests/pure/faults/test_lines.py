@@ -141,6 +141,7 @@ def hears_of(gone):
     return hears
 
 
+@pytest.mark.exhaustive
 def test_the_others_go_on_without_a_rank_that_they_can_spare(job):
     other = job.child(1, hears_of({2}))
     victim = job.child(2, stops)
@@ -316,6 +317,7 @@ def test_a_hub_that_fails_says_so_and_waits_have_their_own_deadline_again(job):
     assert job.hub.over is None
 
 
+@pytest.mark.exhaustive
 def test_a_line_that_fails_is_not_taken_for_dead(job):
     def fails(line, vitals):
         line.vitals = None

@@ -75,7 +75,7 @@ def outcome_of(header, events):
     return outcome.ok
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_one_number_changed(good, mode, data):
     header, events = good(mode)
@@ -95,7 +95,7 @@ def test_one_number_changed(good, mode, data):
         assert not ok, f"{kind.name}: {field} {new} instead of {old}"
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_one_event_lost_or_doubled(good, mode, data):
     header, events = good(mode)
@@ -135,7 +135,7 @@ def test_two_events_in_the_other_order(good, mode):
         assert not outcome_of(header, swapped), f"{events[i]} after {events[i + 1]}"
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_any_numbers_at_all(good, mode, data):
     """Noise is refused, and never by a traceback."""

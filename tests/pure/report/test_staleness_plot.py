@@ -101,6 +101,7 @@ def test_a_run_without_servers_has_little_to_show(summary, draw):
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_thousands_of_workers_can_be_drawn(summary, draw):
     many = 2000
     staleness = dataclasses.replace(

@@ -1,6 +1,6 @@
 """Sums whose messages are frames, over MPI: to the bit what one process makes of them."""
 
-from collections import defaultdict, deque
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,14 +12,15 @@ from psrt.errors import CodecError, ConfigError
 from psrt.job.build import role_map_for
 from psrt.mpi.collectives.plans.framed import FrameLinks
 from psrt.mpi.port import MpiPort
-from psrt.partition import Span, even_spans
+from psrt.partition import Span
 from psrt.transport import drive
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.sums_in_frames import sum_in_frames
 from psrt.ways import Way
+from support.sums import hold, hosts_of, numbers, rounds_of
 
 pytestmark = pytest.mark.mpi
-N, FIRST, ROUNDS, TAG = 3001, 17, 4, 5
+N, FIRST, TAG = 3001, 17, 5
 #: From here on ranks are many for a small machine.
 MANY = 5
 TOTALS = [1.0, 1.0, 0.25, 1.0]
@@ -46,79 +47,8 @@ def codec_of(name, rank):
     return SumCodec(encoder_of(name), seed=3, worker=rank, means=decoder)
 
 
-def numbers(rank, turn):
-    return np.random.default_rng((rank, turn)).standard_normal(N).astype(np.float32)
-
-
-class Here:
-    """A rank's link to the others, all of them in this process."""
-
-    def __init__(self, rank, posts):
-        self.rank, self.posts = rank, posts
-
-    def post(self, to, key, frame, nbytes):
-        self.posts[self.rank, to].append(frame)
-
-    def take_span(self, source, key):
-        waiting = self.posts[source, self.rank]
-        return (waiting.popleft(),) if waiting else ()
-
-    def encodes(self, n, way):
-        pass
-
-    decodes = encodes
-
-
-def expected(name, way, hosts, span, inside):
-    """Yield round by round what all end with.
-
-    Args:
-        name: of the codec.
-        way: the all-reduce between hosts.
-        hosts: the ranks of each host.
-        span: of the parameters.
-        inside: whether the ranks of a host sum as they are, and hosts in frames.
-    """
-    rails = min(map(len, hosts)) if inside else 1
-    teams = [[ranks[i] for ranks in hosts] for i in range(rails)]
-    if not inside:
-        teams = [[rank for ranks in hosts for rank in ranks]]
-    sums = []
-    for team, part in zip(teams, even_spans(span.size, rails), strict=True):
-        posts = defaultdict(deque)
-        place = Span(span.start + part.start, span.start + part.stop)
-        codecs = [codec_of(name, rank) for rank in team]
-        links = [Here(i, posts) for i in range(len(team))]
-        sums.append(
-            (part, codecs, [
-                sum_in_frames(way, links[i], codec, place, rank=i, size=len(team))
-                for i, codec in enumerate(codecs)
-            ])
-        )  # fmt: skip
-    for turn in range(ROUNDS):
-        given = [span.of(numbers(rank, turn)) for rank in range(sum(map(len, hosts)))]
-        if inside:
-            given = [sum((given[r] for r in ranks[1:]), given[ranks[0]]) for ranks in hosts]
-        else:
-            given = [given[rank] for rank in teams[0]]
-        whole = np.empty(span.size, np.float32)
-        for part, codecs, team in sums:
-            mine = [part.of(it).copy() for it in given]
-            for codec in codecs:
-                codec.begin_round(turn, 0, TOTALS[turn])
-            left = [it for it, vector in zip(team, mine, strict=True) if not it.begin(vector)]
-            while left:
-                left = [it for it in left if not it.advance()]
-            part.of(whole)[:] = mine[0]
-        yield whole, sum(codec.frame_bytes for _, codecs, _ in sums for codec in codecs)
-
-
-def hosts_of(comm, host):
-    """Return the ranks of each host, in order."""
-    found = defaultdict(list)
-    for rank, number in enumerate(comm.allgather(0 if host is None else host)):
-        found[number].append(rank)
-    return list(found.values())
+def framed(way, link, codec, span, size):
+    return sum_in_frames(way, link, codec, span, rank=link.rank, size=size)
 
 
 @pytest.mark.parametrize("asked", ["auto", "all-pairs", "naive", "ring", "node"])
@@ -141,21 +71,12 @@ def test_frames_are_those_of_one_process(comm, host, asked, most, monkeypatch):
     for name in names:
         codec = codec_of(name, comm.rank)
         sums = [port.reduction(span, chosen, None, codec) for span in spans]
-        due = [expected(name, way, hosts, span, inside) for span in spans]
-        for turn in range(ROUNDS):
-            port.gradient[:N] = numbers(comm.rank, turn)
-            codec.begin_round(turn, 0, TOTALS[turn])
-            for it in sums:
-                it.begin()
-            for it in sums:
-                drive(it.finish())
-            nbytes = 0
-            for span, whole in zip(spans, due, strict=True):
-                means, moved = next(whole)
-                nbytes += moved
-                np.testing.assert_array_equal(span.of(port.gradient), means, err_msg=name)
-            sent = sum(comm.allgather(codec.frame_bytes))
-            assert sent == nbytes
+        make = partial(framed, way)
+        due = [
+            (span, rounds_of(hosts, N, span, TOTALS, partial(codec_of, name), make, inside=inside))
+            for span in spans
+        ]
+        for sent in hold(comm, port, N, codec, sums, due, TOTALS, name):
             if not inside and comm.size > 1:
                 assert sum(comm.allgather(port.bytes_sent)) >= sent
     port.close()
@@ -167,7 +88,7 @@ def test_bytes_of_frames_are_counted_where_they_are_sent(comm, name):
     port = MpiPort(comm, role_map_for(N, (), tuple(range(comm.size))), timeout_s=20, host=host)
     codec = SumCodec(encoder_of(name), seed=3, worker=comm.rank)
     it = port.reduction(Span(0, N), "all-pairs", None, codec)
-    port.gradient[:N] = numbers(comm.rank, 0)
+    port.gradient[:N] = numbers(comm.rank, 0, N)
     codec.begin_round(0, 0, 1.0)
     it.begin()
     drive(it.finish())

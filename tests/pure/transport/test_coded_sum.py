@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-
 import numpy as np
 import pytest
 
@@ -16,33 +14,12 @@ from psrt.simulation.schedule_run import sum_by_schedule
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.sums_in_frames import sum_in_frames
 from support.cases import pairs
+from support.sums import Ranks, normal
 
 every_codec = pytest.mark.parametrize("name", CODECS)
 both_ways = pytest.mark.parametrize("way", ["all-pairs", "naive"])
 every_way = pytest.mark.parametrize("way", ["all-pairs", "naive", "ring"])
 AT = 100
-
-
-class Link:
-    """One rank's end of frames that take no time, in no order between two ranks."""
-
-    def __init__(self, rank, posts):
-        self.rank, self.posts = rank, posts
-        self.encoded = self.decoded = 0
-
-    def encodes(self, n, way):
-        self.encoded += n
-
-    def decodes(self, n, way):
-        self.decoded += n
-
-    def post(self, to, key, frame, nbytes):
-        assert frame is None or frame.size == nbytes
-        self.posts[self.rank, to].append(frame)
-
-    def take_span(self, source, key):
-        waiting = self.posts[source, self.rank]
-        return (waiting.popleft(),) if waiting else ()
 
 
 def encoder_of(name, **knobs):
@@ -53,43 +30,25 @@ def encoder_of(name, **knobs):
     return make
 
 
-class Ranks:
-    """All ranks of a sum."""
+class Framed(Ranks):
+    """All ranks of a sum in frames."""
+
+    TURNS = 9
 
     def __init__(self, size, n, make, numerics=True, way="all-pairs", means=None):
-        self.posts = defaultdict(deque)
-        self.codecs = [SumCodec(make, seed=5, worker=rank, means=means) for rank in range(size)]
-        self.links = [Link(rank, self.posts) for rank in range(size)]
-        self.sums = [
-            sum_in_frames(
-                way, link, codec, Span(AT, AT + n), rank=rank, size=size, numerics=numerics
-            )
-            for rank, (link, codec) in enumerate(zip(self.links, self.codecs, strict=True))
-        ]
-
-    def round(self, vectors, total=None, clock=0, order=1):
-        """Sum the vectors, all ranks in turn; return what each ends with."""
-        vectors = [vector.copy() for vector in vectors]
-        for codec in self.codecs:
-            codec.begin_round(clock, 0, float(len(vectors) if total is None else total))
-        ranks = list(zip(self.sums, vectors, strict=True))[::order]
-        left = [it for it, vector in ranks if not it.begin(vector)]
-        for _ in range(9 * len(vectors)):
-            left = [it for it in left if not it.advance()]
-        assert not left
-        assert not any(self.posts.values())
-        return vectors
-
-
-def normal(size, n, seed=0):
-    return list(np.random.default_rng(seed).standard_normal((size, n)).astype(np.float32))
+        super().__init__(
+            [SumCodec(make, seed=5, worker=rank, means=means) for rank in range(size)],
+            lambda link, codec: sum_in_frames(
+                way, link, codec, Span(AT, AT + n), rank=link.rank, size=size, numerics=numerics
+            ),
+        )
 
 
 @every_codec
 @every_way
 @pytest.mark.parametrize(("size", "n"), pairs([1, 2, 3, 5, 8], [0, 1, 7, 1000], one_in=3))
 def test_all_ranks_end_with_the_same_bits(name, way, size, n):
-    ranks = Ranks(size, n, encoder_of(name), way=way)
+    ranks = Framed(size, n, encoder_of(name), way=way)
     for clock in range(3):
         found = ranks.round(normal(size, n, clock), clock=clock, order=(-1) ** clock)
         assert len({it.tobytes() for it in found}) == 1
@@ -98,7 +57,7 @@ def test_all_ranks_end_with_the_same_bits(name, way, size, n):
 @every_way
 @pytest.mark.parametrize("size", [2, 3, 7])
 def test_a_codec_that_loses_nothing_is_the_dense_sum_to_the_bit(way, size):
-    ranks = Ranks(size, 1001, encoder_of("top-k", density=1.0), way=way)
+    ranks = Framed(size, 1001, encoder_of("top-k", density=1.0), way=way)
     for clock, total in enumerate([size, size, 0.6, size]):
         vectors = normal(size, 1001, clock)
         dense = sum_by_schedule(way, vectors) * np.float32(1.0 / total)
@@ -110,7 +69,7 @@ def test_a_codec_that_loses_nothing_is_the_dense_sum_to_the_bit(way, size):
 def test_each_message_is_what_the_codec_says(name):
     """Another program of both phases, out of the codecs alone, with what they keep back."""
     size, n = 3, 2000
-    ranks, make = Ranks(size, n, encoder_of(name)), encoder_of(name)
+    ranks, make = Framed(size, n, encoder_of(name)), encoder_of(name)
     chunks = [Span(AT + it.start, AT + it.stop) for it in even_spans(n, size)]
     forth = [[make(chunk, FORTH) for chunk in chunks] for _ in range(size)]
     back = [make(chunk, BACK) for chunk in chunks]
@@ -135,7 +94,7 @@ def test_each_message_is_what_the_codec_says(name):
 def test_gathered_frames_are_what_the_codec_says(name):
     """Another program of it, out of the codecs alone: all frames, in the order of the ranks."""
     size, n, totals = 3, 2000, [3.0, 3.0, 0.5, 3.0]
-    ranks, make = Ranks(size, n, encoder_of(name), way="naive"), encoder_of(name)
+    ranks, make = Framed(size, n, encoder_of(name), way="naive"), encoder_of(name)
     senders = [make(Span(AT, AT + n), FORTH) for _ in range(size)]
     plain, out, last = make_codec(name, n), np.empty(n, np.float32), None
     for clock, total in enumerate(totals):
@@ -155,7 +114,7 @@ def test_gathered_frames_are_what_the_codec_says(name):
 def test_each_hop_of_a_ring_is_what_the_codec_says(name, size):
     """Another program of it: one chunk after the other, from rank to rank."""
     n, make = 1000, encoder_of(name)
-    ranks = Ranks(size, n, make, way="ring")
+    ranks = Framed(size, n, make, way="ring")
     chunks = [Span(AT + it.start, AT + it.stop) for it in even_spans(n, size)]
     forth = [[make(chunk, FORTH) for chunk in chunks] for _ in range(size)]
     back = [make(chunk, BACK) for chunk in chunks]
@@ -177,7 +136,7 @@ def test_each_hop_of_a_ring_is_what_the_codec_says(name, size):
 @every_codec
 def test_bytes_of_gathered_frames_are_those_of_the_formula(name):
     size, n = 4, 3001
-    ranks = Ranks(size, n, encoder_of(name), way="naive")
+    ranks = Framed(size, n, encoder_of(name), way="naive")
     ranks.round(normal(size, n))
     nbytes = make_codec(name, n).nbytes
     for it, codec in zip(ranks.sums, ranks.codecs, strict=True):
@@ -190,7 +149,7 @@ def test_bytes_of_gathered_frames_are_those_of_the_formula(name):
 @every_codec
 def test_bytes_are_those_of_the_formula(name):
     size, n = 4, 3001
-    ranks = Ranks(size, n, encoder_of(name))
+    ranks = Framed(size, n, encoder_of(name))
     ranks.round(normal(size, n))
     for rank, (it, codec) in enumerate(zip(ranks.sums, ranks.codecs, strict=True)):
         lengths = [make_codec(name, chunk.size).nbytes for chunk in even_spans(n, size)]
@@ -209,7 +168,7 @@ def test_without_numerics_the_same_messages_go(name, way):
     size, n = 3, 900
     lengths = []
     for numerics in (True, False):
-        ranks = Ranks(size, n, encoder_of(name), numerics, way)
+        ranks = Framed(size, n, encoder_of(name), numerics, way)
         for codec in ranks.codecs:
             codec.begin_round(0, 0, 3.0)
         vectors = normal(size, n) if numerics else [None] * size
@@ -229,7 +188,7 @@ def test_nothing_is_lost_for_good(name, way):
     """What the means came to, and what is kept back, is all that was contributed."""
     size, n, totals = 3, 600, [3.0, 3.0, 0.5, 3.0, 1.5]
     knobs = {"threshold": {"threshold": 0.5}}.get(name, {})
-    ranks = Ranks(size, n, encoder_of(name, **knobs), way=way)
+    ranks = Framed(size, n, encoder_of(name, **knobs), way=way)
     contributed, sent = np.zeros(n), np.zeros(n)
     for clock, total in enumerate(totals):
         vectors = normal(size, n, clock)
@@ -249,7 +208,7 @@ def test_nothing_is_lost_for_good(name, way):
 
 def test_a_small_last_batch_does_not_multiply_what_was_kept_back():
     """Four full batches, then one sample of 32: the mean over it must not be that of the past."""
-    ranks = Ranks(4, 64, encoder_of("sign"))
+    ranks = Framed(4, 64, encoder_of("sign"))
     for clock in range(5):
         ranks.round([np.linspace(-1, 1, 64, dtype=np.float32)] * 4, clock=clock)
     nothing = np.zeros(64, np.float32)
@@ -259,7 +218,7 @@ def test_a_small_last_batch_does_not_multiply_what_was_kept_back():
 
 @pytest.mark.parametrize(("way", "stop"), [("all-pairs", 132), ("naive", 164)])
 def test_a_damaged_frame_is_an_error_that_names_its_sender(way, stop):
-    ranks = Ranks(2, 64, encoder_of("sign"), way=way)
+    ranks = Framed(2, 64, encoder_of("sign"), way=way)
     vectors = normal(2, 64)
     assert not ranks.sums[1].begin(vectors[1])
     frame = ranks.posts[1, 0][0] = ranks.posts[1, 0][0].copy()
@@ -269,7 +228,7 @@ def test_a_damaged_frame_is_an_error_that_names_its_sender(way, stop):
 
 
 def test_frames_are_shorter_than_numbers():
-    ranks = Ranks(4, 4 * 8192, encoder_of("sign"))
+    ranks = Framed(4, 4 * 8192, encoder_of("sign"))
     ranks.round(normal(4, 4 * 8192))
     codec = ranks.codecs[0]
     assert codec.framed_bytes > 30 * (codec.frame_bytes - 6 * HEADER_BYTES)
@@ -279,7 +238,7 @@ def test_frames_are_shorter_than_numbers():
 @pytest.mark.parametrize("numerics", [True, False])
 @pytest.mark.parametrize(("size", "n"), [(1, 8), (2, 64), (4, 64), (4, 3)])
 def test_every_element_that_is_encoded_or_decoded_is_told(size, n, numerics, way):
-    ranks = Ranks(size, n, encoder_of("float16"), numerics, way)
+    ranks = Framed(size, n, encoder_of("float16"), numerics, way)
     if numerics:
         ranks.round(normal(size, n))
     else:
@@ -312,7 +271,7 @@ def test_means_of_sparse_vectors_may_be_sent_as_they_are(name, knobs, size, n):
         sparse = {"name": name, **knobs} if way == FORTH else {"name": "nonzero"}
         return make_encoder(n=span.size, **sparse)
 
-    ranks = Ranks(size, n, make, means=lambda span: make_codec("nonzero", span.size))
+    ranks = Framed(size, n, make, means=lambda span: make_codec("nonzero", span.size))
     chunks = [Span(AT + it.start, AT + it.stop) for it in even_spans(n, size)]
     senders = [[make(chunk, FORTH) for chunk in chunks] for _ in range(size)]
     for clock in range(3):

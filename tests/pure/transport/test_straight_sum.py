@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-
 import numpy as np
 import pytest
 
@@ -17,6 +15,7 @@ from psrt.simulation.straight_run import StraightRun
 from psrt.transport.coded_sum import SumCodec
 from psrt.ways import Way
 from support.cases import each
+from support.sums import Ranks, normal
 
 AT = 100
 LINEAR = [row.name for row in TABLE.values() if Way.STRAIGHT in row.ways]
@@ -24,27 +23,6 @@ SCHEDULES = [name for name in ALGORITHMS if way_of(name, [Way.STRAIGHT])]
 #: A matrix, an element, another one, and some more; the second is as short as it is.
 MATRICES = (Matrix(0, 9, 7), Matrix(64, 2, 2))
 KNOBS = {"random-k": {"density": 0.1, "scaled": False}}
-
-
-class Link:
-    """One rank's end of spans that take no time, in no order between two ranks."""
-
-    def __init__(self, rank, posts):
-        self.rank, self.posts = rank, posts
-
-    def post(self, to, key, numbers, nbytes):
-        assert numbers is None or numbers.nbytes == nbytes
-        self.posts[self.rank, to].append(None if numbers is None else numbers.copy())
-
-    def take_span(self, source, key):
-        waiting = self.posts[source, self.rank]
-        return (waiting.popleft(),) if waiting else ()
-
-    def encodes(self, n, way):
-        pass
-
-    def decodes(self, n, way):
-        pass
 
 
 def encoder_of(name, matrices=MATRICES, **knobs):
@@ -55,41 +33,23 @@ def encoder_of(name, matrices=MATRICES, **knobs):
     return make
 
 
-class Ranks:
-    """All ranks of a sum."""
+class Straight(Ranks):
+    """All ranks of a sum straight through a schedule."""
 
     def __init__(self, size, n, make, algorithm, numerics=True):
-        self.posts = defaultdict(deque)
-        self.codecs = [SumCodec(make, seed=5, worker=rank) for rank in range(size)]
-        self.runs = [
-            StraightRun(
-                Link(rank, self.posts), codec, Span(AT, AT + n), algorithm, rank=rank, size=size,
-                key=0, numerics=numerics,
-            )
-            for rank, codec in enumerate(self.codecs)
-        ]  # fmt: skip
+        super().__init__(
+            [SumCodec(make, seed=5, worker=rank) for rank in range(size)],
+            lambda link, codec: StraightRun(
+                link, codec, Span(AT, AT + n), algorithm, rank=link.rank, size=size, key=0,
+                numerics=numerics,
+            ),
+            copies=True,
+        )  # fmt: skip
 
     @property
     def kept(self):
         """What each rank keeps back."""
-        return [run._sum._feedback.residual for run in self.runs]
-
-    def round(self, vectors, total=None, clock=0, order=1):
-        """Sum the vectors, all ranks in turn; return what each ends with."""
-        vectors = [None if vector is None else vector.copy() for vector in vectors]
-        for codec in self.codecs:
-            codec.begin_round(clock, 0, float(len(vectors) if total is None else total))
-        ranks = list(zip(self.runs, vectors, strict=True))[::order]
-        left = [it for it, vector in ranks if not it.begin(vector)]
-        for _ in range(60 * len(vectors)):
-            left = [it for it in left if not it.advance()]
-        assert not left
-        assert not any(self.posts.values())
-        return vectors
-
-
-def normal(size, n, seed=0):
-    return list(np.random.default_rng(seed).standard_normal((size, n)).astype(np.float32))
+        return [run._sum._feedback.residual for run in self.sums]
 
 
 def test_rows_and_classes_agree_on_what_is_linear():
@@ -104,7 +64,7 @@ def test_rows_and_classes_agree_on_what_is_linear():
 )
 def test_all_ranks_end_with_the_same_bits_and_close_to_the_mean(name, algorithm, size, n):
     knobs = {"density": 1.0} if name == "random-k" else {"rank": 1} if name == "low-rank" else {}
-    ranks = Ranks(size, n, encoder_of(name, **knobs), algorithm)
+    ranks = Straight(size, n, encoder_of(name, **knobs), algorithm)
     for clock in range(2):
         vectors = normal(size, n, clock)
         found = ranks.round(vectors, clock=clock, order=(-1) ** clock)
@@ -115,7 +75,7 @@ def test_all_ranks_end_with_the_same_bits_and_close_to_the_mean(name, algorithm,
 
 @pytest.mark.parametrize("algorithm", SCHEDULES)
 def test_all_elements_of_random_k_are_the_dense_sum_to_the_bit(algorithm):
-    ranks = Ranks(5, 1001, encoder_of("random-k", density=1.0), algorithm)
+    ranks = Straight(5, 1001, encoder_of("random-k", density=1.0), algorithm)
     for clock, total in enumerate([5, 5, 0.6, 5]):
         vectors = normal(5, 1001, clock)
         dense = sum_by_schedule(algorithm, vectors) * np.float32(1.0 / total)
@@ -125,7 +85,7 @@ def test_all_elements_of_random_k_are_the_dense_sum_to_the_bit(algorithm):
 
 @pytest.mark.parametrize("algorithm", SCHEDULES)
 def test_no_rank_is_too_high_for_a_matrix_that_goes_as_it_is(algorithm):
-    ranks = Ranks(3, 75, encoder_of("low-rank", rank=7), algorithm)
+    ranks = Straight(3, 75, encoder_of("low-rank", rank=7), algorithm)
     for clock in range(3):
         vectors = normal(3, 75, clock)
         dense = sum_by_schedule(algorithm, vectors) * np.float32(1 / 3)
@@ -136,7 +96,7 @@ def test_no_rank_is_too_high_for_a_matrix_that_goes_as_it_is(algorithm):
 def test_random_k_is_the_mean_of_what_all_draw_alike(scaled):
     """Each element that comes is the whole mean of it, times n/k if scaled, and none is missing."""
     n, size = 400, 3
-    ranks = Ranks(size, n, encoder_of("random-k", density=0.1, scaled=scaled), "ring")
+    ranks = Straight(size, n, encoder_of("random-k", density=0.1, scaled=scaled), "ring")
     drawn = set()
     for clock in range(4):
         vectors, residual = normal(size, n, clock), 0
@@ -162,7 +122,7 @@ def test_low_rank_is_the_published_algorithm(rank, feeds_back):
     """
     size, n, whole = 4, 75, MATRICES[0]
     make = encoder_of("low-rank", rank=rank, error_feedback=feeds_back)
-    ranks = Ranks(size, n, make, "halving-doubling")
+    ranks = Straight(size, n, make, "halving-doubling")
     q = make_codec("low-rank", n, matrices=MATRICES, rank=rank).q[0].astype(np.float64)
     lost = [np.zeros((whole.rows, whole.columns)) for _ in range(size)]
     for clock in range(6):
@@ -185,7 +145,7 @@ def test_low_rank_is_the_published_algorithm(rank, feeds_back):
 def test_nothing_is_lost_for_good(name):
     """What the means came to, and what is kept back, is all that was contributed."""
     size, n, totals = 3, 75, [3.0, 3.0, 0.5, 3.0, 1.5]
-    ranks = Ranks(size, n, encoder_of(name, error_feedback=True), "ring")
+    ranks = Straight(size, n, encoder_of(name, error_feedback=True), "ring")
     contributed, sent = np.zeros(n), np.zeros(n)
     for clock, total in enumerate(totals):
         vectors = normal(size, n, clock)
@@ -199,7 +159,7 @@ def test_nothing_is_lost_for_good(name):
 
 def test_what_ranks_keep_back_does_not_drift_apart():
     """One worker contributes twice as much for long: none keeps back more and more."""
-    ranks = Ranks(2, 63, encoder_of("low-rank", rank=1), "ring")
+    ranks = Straight(2, 63, encoder_of("low-rank", rank=1), "ring")
     steady = normal(1, 63)[0]
     for clock in range(300):
         ranks.round([2 * steady, steady], clock=clock)
@@ -207,7 +167,7 @@ def test_what_ranks_keep_back_does_not_drift_apart():
 
 
 def test_a_small_last_batch_does_not_multiply_what_was_kept_back():
-    ranks = Ranks(4, 63, encoder_of("low-rank", rank=1), "ring")
+    ranks = Straight(4, 63, encoder_of("low-rank", rank=1), "ring")
     for clock in range(5):
         ranks.round([np.linspace(-1, 1, 63, dtype=np.float32) ** 3] * 4, clock=clock)
     nothing = np.zeros(63, np.float32)
@@ -220,7 +180,7 @@ def test_a_small_last_batch_does_not_multiply_what_was_kept_back():
 def test_bytes_are_those_of_the_formula(name, algorithm, numerics):
     """Every element of a part goes as often as one of the whole vector would, and nothing else."""
     size, n = 4, 75
-    ranks = Ranks(size, n, encoder_of(name), algorithm, numerics)
+    ranks = Straight(size, n, encoder_of(name), algorithm, numerics)
     ranks.round(normal(size, n) if numerics else [None] * size)
     whole = sum(
         step.send.size
@@ -232,7 +192,7 @@ def test_bytes_are_those_of_the_formula(name, algorithm, numerics):
     elements, itemsize = {"float16": (n, 2), "random-k": (8, 4), "low-rank": (2 * 16 + 12, 4)}[name]
     assert sum(it.framed_bytes for it in ranks.codecs) == 4 * whole
     assert sum(it.frame_bytes for it in ranks.codecs) == itemsize * elements * whole // n
-    for run, codec in zip(ranks.runs, ranks.codecs, strict=True):
+    for run, codec in zip(ranks.sums, ranks.codecs, strict=True):
         assert run._sum.frame_bytes == run._sum.most_bytes == codec.frame_bytes
         assert run._sum.framed_bytes == codec.framed_bytes
 
@@ -240,13 +200,13 @@ def test_bytes_are_those_of_the_formula(name, algorithm, numerics):
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "butterfly"])
 def test_half_precision_is_added_as_such_and_overflows_to_infinity(algorithm):
     vectors = [np.array([40_000, -40_000, 1, 2049, 1e-9], np.float32) for _ in range(2)]
-    found = Ranks(2, 5, encoder_of("float16"), algorithm).round(vectors)[0]
+    found = Straight(2, 5, encoder_of("float16"), algorithm).round(vectors)[0]
     assert found.tolist() == [np.inf, -np.inf, 1, 2048, 0]
 
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_what_is_not_a_number_is_none_anywhere_and_does_not_stay(name):
-    ranks = Ranks(3, 75, encoder_of(name, error_feedback=False), "ring")
+    ranks = Straight(3, 75, encoder_of(name, error_feedback=False), "ring")
     vectors = normal(3, 75)
     vectors[1][:] = np.nan
     for found in ranks.round(vectors):
@@ -258,7 +218,7 @@ def test_what_is_not_a_number_is_none_anywhere_and_does_not_stay(name):
 @pytest.mark.parametrize("name", LINEAR)
 def test_what_diverges_does_so_without_warnings(name):
     """As everywhere: it shows in the loss."""
-    ranks = Ranks(2, 75, encoder_of(name, error_feedback=True), "ring")
+    ranks = Straight(2, 75, encoder_of(name, error_feedback=True), "ring")
     for clock, sign in enumerate([1, 1, -1, -1]):
         vectors = [np.full(75, sign * number, np.float32) for number in (3e38, np.inf)]
         ranks.round(vectors, 2.0 ** -(clock % 2), clock)

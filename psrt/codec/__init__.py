@@ -6,10 +6,10 @@ below are looked up on first use: only the table needs no numpy, and flags are m
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from psrt.codec.table import TABLE
+from psrt.lazy import on_first_use
 
 if TYPE_CHECKING:
     from psrt.codec.codec import Codec, Encoder
@@ -34,18 +34,11 @@ __all__ = [
 
 #: Public name → the module that has it.
 _HOME = {
-    **dict.fromkeys(("Codec", "Encoder"), "codec"),
-    "draws": "randomness",
-    "ErrorFeedback": "feedback",
-    **dict.fromkeys(("Matrix", "matrices_side_by_side", "matrices_within"), "matrices"),
-    **dict.fromkeys(("CODECS", "make_codec", "make_encoder"), "registry"),
+    **dict.fromkeys(("Codec", "Encoder"), "psrt.codec.codec"),
+    "draws": "psrt.codec.randomness",
+    "ErrorFeedback": "psrt.codec.feedback",
+    **dict.fromkeys(("Matrix", "matrices_side_by_side", "matrices_within"), "psrt.codec.matrices"),
+    **dict.fromkeys(("CODECS", "make_codec", "make_encoder"), "psrt.codec.registry"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for (PEP 562)."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = on_first_use(__name__, _HOME)

@@ -10,8 +10,9 @@ The names below are looked up on first use: only ``names`` needs no numpy.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from psrt.lazy import on_first_use
 
 if TYPE_CHECKING:
     from psrt.topology.graph import Graph
@@ -22,16 +23,9 @@ __all__ = ["GRAPHS", "Graph", "MixingError", "Topology", "topology_of"]
 
 #: Public name → the module that has it.
 _HOME = {
-    "Graph": "graph",
-    **dict.fromkeys(("GRAPHS", "Topology", "topology_of"), "registry"),
-    "MixingError": "verify",
+    "Graph": "psrt.topology.graph",
+    **dict.fromkeys(("GRAPHS", "Topology", "topology_of"), "psrt.topology.registry"),
+    "MixingError": "psrt.topology.verify",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for (PEP 562)."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = on_first_use(__name__, _HOME)

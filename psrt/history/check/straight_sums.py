@@ -17,7 +17,14 @@ import numpy as np
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
 from psrt.history.check.frames import FrameContract, Place, cut
-from psrt.history.check.sum_frames import Frames, Sums, check_chain, check_tiles, team_of
+from psrt.history.check.sum_frames import (
+    Frames,
+    Sums,
+    check_chain,
+    check_inside,
+    check_tiles,
+    team_of,
+)
 from psrt.history.check.table import Ints, Table, find, repeats
 from psrt.history.events import OF_ALL, Kind, parts
 from psrt.history.header import Header
@@ -71,7 +78,7 @@ def check_straight_sums(
     sent, got = Frames.of(table, Kind.SUM_ENCODE), Frames.of(table, Kind.SUM_DECODE)
     kept = Frames.of(table, Kind.SUM_KEEP)
     for frames in (sent, got, kept):
-        _check_places(frames, table, sums, findings)
+        _check_places(frames, sums, findings)
     if findings.none:
         _check_parts(codec, n, contract.workers, team, sums, sent, findings)
     if findings.none:
@@ -80,16 +87,12 @@ def check_straight_sums(
         _check_kept(codec, n, contract.workers, table, sums, sent, kept, findings)
 
 
-def _check_places(frames: Frames, table: Table, sums: Sums, findings: Findings) -> None:
+def _check_places(frames: Frames, sums: Sums, findings: Findings) -> None:
     """Check that spans are in what is summed, and that nobody owns them."""
-    asked = findings.on(table, frames.at)
-    low, high = sums.span(frames.round)
-    inside = (frames.size > 0) & (frames.start >= low) & (frames.start + frames.size <= high)
-    inside &= frames.start == table.real("progress")[frames.at]
-    text = "{kind} of {size} elements from {start} on, expected some of those from {low} to {high}"
-    asked.require(FRAMES, inside, text, size=frames.size, start=frames.start, low=low, high=high)
+    check_inside(frames, sums, findings)
     text = "{kind} of a chunk of worker {shard}, where a schedule adds what all have of it"
-    asked.require(FRAMES, frames.column("shard") == OF_ALL, text, counts=False)
+    of_all = frames.column("shard") == OF_ALL
+    findings.on(frames.table, frames.at).require(FRAMES, of_all, text, counts=False)
 
 
 def _check_parts(

@@ -178,12 +178,8 @@ def _check_chunks(
         findings: takes what is wrong.
         hops: whether a chunk goes from one to the next, and the last one encodes its mean.
     """
+    check_inside(sent, sums, findings)
     asked = findings.on(table, sent.at)
-    low, high = sums.span(sent.round)
-    text = "{kind} of {size} elements from {start} on, expected some of those from {low} to {high}"
-    inside = (sent.size > 0) & (sent.start >= low) & (sent.start + sent.size <= high)
-    inside &= sent.start == table.real("progress")[sent.at]
-    asked.require(FRAMES, inside, text, size=sent.size, start=sent.start, low=low, high=high)
     owner, worker = sent.column("shard"), sent.column("worker")
     text = "worker {worker} encoded the mean of a chunk that is worker {shard}'s"
     asked.require(FRAMES, (sent.back == 0) | (owner == worker), text, counts=False)
@@ -223,6 +219,17 @@ def _check_chunks(
         start=sent.start[leader], forth=count - means, team=team, means=means, counts=False,
     )  # fmt: skip
     check_tiles(sent, leader, sums, team, findings)
+
+
+def check_inside(frames: Frames, sums: Sums, findings: Findings) -> None:
+    """Check that the elements of all frames are some of what is summed in their rounds."""
+    low, high = sums.span(frames.round)
+    inside = (frames.size > 0) & (frames.start >= low) & (frames.start + frames.size <= high)
+    inside &= frames.start == frames.table.real("progress")[frames.at]
+    text = "{kind} of {size} elements from {start} on, expected some of those from {low} to {high}"
+    findings.on(frames.table, frames.at).require(
+        FRAMES, inside, text, size=frames.size, start=frames.start, low=low, high=high
+    )
 
 
 def check_tiles(sent: Frames, leader: Ints, sums: Sums, team: int, findings: Findings) -> None:

@@ -471,3 +471,16 @@ def test_what_is_kept_back_is_taken_up_where_the_divisor_changes_too(tmp_path, c
         changed["version"][at] = pair(before ^ 1, after)
         assert not check(replace(history, workers=(changed, *workers[1:]))).ok, at
     assert len(kept) >= 8
+
+
+@pytest.mark.parametrize(("codec", "algorithm"), [("top-k", "all-pairs"), ("random-k", "ring")])
+def test_a_chunk_that_begins_between_two_elements(tmp_path, codec, algorithm):
+    config, _ = recorded(tmp_path, codec, allreduce=algorithm)
+    history = read_history(config.out)
+    assert check(history).ok
+    workers = list(history.workers)
+    at = np.flatnonzero(workers[1]["kind"] == Kind.SUM_ENCODE)[5]
+    workers[1] = workers[1].copy()
+    workers[1]["progress"][at] += 0.5
+    outcome = check(replace(history, workers=tuple(workers)))
+    assert "expected some of those from 0 to" in str(outcome.violation)

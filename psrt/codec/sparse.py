@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from psrt.arrays import AnyVector, Bytes, Vector
 from psrt.codec.codec import Codec, Encoder
-from psrt.codec.feedback import ErrorFeedback
+from psrt.codec.feedback import codec_of
 from psrt.codec.frame import HEADER_BYTES, Header
 from psrt.codec.indices import DENSE, Indices, pack_indices, unpack_indices
 from psrt.codec.table import TABLE
@@ -242,9 +242,9 @@ def sum_of(senders: Encoder, count: int, mean: Encoder) -> None:
         count: of the vectors.
         mean: encodes their sum, or their mean.
     """
-    codec = senders.codec if isinstance(senders, ErrorFeedback) else senders
     if not isinstance(mean, Nonzero) or mean is senders:
         return
+    codec = codec_of(senders)
     if isinstance(codec, RandomK):  # whose indices are not sent
         each = longest_payload(codec.n, codec.k)
         mean.bound = lambda: count * each

@@ -62,6 +62,11 @@ class JobCodec:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
+    @property
+    def feeds_back(self) -> bool:
+        """Whether what a frame loses is added to the next vector."""
+        return isinstance(self.lengths(Span(0, 1)), ErrorFeedback)
+
     def codec(self, span: Span) -> Codec:
         """Return a new codec for the span of a shard: a receiver's side."""
         matrices = matrices_within(self.matrices, span)
@@ -140,15 +145,13 @@ class JobCodec:
             for it in (self, self.reply)
             if it is not None
         )
-        feeds_back = isinstance(self.sender(Span(0, 1)), ErrorFeedback)
         if self.reply is not None and not self.reply.differs:
-            mean_feeds_back = isinstance(self.reply.sender(Span(0, 1)), ErrorFeedback)
-            there = FrameTimes.of(own, feeds_back=feeds_back, speed=speed)
-            back = FrameTimes.of(reply[0], feeds_back=mean_feeds_back, speed=speed)
+            there = FrameTimes.of(own, feeds_back=self.feeds_back, speed=speed)
+            back = FrameTimes.of(reply[0], feeds_back=self.reply.feeds_back, speed=speed)
             return replace(there, encode_reply=back.encode, decode_reply=back.decode)
         return FrameTimes.of(
             own,
-            feeds_back=feeds_back,
+            feeds_back=self.feeds_back,
             reply=reply[0] if reply else None,
             shares_replies=self.shares_replies,
             speed=speed,
@@ -172,12 +175,11 @@ class JobCodec:
 
     def described_sums(self, plan: FramePlan) -> str:
         """Return what a worker sends in an update or a period, in a line for people."""
-        feeds_back = isinstance(self.sender(Span(0, 1)), ErrorFeedback)
         framed, dense = plan.frame_bytes, plan.framed_bytes
         if not dense:
             return f"codec: {self.name}, by which one worker sends nothing, but steps"
         means = "" if self.reply is None else f", means by {self.reply.name}"
-        how = f"{', with error feedback' if feeds_back else ''}{means}"
+        how = f"{', with error feedback' if self.feeds_back else ''}{means}"
         text = f"codec: {self.name}{how}: a worker sends "
         most, less = "", f"{dense / max(1, framed):.3g} times fewer"
         if not plan.is_fixed:
@@ -217,8 +219,7 @@ class JobCodec:
         encoders = [self.sender(span) for span in spans]
         dense = ITEMSIZE * sum(span.size for span in spans)
         sizes = [it.nbytes for it in encoders]
-        feeds_back = isinstance(encoders[0], ErrorFeedback)
-        text = f"codec: {self.name}{', with error feedback' if feeds_back else ''}: {what} is "
+        text = f"codec: {self.name}{', with error feedback' if self.feeds_back else ''}: {what} is "
         fixed = [it for it in sizes if it is not None]
         if len(fixed) == len(sizes):
             nbytes = sum(fixed)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from psrt.arrays import FloatArray
+from psrt.arrays import FloatArray, Vector
 from psrt.codec import Matrix
 from psrt.errors import ConfigError
 from psrt.partition import Span
+
+PartT = TypeVar("PartT")
 
 
 class Layer(NamedTuple):
@@ -21,15 +23,56 @@ class Layer(NamedTuple):
     bias: FloatArray
 
 
-class FlatViews:
-    """The layers of the vector used last; looking them up again costs one comparison."""
+class _Cut(Generic[PartT]):
+    """A vector that is cut into parts; looking them up again costs one comparison."""
+
+    def __init__(self, n: int) -> None:
+        #: Elements of the vector.
+        self.n = n
+        #: The vector used last: a reference to itself, so that no other gets its identity.
+        self._vector: FloatArray | None = None
+        self._parts: tuple[PartT, ...] = ()
+
+    def of(self, vector: FloatArray) -> tuple[PartT, ...]:
+        """Return the parts of ``vector`` ``(n,)`` as views.
+
+        Raises:
+            ConfigError: if the vector is not float32, contiguous and of ``n`` elements.
+        """
+        if vector is not self._vector:
+            good = vector.shape == (self.n,) and vector.dtype == np.float32
+            if not (good and vector.flags.c_contiguous):
+                raise ConfigError(
+                    f"a {vector.dtype} vector of shape {vector.shape} where the model has "
+                    f"{self.n} contiguous float32 parameters"
+                )
+            self._parts = tuple(self._cut(vector))
+            self._vector = vector
+        return self._parts
+
+    def _cut(self, vector: FloatArray) -> Iterable[PartT]:
+        raise NotImplementedError
+
+
+class SpanViews(_Cut[Vector]):
+    """The spans of the vector used last."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        """Describe a vector that the spans tile, in order."""
+        super().__init__(spans[-1].stop)
+        self._spans = tuple(spans)
+
+    def _cut(self, vector: FloatArray) -> Iterable[Vector]:
+        return (span.of(vector) for span in self._spans)
+
+
+class FlatViews(_Cut[Layer]):
+    """The tensors of each layer of the vector used last."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
+        """Describe the vector of dense layers of these widths, from the input to the output."""
+        super().__init__(sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(sizes)))
         self._sizes = tuple(sizes)
-        self.n = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(sizes))
-        #: A reference to the vector itself, so that no other object gets its identity.
-        self._vector: FloatArray | None = None
-        self._layers: tuple[Layer, ...] = ()
 
     def spans(self) -> tuple[Span, ...]:
         """Return the span of each layer in the vector, weight and bias together, in order."""
@@ -41,24 +84,7 @@ class FlatViews:
         starts = (span.start for span in self.spans())
         return tuple(map(Matrix, starts, self._sizes[:-1], self._sizes[1:]))
 
-    def of(self, vector: FloatArray) -> tuple[Layer, ...]:
-        """Return the layers of ``vector`` ``(n,)`` as views.
-
-        Raises:
-            ConfigError: if the vector is not float32, contiguous and of ``n`` elements.
-        """
-        if vector is not self._vector:
-            self._layers = tuple(self._cut(vector))
-            self._vector = vector
-        return self._layers
-
     def _cut(self, vector: FloatArray) -> list[Layer]:
-        good = vector.shape == (self.n,) and vector.dtype == np.float32
-        if not (good and vector.flags.c_contiguous):
-            raise ConfigError(
-                f"a {vector.dtype} vector of shape {vector.shape} where the model has "
-                f"{self.n} contiguous float32 parameters"
-            )
         layers, at = [], 0
         for fan_in, fan_out in pairwise(self._sizes):
             end = at + fan_in * fan_out

@@ -19,12 +19,16 @@ from psrt.errors import ConfigError
 class Loss(Protocol):
     """The mean loss of a batch."""
 
-    def __call__(self, outputs: FloatArray, targets: AnyArray) -> float:
+    def __call__(
+        self, outputs: FloatArray, targets: AnyArray, batch_rows: int | None = None
+    ) -> float:
         """Return the mean loss and overwrite ``outputs`` ``(b, k)`` with its gradient.
 
         Args:
             outputs: C-contiguous, with ``1 <= b <= batch_size`` rows.
             targets: class labels ``(b,)`` in ``[0, k)``, or values ``(b, k)`` for some losses.
+            batch_rows: rows of the whole batch if these are a micro-batch of it: sum and gradient
+                are divided by it, so that those of all micro-batches add up to the batch's mean.
 
         Raises:
             ConfigError: if the targets do not fit the outputs.
@@ -92,9 +96,12 @@ class CrossEntropy:
         #: Ones: a product with them sums rows faster than a reduction does.
         self._ones = np.ones((width, 1), np.float32)
 
-    def __call__(self, outputs: FloatArray, targets: AnyArray) -> float:
+    def __call__(
+        self, outputs: FloatArray, targets: AnyArray, batch_rows: int | None = None
+    ) -> float:
         """Return the mean cross-entropy; see ``Loss``."""
         rows, width = outputs.shape
+        whole = rows if batch_rows is None else batch_rows
         column = self._column[:rows]
         index = self._labels.locate(targets, width)
         np.maximum.reduce(outputs, axis=1, keepdims=True, out=column)
@@ -104,10 +111,10 @@ class CrossEntropy:
         np.dot(outputs, self._ones, out=column)
         np.divide(outputs, column, outputs)
         self._labels.subtract(outputs, index, 1.0)
-        np.divide(outputs, rows, outputs)
+        np.divide(outputs, whole, outputs)
         np.log(column, column)
         of_sums = float(np.add.reduce(column, axis=None))
-        return float((of_sums - of_labels) / rows)
+        return float((of_sums - of_labels) / whole)
 
 
 class Squared:
@@ -123,9 +130,12 @@ class Squared:
     def __init__(self, batch_size: int, width: int) -> None:
         self._labels = Labels(batch_size, width)
 
-    def __call__(self, outputs: FloatArray, targets: AnyArray) -> float:
+    def __call__(
+        self, outputs: FloatArray, targets: AnyArray, batch_rows: int | None = None
+    ) -> float:
         """Return the mean of ½‖z − t‖²; see ``Loss``."""
         rows, width = outputs.shape
+        whole = rows if batch_rows is None else batch_rows
         if targets.dtype.kind in "iu":
             self._labels.subtract(outputs, self._labels.locate(targets, width), 1.0)
         elif targets.shape == outputs.shape:
@@ -134,8 +144,8 @@ class Squared:
             raise ConfigError(f"targets of shape {targets.shape}, expected {outputs.shape}")
         flat = outputs.reshape(-1)
         total = float(np.dot(flat, flat))
-        np.divide(outputs, rows, outputs)
-        return float(total / (2 * rows))
+        np.divide(outputs, whole, outputs)
+        return float(total / (2 * whole))
 
 
 #: Every loss by its name, built for outputs of ``(batch_size, width)``.

@@ -9,18 +9,22 @@ its place in the vector to be sent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
-from psrt.arrays import AnyArray, FloatArray
+from psrt.arrays import AnyArray, FloatArray, Vector
 from psrt.codec import Matrix
 from psrt.errors import ConfigError
 from psrt.model.activation import ACTIVATIONS
-from psrt.model.layers import FlatViews, Layer
+from psrt.model.chain import ChainLayer, layer_spans
+from psrt.model.dense import Dense
+from psrt.model.layers import FlatViews, SpanViews
 from psrt.model.loss import LOSSES
+from psrt.model.workspace import Workspace
 from psrt.partition import Span
 
 PartT = TypeVar("PartT")
@@ -32,9 +36,26 @@ class Buffers:
 
     #: Values of the hidden layers and, last, the outputs: ``(b, width)`` each.
     values: tuple[FloatArray, ...]
-    #: Gradient of the loss with respect to each layer's sums, ``(b, width)``; before that, on
-    #: the way forward, its bias once per row.
+    #: What each layer saves for its backward pass beside them: ``(b, saved)``.
+    saved: tuple[FloatArray, ...]
+    #: Gradient of the loss with respect to the values of the hidden layers, ``(b, width)``.
     deltas: tuple[FloatArray, ...]
+
+    @classmethod
+    def new(cls, rows: int, layers: Sequence[ChainLayer]) -> Buffers:
+        """Make those of a number of rows."""
+
+        def arrays(widths: Iterable[int]) -> tuple[FloatArray, ...]:
+            return tuple(np.empty((rows, width), np.float32) for width in widths)
+
+        values = arrays(layer.outputs for layer in layers)
+        saved = arrays(layer.saved for layer in layers)
+        return cls(values, saved, arrays(layer.inputs for layer in layers[1:]))
+
+    def first(self, rows: int) -> Buffers:
+        """Return views of the first rows."""
+        parts = ((it[:rows] for it in arrays) for arrays in (self.values, self.saved, self.deltas))
+        return Buffers(*map(tuple, parts))
 
 
 class MLP:
@@ -74,17 +95,22 @@ class MLP:
         self.sizes = tuple(sizes)
         #: Most rows of a batch.
         self.batch_size = batch_size
-        self._parameters, self._gradient = FlatViews(sizes), FlatViews(sizes)
+        self._bounded = activation == "tanh"
+        hidden, space = _named(ACTIVATIONS, activation, "activation"), Workspace()
+        last = len(sizes) - 2
+        self._layers = tuple(
+            Dense(fan_in, fan_out, hidden if i < last else None, space)
+            for i, (fan_in, fan_out) in enumerate(pairwise(sizes))
+        )
+        self._spans = layer_spans(self._layers)
+        self._parameters, self._gradient = SpanViews(self._spans), SpanViews(self._spans)
         #: Number of parameters, the length of the flat vector.
         self.n = self._parameters.n
-        self._bounded = activation == "tanh"
-        new = _named(ACTIVATIONS, activation, "activation")
-        self._activations = [new(batch_size, width) for width in sizes[1:-1]]
+        #: Its name in ``LOSSES``.
+        self.loss_name = loss
         self._loss = _named(LOSSES, loss, "loss")(batch_size, sizes[-1])
-        values = tuple(np.empty((batch_size, width), np.float32) for width in sizes[1:])
-        deltas = tuple(np.empty((batch_size, width), np.float32) for width in sizes[1:])
         #: By number of rows; all of them are views of the one of ``batch_size`` rows.
-        self._buffers = {batch_size: Buffers(values, deltas)}
+        self._buffers: dict[int, Buffers] = {}
 
     def initial(self, rng: np.random.Generator) -> FloatArray:
         """Return fresh parameters ``(n,)``; biases are zero.
@@ -112,7 +138,7 @@ class MLP:
         >>> MLP([2, 3, 2], batch_size=4).gradient_spans()
         (Span(start=9, stop=17), Span(start=0, stop=9))
         """
-        return self._gradient.spans()[::-1]
+        return self._spans[::-1]
 
     def matrices(self) -> tuple[Matrix, ...]:
         """Return the place of each layer's weight in the flat vector, in order.
@@ -120,7 +146,7 @@ class MLP:
         >>> MLP([2, 3, 2], batch_size=4).matrices()
         (Matrix(start=0, rows=2, columns=3), Matrix(start=9, rows=3, columns=2))
         """
-        return self._parameters.matrices()
+        return FlatViews(self.sizes).matrices()
 
     def tensors(self, theta: FloatArray) -> dict[str, FloatArray]:
         """Return named views of ``theta``: ``layers.0.weight`` (in, out), ``layers.0.bias``, …."""
@@ -130,6 +156,18 @@ class MLP:
             for i, layer in enumerate(layers)
             for name, tensor in layer._asdict().items()
         }
+
+    def layers(self) -> tuple[Dense, ...]:
+        """Return the dense layers, from the input to the output; see ``Chain``.
+
+        >>> [(layer.inputs, layer.outputs) for layer in MLP([2, 3, 2], batch_size=4).layers()]
+        [(2, 3), (3, 2)]
+        """
+        return self._layers
+
+    def loss(self, outputs: FloatArray, targets: AnyArray, rows: int) -> float:
+        """Return the loss of some rows of a batch of ``rows``; see ``Chain``."""
+        return self._loss(outputs, targets, rows)
 
     @np.errstate(all="ignore")  # a diverging run shows in its loss, not in warnings
     def loss_and_grad(
@@ -162,14 +200,14 @@ class MLP:
         Raises:
             ConfigError: if shapes or labels do not fit the model.
         """
-        layers, gradients = self._parameters.of(theta), self._gradient.of(out)
+        params, gradients = self._parameters.of(theta), self._gradient.of(out)
         if len(x) == 0:
             out.fill(0)
             return 0.0
         buffers = self._buffers_for(x, y)
-        self._forward(layers, x, buffers)
+        self._forward(params, x, buffers)
         loss = self._loss(buffers.values[-1], y)
-        self._backward(layers, x, buffers, gradients, ready)
+        self._backward(params, x, buffers, gradients, ready)
         return loss
 
     @np.errstate(all="ignore")
@@ -185,12 +223,12 @@ class MLP:
             The mean loss and the accuracy, the fraction of rows whose largest output is the
             label's; None if targets are not labels. NaN for no rows.
         """
-        layers = self._parameters.of(theta)
+        params = self._parameters.of(theta)
         total, right = 0.0, 0
         for start in range(0, len(x), self.batch_size):
             part, labels = x[start : start + self.batch_size], y[start : start + self.batch_size]
             buffers = self._buffers_for(part, labels)
-            self._forward(layers, part, buffers)
+            self._forward(params, part, buffers)
             outputs = buffers.values[-1]
             if labels.ndim == 1:
                 right += int(np.count_nonzero(outputs.argmax(axis=1) == labels))
@@ -210,49 +248,41 @@ class MLP:
         if rows > self.batch_size:
             raise ConfigError(f"a batch of {rows} rows for a model made for {self.batch_size}")
         if rows not in self._buffers:
-            whole = self._buffers[self.batch_size]
-            self._buffers[rows] = Buffers(
-                tuple(value[:rows] for value in whole.values),
-                tuple(delta[:rows] for delta in whole.deltas),
-            )
+            whole = self._buffers.get(self.batch_size)
+            if whole is None:  # a model that is cut into stages never gets here
+                whole = self._buffers[self.batch_size] = Buffers.new(self.batch_size, self._layers)
+            self._buffers[rows] = whole.first(rows)
         return self._buffers[rows]
 
-    def _forward(self, layers: tuple[Layer, ...], x: FloatArray, buffers: Buffers) -> None:
+    def _forward(self, params: tuple[Vector, ...], x: FloatArray, buffers: Buffers) -> None:
         """Fill the buffers' values from the inputs ``x``."""
         h = x
-        last = len(layers) - 1
-        for i, (weight, bias) in enumerate(layers):
-            z, rows_of_bias = buffers.values[i], buffers.deltas[i]
-            np.dot(h, weight, out=z)
-            # Adding a row to every row would have numpy allocate a buffer; a copy does not.
-            np.copyto(rows_of_bias, bias)
-            np.add(z, rows_of_bias, z)
-            if i < last:
-                self._activations[i].forward(z)
-            h = z
+        for layer, own, y, saved in zip(
+            self._layers, params, buffers.values, buffers.saved, strict=True
+        ):
+            layer.forward(h, own, y, saved)
+            h = y
 
     def _backward(
         self,
-        layers: tuple[Layer, ...],
+        params: tuple[Vector, ...],
         x: FloatArray,
         buffers: Buffers,
-        gradients: tuple[Layer, ...],
+        gradients: tuple[Vector, ...],
         ready: Callable[[int], None] | None,
     ) -> None:
-        """Write every tensor's gradient; the outputs hold that of the loss."""
-        last = len(layers) - 1
+        """Write every layer's gradient; the outputs hold that of the loss."""
+        last = len(self._layers) - 1
         delta = buffers.values[-1]
         for i in range(last, -1, -1):
-            h = buffers.values[i - 1] if i else x
-            np.dot(h.T, delta, out=gradients[i].weight)
-            np.add.reduce(delta, axis=0, out=gradients[i].bias)
-            if i:
-                below = buffers.deltas[i - 1]
-                np.dot(delta, layers[i].weight.T, out=below)
-                self._activations[i - 1].backward(h, below)
-                delta = below
+            layer, y, saved = self._layers[i], buffers.values[i], buffers.saved[i]
+            h, below = (buffers.values[i - 1], buffers.deltas[i - 1]) if i else (x, None)
+            layer.backward_input(delta, h, y, saved, params[i], below)
+            layer.backward_weight(delta, h, y, saved, gradients[i])
             if ready is not None:  # not before: the delta below was made of this layer's weight
                 ready(last - i)
+            if below is not None:
+                delta = below
 
 
 def _named(registry: Mapping[str, PartT], name: str, kind: str) -> PartT:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from psrt.model import ACTIVATIONS
+from psrt.model.workspace import Workspace
 
 FORMULAS = {
     "relu": lambda z: max(z, 0.0),
@@ -21,12 +22,15 @@ def slope(formula, z, h=1e-6):
     return (formula(z + h) - formula(z - h)) / (2 * h)
 
 
-def forward_backward(name, z, delta, batch_size=None):
-    activation = ACTIVATIONS[name](batch_size or len(z), z.shape[1])
-    values, delta = z.copy(), delta.copy()
-    activation.forward(values)
+def forward_backward(name, z, delta, space=None):
+    activation, space = ACTIVATIONS[name], space or Workspace()
+    values, saved, delta = z.copy(), np.full_like(z, np.nan), delta.copy()
+    activation.forward(values, saved, space)
     kept = values.copy()
-    activation.backward(values, delta)
+    space.scratch(*z.shape).fill(np.nan)
+    activation.backward(values, saved, delta, space)
+    np.testing.assert_array_equal(values, kept)  # the next layer's input
+    assert not space.zeros(*z.shape).any()
     return kept, delta
 
 
@@ -58,11 +62,21 @@ def test_backward_multiplies_the_delta(name):
 
 
 @every_activation
-def test_fewer_rows_than_the_batch_size(name):
-    z = np.tile(POINTS, (2, 1))
+def test_a_workspace_serves_many_shapes(name):
+    z, space = np.tile(POINTS, (2, 1)), Workspace()
     whole = forward_backward(name, z, np.ones_like(z))
-    roomy = forward_backward(name, z, np.ones_like(z), batch_size=5)
-    np.testing.assert_array_equal(roomy, whole)
+    for rows in (2, 5, 1, 2):
+        more = np.resize(z, (rows, z.shape[1]))
+        got = forward_backward(name, more, np.ones_like(more), space)
+        np.testing.assert_array_equal(np.array(got)[:, :2], np.array(whole)[:, :rows])
+
+
+@every_activation
+def test_what_is_saved_is_saved_where_it_says_so(name):
+    z = POINTS[None].copy()
+    saved = np.full_like(z, np.nan)
+    ACTIVATIONS[name].forward(z, saved, Workspace())
+    assert np.isnan(saved).all() != ACTIVATIONS[name].saves
 
 
 @every_activation

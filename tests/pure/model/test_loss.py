@@ -56,6 +56,16 @@ def test_value_and_gradient(name, formula, targets, rows):
     np.testing.assert_allclose(z, finite_difference(formula, wide, y), atol=1e-6)
 
 
+@pytest.mark.parametrize(("name", "formula", "targets"), CASES)
+def test_parts_of_a_batch_add_up_to_it(name, formula, targets):
+    loss, whole = LOSSES[name](ROWS, WIDTH), outputs()
+    want = loss(whole, targets)
+    parts = [outputs()[:3], outputs()[3:]]
+    sums = [loss(z, t, ROWS) for z, t in zip(parts, (targets[:3], targets[3:]), strict=True)]
+    assert sum(sums) == pytest.approx(want, rel=1e-6)
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
 def test_every_loss_is_tested():
     assert set(LOSSES) == {case.values[0] for case in CASES}
 

@@ -1,0 +1,171 @@
+"""A model as a chain of layers, the form in which it can be cut into stages. Pure: the protocol.
+
+A problem whose model is a chain gives its layers one by one; psrt then decides which of them a rank
+computes, in which order, and where inputs and gradients lie. All arrays are float32, C-contiguous
+and made by the caller: a layer writes into them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from operator import index
+from typing import Any, Protocol
+
+from psrt.arrays import FloatArray, Vector
+from psrt.errors import ConfigError
+from psrt.partition import Span
+
+
+class ChainLayer(Protocol):
+    """One layer y = f(x; params), which treats each row by itself.
+
+    Rows of a batch come in micro-batches, and backward passes may come late: what a layer needs for
+    them is in the arrays that it is given, never in the layer.
+    """
+
+    @property
+    def n(self) -> int:
+        """Number of parameters."""
+
+    @property
+    def inputs(self) -> int:
+        """Elements of a row of x."""
+
+    @property
+    def outputs(self) -> int:
+        """Elements of a row of y."""
+
+    @property
+    def saved(self) -> int:
+        """Elements of a row that are kept for the backward passes beside x and y."""
+
+    def forward(self, x: FloatArray, params: Vector, out: FloatArray, saved: FloatArray) -> None:
+        """Write y.
+
+        Args:
+            x: (b, inputs), only read, as in the other methods.
+            params: (n,), only read, as in the other methods.
+            out: (b, outputs), receives y.
+            saved: (b, saved), what the backward passes of these rows find again.
+        """
+
+    def backward_input(
+        self,
+        dy: FloatArray,
+        x: FloatArray,
+        y: FloatArray,
+        saved: FloatArray,
+        params: Vector,
+        dx: FloatArray | None,
+    ) -> None:
+        """Write the gradient of x; called before ``backward_weight`` of the same rows.
+
+        Args:
+            dy: (b, outputs), the gradient of y. It may be overwritten, as may ``saved``:
+                ``backward_weight`` finds both as they are left here.
+            x: (b, inputs).
+            y: (b, outputs), only read: it is the next layer's x.
+            saved: (b, saved).
+            params: (n,), those of the forward pass.
+            dx: (b, inputs), receives the gradient; None in the first layer, where none is needed.
+        """
+
+    def backward_weight(
+        self, dy: FloatArray, x: FloatArray, y: FloatArray, saved: FloatArray, out: Vector
+    ) -> None:
+        """Write the parameters' gradient, the sum over these rows, into ``out`` (n,).
+
+        The rows may be those of several micro-batches at once.
+        """
+
+
+class SliceLayer(ChainLayer, Protocol):
+    """One slice of a layer that is cut over several ranks, each of which has a part of it.
+
+    Its parts are summed over all slices by who calls it, before they are used.
+    """
+
+    @property
+    def sums_forward(self) -> bool:
+        """Whether ``out`` of ``forward`` is a part of the sum that ``finish`` makes into y."""
+
+    @property
+    def sums_backward(self) -> bool:
+        """Whether ``dx`` of ``backward_input`` is a part of the sum that is the gradient of x."""
+
+    def finish(self, out: FloatArray, params: Vector, saved: FloatArray) -> None:
+        """Make y of the sum of all parts, in place; called where ``sums_forward`` says so."""
+
+
+class Chain(Protocol):
+    """What a problem has beside the methods of ``Problem`` if its model can be cut.
+
+    Its batches are pairs (x, targets), x (b, inputs) float32. Its ``loss_and_grad`` computes the
+    same by the same layers.
+    """
+
+    def layers(self) -> Sequence[ChainLayer]:
+        """Return the layers from the input to the output.
+
+        In theta the parameters of each follow those of the one before.
+        """
+
+    def loss(self, outputs: FloatArray, targets: Any, rows: int) -> float:
+        """Return the sum of the loss over given rows, divided by ``rows``.
+
+        Args:
+            outputs: (b, k), of the last layer; overwritten with the gradient of the result.
+            targets: of these rows, a slice of the batch's.
+            rows: of the whole batch, of which a micro-batch is a part.
+        """
+
+
+def chain_layers(problem: object, n: int) -> tuple[ChainLayer, ...]:
+    """Return the layers of a problem whose model is a chain of ``n`` parameters.
+
+    Raises:
+        ConfigError: if it is no chain, or the layers do not fit each other or the parameters.
+    """
+    name = type(problem).__name__
+    missing = [it for it in ("layers", "loss") if not callable(getattr(problem, it, None))]
+    if missing:
+        raise ConfigError(
+            f"the problem, {name}, is no chain that can be cut into stages: it has no "
+            + " and no ".join(f"{it}()" for it in missing)
+        )
+    given = problem.layers()  # type: ignore[attr-defined]
+    if not isinstance(given, Iterable):
+        raise ConfigError(f"layers() of the problem, {name}, gave no sequence of layers: {given!r}")
+    layers: tuple[ChainLayer, ...] = tuple(given)
+    if not layers:
+        raise ConfigError(f"layers() of the problem, {name}, gave none")
+    for i, layer in enumerate(layers):
+        for size, least in (("n", 0), ("inputs", 1), ("outputs", 1), ("saved", 0)):
+            _check_size(i, size, getattr(layer, size, None), least)
+    for i, (below, above) in enumerate(pairwise(layers)):
+        if below.outputs != above.inputs:
+            raise ConfigError(
+                f"layer {i} gives rows of {below.outputs}, and layer {i + 1} takes rows of "
+                f"{above.inputs}"
+            )
+    if (total := sum(layer.n for layer in layers)) != n:
+        raise ConfigError(f"the layers have {total} parameters, and theta has {n}")
+    return layers
+
+
+def _check_size(number: int, name: str, size: Any, least: int) -> None:
+    try:
+        right = index(size) >= least
+    except TypeError:
+        right = False
+    if not right:
+        raise ConfigError(
+            f"{name} of layer {number} is {size!r}, expected a whole number of at least {least}"
+        )
+
+
+def layer_spans(layers: Sequence[ChainLayer]) -> tuple[Span, ...]:
+    """Return the span of each layer's parameters in the vector of all of them."""
+    bounds = accumulate((index(layer.n) for layer in layers), initial=0)
+    return tuple(Span(start, stop) for start, stop in pairwise(bounds))

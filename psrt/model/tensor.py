@@ -1,0 +1,196 @@
+"""An MLP whose layers are cut over several ranks, by columns and by rows in turn. Pure.
+
+Layers come in pairs. The first of a pair is cut by columns: a slice takes whole rows of x and gives
+some of the columns of y, its activation included. The second is cut by rows: it takes those columns
+and gives a part of the sum that is its output. So a pair has one sum forward, behind its second
+layer, and one backward, of the gradient of its first layer's input, and whatever is not a slice is
+the same on all ranks. If the number of layers is odd, the last has no second: each slice then has
+some columns of the outputs, and the loss takes what it needs of the others.
+
+Source: Shoeybi et al. 2019 (1909.08053), section 3.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psrt.arrays import AnyArray, FloatArray, Vector
+from psrt.errors import ConfigError
+from psrt.model.activation import Activation
+from psrt.model.chain import ChainLayer, layer_spans
+from psrt.model.dense import Dense
+from psrt.model.mlp import MLP
+from psrt.model.slice_group import SliceGroup
+from psrt.model.sliced_loss import SLICED_LOSSES
+from psrt.model.workspace import Workspace
+from psrt.partition import Part, Rectangle, Span, even_span
+from psrt.units import plural
+
+
+class ColumnSlice(Dense):
+    """Some columns of a dense layer; what it gives for dx is a part of a sum."""
+
+    sums_backward = True
+
+
+class RowSlice:
+    """Some rows of a dense layer's weight; what it gives for y is a part of a sum.
+
+    Parameters are the weight (inputs, outputs), then the bias (outputs,) in one of the slices: it
+    is added to that one's part.
+    """
+
+    sums_forward = True
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        activation: Activation | None,
+        space: Workspace,
+        *,
+        biased: bool,
+    ) -> None:
+        """Describe the layer; ``inputs`` are this slice's."""
+        self.inputs, self.outputs = inputs, outputs
+        self.saved = outputs if activation is not None and activation.saves else 0
+        self.n = inputs * outputs + outputs * biased
+        self._activation = activation
+        self._space = space
+        self._biased = biased
+
+    def _weight(self, vector: Vector) -> FloatArray:
+        return vector[: self.inputs * self.outputs].reshape(self.inputs, self.outputs)
+
+    def _bias(self, vector: Vector) -> Vector:
+        return vector[self.inputs * self.outputs :]
+
+    def forward(self, x: FloatArray, params: Vector, out: FloatArray, saved: FloatArray) -> None:
+        """Write this slice's part of the sums."""
+        np.dot(x, self._weight(params), out=out)
+        if self._biased:
+            rows_of_bias = self._space.scratch(*out.shape)
+            np.copyto(rows_of_bias, self._bias(params))
+            np.add(out, rows_of_bias, out)
+
+    def finish(self, out: FloatArray, params: Vector, saved: FloatArray) -> None:
+        """Make the values of the sums, on each rank the same."""
+        if self._activation is not None:
+            self._activation.forward(out, saved, self._space)
+
+    def backward_input(
+        self,
+        dy: FloatArray,
+        x: FloatArray,
+        y: FloatArray,
+        saved: FloatArray,
+        params: Vector,
+        dx: FloatArray | None,
+    ) -> None:
+        """Turn ``dy`` into the gradient of the sums, dz = dy·f′, and write dx = dz Wᵀ."""
+        if self._activation is not None:
+            self._activation.backward(y, saved, dy, self._space)
+        if dx is not None:
+            np.dot(dy, self._weight(params).T, out=dx)
+
+    def backward_weight(
+        self, dy: FloatArray, x: FloatArray, y: FloatArray, saved: FloatArray, out: Vector
+    ) -> None:
+        """Write xᵀ dz and, where the bias is, the sum of the rows of dz."""
+        np.dot(x.T, dy, out=self._weight(out))
+        if self._biased:
+            np.add.reduce(dy, axis=0, out=self._bias(out))
+
+
+class TensorSlice:
+    """What one of several ranks has of an MLP: its layers, its parameters and its loss.
+
+    >>> first, second = (TensorSlice(MLP([2, 3, 2], batch_size=4), 2, i) for i in range(2))
+    >>> first.part.size, second.part.size  # of 17 parameters; the second layer's bias is in one
+    (12, 5)
+    """
+
+    def __init__(
+        self, model: MLP, slices: int, index: int, group: SliceGroup | None = None
+    ) -> None:
+        """Cut a model.
+
+        Args:
+            model: the whole one.
+            slices: their number, T.
+            index: of this one, in [0, T).
+            group: of all slices; needed by ``loss`` alone.
+
+        Raises:
+            ConfigError: if a layer has fewer columns than there are slices.
+        """
+        for i, width in enumerate(model.sizes[1::2]):
+            if width < slices:
+                raise ConfigError(
+                    f"{slices} tensor slices of layer {2 * i}, which has "
+                    f"{plural(width, 'column')}: each must have at least one"
+                )
+        self._model, self._group = model, group
+        space = Workspace()
+        layers: list[ChainLayer] = []
+        parts: list[Part] = []
+        for i, (whole, span) in enumerate(
+            zip(model.layers(), layer_spans(model.layers()), strict=True)
+        ):
+            inputs, outputs, bias = whole.inputs, whole.outputs, span.stop - whole.outputs
+            if i % 2 == 0:
+                columns = even_span(outputs, slices, index)
+                weight = Rectangle(span.start + columns.start, inputs, columns.size, outputs)
+                shown = Span(bias + columns.start, bias + columns.stop)
+                layers.append(ColumnSlice(inputs, columns.size, whole.activation, space))
+            else:
+                rows, biased = even_span(inputs, slices, index), index == 0
+                weight = Rectangle(span.start + rows.start * outputs, rows.size, outputs, outputs)
+                shown = Span(bias, span.stop if biased else bias)
+                layers.append(RowSlice(rows.size, outputs, whole.activation, space, biased=biased))
+            parts.append(Part([weight, *Part.of_spans([shown])]))
+        self._layers = tuple(layers)
+        #: Which of the model's parameters this slice has of each layer.
+        self.parts = tuple(parts)
+        self._loss = None
+        if len(layers) % 2:
+            new = SLICED_LOSSES[model.loss_name]
+            self._loss = new(model.batch_size, model.sizes[-1], columns)
+
+    @property
+    def part(self) -> Part:
+        """Which of the model's parameters this slice has, in the order of its layers."""
+        return Part(it for part in self.parts for it in part)
+
+    def layers(self) -> tuple[ChainLayer, ...]:
+        """Return this slice's layers, from the input to the output."""
+        return self._layers
+
+    async def loss(self, outputs: FloatArray, targets: AnyArray, rows: int) -> float:
+        """Return the loss of some rows of a batch of ``rows``, the same for all slices.
+
+        ``outputs`` are this slice's columns if the number of layers is odd, otherwise all; they
+        become their gradient.
+        """
+        if self._loss is None:
+            return self._model.loss(outputs, targets, rows)
+        assert self._group is not None, "the loss of slices is that of a group"
+        return await self._loss(outputs, targets, rows, self._group)
+
+
+def tensor_slice(
+    problem: object, slices: int, index: int, group: SliceGroup | None = None
+) -> TensorSlice:
+    """Return a slice of a problem's model; see ``TensorSlice``.
+
+    Raises:
+        ConfigError: if the problem does not say how it is cut, or there are too many slices.
+    """
+    asked = getattr(problem, "tensor_slice", None)
+    if not callable(asked):
+        raise ConfigError(
+            f"the problem, {type(problem).__name__}, has no tensor_slice(): the layers of psrt's "
+            "MLP alone can be cut into slices"
+        )
+    found: TensorSlice = asked(slices, index, group)
+    return found

@@ -1,0 +1,530 @@
+"""Stages driven by hand, against the whole model and against float64."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from psrt.errors import ConfigError
+from psrt.model import MLP
+from psrt.model.stage import Stage
+from psrt.model.stage_memory import Boundary, StageShape
+from psrt.partition import even_spans
+from psrt.pipeline.step import ALL
+from psrt.transport import drive
+from support.cases import each
+from support.chains import in_float64, problem, run, spans_of
+
+SIZES = (6, 5, 7, 4, 3)
+LAYERS = len(SIZES) - 1
+every_activation = pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
+
+
+def cut(model, at, rows, micro_batches=1, *, shared=False, **shape):
+    """Return the stages of a model that is cut before the layers ``at``."""
+    layers, bounds = model.layers(), [0, *at, len(model.layers())]
+    shapes = [
+        StageShape(rows=rows, micro_batches=micro_batches, first=start == 0, **shape)
+        for start in bounds[:-1]
+    ]
+    widths = [layers[start].inputs for start in bounds[1:-1]]
+    values = [np.empty((shapes[0].kept_rows, width), np.float32) for width in widths]
+    slopes = [np.empty((shapes[0].kept_rows, width), np.float32) for width in widths]
+    boundaries = [
+        Boundary(inputs=inputs, outputs=outputs, input_gradients=below, output_gradients=above)
+        for inputs, outputs, below, above in zip(
+            [None, *values], [*values, None], [None, *slopes], [*slopes, None], strict=True
+        )
+    ]
+    return [
+        Stage(
+            layers[start:stop],
+            shape,
+            loss=model.loss if stop == len(layers) else None,
+            boundary=boundary if shared else None,
+        )
+        for start, stop, shape, boundary in zip(
+            bounds[:-1], bounds[1:], shapes, boundaries, strict=True
+        )
+    ]
+
+
+class Pipeline:
+    """Stages with a batch; passes go by hand, in any order."""
+
+    def __init__(self, stages, theta, x, y):
+        self.stages, self.x, self.y = stages, x, y
+        self.spans = even_spans(len(x), stages[0].shape.micro_batches)
+        self.gradient, self.losses = np.full_like(theta, np.nan), {}
+        for stage, span in zip(stages, spans_of(stages), strict=True):
+            stage.begin(len(x), theta[span], self.gradient[span])
+
+    def forward(self, p, m):
+        stage = self.stages[p]
+        if stage.rows(m):
+            below = self.stages[p - 1].output(m) if p else self.spans[m].of(self.x)
+            if not np.shares_memory(below, stage.input(m)):
+                stage.input(m)[...] = below
+        run(stage.forward(m))
+
+    def backward(self, p, m, name="backward", **ready):
+        stage, last = self.stages[p], p == len(self.stages) - 1
+        if stage.rows(m) and not last:
+            above = self.stages[p + 1].input_gradient(m)
+            if not np.shares_memory(above, stage.output_gradient(m)):
+                stage.output_gradient(m)[...] = above
+        targets = self.spans[m].of(self.y) if last else None
+        loss = run(getattr(stage, name)(m, targets, **ready))
+        if last:
+            self.losses[m] = loss
+
+    @property
+    def result(self):
+        return sum(self.losses[m] for m in sorted(self.losses)), self.gradient
+
+
+def one_after_another(pipeline):
+    """Each micro-batch forward and back before the next."""
+    stages = range(len(pipeline.stages))
+    for m in range(len(pipeline.spans)):
+        for p in stages:
+            pipeline.forward(p, m)
+        for p in reversed(stages):
+            pipeline.backward(p, m)
+    return pipeline.result
+
+
+def gpipe(pipeline):
+    """All forward; then all back, where gradients wait one by one."""
+    stages, micro_batches = range(len(pipeline.stages)), range(len(pipeline.spans))
+    for m in micro_batches:
+        for p in stages:
+            pipeline.forward(p, m)
+    for m in micro_batches:
+        for p in reversed(stages):
+            pipeline.backward(p, m)
+    return pipeline.result
+
+
+def split(pipeline, together=False):
+    """Inputs first; weights later, one by one or together."""
+    stages, micro_batches = range(len(pipeline.stages)), range(len(pipeline.spans))
+    for m in micro_batches:
+        for p in stages:
+            pipeline.forward(p, m)
+    for m in micro_batches:
+        for p in reversed(stages):
+            pipeline.backward(p, m, "backward_input")
+    for p in stages:
+        for m in [ALL] if together else micro_batches:
+            pipeline.stages[p].backward_weight(m)
+    return pipeline.result
+
+
+def same(got, want):
+    assert got[0] == want[0]
+    np.testing.assert_array_equal(got[1], want[1])
+
+
+def accumulated(model, theta, x, y, micro_batches):
+    """One stage, one micro-batch after another: what every cut and order has to equal."""
+    stages = cut(model, (), max(1, len(x)), micro_batches)
+    return one_after_another(Pipeline(stages, theta, x, y))
+
+
+CASES = [
+    ("relu", "cross-entropy", False),
+    ("tanh", "squared", False),
+    ("gelu", "squared", True),
+    ("gelu", "cross-entropy", False),
+]
+every_case = pytest.mark.parametrize(("activation", "loss", "targets"), CASES)
+
+
+@every_case
+@each("rows", [1, 9, 12])
+@each("room", [0, 3])
+def test_one_stage_and_one_micro_batch_are_the_whole_model(activation, loss, targets, rows, room):
+    model, theta, x, y = problem(SIZES, rows, activation=activation, loss=loss, targets=targets)
+    want = np.full_like(theta, np.nan)
+    want_loss = model.loss_and_grad(theta, x, y, want)
+    got = one_after_another(Pipeline(cut(model, (), rows + room), theta, x, y))
+    same(got, (want_loss, want))
+
+
+@every_case
+@each("micro_batches", [1, 2, 3, 5, 11])
+def test_micro_batches_add_up_to_the_gradient_in_float64(activation, loss, targets, micro_batches):
+    model, theta, x, y = problem(SIZES, 11, activation=activation, loss=loss, targets=targets)
+    want_loss, want, _ = in_float64(SIZES, theta, x, y, activation=activation, loss=loss)
+    loss_value, got = accumulated(model, theta, x, y, micro_batches)
+    assert loss_value == pytest.approx(want_loss, rel=1e-5)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+@every_case
+@each("micro_batches", [1, 3, 4])
+@each("shared", [False, True])
+def test_every_cut_and_every_order_has_the_same_bits(
+    activation, loss, targets, micro_batches, shared
+):
+    """9 rows are 3 each, or 3, 2, 2, 2."""
+    model, theta, x, y = problem(SIZES, 9, activation=activation, loss=loss, targets=targets)
+    want = accumulated(model, theta, x, y, micro_batches)
+    for count in range(LAYERS):
+        for at in combinations(range(1, LAYERS), count):
+            made = [
+                (one_after_another, {}),
+                (one_after_another, {"slots": 1}),
+                (gpipe, {}),
+                (gpipe, {"recompute": True}),
+                (split, {"split": True}),
+            ]
+            for order, shape in made:
+                stages = cut(model, at, 9, micro_batches, shared=shared, **shape)
+                same(order(Pipeline(stages, theta, x, y)), want)
+
+
+def ascending(rng, pipeline):
+    """Passes in any order that keeps each stage's, and the dependencies."""
+    last = len(pipeline.stages) - 1
+    todo = {(p, kind): 0 for p in range(last + 1) for kind in "fiw"}
+    count = len(pipeline.spans)
+    while True:
+        can = [
+            (p, kind)
+            for (p, kind), m in todo.items()
+            if m < count
+            and (
+                (kind == "f" and (p == 0 or m < todo[p - 1, "f"]))
+                or (kind == "i" and m < todo[p, "f"] and (p == last or m < todo[p + 1, "i"]))
+                or (kind == "w" and m < todo[p, "i"])
+            )
+        ]
+        if not can:
+            return pipeline.result
+        p, kind = rng.choice(can)
+        m, todo[p, kind] = todo[p, kind], todo[p, kind] + 1
+        if kind == "f":
+            pipeline.forward(p, m)
+        elif kind == "i":
+            pipeline.backward(p, m, "backward_input")
+        else:
+            pipeline.stages[p].backward_weight(m)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_of_passes_has_the_same_bits(seed):
+    rng = random.Random(seed)
+    rows, micro_batches = rng.randint(1, 12), rng.randint(1, 6)
+    model, theta, x, y = problem(SIZES, rows, activation="gelu", seed=seed)
+    want = accumulated(model, theta, x, y, micro_batches)
+    at = sorted(rng.sample(range(1, LAYERS), rng.randint(0, LAYERS - 1)))
+    # Input gradients lie with everything else here, so that no stage runs ahead of another's.
+    stages = cut(model, at, rows, micro_batches, shared=True, split=True)
+    same(ascending(rng, Pipeline(stages, theta, x, y)), want)
+
+
+@every_activation
+@each("micro_batches", [1, 2, 4, 9, 12])
+def test_weights_in_one_product_are_those_of_the_whole_batch(activation, micro_batches):
+    model, theta, x, y = problem(SIZES, 9, activation=activation)
+    want = np.full_like(theta, np.nan)
+    want_loss = model.loss_and_grad(theta, x, y, want)
+    stages = cut(model, (1, 3), 9, micro_batches, split=True)
+    loss, got = split(Pipeline(stages, theta, x, y), together=True)
+    assert loss == pytest.approx(want_loss, rel=1e-6)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    assert all(stage.scratch_bytes == 0 for stage in stages)
+
+
+@each("rows", [9, 4, 1, 0, 7, 9])
+def test_a_smaller_batch_is_that_of_a_smaller_model(rows):
+    model, theta, x, y = problem(SIZES, 9)
+    for order, shape in [(one_after_another, {"slots": 2}), (gpipe, {}), (split, {"split": True})]:
+        stages = cut(model, (2,), 9, 4, **shape)
+        for before in (9, rows):  # what the batch before left must not show
+            got = order(Pipeline(stages, theta, x[:before], y[:before]))
+        same(got, accumulated(model, theta, x[:rows], y[:rows], 4))
+
+
+@each("slots", [1, 2, 4, 5])
+def test_slots_that_take_turns_have_room_for_the_largest_micro_batch(slots):
+    """13 rows are 3, 2, 2, 2, 2, 2: five slots of 3 are more than all of them."""
+    model, theta, x, y = problem(SIZES, 13)
+    stages = cut(model, (2,), 13, 6, slots=slots)
+    got = one_after_another(Pipeline(stages, theta, x, y))
+    same(got, accumulated(model, theta, x, y, 6))
+    assert stages[0].shape.kept_rows == min(13, 3 * slots)
+
+
+def test_no_rows_have_no_loss_and_no_gradient():
+    model, theta, x, y = problem(SIZES, 3)
+    loss, gradient = gpipe(Pipeline(cut(model, (2,), 3, 2), theta, x[:0], y[:0]))
+    assert loss == 0
+    assert not gradient.any()
+
+
+def test_recomputing_is_counted_and_frees_memory():
+    model, theta, x, y = problem((6, 50, 50, 50, 3), 12)
+    kept, freed = cut(model, (3,), 12, 4), cut(model, (3,), 12, 4, recompute=True)
+    for stages in (kept, freed):
+        gpipe(Pipeline(stages, theta, x, y))
+    assert [(it.forwards, it.recomputed, it.most_alive) for it in kept] == [(4, 0, 4)] * 2
+    assert [(it.forwards, it.recomputed, it.most_alive) for it in freed] == [(8, 4, 4)] * 2
+    assert freed[0].activation_bytes < 0.6 * kept[0].activation_bytes
+
+
+@pytest.mark.parametrize("shape", [{}, {"slots": 2}, {"split": True}, {"recompute": True}])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_memory_is_as_the_formula_says(activation, shape):
+    model = MLP((60, 50, 70, 40), activation=activation, batch_size=100)
+    layers = model.layers()
+    for first in (True, False):
+        full = StageShape(rows=100, micro_batches=8, first=first, **shape)
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        stage = Stage(layers, full)
+        allocated = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        assert stage.activation_bytes == full.activation_bytes(layers)
+        assert stage.activation_bytes == pytest.approx(allocated, rel=0.05, abs=8000)
+    # All 100 rows or 2 · 13 of them, and 13 of what is needed once.
+    kept = 26 if "slots" in shape else 100
+    values = 50 + 70 + 40 + (50 + 70) * (activation == "gelu")
+    late, inner = 100 if "split" in shape else 13, 13 if "recompute" in shape else kept
+    want = kept * 60 + inner * values + late * 160 + 13 * 60
+    assert stage.activation_bytes == 4 * want
+
+
+@pytest.mark.parametrize(
+    ("order", "shape"), [(one_after_another, {"slots": 2}), (gpipe, {}), (split, {"split": True})]
+)
+def test_a_step_allocates_no_array(order, shape):
+    model, theta, x, y = problem((200, 300, 200, 10), 64, activation="gelu")
+    stages = cut(model, (1,), 64, 4, **shape)
+    order(Pipeline(stages, theta, x, y))
+    pipeline = Pipeline(stages, theta, x, y)
+    tracemalloc.start()
+    try:
+        order(pipeline)
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        for _ in range(2):
+            order(pipeline)
+        growth = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert growth < 8192  # one row of one layer of all micro-batches has 51,200
+
+
+@pytest.mark.parametrize("rows", [12, 2])
+@pytest.mark.parametrize("name", ["backward", "backward_weight", "together"])
+def test_a_layer_that_is_ready_is_done_with(name, rows):
+    """Its gradient is final, and neither it nor its parameters are looked at any more."""
+    model, theta, x, y = problem(SIZES, rows, activation="tanh")
+    micro_batches = 3
+    _, want = split(
+        Pipeline(cut(model, (), rows, micro_batches, split=True), theta, x, y),
+        together=name == "together",
+    )
+    got, said = np.empty_like(theta), []
+    (stage,) = cut(model, (), rows, micro_batches, split=True)
+    theta = theta.copy()
+    pipeline = Pipeline([stage], theta, x, y)
+
+    def ready(i):
+        said.append(i)
+        span = stage.gradient_spans()[i]
+        span.of(got)[:] = span.of(pipeline.gradient)
+        span.of(pipeline.gradient)[:] = span.of(theta)[:] = np.nan
+
+    for m in range(micro_batches):
+        pipeline.forward(0, m)
+    for m in range(micro_batches):
+        last = {"ready": ready} if m == micro_batches - 1 else {}
+        if name == "backward":
+            pipeline.backward(0, m, **last)
+        else:
+            pipeline.backward(0, m, "backward_input")
+    if name == "backward_weight":
+        for m in range(micro_batches):
+            stage.backward_weight(m, ready if m == micro_batches - 1 else None)
+    elif name == "together":
+        stage.backward_weight(ALL, ready)
+    assert said == list(range(LAYERS))
+    np.testing.assert_array_equal(got, want)
+
+
+def test_nothing_is_ready_of_a_batch_without_rows():
+    model, theta, x, y = problem(SIZES, 4)
+    (stage,) = cut(model, (), 4, 2)
+    pipeline, said = Pipeline([stage], theta, x[:0], y[:0]), []
+    for m in range(2):
+        pipeline.forward(0, m)
+        pipeline.backward(0, m, ready=said.append)
+    assert said == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_batches_in_flight_go_back_with_the_weights_they_came_with(seed):
+    """As in an asynchronous schedule: every batch is a step, its parameters are older ones."""
+    rng = np.random.default_rng(seed)
+    model, theta, *_ = problem(SIZES, 8, activation="gelu")
+    layers = model.layers()
+    stages = [
+        Stage(layers[:2], StageShape(rows=24, micro_batches=3)),
+        Stage(layers[2:], StageShape(rows=24, micro_batches=3, first=False), loss=model.loss),
+    ]
+    spans, batches = spans_of(stages), []
+    for _ in range(7):
+        rows = int(rng.integers(0, 9))
+        x = rng.standard_normal((rows, SIZES[0])).astype(np.float32)
+        y, moved = rng.integers(0, SIZES[-1], rows), theta + np.float32(rng.normal(0, 0.1))
+        batches.append((x, y, moved))
+
+    def forward(k):
+        x, _, params = batches[k]
+        for stage, span, below in zip(stages, spans, [None, stages[0]], strict=True):
+            stage.admit(k, len(x), params[span])
+            if len(x):
+                stage.input(k)[...] = x if below is None else below.output(k)
+            run(stage.forward(k))
+
+    def backward(k):
+        x, y, params = batches[k]
+        gradient = np.full_like(theta, np.nan)
+        for stage, span in zip(stages, spans, strict=True):
+            stage.collect(gradient[span])
+        loss = run(stages[1].backward(k, y))
+        if len(x):
+            stages[0].output_gradient(k)[...] = stages[1].input_gradient(k)
+        run(stages[0].backward(k))
+        want = np.full_like(theta, np.nan)
+        assert loss == model.loss_and_grad(params, x, y, want)
+        if len(x):
+            np.testing.assert_array_equal(gradient, want)
+        else:
+            assert not gradient.any()
+
+    ahead = 0
+    for k in range(7):
+        while ahead < min(7, k + 3):
+            forward(ahead)
+            ahead += 1
+        backward(k)
+    assert stages[0].most_alive <= 3
+
+
+class Strict:
+    """A layer y = tanh(x) · w that reads all it is given in every pass, also y of the last one."""
+
+    n, inputs, outputs, saved = 3, 3, 3, 2
+
+    def forward(self, x, params, out, saved):
+        np.multiply(np.tanh(x), params, out=out)
+        saved[...] = x[:, :2]
+
+    def backward_input(self, dy, x, y, saved, params, dx):
+        np.testing.assert_array_equal(y, (np.tanh(x) * params).astype(np.float32))
+        np.testing.assert_array_equal(saved, x[:, :2])
+        if dx is not None:
+            np.multiply(dy * params, 1 - np.tanh(x) ** 2, out=dx)
+        saved[...] = dy[:, :2]
+
+    def backward_weight(self, dy, x, y, saved, out):
+        np.testing.assert_array_equal(saved, dy[:, :2])
+        out[...] = (dy * np.tanh(x)).sum(axis=0)
+
+
+def halves(outputs, targets, rows):
+    outputs -= targets
+    loss = 0.5 * float((outputs**2).sum()) / rows
+    outputs /= rows
+    return loss
+
+
+@pytest.mark.parametrize("shape", [{}, {"slots": 1}, {"split": True}, {"recompute": True}])
+def test_a_layer_finds_what_it_left_until_its_last_pass(shape):
+    rng = np.random.default_rng(1)
+    theta = rng.normal(1, 0.2, 9).astype(np.float32)
+    x, y = rng.standard_normal((2, 7, 3)).astype(np.float32)
+    layers = [Strict(), Strict(), Strict()]
+    full = StageShape(rows=7, micro_batches=3, **shape)
+    pipeline = Pipeline([Stage(layers, full, loss=halves)], theta, x, y)
+    order = split if "split" in shape else one_after_another if "slots" in shape else gpipe
+    loss, got = order(pipeline)
+
+    def value(params):
+        h = x.astype(float)
+        for w in params.reshape(3, 3):
+            h = np.tanh(h) * w
+        return 0.5 * ((h - y) ** 2).sum() / 7
+
+    assert loss == pytest.approx(value(theta.astype(float)), rel=1e-5)
+    want = [(value(theta + d) - value(theta - d)) / 2e-6 for d in np.eye(9) * 1e-6]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_schedule_that_keeps_more_alive_than_it_promised_is_found():
+    model, theta, x, y = problem(SIZES, 9)
+    pipeline = Pipeline(cut(model, (), 9, 3, slots=2), theta, x, y)
+    with pytest.raises(AssertionError, match="no slot is free"):
+        gpipe(pipeline)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_divergence_warns_nobody(value):
+    model, theta, x, y = problem(SIZES, 9)
+    theta[:] = value * (-1.0) ** np.arange(theta.size)
+    loss, _ = gpipe(Pipeline(cut(model, (2,), 9, 3), theta, x, y))
+    assert not np.isfinite(loss)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: StageShape(rows=0), "no stage has batches of 0 rows"),
+        (lambda: StageShape(rows=3, micro_batches=0), "in 0 micro-batches"),
+        (lambda: StageShape(rows=3, slots=0), "of which 0 are alive"),
+        (lambda: StageShape(rows=3, split=True, recompute=True), "activations are recomputed"),
+    ],
+)
+def test_shapes_that_are_none(made, message):
+    with pytest.raises(ConfigError, match=message):
+        made()
+
+
+def test_arrays_and_batches_that_do_not_fit():
+    layers = MLP(SIZES, batch_size=4).layers()
+    shape = StageShape(rows=4, micro_batches=2)
+    for array in (
+        np.empty((4, 5), np.float32),
+        np.empty((3, 6), np.float32),
+        np.empty((4, 6)),
+        np.empty((4, 12), np.float32)[:, ::2],
+        np.empty(24, np.float32),
+    ):
+        with pytest.raises(ConfigError, match="expected at least 4 contiguous float32 rows of 6"):
+            Stage(layers, shape, boundary=Boundary(inputs=array))
+    stage = Stage(layers, shape)
+    params, gradient = np.zeros((2, stage.n), np.float32)
+    with pytest.raises(ConfigError, match="a batch of 5 rows for a stage made for 4"):
+        stage.begin(5, params, gradient)
+    with pytest.raises(ConfigError, match="a batch of 3 rows for slots of 2"):
+        stage.admit(0, 3, params)
+    with pytest.raises(ConfigError, match="contiguous float32 parameters"):
+        stage.begin(4, params[1:], gradient)
+
+
+def test_a_loss_is_a_number():
+    model = MLP([2, 3], batch_size=2)
+    stage = Stage(model.layers(), StageShape(rows=2, micro_batches=1), loss=lambda *_: None)
+    stage.begin(2, np.zeros(model.n, np.float32), np.zeros(model.n, np.float32))
+    drive(stage.forward(0))
+    with pytest.raises(ConfigError, match="returned None, expected the loss, a number"):
+        drive(stage.backward(0, np.zeros(2, np.int64)))

@@ -1,0 +1,285 @@
+"""Slices of an MLP in one process, against the whole model and against float64."""
+
+from __future__ import annotations
+
+import tracemalloc
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from psrt.errors import ConfigError
+from psrt.model import LOSSES, MLP
+from psrt.model.sliced_loss import SLICED_LOSSES
+from psrt.model.stage import Stage
+from psrt.model.stage_memory import StageShape
+from psrt.model.tensor import TensorSlice, tensor_slice
+from psrt.partition import Span, even_spans
+from support.cases import each
+from support.chains import Lockstep, in_float64, problem
+
+#: Odd and even numbers of layers, widths that few numbers of slices divide.
+SHAPES = [(6, 7), (6, 7, 3), (6, 9, 5, 8), (5, 7, 6, 11, 4), (4, 6, 3, 5, 3, 7)]
+CASES = [
+    ("relu", "cross-entropy", False),
+    ("tanh", "squared", False),
+    ("gelu", "squared", True),
+    ("gelu", "cross-entropy", False),
+]
+every_shape = pytest.mark.parametrize("sizes", SHAPES, ids=str)
+every_case = pytest.mark.parametrize(("activation", "loss", "targets"), CASES)
+
+
+class Slices:
+    """All slices of a model, each a row of stages, in lockstep."""
+
+    def __init__(self, model, theta, slices, *, micro_batches=1, cut=None, rows=9):
+        self.lockstep = Lockstep(slices)
+        self.slices = [
+            TensorSlice(model, slices, t, group) for t, group in enumerate(self.lockstep.groups)
+        ]
+        self.thetas = [it.part.take(theta) for it in self.slices]
+        self.gradients = [np.full_like(it, np.nan) for it in self.thetas]
+        bounds = [0, *([cut] if cut else []), len(model.layers())]
+        self.rows = [
+            [
+                Stage(
+                    it.layers()[start:stop],
+                    StageShape(rows=rows, micro_batches=micro_batches, first=start == 0),
+                    loss=it.loss if stop == len(model.layers()) else None,
+                    group=group,
+                )
+                for start, stop in pairwise(bounds)
+            ]
+            for it, group in zip(self.slices, self.lockstep.groups, strict=True)
+        ]
+
+    def step(self, x, y):
+        """Return the loss and the gradient of the whole, of a batch."""
+        for stages, theta, gradient in zip(self.rows, self.thetas, self.gradients, strict=True):
+            at = 0
+            for stage in stages:
+                own = slice(at, at := at + stage.n)
+                stage.begin(len(x), theta[own], gradient[own])
+        columns = list(zip(*self.rows, strict=True))
+        spans = even_spans(len(x), self.rows[0][0].shape.micro_batches)
+        loss = 0.0
+        for m, span in enumerate(spans):
+            if not span.size:
+                continue
+            for p, stages in enumerate(columns):
+                for t, stage in enumerate(stages):
+                    stage.input(m)[...] = columns[p - 1][t].output(m) if p else span.of(x)
+                self.lockstep.run([stage.forward(m) for stage in stages])
+            for p in range(len(columns) - 1, -1, -1):
+                last = p == len(columns) - 1
+                if not last:
+                    for t, stage in enumerate(columns[p]):
+                        stage.output_gradient(m)[...] = columns[p + 1][t].input_gradient(m)
+                losses = self.lockstep.run(
+                    [stage.backward(m, span.of(y) if last else None) for stage in columns[p]]
+                )
+                assert len(set(losses)) == 1
+                loss += losses[0]
+        whole = np.full(sum(it.size for it in self.thetas), np.nan, np.float32)
+        for it, gradient in zip(self.slices, self.gradients, strict=True):
+            it.part.put(gradient, whole)
+        return loss, whole
+
+
+@every_shape
+@every_case
+@each("slices", [1, 2, 3, 4, 5])
+def test_slices_compute_the_whole_models_gradient(sizes, activation, loss, targets, slices):
+    if slices > min(sizes[1::2]):
+        return
+    model, theta, x, y = problem(sizes, 9, activation=activation, loss=loss, targets=targets)
+    want_loss, want, values = in_float64(sizes, theta, x, y, activation=activation, loss=loss)
+    whole = np.empty_like(theta)
+    whole_loss = model.loss_and_grad(theta, x, y, whole)
+    for micro_batches in (1, 4):
+        made = Slices(model, theta, slices, micro_batches=micro_batches)
+        got_loss, got = made.step(x, y)
+        assert got_loss == pytest.approx(want_loss, rel=1e-5)
+        assert got_loss == pytest.approx(whole_loss, rel=1e-6)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-6)
+    made = Slices(model, theta, slices)
+    made.step(x, y)
+    for i in range(len(sizes)):
+        parts = [stages[0]._memory.slot(0, 9, 0, 0).values[i] for stages in made.rows]
+        if i % 2:  # columns, side by side
+            found = np.concatenate(parts, axis=1)
+        else:  # the same on all slices
+            found = parts[0]
+            assert all(part.tobytes() == found.tobytes() for part in parts)
+        np.testing.assert_allclose(found, values[i], rtol=1e-5, atol=1e-6)
+
+
+@every_shape
+def test_one_slice_is_the_whole_model(sizes):
+    model, theta, x, y = problem(sizes, 9, activation="gelu")
+    want = np.empty_like(theta)
+    model.loss_and_grad(theta, x, y, want)
+    _, got = Slices(model, theta, 1).step(x, y)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_slices_that_are_cut_into_stages_have_the_same_bits(at):
+    """Also between the two layers of a pair, where each slice sends its columns."""
+    sizes = (5, 7, 6, 11, 4)
+    model, theta, x, y = problem(sizes, 9, activation="gelu")
+    want = Slices(model, theta, 3, micro_batches=2).step(x, y)
+    got = Slices(model, theta, 3, micro_batches=2, cut=at).step(x, y)
+    assert got[0] == want[0]
+    np.testing.assert_array_equal(got[1], want[1])
+
+
+@each(
+    ("sizes", "sums", "maxima", "elements"),
+    [
+        # A pair has a sum forward, and one back but for the model's input. Of the last layer that
+        # is alone: a sum back, two numbers a row, and a maximum.
+        ((6, 7, 3), 1, 0, 9 * 3),
+        ((6, 7, 3, 8, 5), 3, 0, 9 * (3 + 5 + 3)),
+        ((6, 7), 1, 1, 9 * 3),
+        ((6, 7, 3, 8), 3, 1, 9 * (3 + 3 + 3)),
+    ],
+)
+def test_a_pair_of_layers_has_one_sum_forward_and_one_back(sizes, sums, maxima, elements):
+    model, theta, x, y = problem(sizes, 9)
+    made = Slices(model, theta, 2)
+    made.step(x, y)
+    lockstep = made.lockstep
+    assert (lockstep.sums, lockstep.maxima, lockstep.elements) == (sums, maxima, elements)
+
+
+@every_shape
+@each("slices", [1, 2, 3, 5])
+def test_every_parameter_is_in_one_slice(sizes, slices):
+    model = MLP(sizes, batch_size=1)
+    if slices > min(sizes[1::2]):
+        return
+    made = [TensorSlice(model, slices, t) for t in range(slices)]
+    owners, whole = np.zeros(model.n, np.int64), np.arange(model.n, dtype=np.float32)
+    back = np.full_like(whole, np.nan)
+    for it in made:
+        mine = it.part.take(whole)
+        assert mine.size == it.part.size == sum(layer.n for layer in it.layers())
+        assert [part.size for part in it.parts] == [layer.n for layer in it.layers()]
+        owners[mine.astype(int)] += 1
+        it.part.put(mine, back)
+    assert (owners == 1).all()
+    np.testing.assert_array_equal(back, whole)
+
+
+def test_what_a_slice_has():
+    """Columns 0–2 of 5 and rows 0–2 with the bias, then columns 3–4 and rows 3–4."""
+    model = MLP([2, 5, 2], batch_size=1)
+    tensors = model.tensors(np.arange(model.n, dtype=np.float32))
+    weights = [tensors[f"layers.{i}.weight"] for i in (0, 1)]
+    biases = [tensors[f"layers.{i}.bias"] for i in (0, 1)]
+    for index, own in enumerate([slice(0, 3), slice(3, 5)]):
+        want = [weights[0][:, own], biases[0][own], weights[1][own], biases[1][: 2 * (1 - index)]]
+        found = TensorSlice(model, 2, index).part.take(np.arange(model.n, dtype=np.float32))
+        np.testing.assert_array_equal(found, np.concatenate([it.reshape(-1) for it in want]))
+
+
+def test_more_slices_than_columns():
+    model = MLP([9, 4, 9, 3, 9], batch_size=1)
+    TensorSlice(model, 3, 0)
+    with pytest.raises(ConfigError, match="4 tensor slices of layer 2, which has 3 columns"):
+        TensorSlice(model, 4, 0)
+
+
+def test_a_problem_that_has_no_slices():
+    with pytest.raises(ConfigError, match="the problem, Lockstep, has no tensor_slice"):
+        tensor_slice(Lockstep(1), 2, 0)
+
+
+def test_every_loss_has_slices():
+    assert set(SLICED_LOSSES) == set(LOSSES)
+
+
+def sliced(name, z, targets, slices, batch_rows):
+    """Return the loss and the gradient of outputs whose columns are cut."""
+    lockstep, rows = Lockstep(slices), len(z)
+    spans = even_spans(z.shape[1], slices)
+    parts = [np.ascontiguousarray(z[:, start:stop]) for start, stop in spans]
+    losses = lockstep.run(
+        [
+            SLICED_LOSSES[name](rows + 3, z.shape[1], span)(part, targets, batch_rows, group)
+            for span, part, group in zip(spans, parts, lockstep.groups, strict=True)
+        ]
+    )
+    assert len(set(losses)) == 1
+    return losses[0], np.concatenate(parts, axis=1)
+
+
+@pytest.mark.parametrize("name", SLICED_LOSSES)
+@each("slices", [1, 2, 3, 7])
+@each("kind", ["<i8", ">i8", "u1", "<u8", "float"])
+@each("scale", [1, 100])
+def test_a_sliced_loss_is_the_whole_one(name, slices, kind, scale):
+    rng = np.random.default_rng(0)
+    z = (scale * rng.standard_normal((11, 7))).astype(np.float32)
+    targets = rng.integers(0, 7, 11)
+    if kind != "float":
+        targets = targets.astype(kind)
+    elif name == "squared":
+        targets = rng.standard_normal((11, 7)).astype(np.float32)
+    whole = z.copy()
+    want = LOSSES[name](11, 7)(whole, targets, 20)
+    loss, gradient = sliced(name, z, targets, slices, 20)
+    assert loss == pytest.approx(want, rel=1e-6)
+    np.testing.assert_allclose(gradient, whole, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", SLICED_LOSSES)
+@each("label", [-1, 7, 2**40])
+def test_a_label_that_is_no_class_is_an_error_for_all_slices(name, label):
+    for span in even_spans(7, 3):
+        loss = SLICED_LOSSES[name](4, 7, span)
+        with pytest.raises(ConfigError, match="model of 7 classes"):
+            loss(np.zeros((2, span.size), np.float32), np.array([0, label]), 2, None).send(None)
+
+
+def test_targets_that_do_not_fit():
+    loss = SLICED_LOSSES["squared"](4, 7, Span(0, 3))
+    with pytest.raises(ConfigError, match=r"targets of shape \(2, 3\), expected \(2, 7\)"):
+        loss(np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32), 2, None).send(None)
+
+
+def test_a_step_allocates_no_array():
+    model, theta, x, y = problem((200, 300, 200, 500), 64, activation="gelu")
+    made = Slices(model, theta, 1, rows=64)
+    ((stage,),) = made.rows
+
+    class Alone:
+        async def sum(self, array):
+            pass
+
+        max = sum
+
+    made.slices[0]._group = stage._group = Alone()
+    stage.begin(64, made.thetas[0], made.gradients[0])
+    stage.input(0)[...] = x
+
+    def step():
+        for coroutine in (stage.forward(0), stage.backward(0, y)):
+            with pytest.raises(StopIteration):
+                coroutine.send(None)
+
+    step()
+    tracemalloc.start()
+    try:
+        step()
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        step()
+        growth = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    # numpy's own buffer for a column beside a matrix; the smallest array here has 51,200 bytes.
+    assert growth < 45000

@@ -1,8 +1,11 @@
-"""Spans of a flat vector and how a model is cut into shards. Pure: views, never copies."""
+"""Parts of a flat vector and how a model is cut into shards. Pure: views, never copies.
+
+It leaves numpy to whoever has a vector: the command line starts without it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -35,6 +38,89 @@ class Span(NamedTuple):
         return vector[self.start : self.stop]
 
 
+class Rectangle(NamedTuple):
+    """Some rows and columns of a matrix that lies in a flat vector.
+
+    >>> import numpy as np
+    >>> matrix = np.arange(12.0, dtype=np.float32)  # of 3 rows of 4
+    >>> Rectangle(5, rows=2, columns=2, pitch=4).of(matrix)
+    array([[ 5.,  6.],
+           [ 9., 10.]], dtype=float32)
+    """
+
+    #: Its first element.
+    start: int
+    #: Rows, and elements of each.
+    rows: int
+    columns: int
+    #: From the beginning of a row to that of the next one.
+    pitch: int
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.rows * self.columns
+
+    def of(
+        self, vector: np.ndarray[tuple[int], np.dtype[ScalarT]]
+    ) -> np.ndarray[tuple[int, int], np.dtype[ScalarT]]:
+        """Return a view (rows, columns) of ``vector``; nothing is copied."""
+        import numpy as np
+
+        strides = (self.pitch * vector.itemsize, vector.itemsize)
+        last = self.start + (self.rows - 1) * self.pitch + self.columns
+        inside = vector[self.start : last if self.size else self.start]
+        return np.lib.stride_tricks.as_strided(inside, (self.rows, self.columns), strides)
+
+
+class Part(tuple[Rectangle, ...]):
+    """Some of the elements of a vector, in an order of their own.
+
+    >>> import numpy as np
+    >>> part = Part.of_spans([Span(6, 8), Span(0, 1)])
+    >>> part.take(np.arange(9.0, dtype=np.float32))
+    array([6., 7., 0.], dtype=float32)
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of_spans(cls, spans: Iterable[Span]) -> Part:
+        """Return the part that has these spans, one behind the other."""
+        return cls(Rectangle(span.start, 1, span.size, span.size) for span in spans)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return sum(it.size for it in self)
+
+    def take(
+        self, whole: np.ndarray[tuple[int], np.dtype[ScalarT]]
+    ) -> np.ndarray[tuple[int], np.dtype[ScalarT]]:
+        """Return a copy of these elements of ``whole``."""
+        import numpy as np
+
+        mine = np.empty(self.size, whole.dtype)
+        for place, it in self._places():
+            mine[place] = it.of(whole).reshape(-1)
+        return mine
+
+    def put(
+        self,
+        mine: np.ndarray[tuple[int], np.dtype[ScalarT]],
+        whole: np.ndarray[tuple[int], np.dtype[ScalarT]],
+    ) -> None:
+        """Write what ``take`` returned back to its place."""
+        for place, it in self._places():
+            it.of(whole)[...] = mine[place].reshape(it.rows, it.columns)
+
+    def _places(self) -> Iterator[tuple[slice, Rectangle]]:
+        at = 0
+        for it in self:
+            yield slice(at, at + it.size), it
+            at += it.size
+
+
 def even_spans(n: int, parts: int) -> tuple[Span, ...]:
     """Cut ``n`` elements into ``parts`` contiguous spans whose sizes differ by at most one.
 
@@ -46,6 +132,17 @@ def even_spans(n: int, parts: int) -> tuple[Span, ...]:
     size, larger = divmod(n, parts)
     bounds = [i * size + min(i, larger) for i in range(parts + 1)]
     return tuple(Span(a, b) for a, b in pairwise(bounds))
+
+
+def even_span(n: int, parts: int, part: int) -> Span:
+    """Return one of ``even_spans``, without the others.
+
+    >>> even_span(7, 3, 1)
+    Span(start=3, stop=5)
+    """
+    size, larger = divmod(n, parts)
+    start = part * size + min(part, larger)
+    return Span(start, start + size + (part < larger))
 
 
 def block_spans(n: int, block: int) -> tuple[Span, ...]:

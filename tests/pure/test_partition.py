@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from psrt.errors import ConfigError
 from psrt.model import MLP
-from psrt.partition import ShardPlan, Span, even_spans, layered_spans
+from psrt.partition import ShardPlan, Span, even_span, even_spans, layered_spans
 
 
 @st.composite
@@ -57,3 +57,9 @@ def test_every_shard_owns_something(cut):
     assert len(cut(3, 3).spans) == 3
     with pytest.raises(ConfigError, match="4 shards of 3 parameters: each must own at least one"):
         cut(3, 4)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 100])
+@pytest.mark.parametrize("parts", [1, 3, 8])
+def test_one_even_span_is_that_of_all(n, parts):
+    assert tuple(even_span(n, parts, i) for i in range(parts)) == even_spans(n, parts)

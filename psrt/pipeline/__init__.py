@@ -1,0 +1,28 @@
+"""Pipelines as data: what each stage computes, sends and receives. Pure: no arrays, no MPI.
+
+``registry.py`` has a row for each schedule, ``step.py`` the nomenclature, and ``schedules/`` the
+orders of computations with their derivations; ``messages.py`` adds the messages. A new schedule is
+one such file and one row; the tests under ``tests/pure/pipeline`` then run it for every P and M,
+the prover (``proof.py``) shows that each micro-batch passes each stage once in each direction, and
+broken copies of it show that the prover detects errors. Importing this package does not import
+numpy.
+"""
+
+from __future__ import annotations
+
+from psrt.pipeline.registry import FORMS, PIPELINES, pipeline_of
+from psrt.pipeline.schedule import PipelineSchedule, most_alive
+from psrt.pipeline.step import ALL, Kind, PipelineStep
+from psrt.pipeline.timeline import ScheduleError
+
+__all__ = [
+    "ALL",
+    "FORMS",
+    "PIPELINES",
+    "Kind",
+    "PipelineSchedule",
+    "PipelineStep",
+    "ScheduleError",
+    "most_alive",
+    "pipeline_of",
+]

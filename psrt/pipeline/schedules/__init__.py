@@ -1,0 +1,1 @@
+"""Schedules of pipelines, one file each: in which order a stage computes, and why."""

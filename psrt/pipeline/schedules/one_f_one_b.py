@@ -1,0 +1,53 @@
+"""1F1B: one forward, one backward, so that activations live no longer than they must.
+
+Stage s takes P − s − 1 micro-batches forward at first, as many as there are stages behind it. From
+then on it takes one forward and one backward in turn, and what is left backward at the end. With
+P = 3 and M = 4:
+
+.. code-block:: text
+
+    stage 0  F0 F1 F2  .  .  .  . B0 W0 F3 B1 W1  . B2 W2  . B3 W3
+    stage 1   . F0 F1  .  . B0 W0 F2 B1 W1 F3 B2 W2  . B3 W3  .  .
+    stage 2   .  . F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3  .  .  .  .
+
+**Cost.** The same as GPipe's: the last stage begins after P − 1 forward passes and never waits, and
+the first ends P − 1 backward passes after it.
+
+    T = (M + P − 1)·(f + b + w),    bubble = (P − 1)/(M + P − 1)
+
+**Memory.** min(M, P − s) micro-batches are alive in stage s, rather than M: it takes a new one
+forward only after an old one came back. So M may be as large as the bubble wants it.
+
+Source: Narayanan et al., "PipeDream: Generalized pipeline parallelism for DNN training", SOSP 2019,
+for the order; with one update per batch, as here, it is PipeDream-Flush: Narayanan et al., ICML
+2021 (2006.09503).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from psrt.pipeline.step import Kind, PipelineStep
+
+
+def one_f_one_b_order(
+    stage: int, stages: int, micro_batches: int, chunks: int = 1
+) -> Iterator[PipelineStep]:
+    """Yield the computations of ``stage``.
+
+    Args:
+        stage: in ``[0, stages)``; takes ``stages - stage - 1`` micro-batches forward at first.
+        stages: P ≥ 1.
+        micro_batches: M ≥ 1.
+        chunks: 1.
+
+    >>> [f"{it.kind.value[0]}{it.micro_batch}" for it in one_f_one_b_order(0, 2, 3)]
+    ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
+    """
+    ahead = min(stages - stage - 1, micro_batches)
+    for m in range(ahead):
+        yield PipelineStep(Kind.FORWARD, m)
+    for m in range(micro_batches):
+        if m + ahead < micro_batches:
+            yield PipelineStep(Kind.FORWARD, m + ahead)
+        yield PipelineStep(Kind.BACKWARD, m)

@@ -1,0 +1,62 @@
+"""PipeDream: 1F1B that never stops for an update, at the price of stale gradients.
+
+Nothing is cut into micro-batches: what follows one another through the stages is K batches, and a
+stage updates its parameters after every backward pass, without waiting for anybody. The order is
+that of 1F1B over the whole run. With P = 3 and a run of K = 4, each ``W`` with an update behind it:
+
+.. code-block:: text
+
+    stage 0  F0 F1 F2  .  .  .  . B0 W0 F3 B1 W1  . B2 W2  . B3 W3
+    stage 1   . F0 F1  .  . B0 W0 F2 B1 W1 F3 B2 W2  . B3 W3  .  .
+    stage 2   .  . F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3  .  .  .  .
+
+**Stashed weights.** The gradient of batch k must be of the parameters that took k forward, so a
+stage keeps their version until k is back: backward passes and updates are by version. Different
+stages take a batch forward with different versions.
+
+**Staleness.** When stage s takes k ≥ P − s − 1 forward, k − (P − s − 1) backward passes are done;
+when k comes back, k are. So its gradient is of parameters that are τ = P − s − 1 updates old, and
+the last stage's are fresh; the first batches have τ = k, which is less.
+
+**Cost.** A bubble at the start and the end of the run only: (P − 1)/(K + P − 1), which tends to 0.
+
+**Memory.** min(K, P − s) batches are alive in stage s, and P − s versions of its parameters, the
+present one among them.
+
+Source: Narayanan et al., "PipeDream: Generalized pipeline parallelism for DNN training", SOSP 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from psrt.pipeline.schedules.one_f_one_b import one_f_one_b_order
+from psrt.pipeline.step import PipelineStep
+
+
+def pipedream_order(
+    stage: int, stages: int, micro_batches: int, chunks: int = 1
+) -> Iterator[PipelineStep]:
+    """Yield the computations of ``stage``, with an update after each backward pass.
+
+    Args:
+        stage: in ``[0, stages)``.
+        stages: P ≥ 1.
+        micro_batches: K ≥ 1, the number of batches.
+        chunks: 1.
+    """
+    yield from one_f_one_b_order(stage, stages, micro_batches)
+
+
+def pipedream_staleness(stage: int, stages: int, batch: int) -> int:
+    """Return τ: by how many updates a stage's gradient of a batch is late.
+
+    Args:
+        stage: s, in ``[0, stages)``.
+        stages: P ≥ 1.
+        batch: k ≥ 0, the k-th of the run.
+
+    >>> [pipedream_staleness(0, 4, k) for k in range(6)]
+    [0, 1, 2, 3, 3, 3]
+    """
+    return min(batch, stages - stage - 1)

@@ -1,0 +1,182 @@
+"""Prices: clocks and closed forms agree, to rounding; what is dear, and by how much."""
+
+from __future__ import annotations
+
+import pytest
+
+from psrt.errors import ConfigError
+from psrt.pipeline import PIPELINES, Kind
+from psrt.pipeline.cost import StageCosts, bound, price
+from psrt.pipeline.proof import proved
+from psrt.pipeline.schedule import Passes
+from support.cases import each
+
+#: f, b and w; which of them is the least matters to zero-bubble.
+TIMES = ((1.0, 1.0, 1.0), (2.0, 3.0, 5.0), (4.0, 1.0, 2.0), (3.0, 3.0, 2.0))
+STAGES, BATCHES = (1, 2, 3, 8), (1, 2, 3, 5, 8, 17)
+
+
+def alike(subject, stages, micro_batches, times, **more):
+    """Price stages that are equally dear, their times those of one micro-batch."""
+    virtual = stages * subject.chunks
+    cost = StageCosts(*(it * micro_batches / subject.chunks for it in times))
+    plan = subject.plan(stages, micro_batches)
+    return price(plan, [cost] * virtual, [1] * micro_batches, **more)
+
+
+def test_the_closed_form_of_the_bubble_is_what_the_clocks_say(subject):
+    for stages in STAGES:
+        for micro_batches in BATCHES:
+            for times in TIMES:
+                found = alike(subject, stages, micro_batches, times)
+                due = subject.row.bubble(
+                    stages,
+                    micro_batches,
+                    subject.chunks,
+                    deferred=subject.deferred,
+                    passes=Passes(*times),
+                )
+                assert found.bubble == pytest.approx(due, abs=1e-12)
+                busy = micro_batches * sum(times)
+                assert found.busy == pytest.approx([busy] * stages)
+                assert found.seconds == pytest.approx(busy / (1 - due))
+
+
+@each(
+    ("name", "due"),
+    [
+        ("sequential", lambda p, m, v: 1 - 1 / p),
+        ("gpipe", lambda p, m, v: (p - 1) / (m + p - 1)),
+        ("1f1b", lambda p, m, v: (p - 1) / (m + p - 1)),
+        ("pipedream", lambda p, m, v: (p - 1) / (m + p - 1)),
+        ("interleaved", lambda p, m, v: (p - 1) / (v * m + p - 1)),
+        ("zero-bubble", lambda p, m, v: (p - 1) / (3 * m + p - 1)),
+    ],
+)
+def test_the_bubbles_of_the_papers(name, due):
+    row = PIPELINES[name]
+    for stages in STAGES:
+        for micro_batches in (it for it in BATCHES if it >= stages):
+            for chunks in (2, 4) if row.chunked else (1,):
+                found = row.bubble(stages, micro_batches, chunks)
+                assert found == pytest.approx(due(stages, micro_batches, chunks), abs=1e-12)
+
+
+def test_deferred_weights_leave_the_bubble_of_f_and_b():
+    for name in ("gpipe", "1f1b", "zero-bubble"):
+        found = PIPELINES[name].bubble(4, 8, deferred=True)
+        assert found == pytest.approx(3 * 2 / (8 * 3 + 3 * 2))
+
+
+def test_pipedream_tends_to_no_bubble():
+    bubbles = [PIPELINES["pipedream"].bubble(4, batches) for batches in (10, 1000, 100_000)]
+    assert bubbles[0] > 10 * bubbles[1] > 100 * bubbles[2]
+
+
+def test_messages_take_their_time():
+    """Two stages, two micro-batches, by hand: forward 1, backward 2 (1 + 1), a message 0.5."""
+    stages = [StageCosts(2, 2, 2, nbytes=200)] * 2
+    plan = PIPELINES["gpipe"].plan(2, 2)
+    found = price(plan, stages, [5, 5], alpha=0.3, beta=0.002)
+    starts = [[run.start for run in runs] for runs in found.runs]
+    assert starts == [
+        [0, 1, 6.0, 8.0],  # backward of 0 ends at 5.5 and travels
+        [1.5, 2.5, 3.5, 5.5],
+    ]
+    assert found.seconds == 10.0
+    assert found.messages == 4
+    assert found.nbytes == 2 * 200
+    assert found.alive == (2, 2)
+    assert found.idle == (4.0, 4.0)
+    assert found.bubble == 0.4
+
+
+def test_messages_are_as_long_as_their_rows_and_their_border():
+    """Of 3 rows and 1, at borders of 4 and 40 bytes a row; a gradient is as its activation."""
+    costs = [StageCosts(4, 4, 4, nbytes=16), StageCosts(4, 4, 4, nbytes=160), StageCosts(4, 4, 4)]
+    found = price(PIPELINES["gpipe"].plan(3, 2), costs, [3, 1], beta=0.25)
+    starts = [[run.start for run in runs] for runs in found.runs]
+    # Forward 3 and 1, backward 6 and 2; messages 3 and 1 at the first border, 30 and 10 behind.
+    assert starts[1][:2] == [3 + 3, 6 + 3]
+    assert starts[2] == [9 + 30, 39 + 10, 50, 56]
+    assert starts[1][2:] == [56 + 30, 86 + 10]
+    assert starts[0] == [0, 3, 92 + 3, 101]
+
+
+def test_messages_of_two_stages_follow_each_other():
+    """A slow link: each activation waits for the one before it."""
+    stages = [StageCosts(2, 2, 2, nbytes=2)] * 2
+    found = price(PIPELINES["gpipe"].plan(2, 2), stages, [1, 1], beta=4.0)
+    assert [run.start for run in found.runs[1]][:2] == [5.0, 9.0]
+
+
+def test_bytes_and_messages(subject):
+    for stages, micro_batches in ((1, 3), (2, 4), (4, 6)):
+        virtual = stages * subject.chunks
+        costs = [StageCosts(1, 1, 1, nbytes=10 + v) for v in range(virtual)]
+        rows = list(range(3, 3 + micro_batches))
+        found = price(subject.plan(stages, micro_batches), costs, rows)
+        due = 0 if stages == 1 else 2 * sum(10 + v for v in range(virtual - 1))
+        assert found.nbytes == due
+        proof = proved(
+            subject.row, stages, micro_batches, subject.chunks, deferred=subject.deferred
+        )
+        assert (found.messages, found.alive) == (proof.messages, proof.alive)
+
+
+def dear(kind, rows):
+    """Half as fast in products of less than 4 rows, backward alone."""
+    return 2.0 if rows < 4 and kind is not Kind.FORWARD else 1.0
+
+
+def test_small_products_are_dear_and_deferred_ones_are_not():
+    costs = [StageCosts(4, 4, 4)] * 2
+    row = PIPELINES["gpipe"]
+    together = price(row.plan(2, 2), costs, [2, 2], slowdown=dear)
+    assert together.busy == (20.0, 20.0)
+    assert price(row.plan(2, 2), costs, [6, 6], slowdown=dear).busy == (12.0, 12.0)
+    deferred = price(row.plan(2, 2, deferred=True), costs, [2, 2], slowdown=dear)
+    assert deferred.busy == (16.0, 16.0)
+
+
+def test_rows_that_differ():
+    """A smaller last micro-batch takes less."""
+    found = price(PIPELINES["gpipe"].plan(1, 2), [StageCosts(4, 4, 4)], [3, 1])
+    assert [run.end - run.start for run in found.runs[0]] == [3, 1, 6, 2]
+
+
+def test_the_bound_of_a_cut_by_hand():
+    """Dearest 8 of 12, M = 4 of 2 rows, whose backward passes take twice as long."""
+    costs = [StageCosts(4, 2, 2), StageCosts(1, 1, 2)]
+    found = bound(PIPELINES["1f1b"], costs, [2] * 4, slowdown=dear)
+    assert found.balance == 12 / 8
+    assert found.efficiency == 8 / 12
+    assert found.bubble == pytest.approx(4 / 5)
+    assert found.speedup == pytest.approx(1.5 * 0.8 * 8 / 12)
+    late = bound(PIPELINES["1f1b"], costs, [2] * 4, deferred=True, slowdown=dear)
+    assert late.efficiency == 8 / 10
+    assert late.bubble == pytest.approx(10 / 12)
+
+
+def test_the_bound_of_equal_stages_is_what_the_clocks_say(subject):
+    for stages, micro_batches in ((1, 3), (2, 8), (4, 8), (3, 2)):
+        costs = [StageCosts(2, 3, 5)] * (stages * subject.chunks)
+        rows = [2] * micro_batches
+        took = price(subject.plan(stages, micro_batches), costs, rows, slowdown=dear).seconds
+        found = bound(
+            subject.row, costs, rows, subject.chunks, deferred=subject.deferred, slowdown=dear
+        )
+        assert found.speedup == pytest.approx(10 * len(costs) / took)
+
+
+def test_the_bound_of_two_uneven_stages():
+    """Two stages at M = 8: 8/9 of what balance and efficiency leave; PipeDream's nearly all."""
+    costs = [StageCosts(1.0, 1.0, 1.0), StageCosts(0.85, 0.85, 0.85)]
+    assert bound(PIPELINES["gpipe"], costs, [128] * 8)[:2] == pytest.approx((1.85, 8 / 9))
+    assert bound(PIPELINES["pipedream"], costs, [1] * 400).bubble > 0.99
+
+
+def test_costs_of_no_whole_number_of_chunks():
+    for count in (0, 1, 3):
+        with pytest.raises(ConfigError, match=f"costs of {count} virtual stages, expected"):
+            price(PIPELINES["gpipe"].plan(2, 2), [StageCosts(1, 1, 1)] * count, [1, 1])

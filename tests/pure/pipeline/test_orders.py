@@ -1,0 +1,157 @@
+"""What stages compute, in the small cases that the papers draw, and what cannot be asked for."""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+
+import pytest
+
+from psrt.errors import ConfigError
+from psrt.pipeline import ALL, FORMS, PIPELINES, Kind, PipelineStep, most_alive, pipeline_of
+from psrt.pipeline.messages import with_messages
+from psrt.pipeline.schedules.one_f_one_b import one_f_one_b_order
+from psrt.pipeline.step import COMPUTING
+from support.cases import each
+
+LETTERS = {
+    Kind.FORWARD: "F",
+    Kind.BACKWARD: "B",
+    Kind.BACKWARD_INPUT: "I",
+    Kind.BACKWARD_WEIGHT: "W",
+    Kind.SEND_ACTIVATION: "a>",
+    Kind.RECEIVE_ACTIVATION: "a<",
+    Kind.SEND_GRADIENT: "g>",
+    Kind.RECEIVE_GRADIENT: "g<",
+}
+
+
+def told(steps, *, messages=True):
+    return (
+        " ".join(
+            f"{LETTERS[it.kind]}{'*' if it.micro_batch == ALL else it.micro_batch}{'abc'[it.chunk]}"
+            for it in steps
+            if messages or it.kind in COMPUTING
+        )
+        .replace("a ", " ")
+        .removesuffix("a")
+    )
+
+
+@each(
+    ("name", "chunks", "deferred", "stage", "due"),
+    [
+        ("sequential", 1, False, 0, "F0 B0 F1 B1 F2 B2 F3 B3"),
+        ("gpipe", 1, False, 0, "F0 F1 F2 F3 B0 B1 B2 B3"),
+        ("gpipe", 1, True, 1, "F0 F1 F2 F3 I0 I1 I2 I3 W*"),
+        ("1f1b", 1, False, 0, "F0 F1 B0 F2 B1 F3 B2 B3"),
+        ("1f1b", 1, False, 1, "F0 B0 F1 B1 F2 B2 F3 B3"),
+        ("1f1b", 1, True, 1, "F0 I0 F1 I1 F2 I2 F3 I3 W*"),
+        ("pipedream", 1, False, 0, "F0 F1 B0 F2 B1 F3 B2 B3"),
+        ("zero-bubble", 1, False, 0, "F0 F1 I0 W0 F2 I1 W1 F3 I2 W2 I3 W3"),
+        ("zero-bubble", 1, False, 1, "F0 I0 F1 I1 W0 F2 I2 W1 F3 I3 W2 W3"),
+        ("zero-bubble", 1, True, 1, "F0 I0 F1 I1 F2 I2 F3 I3 W*"),
+        ("interleaved", 2, False, 1,
+         "F0 F1 F0b B0b F1b B1b F2 B0 F3 B1 F2b B2b F3b B3b B2 B3"),
+    ],
+)  # fmt: skip
+def test_the_order_of_two_stages_and_four_micro_batches(name, chunks, deferred, stage, due):
+    steps = PIPELINES[name](stage, 2, 4, chunks, deferred=deferred)
+    assert told(steps, messages=False) == due
+
+
+def test_the_messages_of_1f1b():
+    """A stage takes a gradient before it sends an activation, whose receiver sends one, too."""
+    first, last = PIPELINES["1f1b"].plan(2, 3)
+    assert told(first) == "F0 a>0 F1 g<0 a>1 B0 F2 g<1 a>2 B1 g<2 B2"
+    assert told(last) == "a<0 F0 B0 g>0 a<1 F1 B1 g>1 a<2 F2 B2 g>2"
+
+
+def test_a_long_run_is_the_one_that_is_planned_as_a_whole():
+    """Asynchronous schedules repeat themselves; what is repeated is what a plan has there."""
+    for stages in (1, 2, 3, 5, 8):
+        for batches in (1, stages, stages + 2, stages + 3, 40):
+            orders = [list(one_f_one_b_order(s, stages, batches)) for s in range(stages)]
+            due = with_messages(orders, 1)
+            assert PIPELINES["pipedream"].plan(stages, batches) == due
+
+
+def test_a_million_batches_are_not_planned_as_a_whole():
+    steps = PIPELINES["pipedream"](2, 4, 10**9)
+    batches = [step.micro_batch for step, _ in zip(steps, range(10_000), strict=False)]
+    assert len(batches) == 10_000
+    assert max(batches) < 10_000
+
+
+def test_in_a_wave_a_stage_sends_before_it_receives():
+    """So that no stage waits for those behind it to be through, and they for those behind them."""
+    assert told(PIPELINES["gpipe"](1, 3, 2)) == ("a<0 F0 a>0 a<1 F1 a>1 g<0 B0 g>0 g<1 B1 g>1")
+
+
+def test_weights_wait_for_the_sends_of_the_same_pass():
+    assert told(PIPELINES["zero-bubble"](1, 3, 2)) == (
+        "a<0 F0 a>0 a<1 F1 g<0 a>1 I0 g>0 g<1 I1 g>1 W0 W1"
+    )
+
+
+def test_deferred_weights_of_the_chunk_that_is_back_first_are_first():
+    steps = PIPELINES["interleaved"](1, 2, 2, 2, deferred=True)
+    assert told(steps).endswith(" I0 g>0 g<1 I1 g>1 W*b W*")
+
+
+def test_slots():
+    row = PIPELINES["interleaved"]
+    assert most_alive(row(0, 2, 4, 2), 2) == (4, 2)
+    assert most_alive(row(0, 2, 4, 2, deferred=True), 2) == (4, 4)
+    # Received, but not yet forward, counts.
+    one, two = (PipelineStep(Kind.RECEIVE_ACTIVATION, m, 0, 0) for m in range(2))
+    assert most_alive([one, two, PipelineStep(Kind.FORWARD, 0)]) == (2,)
+
+
+@each("name", PIPELINES)
+def test_names(name):
+    form = next(it for it in FORMS if it.startswith(name))
+    row, chunks = pipeline_of(form.replace("V", "3"))
+    assert (row.name, chunks) == (name, 3 if row.chunked else 1)
+    assert not re.search(r"[A-Z_ ]", name)
+
+
+@each(
+    ("text", "words"),
+    [
+        ("gpipes", "no pipeline schedule 'gpipes', only sequential, gpipe, 1f1b, interleaved:V"),
+        ("", "no pipeline schedule ''"),
+        ("gpipe:2", "gpipe has one chunk a stage, got gpipe:2"),
+        ("interleaved", "interleaved:V needs the number of chunks of a stage, at least 2, got int"),
+        ("interleaved:1", "at least 2, got interleaved:1"),
+        ("interleaved:²", "at least 2, got interleaved:²"),
+        ("interleaved:-2", "at least 2, got interleaved:-2"),
+    ],
+)
+def test_names_that_are_none(text, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        pipeline_of(text)
+
+
+@each(
+    ("name", "stage", "sizes", "deferred", "words"),
+    [
+        ("gpipe", 2, (2, 4), False, "stage 2 of gpipe is none of 2 stages"),
+        ("gpipe", 0, (2, 0), False, "gpipe needs at least one stage, micro-batch and chunk, got 2"),
+        ("gpipe", 0, (2, 4, 2), False, "gpipe has one chunk a stage, got 2"),
+        ("pipedream", 0, (2, 4), True, "weights of pipedream cannot be deferred"),
+        ("sequential", 0, (2, 4), True, "weights of sequential cannot be deferred"),
+    ],
+)
+def test_pipelines_that_are_none(name, stage, sizes, deferred, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        list(PIPELINES[name](stage, *sizes, deferred=deferred))
+
+
+def test_steps_in_words():
+    lines = [str(step) for step, _ in groupby(PIPELINES["interleaved"](1, 2, 2, 2))]
+    assert lines[0] == "receive activation of 0 from 0"
+    assert "forward of 1 in chunk 1" in lines
+    assert "backward-weight of all in chunk 1" in [
+        str(step) for step in PIPELINES["interleaved"](1, 2, 2, 2, deferred=True)
+    ]

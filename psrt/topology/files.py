@@ -35,7 +35,8 @@ def read_edges(text: str, size: int) -> tuple[Graph, dict[tuple[int, int], float
         size: number of ranks, N.
 
     Raises:
-        ConfigError: naming the line that is none, or an edge of a rank that does not exist.
+        ConfigError: naming the line that is none, or an edge of a rank that does not exist; or if
+            there is no edge.
     """
     weights: dict[tuple[int, int], float | None] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -63,6 +64,8 @@ def read_edges(text: str, size: int) -> tuple[Graph, dict[tuple[int, int], float
                     f"line {number}: from rank {edge[0]} to rank {edge[1]} there is an edge already"
                 )
             weights[edge] = weight
+    if not weights:
+        raise ConfigError("has no edges; one is a line of two ranks such as 0 1")
     given = {edge: weight for edge, weight in weights.items() if weight is not None}
     if given and len(given) < len(weights):
         i, j = min(weights.keys() - given.keys())
@@ -71,6 +74,15 @@ def read_edges(text: str, size: int) -> tuple[Graph, dict[tuple[int, int], float
             "each, or for none"
         )
     return Graph(size, frozenset(weights)), given
+
+
+def written_edges(graph: Graph) -> str:
+    r"""Return the text of a file of an undirected graph's edges.
+
+    >>> written_edges(Graph.of(3, [(0, 1), (1, 2)]))
+    '0 1\n1 2\n'
+    """
+    return "".join(f"{i} {j}\n" for i, j in sorted(graph.edges) if i < j)
 
 
 def weighted(size: int, weights: dict[tuple[int, int], float], *, push_sum: bool) -> Weights:

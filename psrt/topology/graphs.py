@@ -96,7 +96,7 @@ def random_regular(size: int, degree: int, seed: int) -> tuple[Graph, ...]:
     if not least <= degree < size or size * degree % 2:
         raise ConfigError(
             f"no connected graph of {size} ranks has {degree} neighbours for each, expected "
-            f"{least} to {size - 1}{' and an even number' if size % 2 else ''}"
+            f"{'an even number from ' if size % 2 else ''}{least} to {size - 1}"
         )
     rng = np.random.default_rng((seed, size, degree))
     near = [(i, (i + hop) % size) for i in range(size) for hop in range(1, degree // 2 + 1)]

@@ -34,11 +34,23 @@ def metropolis(graph: Graph, ranks: Sequence[int] = ()) -> Weights:
     [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.333, 0.667]]
     """
     degree = [len(it) for it in graph.senders]
-    weight = ranks or [1] * graph.size
+    count = ranks or [1] * graph.size
     matrix = np.zeros((graph.size, graph.size))
     for j, i in graph.edges:
-        matrix[i, j] = min(1 / (degree[i] + 1), weight[j] / weight[i] / (degree[j] + 1))
+        matrix[i, j] = metropolis_weight(degree[i], degree[j], count[i], count[j])
     return _own(matrix)
+
+
+def metropolis_weight(own: int, other: int, ranks: float = 1, others: float = 1) -> float:
+    """Return the weight that a node gives a neighbour; see ``metropolis``.
+
+    Args:
+        own: its degree.
+        other: the neighbour's.
+        ranks: the number of ranks that it stands for.
+        others: of those that the neighbour stands for.
+    """
+    return min(1 / (own + 1), others / ranks / (other + 1))
 
 
 def uniform(graph: Graph) -> Weights:
@@ -67,28 +79,28 @@ def column_stochastic(graph: Graph) -> Weights:
     return uniform(graph.reversed()).T.copy()
 
 
-def two_level(between: Weights, ranks: Sequence[int]) -> Weights:
+def two_level(between: Weights, hosts: Sequence[int]) -> Weights:
     """Return the matrix of ranks that average inside hosts, and of hosts that mix.
 
     Args:
         between: (H, H) the matrix of hosts: ``metropolis(graph, ranks)``, or any doubly stochastic
             one where all hosts have as many ranks.
-        ranks: the number of ranks of each host, at least 1; rank numbers go host by host.
+        hosts: by rank, the number of its host; each of the H has a rank at least.
 
     Returns:
-        (N, N): a rank gives each rank of host b the weight between[a, b] / ranks[b].
+        (N, N): a rank gives each of the n_b ranks of host b the weight between[a, b] / n_b.
 
     Raises:
         ConfigError: if the result would not be doubly stochastic.
     """
-    sizes = np.asarray(ranks, np.float64)
+    host = np.asarray(hosts)
+    sizes = np.bincount(host)
     if not np.allclose(sizes @ between, sizes, rtol=0, atol=1e-9 * sizes.sum()):
         raise ConfigError(
-            f"hosts with {', '.join(map(str, ranks))} ranks cannot mix by these weights, which "
+            f"hosts with {', '.join(map(str, sizes))} ranks cannot mix by these weights, which "
             "shift the mean over all ranks; expected Metropolis–Hastings weights by ranks on edges "
             "that go both ways, or as many ranks on each host"
         )
-    host = np.repeat(np.arange(len(ranks)), ranks)
     mixed: Weights = (between / sizes)[np.ix_(host, host)]
     return mixed
 

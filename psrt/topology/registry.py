@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
 from typing import Final
+
+import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.files import read_text
 from psrt.topology import graphs as build
-from psrt.topology.files import read_edges, weighted
-from psrt.topology.graph import Graph
+from psrt.topology.files import read_edges, weighted, written_edges
+from psrt.topology.graph import Graph, two_colours
 from psrt.topology.mixing import Weights, column_stochastic, metropolis, two_level, uniform
 from psrt.topology.names import FORMS, RANDOM
 from psrt.topology.spectrum import contraction, rounds_to, simulated_rounds
 from psrt.topology.verify import verify
+from psrt.units import plural
 
 #: By name, number of ranks → the graph of each round of a period.
 GRAPHS: Final[dict[str, Callable[[int], tuple[Graph, ...]]]] = {
@@ -31,6 +34,20 @@ GRAPHS: Final[dict[str, Callable[[int], tuple[Graph, ...]]]] = {
 
 
 @dataclass(frozen=True)
+class HostLevel:
+    """The hosts of a topology, inside of which ranks average: the first rank of each mixes."""
+
+    #: By rank, the first rank of its host.
+    first: tuple[int, ...]
+    #: Of each round of the period, with edges and weights between first ranks only. Rows add up to
+    #: 1, columns need not where hosts have unequal ranks.
+    graphs: tuple[Graph, ...]
+    matrices: tuple[Weights, ...]
+    #: Whether those are Metropolis–Hastings weights, which follow from the ranks that are left.
+    is_metropolis: bool
+
+
+@dataclass(frozen=True)
 class Topology:
     """A verified period of rounds, each with a graph and a mixing matrix."""
 
@@ -41,6 +58,10 @@ class Topology:
     matrices: tuple[Weights, ...]
     #: Whether ranks also mix a weight, and divide by it.
     push_sum: bool
+    #: Its edges, as a file has them; empty where they follow from its name.
+    edges: str = ""
+    #: The hosts that mix; None where ranks do.
+    hosts: HostLevel | None = None
 
     @property
     def size(self) -> int:
@@ -56,6 +77,11 @@ class Topology:
     def contraction(self) -> float:
         """The factor by which a period shrinks disagreement, see ``spectrum``."""
         return contraction(self.matrices, push_sum=self.push_sum)
+
+    @cached_property
+    def colours(self) -> tuple[int, ...]:
+        """The colour of each rank, see ``two_colours``; of a graph that is always the same."""
+        return two_colours(self.graphs[0])
 
     @property
     def gap(self) -> float:
@@ -84,7 +110,8 @@ def topology_of(
     *,
     push_sum: bool = False,
     seed: int = 0,
-    ranks: Sequence[int] = (),
+    hosts: Sequence[int] = (),
+    edges: str | None = None,
 ) -> Topology:
     """Return a verified topology by its name, or from a file.
 
@@ -93,35 +120,58 @@ def topology_of(
         size: number of ranks, N, at least 1.
         push_sum: whether a weight is mixed along, so that only columns need to add up to 1.
         seed: of random graphs.
-        ranks: the number of ranks of each host, N in all: then the graph is one of hosts, inside of
-            which ranks average. Without any, it is one of ranks.
+        hosts: by rank, the number of its host, in the order of their first ranks: then the graph is
+            one of hosts, inside of which ranks average. Without any, it is one of ranks.
+        edges: the text of the file, where it has been read; None reads it.
 
     Raises:
         ConfigError: one line, if there is no such graph, it is not connected, its edges go one way
             without push-sum where columns then do not add up to 1, or a file is invalid.
     """
-    nodes = len(ranks) or size
-    if size < 1 or (ranks and (sum(ranks) != size or min(ranks) < 1)):
-        raise ConfigError(f"{text}: no graph has {size} ranks on hosts of {list(ranks)}")
-    if push_sum and ranks:
+    if size < 1 or (hosts and len(hosts) != size):
+        raise ConfigError(f"{text}: no graph has {size} ranks on hosts of {len(hosts)}")
+    if push_sum and hosts:
         raise ConfigError(f"{text}: push-sum mixes ranks, not hosts")
+    count = list(Counter(sorted(hosts)).values())
+    nodes = len(count) or size
+    edges = edges_of(text) if edges is None else edges
+    level: HostLevel | None = None
     try:
-        graphs, given = _graphs(text, nodes, seed)
+        graphs, given = _graphs(text, nodes, seed, edges)
+        if text.partition(":")[0] == RANDOM:
+            edges = written_edges(graphs[0])
         matrices = tuple(
-            weighted(nodes, given, push_sum=push_sum) if given else _weights(graph, push_sum, ranks)
+            weighted(nodes, given, push_sum=push_sum) if given else _weights(graph, push_sum, count)
             for graph in graphs
         )
-        if ranks:
-            matrices = tuple(two_level(matrix, ranks) for matrix in matrices)
-            graphs = tuple(_of_ranks(graph, ranks) for graph in graphs)
+        if hosts:
+            level = _host_level(graphs, matrices, hosts, is_given=bool(given))
+            matrices = tuple(two_level(matrix, hosts) for matrix in matrices)
+            graphs = tuple(_of_ranks(graph, hosts) for graph in graphs)
         verify(graphs, matrices, push_sum=push_sum)
     except ConfigError as error:
-        raise type(error)(f"{text}: {error}") from None
-    return Topology(text, graphs, matrices, push_sum)
+        where = f" of {nodes} hosts" if hosts else ""
+        raise type(error)(f"{text}{where}: {error}") from None
+    return Topology(text, graphs, matrices, push_sum, edges or "", level)
+
+
+def edges_of(text: str) -> str | None:
+    """Return the text of the file that a topology is in; None if it has a name.
+
+    Raises:
+        ConfigError: if it can be neither.
+    """
+    if text in GRAPHS or text.partition(":")[0] == RANDOM:
+        return None
+    try:
+        return read_text(text)
+    except ConfigError as error:
+        why = str(error).removeprefix(f"{text}: ")
+        raise ConfigError(f"{text}: {why}; known are {', '.join(FORMS)}") from None
 
 
 def _graphs(
-    text: str, size: int, seed: int
+    text: str, size: int, seed: int, edges: str | None
 ) -> tuple[tuple[Graph, ...], dict[tuple[int, int], float]]:
     """Return the graphs of a period, and the weights by edge that a file has."""
     name, _, number = text.partition(":")
@@ -131,12 +181,7 @@ def _graphs(
         if not (number.isascii() and number.isdigit() and len(number) < 10):
             raise ConfigError(f"expected {RANDOM}:D with the number of neighbours, like {RANDOM}:4")
         return build.random_regular(size, int(number), seed), {}
-    try:
-        content = read_text(text)
-    except ConfigError as error:
-        why = str(error).removeprefix(f"{text}: ")
-        raise ConfigError(f"{why}; known are {', '.join(FORMS)}") from None
-    graph, given = read_edges(content, size)
+    graph, given = read_edges(edges or "", size)
     return (graph,), given
 
 
@@ -148,20 +193,41 @@ def _weights(graph: Graph, push_sum: bool, ranks: Sequence[int]) -> Weights:
     for rank, (senders, receivers) in enumerate(zip(graph.senders, graph.receivers, strict=True)):
         if len(senders) != len(receivers):
             raise ConfigError(
-                f"edges go one way, and rank {rank} has {len(senders)} senders and "
-                f"{len(receivers)} receivers, so the mean would shift: expected push-sum, weights "
-                "that add up to 1 for whoever sends, too, or edges that go both ways"
+                f"edges go one way, and rank {rank} has {plural(len(senders), 'sender')} "
+                f"and {plural(len(receivers), 'receiver')}, so the mean would shift: expected "
+                "--push-sum, weights that add up to 1 for each sender, too, or edges both ways"
             )
     return uniform(graph)
 
 
-def _of_ranks(graph: Graph, ranks: Sequence[int]) -> Graph:
+def _host_level(
+    graphs: Sequence[Graph], matrices: Sequence[Weights], hosts: Sequence[int], *, is_given: bool
+) -> HostLevel:
+    """Return the graphs and matrices of hosts as those of their first ranks among all ranks."""
+    size, first = len(hosts), [hosts.index(host) for host in hosts]
+    leads = sorted(set(first))
+    wide = []
+    for matrix in matrices:
+        found = np.eye(size)
+        found[np.ix_(leads, leads)] = matrix
+        wide.append(found)
+    return HostLevel(
+        tuple(first),
+        tuple(
+            Graph.of(size, [(leads[i], leads[j]) for i, j in graph.edges], directed=True)
+            for graph in graphs
+        ),
+        tuple(wide),
+        is_metropolis=not is_given and not any(graph.is_directed for graph in graphs),
+    )
+
+
+def _of_ranks(graph: Graph, hosts: Sequence[int]) -> Graph:
     """Return the graph of ranks whose hosts are those of ``graph``, all of a host connected."""
-    starts = [0, *accumulate(ranks)]
-    of = [range(a, b) for a, b in pairwise(starts)]
-    pairs = {*graph.edges, *((host, host) for host in range(len(ranks)))}
+    ranks: dict[int, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        ranks.setdefault(host, []).append(rank)
+    pairs = {*graph.edges, *((host, host) for host in ranks)}
     return Graph.of(
-        starts[-1],
-        [(i, j) for a, b in pairs for i in of[a] for j in of[b]],
-        directed=True,
+        len(hosts), [(i, j) for a, b in pairs for i in ranks[a] for j in ranks[b]], directed=True
     )

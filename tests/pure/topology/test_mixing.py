@@ -126,7 +126,7 @@ def test_push_sum_comes_to_the_mean(name, size):
 def test_push_sum_on_a_graph_that_only_it_can_mix(tmp_path):
     path = tmp_path / "edges"
     path.write_text("0 > 1\n1 > 2\n2 > 0\n0 > 3\n3 > 1\n")
-    with pytest.raises(ConfigError, match="expected push-sum"):
+    with pytest.raises(ConfigError, match="expected --push-sum"):
         topology_of(str(path), 4)
     found = topology_of(str(path), 4, push_sum=True)
     _comes_to_the_mean(found)
@@ -263,11 +263,11 @@ HOSTS = [(1,), (3,), (1, 1), (2, 1), (1, 4, 2), (3, 3, 3), (5, 1, 1, 2), (1, 2, 
 
 @each(("name", "ranks"), [(name, ranks) for name in ("ring", "star", "full") for ranks in HOSTS])
 def test_hosts_with_unequal_ranks(name, ranks):
-    found = topology_of(name, sum(ranks), ranks=ranks)
+    host = np.repeat(np.arange(len(ranks)), ranks)
+    found = topology_of(name, sum(ranks), hosts=host.tolist())
     matrix = found.matrices[0]
     np.testing.assert_allclose(matrix, matrix.T, atol=1e-15)
     np.testing.assert_allclose(matrix.sum(axis=0), 1)
-    host = np.repeat(np.arange(len(ranks)), ranks)
     for i, j in itertools.product(range(len(host)), repeat=2):
         # Ranks of a host take and are taken alike.
         assert matrix[i, j] == pytest.approx(matrix[ranks_of(host, i), ranks_of(host, j)])
@@ -283,19 +283,36 @@ def ranks_of(host, rank):
 
 
 def test_hosts_whose_edges_go_one_way():
-    found = topology_of("one-peer-exponential", 8, ranks=(2, 2, 2, 2))
+    found = topology_of("one-peer-exponential", 8, hosts=[0, 0, 1, 1, 2, 2, 3, 3])
     np.testing.assert_allclose(product(found), 1 / 8, atol=1e-15)
     with pytest.raises(ConfigError, match="hosts with 2, 3, 1 ranks cannot mix by these weights"):
-        topology_of("exponential", 6, ranks=(2, 3, 1)) and topology_of(
-            "one-peer-exponential", 6, ranks=(2, 3, 1)
+        topology_of("exponential", 6, hosts=[0, 0, 1, 1, 1, 2]) and topology_of(
+            "one-peer-exponential", 6, hosts=[0, 0, 1, 1, 1, 2]
         )
-    with pytest.raises(ConfigError, match="no graph has 6 ranks on hosts"):
-        topology_of("ring", 6, ranks=(2, 3))
+    with pytest.raises(ConfigError, match="no graph has 6 ranks on hosts of 5"):
+        topology_of("ring", 6, hosts=[0, 0, 1, 1, 1])
     with pytest.raises(ConfigError, match="push-sum mixes ranks"):
-        topology_of("ring", 6, ranks=(3, 3), push_sum=True)
-    two_level(metropolis(Graph.of(2, [(0, 1)]), (2, 5)), (2, 5))
+        topology_of("ring", 6, hosts=[0, 0, 0, 1, 1, 1], push_sum=True)
+    host = [0, 0, 1, 1, 1, 1, 1]
+    two_level(metropolis(Graph.of(2, [(0, 1)]), (2, 5)), host)
     with pytest.raises(ConfigError, match="shift the mean"):
-        two_level(metropolis(Graph.of(2, [(0, 1)])), (2, 5))
+        two_level(metropolis(Graph.of(2, [(0, 1)])), host)
+
+
+def test_hosts_whose_ranks_are_dealt_out_in_turn():
+    host = [0, 1, 2, 0, 1, 0]
+    found, sorted_ = topology_of("ring", 6, hosts=host), topology_of("ring", 6, hosts=sorted(host))
+    order = np.argsort(host, kind="stable")
+    np.testing.assert_array_equal(found.matrices[0][np.ix_(order, order)], sorted_.matrices[0])
+    level = found.hosts
+    assert level.first == (0, 1, 2, 0, 1, 0)
+    assert level.is_metropolis
+    assert level.graphs[0].edges == {(i, j) for i in range(3) for j in range(3) if i != j}
+    # A rank takes of each rank of another host what its host takes of that one, shared out.
+    between, ranks = level.matrices[0], np.bincount(host)
+    for i, j in itertools.product(range(6), repeat=2):
+        due = between[host[i], host[j]] / ranks[host[j]]
+        assert found.matrices[0][i, j] == pytest.approx(due)
 
 
 @each(("name", "size"), [(name, n) for name, n in EVERY if 2 <= n <= 7])

@@ -52,8 +52,26 @@ class Params(NamedTuple):
     gap: float = -1.0
 
 
+class Mix(NamedTuple):
+    """Worker → worker: what one averages with its neighbours; its payload is the vector.
+
+    Without a payload it says that this worker will take part in a round.
+    """
+
+    #: Who sends.
+    worker: int
+    #: The round that it is for; without rounds, the gradient steps that the worker has finished.
+    clock: int
+    #: Without rounds, the number of the offer that it makes or answers, counted by who asks.
+    version: int = 0
+    #: What became of a 1 that is mixed along, w; 1 where only vectors are; 0 without a vector.
+    weight: float = 1.0
+    #: The vector is sent as a whole.
+    shard: int = 0
+
+
 class Leave(NamedTuple):
-    """Worker → server: the last message; quorum and gate no longer count on this worker."""
+    """Worker → server or neighbour: the last message; nobody counts on this worker any more."""
 
     #: Who leaves.
     worker: int
@@ -104,4 +122,15 @@ class Report(NamedTuple):
     columns: tuple[float, ...]
 
 
-Message: TypeAlias = Push | Params | Leave
+class Sketch(NamedTuple):
+    """Worker → rank 0: what tells how far a worker's parameters are from those of others."""
+
+    #: Who sends.
+    worker: int
+    #: The worker's clock: gradient steps finished.
+    clock: int
+    #: Of its parameters, float64 each; see ``psrt.runtime.sketch``.
+    numbers: bytes
+
+
+Message: TypeAlias = Push | Params | Mix | Leave

@@ -29,11 +29,12 @@ from psrt.collective.schedules.halving_doubling import (
 from psrt.collective.schedules.naive import naive_seconds, naive_steps, naive_workspace
 from psrt.collective.schedules.reduce import reduce_steps
 from psrt.collective.schedules.reduce_scatter import reduce_scatter_steps
-from psrt.collective.schedules.ring import ring_seconds, ring_steps
+from psrt.collective.schedules.ring import ring_owned, ring_seconds, ring_steps
 from psrt.collective.schedules.root import root_seconds, root_steps
 from psrt.collective.schedules.scatter import scatter_steps
 from psrt.collective.schedules.segmented_ring import segmented_ring_seconds, segmented_ring_steps
 from psrt.collective.schedules.tree import tree_seconds, tree_steps
+from psrt.partition import Span
 from psrt.ways import Way
 
 
@@ -67,6 +68,7 @@ ALGORITHMS: dict[str, Algorithm] = {
             closed_form=ring_seconds,
             ordered=True,
             ways=(Way.STRAIGHT, Way.HOPS),
+            owned=ring_owned,
             busy=_always,
         ),
         Algorithm(
@@ -217,3 +219,17 @@ def by_hosts(name: str | None) -> bool:
     (True, True, False, False)
     """
     return name is not None and (name == NODE or name.startswith(PLUS))
+
+
+#: All-reduces that hand each rank its own part of the sums first.
+SHARDING = (
+    *(AUTO, NODE),
+    *(each for it in ALGORITHMS.values() if it.owned for each in (it.name, PLUS + it.name)),
+)
+
+
+def owned_by(name: str, rank: int, size: int, n: int) -> Span:
+    """Return the part of n elements whose sums a rank finishes, in a schedule with halves."""
+    owned = ALGORITHMS[name].owned
+    assert owned is not None, f"{name} has no halves"
+    return owned(rank, size, n)

@@ -10,6 +10,7 @@ from psrt.collective.costs import ClosedForm, LinkCosts
 from psrt.collective.spec import CollectiveSpec
 from psrt.collective.step import Step
 from psrt.errors import ConfigError
+from psrt.partition import Span
 from psrt.ways import Way
 
 #: p ≥ 2 → lower bounds of the bytes that some rank sends or receives, and combines, as fractions
@@ -136,6 +137,9 @@ class Algorithm(Schedule):
     ways: tuple[Way, ...] = field(default=(Way.STRAIGHT,), kw_only=True)
     #: ``(size, n)`` → number of elements of workspace behind the vector.
     workspace: Callable[[int, int], int] = field(default=_no_workspace, kw_only=True)
+    #: ``(rank, size, n)`` → the part whose sums a rank finishes, where all sums are finished, each
+    #: by one rank, before any is handed on: see ``halves``. None elsewhere.
+    owned: Callable[[int, int, int], Span] | None = field(default=None, kw_only=True)
 
     @property
     def kind(self) -> str:
@@ -152,6 +156,26 @@ class Algorithm(Schedule):
         """
         self._check(size, root)
         return spec.all_reduce(size, n, workspace=self.workspace(size, n))
+
+    def halves(self, rank: int, size: int, n: int) -> tuple[list[Step], list[Step]]:
+        """Return the steps of a reduce-scatter to the owners, and of the all-gather that follows.
+
+        Together they are the all-reduce. Between the two an owner may put something else in the
+        place of its sums, such as what an optimizer makes of them. Only with ``owned``.
+
+        Args:
+            rank: from 0 to ``size`` - 1.
+            size: number of ranks, ≥ 1.
+            n: number of elements of the vector, ≥ 0.
+
+        >>> from psrt.collective.registry import ALGORITHMS
+        >>> [len(half) for half in ALGORITHMS["ring"].halves(0, 4, 100)]
+        [3, 3]
+        """
+        assert self.owned is not None, f"{self.name} has no halves"
+        steps = list(self(rank, size, n))
+        folded = 1 + max((i for i, step in enumerate(steps) if step.combine), default=-1)
+        return steps[:folded], steps[folded:]
 
     def seconds(self, size: int, nbytes: float, costs: LinkCosts, *, itemsize: int = 4) -> float:
         """Return the time that it takes, in closed form, in seconds.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from types import TracebackType
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +55,8 @@ class Communicator(NonblockingCalls):
         timeout_s: float = 60.0,
         machine_costs: MachineCosts | None = None,
         host: int | None = None,
+        names: Sequence[int] = (),
+        waits: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Set up, and start MPI if it is not running.
 
@@ -64,6 +67,8 @@ class Communicator(NonblockingCalls):
             machine_costs: for ``auto``, the same on every rank; None takes psrt's own.
             host: ranks that give the same number count as being on one host if they really are;
                 None leaves it to MPI.
+            names: see ``Fabric``.
+            waits: further arguments of a ``CollectiveExecutor``: how those of a job wait.
 
         Raises:
             ConfigError: if there is no MPI library.
@@ -81,8 +86,8 @@ class Communicator(NonblockingCalls):
         self._timeout_s = timeout_s
         meet(ranks, timeout_s, "the other ranks to make a communicator")
         with in_time(ranks.rank, timeout_s, "makes a communicator"):
-            self._fabric = Fabric(ranks, host, floats=FLOATS)
-            self._executor = CollectiveExecutor(self._fabric, timeout_s=timeout_s)
+            self._fabric = Fabric(ranks, host, floats=FLOATS, names=names)
+            self._executor = CollectiveExecutor(self._fabric, timeout_s=timeout_s, **waits)
         layout = self._executor.layout
         #: This rank.
         self.rank = layout.rank

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mpi4py import MPI
 
 from psrt.arrays import Vector
@@ -20,7 +22,13 @@ class Fabric:
     """
 
     def __init__(
-        self, comm: MPI.Comm, host: int | None = None, *, floats: int = 0, boxes: int = 1
+        self,
+        comm: MPI.Comm,
+        host: int | None = None,
+        *,
+        floats: int = 0,
+        boxes: int = 1,
+        names: Sequence[int] = (),
     ) -> None:
         """Set up.
 
@@ -29,12 +37,16 @@ class Fabric:
             host: see ``split_hosts``.
             floats: float32 numbers that this rank wants to have in ``memory``.
             boxes: mailboxes to each rank there; the same on all ranks.
+            names: what ranks are called in messages, where these are some of the ranks of a job;
+                empty for their own numbers.
         """
         assert isinstance(comm, MPI.Intracomm), (
             "collectives are among the ranks of one intracommunicator"
         )
         #: All ranks, for psrt's own messages.
         self.comm = comm.Dup()
+        #: By rank, its number in messages.
+        self.names = tuple(names) or tuple(range(comm.size))
         #: The ranks of this host, and who is on which.
         self.node, self.layout = split_hosts(self.comm, host)
         #: Rank → rank on this host.

@@ -1,4 +1,4 @@
-"""The links of one rank to all whom it talks to in a job with servers, and who is heard next."""
+"""The links of one rank to all whom it sends messages in a job, and who is heard next."""
 
 from __future__ import annotations
 
@@ -13,30 +13,37 @@ from psrt.arrays import Bytes, Vector
 from psrt.messages import Leave, Message
 from psrt.mpi.fabric import Fabric
 from psrt.mpi.links.departed import DepartedLink
+from psrt.mpi.links.neighbour import LocalNeighbour, RemoteNeighbour
 from psrt.mpi.links.remote import RemoteLink
 from psrt.mpi.links.shared_memory import LocalLink
+from psrt.mpi.neighbour_memory import NeighbourMemory
 from psrt.mpi.served_memory import ServedMemory
 from psrt.transport.port import GRADIENT, NO_PAYLOAD, RoleMap
 from psrt.transport.window import Window
 
-#: Both directions between a worker and a shard.
-Link: TypeAlias = LocalLink | RemoteLink | DepartedLink
+#: Both directions between a worker and a shard, or two workers.
+Link: TypeAlias = LocalLink | LocalNeighbour | RemoteLink | DepartedLink
 
 
 class JobLinks:
-    """At a worker a link to each shard, at a server one from each of its shards to each worker."""
+    """At a worker a link to each shard, at a server one from each of its shards to each worker.
+
+    At a worker with neighbours a link to each of them, of a shard 0.
+    """
 
     def __init__(
         self,
         fabric: Fabric,
         role_map: RoleMap,
         memory: ServedMemory,
+        neighbours: NeighbourMemory | None,
         windows: bool,
         frame_bytes: Sequence[int],
         reply_bytes: Sequence[int],
     ) -> None:
         """Make the links; see ``MpiPort`` for the arguments."""
-        self._fabric, self._role_map, self._memory = fabric, role_map, memory
+        self._fabric, self._role_map = fabric, role_map
+        self._memory, self._neighbours = memory, neighbours
         self._frame_bytes, self._reply_bytes = frame_bytes, reply_bytes
         self._rank = fabric.comm.rank
         self._local = fabric.local
@@ -54,8 +61,8 @@ class JobLinks:
         else:
             self._make_worker()
         everything = self._all()
-        local: list[LocalLink | DepartedLink] = [
-            link for link in everything if isinstance(link, LocalLink)
+        local: list[LocalLink | LocalNeighbour | DepartedLink] = [
+            link for link in everything if isinstance(link, LocalLink | LocalNeighbour)
         ]
         #: The same links, begun at each in turn, so that none is favoured.
         self._rotations = [local[i:] + local[:i] for i in range(max(1, len(local)))]
@@ -69,12 +76,42 @@ class JobLinks:
 
     def _make_worker(self) -> None:
         role_map, memory = self._role_map, self._memory
+        if self._neighbours is not None:
+            self._make_neighbour(self._neighbours)
         if not role_map.servers:
             return
         gradient, theta = memory.gradient_of(self._rank), memory.theta_of(self._rank)
         for shard, (server, span) in enumerate(zip(role_map.servers, role_map.spans, strict=True)):
             link = self._link(server, shard, [span.of(gradient)], span.of(theta))
             self.by_shard[shard] = {server: link}
+
+    def _make_neighbour(self, memory: NeighbourMemory) -> None:
+        worker = self._role_map.worker_of(self._rank)
+        assert worker is not None, "all ranks are workers"
+        self.by_shard[0] = links = {}
+        for number in self._role_map.peers[worker]:
+            peer = self._role_map.workers[number]
+            links[peer] = self._link_between(peer, memory)
+
+    def _link_between(self, peer: int, memory: NeighbourMemory) -> Link:
+        """Return a link to a neighbour."""
+        local, fabric = self._local.get(peer), self._fabric
+        if local is None:
+            return RemoteNeighbour(
+                fabric.comm,
+                peer,
+                regions=memory.offers_of(self._rank),
+                most=fabric.unannounced_bytes[peer],
+                frame_bytes=self._frame_bytes[0] if self._frame_bytes else 0,
+            )
+        return LocalNeighbour(
+            fabric.memory,
+            local,
+            fabric.wakeup.waker(local),
+            regions=memory.offers_of(peer),
+            frames_out=memory.frames_of(self._rank, peer),
+            frames_in=memory.frames_of(peer, self._rank),
+        )
 
     def _make_server(self, mine: Sequence[int]) -> None:
         versions, workers = self._memory.versions_of(self._rank), self._role_map.workers
@@ -140,10 +177,16 @@ class JobLinks:
         return sum(link.bytes_received for link in self._all())
 
     def frame(self, shard: int, worker: int) -> Bytes:
-        """Return the frame that came last between a shard and ``worker``."""
+        """Return the frame that came last between a shard and ``worker``, or from a neighbour."""
+        if self._neighbours is not None:
+            return self.neighbour(worker).frame
         server = self._role_map.servers[shard]
         peer = self._role_map.workers[worker] if self._rank == server else server
         return self.by_shard[shard][peer].frame
+
+    def neighbour(self, worker: int) -> Link:
+        """Return the link to the neighbour with this worker number."""
+        return self.by_shard[0][self._role_map.workers[worker]]
 
     def poll(self) -> Message | None:
         """Return the next message in order of arrival, its payload in place; None if none is."""
@@ -178,6 +221,16 @@ class JobLinks:
                     self._half[rank] = queue
                 return message
         return None
+
+    def drain(self) -> bool:
+        """Take what came for nobody any more; return whether all that was sent has left.
+
+        A worker may end before it has received what neighbours sent to it, and MPI ends only when
+        all of it has been received.
+        """
+        while self.remote and self._poll_remote() is not None:
+            pass
+        return not any(link.in_flight() for link in self.remote)
 
     def part_from(self, rank: int, leave_of: Callable[[int, int], Leave | None]) -> None:
         """Have a worker's links deliver that it left, and nothing else from now on."""

@@ -200,10 +200,16 @@ class Monitor:
         return float("inf") if watcher is not None and watcher.watches else -float("inf")
 
     def job(
-        self, servers: tuple[int, ...], workers: tuple[int, ...], *, timeout_s: float, busy_s: float
+        self,
+        servers: tuple[int, ...],
+        workers: tuple[int, ...],
+        *,
+        timeout_s: float,
+        busy_s: float,
+        places: Sequence[str] = (),
     ) -> None:
         """Set what has been found out of the job: who is who, and its time-outs."""
-        self.roster.give_roles(servers, workers)
+        self.roster.give_roles(servers, workers, places)
         if self._parent is not None:
             self._parent.watch(self._own())
         if self._watcher is not None:

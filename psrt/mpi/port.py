@@ -19,24 +19,28 @@ from psrt.arrays import Bytes, Vector
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.collective.analysis.pick import Coding
 from psrt.faults.vitals import HERE
-from psrt.messages import Leave, Message, Report
+from psrt.messages import Leave, Message, Report, Sketch
 from psrt.mpi.collectives.executor import CollectiveExecutor
 from psrt.mpi.collectives.reductions import Reductions
 from psrt.mpi.collectives.slots import FLOATS
 from psrt.mpi.cores import cores_of_worker
 from psrt.mpi.fabric import Fabric
 from psrt.mpi.job_links import JobLinks, Link
+from psrt.mpi.links.neighbour import AHEAD
 from psrt.mpi.links.pieces import pieces
+from psrt.mpi.neighbour_memory import NeighbourMemory
 from psrt.mpi.reports import Reports
 from psrt.mpi.served_memory import ServedMemory, floats_of
 from psrt.mpi.star import Star
 from psrt.mpi.tags import FETCH
 from psrt.partition import Span
+from psrt.sharding import Sharing
 from psrt.transport.backoff import Backoff
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import (
     CONTROL,
     NO_PAYLOAD,
+    Held,
     Reduction,
     RoleMap,
     Take,
@@ -67,6 +71,7 @@ class MpiPort:
         theta_memory: ThetaMemory = ThetaMemory.OWN,
         frame_bytes: Sequence[int] = (),
         reply_bytes: Sequence[int] = (),
+        job: MPI.Comm | None = None,
     ) -> None:
         """Allocate the shared memory and make the links.
 
@@ -86,6 +91,8 @@ class MpiPort:
                 rank. None where gradients are pushed as they are.
             reply_bytes: the same of replies; none where parameters are sent as they are, and only
                 where ``theta`` is the worker's own.
+            job: all ranks of the job, where those of ``role_map`` are some of them; what goes to
+                rank 0 goes to that of the job.
         """
         self.rank = comm.rank
         self.role_map = role_map
@@ -96,11 +103,25 @@ class MpiPort:
         #: Called with each rank that the others go on without.
         self.on_gone: Callable[[int], None] = lambda rank: None
         self._gone: frozenset[int] = frozenset()
+        #: Whether nobody receives any more.
+        self._ends = False
         longest = tuple(frame_bytes), tuple(reply_bytes)
         # Without servers gradient and parameters lie in windows of their own.
         floats = floats_of(self.rank, role_map, *longest) if role_map.servers else FLOATS
         boxes = max(1, role_map.most_shards)
-        self._fabric = fabric = Fabric(comm, host, floats=floats, boxes=boxes)
+        neighbours: NeighbourMemory | None = None
+        if role_map.peers:
+            neighbours = NeighbourMemory(
+                role_map,
+                lambda rank: self._fabric.numbers_of(rank),
+                behind=FLOATS,
+                ahead=AHEAD,
+                frame_bytes=frame_bytes[0] if frame_bytes else 0,
+            )
+            floats, boxes = neighbours.floats_of(self.rank), AHEAD
+        self._fabric = fabric = Fabric(
+            comm, host, floats=floats, boxes=boxes, names=role_map.job_ranks
+        )
         self._comm, self._wakeup, layout = fabric.comm, fabric.wakeup, fabric.layout
         #: What the ``theta`` of each worker is.
         self.theta_memory = ThetaMemory.OWN
@@ -112,11 +133,19 @@ class MpiPort:
             if role_map.servers
             else None
         )
-        self._reports = Reports(self._comm)
+        #: All ranks of the job, and this rank among them.
+        self._job = self._comm if job is None else job
+        self._reports = Reports(self._job)
         memory = ServedMemory(role_map, fabric.numbers_of, self.theta_memory, *longest)
         #: By rank of a worker, the region that is its landing.
         self.landings: Mapping[int, int] = memory.landings
         self._take_vectors(memory)
+        #: See ``Port``.
+        self.offers: list[Vector] = []
+        if neighbours is not None:
+            self.offers = neighbours.offers_of(self.rank)
+            for offer in self.offers:
+                offer[:] = 0.0
         #: Sums over the workers; in modes without servers only.
         self._executor: CollectiveExecutor | None = None
         self._reductions: Reductions | None = None
@@ -131,8 +160,8 @@ class MpiPort:
             knob=_KNOB,
         )
         #: How rank 0 and the others conclude.
-        self.star = Star(self._comm, self._backoff.wait)
-        self._links = JobLinks(fabric, role_map, memory, windows, *longest)
+        self.star = Star(self._job, self._backoff.wait)
+        self._links = JobLinks(fabric, role_map, memory, neighbours, windows, *longest)
         # What comes by MPI wakes no sleeper.
         self._backoff.must_poll = len(layout.local_ranks) < self._comm.size
 
@@ -160,9 +189,9 @@ class MpiPort:
             knob=_KNOB,
         )
         segments, local = executor.segments, executor.layout.local_rank
-        n = self.role_map.n
-        behind = CONTROL * self.role_map.controls
-        for name, size in (("gradient", n + behind), ("theta", n)):
+        role_map, behind = self.role_map, CONTROL * self.role_map.controls
+        sizes = role_map.gradient_size + behind, role_map.theta_size
+        for name, size in zip(("gradient", "theta"), sizes, strict=True):
             segment = segments.make(4 * size)
             setattr(self, name, segments.buffers(segment)[local].view(np.float32))
         self._executor = executor
@@ -185,7 +214,9 @@ class MpiPort:
         return time.perf_counter()
 
     def payload(self, shard: int, worker: int) -> Vector:
-        """Return where a shard's span of the gradient of ``worker`` is found."""
+        """Return where a shard's span of the gradient of ``worker`` is found, or what it mixes."""
+        if self.role_map.peers:
+            return self._links.neighbour(worker).payload
         return self._links.payloads[shard][worker]
 
     def frame(self, shard: int, worker: int) -> Bytes:
@@ -195,6 +226,10 @@ class MpiPort:
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``."""
         return work(*args)
+
+    async def compute_part(self, share: float, work: Callable[[], T], *, first: bool) -> T:
+        """Run ``work()``."""
+        return work()
 
     def amid(self, share: float, action: Callable[[], object]) -> None:
         """Run ``action()``; see to what is on its way between hosts, which nothing else does."""
@@ -217,21 +252,22 @@ class MpiPort:
 
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``."""
-        link = self._links.by_shard[message.shard][to]
-        self._wait_until_read(to, link)
-        link.send(message, region)
+        self._free_link(to, message.shard).send(message, region)
 
     def send_framed(self, to: int, message: Message, frame: Bytes) -> None:
         """Send ``message``, and ``frame`` with it, to rank ``to``."""
-        link = self._links.by_shard[message.shard][to]
-        self._wait_until_read(to, link)
-        link.send_framed(message, frame)
+        self._free_link(to, message.shard).send_framed(message, frame)
 
-    def _wait_until_read(self, to: int, link: Link) -> None:
-        if link.unread():
+    def _free_link(self, to: int, shard: int) -> Link:
+        """Return a link once the next message can be sent on it."""
+        links = self._links.by_shard[shard]
+        if links[to].unread():
+            # Another link stands there once that rank has fallen silent.
             self._backoff.wait(
-                lambda: not link.unread(), lambda: f"rank {to} to read the last message"
+                lambda: not links[to].unread(),
+                lambda: f"rank {self._fabric.names[to]} to read the last message",
             )
+        return links[to]
 
     def in_flight(self, to: int, shard: int) -> bool:
         """Return whether the last payload of a shard sent to ``to`` may still be being read."""
@@ -244,6 +280,14 @@ class MpiPort:
         while (message := poll()) is None:
             backoff.pause(self.waiting_for)
         backoff.end()
+        return message
+
+    async def poll(self) -> Message | None:
+        """Return the next message if one has come."""
+        message = self._links.poll()
+        if message is None:
+            # Whoever polls may never wait.
+            self._while_idle()
         return message
 
     def _while_idle(self) -> None:
@@ -260,15 +304,36 @@ class MpiPort:
         """Wait until ``done()``."""
         self._backoff.wait(done, waiting_for)
 
-    def choice(self, algorithm: str, n: int, *, coded: Coding | None = None) -> tuple[str, str]:
+    def choice(
+        self,
+        algorithm: str,
+        n: int,
+        *,
+        coded: Coding | None = None,
+        sharded: Sharing | None = None,
+    ) -> tuple[str, str]:
         """Return the all-reduce that ``algorithm`` comes to for n elements, and why."""
-        return self._sums().choice(algorithm, n, coded=coded)
+        return self._sums().choice(algorithm, n, coded=coded, sharded=sharded)
+
+    def owned(self, span: Span, algorithm: str) -> Span:
+        """Return the part of a span that this worker owns."""
+        return self._sums().owned(span, algorithm)
 
     def reduction(
-        self, span: Span, algorithm: str, take: Take | None, codec: SumCodec | None = None
+        self,
+        span: Span,
+        algorithm: str,
+        take: Take | None,
+        codec: SumCodec | None = None,
+        *,
+        held: Held | None = None,
     ) -> Reduction:
         """Make the plan that sums ``gradient[span]`` over all workers."""
-        return self._sums().make(span, algorithm, take, codec)
+        return self._sums().make(span, algorithm, take, codec, held)
+
+    def gather(self, span: Span, algorithm: str, at: int) -> Reduction:
+        """Make the plan by which all workers get what each owns of a span."""
+        return self._sums().gather(span, algorithm, at)
 
     def share_theta(self, algorithm: str) -> None:
         """Let the workers of this host have one θ, where ``algorithm`` shards its update."""
@@ -282,43 +347,62 @@ class MpiPort:
         assert self._reductions is not None, "sums over workers are for modes without servers"
         return self._reductions
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Report | Sketch) -> None:
         """Send ``report`` to rank 0, apart from the traffic of the training; never waits."""
         self._reports.send(report)
 
     @property
-    def on_report(self) -> Callable[[Report], None]:
+    def on_report(self) -> Callable[[Report | Sketch], None]:
         """What takes the reports that reach rank 0."""
         return self._reports.on_report
 
     @on_report.setter
-    def on_report(self, take: Callable[[Report], None]) -> None:
+    def on_report(self, take: Callable[[Report | Sketch], None]) -> None:
         self._reports.on_report = take
+
+    def take_reports(self) -> None:
+        """At rank 0, take the reports that have come."""
+        self._reports.take()
 
     def finish_reports(self, complete: Callable[[], bool]) -> None:
         """Rank 0: take reports until ``complete``; others: until theirs have been taken."""
-        if self.rank == 0:
+        if self._job.rank == 0:
             self._reports.take()
             self._backoff.wait(complete, lambda: "the workers' last reports")
         else:
             self._backoff.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
 
-    def fetch(self, source: int, mine: Vector | None, out: Vector | None) -> None:
-        """Copy a vector from rank ``source`` (which gives ``mine``) to rank 0 (into ``out``)."""
-        if source == 0 == self.rank:
+    def fetch(self, source: int, mine: Vector | None, out: Vector | None) -> bool:
+        """Copy a vector from rank ``source`` (which gives ``mine``) to rank 0 (into ``out``).
+
+        Returns:
+            Whether it was copied: rank 0 does not wait for one that the others go on without.
+        """
+        if source == 0 == self._job.rank:
             assert mine is not None
             assert out is not None
             np.copyto(out, mine)
-        elif self.rank == source:
+            return True
+        if self._job.rank == source:
             assert mine is not None
-            with HERE.blocked("rank 0 to take the parameters"):
-                for piece in pieces(mine):
-                    self._comm.Send(piece, 0, FETCH)
-        elif self.rank == 0:
+            requests = [self._job.Isend(piece, 0, FETCH) for piece in pieces(mine)]
+            return self._through(requests, 0, lambda: "rank 0 to take the parameters")
+        if self._job.rank == 0:
             assert out is not None
-            with HERE.blocked(f"rank {source} to send its parameters"):
-                for piece in pieces(out):
-                    self._comm.Recv(piece, source, FETCH)
+            requests = [self._job.Irecv(piece, source, FETCH) for piece in pieces(out)]
+            return self._through(requests, source, lambda: f"rank {source} to send its parameters")
+        return False
+
+    def _through(
+        self, requests: list[MPI.Request], peer: int, waiting_for: Callable[[], str]
+    ) -> bool:
+        """Wait until requests are through, or their peer is gone; return whether they are."""
+        self._backoff.begin()
+        while not (done := MPI.Request.Testall(requests)) and peer not in HERE.gone:
+            # Not to sleep: long messages get on only while they are polled.
+            self._backoff.spin(waiting_for)
+        self._backoff.end()
+        return done
 
     def meet(self) -> None:
         """Wait, without burning a core, until every rank is here."""
@@ -326,6 +410,8 @@ class MpiPort:
 
         def is_complete() -> bool:
             self._reports.take()
+            if self._ends:
+                self._links.drain()  # of those who are not here yet
             return bool(request.Test())
 
         self._backoff.wait(is_complete, lambda: "the other ranks to finish")
@@ -333,11 +419,14 @@ class MpiPort:
     def close(self) -> None:
         """Free what was made; collective."""
         self._backoff.wait(self._reports.are_taken, lambda: "rank 0 to take the reports")
+        self._ends = bool(self.role_map.peers)
+        if self._ends:
+            self._backoff.wait(self._links.drain, lambda: "neighbours to take the last messages")
         self.meet()  # at rank 0, which takes them meanwhile
         self._links.close()
         if self._executor is not None and self._reductions is not None:
             self._reductions.close()
             self._executor.close()
         self.gradient = self.theta = np.zeros(0, np.float32)
-        self.versions = {}
+        self.versions, self.offers = {}, []
         self._fabric.close(alone=self._executor is not None and bool(self._executor.broken))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Container
 
 from mpi4py import MPI
 
-from psrt.messages import Report
+from psrt.messages import Report, Sketch
 from psrt.mpi.tags import REPORT
-from psrt.transport.frames import REPORT_BYTES, decode_report, encode_report
+from psrt.transport.frames import decode_report, encode_report
 
 
 class Reports:
@@ -21,11 +21,11 @@ class Reports:
         #: Sent and not known to be taken yet, each with the bytes that MPI still reads.
         self._out: list[tuple[MPI.Request, bytes]] = []
         #: Takes the reports that reach rank 0.
-        self.on_report: Callable[[Report], None] = lambda _: None
+        self.on_report: Callable[[Report | Sketch], None] = lambda _: None
         #: Ranks whose reports are not taken any more.
         self.ignored: Container[int] = ()
 
-    def send(self, report: Report) -> None:
+    def send(self, report: Report | Sketch) -> None:
         """Send a report; never waits."""
         if self._is_first:
             self.take()
@@ -39,7 +39,7 @@ class Reports:
     def take(self) -> None:
         """Take the reports that have come; on every rank, for MPI moves only while it is called."""
         while self._comm.Iprobe(MPI.ANY_SOURCE, REPORT, self._status) and self._is_first:
-            data = bytearray(REPORT_BYTES)
+            data = bytearray(self._status.Get_count(MPI.BYTE))
             # From the rank that was probed: over libfabric MPICH may give a receive from anybody
             # none of the messages that the probe has seen, and then it blocks for ever.
             source = self._status.Get_source()

@@ -10,27 +10,28 @@ import struct
 from typing import get_type_hints
 
 from psrt.errors import ProtocolError
-from psrt.messages import Leave, Message, Params, Push, Report
+from psrt.messages import Leave, Message, Mix, Params, Push, Report, Sketch
 from psrt.stats import COLUMNS
 
 #: Bytes of a frame of training traffic, and of each such message in the byte counters.
 FRAME_BYTES = 64
 
-_PUSH, _PARAMS, _LEAVE = 1, 2, 3
+_PUSH, _PARAMS, _LEAVE, _MIX = 1, 2, 3, 4
 _WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqddi"), struct.Struct("=8xqqqqddi")
 _WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqqfif"), struct.Struct("=8xqqqqfif")
 _WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqqi"), struct.Struct("=8xqqi")
+_WRITE_MIX, _READ_MIX = struct.Struct("=B7xqqqdi"), struct.Struct("=8xqqqdi")
 #: A report's fields by the types that they are declared with, and those of the columns at its end
 #: by the types of their first values: a new one needs no line here.
 _CODES = {int: "q", float: "d", bool: "?"}
 *_TYPES, _ = get_type_hints(Report).values()
 _TYPES += [type(column.default) for column in COLUMNS.values()]
-_REPORT = struct.Struct("=" + "".join(map(_CODES.__getitem__, _TYPES)))
+_REPORT = struct.Struct("=B7x" + "".join(map(_CODES.__getitem__, _TYPES)))
 #: Fields of a report before its columns.
 _FIELDS = len(Report._fields) - 1
 
-#: Bytes of a report; reports are sent apart from the training traffic and are not counted.
-REPORT_BYTES = _REPORT.size
+_SKETCH = struct.Struct("=B7xqq")
+_IS_REPORT, _IS_SKETCH = 1, 2
 
 Buffer = bytearray | memoryview
 #: Makes a named tuple from the tuple of its fields in half the time of ``_make``.
@@ -50,6 +51,8 @@ def encode(message: Message, buffer: Buffer, offset: int = 0) -> None:
         _WRITE_PUSH.pack_into(buffer, offset, _PUSH, *message)
     elif kind is Params:
         _WRITE_PARAMS.pack_into(buffer, offset, _PARAMS, *message)
+    elif kind is Mix:
+        _WRITE_MIX.pack_into(buffer, offset, _MIX, *message)
     else:
         _WRITE_LEAVE.pack_into(buffer, offset, _LEAVE, *message)
 
@@ -70,17 +73,24 @@ def decode(buffer: Buffer, offset: int = 0) -> Message:
         return _new(Push, _READ_PUSH.unpack_from(buffer, offset))
     if code == _PARAMS:
         return _new(Params, _READ_PARAMS.unpack_from(buffer, offset))
+    if code == _MIX:
+        return _new(Mix, _READ_MIX.unpack_from(buffer, offset))
     if code == _LEAVE:
         return _new(Leave, _READ_LEAVE.unpack_from(buffer, offset))
-    raise ProtocolError(f"a frame of kind {code} came, expected 1, 2 or 3")
+    raise ProtocolError(f"a frame of kind {code} came, expected 1, 2, 3 or 4")
 
 
-def encode_report(report: Report) -> bytes:
-    """Return ``report`` as ``REPORT_BYTES`` bytes."""
-    return _REPORT.pack(*report[:_FIELDS], *report.columns)
+def encode_report(report: Report | Sketch) -> bytes:
+    """Return what goes to rank 0 apart from the training traffic, where no bytes are counted."""
+    if isinstance(report, Sketch):
+        return _SKETCH.pack(_IS_SKETCH, report.worker, report.clock) + report.numbers
+    return _REPORT.pack(_IS_REPORT, *report[:_FIELDS], *report.columns)
 
 
-def decode_report(buffer: Buffer | bytes) -> Report:
-    """Read a report that ``encode_report`` wrote."""
-    values = _REPORT.unpack_from(buffer)
-    return Report._make((*values[:_FIELDS], values[_FIELDS:]))
+def decode_report(buffer: Buffer | bytes) -> Report | Sketch:
+    """Read what ``encode_report`` wrote."""
+    if buffer[0] == _IS_SKETCH:
+        _, worker, clock = _SKETCH.unpack_from(buffer)
+        return Sketch(worker, clock, bytes(buffer[_SKETCH.size :]))
+    _, *values = _REPORT.unpack_from(buffer)
+    return Report._make((*values[:_FIELDS], tuple(values[_FIELDS:])))

@@ -15,6 +15,10 @@ itself, its *landing*: a version that a server makes there is read where it is m
 **Frames.** In place of a region a message may carry the frame of a codec, whose length differs from
 message to message: ``send_framed``. A server finds it in ``frame(shard, worker)``.
 
+**Neighbours.** In a mode whose workers mix what they have with neighbours, every two of these talk
+as a worker and a shard do, each with regions, ``offers``, that the other may read, but neither has
+to answer the other.
+
 **Shards.** A server rank owns one shard or more, and every message names the one that it is of. A
 worker and a shard talk by themselves, one message at a time each way, as if each shard had a rank
 of its own; nothing is in order between two shards.
@@ -25,12 +29,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from psrt.arrays import Bytes, Vector
 from psrt.collective.analysis.pick import Coding
-from psrt.messages import Leave, Message, Report
+from psrt.messages import Leave, Message, Report, Sketch
 from psrt.partition import Span
+from psrt.sharding import Sharing
 from psrt.transport.coded_sum import SumCodec
 
 T = TypeVar("T")
@@ -79,6 +84,17 @@ class RoleMap:
     spans: tuple[Span, ...] = ()
     #: Sets of control values: as many sums over all workers may be under way at a time.
     controls: int = 1
+    #: Elements that a worker holds of the gradient, and of the parameters, at a time; None: all.
+    held_gradient: int | None = None
+    held_theta: int | None = None
+    #: By worker, those that it exchanges vectors with, ascending; empty where workers have no
+    #: neighbours. With neighbours ``spans`` has one span: that of a whole such vector.
+    peers: tuple[tuple[int, ...], ...] = ()
+    #: By worker, the regions that its neighbours may read; see ``Port.offers``.
+    offers: tuple[int, ...] = ()
+    #: Where these are some of the ranks of a job: what each rank and each worker is called there.
+    job_ranks: tuple[int, ...] = ()
+    job_workers: tuple[int, ...] = ()
     #: Rank → number of its worker, and numbers of its shards.
     _workers: Mapping[int, int] = field(init=False, repr=False, compare=False)
     _shards: Mapping[int, tuple[int, ...]] = field(init=False, repr=False, compare=False)
@@ -90,6 +106,16 @@ class RoleMap:
             shards[rank] = (*shards.get(rank, ()), number)
         object.__setattr__(self, "_workers", workers)
         object.__setattr__(self, "_shards", shards)
+
+    @property
+    def gradient_size(self) -> int:
+        """Elements of a worker's gradient, without the control values behind it."""
+        return self.n if self.held_gradient is None else self.held_gradient
+
+    @property
+    def theta_size(self) -> int:
+        """Elements of a worker's ``theta``."""
+        return self.n if self.held_theta is None else self.held_theta
 
     @property
     def size(self) -> int:
@@ -106,6 +132,15 @@ class RoleMap:
         """The largest number of shards that one rank owns."""
         return max(map(len, self._shards.values()), default=0)
 
+    def rank_name(self, rank: int) -> int:
+        """Return the number of a rank in the job, for messages."""
+        return self.job_ranks[rank] if self.job_ranks else rank
+
+    def worker_name(self, worker: int) -> str:
+        """Return what a worker is called in messages, as in ``3 (rank 5)``."""
+        number = self.job_workers[worker] if self.job_workers else worker
+        return f"{number} (rank {self.rank_name(self.workers[worker])})"
+
     def worker_of(self, rank: int) -> int | None:
         """Return the worker number of ``rank``, None for a server."""
         return self._workers.get(rank)
@@ -120,6 +155,15 @@ class RoleMap:
 #: there, which may be scratch and may be overwritten. It is called once a round for each element
 #: that this worker owns, in any order, and only inside ``Reduction.poll`` and ``finish``.
 Take = Callable[[Span, Vector], None]
+
+
+class Held(NamedTuple):
+    """Where a reduction, whose sums go to their owners only, finds its numbers and leaves θ."""
+
+    #: Element of ``gradient`` that the span's numbers begin at.
+    at: int
+    #: Whether the ``theta[span]`` that the owners write reaches all; else it is nobody else's.
+    spreads: bool = True
 
 
 class Reduction(Protocol):
@@ -160,14 +204,18 @@ class Port(Protocol):
     #: The ranks of workers and servers, and the spans of the shards.
     role_map: RoleMap
     #: Worker: (n + CONTROL · controls,) float32, gradient and control values, in memory that peers
-    #: can read. A virtual port without numerics has only the control values, and empty ``theta``
-    #: and ``versions``.
+    #: can read; or ``held_gradient`` elements of it. A virtual port without numerics has only the
+    #: control values, and empty ``theta`` and ``versions``.
     gradient: Vector
-    #: Worker: (n,) float32, the parameters it computes with; ``Params`` land here.
+    #: Worker: (n,) float32, the parameters it computes with; ``Params`` land here. Or
+    #: ``held_theta`` elements, whose meaning is the strategy's.
     theta: Vector
     #: Server: by shard that it owns, (span,) float32 each, the regions of ``Params``: ``VERSIONS``
     #: of its own, then the landings.
     versions: dict[int, list[Vector]]
+    #: Worker with neighbours: the regions of ``Mix``, as many as the role map says, (span,) float32
+    #: each. ``theta`` may be a part of one.
+    offers: list[Vector]
     #: Server: by the rank of a worker that has a landing, its region, the same for each shard.
     landings: Mapping[int, int]
     #: What the ``theta`` of each worker is.
@@ -199,7 +247,9 @@ class Port(Protocol):
     def payload(self, shard: int, worker: int) -> Vector:
         """Server: return the gradient of the worker with this number, the span of one shard.
 
-        The contents are valid from the receipt of its push until the reply.
+        The contents are valid from the receipt of its push until the reply. At a neighbour of that
+        worker: a copy of the vector that came with its last ``Mix``, valid until the next one of
+        that worker is received.
         """
         ...
 
@@ -207,13 +257,24 @@ class Port(Protocol):
         """Return the frame that came last between a shard and the worker with this number.
 
         At a server that of its push, valid until the reply; at the worker that of the reply, valid
-        until its next push. Nothing of it has been checked but that it is no longer than a frame of
-        that shard can be.
+        until its next push; at a neighbour that of its last ``Mix``, valid until its next message
+        is received. Nothing of it has been checked but that it is no longer than a frame of that
+        shard can be.
         """
         ...
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``; a virtual port charges its cost."""
+        ...
+
+    async def compute_part(self, share: float, work: Callable[[], T], *, first: bool) -> T:
+        """Run ``work()``; a virtual port charges a share of the cost of a step.
+
+        Args:
+            share: in [0, 1].
+            work: a part of the computing of a step.
+            first: whether it is the first one of the step.
+        """
         ...
 
     def amid(self, share: float, action: Callable[[], object]) -> None:
@@ -244,13 +305,17 @@ class Port(Protocol):
         worker's ``theta`` of that shard, or what a server was pushed for it, may be written from
         now on.
 
+        A neighbour answers nothing. A worker may be two messages ahead of it, so that what it has
+        now is on its way while the neighbour computes; with a third one, ``send`` may wait until
+        the first has been received.
+
         A worker's payload may set out only when others that it sent to the same server have been
         answered. So workers push the shards of a server in the same order, and a server answers
         for each without waiting for another one.
 
         Args:
             to: the rank that it goes to.
-            message: a push, parameters or a leave.
+            message: a push, parameters, a leave, or what is mixed.
             region: number of the memory whose contents go with it; ``NO_PAYLOAD`` for none.
         """
         ...
@@ -260,7 +325,7 @@ class Port(Protocol):
 
         Args:
             to: the rank that it goes to.
-            message: a push, or parameters.
+            message: a push, parameters, or what is mixed.
             frame: no longer than was said when the port was made. It must not change until the
                 message has been answered, that of a reply until the next push. Without numerics
                 only its length matters.
@@ -268,7 +333,7 @@ class Port(Protocol):
         ...
 
     def in_flight(self, to: int, shard: int) -> bool:
-        """Return whether the last payload of a shard sent to ``to`` may still be being read."""
+        """Return whether a payload of a shard sent to ``to`` may still be being read."""
         ...
 
     async def receive(self) -> Message:
@@ -277,6 +342,10 @@ class Port(Protocol):
         Raises:
             TransportError: if none comes within the deadline.
         """
+        ...
+
+    async def poll(self) -> Message | None:
+        """Return the next message, as ``receive`` does, if one has come; never wait for one."""
         ...
 
     async def until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
@@ -291,13 +360,21 @@ class Port(Protocol):
         """
         ...
 
-    def choice(self, algorithm: str, n: int, *, coded: Coding | None = None) -> tuple[str, str]:
+    def choice(
+        self,
+        algorithm: str,
+        n: int,
+        *,
+        coded: Coding | None = None,
+        sharded: Sharing | None = None,
+    ) -> tuple[str, str]:
         """Return the all-reduce that ``algorithm`` names for a span, and the reason.
 
         Args:
             algorithm: ``auto``, or the name of one.
             n: float32 elements of the span.
             coded: what a codec makes of the span; None if it is summed as it is.
+            sharded: what stays with its owner; None if all workers have everything.
 
         Returns:
             What ``auto`` picks, the same on every worker, and the reason in words that follow
@@ -308,8 +385,23 @@ class Port(Protocol):
         """
         ...
 
+    def owned(self, span: Span, algorithm: str) -> Span:
+        """Return the part of a span that this worker owns in a reduction with a ``Held``.
+
+        Args:
+            span: of ``[0, n)``.
+            algorithm: what ``choice`` returned, asked with ``sharded``.
+        """
+        ...
+
     def reduction(
-        self, span: Span, algorithm: str, take: Take | None, codec: SumCodec | None = None
+        self,
+        span: Span,
+        algorithm: str,
+        take: Take | None,
+        codec: SumCodec | None = None,
+        *,
+        held: Held | None = None,
     ) -> Reduction:
         """Make the plan that sums ``gradient[span]`` over all workers, any number of times.
 
@@ -329,12 +421,29 @@ class Port(Protocol):
             take: see ``Take``; only for spans of ``[0, n)``, which ``theta`` has, too.
             codec: makes the messages, which needs a ``coded`` choice; the result is the *mean*, by
                 the total that the codec knows when the round begins.
+            held: has ``take`` called for what this worker owns only, see ``owned``; that part of
+                the numbers is then scratch, and the rest of no use. None leaves who owns what to
+                the transport. With ``spreads`` other workers see ``theta[span]`` from the end of
+                the round on; not without codec.
 
         Raises:
             ConfigError: if this transport has no such all-reduce.
 
         Source: Xu et al., "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel
         Training", 2020, arXiv:2004.13336, for the sharded update.
+        """
+        ...
+
+    def gather(self, span: Span, algorithm: str, at: int) -> Reduction:
+        """Make the plan by which all workers get what each owns of a span, any number of times.
+
+        Collective, as ``reduction``. In a round a worker's own part must be in place at ``begin``;
+        the others' are at the end.
+
+        Args:
+            span: of the parameters; see ``owned``.
+            algorithm: what ``choice`` returned, asked with ``sharded``.
+            at: element of ``theta`` that the span begins at.
         """
         ...
 
@@ -367,7 +476,7 @@ class Port(Protocol):
         """
         ...
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Report | Sketch) -> None:
         """Send ``report`` to rank 0, apart from the traffic of the training; never waits."""
         ...
 
@@ -379,11 +488,11 @@ def gradient_of(port: Port) -> Vector:
 
 def controls_of(port: Port) -> list[Span]:
     """Return where each set of control values lies, in ``gradient`` as it is with numerics."""
-    n = port.role_map.n
+    n = port.role_map.gradient_size
     return [Span(n + CONTROL * i, n + CONTROL * (i + 1)) for i in range(port.role_map.controls)]
 
 
 def control_of(port: Port, i: int = 0) -> Vector:
     """Return the i-th set of control values (CONTROL,)."""
-    first = port.theta.size + CONTROL * i
+    first = port.gradient.size - CONTROL * (port.role_map.controls - i)
     return port.gradient[first : first + CONTROL]

@@ -11,15 +11,17 @@ import numpy as np
 from psrt.arrays import Bytes, Vector
 from psrt.collective.analysis.pick import Coding
 from psrt.errors import ProtocolError
-from psrt.messages import Leave, Message, Report
+from psrt.messages import Leave, Message, Report, Sketch
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
+from psrt.sharding import Sharing
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.gathered_sum import GatheredSum
 from psrt.transport.port import (
     AS_ASKED,
     CONTROL,
     NO_PAYLOAD,
+    Held,
     Reduction,
     RoleMap,
     Take,
@@ -52,19 +54,31 @@ class SoloPort:
     #: In real time, applying takes the time it takes.
     apply_s: Callable[[int, int], float] | None = None
 
-    def __init__(self, n: int, *, controls: int = 1) -> None:
-        """Allocate (n,) parameters and (n + CONTROL · controls,) gradient."""
+    def __init__(self, n: int, *, role_map: RoleMap | None = None) -> None:
+        """Allocate (n,) parameters and (n + CONTROL · controls,) gradient.
+
+        Args:
+            n: number of parameters.
+            role_map: of this one worker, and what it would offer if it had neighbours; None for
+                what has one set of control values, and no offers.
+        """
         self.rank = 0
-        self.role_map = RoleMap(n, workers=(0,), controls=controls)
+        self.role_map = role_map or RoleMap(n, workers=(0,))
         self.bytes_sent = 0
         self.bytes_received = 0
         self.waiting_for: Callable[[], str] = lambda: "nobody"
         self.leave_of: Callable[[int, int], Leave | None] = lambda shard, worker: None
         #: Called with every report.
-        self.on_report: Callable[[Report], None] = lambda _: None
-        self.gradient: Vector = np.zeros(n + CONTROL * controls, np.float32)
-        self.theta: Vector = np.zeros(n, np.float32)
+        self.on_report: Callable[[Report | Sketch], None] = lambda _: None
+        behind = CONTROL * self.role_map.controls
+        self.gradient: Vector = np.zeros(self.role_map.gradient_size + behind, np.float32)
+        self.theta: Vector = np.zeros(self.role_map.theta_size, np.float32)
         self.versions: dict[int, list[Vector]] = {}
+        # Where a step goes before it is sent, to nobody.
+        self.offers: list[Vector] = [
+            np.zeros(self.role_map.spans[0].size, np.float32)
+            for _ in range(sum(self.role_map.offers))
+        ]
         self.landings: Mapping[int, int] = {}
         self.theta_memory = ThetaMemory.OWN
 
@@ -75,6 +89,10 @@ class SoloPort:
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)``."""
         return work(*args)
+
+    async def compute_part(self, share: float, work: Callable[[], T], *, first: bool) -> T:
+        """Run ``work()``."""
+        return work()
 
     def amid(self, share: float, action: Callable[[], object]) -> None:
         """Run ``action()``."""
@@ -93,7 +111,7 @@ class SoloPort:
         if not done():
             _nobody()
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Report | Sketch) -> None:
         """Hand ``report`` on."""
         self.on_report(report)
 
@@ -121,18 +139,45 @@ class SoloPort:
         """Refuse."""
         _nobody()
 
-    def choice(self, algorithm: str, n: int, *, coded: Coding | None = None) -> tuple[str, str]:
+    async def poll(self) -> Message | None:
+        """Return nothing: there is nobody."""
+        return None
+
+    def choice(
+        self,
+        algorithm: str,
+        n: int,
+        *,
+        coded: Coding | None = None,
+        sharded: Sharing | None = None,
+    ) -> tuple[str, str]:
         """Return any named all-reduce unchanged: with one rank, all of them do nothing."""
         if algorithm == "auto":
             return "node", "one rank has nothing to sum"
         return algorithm, AS_ASKED
 
+    def owned(self, span: Span, algorithm: str) -> Span:
+        """Return the span: nobody else could own any of it."""
+        return span
+
     def reduction(
-        self, span: Span, algorithm: str, take: Take | None, codec: SumCodec | None = None
+        self,
+        span: Span,
+        algorithm: str,
+        take: Take | None,
+        codec: SumCodec | None = None,
+        *,
+        held: Held | None = None,
     ) -> Reduction:
         """Make a plan whose sums are this worker's own numbers."""
         coded = None if codec is None else GatheredSum(_NoLink(), codec, span, rank=0, size=1)
-        return _OwnNumbers(self.gradient, span, take, coded)
+        at = span.start if held is None else held.at
+        numbers = self.gradient[at : at + span.size]
+        return _OwnNumbers(numbers, span, take, coded)
+
+    def gather(self, span: Span, algorithm: str, at: int) -> Reduction:
+        """Make a plan that has nothing to do."""
+        return _OwnNumbers(self.theta[at : at + span.size], span, None, None)
 
     def share_theta(self, algorithm: str) -> None:
         """Do nothing: there are no other workers."""
@@ -146,11 +191,13 @@ class _OwnNumbers:
     """The sum over one worker."""
 
     def __init__(
-        self, gradient: Vector, span: Span, take: Take | None, coded: GatheredSum | None
+        self, numbers: Vector, span: Span, take: Take | None, coded: GatheredSum | None
     ) -> None:
-        self._take, self._coded, self._numbers = take, coded, span.of(gradient)
-        blocks = [Span(span.start + a, span.start + b) for a, b in block_spans(span.size, BLOCK)]
-        self._blocks = [(block, block.of(gradient)) for block in blocks]
+        self._take, self._coded, self._numbers = take, coded, numbers
+        self._blocks = [
+            (Span(span.start + block.start, span.start + block.stop), block.of(numbers))
+            for block in block_spans(span.size, BLOCK)
+        ]
         self._over = True
 
     def begin(self) -> None:

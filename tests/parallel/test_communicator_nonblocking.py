@@ -227,7 +227,7 @@ def test_a_row_of_calls_at_uneven_speeds(open_communicator, host, name, n):
     communicator = open_communicator(host=host)
     rng = random.Random(communicator.rank)
     window, plain = communicator.empty(n), np.empty(n, np.float32)
-    calls = 300 if communicator.size <= 4 else 60
+    calls = 150 if communicator.size <= 4 else 60
     for turn in range(calls):
         if rng.random() < 0.05:
             time.sleep(rng.random() * 1e-3)

@@ -142,3 +142,46 @@ def pick_coded(
     if len(candidates) == 1:
         return Choice(candidates[0], 0.0, "others lose or send more")
     return choose_among(candidates, hosts, coding.nbytes, coding.itemsize, costs)
+
+
+def pick_sharded(
+    algorithm: str, hosts: Sequence[int], nbytes: int, costs: MachineCosts, *, alone: bool = False
+) -> Choice:
+    """Return the all-reduce that ``algorithm`` stands for where only owners take the sums.
+
+    Args:
+        algorithm: as in ``pick``.
+        hosts: number of ranks on each host.
+        nbytes: of the vector.
+        costs: of the machine; the same on every rank, so that all pick the same.
+        alone: whether each rank must own a part by itself, and not its host a part together.
+
+    Raises:
+        ConfigError: if it does not hand each rank its own part of the sums first.
+
+    >>> from psrt.collective.analysis.machine import DEFAULT_COSTS
+    >>> cases = [4], [1, 1], [2, 2]
+    >>> [pick_sharded("auto", hosts, 1 << 22, DEFAULT_COSTS).algorithm for hosts in cases]
+    ['node', 'ring', 'node+ring']
+    >>> pick_sharded("tree", [4], 100, DEFAULT_COSTS)
+    Traceback (most recent call last):
+    psrt.errors.ConfigError: --allreduce tree gives every worker all sums; with --shard there are \
+auto, node, ring
+    """
+    several, size = len(hosts) > 1, sum(hosts)
+    able = [row.name for row in ALGORITHMS.values() if row.owned]
+    inside = [] if alone else [PLUS + name for name in able] if several else [NODE]
+    names = [*inside, *able]
+    if algorithm in names:
+        return Choice(algorithm, 0.0, "as asked")
+    asked = algorithm == NODE and several and not alone
+    if algorithm != AUTO and not asked:
+        raise ConfigError(
+            f"--allreduce {algorithm} gives every worker all sums; with --shard there are "
+            f"{', '.join([AUTO, *names])}"
+        )
+    if size == 1 or alone or (max(hosts) == 1 and not asked):
+        return Choice(able[0], 0.0, "its owners take their sums first")
+    if not several:
+        return Choice(NODE, 0.0, "the workers of a host share its memory")
+    return choose_among(inside if asked else names, hosts, nbytes, 4, costs)

@@ -45,7 +45,7 @@ from dataclasses import dataclass
 from psrt.collective.costs import LinkCosts
 from psrt.collective.step import Step
 from psrt.errors import ConfigError
-from psrt.partition import even_spans
+from psrt.partition import Span, even_span, even_spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,20 @@ def ring_steps(
     for first, combine in ((ring.position, True), (ring.position + 1, False)):
         for send, receive in ring.hops(first):
             yield Step(ring.right, chunks[send], ring.left, chunks[receive], combine)
+
+
+def ring_owned(rank: int, size: int, n: int) -> Span:
+    """Return the chunk whose sum ``rank`` finishes, where the ring passes 0, 1, … p − 1.
+
+    Args:
+        rank: this rank, in ``[0, size)``.
+        size: ranks on the ring, p ≥ 1.
+        n: elements in the vector, ≥ 0.
+
+    >>> [tuple(ring_owned(rank, 3, 7)) for rank in range(3)]
+    [(3, 5), (5, 7), (0, 3)]
+    """
+    return even_span(n, size, (rank + 1) % size)
 
 
 def ring_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:

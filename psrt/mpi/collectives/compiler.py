@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from psrt.arrays import AnyVector
-from psrt.collective import ALGORITHMS, OPS, PHASES
-from psrt.collective.registry import LIBRARY, ONE_SHOT_BYTES, PLUS
+from psrt.collective import ALGORITHMS, OPS, PHASES, Step
+from psrt.collective.registry import LIBRARY, ONE_SHOT_BYTES, PLUS, owned_by
 from psrt.collective.schedule import Schedule
 from psrt.collective.schedules.all_to_all import on_blocks
 from psrt.collective.spec import CollectiveSpec
-from psrt.mpi.collectives.contexts import BETWEEN, ContextTable
+from psrt.mpi.collectives.contexts import BETWEEN, GATHERED, ContextTable
 from psrt.mpi.collectives.plans.copy import Copied, Copy, Fetched
 from psrt.mpi.collectives.plans.direct import Direct, Keep, Sink
 from psrt.mpi.collectives.plans.exchange import Exchange, Swap
@@ -21,13 +21,15 @@ from psrt.mpi.collectives.plans.framed import Framed
 from psrt.mpi.collectives.plans.one_shot import OneShot
 from psrt.mpi.collectives.plans.plan import CollectiveContext, Plan
 from psrt.mpi.collectives.plans.scheduled import Scheduled, Team
+from psrt.mpi.collectives.plans.sharded import Sharded, Shifted, Spread
 from psrt.mpi.collectives.plans.staged import PAIR_PIECE_BYTES, PIECE_BYTES, STAGES, Staged
 from psrt.mpi.collectives.plans.straight import Straight
 from psrt.mpi.collectives.plans.vendor import Vendor, VendorAccess
 from psrt.mpi.fabric import Fabric
 from psrt.mpi.links.pieces import MOST_BYTES
 from psrt.mpi.links.segments import SegmentOffset
-from psrt.partition import Span, even_spans
+from psrt.optim import BLOCK
+from psrt.partition import Span, block_spans, even_spans
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.straight_sum import StraightSum
 from psrt.ways import Way
@@ -145,6 +147,105 @@ class Compiler:
         )
         return Copied(plan, vector, buffers[layout.local_rank]) if staged else plan
 
+    def sharded(
+        self,
+        signature: str,
+        vector: AnyVector,
+        algorithm: str,
+        take: Sink,
+        parameters: Sequence[AnyVector],
+    ) -> Plan:
+        """Compile a sum, in windows, of which each rank takes its own part: see ``owned``.
+
+        Args:
+            signature: of the call, the same on every rank.
+            vector: (n,), this rank's numbers.
+            algorithm: one of ``SHARDING``, after ``auto``.
+            take: what becomes of the sums that this rank owns.
+            parameters: (n,) each, what all ranks end with: of this rank, or of each rank of this
+                host where ``algorithm`` is by hosts, one if they share it; none if nothing is
+                handed out.
+        """
+        place, context = self._segments.locate(vector), self._contexts.of(signature)
+        if algorithm in ALGORITHMS:
+            after = self._segments.locate(parameters[0]) if parameters else None
+            theta = parameters[0] if parameters else None
+            teams = self._team(vector, place), None if theta is None else self._team(theta, after)
+            return self._halves(signature, algorithm, teams, vector, theta, take)
+        assert place is not None, "node-local ranks sum in windows"
+        buffers = self._segments.views(place, vector)
+        layout, rail = self._layout, self._layout.local_rank
+        between: Plan | None = None
+        if rail < len(layout.rails):
+            part = even_spans(vector.size, len(layout.rails))[rail]
+            mine, theta, ranks = part.of(buffers[0]), part.of(parameters[0]), layout.rails[rail]
+            me, name = ranks.index(layout.rank), algorithm.removeprefix(PLUS)
+            both = (Team(me, ranks, {me: (rail, mine)}), Team(me, ranks, {me: (rail, theta)}))
+            shifted = Shifted(take, part.start)
+            between = self._halves(signature + BETWEEN, name, both, mine, theta, shifted)
+        else:
+            for half in (BETWEEN, BETWEEN + GATHERED):
+                self._contexts.of(signature + half)  # as its peers do
+        return Direct(
+            context,
+            buffers,
+            OPS["sum"],
+            size=layout.size,
+            sink=Spread(parameters),
+            between=between,
+            hosts=len(layout.hosts),
+        )
+
+    def _halves(
+        self,
+        signature: str,
+        name: str,
+        teams: tuple[Team, Team | None],
+        vector: AnyVector,
+        parameters: AnyVector | None,
+        take: Sink,
+    ) -> Plan:
+        """Compile both halves of a schedule, of different vectors, and what is between them."""
+        context, apart = self._contexts.of(signature), self._contexts.of(signature + GATHERED)
+        team, after = teams
+        own = owned_by(name, team.rank, len(team.ranks), vector.size)
+        blocks = [Span(own.start + a, own.start + b) for a, b in block_spans(own.size, BLOCK)]
+        gather = None
+        if parameters is not None and after is not None:
+            gather = self._schedule(apart, name, after, parameters, "sum", half=1)
+        return Sharded(
+            self._schedule(context, name, team, vector, "sum", half=0),
+            [(block, block.of(vector)) for block in blocks],
+            take,
+            gather,
+        )
+
+    def gather(self, signature: str, vector: AnyVector, algorithm: str) -> Plan:
+        """Compile the second half of a schedule: all ranks get what each owns of a vector.
+
+        Args:
+            signature: of the call, the same on every rank.
+            vector: (n,), this rank's, in a window; its own part holds its numbers.
+            algorithm: a key of ``ALGORITHMS`` with halves.
+        """
+        team = self._team(vector, self._segments.locate(vector))
+        return self._schedule(self._contexts.of(signature), algorithm, team, vector, "sum", half=1)
+
+    def owned(self, n: int, algorithm: str) -> Span:
+        """Return the part of n elements whose sums this rank takes in ``sharded``."""
+        layout, local = self._layout, self._layout.local_rank
+        if algorithm in ALGORITHMS:
+            order = [rank for host in layout.hosts for rank in host]
+            return owned_by(algorithm, order.index(layout.rank), layout.size, n)
+        if len(layout.hosts) == 1:
+            return even_spans(n, layout.size)[local]
+        if local >= len(layout.rails):
+            return Span(n, n)
+        part, ranks = even_spans(n, len(layout.rails))[local], layout.rails[local]
+        name, me = algorithm.removeprefix(PLUS), ranks.index(layout.rank)
+        start, stop = owned_by(name, me, len(ranks), part.size)
+        return Span(part.start + start, part.start + stop)
+
     def _schedule(
         self,
         context: CollectiveContext,
@@ -154,14 +255,31 @@ class Compiler:
         op: str,
         *,
         result: Span | None = None,
+        half: int | None = None,
     ) -> Plan:
-        """Compile a schedule; ``result`` is what it finishes, None leaves that to the caller."""
+        """Compile a schedule.
+
+        Args:
+            context: of the call.
+            name: a key of ``ALGORITHMS``.
+            team: who runs it.
+            vector: (n,), this rank's.
+            op: a key of ``OPS``.
+            result: what it finishes; None leaves that to the caller.
+            half: 0 for the reduce-scatter, 1 for the all-gather; None for both.
+        """
         algorithm, size, n = ALGORITHMS[name], len(team.ranks), vector.size
+
+        def steps(rank: int) -> Sequence[Step]:
+            if half is None:
+                return list(algorithm(rank, size, n))
+            return algorithm.halves(rank, size, n)[half]
+
         return Scheduled(
             self._comm,
             context,
             team,
-            {r: list(algorithm(r, size, n)) for r in {team.rank, *team.seen}},
+            {r: steps(r) for r in {team.rank, *team.seen}},
             vector,
             OPS[op],
             result=result,

@@ -21,6 +21,8 @@ from psrt.mpi.tags import FIRST_STEP
 
 #: What a signature ends with that is about a call's part between hosts.
 BETWEEN = " between hosts"
+#: And about handing out what owners have made of its sums.
+GATHERED = ", gathered"
 #: The least staging memory, in bytes: a page.
 _LEAST_STAGE = 4096
 
@@ -44,6 +46,7 @@ class ContextTable:
         """
         self._memory = fabric.memory
         self._layout = fabric.layout
+        self._local_names = tuple(fabric.names[rank] for rank in fabric.layout.local_ranks)
         self._wakers = [fabric.wakeup.waker(r) for r in range(fabric.node.size)]
         self._segments = fabric.segments
         self._tags = tags
@@ -94,7 +97,7 @@ class ContextTable:
         )
         # The slot is in the tag, so calls that are under way together never share one.
         tag = FIRST_STEP + checksum % ((self._tags - FIRST_STEP) // SLOTS) * SLOTS + number
-        context = CollectiveContext(slot, checksum, tag, self._layout.local_ranks, bases)
+        context = CollectiveContext(slot, checksum, tag, self._local_names, bases)
         self._contexts[signature] = context
         return context
 

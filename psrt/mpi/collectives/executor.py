@@ -83,7 +83,8 @@ class CollectiveExecutor:
         fabric.memory.fence()
         fabric.node.Barrier()
         self._wakeup = fabric.wakeup
-        self.matcher = CallMatcher(self._comm)
+        self._names = fabric.names
+        self.matcher = CallMatcher(self._comm, self._names)
         self._while_idle = while_idle
         self._oversubscribed = self.layout.oversubscribed
         self._backoff = Backoff(
@@ -301,7 +302,7 @@ class CollectiveExecutor:
     def _waiting_for(self, plan: Plan | _Meet) -> str:
         """Name the ranks waited for, and those that may be the cause."""
         text = f"{plan.waiting_for()} in {self.matcher.latest()}"
-        silent = self.matcher.silent()
+        silent = [self._names[rank] for rank in self.matcher.silent()]
         return f"{text}; no word of it from {name_ranks(silent)}" if silent else text
 
     def _idle(self) -> None:

@@ -10,7 +10,7 @@ Calls that succeed without a long wait send no signatures.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from mpi4py import MPI
@@ -35,13 +35,15 @@ _LEAVES_WITHIN_S = 0.1
 class CallMatcher:
     """One rank's signatures, and those received from the others."""
 
-    def __init__(self, comm: MPI.Comm) -> None:
+    def __init__(self, comm: MPI.Comm, names: Sequence[int] = ()) -> None:
         """Set up.
 
         Args:
             comm: all ranks of the communicator; for signatures only.
+            names: of the ranks, in messages; empty for their own numbers.
         """
         self._comm = comm
+        self._names = names or range(comm.size)
         #: Number of calls that this rank has made.
         self.number = 0
         #: Signatures of this rank's newest calls: that of call k is at ``k % MEMORY``.
@@ -189,8 +191,9 @@ class CallMatcher:
         if number > self.number:
             self._early.append((source, number, kind, text))
             return
+        who, me = self._names[source], self._names[self._comm.rank]
         if kind == _FAREWELL:
-            raise ProtocolError(f"rank {source} left with {text}")
+            raise ProtocolError(f"rank {who} left with {text}")
         mine = self.signatures[number % MEMORY]
         refused = number in self.refused
         alike = refused if kind == _REFUSAL else text == _cut(mine).decode(errors="replace")
@@ -199,11 +202,10 @@ class CallMatcher:
         self._announce()  # the ranks that wait for this one must learn of it, too
         if not refused:
             self._send(number, _SIGNATURE, mine)  # too old a call for _announce, perhaps
-        me = self._comm.rank
         if kind == _REFUSAL:
-            raise ProtocolError(f"rank {source} cannot take part in call {number}: {text}")
+            raise ProtocolError(f"rank {who} cannot take part in call {number}: {text}")
         raise ProtocolError(
-            f"the ranks call different things: in call {number} rank {source} has {text}, "
+            f"the ranks call different things: in call {number} rank {who} has {text}, "
             f"rank {me} has {mine}"
         )
 

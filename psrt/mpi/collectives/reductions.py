@@ -8,7 +8,7 @@ import numpy as np
 
 from psrt.arrays import ITEMSIZE, AnyVector, Vector
 from psrt.collective.analysis.machine import MachineCosts
-from psrt.collective.analysis.pick import Coding, pick, pick_coded
+from psrt.collective.analysis.pick import Coding, pick, pick_coded, pick_sharded
 from psrt.collective.registry import by_hosts
 from psrt.errors import ConfigError
 from psrt.mpi.collectives.compiler import Coded
@@ -18,9 +18,10 @@ from psrt.mpi.collectives.plans.plan import Plan
 from psrt.mpi.collectives.slots import SLOTS
 from psrt.optim import BLOCK
 from psrt.partition import Span, block_spans
+from psrt.sharding import Sharing
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.majority import outliers
-from psrt.transport.port import Reduction, Take
+from psrt.transport.port import Held, Reduction, Take
 
 #: The signature of ``differing``.
 _COMPARISON = "comparison of numbers"
@@ -32,32 +33,51 @@ ONE_THETA_BYTES = 1 << 22
 
 
 class Update(Sink):
-    """Turns a block of sums into parameters, for every rank of the host."""
+    """Turns a block of sums into parameters."""
 
-    def __init__(self, take: Take, thetas: Sequence[Vector], own: int, *, first: int) -> None:
+    scratch: AnyVector | None = None
+
+    def __init__(self, take: Take, *, first: int) -> None:
         """Set up.
 
         Args:
             take: what makes parameters out of sums; see ``psrt.transport.port.Take``.
-            thetas: (n,) each, the parameters of every rank of the host, in shared memory; one
-                where all have the same.
-            own: which of them is this rank's.
             first: element of the parameters that the reduced span begins at.
         """
-        self.scratch: AnyVector = np.empty(BLOCK, np.float32)
         #: Whether the trainer has asked for this round: whatever else it waits for moves this on,
         #: too, when it may not know yet what to do with the sums.
         self.asked = False
         self.gate = lambda: self.asked
         self._take = take
         self._first = first
+
+    def write(self, span: Span, folded: AnyVector) -> None:
+        """Update the block."""
+        self._take(Span(span.start + self._first, span.stop + self._first), folded)
+
+
+class UpdateForAll(Update):
+    """Turns a block of sums into parameters, for other ranks of the host, too."""
+
+    def __init__(self, take: Take, thetas: Sequence[Vector], own: int, *, first: int) -> None:
+        """Set up.
+
+        Args:
+            take: as in ``Update``.
+            thetas: (n,) each, the parameters of ranks of the host, in shared memory; one where all
+                have the same.
+            own: which of them is this rank's.
+            first: as in ``Update``.
+        """
+        super().__init__(take, first=first)
+        self.scratch = np.empty(BLOCK, np.float32)
         self._own = thetas[own].view(np.uint8).data
         self._others = [t.view(np.uint8).data for r, t in enumerate(thetas) if r != own]
 
     def write(self, span: Span, folded: AnyVector) -> None:
         """Update the block, and copy it to those who have a θ of their own."""
+        super().write(span, folded)
         at, end = span.start + self._first, span.stop + self._first
-        self._take(Span(at, end), folded)
         source = self._own[4 * at : 4 * end]
         for theta in self._others:
             theta[4 * at : 4 * end] = source
@@ -88,9 +108,15 @@ class Reductions:
         executor.contexts.on_evict = _refuse
         self._gather = executor.compiler.phase(_COMPARISON, "all-gather", self._numbers, place=None)
 
-    def choice(self, algorithm: str, n: int, *, coded: Coding | None) -> tuple[str, str]:
+    def choice(
+        self, algorithm: str, n: int, *, coded: Coding | None, sharded: Sharing | None
+    ) -> tuple[str, str]:
         """See ``Port.choice``."""
         hosts = [len(ranks) for ranks in self._executor.layout.hosts]
+        if sharded is not None:
+            alone = sharded is Sharing.PARAMETERS
+            part = pick_sharded(algorithm, hosts, ITEMSIZE * n, self._costs, alone=alone)
+            return part.algorithm, part.why
         if coded is not None:
             found = pick_coded(algorithm, hosts, coded, self._costs)
             return found.algorithm, found.why
@@ -106,23 +132,65 @@ class Reductions:
             self._executor.meet("one θ a host")
         return self._theta
 
+    def owned(self, span: Span, algorithm: str) -> Span:
+        """See ``Port.owned``."""
+        start, stop = self._executor.compiler.owned(span.size, algorithm)
+        return Span(span.start + start, span.start + stop)
+
     def make(
-        self, span: Span, algorithm: str, take: Take | None, codec: SumCodec | None
+        self,
+        span: Span,
+        algorithm: str,
+        take: Take | None,
+        codec: SumCodec | None,
+        held: Held | None,
     ) -> Reduction:
         """See ``Port.reduction``."""
-        executor, vector = self._executor, span.of(self._gradient)
+        at = span if held is None else Span(held.at, held.at + span.size)
+        executor, vector = self._executor, at.of(self._gradient)
         place = executor.segments.locate(vector)
         update: Update | None = None
-        if take is not None and by_hosts(algorithm):
-            update = Update(take, *self._thetas(), first=span.start)
+        # On one host by hosts each rank has its own slice to itself in any case.
+        apart = held is not None and not (by_hosts(algorithm) and len(executor.layout.hosts) == 1)
+        if take is not None and apart and by_hosts(algorithm):
+            # What goes between hosts, and then to all of a host, goes by its first θ.
+            thetas, own = self._thetas()
+            ends = [thetas[0], *([thetas[own]] if own else [])]
+            update = UpdateForAll(take, ends, len(ends) - 1, first=span.start)
+        elif take is not None and apart:
+            update = Update(take, first=span.start)
+        elif take is not None and by_hosts(algorithm):
+            update = UpdateForAll(take, *self._thetas(), first=span.start)
         coded = None if codec is None else Coded(codec, span)
         signature = f"reduction {self._made} of {span} by {algorithm}{' in frames' * bool(coded)}"
         self._made += 1
+        if apart:
+            assert held is not None
+            assert update is not None, "owners take what they own"
+            plan = executor.compiler.sharded(
+                signature, vector, algorithm, update, self._spread(span, algorithm, held)
+            )
+            return ExecutorReduction(executor, plan, signature, update, None, span, vector)
         plan = executor.compiler.all_reduce(
             signature, vector, "sum", algorithm, place, update, coded
         )
         take = None if update is not None else take
         return ExecutorReduction(executor, plan, signature, update, take, span, vector)
+
+    def gather(self, span: Span, algorithm: str, at: int) -> Reduction:
+        """See ``Port.gather``."""
+        executor, vector = self._executor, self._theta[at : at + span.size]
+        signature = f"gathering {self._made} of {span} by {algorithm}"
+        self._made += 1
+        plan = executor.compiler.gather(signature, vector, algorithm)
+        return ExecutorReduction(executor, plan, signature, None, None, span, vector)
+
+    def _spread(self, span: Span, algorithm: str, held: Held) -> list[Vector]:
+        """Return where the parameters of a span go that owners make, on this rank or its host."""
+        if not held.spreads:
+            return []
+        thetas = self._thetas()[0] if by_hosts(algorithm) else [self._theta]
+        return [span.of(theta) for theta in thetas]
 
     def _thetas(self) -> tuple[list[Vector], int]:
         """Return the θ of each rank of this host, and which of them is this rank's."""

@@ -1,7 +1,5 @@
 """A link of a shard between ranks of different hosts: a message by MPI, then the payload by MPI.
 
-Requests are persistent: made once, started for each message, freed at the end.
-
 **Both directions at once.** The links of several shards keep both directions of a connection busy,
 so payloads go in pieces that no answer is waited for (see ``pieces``). What comes unexpected would
 be copied twice: a receive is posted from the moment that a message is sent to the peer, which
@@ -22,13 +20,8 @@ from mpi4py import MPI
 from psrt.arrays import Bytes, Vector
 from psrt.errors import CodecError
 from psrt.messages import Message
-from psrt.mpi.links.pieces import (
-    MOST_BYTES,
-    Persistent,
-    persistent_receive,
-    persistent_send,
-    pieces,
-)
+from psrt.mpi.links.outgoing import Outgoing
+from psrt.mpi.links.pieces import MOST_BYTES, Persistent, persistent_receive, pieces
 from psrt.mpi.tags import DATA, FRAME, SHARD_TAGS
 from psrt.transport.frames import FRAME_BYTES, decode, encode
 from psrt.transport.port import FRAMED, NO_PAYLOAD
@@ -53,6 +46,7 @@ class RemoteLink:
         most: int = MOST_BYTES,
         window: Window | None = None,
         frames_in: Bytes | None = None,
+        synchronous: bool = False,
     ) -> None:
         """Make the requests and post the first receive.
 
@@ -67,13 +61,16 @@ class RemoteLink:
             window: bounds what is on its way to the peer; None does not.
             frames_in: memory for the longest frame that comes from the peer, which then sends
                 nothing else; None if it sends regions.
+            synchronous: whether a message has left only once the peer receives it.
         """
         #: Rank of the other end.
         self.peer = peer
         #: Where the peer's payload is found after a receipt.
         self.payload = landing
         self._window = window
-        self._comm, self._data, self._most = comm, DATA + SHARD_TAGS * place, most
+        # Tags of its own: a receive is posted for each shard, and takes what is of that shard.
+        tags = FRAME + SHARD_TAGS * place, DATA + SHARD_TAGS * place
+        self._comm, self._data, self._most = comm, tags[1], most
         self._frames_in = frames_in
         #: The frame that came with the last message that had one.
         self.frame: Bytes = np.zeros(0, np.uint8)
@@ -83,21 +80,13 @@ class RemoteLink:
         self._counted = 0
         #: Whether the window counts this link's last message, and whether it withholds it.
         self._counts = self._is_withheld = False
-        self._frame_out = bytearray(FRAME_BYTES)
+        self._out = Outgoing(comm, peer, tags, regions, most=most, synchronous=synchronous)
         self._frame_in = bytearray(FRAME_BYTES)
-        # Tags of its own: a receive is posted for each shard, and takes what is of that shard.
-        frame, data = FRAME + SHARD_TAGS * place, self._data
-        self._send_frame = comm.Send_init([self._frame_out, MPI.BYTE], peer, frame)
         #: Completes when the next message's frame has come.
-        self.frame_request = comm.Recv_init([self._frame_in, MPI.BYTE], peer, frame)
-        self._send_data = [
-            persistent_send(comm, region.view(np.uint8), peer, data, most=most)
-            for region in regions
-        ]
-        self._receive_data = persistent_receive(comm, landing.view(np.uint8), peer, data, most=most)
+        self.frame_request = comm.Recv_init([self._frame_in, MPI.BYTE], peer, tags[0])
+        self._receive_data = self._receive_to(landing)
         #: Whether the receive of the next payload is posted.
         self._posted = False
-        self._sending: list[Persistent | MPI.Request] = []
         #: The frame that has come while its payload has not.
         self._half: tuple[Message, int] | None = None
         self._nbytes = FRAME_BYTES + landing.nbytes
@@ -107,22 +96,21 @@ class RemoteLink:
         self.bytes_received = 0
         self.frame_request.Start()
 
+    def _receive_to(self, landing: Vector) -> Persistent:
+        data = landing.view(np.uint8)
+        return persistent_receive(self._comm, data, self.peer, self._data, most=self._most)
+
     def unread(self) -> bool:
         """Return whether the last message has not left, so that the next must wait."""
         return self.in_flight()
 
     def in_flight(self) -> bool:
         """Return whether the last message or its payload may still be being read by MPI."""
-        if self._is_withheld:
-            return True
-        if self._sending and all(request.Test() for request in self._sending):
-            self._sending = []
-        return bool(self._sending)
+        return self._is_withheld or self._out.is_under_way()
 
     def send(self, message: Message, region: int) -> None:
         """Start sending, unless the window withholds it; nothing may be in flight."""
-        encode(message, self._frame_out)
-        self._frame_out[_REGION_AT] = region + 1
+        self._announce(message, region)
         if region == NO_PAYLOAD:
             self.bytes_sent += FRAME_BYTES
         else:
@@ -135,13 +123,19 @@ class RemoteLink:
 
     def send_framed(self, message: Message, frame: Bytes) -> None:
         """Send a frame and its message; see ``send``. It must not change before it has left."""
-        encode(message, self._frame_out)
-        self._frame_out[_LENGTH] = frame.size.to_bytes(7, "little")
-        self._frame_out[_REGION_AT] = _FRAMED_BYTE
+        self._announce(message, FRAMED, frame.size)
         self.bytes_sent += FRAME_BYTES + frame.size
         start = partial(self._start_framed, frame)
         if self._window is None or self._admits(frame.size, start):
             start()
+
+    def _announce(self, message: Message, region: int, nbytes: int = 0) -> None:
+        """Write the message, and what follows it: a region, or a frame of that many bytes."""
+        frame = self._out.frame
+        encode(message, frame)
+        if region == FRAMED:
+            frame[_LENGTH] = nbytes.to_bytes(7, "little")
+        frame[_REGION_AT] = _FRAMED_BYTE if region == FRAMED else region + 1
 
     def _admits(self, nbytes: int, start: Callable[[], None]) -> bool:
         """Return whether the window admits a payload now; if not, it is started later."""
@@ -152,24 +146,22 @@ class RemoteLink:
 
     def _start_framed(self, frame: Bytes) -> None:
         self._is_withheld = False
-        self._send_frame.Start()
-        self._sending = [self._send_frame]
-        for piece in pieces(frame, self._most):
-            self._sending.append(self._comm.Isend([piece, MPI.BYTE], self.peer, self._data))
-        self._post()
+        self._out.start_framed(frame)
+        self._post_answer()
 
     def _start(self, region: int) -> None:
         self._is_withheld = False
-        self._send_frame.Start()
-        self._sending = [self._send_frame]
-        if region != NO_PAYLOAD:
-            self._send_data[region].Start()
-            self._sending.append(self._send_data[region])
+        self._out.start(region)
         # After the sends: the answer takes longer.
-        self._post()
+        self._post_answer()
+
+    def _post_answer(self) -> None:
+        # The length of a frame is known when its message has come.
+        if self._frames_in is None:
+            self._post()
 
     def _post(self) -> None:
-        if not self._posted and self._frames_in is None:
+        if not self._posted:
             self._receive_data.Start()
             self._posted = True
 
@@ -189,7 +181,7 @@ class RemoteLink:
         if region == FRAMED:
             self._receive_frame(int.from_bytes(self._frame_in[_LENGTH], "little"))
         elif region != NO_PAYLOAD:
-            self._post()  # the first one, which answers nothing
+            self._post()  # unless that was done before: the first one answers nothing
 
     def _receive_frame(self, nbytes: int) -> None:
         """Begin to receive a frame of that length.
@@ -234,10 +226,9 @@ class RemoteLink:
         if self._posted:
             self._receive_data.Cancel()
             self._receive_data.Wait()
-        for sending in self._sending:
-            sending.Wait()
         for receiving in self._receiving:
             receiving.Cancel()
             receiving.Wait()
-        for request in (self._send_frame, *self._send_data, self.frame_request, self._receive_data):
-            request.Free()
+        self._out.close()
+        self.frame_request.Free()
+        self._receive_data.Free()

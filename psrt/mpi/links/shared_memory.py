@@ -121,6 +121,7 @@ class LocalLink:
         in_place: int = NO_PAYLOAD,
         frames_out: Bytes | None = None,
         frames_in: Bytes | None = None,
+        frame_landing: Bytes | None = None,
     ) -> None:
         """Take up the two mailboxes.
 
@@ -135,6 +136,8 @@ class LocalLink:
             frames_out: this rank's memory for the longest frame that it sends; None if it sends
                 none.
             frames_in: the same of the peer.
+            frame_landing: where frames of the peer are copied to; None uses them where they lie,
+                until this rank has answered.
         """
         out, into = memory.mailboxes(peer, place)
         self._out_bytes, self._out = out, out.cast("q")
@@ -149,6 +152,7 @@ class LocalLink:
         self._landing = landing.data.cast("B")
         self._in_place = in_place
         self._frames_out, self._frames_in = frames_out, frames_in
+        self._frame_landing = frame_landing
         #: The frame that came with the last message that had one.
         self.frame: Bytes = np.zeros(0, np.uint8)
         #: Where the peer's payload is found after a receipt.
@@ -202,6 +206,9 @@ class LocalLink:
             most = "none" if memory is None else f"at most {memory.size}"
             raise CodecError(f"a frame of {nbytes} bytes came, expected {most}")
         self.frame = memory[:nbytes]
+        if self._frame_landing is not None:
+            self._frame_landing[:nbytes] = self.frame
+            self.frame = self._frame_landing[:nbytes]
         self.bytes_received += nbytes - len(self._landing)
 
     def poll(self) -> Message | None:

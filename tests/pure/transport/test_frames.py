@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from psrt.errors import ProtocolError
-from psrt.messages import Leave, Params, Push, Report
+from psrt.messages import Leave, Mix, Params, Push, Report, Sketch
 from psrt.stats import COLUMNS
 from psrt.transport.frames import (
     FRAME_BYTES,
-    REPORT_BYTES,
     decode,
     decode_report,
     encode,
@@ -29,6 +29,7 @@ messages = st.one_of(
     st.builds(Push, *[whole] * 4, real, real, shard),
     st.builds(Params, *[whole] * 4, single, st.integers(-1, 2**31 - 1), single),
     st.builds(Leave, whole, whole, shard),
+    st.builds(Mix, whole, whole, whole, real, shard),
 )
 reports = st.builds(
     Report,
@@ -79,25 +80,33 @@ def test_golden_frames():
     assert buffer[:40].hex(" ", 8) == (
         "0200000000000000 0100000000000000 0900000000000000 0400000000000000 0700000000000000"
     )
+    encode(Mix(worker=1, clock=7, version=3, weight=0.5), buffer)
+    assert buffer[:40].hex(" ", 8) == (
+        "0400000000000000 0100000000000000 0700000000000000 0300000000000000 000000000000e03f"
+    )
     encode(Leave(worker=5, clock=6), buffer)
     assert buffer[:24].hex(" ", 8) == "0300000000000000 0500000000000000 0600000000000000"
 
 
-@pytest.mark.parametrize("code", [0, 4, 255])
+@pytest.mark.parametrize("code", [0, 5, 255])
 def test_an_unknown_kind_is_refused(code):
     buffer = bytearray(FRAME_BYTES)
     buffer[0] = code
-    with pytest.raises(ProtocolError, match=f"a frame of kind {code} came, expected 1, 2 or 3"):
+    with pytest.raises(ProtocolError, match=f"a frame of kind {code} came, expected 1, 2, 3 or 4"):
         decode(buffer)
 
 
 @given(reports)
 def test_a_report_comes_back(report):
-    data = encode_report(report)
-    assert len(data) == REPORT_BYTES
-    got = decode_report(bytearray(data))
+    got = decode_report(bytearray(encode_report(report)))
     assert got == report
     assert type(got.epoch_end) is bool
+
+
+@pytest.mark.parametrize("numbers", [b"", np.arange(7.0).tobytes()])
+def test_a_sketch_comes_back(numbers):
+    sketch = Sketch(3, 1 << 40, numbers)
+    assert decode_report(bytearray(encode_report(sketch))) == sketch
 
 
 def test_what_was_not_asked_stays_nan():

@@ -45,8 +45,8 @@ class CollectiveContext:
     checksum: int
     #: Of its MPI messages.
     tag: int
-    #: Local rank → rank.
-    local_ranks: tuple[int, ...]
+    #: Local rank → number of the rank in messages.
+    local_names: tuple[int, ...]
     #: Local rank → steps begun so far, in this slot, whatever ran in it: see ``scheduled``.
     bases: dict[int, int]
     #: Stages used so far, modulo 3: see ``staged``.
@@ -60,7 +60,7 @@ class CollectiveContext:
 
     def absent(self) -> str:
         """Name the node-local ranks that have not arrived at the barrier."""
-        ranks = [self.local_ranks[r] for r in self.barrier.absent()]
+        ranks = [self.local_names[r] for r in self.barrier.absent()]
         return name_ranks(ranks)
 
 

@@ -1,0 +1,446 @@
+"""The channels of a stage over MPI: in shared memory inside a host, by messages between hosts.
+
+Inside a host a channel lies in its writer's memory, and nothing is copied:
+
+==========  ==============  ======================================================
+part        written by      meaning
+==========  ==============  ======================================================
+line 0      writer          messages sent so far: the doorbell
+numbers     writer          the number that goes along with each message under way
+matrix      writer          the rows
+==========  ==============  ======================================================
+
+and in its reader's memory there is a line with the messages released so far. As in
+``shared_memory``, each word has one writer, and counters only grow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.arrays import FloatArray, Vector
+from psrt.mpi.communicator import Communicator
+from psrt.mpi.fabric import Fabric
+from psrt.mpi.links.pieces import pieces
+from psrt.mpi.links.shared_memory import Waker
+from psrt.mpi.tags import FETCH, FIRST_STEP
+from psrt.partition import Part
+from psrt.pipeline.step import PipelineStep
+from psrt.transport.backoff import Backoff
+from psrt.transport.stage_links import NUMBER_BYTES, Channel, touches
+
+#: float32 numbers of a cache line.
+_LINE = 16
+
+
+class MpiStageLinks:
+    """One stage's links. Collective to make and to close, over the ranks of one copy of a model."""
+
+    shares_batches = False
+
+    def __init__(
+        self,
+        replica: MPI.Intracomm,
+        pipeline: MPI.Intracomm,
+        tensor: MPI.Intracomm,
+        channels: Sequence[Channel],
+        *,
+        parts: Sequence[Part],
+        names: Sequence[int],
+        slices: Sequence[int],
+        host: int | None = None,
+        timeout_s: float = 60.0,
+        while_idle: Callable[[], None] = lambda: None,
+        busy_until: Callable[[], float] = lambda: -math.inf,
+    ) -> None:
+        """Allocate the channels.
+
+        Args:
+            replica: all ranks of this copy of the model, by number of their parts.
+            pipeline: the stages, by rank; duplicated.
+            tensor: the slices of this stage's layers, by rank; duplicated.
+            channels: of all stages.
+            parts: of the parameters, by rank in ``replica``.
+            names: the rank of each stage in the job, for messages.
+            slices: the rank of each slice in the job, for messages.
+            host: see ``MpiPort``.
+            timeout_s: the deadline of every wait.
+            while_idle: called now and then during a long wait.
+            busy_until: see ``Backoff``.
+        """
+        self._replica, self._parts = replica, parts
+        self._stage = pipeline.rank
+        self._names = names
+        #: Time spent waiting for other stages, in seconds.
+        self.waited = 0.0
+        sizes = _Sizes(channels)
+        self._fabric = fabric = Fabric(pipeline, host, floats=sizes.floats_of(self._stage))
+        self._backoff = Backoff(
+            oversubscribed=fabric.layout.oversubscribed,
+            timeout_s=timeout_s,
+            wakeup=fabric.wakeup if fabric.wakeup.works else None,
+            while_idle=while_idle,
+            busy_until=busy_until,
+            knob="--timeout-s",
+        )
+        self._backoff.must_poll = len(fabric.layout.local_ranks) < pipeline.size
+        #: Where the writer and the reader are on one host, and where they are not.
+        self._local: dict[Channel, _Local] = {}
+        self._remote: dict[Channel, _Remote] = {}
+        self.matrices: dict[Channel, FloatArray] = {}
+        for number, channel in enumerate(channels):
+            if self._stage in (channel.writer, channel.reader):
+                self._join(number, channel, sizes)
+        #: Sums over slices; None where there is one.
+        self._slices: Communicator | None = None
+        if tensor.size > 1:
+            waits = {
+                "while_idle": while_idle,
+                "busy_until": busy_until,
+                "knob": "--timeout-s",
+            }
+            self._slices = Communicator(
+                tensor, timeout_s=timeout_s, host=host, names=slices, waits=waits
+            )
+
+    def _join(self, number: int, channel: Channel, sizes: _Sizes) -> None:
+        fabric, local = self._fabric, self._fabric.local
+        peer = channel.reader if self._stage == channel.writer else channel.writer
+        if peer in local:
+            written = sizes.written(channel, fabric.numbers_of(channel.writer))
+            released = sizes.released(channel, fabric.numbers_of(channel.reader))
+            waker = fabric.wakeup.waker(local[peer])
+            fence = fabric.memory.fence_if_needed()
+            link = _Local(*written, released, waker, fence)
+            self._local[channel], self.matrices[channel] = link, link.matrix
+        else:
+            matrix = np.zeros((channel.rows, channel.width), np.float32)
+            remote = _Remote(
+                fabric.comm,
+                peer,
+                FIRST_STEP + number,
+                matrix,
+                messages=channel.messages,
+                most=fabric.unannounced_bytes[peer],
+            )
+            self._remote[channel], self.matrices[channel] = remote, matrix
+
+    def empty(self, rows: int, width: int) -> FloatArray:
+        """Return a new array whose sums over the slices copy the least; collective over them."""
+        if self._slices is None:
+            return np.zeros((rows, width), np.float32)
+        return self._slices.empty((rows, width))
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes sent to other stages and slices so far, by MPI or through shared memory."""
+        sums = 0 if self._slices is None else self._slices.bytes_sent
+        return sums + sum(link.bytes_sent for link in self._links())
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes received from other stages and slices so far."""
+        sums = 0 if self._slices is None else self._slices.bytes_received
+        return sums + sum(link.bytes_received for link in self._links())
+
+    def _links(self) -> Iterator[_Local | _Remote]:
+        yield from self._local.values()
+        yield from self._remote.values()
+
+    def begin(self, rows: Mapping[Channel, Sequence[slice]]) -> None:
+        """Announce a step: the rows of each message that this stage is going to receive."""
+        for channel, slices in rows.items():
+            link = self._local.get(channel) or self._remote[channel]
+            link.expect(slices)
+
+    async def free(self, channel: Channel, rows: slice) -> None:
+        """Wait until rows may be written, those of the next message."""
+        link = self._local.get(channel) or self._remote[channel]
+        if not link.is_free(rows):
+            self._wait(
+                lambda: link.is_free(rows),
+                lambda: f"{self._who(channel.reader)} to take what it was sent",
+            )
+
+    def send(self, channel: Channel, rows: slice, number: float = 0.0) -> None:
+        """Send rows that have been written, and a number along; never waits."""
+        (self._local.get(channel) or self._remote[channel]).send(rows, number)
+
+    async def receive(self, channel: Channel) -> float:
+        """Wait for the next message: its rows are in the matrix. Return the number sent along."""
+        link = self._local.get(channel) or self._remote[channel]
+        if not link.has_come():
+            what = "gradients" if channel.back else "activations"
+            self._wait(link.has_come, lambda: f"the {what} of {self._who(channel.writer)}")
+        return link.take()
+
+    def _wait(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
+        start = time.perf_counter()
+        self._backoff.wait(done, waiting_for)
+        self.waited += time.perf_counter() - start
+
+    def release(self, channel: Channel) -> None:
+        """Give up the rows of the oldest message that has not been released."""
+        (self._local.get(channel) or self._remote[channel]).release()
+
+    async def passed(self, step: PipelineStep, rows: int) -> None:
+        """Move on what is on its way between hosts, which nothing else does while one computes."""
+        for link in self._remote.values():
+            link.poll()
+
+    async def sum(self, array: FloatArray) -> None:
+        """Sum an array over all slices, in place; every slice ends with the same bits."""
+        if self._slices is not None:
+            self._slices.all_reduce(array)
+
+    async def max(self, array: FloatArray) -> None:
+        """Replace each number by the largest one of all slices."""
+        if self._slices is not None:
+            self._slices.all_reduce(array, "max")
+
+    async def gather(self, mine: Vector) -> Vector | None:
+        """Return the parameters of all parts at the first of them, None at the others."""
+        comm, parts = self._replica, self._parts
+        if comm.rank:
+            sent = [comm.Isend(it, 0, FETCH) for it in pieces(mine)]
+            self._through(sent, "the first part to take the parameters")
+            return None
+        whole = np.empty(sum(part.size for part in parts), np.float32)
+        parts[0].put(mine, whole)
+        for source, part in enumerate(parts[1:], 1):
+            theirs = np.empty(part.size, np.float32)
+            requests = [comm.Irecv(it, source, FETCH) for it in pieces(theirs)]
+            self._through(requests, f"part {source} of the parameters")
+            part.put(theirs, whole)
+        return whole
+
+    def _through(self, requests: list[MPI.Request], what: str) -> None:
+        self._backoff.wait(lambda: MPI.Request.Testall(requests), lambda: what)
+
+    def _who(self, stage: int) -> str:
+        return f"stage {stage} (rank {self._names[stage]})"
+
+    def close(self) -> None:
+        """Free what was made; collective."""
+        for link in self._remote.values():
+            link.close(self._backoff)
+        self._local.clear()
+        self._remote.clear()
+        self.matrices.clear()
+        if self._slices is not None:
+            self._slices.close()
+        self._fabric.close()
+
+
+class _Sizes:
+    """Where the channels lie in the memory of their writers and readers; the same on all ranks."""
+
+    def __init__(self, channels: Sequence[Channel]) -> None:
+        self._channels = channels
+
+    def _mine(self, stage: int) -> list[tuple[Channel, bool, int]]:
+        """Return what a stage has in its memory: each channel, whether it writes it, and size."""
+        found = []
+        for channel in self._channels:
+            if channel.writer == stage:
+                size = _LINE + _along(channel) + _to_line(channel.rows * channel.width)
+                found.append((channel, True, size))
+            if channel.reader == stage:
+                found.append((channel, False, _LINE))
+        return found
+
+    def floats_of(self, stage: int) -> int:
+        """Return how many float32 numbers a stage needs in all."""
+        return sum(size for _, _, size in self._mine(stage))
+
+    def _start(self, channel: Channel, *, writes: bool) -> int:
+        mine = self._mine(channel.writer if writes else channel.reader)
+        starts = accumulate((size for _, _, size in mine), initial=0)
+        return next(
+            start
+            for (it, is_writer, _), start in zip(mine, starts, strict=False)
+            if it == channel and is_writer == writes
+        )
+
+    def written(
+        self, channel: Channel, numbers: Vector
+    ) -> tuple[memoryview, np.ndarray, FloatArray]:
+        """Return the count, the numbers that go along and the matrix in the writer's memory."""
+        mine = numbers[self._start(channel, writes=True) :]
+        along = mine[_LINE : _LINE + 2 * channel.messages].view(np.float64)
+        matrix = mine[_LINE + _along(channel) :][: channel.rows * channel.width]
+        shaped = matrix.reshape(channel.rows, channel.width)
+        return mine[:2].view(np.int64).data, along, shaped
+
+    def released(self, channel: Channel, numbers: Vector) -> memoryview:
+        """Return the count in the reader's memory."""
+        return numbers[self._start(channel, writes=False) :][:2].view(np.int64).data
+
+
+def _along(channel: Channel) -> int:
+    """Return the size of the numbers that go along, each of two float32."""
+    return _to_line(2 * channel.messages)
+
+
+def _to_line(floats: int) -> int:
+    return -(-floats // _LINE) * _LINE
+
+
+class _Local:
+    """One end of a channel inside a host."""
+
+    def __init__(
+        self,
+        sent: memoryview,
+        along: np.ndarray,
+        matrix: FloatArray,
+        released: memoryview,
+        waker: Waker,
+        fence: Callable[[], None] | None,
+    ) -> None:
+        self._sent, self._along, self.matrix, self._released = sent, along, matrix, released
+        self._asleep, self._wake = waker
+        self._fence = fence
+        self._count = self._taken = 0
+        self._row_bytes = 4 * matrix.shape[1]
+        self._expected: deque[slice] = deque()
+        #: Rows of the messages that were sent and, when last looked at, not released.
+        self._held: deque[slice] = deque()
+        self.bytes_sent = self.bytes_received = 0
+
+    def expect(self, slices: Sequence[slice]) -> None:
+        self._expected.extend(slices)
+
+    def is_free(self, rows: slice) -> bool:
+        held, left = self._held, self._count - self._released[0]
+        while len(held) > left:
+            held.popleft()
+        return left < len(self._along) and not touches(rows, held)
+
+    def send(self, rows: slice, number: float) -> None:
+        self._along[self._count % len(self._along)] = number
+        self._count += 1
+        self._held.append(rows)
+        # Release: whoever sees the count finds rows and number ready; see ``LocalLink.send``.
+        if self._fence is not None:
+            self._fence()
+        self._sent[0] = self._count
+        if self._asleep[0]:
+            self._wake()
+        self.bytes_sent += (rows.stop - rows.start) * self._row_bytes + NUMBER_BYTES
+
+    def has_come(self) -> bool:
+        return bool(self._sent[0] > self._taken)
+
+    def take(self) -> float:
+        if self._fence is not None:
+            self._fence()  # acquire: nothing of the message is read before its count
+        rows = self._expected.popleft()
+        number = float(self._along[self._taken % len(self._along)])
+        self._taken += 1
+        self.bytes_received += (rows.stop - rows.start) * self._row_bytes + NUMBER_BYTES
+        return number
+
+    def release(self) -> None:
+        if self._fence is not None:
+            self._fence()  # its last look is over before the writer may write
+        self._released[0] += 1
+        if self._asleep[0]:
+            self._wake()
+
+
+class _Remote:
+    """One end of a channel between hosts. A message is its number, then its rows."""
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        peer: int,
+        tag: int,
+        matrix: FloatArray,
+        *,
+        messages: int,
+        most: int,
+    ) -> None:
+        self._comm, self._peer, self._tag, self._matrix = comm, peer, tag, matrix
+        self._messages, self._most = messages, most
+        #: Rows of the messages that are to come and for which no receive is posted.
+        self._expected: deque[slice] = deque()
+        #: Rows of those for which one is, and that are not released.
+        self._posted: deque[slice] = deque()
+        #: Of each message under way, oldest first.
+        self._sending: deque[tuple[slice, list[MPI.Request]]] = deque()
+        self._receiving: deque[tuple[list[MPI.Request], np.ndarray, int]] = deque()
+        self.bytes_sent = self.bytes_received = 0
+
+    def expect(self, slices: Sequence[slice]) -> None:
+        self._expected.extend(slices)
+        self._post()
+
+    def _post(self) -> None:
+        """Post receives as soon as the rows may be written.
+
+        What comes unexpected is copied twice, and may have to wait for an answer.
+        """
+        posted = self._posted
+        while self._expected and len(posted) < self._messages:
+            if touches(self._expected[0], posted):
+                break
+            rows = self._expected.popleft()
+            posted.append(rows)
+            number, data = np.empty(1), self._matrix[rows].reshape(-1)
+            requests = [self._comm.Irecv(number, self._peer, self._tag)]
+            requests += [
+                self._comm.Irecv(it, self._peer, self._tag) for it in pieces(data, self._most)
+            ]
+            self._receiving.append((requests, number, data.nbytes))
+
+    def is_free(self, rows: slice) -> bool:
+        self.poll()
+        under_way = (it for it, _ in self._sending)
+        return len(self._sending) < self._messages and not touches(rows, under_way)
+
+    def has_left(self) -> bool:
+        """Return whether all that was sent has left."""
+        self.poll()
+        return not self._sending
+
+    def send(self, rows: slice, number: float) -> None:
+        data = self._matrix[rows].reshape(-1)
+        requests = [self._comm.Isend(np.array([number], np.float64), self._peer, self._tag)]
+        requests += [self._comm.Isend(it, self._peer, self._tag) for it in pieces(data, self._most)]
+        self._sending.append((rows, requests))
+        self.bytes_sent += data.nbytes + NUMBER_BYTES
+
+    def poll(self) -> None:
+        while self._sending and MPI.Request.Testall(self._sending[0][1]):
+            self._sending.popleft()
+        for requests, _, _ in self._receiving:
+            MPI.Request.Testall(requests)
+
+    def has_come(self) -> bool:
+        return bool(MPI.Request.Testall(self._receiving[0][0]))
+
+    def take(self) -> float:
+        _, number, nbytes = self._receiving.popleft()
+        self.bytes_received += nbytes + NUMBER_BYTES
+        return float(number[0])
+
+    def release(self) -> None:
+        self._posted.popleft()
+        self._post()
+
+    def close(self, backoff: Backoff) -> None:
+        for requests, _, _ in self._receiving:  # none but after an error
+            for request in requests:
+                with contextlib.suppress(MPI.Exception):
+                    request.Cancel()
+        backoff.wait(self.has_left, lambda: "the last messages between stages to leave")

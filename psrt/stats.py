@@ -45,7 +45,10 @@ def _by_key(ours: dict[Any, Any], theirs: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _largest_by_key(ours: Histogram, theirs: Histogram) -> Histogram:
-    return {key: max(ours.get(key, 0), theirs.get(key, 0)) for key in ours | theirs}
+    merged = dict(ours)
+    for key, value in theirs.items():
+        merged[key] = max(merged.get(key, 0), value)
+    return merged
 
 
 def _each_by_key(ours: list[Histogram], theirs: list[Histogram]) -> list[Histogram]:
@@ -57,6 +60,10 @@ def _moments(
     ours: tuple[int, float, float], theirs: tuple[int, float, float]
 ) -> tuple[int, float, float]:
     return ours[0] + theirs[0], ours[1] + theirs[1], max(ours[2], theirs[2])
+
+
+def _largest_each(ours: tuple[float, ...], theirs: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(max(pair) for pair in zip_longest(ours, theirs, fillvalue=0))
 
 
 def _own(ours: Any, theirs: Any) -> Any:
@@ -122,7 +129,7 @@ class Stats:
     dropped: int = total("pushes")
     #: Largest distance of two workers' clocks.
     clock_spread_max: int = largest("steps")
-    #: By worker, the steps that it had finished when it left, as a server knows.
+    #: By worker, the steps that it had finished when it left, as a server or a neighbour knows.
     left: Histogram = parts(_largest_by_key, dict, "steps")
     #: Bytes handed to the transport.
     bytes_sent: int = total("bytes", column=True)
@@ -132,12 +139,17 @@ class Stats:
     #: without a codec.
     frame_bytes: int = total("bytes")
     framed_bytes: int = total("bytes")
+    #: Bytes that went to other stages and slices of a model that is cut, and that came from them.
+    cut_bytes_sent: int = total("bytes")
+    cut_bytes_received: int = total("bytes")
     #: Reads by skew, the difference of the shards' versions in them.
     skew: Histogram = parts(_by_key, dict, "reads")
-    #: By worker: applied pushes by staleness τ.
+    #: By worker: applied pushes by staleness τ, or its averages with neighbours.
     staleness: list[Histogram] = parts(_each_by_key, list, "pushes")
-    #: Measured gaps ‖θ_now − θ_read‖/√n: count, sum, maximum.
+    #: Measured gaps, ‖θ_now − θ_read‖/√n or between neighbours: count, sum, maximum.
     gaps: tuple[int, float, float] = parts(_moments, (0, 0.0, 0.0))
+    #: Bytes of a worker's vectors, in the order of ``Memory``; none where they are not counted.
+    memory: tuple[float, ...] = parts(_largest_each, (), "bytes")
     #: Time that a worker waited, by cause.
     waited: dict[str, float] = parts(_by_key, dict, "seconds")
     #: Time that a worker waited for other workers, by worker.
@@ -168,6 +180,28 @@ class Stats:
                 setattr(everything, figure.name, figure.metadata["merge"](ours, theirs))
         return everything
 
+    def of_cell(self, number: int, cells: int, shards: int) -> Stats:
+        """Return the counters of a rank of a cell with workers and shards numbered in the job.
+
+        Args:
+            number: of the cell.
+            cells: how many there are.
+            shards: of each.
+
+        >>> Stats(shard=1, left={2: 9}).of_cell(1, cells=3, shards=2).left
+        {7: 9}
+        """
+        none: Histogram = {}
+        by_worker = [none] * (len(self.staleness) * cells)
+        by_worker[number::cells] = self.staleness
+        return dataclasses.replace(
+            self,
+            shard=self.shard if self.shard < 0 else number * shards + self.shard,
+            left={worker * cells + number: steps for worker, steps in self.left.items()},
+            staleness=by_worker,
+            waited_for={worker * cells + number: s for worker, s in self.waited_for.items()},
+        )
+
     def figures(self) -> dict[str, Any]:
         """Return the plain numbers by name, which the summary shows unchanged."""
         return {
@@ -190,7 +224,7 @@ class Stats:
     def from_text(cls, text: str) -> Stats:
         """Return what ``to_text`` wrote."""
         values = json.loads(text, object_hook=_rebuilt)
-        return cls(**(values | {"gaps": tuple(values["gaps"])}))
+        return cls(**(values | {name: tuple(values[name]) for name in ("gaps", "memory")}))
 
 
 #: The columns of ``metrics.jsonl`` that workers count here: name → what is declared of it.

@@ -6,6 +6,7 @@ power of two can without passing it. Then each element is rounded to nearest, ti
 
 from __future__ import annotations
 
+import functools
 from typing import ClassVar
 
 import numpy as np
@@ -44,19 +45,22 @@ def format_numbers(exponent: int, mantissa: int, largest_code: int) -> npt.NDArr
     return found
 
 
-def _table(numbers: npt.NDArray[np.float32]) -> Bytes:
-    """Return by the upper half of a float32 the code of the nearest number, without the sign.
+@functools.cache  # on first use: making all of them would delay the start of every rank by 3 ms
+def _table(exponent: int, mantissa: int, largest_code: int) -> Bytes:
+    """Return by the upper half of a float32 the code of the nearest number of a format.
 
     The upper half's last bit also stands for all bits of the lower one: 1 if any is. That keeps
     apart what is a tie and what is not, as the formats have fewer bits than the upper half.
     """
+    numbers = format_numbers(exponent, mantissa, largest_code)
     upper = np.arange(1 << 15, dtype=np.uint32)
     given = (upper << 16).view(np.float32)
     given = np.where(np.isfinite(given), given, np.inf).astype(np.float64)
     middles = (numbers[:-1].astype(np.float64) + numbers[1:]) / 2
     below, above = (np.searchsorted(middles, given, side=side) for side in ("left", "right"))
     # Between them only at a tie, whose even neighbour is the one with the even code.
-    return np.where(below % 2 == 0, below, above).astype(np.uint8)
+    half = np.where(below % 2 == 0, below, above).astype(np.uint8)
+    return np.concatenate([half, half | np.uint8(1 << (exponent + mantissa))])
 
 
 class _SmallFloat(DenseCodec):
@@ -64,18 +68,17 @@ class _SmallFloat(DenseCodec):
 
     bits: ClassVar[int]
     numbers: ClassVar[npt.NDArray[np.float32]]
-    table: ClassVar[Bytes]
+    format: ClassVar[tuple[int, int, int]]
 
     def __init_subclass__(cls, *, exponent: int, mantissa: int, largest_code: int) -> None:
         cls.bits = 1 + exponent + mantissa
+        cls.format = (exponent, mantissa, largest_code)
         positive = format_numbers(exponent, mantissa, largest_code)
         sign = 1 << (cls.bits - 1)
         # Codes that no number has are never sent; whoever sends one sent a NaN.
         cls.numbers = np.full(2 * sign, np.nan, np.float32)
         cls.numbers[: positive.size] = positive
         cls.numbers[sign : sign + positive.size] = -positive
-        half = _table(positive)
-        cls.table = np.concatenate([half, half | np.uint8(sign)])
 
     def __init__(self, n: int, *, bucket: int) -> None:
         """Set up.
@@ -87,6 +90,7 @@ class _SmallFloat(DenseCodec):
         Raises:
             ConfigError: if that is no length of a bucket.
         """
+        self._table = _table(*self.format)
         self._buckets = Buckets(n, bucket)
         super().__init__(n, self._buckets.count + bits_bytes(n, self.bits))
         self.parameter = bucket
@@ -114,7 +118,7 @@ class _SmallFloat(DenseCodec):
         bits = scaled.view(np.uint32)
         upper = bits >> 16
         upper |= (bits & 0xFFFF) != 0
-        np.take(self.table, upper, out=codes, mode="clip")
+        np.take(self._table, upper, out=codes, mode="clip")
 
     def _unpack(self, payload: Bytes, out: Vector) -> None:
         buckets, codes = self._buckets, self._codes

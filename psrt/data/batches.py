@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psrt.errors import ConfigError
-from psrt.partition import even_spans
+from psrt.partition import even_span
 
 #: Number of epochs whose order is kept.
 _KEPT = 3
@@ -93,5 +93,5 @@ class BatchPlan:
         if size == self.global_batch:  # every step but the last; cutting evenly says the same
             first = start + worker * self.batch_size
             return self.order(epoch)[first : first + self.batch_size]
-        share = even_spans(size, self.workers)[worker]
+        share = even_span(size, self.workers, worker)
         return self.order(epoch)[start + share.start : start + share.stop]

@@ -58,11 +58,20 @@ class Roster:
         role = self._roles.get(member.rank, "")
         self._members[member.rank] = replace(member, role=role)
 
-    def give_roles(self, servers: Sequence[int], workers: Sequence[int]) -> None:
-        """Name the ranks by their roles from now on; the order is that of their numbers."""
+    def give_roles(
+        self, servers: Sequence[int], workers: Sequence[int], places: Sequence[str] = ()
+    ) -> None:
+        """Name the ranks by their roles from now on; the order is that of their numbers.
+
+        Args:
+            servers: their ranks.
+            workers: their ranks.
+            places: by worker, where it is in a model that is cut, such as ``stage 1``; else empty.
+        """
         for kind, ranks in (("server", servers), ("worker", workers)):
             for number, rank in enumerate(ranks):
-                self._roles[rank] = f"{kind} {number}"
+                place = f", {places[number]}" if places and kind == "worker" else ""
+                self._roles[rank] = f"{kind} {number}{place}"
         for member in list(self._members.values()):
             self.add(member)
 

@@ -1,11 +1,11 @@
-"""A fast checksum of parameters that must be equal to the bit on several ranks. Pure."""
+"""Checksums: of any array, and of parameters that must be equal to the bit on all ranks. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import zlib
 
-from psrt.arrays import Vector
+from psrt.arrays import AnyVector, Vector
 
 
 def checksum(vector: Vector) -> int:
@@ -26,3 +26,8 @@ def fingerprint(vector: Vector) -> int:
     """Return 63 bits of the SHA-256 of the vector's bytes, for the one comparison at the end."""
     digest = hashlib.sha256(vector.data).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def digest(array: AnyVector) -> int:
+    """Return 31 bits of the CRC-32 of an array's bytes."""
+    return zlib.crc32(array.data) & 0x7FFFFFFF

@@ -13,9 +13,24 @@ import math
 from collections.abc import Sequence
 
 from psrt.history import EventLog, Kind
-from psrt.history.events import LATE, LOST, PRESENT, pair
+from psrt.history.events import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    CAME,
+    FORWARD,
+    GRADIENT,
+    LATE,
+    LOST,
+    PRESENT,
+    pair,
+)
 from psrt.messages import Leave, Params, Push
 from psrt.partition import Span
+from psrt.pipeline.step import Kind as StepKind
+from psrt.pipeline.step import PipelineStep
+from psrt.runtime.conserved import Content
+from psrt.runtime.elastic import Drawn, ForceSums
 from psrt.runtime.push_codec import Digests
 from psrt.runtime.shard import Note
 from psrt.sync import Serve
@@ -34,6 +49,11 @@ _STEP = int(Kind.STEP)
 _REDUCE = int(Kind.REDUCE)
 _REDUCED = int(Kind.REDUCED)
 _LEAVE = int(Kind.LEAVE)
+_OFFER = int(Kind.OFFER)
+_OWN = int(Kind.OWN)
+_TAKE = int(Kind.TAKE)
+_MIXED = int(Kind.MIXED)
+_TRACK = int(Kind.TRACK)
 _RECEIVE = int(Kind.RECEIVE)
 _DECODE = int(Kind.DECODE)
 _SAVE = int(Kind.SAVE)
@@ -41,8 +61,27 @@ _APPLY = int(Kind.APPLY)
 _DROP = int(Kind.DROP)
 _REPLY = int(Kind.REPLY)
 _LEFT = int(Kind.LEFT)
+_DRAW = int(Kind.DRAW)
+_FORCE = int(Kind.FORCE)
+_CENTRE = int(Kind.CENTRE)
+_PASS = int(Kind.PASS)
+_MESSAGE = int(Kind.MESSAGE)
 _FINAL = int(Kind.FINAL)
 _NAN = math.nan
+
+#: Steps of a pipeline schedule → their flags.
+_PASSES = {
+    StepKind.FORWARD: FORWARD,
+    StepKind.BACKWARD: BACKWARD,
+    StepKind.BACKWARD_INPUT: BACKWARD_INPUT,
+    StepKind.BACKWARD_WEIGHT: BACKWARD_WEIGHT,
+}
+_MESSAGES = {
+    StepKind.SEND_ACTIVATION: 0,
+    StepKind.RECEIVE_ACTIVATION: CAME,
+    StepKind.SEND_GRADIENT: GRADIENT,
+    StepKind.RECEIVE_GRADIENT: GRADIENT | CAME,
+}
 
 
 class _Recorder:
@@ -113,6 +152,25 @@ class ShardEventRecorder(_Recorder):
                 note.gap if note.gap >= 0.0 else _NAN, 0.0, seconds,
             )  # fmt: skip
 
+    def drawn(self, pushes: Sequence[Push], sums: ForceSums, version: int, now: float) -> None:
+        """An update has drawn the centre.
+
+        Args:
+            pushes: that it applied, in order of summation.
+            sums: what it did.
+            version: the new one.
+            now: the time, in seconds.
+        """
+        drew = [push for push in pushes if push.samples]
+        for push, (crc, total) in zip(drew, sums.forces, strict=True):
+            self._add(
+                _FORCE, now, push.worker, push.clock, pair(crc, 0), self._shard, progress=total
+            )
+        self._add(
+            _CENTRE, now, -1, version, pair(sums.before, sums.made), self._shard,
+            progress=sums.moved, weight=sums.most,
+        )  # fmt: skip
+
     def dropped(self, push: Push, version: int, now: float, late: bool) -> None:
         """A push is discarded: it arrived too late at ``version``, or its worker died."""
         self._add(
@@ -181,6 +239,31 @@ class WorkerEventRecorder(_Recorder):
                 _RESIDUAL, now, worker, clock, pair(before, after), shard, 0, 0.0, 0, *sums
             )  # fmt: skip
 
+    def passed(
+        self, now: float, clock: int, step: PipelineStep, rows: int, version: int = -1
+    ) -> None:
+        """A stage has computed a micro-batch.
+
+        Args:
+            now: the time, in seconds.
+            clock: of the step of training.
+            step: of the schedule.
+            rows: of the micro-batch, or of all.
+            version: the steps that the parameters have taken, where a stage does not wait for an
+                update.
+        """
+        self._add(
+            _PASS, now, self._worker, clock, version, step.chunk, rows, 0.0, step.micro_batch,
+            flag=_PASSES[step.kind],
+        )  # fmt: skip
+
+    def exchanged(self, now: float, clock: int, step: PipelineStep, rows: int, nbytes: int) -> None:
+        """A micro-batch was sent to another stage, or has come from there; see ``passed``."""
+        self._add(
+            _MESSAGE, now, self._worker, clock, step.peer, step.chunk, rows, nbytes,
+            step.micro_batch, flag=_MESSAGES[step.kind],
+        )  # fmt: skip
+
     def encoded_of_sum(
         self, now: float, clock: int, owner: int, span: Span, flag: int, nbytes: int,
         digests: Digests,
@@ -240,6 +323,14 @@ class WorkerEventRecorder(_Recorder):
             reply.shard, nbytes,
         )  # fmt: skip
 
+    def drawn(self, now: float, clock: int, shard: int, sums: Drawn) -> None:
+        """The worker was drawn to the centre of a shard, after the push of this clock."""
+        self._add(
+            _DRAW, now, self._worker, clock, pair(sums.force, sums.centre), shard,
+            progress=sums.drew, rate=sums.apart, gap=sums.moved, weight=sums.most,
+            seconds=sums.most_drew,
+        )  # fmt: skip
+
     def stepped(
         self, now: float, clock: int, samples: int, progress: float, rate: float, seconds: float
     ) -> None:
@@ -291,9 +382,88 @@ class WorkerEventRecorder(_Recorder):
             weight=total, seconds=seconds, flag=PRESENT * present,
         )  # fmt: skip
 
-    def left(self, now: float, clock: int) -> None:
-        """The worker is done."""
-        self._add(_LEAVE, now, self._worker, clock, -1)
+    def offered(
+        self, now: float, clock: int, content: Content, receivers: int, weight: float = 1.0,
+        seconds: float = 0.0, flag: int = 0, *, neighbour: int = -1, number: int = 0,
+    ) -> None:  # fmt: skip
+        """A vector was sent to neighbours.
+
+        Args:
+            now: the time, in seconds.
+            clock: the round; without rounds, gradient steps finished.
+            content: of the vector.
+            receivers: the number of neighbours that it was sent to.
+            weight: that of push-sum.
+            seconds: waiting, since this worker's event before, until all of it was sent.
+            flag: TRACKED, ANSWER or none.
+            neighbour: that it goes to, without rounds.
+            number: of the offer, without rounds: by who asks, counted by it.
+        """
+        self._add(
+            _OFFER, now, self._worker, clock, pair(content.digest, number), neighbour, receivers,
+            content.total, 0, 0.0, content.rms, weight, seconds, flag,
+        )  # fmt: skip
+
+    def owned(self, now: float, clock: int, content: Content) -> None:
+        """This is averaged into, which is not what was offered."""
+        self._add(
+            _OWN, now, self._worker, clock, pair(content.digest, 0), -1, 0, content.total,
+            gap=content.rms,
+        )  # fmt: skip
+
+    def took(
+        self, now: float, clock: int, neighbour: int, digest: int, factor: float,
+        flag: int = 0, *, number: int = 0, staleness: int = 0,
+    ) -> None:  # fmt: skip
+        """What a neighbour offered is averaged in.
+
+        Args:
+            now: the time, in seconds.
+            clock: the round; without rounds, gradient steps finished.
+            neighbour: who offered it.
+            digest: of the vector that came, or with a codec of what it comes to.
+            factor: that it has in the average.
+            flag: as the offer's.
+            number: as the offer's.
+            staleness: this worker's steps since it offered what this answers.
+        """
+        self._add(
+            _TAKE, now, self._worker, clock, pair(digest, number), neighbour, 0, 0.0, staleness,
+            weight=factor, flag=flag,
+        )  # fmt: skip
+
+    def mixed(
+        self, now: float, clock: int, content: Content, seconds: float, gap: float,
+        weight: float = 1.0, divided: float = 0.0, flag: int = 0, *, neighbour: int = -1,
+    ) -> None:  # fmt: skip
+        """All that was to be averaged in is.
+
+        Args:
+            now: the time, in seconds.
+            clock: the round; without rounds, gradient steps finished.
+            content: of the result, under push-sum of x.
+            seconds: waiting, since this worker's last event before it took what came.
+            gap: ‖result − own‖/√n; nan if not measured.
+            weight: the new one of push-sum, w.
+            divided: under push-sum, the sum of x/w, as of ``Content``.
+            flag: TRACKED or none.
+            neighbour: that it was averaged with, without rounds.
+        """
+        self._add(
+            _MIXED, now, self._worker, clock, pair(content.digest, 0), neighbour, 0, content.total,
+            0, divided, gap, weight, seconds, flag,
+        )  # fmt: skip
+
+    def tracked(self, now: float, clock: int, content: Content, gradient: Content) -> None:
+        """The gradient of a step was added to what is tracked, y, of this ``content`` then."""
+        self._add(
+            _TRACK, now, self._worker, clock, pair(content.digest, 0), -1, 0, content.total,
+            0, gradient.total, content.rms, gradient.rms,
+        )  # fmt: skip
+
+    def left(self, now: float, clock: int, seconds: float = 0.0) -> None:
+        """The worker is done, ``seconds`` of waiting for its neighbours to be included."""
+        self._add(_LEAVE, now, self._worker, clock, -1, seconds=seconds)
 
     def saved(self, updates: int, now: float) -> None:
         """The final parameters that all workers share were written."""

@@ -53,11 +53,17 @@ class Leases:
         if len(mine) != 1:
             self.release(rank)
 
-    def free(self, preferred: int) -> int | None:
-        """Return a buffer without readers, ``preferred`` if possible; None if all are read."""
-        if self._is_free(preferred):
+    def free(self, preferred: int, kept: int = -1) -> int | None:
+        """Return a buffer without readers, ``preferred`` if possible; None if all are read.
+
+        Args:
+            preferred: returned if it is free.
+            kept: never returned.
+        """
+        if preferred != kept and self._is_free(preferred):
             return preferred
-        return next((b for b in range(len(self._readers)) if self._is_free(b)), None)
+        others = (b for b in range(len(self._readers)) if b != kept)
+        return next((b for b in others if self._is_free(b)), None)
 
     def _is_free(self, buffer: int) -> bool:
         """End the leases of the readers that are done, up to the first that is not."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from psrt.messages import Report
+from psrt.arrays import Vector
+from psrt.messages import Report, Sketch
+from psrt.runtime.sketch import sketch
 from psrt.runtime.strategies.base import StepResult, WaitBreakdown
 from psrt.stats import Stats
 from psrt.transport.port import Port
@@ -14,18 +16,27 @@ from psrt.transport.port import Port
 class Meter:
     """One worker's counters between two reports, and over the whole run."""
 
-    def __init__(self, port: Port, worker: int, *, log_every: int | None = None) -> None:
+    def __init__(
+        self, port: Port, worker: int, *, log_every: int | None = None, sketch_every: int = 0
+    ) -> None:
         """Start the clock.
 
         Args:
             port: carries the reports, counts bytes and has the clock.
             worker: this worker's number.
             log_every: steps between two reports; None reports at the ends of epochs only.
+            sketch_every: steps after which a sketch of the parameters is sent, as with every
+                report; 0 sends none.
         """
         self._port = port
         self._worker = worker
         self._log_every = log_every
+        self._sketch_every = sketch_every
+        #: Clock of the newest sketch.
+        self._sketched = -1
         self._start = port.now()
+        #: Time from there to the end of training, once that is known.
+        self._stopped: float | None = None
         #: Bytes before training.
         self._bytes = (port.bytes_sent, port.bytes_received)
         #: Clock of the newest report.
@@ -53,8 +64,13 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """Time since the start."""
-        return self._port.now() - self._start
+        """Time since the start, or from there to the end of training."""
+        return self._stopped if self._stopped is not None else self._port.now() - self._start
+
+    def stop(self) -> float:
+        """Let no more time count; return that of training."""
+        self._stopped = self.seconds
+        return self._stopped
 
     def add(self, loss: float, samples: int, outcome: StepResult, *, steps: int = 1) -> None:
         """Count one step.
@@ -75,7 +91,8 @@ class Meter:
             staleness[1] += outcome.staleness_count
             staleness[2] = max(staleness[2], outcome.staleness_max)
             skew, skews = outcome.skew, self._skews
-            skews[skew] = skews.get(skew, 0) + 1
+            if skew >= 0:
+                skews[skew] = skews.get(skew, 0) + 1
             if skew > self._skew_max:
                 self._skew_max = skew
             if outcome.gap_count:
@@ -100,6 +117,21 @@ class Meter:
         """Return whether a logged step has been reached since the last report."""
         every = self._log_every
         return every is not None and clock // every > self.reported_step // every
+
+    def look(self, clock: int, theta: Vector, *, is_due: bool = False) -> None:
+        """Send a sketch of this worker's own parameters, if it is due or time for one.
+
+        Args:
+            clock: gradient steps finished.
+            theta: (n,) its parameters, empty without numerics.
+            is_due: whether a report follows.
+        """
+        every = self._sketch_every
+        if not every or not theta.size or clock <= self._sketched:
+            return
+        if is_due or (clock and clock % every == 0):
+            self._sketched = clock
+            self._port.report(Sketch(self._worker, clock, sketch(theta).tobytes()))
 
     def report(
         self,

@@ -9,11 +9,14 @@ from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import FloatArray, Vector
 from psrt.codec.matrices import Matrix, between
 from psrt.data import BatchPlan, Dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
+from psrt.model.chain import ChainLayer
+from psrt.model.slice_group import SliceGroup
+from psrt.model.tensor import TensorSlice
 from psrt.partition import Span
 from psrt.runtime.problem_rules import check_takes_samples, no_labels, not_labels, not_matrices
 
@@ -38,6 +41,9 @@ class Problem(Protocol):
 
     **Matrices.** With a method ``matrices() -> Sequence[tuple[int, int, int]]``, of the start, the
     number of rows and that of columns of each in ``theta``, ascending, a low-rank codec finds them.
+
+    **Layers.** With the methods of a ``psrt.model.chain.Chain``, ``layers`` and ``loss``, the model
+    can be cut into stages that are computed by different ranks.
     """
 
     def initial(self) -> Vector:
@@ -249,6 +255,18 @@ class Supervised:
     def matrices(self) -> tuple[Matrix, ...]:
         """Return the places of the layers' weights."""
         return self.model.matrices()
+
+    def layers(self) -> Sequence[ChainLayer]:
+        """Return the model's layers: it is a ``psrt.model.chain.Chain``."""
+        return self.model.layers()
+
+    def loss(self, outputs: FloatArray, targets: Any, rows: int) -> float:
+        """Return the loss of some rows of a batch of ``rows``."""
+        return self.model.loss(outputs, targets, rows)
+
+    def tensor_slice(self, slices: int, index: int, group: SliceGroup | None = None) -> TensorSlice:
+        """Return what one of several ranks has of the model's layers."""
+        return TensorSlice(self.model, slices, index, group)
 
     def loss_and_grad(
         self,

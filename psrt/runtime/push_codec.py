@@ -8,7 +8,6 @@ sends no frame, and what was kept back waits.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from psrt.arrays import AnyVector, Bytes, Vector
 from psrt.codec import Codec, Encoder, ErrorFeedback, draws
 from psrt.errors import CodecError
 from psrt.messages import Push
+from psrt.runtime.checksum import digest
 from psrt.runtime.conserved import Conserved, conserved
 
 
@@ -49,6 +49,12 @@ class PushEncoder:
         self._seed, self._worker = seed, worker
         #: By shard, the digest of what is kept back.
         self._kept = [digest_of(it.residual) for it in senders]
+        #: By shard, where what its frames decode to is written; None where nobody asks.
+        self._sent: Sequence[Vector] | None = None
+
+    def decode_into(self, spans: Sequence[Vector]) -> None:
+        """From now on write what each frame decodes to into the span of its shard."""
+        self._sent = spans
 
     def encode(self, push: Push, gradient: Vector) -> Bytes:
         """Return the frame of a push, valid until the next one to the same shard.
@@ -59,7 +65,11 @@ class PushEncoder:
         """
         sender = self._senders[push.shard]
         sender.begin_epoch(int(push.progress))
-        return sender.encode(gradient, draws(self._seed, self._worker, push.clock, push.shard))
+        rng = draws(self._seed, self._worker, push.clock, push.shard)
+        frame = sender.encode(gradient, rng)
+        if self._sent is not None:
+            sender.decode(frame, self._sent[push.shard])
+        return frame
 
     def digests(self, shard: int, gradient: Vector, frame: Bytes) -> Digests:
         """Return the digests of the frame that was made last for a shard, of this gradient."""
@@ -142,11 +152,6 @@ def digests_of(vector: Vector, frame: Bytes, sender: Encoder, before: int) -> Di
         return Digests(digest(frame), 0, before, after)
     sums = conserved(vector, sender.decoded, sender.residual)
     return Digests(digest(frame), digest(sender.decoded), before, after, sums)
-
-
-def digest(array: AnyVector) -> int:
-    """Return 31 bits of the CRC-32 of an array's bytes."""
-    return zlib.crc32(array.data) & 0x7FFFFFFF
 
 
 def digest_of(vector: AnyVector | None) -> int:

@@ -17,7 +17,8 @@ from psrt.codec import Codec, Encoder, draws
 from psrt.codec.randomness import BACK
 from psrt.errors import CodecError
 from psrt.messages import Params
-from psrt.runtime.push_codec import Digests, digest
+from psrt.runtime.checksum import digest
+from psrt.runtime.push_codec import Digests
 
 
 class ReplyEncoder:

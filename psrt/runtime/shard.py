@@ -10,6 +10,7 @@ import numpy as np
 from psrt.arrays import Vector
 from psrt.messages import Push
 from psrt.optim import StalenessRate, clip_factor
+from psrt.runtime.elastic import CentreUpdater, ForceSums
 from psrt.runtime.gap import GapMeter
 from psrt.runtime.updater import Contribution, Updater
 from psrt.stats import Stats
@@ -43,6 +44,8 @@ class Shard:
         payload: Callable[[int], Vector],
         workers: int,
         by_samples: bool,
+        whole: bool = False,
+        keeps_reads: bool = False,
         rate: StalenessRate | None = None,
         clip_norm: float | None = None,
         gaps: bool = False,
@@ -56,6 +59,8 @@ class Shard:
             payload: worker → its gradient (span,), valid until the worker is answered.
             workers: W.
             by_samples: whether an update weighs gradients by their samples (rounds) or equally.
+            whole: whether it weighs each by 1 instead.
+            keeps_reads: whether the updater needs what each worker read last, as some rates do.
             rate: the staleness-aware learning rate; None is constant.
             clip_norm: largest l2 norm of a worker's gradient; None does not clip.
             gaps: whether to measure how far parameters move between read and update.
@@ -71,27 +76,33 @@ class Shard:
         self.buffers = buffers
         self._updater = updater
         self._payload = payload
-        self._by_samples = by_samples
+        self._by_samples, self._whole = by_samples, whole
         self._rate = rate
         self._clip_norm = clip_norm
         #: Index of the buffer with the newest version.
         self.newest = 0
         self._gap = GapMeter(initial.size) if gaps else None
         #: Whether a single gradient is applied unscaled.
-        self._plain = rate is None and clip_norm is None
+        self._plain = rate is None and clip_norm is None and not keeps_reads
         self._kept: Vector | None = None
         #: The notes of the pushes saved since the last update.
         self._kept_notes: list[Note] = []
         #: The parameters that each worker read last, kept only if the rate needs them.
         self._reads: list[Vector] | None = None
         np.copyto(buffers[0], initial)
-        if rate is not None and rate.needs_read:
+        if keeps_reads or (rate is not None and rate.needs_read):
             self._reads = [initial.copy() for _ in range(workers)]
 
     @property
     def theta(self) -> Vector:
         """(span,) the newest version."""
         return self.buffers[self.newest]
+
+    @property
+    def force_sums(self) -> ForceSums | None:
+        """What the newest update did, where the updater draws a centre and is watched."""
+        updater = self._updater
+        return updater.sums if isinstance(updater, CentreUpdater) and updater.watches else None
 
     @property
     def lr(self) -> float:
@@ -139,7 +150,10 @@ class Shard:
         self.version = version + 1
 
     def _combine(self, pushes: Sequence[Push], buffer: int) -> None:
-        terms = self._by_sample_terms(pushes) if self._by_samples else self._equal_terms(pushes)
+        if self._whole:
+            terms = self._whole_terms(pushes)
+        else:
+            terms = self._by_sample_terms(pushes) if self._by_samples else self._equal_terms(pushes)
         if terms:
             # The mean, as in an all-reduce; to the bit where all are at the same point.
             progress = pushes[0].progress
@@ -174,6 +188,11 @@ class Shard:
             for push in pushes
             if push.samples
         ]
+
+    def _whole_terms(self, pushes: Sequence[Push]) -> list[Contribution]:
+        """Return the terms of Σ over those that have samples."""
+        self.notes = [self._note(push) for push in pushes]
+        return [self._term(push, 1.0) for push in pushes if push.samples]
 
     def _equal_terms(self, pushes: Sequence[Push]) -> list[Contribution]:
         """Return the terms of (1/quorum) Σ r(τ_l) G_l, with the saved ones already summed."""

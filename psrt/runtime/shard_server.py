@@ -36,6 +36,7 @@ class ShardServer:
         *,
         decoder: PushDecoder | None = None,
         replies: ReplyEncoder | None = None,
+        answers_met: bool = False,
         events: ShardEventRecorder | None = None,
     ) -> None:
         """Set up.
@@ -47,9 +48,14 @@ class ShardServer:
             policy: decides when pushes are applied and workers answered.
             decoder: of the frames that come with pushes; None where gradients come as they are.
             replies: makes the frames of replies; None sends versions as they are.
+            answers_met: whether a worker is sent the version that its push met, out of which it
+                makes the newest by itself; only where each push is an update, without ``replies``.
             events: records events for the history; None keeps none.
         """
         self._decoder, self._replies = decoder, replies
+        self._answers_met = answers_met
+        #: The buffer of the version that the unanswered push met; between two, the newest one's.
+        self._met = 0
         self._port = port
         #: Of the shard.
         self.number = number
@@ -58,6 +64,7 @@ class ShardServer:
         #: Decides when pushes are applied and workers answered.
         self.policy = policy
         self._events = events
+        self._role_map = port.role_map
         self._ranks = port.role_map.workers
         self._landings = port.landings
         #: By buffer, the version that it holds; −1 where none was made.
@@ -122,9 +129,12 @@ class ShardServer:
         # then. Else in place if nobody reads the newest version: the same memory traffic as out of
         # place, but one buffer less in the cache. Otherwise a reader would see a torn vector.
         preferred = self._landings.get(self._ranks[self._cause], shard.newest)
-        buffer = self._leases.free(preferred)
+        kept = -1
+        if self._answers_met:
+            kept = self._met = shard.newest
+        buffer = self._leases.free(preferred, kept)
         if buffer is None:
-            buffer = await self._free_buffer(preferred)
+            buffer = await self._free_buffer(preferred, kept)
         events = self._events
         began = 0.0 if events is None else port.now()
         shard.apply(pushes, buffer)
@@ -132,6 +142,9 @@ class ShardServer:
         if events is not None:
             call = events.applied, pushes, shard.notes, shard.version, shard.lr, began, port.now()
             events.note(call)
+            sums = shard.force_sums
+            if sums is not None and any(push.samples for push in pushes):
+                events.note((events.drawn, pushes, sums, shard.version, port.now()))
 
     async def _pass_time(self, gradients: int) -> None:
         """Let the virtual time of applying that many gradients pass."""
@@ -180,6 +193,8 @@ class ShardServer:
         if self._events is not None:
             self._events.note((self._events.served, serve, shard.version, now))
         buffer = shard.newest
+        if self._answers_met:
+            buffer, self._met = self._met, buffer
         if self._landings:
             buffer = self._landings[rank]
             # Made for another worker. It is copied here and not by the worker: so nobody reads a
@@ -217,16 +232,16 @@ class ShardServer:
             self.shard.fresh_gaps.pop(worker, -1.0),
         )
 
-    async def _free_buffer(self, preferred: int) -> int:
+    async def _free_buffer(self, preferred: int, kept: int) -> int:
         """Wait for a buffer that nobody reads."""
         leases = self._leases
         # There are three: the newest, one that slow readers still hold, one to write. With readers
         # on all of them the server waits for the slowest; more buffers would only hide that.
         await self._port.until(
-            lambda: leases.free(preferred) is not None,
+            lambda: leases.free(preferred, kept) is not None,
             lambda: f"ranks {leases} to read older versions",
         )
-        free = leases.free(preferred)
+        free = leases.free(preferred, kept)
         assert free is not None
         return free
 
@@ -242,7 +257,7 @@ class ShardServer:
         """Describe the pushes that are waited for, to follow the shard's number."""
         policy = self.policy
         busy = [
-            f"{worker} (rank {self._ranks[worker]}, clock {clock})"
+            f"{self._role_map.worker_name(worker)[:-1]}, clock {clock})"
             for worker, clock in policy.clock.items()
             if worker not in policy.waiting
         ]

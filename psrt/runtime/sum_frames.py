@@ -8,9 +8,10 @@ from psrt.arrays import AnyVector, Bytes, Vector
 from psrt.codec import Encoder, ErrorFeedback
 from psrt.history.events import OF_ALL
 from psrt.partition import Span
+from psrt.runtime.checksum import digest
 from psrt.runtime.conserved import conserved
 from psrt.runtime.event_recorder import WorkerEventRecorder
-from psrt.runtime.push_codec import Digests, digest, digest_of, digests_of
+from psrt.runtime.push_codec import Digests, digest_of, digests_of
 
 
 class RecordedFrames:

@@ -95,6 +95,10 @@ class Updater:
             if self._rate is not None:
                 self._rate.observe(span, before, new[i], lr)
 
+    def rate_at(self, progress: float) -> float:
+        """Return the learning rate of an update, before it is made."""
+        return self._schedule.rate(progress)
+
     def begin(self, progress: float) -> None:
         """Begin an update whose blocks are given to ``block``; only without a staleness rate.
 

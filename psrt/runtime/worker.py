@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,11 @@ import numpy as np
 from psrt.arrays import Vector
 from psrt.errors import DivergedError
 from psrt.runtime.checksum import fingerprint
+from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.delays import Delays
+from psrt.runtime.length import Length, share_of
 from psrt.runtime.meter import Meter
+from psrt.runtime.pipedream import PipeDream
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import (
     check_written,
@@ -27,16 +30,6 @@ from psrt.runtime.problem_rules import (
 from psrt.runtime.strategies.base import Step, Strategy
 from psrt.stats import Stats
 from psrt.transport.port import Port, ThetaMemory, gradient_of
-
-
-@dataclass(frozen=True, slots=True)
-class Length:
-    """The length of training: epochs or steps per worker, whichever ends first."""
-
-    #: Passes over the training data; part of one counts if a problem's batches have a length.
-    epochs: float = math.inf
-    #: Gradient steps per worker.
-    steps: float = math.inf
 
 
 class Worker:
@@ -69,8 +62,11 @@ class Worker:
         worker = port.role_map.worker_of(port.rank)
         assert worker is not None, "a worker's role runs at a worker's rank"
         self._port = port
-        self._problem = problem
-        self._samples_in = sample_counter(problem)
+        #: The model and data, or this worker's part of a model.
+        self.problem = problem
+        #: The part of a model that is cut, which is computed together with other workers.
+        self._cut = problem if isinstance(problem, CutProblem) else None
+        self._samples_in = sample_counter(problem if self._cut is None else self._cut.whole)
         #: The synchronization scheme.
         self.strategy = strategy
         #: Counts and reports.
@@ -106,7 +102,7 @@ class Worker:
         while not self._finished(self.epoch):
             own = () if self._dealt is None else (self._dealt(self.epoch),)
             batches = await self._port.aside(
-                self._problem.batches, self._worker, self._workers, self.epoch, *own
+                self.problem.batches, self._worker, self._workers, self.epoch, *own
             )
             complete = await self._epoch(self.epoch, batches)
             if not complete:
@@ -117,7 +113,7 @@ class Worker:
             if self._skip or self._finished(self.epoch):
                 continue
             if self.clock > self.meter.reported_step:  # else it was an epoch without batches
-                await self._report(self._port.theta, epoch_end=True)
+                await self._report(self._model(self._port.theta), epoch_end=True)
         theta = self._port.theta
         if self._port.theta_memory is ThetaMemory.SHARED:
             # Workers with more data go on, and their next versions are made there.
@@ -125,9 +121,15 @@ class Worker:
             theta = self._gradient
         for outcome in await self.strategy.leave(self.clock):
             self.meter.add(0.0, 0, outcome, steps=0)
-        self.seconds = self.meter.seconds
-        await self._report(theta, epoch_end=True, last=True)
+        self.seconds = self.meter.stop() if not self.strategy.whole else self.meter.seconds
+        await self.strategy.collect()
+        await self._report(self._model(theta), epoch_end=True, last=True)
         return self.meter
+
+    @property
+    def theta(self) -> Vector:
+        """(n,) the parameters as this worker has them."""
+        return self._port.theta
 
     @property
     def stats(self) -> Stats:
@@ -136,13 +138,35 @@ class Worker:
         stats.steps, stats.epochs, stats.seconds = self.clock, self.epoch, self.seconds
         stats.bytes_sent, stats.bytes_received = port.bytes_sent, port.bytes_received
         if not port.role_map.servers:
-            stats.updates, stats.fingerprint = self.strategy.updates, fingerprint(port.theta)
+            stats.updates = self.strategy.updates
+            stats.fingerprint = fingerprint(port.theta) if self.strategy.whole else 0
+        if self._cut is not None:
+            links = self._cut.links
+            stats.cut_bytes_sent, stats.cut_bytes_received = links.bytes_sent, links.bytes_received
         stats.frame_bytes = self.strategy.frame_bytes
         stats.framed_bytes = self.strategy.framed_bytes
+        stats.left = dict(self.strategy.left)
+        memory = self.strategy.memory
+        if memory is not None:
+            if self._cut is not None:
+                memory = replace(
+                    memory,
+                    parameters=memory.parameters + self._cut.stash_bytes,
+                    activations=self._cut.activation_bytes,
+                )
+            stats.memory = astuple(memory)
+        taus = self._cut.taus if isinstance(self._cut, PipeDream) else None
+        if self.strategy.taus is not None:
+            taus, stats.gaps = self.strategy.taus, self.strategy.gaps
+        if taus is not None:
+            stats.staleness = [*({} for _ in range(stats.worker)), taus]
         return stats
 
+    def _model(self, theta: Vector) -> Vector:
+        return theta if self.strategy.model is None else self.strategy.model
+
     def _finished(self, progress: float) -> bool:
-        return progress >= self._length.epochs or self.clock >= self._length.steps
+        return self._length.reached(self.clock, progress)
 
     async def _epoch(self, epoch: int, batches: Iterable[Any]) -> bool:
         """Take the steps of an epoch; return whether it was completed."""
@@ -150,7 +174,7 @@ class Worker:
             numbered = enumerate(batches)
         except TypeError:
             raise not_iterable(batches) from None
-        share = 1.0 / len(batches) if isinstance(batches, Sized) and len(batches) else 0.0
+        share = share_of(batches)
         empty = True
         for index, batch in numbered:
             empty = False
@@ -160,8 +184,10 @@ class Worker:
             if self._skip:
                 self._skip -= 1
                 continue
-            if self.meter.due(self.clock):  # not right after the step: it may end the epoch
+            # Not right after the step: it may end the epoch, or averages may follow at the end.
+            if self.meter.due(self.clock):
                 await self._report(self._port.theta)
+            self.meter.look(self.clock, self._port.theta)
             await self._step(batch, progress)
         # With a limit of steps only, a worker without data would otherwise never stop.
         return not (empty and self._length.epochs == math.inf)
@@ -172,15 +198,23 @@ class Worker:
         self.strategy.begin(step)
         loss = computed_s = 0.0
         if samples:
-            loss_and_grad = self._problem.loss_and_grad
+            loss_and_grad = self.problem.loss_and_grad
+            self.checks_gradient &= self.strategy.compute is None  # which has no whole gradient
             if self.checks_gradient:
                 mark_unwritten(self._gradient)
                 if self.strategy.ready is None:  # else theta may change as soon as a part is ready
                     loss_and_grad = reading_only(loss_and_grad)
             began = self._port.now() if self._is_timed else 0.0
-            loss = await self._port.compute(
-                loss_and_grad, self._port.theta, batch, self._gradient, *self._hook
-            )
+            if self.strategy.compute is not None:
+                loss = await self.strategy.compute(batch)
+            elif self._cut is not None:
+                loss = await self._cut.gradient(
+                    self._port.theta, batch, self._gradient, *self._hook, clock=self.clock
+                )
+            else:
+                loss = await self._port.compute(
+                    loss_and_grad, self._port.theta, batch, self._gradient, *self._hook
+                )
             if self._is_timed:
                 computed_s = self._port.now() - began
             try:
@@ -190,13 +224,16 @@ class Worker:
             if not finite:
                 raise DivergedError(
                     f"diverged: the loss is {loss} at step {self.clock + 1} on worker "
-                    f"{self._worker} (rank {self._port.rank}); try a smaller --lr, or scale "
-                    "the inputs"
+                    f"{self._port.role_map.worker_name(self._worker)}; try a smaller --lr, or "
+                    "scale the inputs"
                 )
             if self.checks_gradient:
                 self.checks_gradient = False
                 if self.strategy.ready is None:  # else parts may already hold sums
                     check_written(self._gradient)
+        elif isinstance(self._cut, PipeDream):
+            # Nothing comes of this batch, but others are on their way through the stages.
+            await self._cut.gradient(self._port.theta, batch, self._gradient)
         # After the gradient: in a simulation all workers share the problem's batch buffers, and
         # another one would overwrite them while this one pauses.
         if self._delays is not None:
@@ -208,11 +245,23 @@ class Worker:
         # between is not trained on, so that all workers stay at the same place in the epoch.
         self._skip = outcome.clock - self.clock - 1
         self.clock = outcome.clock
-        self.meter.add(loss, samples, outcome)
+        if isinstance(self._cut, PipeDream) and self._cut.taus is not None:
+            tau = self._cut.staleness
+            outcome = outcome._replace(
+                staleness_sum=tau, staleness_count=1, staleness_max=tau, skew=-1
+            )
+        # All cells of a copy train on the same samples: the first one counts them.
+        counts = self._cut is None or self._cut.is_first
+        self.meter.add(loss, samples if counts else 0, outcome)
 
     async def _report(self, theta: Vector, *, epoch_end: bool = False, last: bool = False) -> None:
         figures: dict[str, float] = {}
-        if self._worker == 0 and epoch_end:
-            found = await self._port.aside(self._problem.evaluate, theta)
+        known = self.strategy.whole or self.strategy.model is not None
+        if self._worker == 0 and epoch_end and known:
+            if self._cut is not None:
+                found = await self._cut.figures(theta)
+            else:
+                found = await self._port.aside(self.problem.evaluate, theta)
             figures = checked_figures(found)
+        self.meter.look(self.clock, self._port.theta, is_due=True)
         self.meter.report(self.epoch, self.clock, figures, epoch_end=epoch_end, last=last)

@@ -8,6 +8,7 @@ rounds, b backups       W − b          0       dropped             mean over t
 nothing                 1              ∞       –                   each gradient at once
 lead s                  1              s       –                   each gradient at once
 share k                 ⌊W/k⌋, ≥ 1     ∞       –                   mean over a quorum
+rounds, asynchronous    1              ∞       –                   each contribution at once
 ======================  =============  ======  ==================  =========================
 
 W is the number of live workers. The mean staleness of softsync on equal workers is (W − 1)/⌊W/k⌋
@@ -34,8 +35,8 @@ def policy_for(mode: str, workers: int, *, late: float = math.inf, **knobs: int)
         mode: the name of a mode that may have servers.
         workers: W, at least 1.
         late: the staleness above which a push is dropped; not in the modes with rounds.
-        knobs: those that the mode's row names as ``backup``, ``lead`` or ``share``; by default
-            0, 0 and 1.
+        knobs: those that the mode's row names as ``backup``, ``lead``, ``share`` or
+            ``asynchronous``; by default 0, 0, 1 and False.
 
     Raises:
         ConfigError: if there is no such mode with servers.
@@ -45,6 +46,7 @@ def policy_for(mode: str, workers: int, *, late: float = math.inf, **knobs: int)
         served = ", ".join(modes_with(lambda it: it.may_have_servers))
         raise ConfigError(f"mode {mode!r} has no servers; those that do: {served}")
     assert knobs.keys() <= set(row.policy_knobs), f"{mode} has no {', '.join(knobs)}"
+    row = row.under(knobs.get)
     if row.rounds:
         backup = knobs.get(row.backup or "", 0)
         return Policy(

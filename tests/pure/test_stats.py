@@ -34,7 +34,7 @@ def test_numbers_add_up_or_the_largest_counts():
         Stats(**{name: 9 - i for i, name in enumerate(Stats().figures())}),
     ]
     summed = {"samples", "dropped", "bytes_sent", "bytes_received"}
-    summed |= {"frame_bytes", "framed_bytes"}
+    summed |= {"frame_bytes", "framed_bytes", "cut_bytes_sent", "cut_bytes_received"}
     first, second = ranks
     for name, value in Stats.merged(ranks).figures().items():
         a, b = getattr(first, name), getattr(second, name)

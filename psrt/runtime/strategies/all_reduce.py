@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,9 +20,11 @@ from psrt.runtime.strategies.base import (
     frame_plan,
 )
 from psrt.runtime.strategies.buckets import buckets_of
-from psrt.runtime.strategies.push_pull import shares_of
+from psrt.runtime.strategies.push_pull import shares_of as work_shares_of
 from psrt.runtime.strategies.reducer import Reducer
+from psrt.runtime.strategies.shares import shares_of
 from psrt.runtime.updater import Updater
+from psrt.sharding import Sharing, memory
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
 
@@ -37,7 +39,7 @@ class AllReduce(Strategy):
     def __init__(
         self,
         port: Port,
-        updater: Updater,
+        updater: Callable[[int], Updater],
         *,
         algorithm: str,
         batch_size: int,
@@ -47,13 +49,14 @@ class AllReduce(Strategy):
         check_every: int = 0,
         control_algorithm: str | None = None,
         codec: SumCodec | None = None,
+        shard: Sharing | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up; collective.
 
         Args:
             port: of a job without servers.
-            updater: takes the step, each element of it on its owner.
+            updater: makes what takes the step, of that many elements, each on its owner.
             algorithm: ``auto`` or the name of an all-reduce.
             batch_size: samples of a full batch: it has weight 1, so nothing needs scaling.
             clip_norm: largest l2 norm of a worker's gradient; needs the whole gradient, so there
@@ -64,22 +67,33 @@ class AllReduce(Strategy):
             check_every: updates between two checks that θ is the same everywhere; 0 for none.
             control_algorithm: the all-reduce of the control values; None applies ``algorithm``.
             codec: makes the messages of the buckets; None sends numbers as they are.
+            shard: None, or the optimizer's state is shared out.
             events: records events for the history; None keeps none.
         """
         assert not (spans and clip_norm is not None), "a norm needs the whole gradient"
         n = port.role_map.n
         whole = (Span(0, n),)
         buckets = buckets_of(spans or whole, bucket_bytes)
+        parts = [bucket.span for bucket in buckets]
+        shares = None if shard is None else shares_of(port, shard, algorithm, parts)
+        owned = n if shares is None else shares.size
+        #: The optimizer, of the elements that this worker owns.
+        self.updater = updater(owned if port.theta.size else 0)
+        vectors = len(self.updater.optimizer.state)
+        self.memory = memory(None, n, workers=1, vectors=vectors)
+        if shares is not None:
+            self.memory = shares.memory(n, vectors)
         self._reducer = Reducer(
             port,
-            updater,
+            self.updater,
             algorithm=algorithm,
             full=batch_size,
-            buckets=[bucket.span for bucket in buckets],
+            buckets=parts,
             one_theta=True,
             check_every=check_every,
             control_algorithm=control_algorithm,
             codec=codec,
+            shares=shares,
             events=events,
         )
         self._gradient = gradient_of(port)
@@ -88,7 +102,7 @@ class AllReduce(Strategy):
         fills = {bucket.last for bucket in buckets}
         self._overlaps = [
             (share, partial(self._overlap, fills=i in fills))
-            for i, share in enumerate(shares_of(spans))
+            for i, share in enumerate(work_shares_of(spans))
         ]
         #: Spans and buckets of this step that are ready.
         self._spans_ready = self._parts_ready = 0
@@ -107,6 +121,7 @@ class AllReduce(Strategy):
             overlaps,
             reducer.control_algorithm,
             frame_plan([] if codec is None else [codec]),
+            what="" if shard is None else f"shard: {shard.value}, a worker has {self.memory}",
         )
         self._codec = codec
         port.waiting_for = lambda: "its neighbours in an all-reduce"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from psrt.arrays import Vector
 from psrt.history.log import QUEUED
 from psrt.optim import clip_factor, l2_norm
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.updater import Contribution, Updater
+from psrt.sharding import Memory
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
 from psrt.ways import Way
@@ -46,15 +50,17 @@ class StepResult(NamedTuple):
 
     #: Gradient steps finished; the worker goes on from here.
     clock: int
-    #: Sum, count and maximum of τ of the pushes that this step sent, one per shard.
+    #: Sum, count and maximum of τ of the pushes that this step sent, one per shard; or of what it
+    #: averaged with neighbours, without rounds.
     staleness_sum: int = 0
     staleness_count: int = 0
     staleness_max: int = 0
-    #: Largest minus smallest version over the shards of the read that followed.
+    #: Largest minus smallest version over the shards of the read that followed; −1 if none did.
     skew: int = 0
     #: The waiting time by cause; None if there was none.
     waiting: WaitBreakdown | None = None
-    #: Sum and count of the gaps ‖θ_now − θ_read‖/√n that were measured of earlier pushes.
+    #: Sum and count of the gaps ‖θ_now − θ_read‖/√n that were measured of earlier pushes; or of how
+    #: far apart the vectors were that it averaged.
     gap_sum: float = 0.0
     gap_count: int = 0
 
@@ -135,8 +141,36 @@ class Strategy(Protocol):
     #: Bytes of the frames of a codec sent so far, and of the vectors that these stand for.
     frame_bytes: int = 0
     framed_bytes: int = 0
+    #: Averages of this worker by staleness τ, in its own steps, and count, sum and maximum of the
+    #: gaps between the vectors averaged; None where workers do not average by themselves.
+    taus: dict[int, int] | None = None
+    gaps: tuple[int, float, float] = (0, 0.0, 0.0)
     #: (n,) where the gradient is to be written; None for the port's own.
     gradient: Vector | None = None
+    #: By worker, the rounds that neighbours who have left took part in.
+    left: Mapping[int, int] = MappingProxyType({})
+    #: Whether the port's ``theta`` is all parameters; else they are in ``model``, at the end only.
+    whole: bool = True
+    #: Computes the gradient of a batch, and returns its mean loss; None leaves that to the problem.
+    compute: Callable[[Any], Awaitable[float]] | None = None
+    #: The memory of this worker's vectors; None where it is not counted.
+    memory: Memory | None = None
+    #: (n,) the model that is evaluated, as far as this worker knows it; None for θ.
+    model: Vector | None = None
+
+    @property
+    def held(self) -> tuple[Vector, float]:
+        """Where workers end with different parameters, what this one brings to their mean.
+
+        Returns:
+            (n,) a vector, and its weight; the mean is the sum of all vectors over that of weights.
+            Elsewhere nothing.
+        """
+        return np.zeros(0, np.float32), 0.0
+
+    def load(self, initial: Vector) -> None:
+        """Take what this worker keeps of the initial parameters (n,), where it is not ``whole``."""
+        return
 
     def begin(self, step: Step) -> None:
         """Prepare for a step before its gradient is computed; the default does nothing."""
@@ -153,6 +187,10 @@ class Strategy(Protocol):
             What was shared and waited for after the last step, which is part of no step.
         """
         ...
+
+    async def collect(self) -> None:
+        """Where ``theta`` is not ``whole``, bring ``model`` to the first worker; after training."""
+        return
 
 
 class LocalSteps(Strategy):

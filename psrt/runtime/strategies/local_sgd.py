@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from psrt.arrays import Vector
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.push_codec import PushEncoder
@@ -35,6 +36,8 @@ class Averager(Protocol):
     #: Bytes of the frames of a codec sent so far, and of the vectors that these stand for.
     frame_bytes: int = 0
     framed_bytes: int = 0
+    #: See ``Strategy.model``.
+    model: Vector | None = None
 
     def begin(self, step: Step) -> None:
         """Prepare for the local steps of round ``step.clock``; the default does nothing."""
@@ -209,7 +212,7 @@ class LocalSGD(LocalSteps):
     ) -> None:
         super().__init__(port, updater, clip_norm=clip_norm, events=events)
         self._averager = averager
-        self.plan = averager.plan
+        self.plan, self.model = averager.plan, averager.model
         self._period = period
         #: Since the last average; ``updates`` counts those.
         self._steps = 0

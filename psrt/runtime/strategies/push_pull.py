@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -18,6 +20,18 @@ from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.runtime.strategies.base import Step, StepResult, Strategy, WaitBreakdown
 from psrt.transport.port import GRADIENT, NO_PAYLOAD, Port, gradient_of
+
+
+class Late(Protocol):
+    """What computes gradients of older parameters than the newest that the worker has read."""
+
+    @property
+    def depth(self) -> int:
+        """How many reads older, at most."""
+
+    @property
+    def staleness(self) -> int:
+        """How many reads older the parameters of this step's gradient are."""
 
 
 class PushPull(Strategy):
@@ -38,6 +52,7 @@ class PushPull(Strategy):
         *,
         clip_norm: float | None = None,
         spans: Sequence[Span] = (),
+        late: Late | None = None,
         encoder: PushEncoder | None = None,
         decoder: ReplyDecoder | None = None,
         events: WorkerEventRecorder | None = None,
@@ -50,6 +65,7 @@ class PushPull(Strategy):
                 ``spans``.
             spans: parts of the gradient in the order in which they become ready; without any, all
                 is pushed at the end.
+            late: says which parameters a gradient is of; None where they are those read last.
             encoder: makes frames of gradients; None pushes them as they are.
             decoder: adds the frames of replies to ``theta``; None where parameters are sent.
             events: records events for the history; None keeps none.
@@ -71,6 +87,9 @@ class PushPull(Strategy):
         self._since: float | None = None
         #: Version of each shard that ``theta`` holds.
         self.versions = [0] * len(role_map.servers)
+        self._late = late
+        #: Of the reads that gradients may be of, the newest last.
+        self._reads = deque([self.versions], 1 if late is None else late.depth + 1)
         self._clock = 0
         self.updates = 0
         #: By part of the gradient, the shards that are complete with it; none of the last part.
@@ -87,6 +106,8 @@ class PushPull(Strategy):
     def begin(self, step: Step) -> None:
         """Record the read of the initial parameters, once."""
         self._step, self._parts_ready = step, 0
+        if self._late is not None:
+            self._reads.append(self.versions.copy())
         if self._since is None:
             self._since = self._port.now()
             if self._events is not None:
@@ -113,7 +134,8 @@ class PushPull(Strategy):
     def _push(self, shard: int, now: float, norm: float, region: int) -> None:
         """Send this step's gradient to a shard, and note it."""
         clock, samples, progress = self._step
-        push = Push(self._worker, clock, self.versions[shard], samples, progress, norm, shard)
+        versions = self.versions if self._late is None else self._reads[-1 - self._late.staleness]
+        push = Push(self._worker, clock, versions[shard], samples, progress, norm, shard)
         events = self._events
         if events is not None:
             since = now if self._since is None else self._since
@@ -242,8 +264,10 @@ class PushPull(Strategy):
             events.note((events.decoded, reply, nbytes, digests, self._port.now()))
 
     def _waiting_for(self) -> str:
-        ranks = ", ".join(map(str, self._port.role_map.server_ranks))
-        return f"a server (rank {ranks}) to answer worker {self._worker}'s clock {self._clock}"
+        role_map = self._port.role_map
+        ranks = ", ".join(str(role_map.rank_name(rank)) for rank in role_map.server_ranks)
+        me = role_map.worker_name(self._worker)
+        return f"a server (rank {ranks}) to answer clock {self._clock} of worker {me}"
 
 
 def _waiting(last: Params, seconds: float) -> WaitBreakdown:

@@ -25,7 +25,8 @@ known; those that are final by then wait, and begin at the next poll.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from psrt.runtime.checksum import checksum
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.controls import ControlSum
+from psrt.runtime.strategies.shares import Shares
 from psrt.runtime.updater import Updater
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import CONTROL, Port, Reduction, gradient_of
@@ -58,6 +60,8 @@ class Reducer:
         check_every: int = 0,
         control_algorithm: str | None = None,
         codec: SumCodec | None = None,
+        shares: Shares | None = None,
+        along: Callable[[], Awaitable[None]] | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Make the plans; collective.
@@ -75,10 +79,15 @@ class Reducer:
             check_every: rounds between two checks that θ is the same everywhere; 0 for none.
             control_algorithm: the all-reduce of the control values; None applies ``algorithm``.
             codec: makes the messages of the buckets; None sends numbers as they are.
+            shares: the parts of the buckets that this worker owns, where the updater knows no
+                other elements; None where it knows all.
+            along: begins all buckets of a round in which this worker contributes zeros; None has
+                the whole gradient set to zero and begins them at once.
             events: records events for the history; None keeps none.
         """
         assert not port.role_map.servers, "an all-reduce is among all ranks"
         self._port = port
+        self._along = along
         self._updater = updater
         self._full = full
         self._check_every = check_every
@@ -93,14 +102,27 @@ class Reducer:
         alone = self._alone and not (codec is not None and codec.of_optimizer)
         self._codec = None if alone else codec
         coded = None if self._codec is None else self._codec.coding(largest)
-        self.chosen, self.why = port.choice(algorithm, largest.size, coded=coded)
+        self.chosen, self.why = port.choice(
+            algorithm,
+            largest.size,
+            coded=coded,
+            sharded=None if shares is None else shares.shard,
+        )
         if one_theta and not self._alone:
             port.share_theta(self.chosen)
         self._theta = port.theta
         self._base = port.theta if base is None else base
-        self._buckets = [
-            port.reduction(span, self.chosen, self._take, self._codec) for span in buckets
-        ]
+        if shares is None:
+            self._buckets = [
+                port.reduction(span, self.chosen, self._take, self._codec) for span in buckets
+            ]
+        else:
+            self._buckets = [
+                port.reduction(
+                    span, self.chosen, partial(self._take_own, shift, held.spreads), held=held
+                )
+                for span, shift, held in zip(buckets, shares.shifts, shares.held, strict=True)
+            ]
         #: Buckets of this round that are final, and those that have begun.
         self._final = self._begun = 0
         #: Those of them that are not known to be complete.
@@ -158,6 +180,14 @@ class Reducer:
             self._begin_final()
         self._open = [reduction for reduction in self._open if not reduction.poll()]
 
+    async def release(self, i: int) -> None:
+        """Wait until the i-th bucket, if there is one, is summed: its place is free again."""
+        if i >= 0:
+            if self._total is None:
+                await self._control.finish()
+                self._heed()
+            await self._buckets[i].finish()
+
     async def finish(self, *, empty: bool = False) -> bool:
         """Wait until every bucket is summed and the next θ is in place on all workers.
 
@@ -184,7 +214,9 @@ class Reducer:
             await self._control.finish()
             self._heed()
         if self._total:
-            if empty:
+            if empty and self._along is not None:
+                await self._along()
+            elif empty:
                 self._vector[:] = 0.0
             self._final = len(self._buckets)
             self._begin_final()
@@ -249,11 +281,22 @@ class Reducer:
         if self._base is not self._theta:
             np.copyto(base, theta)
 
+    def _take_own(self, shift: int, spreads: bool, span: Span, sums: Vector) -> None:
+        """Update one block of those that the updater knows, by their places there.
+
+        Where parameters are not spread, they are kept in the same order as the optimizer's state.
+        """
+        if self._scale is not None:
+            np.multiply(sums, self._scale, out=sums)
+        own = Span(span.start + shift, span.stop + shift)
+        theta = (span if spreads else own).of(self._theta)
+        self._updater.block(own, theta, sums, theta)
+
     async def _check(self) -> None:
         port = self._port
         wrong = await port.differing(checksum(self._theta))
         if wrong:
-            who = ", ".join(f"{worker} (rank {port.role_map.workers[worker]})" for worker in wrong)
+            who = ", ".join(map(port.role_map.worker_name, wrong))
             raise ProtocolError(
                 f"the parameters of worker {who} differ from the others' after update "
                 f"{self.updates}, they must be equal to the bit"

@@ -19,6 +19,7 @@ import psrt.codec
 from psrt.codec.matrices import Matrix
 from psrt.codec.registry import CODECS
 from support import codecs
+from support.cases import some
 
 
 class Mutant(NamedTuple):
@@ -67,7 +68,7 @@ MUTANTS = [
         ("(fraction > limit)", "(fraction >= limit + 1)"),
         ("below % 2 == 0, below, above", "below % 2 == 0, above, below + 1"),
         ("power + _BIAS, _NAN)", "power + _BIAS, 0)"),
-        ("half | np.uint8(sign)", "half"),
+        ("half | np.uint8(1 << (exponent + mantissa))", "half"),
         ("upper |= (bits & 0xFFFF) != 0", "upper &= 0x7FFF"),
         ("numbers[:-1].astype(np.float64) + numbers[1:]", "2 * numbers[1:].astype(np.float64)"),
         ("np.ldexp(1.0, bytes_ - _BIAS)", "np.ldexp(1.0, bytes_ - 126)"),
@@ -255,7 +256,9 @@ def test_every_codec_loaded_again_is_still_sound(codec, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda it: f"{it.codec}: {it.old!r} -> {it.new!r}")
+@pytest.mark.parametrize(
+    "mutant", some(MUTANTS, one_in=3), ids=lambda it: f"{it.codec}: {it.old!r} -> {it.new!r}"
+)
 def test_a_broken_codec_goes_red(mutant, monkeypatch):
     source = changed(mutant)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psrt.data import BatchPlan
@@ -15,7 +15,6 @@ def global_batch(plan: BatchPlan, epoch: int, step: int) -> np.ndarray:
     return np.concatenate([plan.indices(epoch, step, worker) for worker in range(plan.workers)])
 
 
-@settings(deadline=None)
 @given(
     samples=st.integers(1, 200),
     batch_size=st.integers(1, 40),

@@ -21,7 +21,7 @@ def dealt(labels, *, workers, rule, number, batch_size=8, seed=0):
     )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     labels=st.lists(st.integers(0, 5), min_size=1, max_size=120),
     workers=st.integers(1, 12),

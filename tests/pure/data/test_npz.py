@@ -8,7 +8,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from psrt.data import load_dataset
@@ -132,7 +132,6 @@ def test_values_are_checked(tmp_path):
     assert refusal(path) == "x_test is not finite in float32 at row 1, column 1: nan"
 
 
-@settings(deadline=None)
 @given(at=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 def test_any_damage_is_told_in_one_line(tmp_path_factory, at, flip):
     folder = tmp_path_factory.mktemp("npz")

@@ -53,8 +53,10 @@ def all_reduce(algorithm, samples, spans=()):
         any(given[clock] for given in samples if clock < len(given)) for clock in range(rounds)
     )
 
+    def updater(n):
+        return Updater(n, make_optimizer("sgd", n), Schedule("constant", 1.0, epochs=9))
+
     async def role(port):
-        updater = Updater(N, make_optimizer("sgd", N), Schedule("constant", 1.0, epochs=9))
         strategy = AllReduce(
             port, updater, algorithm=algorithm, batch_size=FULL, spans=spans, bucket_bytes=1
         )

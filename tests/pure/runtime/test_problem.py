@@ -11,6 +11,8 @@ import pytest
 from psrt.data import load_dataset
 from psrt.errors import ConfigError
 from psrt.model import MLP
+from psrt.model.chain import chain_layers
+from psrt.model.tensor import tensor_slice
 from psrt.partition import Span
 from psrt.runtime.problem import Supervised, gradient_spans, matrices_of
 from psrt.runtime.problem_rules import sample_counter
@@ -113,6 +115,17 @@ def test_the_gradient_comes_in_the_models_parts(problem):
     np.testing.assert_array_equal(parts, whole)
     assert gradient_spans(problem, problem.model.n) == problem.model.gradient_spans()
     assert said == list(range(len(problem.gradient_spans()))) == [0, 1]
+
+
+def test_the_problem_is_a_chain_that_has_slices(problem):
+    model = problem.model
+    assert chain_layers(problem, model.n) == model.layers()
+    outputs, again = np.ones((2, 4, 3), np.float32)
+    labels = np.array([0, 1, 2, 0])
+    assert problem.loss(outputs, labels, 8) == model.loss(again, labels, 8)
+    np.testing.assert_array_equal(outputs, again)
+    parts = [tensor_slice(problem, 2, i).part.size for i in range(2)]
+    assert sum(parts) == model.n
 
 
 class Parts:

@@ -7,6 +7,7 @@ update as a whole must look the same from its first block and from its last.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -132,9 +133,11 @@ def shard_of(rate, optimizer, initial, gradients):
     )
 
 
+@functools.cache
 def drawn(version, worker):
-    rng = np.random.default_rng((version, worker))
-    return rng.standard_normal(N).astype(np.float32)
+    gradient = np.random.default_rng((version, worker)).standard_normal(N).astype(np.float32)
+    gradient.flags.writeable = False
+    return gradient
 
 
 def trained(rate, optimizer, initial, spans, *, keeps):

@@ -192,7 +192,7 @@ def test_an_average_divides_by_the_samples_since_the_last(over, outer, local_ste
     ],
 )
 def test_updates_are_made_of_the_gradients_they_are_decided_on(monkeypatch, costs, mode, length):
-    for seed, servers in ((0, 1), (1, 2), (2, 1)):
+    for seed, servers in ((1, 2), (2, 1)):
         shards = listen(monkeypatch)
         problem = Points()
         asked = config(servers=servers, shared_memory=seed < 2, **(mode | length))

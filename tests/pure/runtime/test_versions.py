@@ -95,9 +95,9 @@ def test_a_server_that_overwrites_what_is_being_read_is_found_out(
     monkeypatch, slow_answers, mutant
 ):
     if mutant == "always in place":
-        monkeypatch.setattr(Leases, "free", lambda self, newest: newest)
+        monkeypatch.setattr(Leases, "free", lambda self, newest, kept: newest)
     elif mutant == "any other buffer":
-        monkeypatch.setattr(Leases, "free", lambda self, newest: (newest + 1) % VERSIONS)
+        monkeypatch.setattr(Leases, "free", lambda self, newest, kept: (newest + 1) % VERSIONS)
     else:
         monkeypatch.setattr(Leases, "acquire", lambda self, rank, buffer: None)
     books = Ledger([12] * WORKERS, SHARDS)
@@ -256,6 +256,6 @@ def test_a_server_that_writes_where_a_worker_computes_is_found_out(monkeypatch, 
     if shared:
         monkeypatch.setattr(Leases, "_is_free", lambda self, buffer: True)
     else:
-        monkeypatch.setattr(Leases, "free", lambda self, preferred: VERSIONS)
+        monkeypatch.setattr(Leases, "free", lambda self, preferred, kept: VERSIONS)
     with pytest.raises(AssertionError):
         serve_landings("async", shared=shared)

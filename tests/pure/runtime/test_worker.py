@@ -9,9 +9,10 @@ import pytest
 
 from psrt.errors import DivergedError
 from psrt.runtime.delays import Delays
+from psrt.runtime.length import Length
 from psrt.runtime.meter import Meter
-from psrt.runtime.strategies.base import StepResult
-from psrt.runtime.worker import Length, Worker
+from psrt.runtime.strategies.base import StepResult, Strategy
+from psrt.runtime.worker import Worker
 from psrt.transport import RoleMap, SoloPort, drive
 
 
@@ -43,10 +44,10 @@ class TimedPort(NotingPort):
         return work(*args)
 
 
-class Scheme:
+class Scheme(Strategy):
     """Takes one step at a time, but for the jumps it is told to make: clock → next clock."""
 
-    updates, ready, gradient = 0, None, None
+    updates = 0
 
     def __init__(self, jumps=()):
         self.jumps = dict(jumps)

@@ -39,7 +39,7 @@ WEIGHTS = {"arrive": 12, "push": 6, "leave": 1, "die": 0.2}
 
 
 @pytest.mark.parametrize(("name", "knobs"), MODES)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     data=st.data(),
     workers=st.integers(3, 6),

@@ -22,8 +22,9 @@ def raise_on_all(size, role, n=4, seed=0):
 
 
 def strategy(port, lr=1.0, **knobs):
-    n = port.role_map.n
-    updater = Updater(n, make_optimizer("sgd", n), Schedule("constant", lr, epochs=9))
+    def updater(n):
+        return Updater(n, make_optimizer("sgd", n), Schedule("constant", lr, epochs=9))
+
     return AllReduce(port, updater, **{"algorithm": "ring", "batch_size": 4, **knobs})
 
 

@@ -34,6 +34,7 @@ MODES = {
     "softsync(3)": ("softsync", {"softsync": 3}),
     "softsync(1), late 0": ("softsync", {"softsync": 1, "late": 0}),
     "local-sgd(2)": ("local-sgd", {"period": AveragingPeriod(2)}),
+    "easgd(2), asynchronous": ("easgd", {"asynchronous": True, "period": AveragingPeriod(2)}),
     "post-local(2)": ("local-sgd", {"period": AveragingPeriod(2, post_local_epoch=1.0)}),
 }
 SIZES = [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]

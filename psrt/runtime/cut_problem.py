@@ -1,0 +1,324 @@
+"""The part of a problem that one worker computes where the model is cut across ranks.
+
+A cell trains its part of the parameters as a job of its own. What differs is how its gradient is
+computed: by the steps of a schedule (``psrt.pipeline``), which compute micro-batches with the
+layers of this stage, and exchange activations and gradients with the other stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from psrt.arrays import FloatArray, Vector
+from psrt.codec.matrices import Matrix
+from psrt.errors import ConfigError, ProtocolError
+from psrt.history.log import QUEUED
+from psrt.model.stage import Stage
+from psrt.partition import Part, Span, even_spans
+from psrt.pipeline.step import ALL, SENDING, Kind, PipelineStep
+from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.problem import Problem
+from psrt.transport.stage_links import Channel, StageLinks
+
+Ready = Callable[[int], None]
+
+
+class Ways(NamedTuple):
+    """The channels of a chunk; None at the ends of the model, and within a stage."""
+
+    #: Brings the input, and takes away its gradient.
+    below: Channel | None = None
+    back_below: Channel | None = None
+    #: Takes away the output, and brings its gradient.
+    above: Channel | None = None
+    back_above: Channel | None = None
+
+    def of(self, kind: Kind) -> Channel | None:
+        """Return the channel that a step sends or receives on; None if it computes."""
+        number = _EXCHANGES.get(kind)
+        return None if number is None else self[number]
+
+
+class CutProblem:
+    """One worker's part; it has the methods of ``Problem`` that a cell's job calls."""
+
+    def __init__(
+        self,
+        whole: Problem,
+        links: StageLinks,
+        *,
+        part: Part,
+        chunks: Sequence[Stage],
+        ways: Sequence[Ways],
+        steps: Sequence[PipelineStep],
+        is_first: bool,
+        now: Callable[[], float] = lambda: 0.0,
+        events: WorkerEventRecorder | None = None,
+    ) -> None:
+        """Join them.
+
+        Args:
+            whole: the problem, a chain.
+            links: to the other stages and slices.
+            part: of the parameters, one chunk behind the other.
+            chunks: what this stage computes.
+            ways: the channels of each.
+            steps: of this stage, in order.
+            is_first: whether this is the first cell, which evaluates and counts samples.
+            now: returns the time of the events.
+            events: records the steps; None for no history.
+        """
+        #: The problem that this is a part of.
+        self.whole = whole
+        #: To the other stages and slices.
+        self.links = links
+        #: Whether this is the first cell, which evaluates and counts samples.
+        self.is_first = is_first
+        #: What this stage computes, in the order of the layers.
+        self.chunks = chunks
+        self._part, self._ways = part, ways
+        self._steps = steps
+        self._now, self._events = now, events
+        #: Of each chunk, in the vector of this part.
+        self._spans: list[Span] = []
+        for stage in chunks:
+            start = self._spans[-1].stop if self._spans else 0
+            self._spans.append(Span(start, start + stage.n))
+        #: By place in the steps: the last pass of a chunk that is of weights, and the number of
+        #: the first of its layers among ``gradient_spans``.
+        self._final: dict[int, int] = {}
+        before = sum(len(stage.layers) for stage in chunks)
+        for number, stage in enumerate(chunks):
+            before -= len(stage.layers)
+            self._final[_last_of_weights(steps, number)] = before
+        #: By number of rows: where the micro-batches lie in a batch, and what comes to this stage.
+        self._places: dict[int, tuple[Span, ...]] = {}
+        self._coming: dict[int, dict[Channel, list[slice]]] = {}
+
+    # --- what the job of a cell asks of a problem -------------------------------------------
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of activations and their gradients, and of a layer's gradient that is to be added.
+
+        What lies in channels counts at both of their ends.
+        """
+        return sum(stage.activation_bytes + stage.scratch_bytes for stage in self.chunks)
+
+    @property
+    def stash_bytes(self) -> int:
+        """Bytes of older parameters that batches under way still need."""
+        return 0
+
+    def initial(self) -> Vector:
+        """Return this part of the initial parameters."""
+        return self._part.take(self.whole.initial())
+
+    def batches(self, *of_epoch: Any) -> Any:
+        """Return the batches of this copy of the model."""
+        return self.whole.batches(*of_epoch)
+
+    def gradient_spans(self) -> tuple[Span, ...]:
+        """Return the spans of the layers, from the end to the beginning."""
+        return tuple(
+            Span(chunk.start + start, chunk.start + stop)
+            for chunk, stage in zip(self._spans[::-1], self.chunks[::-1], strict=True)
+            for start, stop in stage.gradient_spans()
+        )
+
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Return the matrices of this part: what lies in columns."""
+        found, start = [], 0
+        for it in self._part:
+            if it.rows > 1:
+                found.append(Matrix(start, it.rows, it.columns))
+            start += it.size
+        return tuple(found)
+
+    def loss_and_grad(self, theta: Vector, batch: Any, out: Vector) -> float:
+        """Refuse: see ``gradient``."""
+        raise AssertionError("a part of a gradient is computed together with the other stages")
+
+    def evaluate(self, theta: Vector) -> dict[str, float]:
+        """Refuse: see ``figures``."""
+        raise AssertionError("a part of a model is evaluated together with the other stages")
+
+    # --- with the other stages ------------------------------------------------------------------
+
+    async def figures(self, theta: Vector) -> dict[str, float]:
+        """Evaluate the whole model, at its first cell; the others have no figures."""
+        whole = await self.links.gather(theta)
+        return {} if whole is None else self.whole.evaluate(whole)
+
+    async def gradient(
+        self, theta: Vector, batch: Any, out: Vector, ready: Ready | None = None, *, clock: int = 0
+    ) -> float:
+        """Write this part of the gradient of a batch's mean loss, and return that loss.
+
+        Args:
+            theta: (n,) of this part; only read.
+            batch: (x, y), the same in all stages.
+            out: (n,) of this part.
+            ready: see ``Problem``.
+            clock: of the step, for the history.
+        """
+        now, events = self._now, self._events
+        if events is not None and len(events.noted) >= QUEUED:
+            events.drain()
+        x, y = self._pair(batch)
+        for span, stage in zip(self._spans, self.chunks, strict=True):
+            stage.begin(len(x), span.of(theta), span.of(out))
+        if self.links.shares_batches:
+            x, y = np.array(x), np.array(y)
+        self.links.begin(self._expected(len(x)))
+        losses = [0.0] * self.chunks[0].shape.micro_batches
+        for i, step in enumerate(self._steps):
+            chunk = self.chunks[step.chunk]
+            rows = self._places_of(len(x))[step.micro_batch]
+            if step.kind in _EXCHANGES:
+                way = self._ways[step.chunk].of(step.kind)
+                if rows.size and way is not None:
+                    began = now()
+                    await self._exchange(step, way, rows, losses)
+                    if events is not None:
+                        # What is sent may be there before this stage has time to look.
+                        at = began if step.kind in SENDING else now()
+                        nbytes = way.nbytes(rows.size)
+                        events.note((events.exchanged, at, clock, step, rows.size, nbytes))
+                continue
+            done = None
+            if ready is not None and i in self._final:
+                done = _shifted(ready, self._final[i])
+            losses[step.micro_batch] += await self._pass(chunk, step, x, y, rows, done)
+            await self.links.passed(step, rows.size)
+            if events is not None:
+                events.note((events.passed, now(), clock, step, rows.size))
+        return float(sum(losses))
+
+    async def _pass(
+        self,
+        stage: Stage,
+        step: PipelineStep,
+        x: FloatArray,
+        y: Any,
+        rows: Span,
+        ready: Ready | None,
+    ) -> float:
+        """Compute a pass of a micro-batch, or the weights of all; return its part of the loss."""
+        kind, m, ways, loss = step.kind, step.micro_batch, self._ways[step.chunk], 0.0
+        if kind is Kind.FORWARD:
+            if rows.size:
+                if stage.shape.first:
+                    np.copyto(stage.input(m), x[slice(*rows)])
+                if ways.above is not None:
+                    await self.links.free(ways.above, ways.above.place(m, rows))
+                await stage.forward(m)
+            return 0.0
+        last = y[slice(*rows)] if stage.computes_loss else None
+        if kind is not Kind.BACKWARD_WEIGHT and ways.back_below is not None and stage.rows(m):
+            await self.links.free(ways.back_below, ways.back_below.place(m, rows))
+        if kind is Kind.BACKWARD_INPUT:
+            return await stage.backward_input(m, last)
+        if kind is Kind.BACKWARD:
+            loss = await stage.backward(m, last, ready)
+        else:
+            stage.backward_weight(m, ready)
+        of = range(stage.shape.micro_batches) if m == ALL else (m,)
+        for _ in filter(stage.rows, of):
+            for channel in (ways.below, ways.back_above):
+                if channel is not None:
+                    self.links.release(channel)
+        return loss
+
+    async def _exchange(
+        self,
+        step: PipelineStep,
+        way: Channel,
+        rows: Span,
+        losses: list[float] | dict[int, float],
+    ) -> None:
+        """Send or receive a micro-batch.
+
+        Its rows are told along with activations, and its part of the loss with gradients.
+
+        Raises:
+            ProtocolError: if the stage before has a batch of another length.
+        """
+        kind, m, links = step.kind, step.micro_batch, self.links
+        if kind is Kind.SEND_ACTIVATION:
+            links.send(way, way.place(m, rows), float(rows.size))
+        elif kind is Kind.RECEIVE_ACTIVATION:
+            came = await links.receive(way)
+            if came != rows.size:
+                raise ProtocolError(
+                    f"micro-batch {m} has {came:g} rows in the stage before and {rows.size} in "
+                    f"stage {way.reader}: the batches of a copy must be the same on all its ranks"
+                )
+        elif kind is Kind.SEND_GRADIENT:
+            links.send(way, way.place(m, rows), losses[m])
+        else:
+            losses[m] = await links.receive(way)
+
+    def _pair(self, batch: Any) -> tuple[FloatArray, Any]:
+        """Return the inputs and targets of a batch.
+
+        Raises:
+            ConfigError: if it has no such two, or they do not fit each other or the model.
+        """
+        try:
+            x, y = batch
+            shape, targets = x.shape, len(y)
+        except (AttributeError, TypeError, ValueError):
+            raise ConfigError(
+                "batches() gave a batch that is no pair of arrays (x, targets), as a model that "
+                "is cut needs"
+            ) from None
+        inputs = self.chunks[0].layers[0].inputs if self.chunks[0].shape.first else shape[-1]
+        if shape != (targets, inputs) or x.dtype != np.float32:
+            raise ConfigError(
+                f"batches() gave inputs that are {x.dtype} {shape} with {targets} targets, "
+                f"expected float32 rows of {inputs} and as many targets"
+            )
+        return x, y
+
+    def _places_of(self, rows: int) -> tuple[Span, ...]:
+        """Return the rows of each micro-batch in a batch, and behind them those of all."""
+        found = self._places.get(rows)
+        if found is None:
+            found = even_spans(rows, self.chunks[0].shape.micro_batches)
+            found = self._places[rows] = (*found, Span(0, rows))
+        return found
+
+    def _expected(self, rows: int) -> dict[Channel, list[slice]]:
+        """Return the rows of each message that will come, by channel."""
+        found = self._coming.get(rows)
+        if found is None:
+            found = self._coming[rows] = {}
+            places = self._places_of(rows)
+            for kind, m, chunk, _ in self._steps:
+                channel = None if kind in SENDING else self._ways[chunk].of(kind)
+                if channel is not None and places[m].size:
+                    found.setdefault(channel, []).append(channel.place(m, places[m]))
+        return found
+
+
+#: Steps that send or receive → the number of their channel among the ``Ways``.
+_EXCHANGES = {
+    Kind.RECEIVE_ACTIVATION: 0,
+    Kind.SEND_GRADIENT: 1,
+    Kind.SEND_ACTIVATION: 2,
+    Kind.RECEIVE_GRADIENT: 3,
+}
+
+
+def _last_of_weights(steps: Sequence[PipelineStep], chunk: int) -> int:
+    kinds = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
+    return max(i for i, it in enumerate(steps) if it.kind in kinds and it.chunk == chunk)
+
+
+def _shifted(ready: Ready, by: int) -> Ready:
+    """Return ``ready`` for layers that are counted from another one on."""
+    return lambda i: ready(i + by)

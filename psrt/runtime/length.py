@@ -1,0 +1,31 @@
+"""How long is trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sized
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """The length of training: epochs or steps per worker, whichever ends first."""
+
+    #: Passes over the training data; part of one counts if a problem's batches have a length.
+    epochs: float = math.inf
+    #: Gradient steps per worker.
+    steps: float = math.inf
+
+    def reached(self, clock: float, progress: float) -> bool:
+        """Return whether no step is left after so many of them, and so many epochs."""
+        return progress >= self.epochs or clock >= self.steps
+
+
+def share_of(batches: Iterable[Any]) -> float:
+    """Return the share of an epoch that a batch is; 0 where nobody knows how many there are.
+
+    >>> share_of([1, 2, 3, 4]), share_of(iter([1]))
+    (0.25, 0.0)
+    """
+    return 1.0 / len(batches) if isinstance(batches, Sized) and len(batches) else 0.0

@@ -1,0 +1,258 @@
+"""The part of a problem that one worker computes where no stage ever waits for an update.
+
+The stages of a copy take batch after batch forward and backward, as ``schedules/pipedream.py``
+says, and each updates its parameters after every backward pass. Step k of a worker is whatever its
+stage does up to the backward pass of batch k: it takes a later batch forward, and batch k back. So
+the training loop is the one of all modes: a gradient, then an update. At the end of an epoch, when
+the model is evaluated, all batches have come back; otherwise stages are never idle.
+
+**Stashed weights.** The gradient of a batch is of the weights that took it forward. Where D batches
+are under way after a step, D copies of older weights are kept, no more. The weights of version k
+are copied only when batch k comes back, layer by layer, each as soon as its older copy has been
+read for the last time: what is copied goes to where batch k's own weights were.
+
+Source: Narayanan et al., "PipeDream: Generalized pipeline parallelism for DNN training", SOSP 2019.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+import numpy as np
+
+from psrt.arrays import Vector
+from psrt.model.stage import Stage
+from psrt.optim import BLOCK, StalenessRate
+from psrt.partition import Part, Span, block_spans
+from psrt.pipeline.schedule import PipelineSchedule
+from psrt.pipeline.step import COMPUTING, SENDING, Kind, PipelineStep
+from psrt.runtime.cut_problem import CutProblem, Ready, Ways
+from psrt.runtime.length import Length, share_of
+from psrt.runtime.problem import Problem
+from psrt.runtime.problem_rules import not_iterable
+from psrt.transport.stage_links import StageLinks
+
+#: Batches of an epoch whose number is not known before its end.
+_ENDLESS = 1 << 40
+
+
+class PipeDream(CutProblem):
+    """One worker's part of a pipeline that is never drained within an epoch."""
+
+    def __init__(
+        self,
+        whole: Problem,
+        links: StageLinks,
+        *,
+        part: Part,
+        stage: Stage,
+        ways: Ways,
+        schedule: PipelineSchedule,
+        place: tuple[int, int],
+        is_first: bool,
+        length: Length,
+        rate: StalenessRate | None = None,
+        counts: bool = True,
+    ) -> None:
+        """Join them.
+
+        Args:
+            whole: the problem, a chain.
+            links: to the other stages.
+            part: of the parameters.
+            stage: what this stage computes; made for more micro-batches than there are stages, all
+                of the rows of a batch.
+            ways: the channels.
+            schedule: an asynchronous one.
+            place: which stage this is, and how many there are.
+            is_first: whether this is the first cell.
+            length: of training, after which no batch is begun.
+            rate: of each gradient by its staleness; None weakens none.
+            counts: whether to count staleness; not where servers do.
+        """
+        number, stages = place
+        steps = list(schedule(number, stages, 1))
+        super().__init__(
+            whole, links, part=part, chunks=[stage], ways=[ways], steps=steps, is_first=is_first
+        )
+        assert schedule.staleness is not None, "only an asynchronous schedule has stale gradients"
+        self._stage, self._schedule, self._place = stage, schedule, place
+        self._length, self._rate = length, rate
+        #: Batches under way after a step, at most, D: as many weights are stashed.
+        self.depth = schedule.staleness(number, stages, _ENDLESS)
+        self._stash = [np.empty(stage.n, np.float32) for _ in range(self.depth)]
+        self._layers = stage.gradient_spans()
+        #: Batches trained.
+        self._clock = 0
+        #: Of this epoch: the steps, the next batch to come back, and how many have been drawn.
+        self._coming_steps: Iterator[PipelineStep] = iter(())
+        self._back = self._drawn = 0
+        #: By number, the batches that have been drawn and not come back, and their losses.
+        self._batches: dict[int, Any] = {}
+        self._losses: dict[int, float] = {}
+        #: τ of the newest gradient.
+        self.staleness = 0
+        #: Gradients by staleness; None where servers count them.
+        self.taus: dict[int, int] | None = {} if counts else None
+
+    @property
+    def stash_bytes(self) -> int:
+        """Bytes of older parameters that batches under way still need."""
+        return sum(it.nbytes for it in self._stash)
+
+    def batches(self, *of_epoch: Any) -> Any:
+        """Return the batches of this copy of the model; some are drawn ahead of their steps."""
+        drawn = self.whole.batches(*of_epoch)
+        try:
+            numbered = enumerate(drawn)
+        except TypeError:
+            raise not_iterable(drawn) from None
+        self._coming_steps = iter(self._schedule(*self._place, _ENDLESS))
+        self._back = self._drawn = 0
+        ahead = self._ahead(numbered, of_epoch[2], share_of(drawn))
+        return _Sized(ahead, len(drawn)) if isinstance(drawn, Sized) else ahead
+
+    def _ahead(
+        self, numbered: Iterable[tuple[int, Any]], epoch: int, share: float
+    ) -> Iterator[Any]:
+        """Yield batches; of an epoch that does not end here, one more than are trained on."""
+        begun, unused = self._clock, []
+        waiting: deque[Any] = deque()
+        for index, batch in numbered:
+            if self._length.reached(begun + index, epoch + index * share):
+                unused = [batch]
+                break
+            x, y = self._pair(batch)
+            if self.depth or self.links.shares_batches:
+                # The next batch may be in the same arrays. Only the first stage reads x.
+                x, y = np.array(x) if self._stage.shape.first else x, np.array(y)
+            self._batches[index], self._drawn = (x, y), index + 1
+            waiting.append((x, y))
+            if len(waiting) > self.depth:
+                yield waiting.popleft()
+        yield from waiting
+        yield from unused
+
+    async def gradient(
+        self, theta: Vector, batch: Any, out: Vector, ready: Ready | None = None, *, clock: int = 0
+    ) -> float:
+        """Write the gradient of the batch that comes back next, and return its loss.
+
+        Args:
+            theta: (n,) the newest parameters of this part; only read.
+            batch: (x, y), drawn when it went forward.
+            out: (n,) of this part.
+            ready: see ``Problem``.
+            clock: not used: there is no history of these steps.
+        """
+        back, stage = self._back, self._stage
+        stage.collect(out)
+        forward: list[int] = []
+        for step in self._coming_steps:
+            m = step.micro_batch
+            if step.kind in SENDING or m >= self._drawn:
+                continue  # a send follows its pass at once
+            if m not in self._losses:
+                self._admit(m, theta)
+            if step.kind in COMPUTING:
+                done = None
+                if step.kind is Kind.BACKWARD:
+                    assert m == back, "batches come back in order"
+                    done = self._final_layers(theta, out, stashes=bool(forward), ready=ready)
+                else:
+                    forward.append(m)
+                await self._compute(step, done)
+                if done is not None:
+                    break
+            else:
+                way = self._ways[0].of(step.kind)
+                if self._rows(m).size and way is not None:
+                    await self._exchange(step, way, self._rows(m), self._losses)
+        if not self._rows(back).size and forward and self.depth:
+            np.copyto(self._stash[back % self.depth], theta)
+        for m in forward:
+            if m != back:
+                stage.admit(m, self._rows(m).size, self._stash[back % self.depth])
+        if self.taus is not None:
+            self.taus[self.staleness] = self.taus.get(self.staleness, 0) + 1
+        self._back += 1
+        self._clock += 1
+        del self._batches[back]
+        return self._losses.pop(back)
+
+    def _rows(self, m: int) -> Span:
+        return Span(0, len(self._batches[m][0]))
+
+    def _admit(self, m: int, theta: Vector) -> None:
+        """Let a batch go forward with the newest parameters, and announce its messages."""
+        rows, ways = self._rows(m), self._ways[0]
+        self._losses[m] = 0.0
+        self._stage.admit(m, rows.size, theta)
+        if rows.size:
+            receives = (it for it in (ways.below, ways.back_above) if it is not None)
+            self.links.begin({it: [it.place(m, rows)] for it in receives})
+
+    async def _compute(self, step: PipelineStep, done: Ready | None) -> None:
+        """Take a batch forward, or back, and send what comes of it."""
+        m, ways = step.micro_batch, self._ways[0]
+        rows, (x, y) = self._rows(m), self._batches[m]
+        self._losses[m] += await self._pass(self._stage, step, x, y, rows, done)
+        await self.links.passed(step, rows.size)
+        onward = ways.above if step.kind is Kind.FORWARD else ways.back_below
+        if onward is not None and rows.size:
+            along = float(rows.size) if step.kind is Kind.FORWARD else self._losses[m]
+            self.links.send(onward, onward.place(m, rows), along)
+
+    def _final_layers(
+        self, theta: Vector, out: Vector, *, stashes: bool, ready: Ready | None
+    ) -> Ready:
+        """Return what is called with each layer whose gradient is there.
+
+        After that its parameters may change, and those that took the batch forward are not read
+        any more.
+        """
+        back, depth = self._back, self.depth
+        assert self._schedule.staleness is not None
+        self.staleness = tau = self._schedule.staleness(*self._place, back)
+        rate, stash = self._rate, self._stash[back % depth] if depth else theta
+        read = self._stash[(back - tau) % depth] if tau else theta
+        factor = 1.0 if rate is None else rate.scale(tau)
+
+        def done(i: int) -> None:
+            layer = self._layers[i]
+            if rate is not None and tau:
+                _weaken(rate, factor, layer, out, theta, read)
+            if stashes and depth:
+                np.copyto(layer.of(stash), layer.of(theta))
+            if ready is not None:
+                ready(i)
+
+        return done
+
+
+def _weaken(
+    rate: StalenessRate, factor: float, layer: Span, out: Vector, theta: Vector, read: Vector
+) -> None:
+    """Transform a layer's gradient in place by what its staleness asks for."""
+    if not rate.elementwise:
+        part = layer.of(out)
+        np.multiply(part, np.float32(factor), out=part)
+        return
+    for start, stop in block_spans(layer.size, BLOCK):
+        span = Span(layer.start + start, layer.start + stop)
+        rate.block(span, span.of(out), span.of(theta), span.of(read), span.of(out))
+
+
+class _Sized:
+    """An iterator that has a length."""
+
+    def __init__(self, batches: Iterator[Any], length: int) -> None:
+        self._batches, self._length = batches, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches

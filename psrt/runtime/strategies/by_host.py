@@ -1,0 +1,208 @@
+"""The strategies of gossip by host: ranks of a host average, and hosts mix on the graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from psrt.arrays import Vector
+from psrt.history.events import HOST
+from psrt.runtime.checksum import digest
+from psrt.runtime.conserved import content_of
+from psrt.runtime.strategies.base import Step, StepResult
+from psrt.runtime.strategies.gossip import Gossip
+from psrt.runtime.strategies.neighbours import Arrived
+from psrt.topology.host_part import HostPart
+
+#: Regions of a member: what it has; whoever leads it has read it before it answers.
+MEMBER_OFFERS = 1
+#: And of whoever leads: means of its host, of two rounds in turn, and what came of the last one.
+LEADER_OFFERS = 3
+_MEANS, _RESULT = 2, 2
+
+
+class Member(Gossip):
+    """Sends θ_i to whoever leads its host, and takes what comes back.
+
+    If that one has died, it goes on alone: it is the one that knew the other hosts.
+    """
+
+    async def leave(self, clock: int) -> Sequence[StepResult]:
+        """Tell whoever leads; nothing more comes of it."""
+        if self._events is not None:
+            self._events.left(self._port.now(), clock)
+        self._neighbours.say_left(self.updates, self._neighbours.part.peers)
+        return ()
+
+    def _mix_in(self, arrived: Arrived) -> None:
+        """Take what the host has now."""
+        np.copyto(self._theta, arrived.vector)
+
+
+class Leader(Gossip):
+    """Averages what the ranks of its host have, mixes that with other hosts', and hands it back.
+
+    **What overlaps.** With combine-then-adapt the means of hosts travel while gradients are
+    computed. For that whoever leads waits at the end of a step for what its members have come to;
+    each of them is about to begin its next step as well, or to leave. Means then set out at the
+    beginning of the next one. Only in the first round is there nothing to wait for before it, and
+    they set out after the gradient. With adapt-then-combine nothing overlaps.
+
+    **Leaving.** If it is done before its members are, it goes on with their rounds; its own
+    parameters are no longer part of them.
+
+    **Nobody waits in a circle.** Members wait for whoever leads them, in a round that they are in.
+    Those that lead wait for each other as neighbours do, and for members that are in an earlier
+    round, which have been answered, or in the same one.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Set up; see ``Gossip``."""
+        super().__init__(*args, **kwargs)
+        part = self._neighbours.part
+        assert isinstance(part, HostPart), "a part of the rounds of hosts"
+        self._part = part
+        #: The first round whose mean has not been made.
+        self._next_mean = 0
+        #: The ranks that are in the last one.
+        self._ranks = 0
+        #: When it last got ready for a round at the end of a step.
+        self._ready_at = -math.inf
+        #: Seconds of waiting in this step, and those that no event has told of.
+        self._waited = self._untold = 0.0
+
+    def begin(self, step: Step) -> None:
+        """Send the mean of the host on its way, if it is known and combined before the step."""
+        if not self._adapts_first:
+            # That it waited belongs to the step before, after which it may have reported.
+            self._note_own(self._ready_at if self.updates else self._port.now())
+            self._pool(self.updates, self._theta)
+        self._since = self._port.now()
+
+    async def step(self, step: Step) -> StepResult:
+        """Combine and adapt."""
+        self._note_step(step, self._port.now())
+        if self._adapts_first:
+            self._adapt(step)
+            self._note_own(self._port.now())
+        if self._next_mean <= self.updates:
+            await self._hold(self.updates)
+            self._pool(self.updates, self._theta)
+        await self._mix(self.updates)
+        np.copyto(self._theta, self._offers[_RESULT])
+        self._note_result()
+        self.updates += 1
+        if not self._adapts_first:
+            self._adapt(step)
+            await self._hold(self.updates)
+            self._ready_at = self._port.now()
+        return StepResult(step.clock + 1, waiting=self._waiting(self._take_waited()))
+
+    async def leave(self, clock: int) -> Sequence[StepResult]:
+        """Go on with the rounds of its members; then tell other hosts, and wait for these."""
+        at = self.updates
+        await self._hold(at)
+        while self._pool(at):
+            await self._mix(at)
+            at += 1
+            await self._hold(at)
+        began = self._port.now()
+        await self._neighbours.leave(at)
+        self._count(began)
+        if self._events is not None:
+            self._events.left(self._port.now(), clock, self._tell())
+        return (StepResult(clock, waiting=self._waiting(self._take_waited())),)
+
+    async def _hold(self, at: int) -> None:
+        """Wait for what its members have in a round."""
+        began = self._port.now()
+        await self._neighbours.hold(at, self._part.members)
+        self._count(began)
+
+    def _pool(self, at: int, *own: Vector) -> bool:
+        """Send the mean of its host to others, if what its members have in a round is all there.
+
+        Args:
+            at: the round.
+            own: what it has itself, if it takes part.
+
+        Returns:
+            Whether there was anything to average.
+        """
+        came = self._neighbours.held(at, self._part.members(at))
+        vectors = [*own, *(it.vector for it in came or ())]
+        if came is None or not vectors:
+            return False
+        self._ranks, self._next_mean = len(vectors), at + 1
+        region, factor = at % _MEANS, np.float32(1 / len(vectors))
+        mean, first = self._offers[region], vectors[0]
+        np.copyto(mean, first)
+        for vector in vectors[1:]:
+            self._move(mean, first, vector, factor)
+        now = self._port.now()
+        to = self._neighbours.send(at, region, self._ranks)
+        if (events := self._events) is not None:
+            for it in came:
+                note = now, at, it.worker, digest(it.vector), float(factor)
+                events.note((events.took, *note))
+            note_mean = now, at, content_of(mean), to, float(self._ranks), self._tell(), HOST
+            events.note((events.offered, *note_mean))
+        return True
+
+    async def _mix(self, at: int) -> None:
+        """Mix the mean of its host with those of other hosts, and send the result to members."""
+        began, neighbours, result = self._port.now(), self._neighbours, self._offers[_RESULT]
+        await neighbours.free(_RESULT)
+        np.copyto(result, self._offers[at % _MEANS])
+        await neighbours.collect(at, partial(self._mix_mean, at))
+        await neighbours.free((at + 1) % _MEANS)
+        self._count(began)
+        now = self._port.now()
+        neighbours.send_to(self._part.members(at), at, _RESULT)
+        if (events := self._events) is not None:
+            ranks, waited = float(self._ranks), self._tell()
+            note = now, at, content_of(result), waited, math.nan, ranks, 0.0, HOST
+            events.note((events.mixed, *note))
+
+    def _mix_mean(self, at: int, arrived: Arrived) -> None:
+        """Move by what the mean of another host differs from that of this one."""
+        share = self._part.share(arrived.worker, at, self._ranks, arrived.weight)
+        factor = np.float32(share)
+        mean, result = self._offers[at % _MEANS], self._offers[_RESULT]
+        self._move(result, mean, arrived.vector, factor)
+        if (events := self._events) is not None:
+            came = digest(arrived.vector)
+            note = self._port.now(), at, arrived.worker, came, float(factor), HOST
+            events.note((events.took, *note))
+
+    def _note_own(self, now: float) -> None:
+        """Record what this worker has itself, which is sent to nobody."""
+        if (events := self._events) is not None:
+            note = now, self.updates, content_of(self._theta), 0, 1.0, self._tell()
+            events.note((events.offered, *note))
+
+    def _note_result(self) -> None:
+        """Record what this worker goes on with, for which it has waited already."""
+        if (events := self._events) is not None:
+            note = self._port.now(), self.updates, content_of(self._theta), 0.0, math.nan
+            events.note((events.mixed, *note))
+
+    def _count(self, began: float) -> None:
+        """Count what was waited since then."""
+        seconds = self._port.now() - began
+        self._waited += seconds
+        self._untold += seconds
+
+    def _tell(self) -> float:
+        """Return the seconds of waiting that no event has told of, which the next one does."""
+        seconds, self._untold = self._untold, 0.0
+        return seconds
+
+    def _take_waited(self) -> float:
+        """Return the seconds of waiting in this step, and begin the next one."""
+        seconds, self._waited = self._waited, 0.0
+        return seconds

@@ -1,0 +1,169 @@
+"""Elastic averaging: after H local steps a worker and the centre draw each other.
+
+x_i ← x_i − e_i and x̃ ← x̃ + Σ e_i with e_i = α(x_i − x̃), the same bits on both sides.
+
+- *Synchronous*: an average is a round of all workers. Each holds the centre of the last round, so
+  it knows e_i by itself, and the reply brings the next centre.
+- *Asynchronous*: the centre is that which the push meets. The server moves it and answers with the
+  one before, by which the worker computes the same e_i, and knows the new centre, too: one round
+  trip. The paper's worker asks for the centre first and then sends e_i, two messages after each
+  other, and others may move the centre between them.
+- *Asynchronous, with a codec of replies*: what a reply loses, nobody but its worker misses. Then it
+  is the centre as the worker holds it that draws, as in rounds, and replies bring the newest.
+
+The optimizer, with its momentum, takes the local steps only: the force is on the parameters.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from psrt.arrays import Vector
+from psrt.runtime.checksum import digest
+from psrt.runtime.conserved import signed_sum
+from psrt.runtime.elastic import Drawn, force
+from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.push_codec import PushEncoder
+from psrt.runtime.reply_codec import ReplyDecoder
+from psrt.runtime.strategies.base import Step, StepResult
+from psrt.runtime.strategies.local_sgd import Averager
+from psrt.runtime.strategies.push_pull import PushPull
+from psrt.transport.port import Port, gradient_of
+
+
+class ElasticAverager(Averager):
+    """A worker's side of elastic averaging; ``CentreUpdater`` is the server's.
+
+    A push carries x_i; by a codec it carries x_i − c_i instead, with c_i the centre as this worker
+    holds it, and what the frame decodes to takes the place of that difference on both sides.
+
+    Source: Zhang, Choromanska & LeCun, NeurIPS 2015 (arXiv:1412.6651).
+    """
+
+    def __init__(
+        self,
+        port: Port,
+        alpha: float,
+        *,
+        is_sent_met: bool = False,
+        encoder: PushEncoder | None = None,
+        decoder: ReplyDecoder | None = None,
+        events: WorkerEventRecorder | None = None,
+    ) -> None:
+        """Set up.
+
+        Args:
+            port: of a worker, in a job with servers.
+            alpha: β/W.
+            is_sent_met: whether replies bring the centre that the push met, not the newest one.
+            encoder: makes frames of x_i − c_i; None pushes x_i as it is.
+            decoder: adds the frames of replies to c_i; None where centres are sent.
+            events: records events for the history; None keeps none.
+        """
+        self._port = port
+        self._push_pull = PushPull(port, encoder=encoder, decoder=decoder, events=events)
+        self._alpha, self._is_sent_met = np.float32(alpha), is_sent_met
+        self._theta = theta = port.theta
+        self._buffer = gradient_of(port)
+        assert not (is_sent_met and decoder is not None), "a frame is of the newest centre"
+        self._is_framed = encoder is not None
+        self._events = events if theta.size else None
+        #: c_i, the newest centre that this worker knows.
+        self._centre = theta.copy()
+        self.model = self._centre
+        self._force = np.empty_like(theta)
+        #: x_i while the reply is written to θ, and what the frames of a push decode to.
+        self._own, self._sent = self._buffer, np.empty_like(theta[:0])
+        if encoder is not None:
+            self._own, self._sent = np.empty_like(theta), np.empty_like(theta)
+            spans = port.role_map.spans
+            if theta.size:
+                encoder.decode_into([span.of(self._sent) for span in spans])
+
+    def begin(self, step: Step) -> None:
+        """Record the first read."""
+        self._push_pull.begin(step)
+
+    async def average(self, step: Step) -> StepResult:
+        """Push x_i, or how it differs from the centre, and draw it by what comes back."""
+        theta, centre, own, push_pull = self._theta, self._centre, self._own, self._push_pull
+        np.copyto(own, theta)
+        if self._is_framed:
+            np.subtract(theta, centre, out=self._buffer)
+            np.copyto(theta, centre)  # the frame of a reply is added to what servers think is here
+        result = await push_pull.step(step)
+        if not step.samples:
+            np.copyto(centre, theta)
+            np.copyto(theta, own)
+            return result
+        self._draw(step)
+        self.frame_bytes, self.framed_bytes = push_pull.frame_bytes, push_pull.framed_bytes
+        return result
+
+    def _draw(self, step: Step) -> None:
+        """Make x_i − e_i and the newest centre out of x_i and the reply, which is in θ."""
+        theta, centre, own, drawn = self._theta, self._centre, self._own, self._force
+        met = theta if self._is_sent_met else centre
+        events, x = self._events, own
+        if self._is_framed and self._is_sent_met:
+            x = np.add(centre, self._sent, out=self._sent)  # as the server sees it
+        if self._is_framed and not self._is_sent_met:
+            np.multiply(self._sent, self._alpha, out=drawn)
+        else:
+            force(x, met, self._alpha, drawn)
+        if events is not None:
+            apart = np.subtract(x, met, dtype=np.float64)
+            if self._is_framed and not self._is_sent_met:
+                apart = self._sent.astype(np.float64)
+            digests = self._digests(met)
+        self._renew()
+        self._move()
+        if events is not None:
+            self._note(step, apart, digests, events)
+
+    def _renew(self) -> None:
+        """Take over the newest centre."""
+        if self._is_sent_met:
+            np.add(self._theta, self._force, out=self._centre)
+        else:
+            np.copyto(self._centre, self._theta)
+
+    def _move(self) -> None:
+        np.subtract(self._own, self._force, out=self._theta)
+
+    def _digests(self, met: Vector) -> list[tuple[int, int]]:
+        """Return by shard the digests of the force and of the centre that made it."""
+        spans = self._port.role_map.spans
+        return [(digest(span.of(self._force)), digest(span.of(met))) for span in spans]
+
+    def _note(
+        self,
+        step: Step,
+        apart: np.ndarray[tuple[int], np.dtype[np.float64]],
+        digests: list[tuple[int, int]],
+        events: WorkerEventRecorder,
+    ) -> None:
+        """Record what the force was and what it did, shard by shard."""
+        port, now = self._port, self._port.now()
+        moved = np.subtract(self._theta, self._own, dtype=np.float64)
+        for shard, span in enumerate(port.role_map.spans):
+            (total, size), (_, norm) = (
+                signed_sum(span.of(it)) for it in (self._force, self._theta)
+            )
+            root = math.sqrt(span.size)
+            sums = Drawn(
+                *digests[shard],
+                total,
+                signed_sum(span.of(apart))[0],
+                signed_sum(span.of(moved))[0],
+                root * norm,
+                root * size,
+            )
+            events.note((events.drawn, now, step.clock, shard, sums))
+
+    async def leave(self, clock: int) -> StepResult:
+        """Send ``Leave`` to the servers."""
+        await self._push_pull.leave(clock)
+        return StepResult(clock)

@@ -1,0 +1,136 @@
+"""Which averages of two a worker takes part in, when nobody waits for anybody. Pure.
+
+The workers are the nodes of a graph of two colours, each edge between the two. Those of colour 0
+ask: one offers what it has to a neighbour, and trains on until the answer is there. Those of colour
+1 answer: one that finds an offer between two steps sends back what it has, and averages. So nobody
+is ever asked while it waits for an answer, and no circle of waits can form, not even at the end,
+when who asked waits for its last answer.
+
+**At most two messages are under way in each direction.** Who asks has one open offer at a time; it
+leaves once that is answered, or void. Who answers has answered before the next offer comes; then it
+may leave, too. So nobody waits for a message to be taken.
+
+**Leaving.** ``Leave`` is the last message on a link. Who answers and is done sends it, and answers
+no more; so an offer that meets it, either way, is void on both sides, for no answer can follow it,
+and one that came before it has been taken before. Who asks and is done waits for its open offer to
+become one or the other, and sends it then.
+
+Source: X. Lian, W. Zhang, C. Zhang and J. Liu, "Asynchronous Decentralized Parallel Stochastic
+Gradient Descent", ICML 2018 (arXiv:1710.06952).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from psrt.errors import ProtocolError
+from psrt.messages import Leave, Mix
+from psrt.units import numbered
+
+
+class Offer(NamedTuple):
+    """What a worker offered to a neighbour."""
+
+    neighbour: int
+    #: Counted by who asks, from 0.
+    number: int
+    #: Gradient steps that who asks had finished.
+    clock: int
+
+
+class Pairs:
+    """One worker's part.
+
+    >>> asks, answers = (Pairs(i, (1 - i,), asks=not i, seed=0) for i in range(2))
+    >>> asks.offer(asks.draw(), clock=5)
+    Offer(neighbour=1, number=0, clock=5)
+    >>> asks.draw()  # one at a time
+    >>> answers.take(Mix(0, 5, 0))
+    Offer(neighbour=0, number=0, clock=5)
+    >>> asks.take(Mix(1, 3, 0)), asks.open
+    (Offer(neighbour=1, number=0, clock=5), None)
+    """
+
+    def __init__(self, worker: int, neighbours: Sequence[int], *, asks: bool, seed: int) -> None:
+        """Set up.
+
+        Args:
+            worker: its number.
+            neighbours: that it has on the graph, ascending.
+            asks: whether it does; else it answers.
+            seed: of the run.
+        """
+        self.worker, self.neighbours, self.asks = worker, tuple(neighbours), asks
+        self._seed = seed
+        #: The neighbours that have left, and the clock that each left at.
+        self.left: dict[int, int] = {}
+        #: The offer that is neither answered nor void.
+        self.open: Offer | None = None
+        #: Offers made so far.
+        self.made = 0
+        #: Whether it answers no more.
+        self.is_done = False
+
+    @property
+    def training(self) -> tuple[int, ...]:
+        """The neighbours that have not left, as far as is known, ascending."""
+        return tuple(it for it in self.neighbours if it not in self.left)
+
+    def draw(self) -> int | None:
+        """Return whom to offer something next; None if that is nobody now.
+
+        It is one of those that are still training, by seed, worker and number of the offer alone.
+        """
+        if not self.asks or self.open is not None or not (there := self.training):
+            return None
+        key = struct.pack("<3Q", self._seed, self.worker, self.made)
+        drawn = hashlib.blake2b(key, digest_size=8, person=b"psrt pairs").digest()
+        return there[int.from_bytes(drawn, "little") % len(there)]
+
+    def offer(self, neighbour: int, clock: int) -> Offer:
+        """Note that this worker makes an offer."""
+        assert self.asks, "who answers does not ask"
+        assert self.open is None, "an offer is open"
+        self.open = Offer(neighbour, self.made, clock)
+        self.made += 1
+        return self.open
+
+    def take(self, mix: Mix) -> Offer | None:
+        """Take an offer, or the answer to one.
+
+        Returns:
+            At who asks its own offer, which is no longer open. At who answers the neighbour's, or
+            None if it is void, since this worker is done.
+
+        Raises:
+            ProtocolError: if nobody asked for it.
+        """
+        if self.asks:
+            offer, self.open = self.open, None
+            if offer is None or (mix.worker, mix.version) != offer[:2]:
+                raise ProtocolError(
+                    f"worker {self.worker} was sent {mix}, expected an answer to {offer}"
+                )
+            return offer
+        if mix.worker not in self.training:
+            raise ProtocolError(f"worker {self.worker} was sent {mix} by one that has left")
+        return None if self.is_done else Offer(mix.worker, mix.version, mix.clock)
+
+    def leave(self, leave: Leave) -> bool:
+        """Note that a neighbour has left; return whether the open offer is void by that."""
+        self.left[leave.worker] = leave.clock
+        if self.open is None or self.open.neighbour != leave.worker:
+            return False
+        self.open = None
+        return True
+
+    def awaited(self) -> str:
+        """Describe who is waited for."""
+        if self.open is not None:
+            return f"worker {self.open.neighbour} to answer offer {self.open.number}"
+        if not (training := self.training):
+            return "nobody"
+        return f"{numbered('worker', training)} to finish"

@@ -41,6 +41,9 @@ def differences(now: Header, then: Header) -> list[str]:
             found.append(f"{here} {what} instead of {there}")
     if len(found) == known:
         found += _numbers(now, then)
+    same_ranks = len(now.hosts) == len(then.hosts)
+    if then.knob("by_host") and same_ranks and _hosts_of(now) != _hosts_of(then):
+        found.append("ranks on other hosts, inside of which they average")
     if by_hosts(then.algorithm) and _local_roots(now) != _local_roots(then):
         found.append(f"ranks on other hosts, which {then.algorithm} sums by")
     return found
@@ -97,6 +100,8 @@ def _numbers(now: Header, then: Header) -> list[str]:
         found.append(f"other training data{_digests(now.data_sha256, then.data_sha256)}")
     if now.deal != then.deal:
         found.append("samples that are dealt out otherwise")
+    if now.edges != then.edges:
+        found.append("other edges between neighbours")
     if now.initial_sha256 != then.initial_sha256:
         digests = _digests(now.initial_sha256, then.initial_sha256)
         found.append(f"other initial parameters{digests}")
@@ -110,8 +115,13 @@ def _digests(here: str, there: str) -> str:
     return f" ({here[:_DIGITS]} instead of {there[:_DIGITS]})"
 
 
+def _hosts_of(header: Header) -> list[int]:
+    """Return, for each rank, the first rank of its host."""
+    return [header.hosts.index(host) for host in header.hosts]
+
+
 def _local_roots(header: Header) -> list[int]:
     """Return, for each rank, the first rank that it shares memory with."""
     if header.config.get("shared_memory") is False:
         return list(range(len(header.hosts)))
-    return [header.hosts.index(host) for host in header.hosts]
+    return _hosts_of(header)

@@ -42,7 +42,38 @@ REDUCE      this worker's part of a sum over all workers is ready: clock, versio
 REDUCED     the sum is over: clock, version: updates so far, ``weight``: of all workers,
             ``rate``: η, ``seconds``: waiting; flag PRESENT while any worker is still training;
             of a fragment: shard, ``tau``: this worker's steps since its part was ready
-LEAVE       the worker is done: clock
+DRAW        the worker was drawn to the centre: shard, clock: of the push, version: a ``pair`` of
+            digests, of the force and of the centre that made it, progress: the sum of the force;
+            ``rate`` and ``gap``: sums of x − x̃ and of what the worker moved by; all with signs;
+            ``weight`` and ``seconds``: the most that rounding may make of the worker and of the
+            force, over 2⁻²⁴
+LEAVE       the worker is done: clock; ``seconds``: waiting until its neighbours are, too
+OFFER       a vector was sent to neighbours: clock, samples: to how many, version: a ``pair`` of its
+            digest and, without rounds, of the number of the offer, counted by who asks; weight:
+            that of push-sum, else 1; progress: the sum of its numbers, with signs, gap: the root of
+            their mean square, see ``runtime.conserved``; seconds: waiting until all of it was sent.
+            With a codec it is what the neighbours know of θ by then. Flag TRACKED of the gradients
+            that travel beside parameters; flag ANSWER of an answer; flag HOST of the mean of a
+            host, weight: its workers in this round. Without rounds shard: the neighbour
+OWN         what is averaged into, where that is not what was offered: with a codec, and at who asks
+            without rounds: clock, version, progress and gap as of OFFER
+TAKE        what a neighbour offered is averaged into it: shard: the neighbour, clock, version: as
+            of its OFFER, of what came; weight: the factor, M_ij; flag: as of OFFER; without rounds
+            tau: this worker's steps since it offered what this answers
+MIXED       all of them are: clock, version, progress: as of OFFER, of the result; weight: the new
+            one of push-sum, else 1, and rate: the sum of what it is divided by that; seconds:
+            waiting; gap: ‖result − own‖/√n; flag: TRACKED, HOST or none; without rounds shard: the
+            neighbour, gap: between what came and what was sent for it
+TRACK       a gradient is tracked, y ← y + G − G_before: clock, version: as of OFFER, of y;
+            progress and gap: of y; rate and weight: likewise of G
+PASS        a stage of a model that is cut has computed a micro-batch: clock, shard: the chunk, tau:
+            the micro-batch, ``OF_ALL`` for the weights of all in one product, samples: its rows,
+            flag: FORWARD, BACKWARD, BACKWARD_INPUT or BACKWARD_WEIGHT; version: the steps that its
+            parameters have taken, where a stage does not wait for an update, else unused
+MESSAGE     a micro-batch goes to another stage, or has come from there: clock, shard: the chunk
+            that sends or receives, tau: the micro-batch, samples: its rows, progress: bytes,
+            version: the other stage; flag: GRADIENT, else it is an activation, and CAME where it
+            has come, else it was sent
 at a server
 RECEIVE     a push was received: shard, clock, version it was computed on, samples, progress
 DECODE      its frame was decoded: shard, clock, samples: bytes of the frame, version: a ``pair`` of
@@ -58,6 +89,12 @@ REPLY       a worker was answered: shard, clock of its next step, version
 REPLY_ENCODE  the reply was a frame: shard, clock, samples: bytes of the frame, version: a ``pair``
             of digests, of the frame and of the span that its worker then holds
 LEFT        a worker's ``LEAVE`` was received: shard, clock
+FORCE       a push drew the centre: shard, clock, version: a ``pair`` of the digest of the force
+            and 0, progress: the sum of the force, with signs; see ``runtime.conserved``
+CENTRE      an update has drawn the centre, behind its FORCE: shard, clock: the new version,
+            version: a ``pair`` of digests, of the centre that it moved and of the one that the
+            update before had made, 0 at the first; progress: the sum of what it moved by, with
+            signs, ``weight``: the most that rounding may make of that, over 2⁻²⁴
 anywhere
 FINAL       the final parameters were written: shard (−1 without servers), version
 END         the last event of a file: clock: events before it, version: CRC-32 of them and then of
@@ -91,6 +128,9 @@ class Kind(IntEnum):
     SUM_KEEP = 10
     SUM_DECODE = 11
     REPLY_DECODE = 12
+    OFFER = 13
+    TAKE = 14
+    MIXED = 15
     RECEIVE = 16
     SAVE = 17
     APPLY = 18
@@ -99,6 +139,13 @@ class Kind(IntEnum):
     LEFT = 21
     DECODE = 22
     REPLY_ENCODE = 23
+    OWN = 24
+    TRACK = 25
+    DRAW = 26
+    FORCE = 27
+    CENTRE = 28
+    PASS = 29
+    MESSAGE = 30
     FINAL = 32
     END = 33
 
@@ -107,10 +154,12 @@ class Kind(IntEnum):
 WORKER_KINDS = (
     Kind.READ, Kind.PUSH, Kind.ENCODE, Kind.RESIDUAL, Kind.STEP, Kind.REDUCE, Kind.REDUCED,
     Kind.LEAVE, Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE, Kind.REPLY_DECODE,
+    Kind.OFFER, Kind.OWN, Kind.TAKE, Kind.MIXED, Kind.TRACK, Kind.DRAW, Kind.PASS,
+    Kind.MESSAGE,
 )  # fmt: skip
 SERVER_KINDS = (
     Kind.RECEIVE, Kind.DECODE, Kind.SAVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.REPLY_ENCODE,
-    Kind.LEFT,
+    Kind.LEFT, Kind.FORCE, Kind.CENTRE,
 )  # fmt: skip
 
 #: Kind → the fields that it has, beyond kind, worker and time; the others are as in ``UNUSED``.
@@ -128,7 +177,16 @@ FIELDS = {
     Kind.STEP: ("clock", "samples", "progress", "rate", "seconds"),
     Kind.REDUCE: ("shard", "clock", "version", "samples", "progress", "weight", "flag"),
     Kind.REDUCED: ("shard", "clock", "version", "tau", "weight", "rate", "seconds", "flag"),
-    Kind.LEAVE: ("clock",),
+    Kind.LEAVE: ("clock", "seconds"),
+    Kind.OFFER: (
+        "shard", "clock", "version", "samples", "progress", "gap", "weight", "seconds", "flag",
+    ),
+    Kind.OWN: ("clock", "version", "progress", "gap"),
+    Kind.TAKE: ("shard", "clock", "version", "tau", "weight", "flag"),
+    Kind.MIXED: (
+        "shard", "clock", "version", "progress", "rate", "gap", "weight", "seconds", "flag",
+    ),
+    Kind.TRACK: ("clock", "version", "progress", "rate", "gap", "weight"),
     Kind.RECEIVE: ("shard", "clock", "version", "samples", "progress"),
     Kind.DECODE: ("shard", "clock", "version", "samples"),
     Kind.REPLY_ENCODE: ("shard", "clock", "version", "samples"),
@@ -139,6 +197,11 @@ FIELDS = {
     Kind.DROP: ("shard", "clock", "version", "tau", "samples", "progress", "flag"),
     Kind.REPLY: ("shard", "clock", "version"),
     Kind.LEFT: ("shard", "clock"),
+    Kind.DRAW: ("shard", "clock", "version", "progress", "rate", "gap", "weight", "seconds"),
+    Kind.FORCE: ("shard", "clock", "version", "progress"),
+    Kind.CENTRE: ("shard", "clock", "version", "progress", "weight"),
+    Kind.PASS: ("shard", "clock", "version", "tau", "samples", "flag"),
+    Kind.MESSAGE: ("shard", "clock", "version", "tau", "samples", "progress", "flag"),
     Kind.FINAL: ("shard", "version"),
 }  # fmt: skip
 #: The value of a field that an event does not have; numbers that count something have none.
@@ -151,7 +214,15 @@ UNUSED = {
 PRESENT = 1
 #: Flag of SUM_ENCODE and the like: a mean on its way back, not a contribution.
 BACK = 1
-#: Shard of SUM_ENCODE and the like: a part that a schedule adds; their flag is its number.
+#: Flags of OFFER, TAKE and MIXED: gradients, where they are mixed as parameters are; of OFFER and
+#: TAKE: the answer to an offer; of all three: the mean of a host, where hosts mix.
+TRACKED, ANSWER, HOST = 1, 2, 4
+#: Flags of PASS: what was computed. A whole backward pass is that to the input and to the weights.
+FORWARD, BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT = 1, 2, 3, 4
+#: Flags of MESSAGE: a gradient; come here.
+GRADIENT, CAME = 1, 2
+#: Shard of SUM_ENCODE and the like: a part that a schedule adds; their flag is its number. Of PASS:
+#: all micro-batches.
 OF_ALL = -1
 #: Flags of DROP: the push arrived too late, or its worker died before it was used.
 LATE, LOST = 1, 2
@@ -161,7 +232,7 @@ EVENT = np.dtype(
     [
         ("kind", "<u1"),
         ("flag", "<u1"),
-        #: Number of the shard or the fragment; −1 where there is none.
+        #: Number of the shard, the fragment or the neighbour; −1 where there is none.
         ("shard", "<i2"),
         #: Worker number; −1 where there is none.
         ("worker", "<i4"),

@@ -12,11 +12,16 @@ from psrt.config.names import AUTO
 from psrt.errors import ConfigError
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.
-FORMAT = 7
+FORMAT = 9
 #: Largest number that a check computes with; a float64 knows every whole number up to here.
 MOST = 2**53
 #: Largest value of a codec's knob, such as a threshold.
 _MOST_OF_A_KNOB = 1e30
+#: The fields in which a cell of a model that is cut differs from the whole job.
+OF_CELL = (
+    *("n", "workers", "servers", "spans", "initial_sha256", "files", "matrices", "layers"),
+    *("algorithm", "way", "control_algorithm"),
+)
 #: Name of the header's checksum, beside its fields.
 _SUM = "crc32"
 
@@ -68,6 +73,8 @@ class Header:
     #: Start and stop of the layers, the first one first, where averages are in fragments; else
     #: empty.
     layers: tuple[tuple[int, int], ...] = ()
+    #: Text of the file of edges, where the graph that neighbours mix on has no name.
+    edges: str = ""
     #: Number of the host of each rank.
     hosts: tuple[int, ...] = ()
     #: By host, as its number there, what its recorded times are ahead of the first one's: each time
@@ -83,6 +90,9 @@ class Header:
     #: scheduled, whether they had left by then or not; else those that fell silent, whose own
     #: events are in no file.
     crashes: tuple[int, ...] = ()
+    #: Of a model that is cut: by cell, slices changing fastest, its own values of ``OF_CELL``; see
+    #: ``of_cell``. Empty where each worker has all of the model.
+    cells: tuple[dict[str, Any], ...] = ()
     format: int = field(default=FORMAT)
 
     @property
@@ -99,6 +109,18 @@ class Header:
     def algorithm_chosen(self) -> bool:
         """Whether ``auto`` chose the all-reduce."""
         return self.algorithm is not None and self.config.get("allreduce") == AUTO
+
+    def of_cell(self, number: int) -> Header:
+        """Return the header of a cell, which is a job of its own.
+
+        Raises:
+            ConfigError: if it cannot be one.
+        """
+        cell = dataclasses.replace(self, **self.cells[number], cells=())
+        cell._check()
+        if self.config.get("servers") is None:
+            return cell
+        return dataclasses.replace(cell, config=self.config | {"servers": len(cell.server_ranks)})
 
     def knob(self, name: str, otherwise: Any = None) -> Any:
         """Return a knob of the run, ``otherwise`` if its mode does not use it."""
@@ -135,7 +157,30 @@ class Header:
             raise ConfigError(f"lacks {', '.join(missing)}")
         header = cls(**{name: _tuples(values[name]) for name in known})
         header._check()
+        header._check_cells()
         return header
+
+    def _check_cells(self) -> None:
+        """Raise if the cells do not make up this job."""
+        if not isinstance(self.cells, tuple) or not all(
+            isinstance(it, dict) and it.keys() == set(OF_CELL) for it in self.cells
+        ):
+            raise ConfigError("has cells that do not say what they are")
+        cells = [self.of_cell(number) for number in range(len(self.cells))]
+        if not cells:
+            return
+        for what, mine, its in (
+            ("workers", self.workers, [it.workers for it in cells]),
+            ("servers", self.server_ranks, [it.server_ranks for it in cells]),
+            ("files", self.files, [it.files for it in cells]),
+        ):
+            if sorted(mine) != sorted(one for part in its for one in part):
+                raise ConfigError(f"has cells that do not have the {what} of the job between them")
+        turns = tuple(one for row in zip(*(it.workers for it in cells)) for one in row)  # noqa: B905
+        if turns != self.workers:
+            raise ConfigError("has cells whose workers are not those of one copy after the other")
+        if self.n != sum(it.n for it in cells):
+            raise ConfigError(f"has cells that do not make up its {self.n} parameters")
 
     def _check(self) -> None:
         """Raise if the fields have impossible types or values."""
@@ -150,6 +195,7 @@ class Header:
             "clocks",
             "files",
             "crashes",
+            "cells",
         ):
             if not isinstance(getattr(self, name), tuple):
                 raise ConfigError(f"has {name} that are not a list")
@@ -163,8 +209,9 @@ class Header:
             for it in self.deal
         ):
             raise ConfigError(f"has a deal that is not two whole numbers from 1 to {MOST} each")
-        if self.deal and len(self.deal) != len(self.workers):
-            raise ConfigError(f"has {len(self.workers)} workers, and samples of {len(self.deal)}")
+        copies = len(self.workers) // max(1, len(self.cells))
+        if self.deal and len(self.deal) != copies:
+            raise ConfigError(f"has {copies} workers, and samples of {len(self.deal)}")
         if self.batches is not None and (
             len(_rows(self.batches)) != 2
             or not all(type(number) is int and 0 < number <= MOST for number in _rows(self.batches))
@@ -177,7 +224,7 @@ class Header:
         whole = [self.n, *self.workers, *self.servers, *self.hosts, *self.crashes]
         whole += [number for it in self.matrices for number in _rows(it)]
         whole += [bound for span in (*self.spans, *self.layers) for bound in _rows(span)]
-        names: list[Any] = [*self.files, self.psrt, self.numpy]
+        names: list[Any] = [*self.files, self.psrt, self.numpy, self.edges]
         names += [self.initial_sha256, self.data_sha256, self.code_sha256]
         chosen = (self.algorithm, self.way, self.control_algorithm)
         names += [name for name in chosen if name is not None]
@@ -201,8 +248,13 @@ class Header:
 
 
 def _tuples(value: Any) -> Any:
-    """Return JSON's lists, at any depth, as tuples."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    """Return JSON's lists, at any depth, as tuples, but for those inside an object."""
+    if not isinstance(value, list):
+        return value
+    return tuple(
+        {name: _tuples(own) for name, own in it.items()} if isinstance(it, dict) else _tuples(it)
+        for it in value
+    )
 
 
 def sealed(values: dict[str, Any]) -> str:

@@ -56,13 +56,35 @@ def read_history(run: str | PathLike[str]) -> History:
         run: the run's folder, as ``--out`` named it, or its ``history/``.
 
     Raises:
+        ConfigError: if there is none, or it is damaged, unfinished, or of another format; or if
+            it is of a model that was cut, which has one for each cell.
+    """
+    header, (history, *more) = read_cells(run)
+    if header.cells:
+        raise ConfigError(f"{run}: of a model that was cut into {1 + len(more)} parts")
+    return history
+
+
+def read_cells(run: str | PathLike[str]) -> tuple[Header, list[History]]:
+    """Read the histories of the cells of a model that was cut; of another run it is one.
+
+    Args:
+        run: the run's folder, as ``--out`` named it, or its ``history/``.
+
+    Returns:
+        The header of the job, and the history of each cell, which is that of a job of its own.
+
+    Raises:
         ConfigError: if there is none, or it is damaged, unfinished, or of another format.
     """
     folder, header = folder_of(run), read_header(run)
-    files = [_read_file(folder, name) for name in header.files]
-    if not all(whole for _, whole in files):
-        raise ConfigError(_unfinished(folder, files))
-    return assemble(header, [events for events, _ in files], where=str(folder))
+    files = {name: _read_file(folder, name) for name in header.files}
+    if not all(whole for _, whole in files.values()):
+        raise ConfigError(_unfinished(folder, list(files.values())))
+    cells = [header.of_cell(i) for i in range(len(header.cells))] or [header]
+    return header, [
+        assemble(cell, [files[name][0] for name in cell.files], where=str(folder)) for cell in cells
+    ]
 
 
 def _unfinished(folder: Path, files: Sequence[tuple[Events, bool]]) -> str:

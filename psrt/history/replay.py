@@ -25,6 +25,8 @@ COLUMNS = ("event", "worker", "clock", "version", "samples")
 _EVENT, _WORKER, _CLOCK, _VERSION, _SAMPLES = range(len(COLUMNS))
 _LEFT = -1
 
+#: (k, len(COLUMNS)) of a script.
+Rows = np.ndarray[Any, np.dtype[np.int64]]
 #: The fields of a message that are compared: worker, clock, version, samples.
 _Fields = tuple[int, int, int, int]
 
@@ -35,7 +37,7 @@ class Script:
 
     shard: int
     #: (messages, len(COLUMNS)) int64; ``event`` counts all events of the shard, from 0.
-    rows: np.ndarray[Any, np.dtype[np.int64]]
+    rows: Rows
 
     @classmethod
     def of(cls, shard: int, events: np.ndarray[Any, np.dtype[np.void]]) -> Script:

@@ -8,28 +8,39 @@ matplotlib, is not imported here.
 
 from __future__ import annotations
 
-from psrt.report.console import epoch_line, final_table
+from psrt.report.console import cut_text, epoch_line, final_table, topology_text
 from psrt.report.files import OutputFolder
 from psrt.report.metrics import MetricsFile, read_metrics, seconds_to_accuracy
 from psrt.report.metrics_aggregator import MetricsAggregator, Record
 from psrt.report.staleness import Counts, Gap, Staleness, Waiting
-from psrt.report.summary import Averages, Missing, Summary, parameters_sha256
+from psrt.report.summary import (
+    Averages,
+    GraphAverages,
+    Missing,
+    ModelCut,
+    Summary,
+    parameters_sha256,
+)
 
 __all__ = [
     "Averages",
     "Counts",
     "Gap",
+    "GraphAverages",
     "MetricsAggregator",
     "MetricsFile",
     "Missing",
+    "ModelCut",
     "OutputFolder",
     "Record",
     "Staleness",
     "Summary",
     "Waiting",
+    "cut_text",
     "epoch_line",
     "final_table",
     "parameters_sha256",
     "read_metrics",
     "seconds_to_accuracy",
+    "topology_text",
 ]

@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any
 
 from psrt.report.metrics_aggregator import Record
+from psrt.sharding import Memory
 from psrt.units import plural, size_text
 
 
@@ -31,6 +32,8 @@ def epoch_line(record: Record) -> str:
         parts.append(f"{record.samples_per_second:.2g} samples/s")
     if record.staleness_mean is not None:
         parts.append(f"staleness {record.staleness_mean:.1f}")
+    if record.consensus_distance is not None:
+        parts.append(f"consensus {record.consensus_distance:.1e}")
     return "  ".join(parts)
 
 
@@ -55,8 +58,17 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
             f"{size_text(framed)} instead of {size_text(whole)}, {whole / framed:.3g} times fewer"
         )
         rows.append(("frames", text))
+    if memory := summary.get("memory"):
+        rows.append(("memory", f"{Memory(**memory)}, a worker"))
     if averages := summary.get("averages"):
         rows.append(("averages", _averages(averages)))
+    if found := summary.get("graph_averages"):
+        rows += [("topology", topology_text(found)), ("model", _mean(found))]
+    if cut := summary.get("model_cut"):
+        rows.append(("model cut", cut_text(cut)))
+        each = ", ".join(map(size_text, cut["memory"]))
+        of_each = f", {each} of memory at a worker of each" if each else ""
+        rows.append(("its parts", f"{size_text(summary['cut_bytes_sent'])} between them{of_each}"))
     if folder is not None:
         rows.append(("files", str(folder)))
     width = max(len(name) for name, _ in rows)
@@ -87,6 +99,51 @@ def _averages(row: Mapping[str, Any]) -> str:
     if row["sync_delay"]:
         text += f", {plural(row['sync_delay'], 'step')} late, {row['mixing']:g} of its own kept"
     return f"{text}, the own part at once" if row["eager"] else text
+
+
+def topology_text(row: Mapping[str, Any]) -> str:
+    """Return whom workers mix with, and what they send.
+
+    >>> row = {"topology": "ring", "order": "combine-then-adapt", "push_sum": False, "period": 1}
+    >>> topology_text(row | {"gap": 0.19526, "step_bytes": 8192.0})
+    'ring, combine-then-adapt, spectral gap 0.195, 8 KiB a step and worker'
+    """
+    if not row["order"]:
+        return f"{row['topology']}, pairs without rounds"
+    text = f"{row['topology']}, {row['order']}"
+    if row["push_sum"]:
+        text += ", push-sum"
+    if row["gap"] is not None:
+        of = f" in {row['period']} steps" if row["period"] > 1 else ""
+        text += f", spectral gap {row['gap']:.3g}{of}"
+    if row["step_bytes"] is None:
+        return text
+    return f"{text}, {size_text(row['step_bytes'])} a step and worker"
+
+
+def cut_text(row: Mapping[str, Any]) -> str:
+    """Return how a model is cut.
+
+    >>> row = {"parallel": "data:1,pipeline:2,tensor:1", "schedule": "1f1b", "micro_batches": 8}
+    >>> cut_text(row | {"layers": [2, 1], "parameters": [9, 8]})
+    'data:1,pipeline:2,tensor:1, 1f1b of 8 micro-batches, layers 2 + 1, parameters 9 + 8'
+    """
+    lists = [f"{name} {' + '.join(map(str, row[name]))}" for name in ("layers", "parameters")]
+    number = row["micro_batches"]
+    schedule = f"{row['schedule']} of {number} micro-batch{'es' if number > 1 else ''}"
+    return ", ".join([row["parallel"], schedule, *lists])
+
+
+def _mean(row: Mapping[str, Any]) -> str:
+    """Return what the final model is.
+
+    >>> _mean({"models": 8, "consensus_distance": 0.00123})
+    'mean of 8 workers, which end 1.2e-03 apart'
+    """
+    text = f"mean of {plural(row['models'], 'worker')}"
+    if row["models"] > 1 and row["consensus_distance"] is not None:
+        text += f", which end {row['consensus_distance']:.1e} apart"
+    return text
 
 
 def _mode(summary: Mapping[str, Any]) -> str:

@@ -10,8 +10,11 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from psrt.errors import ProtocolError
-from psrt.messages import Report
+from psrt.messages import Report, Sketch
+from psrt.runtime.sketch import distance
 from psrt.stats import Stats, merged_columns
 
 
@@ -38,6 +41,8 @@ class Interval(NamedTuple):
     workers: int
     #: The columns of ``psrt.stats`` at its end, by name.
     columns: Mapping[str, float]
+    #: How far apart the models of the workers were when it was last measured, None if it was not.
+    consensus: float | None = None
 
     def total(self, name: str) -> Any:
         """Return the sum of a field of the reports."""
@@ -118,6 +123,9 @@ class Record:
     waiting_share: float | None = _column(
         "", lambda it: _share(it.total("waited"), it.elapsed * it.workers), default=None
     )
+    #: ‖θ_i − mean‖/√n of the workers' own models, the root of its mean square over the workers, at
+    #: the newest clock of the interval at which they were compared; None without any.
+    consensus_distance: float | None = _column("", lambda it: it.consensus, default=None)
     #: Columns of ``psrt.stats`` that have no field here, by name: written like the fields.
     more: dict[str, float] = field(default_factory=dict)
 
@@ -132,6 +140,80 @@ class Record:
 
 #: The columns of every line, by name: their ``unit`` and ``formula``.
 COLUMNS = {it.name: it.metadata for it in fields(Record) if it.metadata}
+
+
+class _Slowest:
+    """The step that all of some workers have reached.
+
+    The cost of a step does not grow with the number of workers.
+    """
+
+    def __init__(self, workers: int) -> None:
+        #: Step of each worker; inf once it has left.
+        self.reached: list[float] = [-1.0] * workers
+        #: The number of workers at each step, and a heap of these steps.
+        self._at: Counter[float] = Counter({-1.0: workers})
+        self._steps: list[float] = [-1.0]
+
+    def reach(self, worker: int, step: float) -> None:
+        """Note that a worker has reached a step; inf if it has left."""
+        before, self.reached[worker] = self.reached[worker], step
+        self._at[before] -= 1
+        if step not in self._at:
+            heapq.heappush(self._steps, step)
+        self._at[step] += 1
+
+    @property
+    def step(self) -> float:
+        """The last step that every worker has reached; inf if all have left."""
+        while not self._at[self._steps[0]]:
+            del self._at[heapq.heappop(self._steps)]
+        return self._steps[0]
+
+
+class _Apart:
+    """How far apart workers are, by sketches that each of them makes at the same clocks.
+
+    A clock counts if all have sketched there but those that had left before.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._slowest = _Slowest(workers)
+        #: By worker, the clock of its newest sketch.
+        self._last = [-1] * workers
+        #: By clock and worker, those at clocks that not all have reached.
+        self._sketches: dict[int, dict[int, bytes]] = {}
+        #: By clock that counts, in order, the distances that are in no record yet.
+        self._distances: dict[int, float | None] = {}
+
+    def add(self, sketch: Sketch) -> None:
+        """Keep a sketch until those of all workers have come."""
+        self._sketches.setdefault(sketch.clock, {})[sketch.worker] = sketch.numbers
+        self._last[sketch.worker] = sketch.clock
+        self._reach(sketch.worker, sketch.clock)
+
+    def gone(self, worker: int) -> None:
+        """Wait for a worker no more."""
+        self._reach(worker, math.inf)
+
+    def take(self, step: int) -> float | None:
+        """Return the newest distance up to a step; None if there is none since the last call."""
+        found = None
+        for clock in [clock for clock in self._distances if clock <= step]:
+            found = self._distances.pop(clock)
+        return found
+
+    def _reach(self, worker: int, step: float) -> None:
+        before = self._slowest.step
+        self._slowest.reach(worker, step)
+        if (step := self._slowest.step) == before:
+            return
+        for clock in sorted(clock for clock in self._sketches if clock <= step):
+            found = self._sketches.pop(clock)
+            if len(found) == sum(last >= clock for last in self._last):
+                # By worker, so that the order of arrival does not show.
+                sketches = [np.frombuffer(found[worker]) for worker in sorted(found)]
+                self._distances[clock] = distance(sketches)
 
 
 class MetricsAggregator:
@@ -153,12 +235,9 @@ class MetricsAggregator:
         assert workers >= 1
         assert log_every >= 0
         self._log_every = log_every
-        #: Step of each worker's newest report; inf once it has left.
-        self._reached: list[float] = [-1.0] * workers
-        #: The number of workers at each step, and a heap of these steps: so the cost of a report
-        #: does not grow with the number of workers.
-        self._at: Counter[float] = Counter({-1.0: workers})
-        self._steps: list[float] = [-1.0]
+        #: Of the workers' newest reports.
+        self._slowest = _Slowest(workers)
+        self._apart = _Apart(workers)
         #: Reports that no record holds yet, by step, and a heap of these steps.
         self._waiting: dict[int, list[Report]] = {}
         self._waiting_steps: list[int] = []
@@ -177,7 +256,7 @@ class MetricsAggregator:
     @property
     def finished(self) -> bool:
         """Whether every worker has sent its last report."""
-        return self._slowest() == math.inf
+        return self._slowest.step == math.inf
 
     def add(self, report: Report) -> list[Record]:
         """Merge one worker's report; return the records that it completes, in step order.
@@ -197,6 +276,10 @@ class MetricsAggregator:
             heapq.heappush(self._open, step)
         return self._complete()
 
+    def look(self, sketch: Sketch) -> None:
+        """Take note of where a worker's own model is."""
+        self._apart.add(sketch)
+
     def gone(self, worker: int) -> list[Record]:
         """Stop waiting for a worker that died; return the records that this completes."""
         self._reach(worker, math.inf)
@@ -205,7 +288,7 @@ class MetricsAggregator:
     def _complete(self) -> list[Record]:
         """Return the records of steps that every worker has reached, in step order."""
         records = []
-        while self._open and self._open[0] <= self._slowest():
+        while self._open and self._open[0] <= self._slowest.step:
             step = heapq.heappop(self._open)
             self._opened.remove(step)
             records.append(self._record(step))
@@ -220,10 +303,10 @@ class MetricsAggregator:
         return report.step > self._recorded and (on_beat or report.epoch_end)
 
     def _admit(self, report: Report) -> None:
-        worker, step, workers = report.worker, report.step, len(self._reached)
+        worker, step, workers = report.worker, report.step, len(self._slowest.reached)
         if not 0 <= worker < workers:
             raise ProtocolError(f"worker {worker} reported, expected 0 to {workers - 1}")
-        reached = self._reached[worker]
+        reached = self._slowest.reached[worker]
         if reached == math.inf:
             raise ProtocolError(f"worker {worker} reported step {step} after its last report")
         # The last report may repeat the step of the one before: nothing was left to do.
@@ -235,17 +318,9 @@ class MetricsAggregator:
 
     def _reach(self, worker: int, step: float) -> None:
         """Note that a worker has reached a step; inf if it has left."""
-        before, self._reached[worker] = self._reached[worker], step
-        self._at[before] -= 1
-        if step not in self._at:
-            heapq.heappush(self._steps, step)
-        self._at[step] += 1
-
-    def _slowest(self) -> float:
-        """Return the last step that every worker has reached; inf if all have left."""
-        while not self._at[self._steps[0]]:
-            del self._at[heapq.heappop(self._steps)]
-        return self._steps[0]
+        self._slowest.reach(worker, step)
+        if step == math.inf:
+            self._apart.gone(worker)
 
     def _record(self, step: int) -> Record:
         """Close the record of ``step`` with all waiting reports up to it."""
@@ -272,8 +347,9 @@ class MetricsAggregator:
                 self._samples,
                 made,
                 sum(r.staleness_count for r in reports),
-                len(self._reached),
+                len(self._slowest.reached),
                 merged_columns(self._columns),
+                self._apart.take(step),
             )
         )
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 
 from psrt.errors import OutputError
-from psrt.messages import Report
+from psrt.messages import Report, Sketch
 from psrt.report.console import epoch_line
 from psrt.report.files import OutputFolder
 from psrt.report.metrics_aggregator import MetricsAggregator, Record
@@ -48,8 +48,11 @@ class MetricsWriter:
         """Whether every worker has sent its last report."""
         return self._aggregator.finished
 
-    def add(self, report: Report) -> None:
+    def add(self, report: Report | Sketch) -> None:
         """Merge one report; store, write and print the records that it completes."""
+        if isinstance(report, Sketch):
+            self._aggregator.look(report)
+            return
         self._keep(self._aggregator.add(report))
         if self._progress is not None:
             self._progress.add(report)

@@ -46,6 +46,8 @@ class Simulation:
     codec_speed: str
     #: (worker, seconds) each: the scheduled crashes.
     crash: tuple[tuple[int, float], ...]
+    #: The number of workers of each host; empty where none were given.
+    hosts: tuple[int, ...]
     #: Whether anything was computed.
     numerics: bool
     #: Elements of the parameter vector, n.
@@ -60,6 +62,11 @@ class Simulation:
     crashed: tuple[int, ...]
     #: By server.
     servers: tuple[Load, ...]
+    #: Of a model that is cut: the costs as given, and by stage the share of the virtual time in
+    #: which it computed, on average over copies and slices.
+    stage_costs: str = ""
+    small_products: str = ""
+    stages: tuple[float, ...] = ()
 
     def to_json(self) -> str:
         """Return the JSON text, one field a line, with a line feed at the end."""
@@ -80,6 +87,7 @@ def simulation_text(run: Simulation, summary: Summary, wall_seconds: float) -> s
         ("events", f"{run.events:,} in {wall_seconds:.2f} s: {rate:,.0f} a second"),
         *_waiting(summary.waiting),
         *_servers(run.servers),
+        *_stages(run.stages),
     ]
     skew = summary.skew
     if skew.histogram:
@@ -90,7 +98,9 @@ def simulation_text(run: Simulation, summary: Summary, wall_seconds: float) -> s
     lines = ["", *(f"{name:<{width}}  {value}" for name, value in rows)]
     bars = histogram_lines(summary.staleness.histogram)
     if bars:
-        lines += ["", "staleness τ of the gradients in the updates", *bars]
+        # Without servers it is that of what workers average in pairs.
+        what = "gradients in the updates" if summary.servers else "averages"
+        lines += ["", f"staleness τ of the {what}", *bars]
     return "\n".join(lines)
 
 
@@ -122,6 +132,20 @@ def _servers(servers: Sequence[Load]) -> list[tuple[str, str]]:
         if len(servers) > 1:
             parts[-1] += f" (at most {100 * max(shares):.1f} %)"
     return [("servers busy", ", ".join(parts))]
+
+
+def _stages(busy: Sequence[float]) -> list[tuple[str, str]]:
+    """Return how busy stages were; the rest is the bubble, and what they waited for besides."""
+    if not busy:
+        return []
+    text = f"{100 * sum(busy) / len(busy):.1f} % of the time"
+    if len(busy) > 1:
+        least, most = (which(range(len(busy)), key=busy.__getitem__) for which in (min, max))
+        text += (
+            f", stage {least} {100 * busy[least]:.1f} % at least, stage {most} "
+            f"{100 * busy[most]:.1f} % at most"
+        )
+    return [("stages busy", text)]
 
 
 def _crashes(run: Simulation) -> str:

@@ -44,7 +44,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """‖θ_now − θ_read‖/√n of the gradients for which it was measured, one in eight or so."""
+    """‖θ_now − θ_read‖/√n of the gradients for which it was measured, one in eight or so.
+
+    Where workers average in pairs without rounds, ‖θ_j − θ_i‖/√n of each average.
+    """
 
     mean: float
     max: float
@@ -59,7 +62,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """The staleness of the applied gradients; zeros and () without pushes."""
+    """The staleness of the applied gradients; zeros and () without pushes.
+
+    Where workers average in pairs without rounds, that of the averages, each counted on both sides:
+    τ is 0 at who answered, and the steps since its offer at who asked.
+    """
 
     #: Mean τ over all pushes and shards.
     mean: float
@@ -92,12 +99,16 @@ class Staleness:
         return cls(mean, counts.size - 1, tuple(int(count) for count in counts))
 
     @classmethod
-    def of_shards(cls, ranks: Iterable[Stats]) -> Staleness:
-        """Merge the shards' counters, in the order of the shards."""
+    def of_ranks(cls, ranks: Iterable[Stats]) -> Staleness:
+        """Merge the counters of workers that count, or those of the shards, in their order."""
+        ranks = tuple(ranks)
         shards = sorted((it for it in ranks if it.shard >= 0), key=lambda it: it.shard)
-        if not shards:
+        by_workers = [it for it in ranks if it.shard < 0 and it.staleness]
+        shards = [] if by_workers else shards
+        counting = by_workers or shards
+        if not counting:
             return cls.of(())
-        both = Stats.merged(shards)
+        both = Stats.merged(counting)
         total = cls.of(both.histogram)
         return cls(
             total.mean,

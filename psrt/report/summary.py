@@ -13,6 +13,7 @@ import numpy as np
 from psrt.errors import ConfigError
 from psrt.report.staleness import Counts, Staleness, Waiting
 from psrt.report.strict_json import dumps
+from psrt.sharding import Memory
 from psrt.stats import Stats
 
 
@@ -26,7 +27,7 @@ class Missing:
     #: Its process, as in ``roster.json``.
     host: str
     pid: int
-    #: Its gradient steps that reached the servers.
+    #: Its gradient steps as of the last that a server or a neighbour had of it; 0 if none had any.
     clock: int
 
 
@@ -47,6 +48,48 @@ class Averages:
     #: Bytes of the parameters that are averaged in a period, and of those averaged at once.
     period_bytes: int
     peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphAverages:
+    """What workers mixed with their neighbours, and how far apart they ended."""
+
+    #: As in ``--topology``.
+    topology: str
+    #: As in ``--order``; empty where pairs average without rounds.
+    order: str
+    #: Whether a weight was mixed along.
+    push_sum: bool
+    #: Rounds after which the graphs began again.
+    period: int
+    #: Spectral gap of a period; None without rounds, and of many workers.
+    gap: float | None
+    #: Bytes of the vectors that a worker sent in a step, on average over workers and the period;
+    #: None without rounds, where hosts mix, and with a codec.
+    step_bytes: float | None
+    #: Workers that the final model is the mean of.
+    models: int
+    #: ‖θ_i − mean‖/√n of what they ended with, the root of its mean square over them; None without
+    #: numerics.
+    consensus_distance: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCut:
+    """How a model was cut across ranks."""
+
+    #: Copies, stages and slices, as in ``--parallel``.
+    parallel: str
+    #: In which order stages worked, as in ``--pipeline-schedule``.
+    schedule: str
+    #: Parts of a batch.
+    micro_batches: int
+    #: Layers of each chunk, in the order of the model.
+    layers: tuple[int, ...]
+    #: Parameters of each part: of each stage, slice by slice.
+    parameters: tuple[int, ...]
+    #: Bytes that a worker of each part has, where they are counted.
+    memory: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +168,15 @@ class Summary:
     framed_bytes: int = 0
     #: Of local SGD; None in other modes.
     averages: Averages | None = None
+    #: Of averages among neighbours; None in other modes.
+    graph_averages: GraphAverages | None = None
+    #: Bytes that went to other stages and slices of a model that is cut, and that came from them.
+    cut_bytes_sent: int = 0
+    cut_bytes_received: int = 0
+    #: How the model was cut; None if each worker had all of it.
+    model_cut: ModelCut | None = None
+    #: Of a worker's vectors, each the largest of all workers; None where it is not counted.
+    memory: Memory | None = None
     #: Figures of ``psrt.stats`` that have no field here: in the JSON text they are fields, too.
     more: dict[str, Any] = field(default_factory=dict)
 
@@ -150,6 +202,14 @@ class Summary:
             }
             if values["averages"] is not None:
                 nested["averages"] = Averages(**values["averages"])
+            if values["graph_averages"] is not None:
+                nested["graph_averages"] = GraphAverages(**values["graph_averages"])
+            if values["model_cut"] is not None:
+                cut = values["model_cut"]
+                lists = {name: tuple(cut[name]) for name in ("layers", "parameters", "memory")}
+                nested["model_cut"] = ModelCut(**cut | lists)
+            if values["memory"] is not None:
+                nested["memory"] = Memory(**values["memory"])
             known = {name: values[name] for name in FIELDS} | nested
             more = {name: values[name] for name in Stats().figures() if name in values}
         except json.JSONDecodeError as error:

@@ -18,6 +18,7 @@ from psrt.history import EVENT, EventLog, Header, History, Kind
 from psrt.history.events import FIELDS as KIND_FIELDS
 from psrt.history.events import UNUSED
 from psrt.history.reading import Events, assemble
+from psrt.job.gossip import topology_for
 from psrt.job.provenance import history_header
 from psrt.job.virtual import SimulatedRun, simulate
 from psrt.partition import Span, even_spans
@@ -69,8 +70,23 @@ MODES: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
         {"local_steps": 3, "eager": True, "fragments": 2, "post_local_epoch": 1},
         (0,),
     ),
+    "easgd": ("easgd", {"local_steps": 2}, (1, 2)),
+    "easgd over 2 shards": ("easgd", {"local_steps": 3, "shards_per_server": 2}, (1,)),
+    "easgd, asynchronous": ("easgd", {"local_steps": 2, "asynchronous": True}, (1, 2)),
     "allreduce": ("allreduce", {}, (0,)),
     "serial": ("serial", {}, (0,)),
+    "gossip": ("gossip", {}, (0,)),
+    "gossip, adapt first": (
+        "gossip", {"topology": "one-peer-exponential", "order": "adapt-then-combine"}, (0,),
+    ),
+    "gossip, pairs": ("gossip", {"topology": "star", "asynchronous": True}, (0,)),
+    "gossip, int8": ("gossip", {"codec": "int8", "codec_everywhere": True}, (0,)),
+    "gossip, tracking": ("gossip", {"gradient_tracking": True}, (0,)),
+    "push-sum": (
+        "gossip",
+        {"topology": "exponential", "push_sum": True, "order": "adapt-then-combine"},
+        (0,),
+    ),
 }  # fmt: skip
 
 
@@ -126,14 +142,26 @@ def recorded(
     seed: int = 0,
     costs: str = "exponential",
     crashes: Sequence[tuple[int, float]] = (),
+    hosts: Sequence[int] = (),
 ) -> Recorded:
-    """Train in virtual time and return the history, with what was saved at the end."""
+    """Train in virtual time and return the history, with what was saved at the end.
+
+    Args:
+        config: need not be resolved.
+        problem: the model and data.
+        workers: their number.
+        seed: of the order of events.
+        costs: a name in ``COSTS``.
+        crashes: (worker, seconds) each.
+        hosts: the number of workers of each; empty for one.
+    """
     log = Kept()
     if config.streams:
         problem = _InLayers(problem)
     run = simulate(
-        config, problem, workers=workers, seed=seed, costs=COSTS[costs], log=log, crashes=crashes
-    )
+        config, problem, workers=workers, seed=seed, costs=COSTS[costs] if not hosts else None,
+        log=log, crashes=crashes, hosts=hosts,
+    )  # fmt: skip
     for shard, server in enumerate(run.servers):
         log.add(Kind.FINAL, run.seconds, -1, -1, server.shard.version, shard)
     if not run.servers:
@@ -142,10 +170,13 @@ def recorded(
     chosen = resolve(config, ranks=role_map.size)
     if chosen.shards_per_server is not None:
         chosen = replace(chosen, shards_per_server=run.summary.shards_per_server)
+    places = [host for host, ranks in enumerate(hosts) for _ in range(ranks)] or [0] * workers
     header = history_header(
         chosen, role_map, initial=np.zeros(role_map.n, np.float32),
         problem=None, files=(), simulated=True,
+        topology=topology_for(chosen, places, edges=None),
         crashes=tuple({worker for worker, _ in crashes}),
+        hosts=tuple(places) if hosts else (),
     )  # fmt: skip
     if config.streams:
         layers = tuple((it.start, it.stop) for it in even_spans(role_map.n, 4))

@@ -12,6 +12,8 @@ async               1              none    the drop limit, if    the push
 ssp(s)              1              s       the drop limit, if    the push
 softsync(k)         ⌊W/k⌋, ≥ 1     none    the drop limit, if    whoever came first
 local-sgd, servers  W              round   –                     all live workers' averages
+easgd               W              round   –                     all live workers' forces
+easgd, asynchronous 1              none    –                     the force
 ==================  =============  ======  ====================  ==========================
 
 W counts the workers that a shard has not seen leave.
@@ -129,8 +131,13 @@ class Contract:
     #: overlap with computing, and time passes between the end of that and the event; in virtual
     #: time, that of frames or of an injected delay.
     ahead: bool = False
+    #: Whether neighbours average in pairs, and not in rounds; and whether hosts are what mixes.
+    pairs: bool = False
+    by_host: bool = False
     #: Whether a codec is in effect.
     framed: bool = False
+    #: Whether the model is cut, so that stages tell what they did.
+    cut: bool = False
     #: Whether a worker reads a version as it is; a codec of replies loses some of it.
     exact_reads: bool = True
 
@@ -199,6 +206,7 @@ def contract_of(header: Header) -> Contract:
         )
     if mode.single and workers != 1:
         raise ConfigError(f"the history is of mode {mode.name} with {workers} workers, expected 1")
+    mode = mode.under(header.knob)
     _check_ranks(header)
     backup = _whole(header, mode.backup, 0) if mode.backup else 0
     drops = header.knob("staleness_rate") == "drop" and mode.is_stale
@@ -225,7 +233,10 @@ def contract_of(header: Header) -> Contract:
         simulated=header.simulated,
         crashes=header.crashes,
         one_clock=header.simulated or len(set(header.hosts)) == 1,
+        by_host=mode.mixes and bool(header.knob("by_host")),
+        pairs=mode.mixes and bool(header.knob("asynchronous")),
         framed=bool(header.knob("codec") and header.knob("codec_everywhere")),
+        cut=header.knob("parallel") is not None,
         exact_reads=not (header.knob("codec_reply") and header.knob("codec_everywhere")),
         ahead=bool(header.knob("overlap"))
         and (not header.simulated or bool(header.knob("inject")) or header.way is not None),

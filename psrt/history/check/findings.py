@@ -16,7 +16,18 @@ import numpy as np
 
 from psrt.history.check.contract import Contract
 from psrt.history.check.table import COLUMNS, Bools, Grid, Ints, Table
-from psrt.history.events import LATE, LOST, PRESENT, Kind
+from psrt.history.events import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    CAME,
+    FORWARD,
+    GRADIENT,
+    LATE,
+    LOST,
+    PRESENT,
+    Kind,
+)
 from psrt.units import plural
 
 FIELDS = "well-formed events"
@@ -43,8 +54,15 @@ OWN = "read-your-writes"
 SAVED = "saved gradients"
 RATES = "rates"
 AVERAGING = "averaging"
+ELASTIC = "elastic force"
 FRAGMENTS = "fragments"
 SUMS = "sums"
+TURNS = "turns"
+NEIGHBOURS = "neighbours"
+OFFERS = "offers"
+CONSERVED = "conservation"
+TRACKED_SUM = "tracking"
+PIPELINE = "pipeline"
 CAUSALITY = "causality"
 DURATIONS = "durations"
 FINAL = "final version"
@@ -77,7 +95,8 @@ RULES = {
     GAPS: "gaps are measured in asynchronous modes only, and are 0 where no update came between",
     QUORUM: "an update has as many gradients as its mode asks for, as soon as they have arrived",
     ROUND: "an update of a round is made of gradients of its version only",
-    ORDER: "gradients are summed in the order of workers in a round, of arrival in a quorum",
+    ORDER: "gradients are summed in the order of workers in a round, of arrival in a quorum; "
+    "neighbours are averaged in that of workers",
     REPLIES: "a worker is answered as soon as its mode allows, and not before",
     PROGRESS: "no worker is further ahead of the slowest than the bound",
     GUARANTEE: "a read contains every update older than the bound, on every shard",
@@ -85,9 +104,20 @@ RULES = {
     SAVED: "a gradient is saved if its worker continues before its update, and is summed first",
     RATES: "every gradient has the scheduled rate of its progress times its staleness factor",
     AVERAGING: "averages follow their period, weighted by the samples since the one before",
+    ELASTIC: "a worker and the centre draw each other by the same force, beta/W of how they differ",
     FRAGMENTS: "fragments take turns, and each arrives after the steps of the delay",
     SUMS: "every worker takes part in every sum and gets the same result",
-    CAUSALITY: "a sum ends only after every worker has contributed",
+    TURNS: "a step and an average with neighbours take turns, in the order of the run",
+    NEIGHBOURS: "in each round a worker averages with the neighbours of its graph that have not "
+    "left, each once, by the weights of its matrix",
+    OFFERS: "what is averaged in is what its neighbour offered for that round",
+    CONSERVED: "an average is of what was offered and taken, by its weights, and does not move the "
+    "mean of all workers, but for rounding",
+    TRACKED_SUM: "a tracked gradient grows by what the worker's own has, and is sent as it is",
+    PIPELINE: "stages take every micro-batch forward and back in the order of their schedule, and "
+    "receive what others sent; all parts of a copy take the same steps",
+    CAUSALITY: "a sum ends only after every worker has contributed, and nothing is taken before "
+    "it was offered",
     DURATIONS: "a duration is the time between the events that it spans",
     FINAL: "the last version is written, once, when the run ends",
     SUMMARY: "the figures of the summary follow from the events",
@@ -283,12 +313,22 @@ _SHOWN = {
     Kind.REDUCE: ("worker", "clock", "version", "samples", "weight"),
     Kind.REDUCED: ("worker", "clock", "version", "weight", "rate"),
     Kind.LEAVE: ("worker", "clock"),
+    Kind.OFFER: ("worker", "clock", "samples", "progress", "weight"),
+    Kind.OWN: ("worker", "clock", "progress"),
+    Kind.TAKE: ("worker", "shard", "clock", "weight"),
+    Kind.MIXED: ("worker", "clock", "progress", "weight"),
+    Kind.TRACK: ("worker", "clock", "progress", "rate"),
     Kind.RECEIVE: ("shard", "worker", "clock", "version", "samples", "progress"),
     Kind.SAVE: ("shard", "worker", "clock"),
     Kind.APPLY: ("shard", "worker", "clock", "version", "tau", "samples", "rate"),
     Kind.DROP: ("shard", "worker", "clock", "version", "tau"),
     Kind.REPLY: ("shard", "worker", "clock", "version"),
     Kind.LEFT: ("shard", "worker", "clock"),
+    Kind.DRAW: ("worker", "shard", "clock", "progress", "rate", "gap"),
+    Kind.FORCE: ("shard", "worker", "clock", "progress"),
+    Kind.CENTRE: ("shard", "clock", "progress"),
+    Kind.PASS: ("worker", "shard", "clock", "tau", "samples"),
+    Kind.MESSAGE: ("worker", "shard", "clock", "tau", "samples", "progress"),
     Kind.FINAL: ("shard", "version"),
 }
 _FLAGS = {
@@ -296,6 +336,14 @@ _FLAGS = {
     (Kind.DROP, LOST): "lost",
     (Kind.REDUCE, PRESENT): "training",
     (Kind.REDUCED, PRESENT): "somebody is training",
+    (Kind.PASS, FORWARD): "forward",
+    (Kind.PASS, BACKWARD): "backward",
+    (Kind.PASS, BACKWARD_INPUT): "backward to the input",
+    (Kind.PASS, BACKWARD_WEIGHT): "backward to the weights",
+    (Kind.MESSAGE, 0): "activation sent",
+    (Kind.MESSAGE, CAME): "activation came",
+    (Kind.MESSAGE, GRADIENT): "gradient sent",
+    (Kind.MESSAGE, GRADIENT | CAME): "gradient came",
 }
 
 

@@ -27,7 +27,7 @@ from psrt.history.events import Kind
 KEYS = (
     "epoch", "step", "loss", "test_loss", "accuracy", "seconds", "samples_per_second", "samples",
     "staleness_mean", "staleness_max", "bytes_sent", "bytes_received", "epoch_end",
-    "evaluated_seconds", "gap_mean", "skew_max", "waiting_share",
+    "evaluated_seconds", "gap_mean", "skew_max", "waiting_share", "consensus_distance",
 )  # fmt: skip
 #: What only grows from line to line.
 _GROWING = ("epoch", "seconds", "samples", "bytes_sent", "bytes_received")
@@ -53,21 +53,26 @@ class Counted:
     skew: Ints
 
 
-def counted_of_steps(table: Table, workers: Workers | None) -> Counted:
+def counted_of_steps(table: Table, workers: Workers | None, *, pairs: bool = False) -> Counted:
     """Return what was counted where a step is an event, and waiting another.
 
     Args:
         table: events of all workers, worker after worker.
         workers: their reads; None without servers.
+        pairs: whether neighbours average without rounds, so that an average has a staleness.
     """
-    reads = np.zeros((0, 1), np.int64) if workers is None else workers.reads[workers.is_answer]
-    steps, sums = table.where(Kind.STEP), table.where(Kind.REDUCED)
-    at = np.sort(np.concatenate([steps, sums, reads[:, 0]]))
+    reads = table.where(*[Kind.TAKE] * pairs)[:, None]
+    skew = np.zeros(len(reads), np.int64)
+    if workers is not None:
+        reads, skew = workers.reads[workers.is_answer], workers.skew
+    waits = table.are(Kind.OFFER, Kind.LEAVE) & (table.real("seconds") > 0)
+    waits |= table.are(Kind.REDUCED, Kind.MIXED)
+    own = np.flatnonzero(table.are(Kind.STEP) | waits)
+    at = np.sort(np.concatenate([own, reads[:, 0]]))
     owner, is_step = table["worker"][at], table.are(Kind.STEP)[at]
     # What is waited for belongs to the step before, and to clock 0 before the first.
     clock = np.where(is_step, table["clock"][at] + 1, 0)
     clock = np.maximum.accumulate(clock + owner * (1 << 40)) - owner * (1 << 40)
-    skew = np.zeros(0, np.int64) if workers is None else workers.skew
     row = np.searchsorted(at, reads[:, 0])
     return Counted(
         owner,
@@ -96,6 +101,22 @@ def counted_of_pushes(workers: Workers) -> Counted:
     )
 
 
+def counted_of_cells(cells: Sequence[Counted]) -> Counted:
+    """Return what the workers of all cells of a model that is cut have counted together.
+
+    The first cell of a copy counts its samples.
+    """
+    columns = {
+        name: np.concatenate([getattr(it, name) for it in cells])
+        for name in Counted.__dataclass_fields__
+    }
+    number = np.repeat(np.arange(len(cells)), [len(it.worker) for it in cells])
+    columns["worker"] = columns["worker"] * len(cells) + number
+    columns["samples"] = np.where(number == 0, columns["samples"], 0)
+    order = np.argsort(columns["worker"], kind="stable")
+    return Counted(**{name: column[order] for name, column in columns.items()})
+
+
 def _staleness(table: Table, reads: Ints) -> tuple[Ints, Ints, Ints]:
     """Return by read the sum, number and maximum of τ."""
     tau = table["tau"][reads]
@@ -109,7 +130,12 @@ def _placed(length: int, at: Ints, values: Ints) -> Ints:
 
 
 def check_metrics(
-    metrics: Sequence[Mapping[str, object]], findings: Findings, *, numerics: bool, gap: float
+    metrics: Sequence[Mapping[str, object]],
+    findings: Findings,
+    *,
+    numerics: bool,
+    gap: float,
+    apart: bool,
 ) -> list[Figures]:
     """Check that lines are whole, and that each agrees with the one before.
 
@@ -118,6 +144,7 @@ def check_metrics(
         findings: takes what is wrong.
         numerics: whether there is a loss.
         gap: the largest that was measured; 0 without any.
+        apart: whether it was measured how far apart workers are.
 
     Returns:
         The lines.
@@ -147,6 +174,10 @@ def check_metrics(
         else:
             line.same(None, "loss")
         line.maybe_within(0.0, gap, "gap_mean", rounded=True)
+        if apart:
+            line.maybe_within(0.0, math.inf, "consensus_distance")
+        else:
+            line.same(None, "consensus_distance")
         line.maybe_within(0.0, last["seconds"], "evaluated_seconds")
         if line.number("evaluated_seconds") is None:
             line.same(None, "test_loss")
@@ -154,6 +185,13 @@ def check_metrics(
         line.maybe_within(-math.inf, math.inf, "test_loss")
         line.maybe_within(0.0, 1.0, "accuracy")
     return lines
+
+
+def check_distances(lines: Sequence[Figures], bounds: Mapping[int, tuple[float, float]]) -> None:
+    """Check that each line says how far apart workers are, within the bounds of its step."""
+    for line in lines:
+        low, high = bounds.get(int(line.number("step") or 0), (0.0, math.inf))
+        line.within(low, high, "consensus_distance")
 
 
 def check_lines(

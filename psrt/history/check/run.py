@@ -12,20 +12,29 @@ from pathlib import Path
 import numpy as np
 
 from psrt.config import from_toml
+from psrt.config.names import PARAMETERS
 from psrt.errors import ConfigError
 from psrt.files import read_text
-from psrt.history.check.alternation import shard_of, workers_of
+from psrt.history.check.alternation import Shard, Workers, shard_of, workers_of
+from psrt.history.check.apart import distances
+from psrt.history.check.by_host import check_by_host
 from psrt.history.check.contract import Contract, contract_of
+from psrt.history.check.elastic import check_forces, without_forces
 from psrt.history.check.exchange import check_delivery, check_durations, check_replies
 from psrt.history.check.findings import EventRef, Findings, Outcome
 from psrt.history.check.frames import check_frames, frames_of, without_frames
+from psrt.history.check.gossip import check_gossip
 from psrt.history.check.metrics import (
     Counted,
+    check_distances,
     check_lines,
     check_metrics,
+    counted_of_cells,
     counted_of_pushes,
     counted_of_steps,
 )
+from psrt.history.check.pairs import check_pairs
+from psrt.history.check.pipeline import check_pipeline, layout_of, without_passes
 from psrt.history.check.steps import (
     check_departures,
     check_local_steps,
@@ -45,7 +54,7 @@ from psrt.history.check.wellformed import check_events, check_times
 from psrt.history.events import Kind
 from psrt.history.folder import FOLDER
 from psrt.history.header import Header
-from psrt.history.reading import History, read_history
+from psrt.history.reading import History, read_cells
 
 #: Beside ``history/``.
 _METRICS = "metrics.jsonl"
@@ -82,6 +91,108 @@ def check(
     return Outcome.of(case.contract, case.findings, case.tables)
 
 
+def check_cells(
+    header: Header,
+    histories: Sequence[History],
+    *,
+    summary: Mapping[str, object] | None = None,
+    metrics: Sequence[Mapping[str, object]] | None = None,
+    saved_sha256: str | None = None,
+) -> Outcome:
+    """Hold the histories of a model that was cut against the contract of its mode.
+
+    Each cell is held against it as a job of its own; then what they did together, and what was
+    written of all of them.
+
+    Args:
+        header: of the job.
+        histories: of its cells.
+        summary: the run's ``summary.json``, if it is to tell the same.
+        metrics: the records of its ``metrics.jsonl``, if they are to tell the same.
+        saved_sha256: of the parameters that were saved, if that is known.
+
+    Returns:
+        What was checked, and the first violation if there is one.
+
+    Raises:
+        ConfigError: if the header cannot be that of a run of psrt.
+    """
+    layout, findings = layout_of(header), Findings()
+    cases = [
+        _Case(contract_of(it.header), it, None, None, None, None, findings) for it in histories
+    ]
+    contract = dataclasses.replace(
+        cases[0].contract,
+        workers=len(header.workers),
+        servers=len(header.server_ranks),
+        shards=sum(case.contract.shards for case in cases),
+    )
+    with np.errstate(all="ignore"):  # senseless numbers are reported, not warned of
+        for number, case in enumerate(cases):
+            before = findings.first
+            case.check()
+            if findings.first is not None and findings.first is not before:
+                stage, slice_ = layout.place(number)
+                where = f"stage {stage}" + (f", slice {slice_}" if layout.slices > 1 else "")
+                text = f"{where}: {findings.first.text}"
+                findings.first = dataclasses.replace(findings.first, text=text)
+        if findings.none:
+            tables = [case.tables[0] for case in cases]
+            check_pipeline(layout, tables, findings, one_clock=contract.one_clock)
+        if findings.none and summary is not None:
+            told = SummaryCheck(summary, contract, header, findings)
+            told.digests(saved_sha256, max(case.updates for case in cases))
+            _check_summary_of_cells(told, cases, metrics or ())
+            told.cut(tables, exact=layout.slices == 1)
+        if findings.none and metrics is not None:
+            gap = max(case.gap for case in cases)
+            lines = check_metrics(metrics, findings, numerics=header.numerics, gap=gap, apart=False)
+            if contract.plan is not None:
+                counted = counted_of_cells([case.counted() for case in cases])
+                check_lines(contract, lines, counted, header.knob("log_every", 0), findings)
+    return Outcome.of(contract, findings, [table for case in cases for table in case.tables])
+
+
+def _check_summary_of_cells(
+    summary: SummaryCheck, cases: Sequence[_Case], metrics: Sequence[Mapping[str, object]]
+) -> None:
+    """Check what a summary says of all cells; the first one counts the samples of its copy."""
+    first, contract = cases[0], cases[0].contract
+    if first.reads is None:
+        summary.updates(max(case.updates for case in cases))
+        summary.steps(first.workers, first.workers.where(Kind.STEP))
+        if not contract.pairs:
+            summary.without_servers()
+        if not contract.mode.mixes:
+            summary.summed(*[(case.header, case.tables[0]) for case in cases])
+    else:
+        summary.shards([shard for case in cases for shard in case.found], len(cases))
+        summary.skews(np.concatenate([case.reads.skew for case in cases if case.reads]))
+        summary.pushed(first.reads)
+        if contract.mode.averages:
+            summary.steps(first.workers, first.workers.where(Kind.STEP))
+        summary.sent(*[(case.header, case.tables[0], case.tables[1:-1]) for case in cases])
+    summary.measured(metrics)
+    summary.times(*_side_by_side([(case.workers, case.waits) for case in cases]))
+
+
+def _side_by_side(cells: Sequence[tuple[Table, Ints]]) -> tuple[Table, Ints]:
+    """Return the events of all workers of a job by their numbers there, and which are chosen.
+
+    Args:
+        cells: of each the events of its workers, and positions of some.
+    """
+    parts, chosen = [], []
+    for number, (table, at) in enumerate(cells):
+        events = table.events.copy()
+        events["worker"] = events["worker"] * len(cells) + number
+        parts.append(events)
+        chosen.append(np.isin(np.arange(len(events)), at))
+    everything = np.concatenate(parts)
+    order = np.argsort(everything["worker"], kind="stable")
+    return Table(everything[order], "worker"), np.flatnonzero(np.concatenate(chosen)[order])
+
+
 class _Case:
     """The check of one history; each step relies on those before."""
 
@@ -93,16 +204,28 @@ class _Case:
         metrics: Sequence[Mapping[str, object]] | None,
         crashed: Collection[int] | None,
         saved_sha256: str | None,
+        findings: Findings | None = None,
     ) -> None:
         self.contract = contract
         self.header = history.header
         workers = joined(history.workers, "worker")
         shards = [Table(events, f"shard {i}") for i, events in enumerate(history.shards)]
         self.finals = Table(history.finals, "final version")
-        #: All events; the others are those of them that make a run with or without a codec.
+        #: All events; the others are those of them that make a run with or without a codec, and
+        #: with or without an elastic force.
         self.tables = [workers, *shards, self.finals]
-        self.workers, self.shards = without_frames(workers), [*map(without_frames, shards)]
-        self.findings = Findings()
+        self.workers, *self.shards = (
+            without_passes(without_forces(without_frames(it))) for it in (workers, *shards)
+        )
+        self.findings = Findings() if findings is None else findings
+        #: Found on the way, where that came so far: the updates, the ends of the workers' waits,
+        #: shards and reads of a mode with servers, the largest gap, and whether a worker died.
+        self.updates = 0
+        self.waits = np.zeros(0, np.int64)
+        self.found: list[Shard] = []
+        self.reads: Workers | None = None
+        self.gap = 0.0
+        self.died = False
         #: Time of the last event of a worker or a shard.
         self._end = max(
             (it.events["time"].max() for it in self.tables[:-1] if len(it)), default=0.0
@@ -128,7 +251,8 @@ class _Case:
                 check = check_straight_sums if straight else check_sum_frames
                 check(codec, self.contract, self.header, workers, findings)
             else:
-                check_frames(codec, workers, shards, self.contract.untold, findings)
+                mine, *its = map(without_forces, (workers, *shards))
+                check_frames(codec, mine, its, self.contract.untold, findings)
         if not findings.none:
             return
         leave = check_departures(self.contract, self.workers, self._crashed, findings)
@@ -136,6 +260,8 @@ class _Case:
             return
         if self.contract.shards:
             self._check_served(leave)
+        elif self.contract.mode.mixes:
+            self._check_mixed(leave)
         else:
             self._check_alone(leave)
 
@@ -148,19 +274,57 @@ class _Case:
         rounds, ends = sums
         check_shared_rates(contract, self.header, table, rounds, ends, findings)
         check_own_rates(contract, self.header, table, findings)
-        updates = count_updates(table, rounds)
+        self.updates = updates = count_updates(table, rounds)
+        self.waits = table.where(Kind.REDUCED)
         last = int(np.flatnonzero(table["worker"] == 0)[-1])  # of the one that writes
         self._check_final(-1, updates, EventRef(table, last))
         if summary := self._check_summary(updates):
             summary.updates(updates)
             summary.steps(table, table.where(Kind.STEP))
             summary.without_servers()
-            summary.summed(self.tables[0])
+            summary.summed((self.header, self.tables[0]))
             if contract.streams:
                 summary.streamed(table, self.tables[0])
             summary.measured(self._metrics or ())
-            summary.times(table, table.where(Kind.REDUCED))
-        self._check_metrics(lambda: counted_of_steps(table, None))
+            summary.times(table, self.waits)
+        self._check_metrics()
+
+    def _check_mixed(self, leave: Ints) -> None:
+        """Check a mode whose workers average with neighbours."""
+        contract, table, findings = self.contract, self.workers, self.findings
+        check = check_pairs if contract.pairs else check_gossip
+        check = check_by_host if contract.by_host else check
+        nbytes = check(contract, self.header, table, leave, findings)
+        if not findings.none:
+            return
+        steps, rounds = table.where(Kind.STEP), table.where(Kind.MIXED)
+        rounds = rounds[table["flag"][rounds] == 0]  # not of gradients, nor of hosts
+        ended = np.bincount(table["worker"][rounds], minlength=contract.workers)
+        self._check_final(-1, int(ended[0]), EventRef(table, len(table) - 1))  # who writes
+        self.updates = updates = int(ended.max())
+        self.waits = table.where(Kind.OFFER, Kind.MIXED, Kind.LEAVE)
+        summary = self._check_summary(max(updates, len(steps)))
+        died = bool((leave == len(table)).any())
+        if summary is not None:
+            summary.updates(updates)
+            if not contract.pairs:
+                summary.without_servers()
+        if summary is not None and not died:
+            summary.steps(table, steps)
+            summary.mixed(self._metrics or ())
+            if contract.pairs:
+                summary.paired(table)
+            summary.exchanged(*nbytes, table, frames_of(self.header))
+            summary.measured(self._metrics or ())
+            summary.times(table, self.waits)
+        if contract.pairs:
+            self.gap = float(np.nan_to_num(table.real("gap")[rounds]).max(initial=0.0))
+        self.died = died
+        self._check_metrics(
+            apart=lambda: (
+                {} if contract.pairs or contract.framed else distances(self.header, table)
+            ),
+        )
 
     def _check_served(self, leave: Ints) -> None:
         """Check a mode with servers."""
@@ -187,40 +351,55 @@ class _Case:
             if findings.none:
                 check_averaging(contract, table, workers.pushes[:, 0], leave, findings)
                 check_own_rates(contract, self.header, table, findings)
-        summary = self._check_summary(max(len(shard.updates) for shard in shards))
+        self.found, self.reads, self.waits = shards, workers, workers.reads[:, 0]
+        self.updates, self.died = max(len(shard.updates) for shard in shards), bool(died.any())
+        summary = self._check_summary(self.updates)
         if summary is not None:
             summary.shards(shards)
-            summary.reads(workers)
+            summary.skews(workers.skew)
+            summary.pushed(workers)
         if summary is not None and not died.any():
             if contract.mode.averages:
                 summary.steps(table, table.where(Kind.STEP))
-            summary.times(table, workers.reads[:, 0])
+            summary.times(table, self.waits)
             summary.measured(self._metrics or ())
-            summary.sent(self.tables[0], self.tables[1:-1])
-        gap = max(float(np.nan_to_num(it.real("gap")).max(initial=0.0)) for it in self.shards)
-        self._check_metrics(
-            (lambda: counted_of_steps(table, workers))
-            if contract.mode.averages
-            else lambda: counted_of_pushes(workers),
-            gap=gap,
-            died=bool(died.any()),
-        )
+            summary.sent((self.header, self.tables[0], self.tables[1:-1]))
+        self.gap = max(float(np.nan_to_num(it.real("gap")).max(initial=0.0)) for it in self.shards)
+        if findings.none:
+            mine, *its = map(without_frames, self.tables[:-1])
+            check_forces(contract, self.header, mine, its, findings)
+        self._check_metrics()
+
+    def counted(self) -> Counted:
+        """Return what the workers have counted."""
+        contract, table = self.contract, self.workers
+        if self.reads is None or contract.mode.averages:
+            return counted_of_steps(table, self.reads, pairs=contract.pairs)
+        return counted_of_pushes(self.reads)
 
     def _check_metrics(
-        self, counted: Callable[[], Counted], *, gap: float = 0.0, died: bool = False
+        self, *, apart: Callable[[], Mapping[int, tuple[float, float]]] = dict
     ) -> None:
         """Check the lines of the metrics, and against what was counted where that says all."""
         if self._metrics is None:
             return
         contract, header, findings = self.contract, self.header, self.findings
-        lines = check_metrics(self._metrics, findings, numerics=header.numerics, gap=gap)
-        if contract.plan is not None and not died:
+        measured = contract.mode.mixes and header.numerics and contract.workers > 1
+        measured = measured and bool(header.knob("consensus_every"))
+        lines = check_metrics(
+            self._metrics, findings, numerics=header.numerics, gap=self.gap, apart=measured
+        )
+        if contract.plan is not None and not self.died:
             log_every = header.knob("log_every", 0)
-            check_lines(contract, lines, counted(), log_every, findings)
+            check_lines(contract, lines, self.counted(), log_every, findings)
+            if measured:
+                check_distances(lines, apart())
 
     def _check_final(self, shard: int, updates: int, last: EventRef) -> None:
         # In virtual time a run ends with its last event, but for a crash that comes too late.
+        # Parameters that are nowhere whole are brought to the one that writes before that.
         exact = self.contract.simulated and not self.contract.crashes
+        exact = exact and self.header.knob("shard") != PARAMETERS
         check_final(
             self.finals, shard, updates, last, self.findings, end=self._end if exact else None
         )
@@ -243,18 +422,24 @@ def check_run(run: str | PathLike[str]) -> Outcome:
     Raises:
         ConfigError: if there is no history, it is damaged or unfinished, or that of another run.
     """
-    history = read_history(run)
+    header, histories = read_cells(run)
     folder = Path(run)
     if folder.resolve().name == FOLDER and not (folder / FOLDER).exists():
         folder = folder.resolve().parent
-    _check_config(folder / _CONFIG, history.header)
+    _check_config(folder / _CONFIG, header)
     crashed = (_read_json(folder / _SIMULATION) or {}).get("crashed")
+    summary, metrics = _read_json(folder / _SUMMARY), _read_lines(folder / _METRICS)
+    saved_sha256 = _saved_sha256(folder / _MODEL, header.n)
+    if header.cells:
+        return check_cells(
+            header, histories, summary=summary, metrics=metrics, saved_sha256=saved_sha256
+        )
     return check(
-        history,
-        summary=_read_json(folder / _SUMMARY),
-        metrics=_read_lines(folder / _METRICS),
+        histories[0],
+        summary=summary,
+        metrics=metrics,
         crashed=crashed if isinstance(crashed, list) else None,
-        saved_sha256=_saved_sha256(folder / _MODEL, history.header.n),
+        saved_sha256=saved_sha256,
     )
 
 

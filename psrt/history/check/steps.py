@@ -19,6 +19,7 @@ import numpy as np
 
 from psrt.history.check.alternation import Shard
 from psrt.history.check.contract import Contract, real_knob
+from psrt.history.check.elastic import alpha_of
 from psrt.history.check.findings import (
     BATCHES,
     MEMBERSHIP,
@@ -64,7 +65,7 @@ def check_departures(
     )
     staying = np.flatnonzero(leave == len(table))
     may = contract.crashes if crashed is None else set(crashed) & set(contract.crashes)
-    if contract.shards:
+    if contract.shards or contract.mode.mixes:
         staying = staying[~np.isin(staying, [*may])]
     if len(staying):
         worker = int(staying[0])
@@ -284,7 +285,7 @@ def check_rates(
     brings = (np.bincount(version, table["samples"][applied]) > 0)[version]
     at, version = applied[brings], version[brings]  # without any samples nothing was updated
     factor = _worth(header, shard, outcomes, at)
-    schedule = _outer(header) if contract.mode.averages else Schedule.of(header)
+    schedule = _shared(contract, header)
     if schedule is not None:
         low, high = schedule.bounds(mean[version])
         _check(", of staleness {tau},", low * factor, high * factor, table, at, findings)
@@ -294,7 +295,7 @@ def check_own_rates(contract: Contract, header: Header, table: Table, findings: 
     """Check the rate of steps that workers take by themselves; what is yet to be summed has 0."""
     at = table.where(Kind.STEP)
     takes = table["samples"][at] > 0
-    takes &= contract.mode.averages or contract.mode.single
+    takes &= contract.mode.averages or contract.mode.single or contract.mode.mixes
     schedule = Schedule.of(header)
     if schedule is not None:
         low, high = schedule.bounds(table.real("progress")[at])
@@ -313,7 +314,7 @@ def check_shared_rates(
     training = table["flag"][rounds] > 0
     progress = np.where(training, table.real("progress")[rounds], 0.0).sum(0)
     mean = progress / np.maximum(training.sum(0), 1)
-    schedule = _outer(header) if contract.mode.averages else Schedule.of(header)
+    schedule = _shared(contract, header)
     if schedule is None:
         return
     low, high = schedule.bounds(mean, _NEAR + contract.workers * _FLOAT32_HAIR)
@@ -336,8 +337,16 @@ def _check(
     findings.on(table, at).require(RATES, holds, text, due=(low + high) / 2)
 
 
-def _outer(header: Header) -> Schedule:
-    """Return the rate of averages: that of the outer optimizer, or 1 to take the mean as it is."""
+def _shared(contract: Contract, header: Header) -> Schedule | None:
+    """Return the rate of what is shared; None where the header does not tell it.
+
+    Of averages that of the outer optimizer, or 1 to take the mean as it is, and of an elastic force
+    its strength.
+    """
+    if not contract.mode.averages:
+        return Schedule.of(header)
+    if contract.mode.elastic is not None:
+        return Schedule(alpha_of(contract, header))
     return Schedule(real_knob(header, "outer_lr", 1.0))
 
 

@@ -8,16 +8,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from psrt.arrays import ITEMSIZE
+from psrt.config.names import OPTIMIZER, PARAMETERS
 from psrt.history.check.alternation import Shard, Workers
 from psrt.history.check.contract import Contract
 from psrt.history.check.exchange import all_finished
 from psrt.history.check.figures import Figures
 from psrt.history.check.findings import DIGESTS, FINAL, SUMMARY, EventRef, Findings
 from psrt.history.check.fragments import fragment_sizes, streamed_bytes
+from psrt.history.check.frames import FrameContract, frame_bounds
+from psrt.history.check.mixing import mixing_of
 from psrt.history.check.straight_sums import goes_straight, straight_bytes
 from psrt.history.check.sum_frames import sent_bytes
 from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group
-from psrt.history.events import Kind
+from psrt.history.events import CAME, Kind
 from psrt.history.header import Header
 
 #: The keys of every summary; ``psrt.report.Summary`` has a field for each.
@@ -27,12 +30,24 @@ KEYS = (
     "samples_per_second", "train_loss", "test_loss", "test_accuracy", "parameters",
     "parameters_sha256", "updates", "dropped", "staleness", "skew_max", "skew", "waiting",
     "missing", "clock_spread_max", "bytes_sent", "bytes_received", "frame_bytes", "framed_bytes",
-    "averages",
+    "averages", "graph_averages", "cut_bytes_sent", "cut_bytes_received", "model_cut",
+    "memory",
 )  # fmt: skip
 #: What a worker may have waited for: the last one without servers, the others with them.
 _CAUSES = ("for_workers", "for_server", "for_messages", "for_reduce")
 #: Bytes of a message between a worker and a shard, without what goes with it.
 _MESSAGE = 64
+#: Workers up to which the spectral gap is said.
+_MOST_SPECTRUM = 256
+#: Elements up to which a distance in the metrics is exact, and what rounding may be of one.
+_SKETCH, _ROUNDING = 4096, 1e-8
+#: Vectors that each optimizer keeps, by its name.
+_VECTORS = {
+    "sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "adam": 2, "adamw": 2, "sign-sgd": 0,
+    "demo": 0,
+}  # fmt: skip
+#: All-reduces in which all workers own as much.
+SHARDS_EVENLY = ("ring", "node")
 #: To which a summary rounds its seconds.
 _MICROSECOND = 1e-6
 
@@ -112,6 +127,66 @@ class SummaryCheck:
             figures.same(worker, "missing", i, "worker")
         self._sums()
         self._averages()
+        self._graph_averages()
+        self._model_cut()
+        self._memory()
+
+    def _memory(self) -> None:
+        """Check the memory of a worker's vectors, which is counted where gradients are summed.
+
+        What is shared out is cut in each bucket by itself, so a worker may have one element of
+        each more than n/W. Between hosts those that lead no rail own nothing, and others more.
+        """
+        figures, header, workers = self._figures, self._header, self._contract.workers
+        if not self._contract.mode.sums_gradients:
+            figures.same(None, "memory")
+            return
+        if self._contract.cut:
+            most = ITEMSIZE * max([header.n, *(cell["n"] for cell in header.cells)])
+            for name in ("parameters", "gradients"):
+                figures.within(0, most, "memory", name)
+            for name in ("optimizer", "gathered", "activations"):
+                figures.within(0, math.inf, "memory", name)
+            return
+        figures.same(0, "memory", "activations")
+        whole, shard = ITEMSIZE * header.n, header.knob("shard")
+        buckets = figures.number("buckets") or 0
+        least, most = whole / workers, whole / workers + ITEMSIZE * buckets
+        vectors = _VECTORS[str(header.knob("optimizer"))]
+        if shard is None:
+            least = most = whole
+        elif self._header.algorithm not in SHARDS_EVENLY:
+            most = whole
+        figures.within(vectors * least, vectors * most, "memory", "optimizer")
+        some = 2 * whole / max(buckets, 2), 2 * whole
+        for name, kept in (
+            ("parameters", shard != PARAMETERS),
+            ("gradients", shard in (None, OPTIMIZER)),
+        ):
+            own = (least, most) if name == "parameters" else some
+            figures.within(*((whole, whole) if kept else own), "memory", name)
+        if shard == PARAMETERS:
+            figures.within(*some, "memory", "gathered")
+        else:
+            figures.same(0, "memory", "gathered")
+
+    def _model_cut(self) -> None:
+        """Check what is said of how the model was cut, if it was."""
+        figures, header = self._figures, self._header
+        if not self._contract.cut:
+            figures.same(None, "model_cut")
+            for name in ("cut_bytes_sent", "cut_bytes_received"):
+                figures.same(0, name)
+            return
+        layers = [int(it) for it in str(header.knob("stages", "")).split(",") if it.isdecimal()]
+        for name, due in (
+            ("parallel", header.knob("parallel")),
+            ("schedule", header.knob("pipeline_schedule")),
+            ("micro_batches", header.knob("micro_batches")),
+            ("layers", layers),
+            ("parameters", [cell["n"] for cell in header.cells]),
+        ):
+            figures.same(due, "model_cut", name)
 
     def _averages(self) -> None:
         """Check what is said of averages: of which there are none but in local SGD."""
@@ -129,6 +204,54 @@ class SummaryCheck:
             ("peak_bytes", ITEMSIZE * max(fragment_sizes(contract, header))),
         ):
             figures.same(due, "averages", name)
+
+    def _graph_averages(self) -> None:
+        """Check what is said of averages among neighbours: of which there are none elsewhere."""
+        figures, contract, header = self._figures, self._contract, self._header
+        if not contract.mode.mixes:
+            figures.same(None, "graph_averages")
+            return
+        mixing = mixing_of(header)
+        sent = sum(np.count_nonzero(it) - np.count_nonzero(it.diagonal()) for it in mixing.matrices)
+        vectors = sent / len(mixing.matrices) / contract.workers
+        if header.knob("gradient_tracking"):
+            vectors *= 2
+        for name, due in (
+            ("topology", header.knob("topology")),
+            ("order", header.knob("order") or ""),
+            ("push_sum", mixing.push_sum),
+            ("period", len(mixing.matrices)),
+        ):
+            figures.same(due, "graph_averages", name)
+        asynchronous = bool(header.knob("asynchronous"))
+        if asynchronous or header.knob("by_host") or contract.framed:
+            figures.same(None, "graph_averages", "step_bytes")
+        else:
+            figures.near(ITEMSIZE * header.n * vectors, "graph_averages", "step_bytes")
+        if contract.workers > _MOST_SPECTRUM or asynchronous:
+            figures.same(None, "graph_averages", "gap")
+        else:
+            figures.near(mixing.gap, "graph_averages", "gap", slack=1e-6)
+        figures.within(1, contract.workers - len(contract.untold), "graph_averages", "models")
+        if header.numerics:
+            figures.within(0.0, math.inf, "graph_averages", "consensus_distance")
+        else:
+            figures.same(None, "graph_averages", "consensus_distance")
+
+    def mixed(self, metrics: Sequence[Mapping[str, object]]) -> None:
+        """Check that the model is the mean of all workers', and the distance; nobody has died.
+
+        The last record measured it by sketches, which are exact of few elements, and from the plain
+        mean, which is the nearest to all of them.
+        """
+        figures, header = self._figures, self._header
+        figures.same(self._contract.workers, "graph_averages", "models")
+        last = metrics[-1].get("consensus_distance") if metrics else None
+        if isinstance(last, float) and self._contract.plan is not None:
+            share = 1e-4 if header.n <= _SKETCH else 0.25
+            most = math.inf if header.knob("push_sum") else last * (1 + share) + _ROUNDING
+            least = last * (1 - share) - _ROUNDING
+            figures.within(least, most, "graph_averages", "consensus_distance")
 
     def streamed(self, table: Table, workers: Table) -> None:
         """Check the bytes that were sent where averages are of fragments, or arrive late.
@@ -193,16 +316,58 @@ class SummaryCheck:
         figures.same([], "staleness", "by_shard")
         self._gaps(np.zeros(0))
 
-    def reads(self, workers: Workers) -> None:
-        """Check what is counted of pushes that were answered, and of the reads of the answers."""
-        table, reads, pushes = workers.table, workers.reads, workers.pushes
+    def paired(self, table: Table) -> None:
+        """Check what is counted of averages of two, on both sides; nobody has died."""
+        figures, workers = self._figures, self._contract.workers
+        takes, ends = table.where(Kind.TAKE), table.where(Kind.MIXED)
+        tau, worker = table["tau"][takes], table["worker"][takes]
+        figures.same(np.bincount(tau).tolist(), "staleness", "histogram")
+        figures.mean_and_max(tau, "staleness")
+        for i, due in enumerate(_histograms(worker, tau, workers)):
+            if len(takes):
+                figures.same(due, "staleness", "by_worker", i, "histogram")
+                figures.mean_and_max(tau[worker == i], "staleness", "by_worker", i)
+        gap = table.real("gap")[ends]
+        self._gaps(gap[~np.isnan(gap)])
+        for name in ("dropped", "skew_max"):
+            figures.same(0, name)
+
+    def exchanged(self, least: int, most: int, table: Table, codec: FrameContract | None) -> None:
+        """Check the bytes that workers sent to one another; nobody has died.
+
+        Args:
+            least: that they sent, if all was sent as it is.
+            most: likewise.
+            table: events of all workers.
+            codec: whose frames were sent; None where nothing was encoded.
+        """
+        figures, header = self._figures, self._header
+        framed = nbytes = 0
+        if codec is None:
+            figures.same(0, "frame_bytes")
+        else:
+            sent = int(table["samples"][table.where(Kind.OFFER)].sum())
+            low, high = frame_bounds(codec, header.n, header.matrices)
+            figures.within(sent * low, sent * high, "frame_bytes")
+            framed = ITEMSIZE * header.n * sent
+            nbytes = int(figures.number("frame_bytes") or 0)
+        figures.same(framed, "framed_bytes")
+        for name in ("bytes_sent", "bytes_received"):
+            figures.within(least - framed + nbytes, most - framed + nbytes, name)
+
+    def skews(self, skew: Ints) -> None:
+        """Check what is counted of reads: by how much the versions of shards differed."""
         figures = self._figures
-        owner = table["worker"][reads[:, 0]]
-        skew = workers.skew
         figures.same(int(skew.max(initial=0)), "skew_max")
         histogram = {str(n): int(k) for n, k in enumerate(np.bincount(skew)) if k}
         figures.same(histogram, "skew", "histogram")
         figures.mean_and_max(skew, "skew")
+
+    def pushed(self, workers: Workers) -> None:
+        """Check what is counted of pushes that were answered."""
+        table, reads, pushes = workers.table, workers.reads, workers.pushes
+        figures = self._figures
+        owner = table["worker"][reads[:, 0]]
         if self._contract.mode.averages:  # a push is no step
             return
         # A worker that died may have pushed once more than it was answered.
@@ -213,8 +378,13 @@ class SummaryCheck:
         all_left = bool((workers.leave < len(table)).all())
         self._steps(int(table["clock"][reads].max(initial=0)), table, done, all_left=all_left)
 
-    def shards(self, shards: list[Shard]) -> None:
-        """Check what is counted of updates, drops, staleness, gaps, and of who was ahead."""
+    def shards(self, shards: list[Shard], cells: int = 1) -> None:
+        """Check what is counted of updates, drops, staleness, gaps, and of who was ahead.
+
+        Args:
+            shards: cell by cell, each with as many.
+            cells: how many there are; the workers of a cell are numbered there.
+        """
         figures = self._figures
         tables = [shard.table for shard in shards]
         applied = [table.where(Kind.APPLY) for table in tables]
@@ -229,6 +399,7 @@ class SummaryCheck:
             [table.real("gap")[at] for table, at in zip(tables, pushes, strict=True)]
         )
         shard = np.repeat(np.arange(len(shards)), [len(at) for at in pushes])
+        worker = worker * cells + shard * cells // len(shards)
         figures.same(np.bincount(tau).tolist(), "staleness", "histogram")
         figures.mean_and_max(tau, "staleness")
         for name, group, count in (
@@ -266,42 +437,50 @@ class SummaryCheck:
             due = max(said, least) if said is not None and isinstance(least, int) else least
             figures.same(due, name, of=of)
 
-    def sent(self, workers: Table, shards: Sequence[Table]) -> None:
+    def sent(self, *cells: tuple[Header, Table, Sequence[Table]]) -> None:
         """Check the bytes that were sent between workers and servers; nobody has died.
 
         Args:
-            workers: all events of all workers, those of a codec included.
-            shards: all events of each shard.
+            cells: header of each, all events of its workers, those of a codec included, and those
+                of each of its shards.
         """
-        header, figures = self._header, self._figures
-        sizes = ITEMSIZE * np.array([stop - start for start, stop in header.spans], np.int64)
-        frames, framed, whole, total = workers.where(Kind.ENCODE), 0, 0, 0
-        for table, kind in ((workers, Kind.ENCODE), *((it, Kind.REPLY_ENCODE) for it in shards)):
-            at = table.where(kind)
-            framed += int(table["samples"][at].sum())
-            whole += int(sizes[table["shard"][at]].sum())
-        for size, table in zip(sizes.tolist(), shards, strict=True):
-            received, replies = table.where(Kind.RECEIVE), table.where(Kind.REPLY)
-            messages = len(received) + len(replies) + len(table.where(Kind.LEFT))
-            total += _MESSAGE * messages
-            if not len(table.where(Kind.REPLY_ENCODE)):
-                total += size * len(replies)
-            if not len(frames):
-                total += size * int(np.count_nonzero(table["samples"][received]))
+        figures = self._figures
+        counted = [_served_bytes(*cell) for cell in cells]
+        framed, whole, total = (sum(column) for column in zip(*counted, strict=True))
         figures.same(framed, "frame_bytes")
         figures.same(whole, "framed_bytes")
         for name in ("bytes_sent", "bytes_received"):
             figures.same(framed + total, name)
 
-    def summed(self, workers: Table) -> None:
+    def cut(self, tables: Sequence[Table], *, exact: bool) -> None:
+        """Check the bytes that went from stage to stage.
+
+        Args:
+            tables: all events of the workers of each cell.
+            exact: whether that is all; slices of a layer exchange sums, too.
+        """
+        for name, flag in (("cut_bytes_sent", 0), ("cut_bytes_received", CAME)):
+            due = 0
+            for table in tables:
+                at = table.where(Kind.MESSAGE)
+                at = at[table["flag"][at] & CAME == flag]
+                due += int(table.real("progress")[at].sum())
+            if exact:
+                self._figures.same(due, name)
+            else:
+                self._figures.within(due, math.inf, name)
+
+    def summed(self, *cells: tuple[Header, Table]) -> None:
         """Check the bytes of frames of sums over workers.
 
         Args:
-            workers: all events of all workers, those of a codec included.
+            cells: header of each, and all events of its workers, those of a codec included.
         """
-        found = _coded_bytes(self._header, workers)
-        for name, nbytes in zip(("frame_bytes", "framed_bytes"), found, strict=True):
-            self._figures.same(nbytes, name)
+        found = [_coded_bytes(*cell) for cell in cells]
+        for name, parts in zip(
+            ("frame_bytes", "framed_bytes"), zip(*found, strict=True), strict=True
+        ):
+            self._figures.same(sum(parts), name)
 
     def times(self, table: Table, waits: Ints) -> None:
         """Check how long training took, and each worker's waiting; nobody has died.
@@ -339,7 +518,8 @@ class SummaryCheck:
         figures = self._figures
         figures.same(worker, "waiting", worker, "worker")
         figures.near(seconds, "waiting", worker, "seconds")
-        causes = _CAUSES[:-1] if self._contract.shards else _CAUSES[-1:]
+        contract = self._contract
+        causes = _CAUSES[:-1] if contract.shards or contract.mode.mixes else _CAUSES[-1:]
         for name in _CAUSES:
             figures.within(
                 0.0, seconds if name in causes else 0.0, "waiting", worker, name, rounded=True
@@ -376,6 +556,25 @@ class SummaryCheck:
         if said != due:
             text = f"{what} have SHA-256 {due[:16]}…, the summary says {said[:16]}…"
             self._findings.missing(DIGESTS, text)
+
+
+def _served_bytes(header: Header, workers: Table, shards: Sequence[Table]) -> tuple[int, int, int]:
+    """Return the bytes of frames, of what these stand for, and of all else that was sent."""
+    sizes = ITEMSIZE * np.array([stop - start for start, stop in header.spans], np.int64)
+    frames, framed, whole, total = workers.where(Kind.ENCODE), 0, 0, 0
+    for table, kind in ((workers, Kind.ENCODE), *((it, Kind.REPLY_ENCODE) for it in shards)):
+        at = table.where(kind)
+        framed += int(table["samples"][at].sum())
+        whole += int(sizes[table["shard"][at]].sum())
+    for size, table in zip(sizes.tolist(), shards, strict=True):
+        received, replies = table.where(Kind.RECEIVE), table.where(Kind.REPLY)
+        messages = len(received) + len(replies) + len(table.where(Kind.LEFT))
+        total += _MESSAGE * messages
+        if not len(table.where(Kind.REPLY_ENCODE)):
+            total += size * len(replies)
+        if not len(frames):
+            total += size * int(np.count_nonzero(table["samples"][received]))
+    return framed, whole, total
 
 
 def _share(part: float, whole: float) -> float:

@@ -5,11 +5,27 @@ from __future__ import annotations
 import numpy as np
 
 from psrt.history.check.contract import Contract
+from psrt.history.check.elastic import KINDS as DRAWN
 from psrt.history.check.findings import FIELDS, EventRef, Findings, Reasons
 from psrt.history.check.frames import KEPT
 from psrt.history.check.frames import SERVED as FRAMED
+from psrt.history.check.pipeline import KINDS as OF_STAGES
 from psrt.history.check.table import Bools, Ints, Table
-from psrt.history.events import BACK, LATE, LOST, PRESENT, UNUSED, Kind
+from psrt.history.events import (
+    ANSWER,
+    BACK,
+    BACKWARD_WEIGHT,
+    CAME,
+    FORWARD,
+    GRADIENT,
+    HOST,
+    LATE,
+    LOST,
+    PRESENT,
+    TRACKED,
+    UNUSED,
+    Kind,
+)
 from psrt.history.events import FIELDS as FIELDS_OF
 
 #: Kinds between a worker and a shard, and among the workers alone.
@@ -17,6 +33,9 @@ _SERVED = (Kind.READ, Kind.PUSH)
 _UNSERVED = (Kind.REDUCE, Kind.REDUCED)
 #: Of the frames of a codec among the workers.
 _SUMMED = (Kind.SUM_ENCODE, Kind.SUM_KEEP, Kind.SUM_DECODE)
+#: Of averages among neighbours, and those of them with a sum over a vector.
+_MIXED = (Kind.OFFER, Kind.OWN, Kind.TAKE, Kind.MIXED, Kind.TRACK)
+_SUMS_OF = (Kind.OFFER, Kind.OWN, Kind.MIXED, Kind.TRACK)
 #: Kinds whose ``clock``, and whose ``version``, counts something.
 _CLOCKED = (
     *_SERVED,
@@ -26,6 +45,9 @@ _CLOCKED = (
     *(Kind.RECEIVE, Kind.SAVE, Kind.DROP, Kind.REPLY, Kind.LEFT),
     *FRAMED,
     *_SUMMED,
+    *DRAWN,
+    *_MIXED,
+    *OF_STAGES,
 )
 _VERSIONED = (
     *_SERVED,
@@ -45,7 +67,7 @@ def check_events(contract: Contract, tables: list[Table], findings: Findings) ->
         findings.count(FIELDS, len(table))
         _check_counts(table, most, findings)
         _check_numbers(table, findings)
-        _check_flags(table, findings)
+        _check_flags(contract, table, findings)
         _check_unused(table, findings)
         _check_places(contract, table, findings)
 
@@ -86,30 +108,44 @@ def _check_counts(table: Table, most: int, findings: Findings) -> None:
     for name, low, when in (
         ("clock", 0, table.are(*_CLOCKED) | by_worker),
         ("version", np.where(applied, 1, 0), table.are(*_VERSIONED)),
-        ("tau", 0, table.are(Kind.APPLY, Kind.DROP, Kind.REDUCED)),
+        ("tau", 0, table.are(Kind.APPLY, Kind.DROP, Kind.REDUCED, Kind.TAKE)),
     ):
         holds = ~when | ((table[name] >= low) & (table[name] <= most))
         _require(findings, table, holds, f"{name} {{{name}}} in a history of {most} events")
 
 
 def _check_numbers(table: Table, findings: Findings) -> None:
-    sums = table.are(*KEPT)  # of anything, and not finite where those are not
+    sums = table.are(*KEPT, *DRAWN)  # of anything, and not finite where those are not
+    totals = table.are(*_SUMS_OF)
     for name in ("progress", "rate", "weight", "seconds"):
         column = table.real(name)
-        holds = (np.isfinite(column) & (column >= 0)) | (sums & (name != "progress"))
+        signed = table.are(*DRAWN) if name == "progress" else sums
+        if name != "seconds":
+            signed = signed | (totals & ~np.isnan(column) & ((name != "weight") | (column > 0)))
+        holds = (np.isfinite(column) & (column >= 0)) | signed
         _require(findings, table, holds, f"{name} {{{name}}}, expected a number from 0 on")
     # nan says that the gap was not measured.
     _require(findings, table, sums | ~(table.real("gap") < 0), "gap {gap}, expected at least 0")
+    measured = ~(totals & ~table.are(Kind.MIXED) & np.isnan(table.real("gap")))
+    _require(findings, table, measured, "gap {gap}, expected a number from 0 on")
     _require(findings, table, table["samples"] >= 0, "{samples} samples")
-    digests = ~table.are(*FRAMED, *_SUMMED) | (table["version"] >= 0)
+    digests = ~table.are(*FRAMED, *_SUMMED, *DRAWN, *_MIXED) | (table["version"] >= 0)
     _require(findings, table, digests, "digests {version}, expected a number from 0 on")
 
 
-def _check_flags(table: Table, findings: Findings) -> None:
+def _check_flags(contract: Contract, table: Table, findings: Findings) -> None:
     flag = table["flag"]
     holds = np.where(table.are(*_UNSERVED), flag <= PRESENT, flag == 0)
     holds = np.where(table.are(*_SUMMED), flag <= BACK, holds)
     holds = np.where(table.are(Kind.DROP), (flag == LATE) | (flag == LOST), holds)
+    holds = np.where(table.are(Kind.OFFER, Kind.TAKE), flag <= TRACKED | ANSWER, holds)
+    holds = np.where(table.are(Kind.MIXED), flag <= TRACKED, holds)
+    passes = (flag >= FORWARD) & (flag <= BACKWARD_WEIGHT)
+    holds = np.where(table.are(Kind.PASS), passes, holds)
+    holds = np.where(table.are(Kind.MESSAGE), flag <= GRADIENT | CAME, holds)
+    if contract.by_host:
+        of_hosts = table.are(Kind.OFFER, Kind.TAKE, Kind.MIXED)
+        holds = np.where(of_hosts, (flag == 0) | (flag == HOST), holds)
     _require(findings, table, holds, "flag {flag}, which has no meaning there")
 
 
@@ -129,7 +165,7 @@ def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
     """Check that workers and shards are those of the run, and kinds those of its mode."""
     shard, worker, clock = table["shard"], table["worker"], table["clock"]
     applied = table.are(Kind.APPLY)
-    anybody = applied | table.are(Kind.FINAL)
+    anybody = applied | table.are(Kind.FINAL, Kind.CENTRE)
     holds = (worker < contract.workers) & ((worker >= 0) | anybody)
     holds &= ~applied | ((worker < 0) == (clock < 0)) & (clock >= -1)
     _require(findings, table, holds, "of worker {worker} at clock {clock}")
@@ -137,7 +173,7 @@ def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
     # Servers write their shards, else worker 0 the parameters that all share.
     holds = ~table.are(Kind.FINAL) | (worker == (-1 if contract.shards else 0))
     _require(findings, table, holds, "by worker {worker}")
-    needs_shard = table.are(*_SERVED, *FRAMED) | (table.are(Kind.FINAL) & served)
+    needs_shard = table.are(*_SERVED, *FRAMED, *DRAWN) | (table.are(Kind.FINAL) & served)
     holds = ~needs_shard | ((shard >= 0) & (shard < contract.shards))
     _require(findings, table, holds, f"of shard {{shard}} of {contract.shards}")
     sums = table.are(*_UNSERVED)
@@ -146,10 +182,26 @@ def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
         holds = ~sums | ((shard >= 0) & (shard < contract.fragments))
     _require(findings, table, holds, f"of fragment {{shard}} of {contract.fragments}")
     strange = table.are(*(_UNSERVED if served else (*_SERVED, *FRAMED)))
+    if contract.mode.elastic is None:
+        strange |= table.are(*DRAWN)
     if served and not contract.mode.averages:
         strange |= table.are(Kind.STEP)
+    waits = table.are(Kind.LEAVE) & (table.real("seconds") > 0)
+    if contract.mode.mixes:
+        strange |= table.are(*_UNSERVED)
+        known = (shard >= 0) & (shard < contract.workers) & (shard != worker)
+        holds = ~table.are(Kind.TAKE) | known
+        text = f"of neighbour {{shard}} of {contract.workers} workers"
+        _require(findings, table, holds, text)
+        pairs = table.are(Kind.OFFER, Kind.MIXED)
+        holds = ~pairs | (known if contract.pairs else shard == -1)
+        _require(findings, table, holds, text)
+    else:
+        strange |= table.are(*_MIXED) | waits
     if contract.mode.single:
         strange |= table.are(*_UNSERVED)
+    if not contract.cut:
+        strange |= table.are(*OF_STAGES)
     _require(findings, table, ~strange, f"which mode {contract.mode.name} does not have")
 
 

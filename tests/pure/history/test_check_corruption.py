@@ -6,6 +6,7 @@ Nothing that is changed makes the checker stumble, either.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 
@@ -25,13 +26,15 @@ from support.recording import Ledger
 pytestmark = pytest.mark.slow
 
 #: Fields of which no rule of these runs says all: times and durations may be near, a rate and the
-#: part of the data that a step is on follow from the data, which these problems do not tell of.
+#: part of the data that a step is on follow from the data, which these problems do not tell of, and
+#: what rounding may make of a force or an average is a bound.
 FREE = {
     "time": tuple(Kind),
-    "seconds": (Kind.APPLY, Kind.STEP, Kind.READ),
-    "gap": (Kind.APPLY,),
+    "seconds": (Kind.APPLY, Kind.STEP, Kind.READ, Kind.DRAW),
+    "weight": (Kind.DRAW, Kind.CENTRE, Kind.TRACK),
+    "gap": (Kind.APPLY, Kind.OFFER, Kind.MIXED, Kind.OWN, Kind.TRACK),
     "rate": (Kind.APPLY, Kind.STEP),
-    "samples": (Kind.STEP,),
+    "samples": (Kind.STEP, Kind.OFFER),
     "progress": (Kind.STEP, Kind.REDUCE),
 }
 NUMBERS = [-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 5, 100, 2**31 - 1, 2**53, 2**62, 2**63 - 1]
@@ -65,6 +68,11 @@ def changed(field, old, other, by):
         return EVENT[field].type(new)
 
 
+def share_of(values, mode, one_in):
+    """Return one in so many, others for another mode."""
+    return itertools.islice(values, list(MODES).index(mode) % one_in, None, one_in)
+
+
 def outcome_of(header, events):
     try:
         outcome = check(assemble(header, [events]), crashed=())
@@ -75,7 +83,7 @@ def outcome_of(header, events):
     return outcome.ok
 
 
-@settings(max_examples=75, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(data=st.data())
 def test_one_number_changed(good, mode, data):
     header, events = good(mode)
@@ -95,7 +103,7 @@ def test_one_number_changed(good, mode, data):
         assert not ok, f"{kind.name}: {field} {new} instead of {old}"
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(data=st.data())
 def test_one_event_lost_or_doubled(good, mode, data):
     header, events = good(mode)
@@ -119,10 +127,11 @@ EITHER_FIRST = (
 )
 
 
-def test_two_events_in_the_other_order(good, mode):
+@pytest.mark.parametrize("one_in", [3, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_two_events_in_the_other_order(good, mode, one_in):
     """Any two that follow each other, with their times exchanged, so that times do not tell."""
     header, events = good(mode)
-    for i in range(len(events) - 1):
+    for i in share_of(range(len(events) - 1), mode, one_in):
         kinds = {Kind(int(kind)) for kind in events["kind"][[i, i + 1]]}
         if kinds in EITHER_FIRST or Kind.FINAL in kinds:
             continue
@@ -135,7 +144,7 @@ def test_two_events_in_the_other_order(good, mode):
         assert not outcome_of(header, swapped), f"{events[i]} after {events[i + 1]}"
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(data=st.data())
 def test_any_numbers_at_all(good, mode, data):
     """Noise is refused, and never by a traceback."""
@@ -181,6 +190,10 @@ def test_another_mode_is_found_out(good):
         ("sync", {"mode": "sync", "backup": 1}),
         ("one backup", {"mode": "sync", "backup": 0}),
         ("local-sgd", {"mode": "local-sgd", "local_steps": 2}),
+        ("easgd", {"elastic": 0.8}),
+        ("easgd", {"local_steps": 3}),
+        ("easgd", {"asynchronous": True}),
+        ("easgd, asynchronous", {"asynchronous": False}),
         ("async, drops", {"staleness_rate": "constant"}),
     ):
         header, events = good(name)
@@ -194,19 +207,19 @@ def with_header(header, **changes):
 
 
 @pytest.mark.parametrize(
-    "number",
+    ("number", "one_in"),
     [
-        10**400,
+        (10**400, 3),
         *(
-            pytest.param(it, marks=pytest.mark.exhaustive)
-            for it in (-1, math.nan, "x", 2**70, math.inf, 1e300, True, [])
+            pytest.param(it, 1, marks=pytest.mark.exhaustive)
+            for it in (10**400, -1, math.nan, "x", 2**70, math.inf, 1e300, True, [])
         ),
     ],
 )
-def test_a_header_with_numbers_that_cannot_be(good, mode, number):
+def test_a_header_with_numbers_that_cannot_be(good, mode, number, one_in):
     """One line or a finding, never a traceback: not with numbers that 64 bits cannot hold."""
     header, events = good(mode)
-    for name, value in header.config.items():
+    for name, value in share_of(header.config.items(), mode, one_in):
         if type(value) in (int, float) or value is None:
             outcome_of(with_header(header, config=header.config | {name: number}), events)
     for batches in ((2**53, 1), (2**53, 2**53), (1, 2**53)):

@@ -53,7 +53,8 @@ SUMMARY = {
          "for_messages": 0.001, "for_reduce": 0.0, "waiting_for": {"0": 0.006}},
     ],
     "missing": [], "clock_spread_max": 1, "bytes_sent": 400, "bytes_received": 400,
-    "frame_bytes": 0, "framed_bytes": 0, "averages": None,
+    "frame_bytes": 0, "framed_bytes": 0, "averages": None, "graph_averages": None,
+    "cut_bytes_sent": 0, "cut_bytes_received": 0, "model_cut": None, "memory": None,
 }  # fmt: skip
 
 

@@ -131,3 +131,13 @@ def test_sums_inside_hosts_ask_for_the_same_hosts():
 
 def test_knobs_of_another_psrt_are_passed_over():
     assert knob_differences({"warp": 9}, {}) == []
+
+
+def test_hosts_inside_of_which_workers_average():
+    def found(there, here):
+        base = {"mode": "gossip", "by_host": True, "workers": 3, "servers": 0}
+        return differences(header(**base, header={"hosts": here}),
+                           header(**base, header={"hosts": there}))  # fmt: skip
+
+    assert found((0, 0, 2), (4, 4, 7)) == []
+    assert found((0, 0, 2), (0, 1, 1)) == ["ranks on other hosts, inside of which they average"]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from psrt.errors import TransportError
 from psrt.history.check import check
 from psrt.optim.staleness import Exponential, Inverse, MeanInverse, Power
+from psrt.runtime.elastic import CentreUpdater, force
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.shard import Note, Shard
 from psrt.runtime.shard_server import ShardServer
+from psrt.runtime.strategies.easgd import ElasticAverager
 from psrt.runtime.strategies.local_sgd import LocalSGD
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.reducer import Reducer
@@ -439,7 +442,7 @@ def found(runs, rules, *, stuck=False):
 )
 def test_a_broken_policy_goes_red(monkeypatch, mutant):
     def runs():
-        for seed in range(12):
+        for seed in range(6):
             try:
                 yield run(
                     config_of(mutant.mode, 2, epochs=1),
@@ -634,6 +637,135 @@ def counts_empty_rounds(monkeypatch):
     monkeypatch.setattr(Reducer, "finish", counted)
 
 
+# --- the elastic force, at a worker, at a server, and at both ------------------------------------
+
+
+def both_force(monkeypatch, other):
+    for module in ("psrt.runtime.strategies.easgd.force", "psrt.runtime.elastic.force"):
+        monkeypatch.setattr(module, other)
+
+
+def backwards(x, centre, alpha, out):
+    return np.negative(force(x, centre, alpha, out), out=out)
+
+
+def worker_is_pushed_away(monkeypatch):
+    monkeypatch.setattr("psrt.runtime.strategies.easgd.force", backwards)
+
+
+def centre_is_pushed_away(monkeypatch):
+    monkeypatch.setattr("psrt.runtime.elastic.force", backwards)
+
+
+def all_are_pushed_away(monkeypatch):
+    both_force(monkeypatch, backwards)
+
+
+def each_draws_as_all(monkeypatch):
+    monkeypatch.setattr("psrt.job.build._alpha", lambda config, elastic, workers: config.elastic)
+
+
+def force_has_momentum(monkeypatch):
+    velocity = {}
+
+    def carried(x, centre, alpha, out):
+        drawn = force(x, centre, alpha, out)
+        drawn += np.float32(0.5) * velocity.get(id(out), np.float32(0))
+        velocity[id(out)] = drawn.copy()
+        return drawn
+
+    monkeypatch.setattr("psrt.runtime.strategies.easgd.force", carried)
+
+
+def worker_stays(monkeypatch):
+    monkeypatch.setattr(ElasticAverager, "_move", lambda self: np.copyto(self._theta, self._own))
+
+
+def worker_moves_to_the_centre(monkeypatch):
+    monkeypatch.setattr(ElasticAverager, "_move", lambda self: np.copyto(self._theta, self._centre))
+
+
+def centre_stays(monkeypatch):
+    monkeypatch.setattr(
+        CentreUpdater, "_move", lambda self, centre, total, out: np.copyto(out, centre)
+    )
+
+
+def centre_moves_by_half(monkeypatch):
+    monkeypatch.setattr(
+        CentreUpdater, "_move",
+        lambda self, centre, total, out: np.add(centre, total / np.float32(2), out=out),
+    )  # fmt: skip
+
+
+def centre_is_used_twice(monkeypatch):
+    renew = ElasticAverager._renew
+
+    def every_second(self):
+        self.turn = getattr(self, "turn", 0) + 1
+        if self.turn % 2:
+            renew(self)
+
+    monkeypatch.setattr(ElasticAverager, "_renew", every_second)
+
+
+def server_answers_with_the_next_centre(monkeypatch):
+    take = ShardServer.take
+
+    def newest(self, message):
+        take(self, message)
+        self._answers_met = False
+
+    monkeypatch.setattr(ShardServer, "take", newest)
+
+
+def draws_once_more(monkeypatch):
+    draw = ElasticAverager._draw
+
+    def twice(self, step):
+        draw(self, step)
+        draw(self, step)
+
+    monkeypatch.setattr(ElasticAverager, "_draw", twice)
+
+
+def one_is_left_out(monkeypatch):
+    terms = Shard._whole_terms
+    monkeypatch.setattr(
+        Shard,
+        "_whole_terms",
+        lambda self, pushes: [*terms(self, pushes)[1:], terms(self, pushes)[1]],
+    )
+
+
+@pytest.mark.parametrize(
+    ("breaks", "modes"),
+    [
+        (worker_is_pushed_away, ("easgd", "easgd, asynchronous")),
+        (centre_is_pushed_away, ("easgd", "easgd, asynchronous")),
+        (all_are_pushed_away, ("easgd", "easgd, asynchronous")),
+        (each_draws_as_all, ("easgd",)),
+        (force_has_momentum, ("easgd",)),
+        (worker_stays, ("easgd", "easgd, asynchronous")),
+        (worker_moves_to_the_centre, ("easgd",)),
+        (centre_stays, ("easgd", "easgd, asynchronous")),
+        (centre_moves_by_half, ("easgd", "easgd, asynchronous")),
+        (centre_is_used_twice, ("easgd",)),
+        (server_answers_with_the_next_centre, ("easgd, asynchronous",)),
+        (draws_once_more, ("easgd",)),
+        (one_is_left_out, ("easgd",)),
+    ],
+)
+def test_a_broken_elastic_force_goes_red(monkeypatch, breaks, modes):
+    breaks(monkeypatch)
+    for mode in modes:
+        for seed in range(2):
+            outcome = check(run(config_of(mode, 2), EVEN, seed))
+            rule = "rates" if breaks is each_draws_as_all else "elastic force"
+            assert outcome.violation is not None
+            assert outcome.violation.rule == rule, "\n".join(outcome.lines())
+
+
 @pytest.mark.parametrize(
     ("breaks", "mode", "rules", "steps"),
     [
@@ -656,6 +788,8 @@ def counts_empty_rounds(monkeypatch):
         (reads_a_mixture, "one backup", "request-reply alternation|reads", (6, 6, 6, 6)),
         (averages_one_step_later, "local-sgd", "averaging", EVEN),
         (averages_one_step_later, "local-sgd over servers", "averaging", EVEN),
+        (averages_one_step_later, "easgd, asynchronous", "averaging", EVEN),
+        (goes_without_a_last_average, "easgd over 2 shards", "averaging", (7, 5, 4)),
         (forgets_the_epoch, "post-local", "averaging", EVEN),
         (forgets_the_epoch, "post-local over servers", "averaging", EVEN),
         (goes_without_a_last_average, "local-sgd", "averaging", (7, 5, 4)),

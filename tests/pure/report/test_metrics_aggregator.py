@@ -2,11 +2,13 @@ import dataclasses
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.errors import ProtocolError
+from psrt.messages import Sketch
 from psrt.report import MetricsAggregator, Record
 from psrt.report.metrics_aggregator import COLUMNS
 from support.reports import make_report
@@ -281,7 +283,7 @@ def runs_in_two_orders(draw):
     return workers, draw(st.permutations(turns)), draw(st.permutations(turns))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(case=runs_in_two_orders(), log_every=st.integers(0, 5))
 def test_the_order_of_arrival_does_not_matter(case, log_every):
     workers, one, other = case
@@ -315,3 +317,43 @@ def test_every_column_says_its_unit_and_how_it_follows():
         callable(row["formula"]) and isinstance(row["unit"], str) for row in COLUMNS.values()
     )
     assert COLUMNS["samples_per_second"]["unit"] == "samples/s"
+
+
+def sketches(clock, *numbers):
+    """Return what workers sketch at a clock, by worker; None of one that does not."""
+    pairs = [(i, number) for i, number in enumerate(numbers) if number is not None]
+    return [Sketch(worker, clock, np.array([number]).tobytes()) for worker, number in pairs]
+
+
+def test_workers_are_compared_where_all_of_them_are():
+    aggregator = MetricsAggregator(3, log_every=5)
+    for sketch in [*sketches(5, 1.0, 2.0), *sketches(6, 9.0, 9.0), *sketches(5, None, None, 3.0)]:
+        aggregator.look(sketch)
+    feed(aggregator, [make_report(0, 5), make_report(1, 5)])
+    [record] = aggregator.add(make_report(2, 5))
+    assert record.consensus_distance == pytest.approx(math.sqrt(2 / 3))
+    feed(aggregator, [make_report(0, 10), make_report(1, 10)])
+    [record] = aggregator.add(make_report(2, 10))
+    assert record.consensus_distance is None  # worker 2 has nothing of clock 6
+
+
+def test_who_has_left_or_died_is_compared_no_more():
+    aggregator = MetricsAggregator(4, log_every=5)
+    feed(aggregator, [make_report(3, 2, last=True)])
+    for sketch in [*sketches(4, 0.0, 2.0, 7.0), *sketches(5, 0.0, 4.0)]:
+        aggregator.look(sketch)
+    aggregator.gone(2)
+    feed(aggregator, [make_report(0, 5)])
+    [record] = aggregator.add(make_report(1, 5))
+    assert record.consensus_distance == 2.0  # the newest, of the two that there are
+
+
+def test_sketches_of_a_long_interval_are_not_kept():
+    aggregator = MetricsAggregator(2)
+    for clock in range(1, 1000):
+        for sketch in sketches(clock, 0.0, float(clock)):
+            aggregator.look(sketch)
+    assert not aggregator._apart._sketches
+    aggregator.add(make_report(0, 1000, epoch_end=True))
+    [record] = aggregator.add(make_report(1, 1000, epoch_end=True))
+    assert record.consensus_distance == 999 / 2

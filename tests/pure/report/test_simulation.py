@@ -12,7 +12,7 @@ from psrt.report.simulation import Load, Simulation, simulation_text
 
 RUN = Simulation(
     workers=2, compute="constant:1", link="0:inf", server_apply="inf", codec_speed="1",
-    crash=(), numerics=True, parameters=9, seed=7, events=12_345, seconds=2.5, crashed=(),
+    crash=(), hosts=(), numerics=True, parameters=9, seed=7, events=12_345, seconds=2.5, crashed=(),
     servers=(Load(0.25, 0.5, 0.75),),
 )  # fmt: skip
 
@@ -60,6 +60,14 @@ def test_servers(waiting):
         "link out 50.0 % (at most 75.0 %)"
     )
     assert "servers busy" not in rows(dataclasses.replace(RUN, servers=()), waiting(0.5))
+
+
+def test_stages(waiting):
+    assert "stages busy" not in rows(RUN, waiting(0.5))
+    cut = dataclasses.replace(RUN, stages=(0.5, 0.25, 0.75))
+    assert rows(cut, waiting(0.5))["stages busy"].strip() == (
+        "50.0 % of the time, stage 1 25.0 % at least, stage 2 75.0 % at most"
+    )
 
 
 def test_crashes(waiting):

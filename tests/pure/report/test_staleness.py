@@ -24,7 +24,7 @@ WORKERS = [
 
 
 def test_staleness_by_worker_by_shard_and_in_all():
-    staleness = Staleness.of_shards([*WORKERS, *SHARDS])
+    staleness = Staleness.of_ranks([*WORKERS, *SHARDS])
     assert staleness.histogram == (8, 4, 1, 0, 0, 0, 0, 3)
     assert staleness.mean == (4 + 2 + 21) / 16
     assert staleness.by_worker[0] == Counts(2 / 8, 2, {0: 7, 2: 1})
@@ -35,7 +35,7 @@ def test_staleness_by_worker_by_shard_and_in_all():
 
 
 def test_without_servers_there_is_none():
-    assert Staleness.of_shards(WORKERS) == Staleness(0.0, 0, ())
+    assert Staleness.of_ranks(WORKERS) == Staleness(0.0, 0, ())
 
 
 def test_who_waited_for_what():

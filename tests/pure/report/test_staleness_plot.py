@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from psrt.report import Counts, Staleness, Waiting
+from psrt.report import Counts, GraphAverages, Staleness, Waiting
 
 pytest.importorskip("matplotlib")
 from studies import staleness_plot
@@ -111,3 +111,13 @@ def test_thousands_of_workers_can_be_drawn(summary, draw):
     panels = draw(dataclasses.replace(summary, staleness=staleness, waiting=waiting))
     assert panels[0].images[0].get_array().shape == (many, 63)
     assert len(bars(panels[4])) == many
+
+
+def test_models_of_workers_apart_over_time(summary, draw):
+    mixed = GraphAverages("ring", "combine-then-adapt", False, 1, 0.5, 8.0, 2, 0.01)
+    summary = dataclasses.replace(summary, graph_averages=mixed)
+    found = ((1.0, 0.5), (2.0, None), (3.0, 0.25))
+    names = ("seconds", "gap_mean", "consensus_distance")
+    panel = draw(summary, [dict(zip(names, (s, None, d), strict=True)) for s, d in found])[2]
+    assert panel.lines[0].get_xydata().tolist() == [[1.0, 0.5], [3.0, 0.25]]
+    assert draw(summary)[2].texts[0].get_text() == "not measured: --consensus-every 0"

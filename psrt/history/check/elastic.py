@@ -1,0 +1,222 @@
+"""The elastic force: equal on both sides, of the strength that was asked for, and what it moved.
+
+Parameters are in no history. Digests show that a worker and the server computed the same force, bit
+for bit, of the same centre, and that the centre of an update is that of the update before; sums
+over the elements, with signs, that the worker lost what the centre gained: x ← x − e and
+x̃ ← x̃ + Σ e with e = α(x − x̃) and α = β/W. Sums agree up to the roundings to float32.
+
+Source: Zhang, Choromanska & LeCun, NeurIPS 2015 (1412.6651).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from psrt.history.check.contract import Contract, real_knob
+from psrt.history.check.findings import ELASTIC, Findings
+from psrt.history.check.table import Floats, Ints, Table, find, previous, repeats
+from psrt.history.events import Kind, parts
+from psrt.history.header import Header
+
+#: Kinds of events that only a run with an elastic force has.
+KINDS = (Kind.DRAW, Kind.FORCE, Kind.CENTRE)
+#: The most that rounding to float32 makes of a number, over the number; what is that of the
+#: smallest ones; and what products of roundings add to a bound.
+_ROUNDING, _TINY, _MORE = 2.0**-24, 2.0**-126, 1.01
+
+
+def without_forces(table: Table) -> Table:
+    """Return a table without the events of forces, in whose order the other rules do not look."""
+    drawn = table.are(*KINDS)
+    return Table(table.events[~drawn], table.name) if drawn.any() else table
+
+
+def alpha_of(contract: Contract, header: Header) -> float:
+    """Return α of a run with an elastic force."""
+    assert contract.mode.elastic is not None, "no elastic force"
+    return real_knob(header, contract.mode.elastic, 0.0) / contract.workers
+
+
+def check_forces(
+    contract: Contract, header: Header, workers: Table, shards: Sequence[Table], findings: Findings
+) -> None:
+    """Check every force at both ends.
+
+    Args:
+        contract: of the run.
+        header: of its history.
+        workers: events of all workers, worker after worker.
+        shards: events of each shard.
+        findings: takes what is wrong.
+    """
+    if contract.mode.elastic is None or not header.numerics:
+        for table in (workers, *shards):
+            text = "{kind} of worker {worker} in a run without an elastic force"
+            findings.on(table, table.where(*KINDS)).forbid(ELASTIC, text)
+        return
+    _check_draws(contract, alpha_of(contract, header), workers, findings)
+    for number, table in enumerate(shards):
+        applied = table.where(Kind.APPLY)
+        applied = applied[(table["worker"][applied] >= 0) & (table["samples"][applied] > 0)]
+        forces, centres = table.where(Kind.FORCE), table.where(Kind.CENTRE)
+        if _match(table, applied, forces, centres, findings):
+            of = np.searchsorted(centres, forces)
+            _check_centres(table, forces, centres, of, findings)
+            _check_both_ends(contract, workers, number, table, forces, centres[of], findings)
+
+
+def _check_draws(contract: Contract, alpha: float, table: Table, findings: Findings) -> None:
+    """Check the strength of each force, and that its worker moved by it, after the answer."""
+    at = table.where(Kind.DRAW)
+    first = table["shard"][at] == 0
+    before = np.maximum(at - 1, 0)
+    follows = table["kind"][before] == np.where(first, Kind.READ, Kind.DRAW)
+    follows &= table["worker"][before] == table["worker"][at]
+    follows &= table["clock"][before] == table["clock"][at] + first
+    follows &= table["shard"][before] == np.where(first, contract.shards, table["shard"][at]) - 1
+    text = (
+        "worker {worker} was drawn by shard {shard} at clock {clock}, expected after the whole of "
+        "the answer to its push, shard by shard"
+    )
+    findings.on(table, at).require(ELASTIC, follows, text, because=[before], counts=False)
+    drew, apart, moved, most, most_drew = (
+        table.real(it)[at] for it in ("progress", "rate", "gap", "weight", "seconds")
+    )
+    due = alpha * apart
+    # Of α, of x − x̃, of their product, and of the sum of x − x̃ as it is written.
+    slack = _slack(3 * most_drew + 2 * np.abs(due))
+    text = (
+        "worker {worker} was drawn at clock {clock} by a force of shard {shard} that adds up to "
+        f"{{drew:.9g}}, expected {alpha:.6g} times x − x̃, {{due:.9g}}, give or take {{slack:.2g}}"
+    )
+    holds = (np.abs(drew - due) <= slack) | ~np.isfinite(drew)
+    findings.on(table, at).require(ELASTIC, holds, text, drew=drew, due=due, slack=slack)
+    slack = _slack(most + np.abs(moved))
+    text = (
+        "worker {worker} moved at clock {clock} by {moved:.9g} on shard {shard}, expected the "
+        "force with the other sign, {due:.9g}, give or take {slack:.2g}"
+    )
+    holds = (np.abs(moved + drew) <= slack) | ~np.isfinite(drew)
+    findings.on(table, at).require(
+        ELASTIC, holds, text, moved=moved, due=-drew, slack=slack, counts=False
+    )
+
+
+def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: Findings) -> bool:
+    """Check that each push of an update has its force, behind the update, and then the centre."""
+    count = min(len(applied), len(forces))
+    pushed, drew = applied[:count], forces[:count]
+    kind = np.append(table["kind"], 0)
+    same = (kind[drew - 1] == Kind.FORCE) | (kind[drew - 1] == Kind.APPLY)
+    same &= (kind[drew + 1] == Kind.FORCE) | (kind[drew + 1] == Kind.CENTRE)
+    same &= (drew > pushed) & (parts(table["version"][drew])[1] == 0)
+    for name in ("worker", "clock"):
+        same &= table[name][drew] == table[name][pushed]
+    text = (
+        "shard {shard} has a force of worker {worker} at clock {clock} that is not the next one "
+        "of the update before it"
+    )
+    findings.on(table, drew).require(ELASTIC, same, text, because=[pushed])
+    text = "shard {shard} applied clock {clock} of worker {worker} without a force"
+    findings.on(table, applied[count:]).forbid(ELASTIC, text, counts=False)
+    text = "shard {shard} has a force of worker {worker} at clock {clock} of no update"
+    findings.on(table, forces[count:]).forbid(ELASTIC, text, counts=False)
+    if not findings.none:
+        return False
+    versions = np.unique(table["version"][applied])
+    drawn = table["clock"][centres]
+    alone = (table["worker"][centres] == -1) & (kind[centres - 1] == Kind.FORCE)
+    if len(versions) != len(centres) or (versions != drawn).any() or not alone.all():
+        findings.on(table, centres[-1:] if len(centres) else applied[:1]).forbid(
+            ELASTIC, "shard {shard} did not say of each of its updates what the centre was then"
+        )
+        return False
+    of = np.searchsorted(centres, forces)
+    inside = of < len(centres)
+    right = inside & (table["clock"][centres[np.where(inside, of, 0)]] == table["version"][applied])
+    text = "shard {shard} has the force of worker {worker} at clock {clock} in another update"
+    findings.on(table, forces).require(ELASTIC, right, text, because=[applied], counts=False)
+    return findings.none
+
+
+def _check_centres(table: Table, forces: Ints, centres: Ints, of: Ints, findings: Findings) -> None:
+    """Check that each centre is the one before, moved by the forces; ``of`` by force its update."""
+    before, made = parts(table["version"][centres])
+    text = "shard {shard} made version {clock} of another centre than it had made before"
+    holds = made == np.where(np.arange(len(made)) > 0, before, 0)
+    findings.on(table, centres).require(ELASTIC, holds, text, because=[previous(centres, -1)])
+    due = np.bincount(of, table.real("progress")[forces], len(centres)).astype(np.float64)
+    moved, slack = table.real("progress")[centres], _slack(table.real("weight")[centres])
+    text = (
+        "shard {shard} moved the centre by {moved:.9g} to version {clock}, expected the sum of "
+        "the forces, {due:.9g}, give or take {slack:.2g}"
+    )
+    findings.on(table, centres).require(
+        ELASTIC, (np.abs(moved - due) <= slack) | ~np.isfinite(due), text, moved=moved, due=due,
+        slack=slack, counts=False,
+    )  # fmt: skip
+
+
+def _check_both_ends(
+    contract: Contract,
+    workers: Table,
+    number: int,
+    table: Table,
+    forces: Ints,
+    centres: Ints,
+    findings: Findings,
+) -> None:
+    """Check that a worker and a shard have the same forces; ``centres`` by force its update's."""
+    draws = workers.where(Kind.DRAW)
+    draws = draws[workers["shard"][draws] == number]
+    wide = 1 + int(max(workers["clock"].max(initial=0), table["clock"].max(initial=0)))
+    keys = workers["worker"][draws] * wide + workers["clock"][draws]
+    text = "worker {worker} was drawn by shard {shard} at clock {clock} again"
+    once = ~repeats(keys) & (keys >= previous(keys, -1))
+    findings.on(workers, draws).require(ELASTIC, once, text, counts=False)
+    if not findings.none:
+        return
+    its = table["worker"][forces] * wide + table["clock"][forces]
+    at = find(keys, its)
+    met = at >= 0
+    # One that died may never have had the answer to its last push.
+    last = np.zeros(contract.workers, np.int64)
+    np.maximum.at(last, table["worker"][forces], table["clock"][forces])
+    gone = np.ones(contract.workers, bool)
+    gone[workers["worker"][workers.where(Kind.LEAVE)]] = False
+    owner = table["worker"][forces]
+    excused = gone[owner] & (table["clock"][forces] == last[owner])
+    excused |= np.isin(owner, contract.untold)
+    text = (
+        "worker {worker} drew the centre of shard {shard} at clock {clock}, which did not draw it"
+    )
+    findings.on(table, forces).require(ELASTIC, met | excused, text)
+    text = "worker {worker} was drawn by shard {shard} at clock {clock}, and did not draw it"
+    drawn = np.isin(keys, its)
+    findings.on(workers, draws).require(ELASTIC, drawn, text, counts=False)
+    at, forces, centres = draws[at[met]], forces[met], centres[met]
+    (force, centre), (its_force, _) = (
+        parts(it["version"][of]) for it, of in ((workers, at), (table, forces))
+    )
+    drew, its_drew = workers.real("progress")[at], table.real("progress")[forces]
+    # The same numbers, added up in two orders, and not finite where the force is not.
+    near = np.abs(drew - its_drew) <= 1e-9 * (np.abs(drew) + workers.real("seconds")[at])
+    same = (force == its_force) & (near | ~(np.isfinite(drew) | np.isfinite(its_drew)))
+    text = "worker {worker} and shard {shard} have different forces at clock {clock}"
+    findings.on(workers, at).require(ELASTIC, same, text, because=[(table, forces)])
+    if contract.exact_reads:
+        its_centre, _ = parts(table["version"][centres])
+        text = (
+            "worker {worker} was drawn at clock {clock} by another centre of shard {shard} than "
+            "the one that it drew"
+        )
+        findings.on(workers, at).require(
+            ELASTIC, centre == its_centre, text, because=[(table, centres)], counts=False
+        )
+
+
+def _slack(most: Floats) -> Floats:
+    slack: Floats = _MORE * _ROUNDING * most + _TINY
+    return slack

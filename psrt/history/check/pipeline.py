@@ -1,0 +1,516 @@
+"""What the stages of a model that is cut did in each step: passes, messages, and who has which.
+
+A worker has a place: its copy of the model, its stage s of P and its slice of T. The workers with
+one stage and slice are a cell, whose history is that of a job of its own and is checked as such.
+What is checked here is how the gradient of a step came about, from the definitions of the
+schedules, which are written down here anew:
+
+=============  ===================================  ===============  ==============================
+schedule       forward passes before the first      alive at most    backward passes
+               backward one
+=============  ===================================  ===============  ==============================
+sequential     1                                    1                whole
+gpipe          M                                    M                whole
+1f1b           min(M, P − s)                        min(M, P − s)    whole
+pipedream      min(K, P − s)                        min(K, P − s)    whole
+zero-bubble    min(M, P − s)                        min(M, P)        to the input; that to the
+                                                                     weights s micro-batches later
+interleaved:V  min(V·M, 2(P − s − 1) + (V − 1)G     as many          whole
+               + 1)
+=============  ===================================  ===============  ==============================
+
+Then one backward and one forward pass take turns. M is the number of micro-batches; of pipedream K,
+that of the steps of the run. G is the size of the largest of ⌊M/P⌋ even groups, each of which goes
+through chunk after chunk. With deferred weights the backward passes are to the input, and those to
+the weights are one for each chunk at the end, so that all activations stay until then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from psrt.errors import ConfigError
+from psrt.history.check.findings import PIPELINE, EventRef, Findings
+from psrt.history.check.table import Floats, Ints, Table, previous
+from psrt.history.events import (
+    BACKWARD,
+    BACKWARD_INPUT,
+    BACKWARD_WEIGHT,
+    CAME,
+    FORWARD,
+    GRADIENT,
+    OF_ALL,
+    Kind,
+)
+from psrt.history.header import Header
+
+KINDS = (Kind.PASS, Kind.MESSAGE)
+_WORDS = {
+    FORWARD: "forward",
+    BACKWARD: "backward",
+    BACKWARD_INPUT: "backward to the input",
+    BACKWARD_WEIGHT: "backward to the weights",
+}
+#: Bytes of the number that goes along with a message.
+_ALONG = 8
+
+
+class Pass(NamedTuple):
+    """A pass that is due: what, of which micro-batch, in which chunk."""
+
+    flag: int
+    micro_batch: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a model was cut, out of a header."""
+
+    #: Copies, stages and slices: D, P, T.
+    copies: int
+    stages: int
+    slices: int
+    #: Schedule, chunks of a stage, and micro-batches: V, M.
+    schedule: str
+    chunks: int
+    micro_batches: int
+    #: Whether weights come at the end, in one product.
+    deferred: bool
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether a micro-batch is a step of its own, with an update behind it."""
+        return self.schedule == "pipedream"
+
+    def place(self, cell: int) -> tuple[int, int]:
+        """Return stage and slice of a cell."""
+        return divmod(cell, self.slices)
+
+    def alive(self, stage: int, total: int) -> int:
+        """Return the promise: micro-batches in the chunks of a stage at most, of ``total``."""
+        if self.deferred:
+            return self.chunks * total
+        if self.schedule == "sequential":
+            return 1
+        if self.schedule == "gpipe":
+            return total
+        if self.schedule == "zero-bubble":
+            return min(total, self.stages)
+        return min(self.chunks * total, 1 + self._ahead(stage, total))
+
+    def _ahead(self, stage: int, total: int) -> int:
+        """Return the forward passes before the first that is followed by a backward one."""
+        if self.schedule == "sequential":
+            return 0
+        if self.schedule == "gpipe":
+            return total
+        behind = self.stages - stage - 1
+        if self.schedule == "interleaved":
+            return 2 * behind + (self.chunks - 1) * _groups(total, self.stages)[0]
+        return behind
+
+    def order(self, stage: int, total: int) -> list[Pass]:
+        """Return the passes of a stage, in order.
+
+        Args:
+            stage: from 0.
+            total: micro-batches.
+        """
+        splits = self.schedule == "zero-bubble" or self.deferred
+        forward, backward = (
+            [Pass(flag, m, chunk) for group in _runs(total, self.stages) for chunk in chunks
+             for m in group]
+            if self.schedule == "interleaved"
+            else [Pass(flag, m, 0) for m in range(total)]
+            for flag, chunks in (
+                (FORWARD, range(self.chunks)),
+                (BACKWARD_INPUT if splits else BACKWARD, range(self.chunks)[::-1]),
+            )
+        )  # fmt: skip
+        ahead = min(len(forward), self._ahead(stage, total))
+        found = forward[:ahead]
+        late = stage if self.schedule == "zero-bubble" else 0
+        for i, it in enumerate(backward):
+            found += [*forward[ahead + i : ahead + i + 1], it]
+            if splits and not self.deferred and i >= late:
+                found.append(Pass(BACKWARD_WEIGHT, i - late, 0))
+        if self.deferred:
+            found += [Pass(BACKWARD_WEIGHT, OF_ALL, v) for v in range(self.chunks)[::-1]]
+        elif splits:
+            found += [Pass(BACKWARD_WEIGHT, m, 0) for m in range(max(0, total - late), total)]
+        return found
+
+
+def layout_of(header: Header) -> Layout:
+    """Return how the model of a run was cut.
+
+    Raises:
+        ConfigError: if the header does not say.
+    """
+    axes = dict(re.findall(r"(data|pipeline|tensor):(\d{1,7})", str(header.knob("parallel", ""))))
+    copies, stages, slices = (int(axes.get(it, 1)) for it in ("data", "pipeline", "tensor"))
+    schedule, _, chunks = str(header.knob("pipeline_schedule", "sequential")).partition(":")
+    micro_batches = header.knob("micro_batches", 1)
+    if (
+        stages * slices != len(header.cells)
+        or copies * stages * slices != len(header.workers)
+        or type(micro_batches) is not int
+        or not 1 <= micro_batches <= header.knob("batch_size", 1)
+        or not (chunks or "1").isdecimal()
+    ):
+        raise ConfigError(
+            f"the history's header has {len(header.workers)} workers and {len(header.cells)} "
+            f"cells, its config --parallel {header.knob('parallel')}"
+        )
+    return Layout(
+        copies,
+        stages,
+        slices,
+        schedule,
+        int(chunks or 1),
+        micro_batches,
+        bool(header.knob("defer_weights")),
+    )
+
+
+def _groups(total: int, stages: int) -> list[int]:
+    """Return the sizes of the groups that interleaved stages take one after the other."""
+    count = max(1, total // stages)
+    return [total // count + (i < total % count) for i in range(count)]
+
+
+def _runs(total: int, stages: int) -> Iterator[range]:
+    start = 0
+    for size in _groups(total, stages):
+        yield range(start, start + size)
+        start += size
+
+
+def without_passes(table: Table) -> Table:
+    """Return a table without what stages did, in whose order the other rules do not look."""
+    passes = table.are(*KINDS)
+    return Table(table.events[~passes], table.name) if passes.any() else table
+
+
+class Steps(NamedTuple):
+    """The steps of a worker: positions in the table of its cell, and what they are of."""
+
+    table: Table
+    #: Positions of its steps, and of what its stage did.
+    at: Ints
+    own: Ints
+
+    def column(self, name: str) -> Ints | Floats:
+        """Return a column of the steps."""
+        return self.table.column(name)[self.at]
+
+
+def check_pipeline(
+    layout: Layout, tables: Sequence[Table], findings: Findings, *, one_clock: bool
+) -> None:
+    """Check what all workers did in their steps.
+
+    Args:
+        layout: how the model was cut.
+        tables: by cell, the events of its workers; each is that of a job without faults.
+        findings: takes what is wrong.
+        one_clock: whether the times of two workers can be compared.
+    """
+    steps = [[_steps_of(table, copy) for copy in range(layout.copies)] for table in tables]
+    _check_agreement(layout, steps, findings)
+    if not findings.none:
+        return
+    for cell, copies in enumerate(steps):
+        stage, _ = layout.place(cell)
+        for own in copies:
+            _check_passes(layout, stage, own, findings)
+            _check_alive(layout, stage, own, findings)
+    if not findings.none:
+        return
+    for cell, copies in enumerate(steps):
+        for own in copies:
+            _check_own_messages(layout, layout.place(cell)[0], own, findings)
+    if findings.none:
+        _check_messages(layout, steps, findings, one_clock=one_clock)
+
+
+def _steps_of(table: Table, worker: int) -> Steps:
+    mine = table["worker"] == worker
+    kind = Kind.STEP if (table.are(Kind.STEP) & mine).any() else Kind.PUSH
+    first = mine & table.are(kind) & (table["shard"] <= 0)
+    return Steps(table, np.flatnonzero(first), np.flatnonzero(mine & table.are(*KINDS)))
+
+
+def _check_agreement(layout: Layout, steps: list[list[Steps]], findings: Findings) -> None:
+    """Check that all parts of a copy take the same steps on the same samples."""
+    for cell, copies in enumerate(steps):
+        stage, _ = layout.place(cell)
+        for copy, (own, first) in enumerate(zip(copies, steps[0], strict=True)):
+            count = min(len(own.at), len(first.at))
+            for name in ("clock", "samples", "progress"):
+                findings.on(own.table, own.at[:count]).require_equal(
+                    PIPELINE,
+                    own.column(name)[:count],
+                    first.column(name)[:count],
+                    f"step of stage {stage} of copy {copy} with {name} {{said}}, its first stage "
+                    "has {due}",
+                    because=[(first.table, first.at[:count])],
+                )
+            if len(own.at) != len(first.at):
+                long = own if len(own.at) > count else first
+                findings.missing(
+                    PIPELINE,
+                    f"stage {stage} of copy {copy} took {len(own.at)} steps, its first stage "
+                    f"{len(first.at)}",
+                    EventRef(long.table, int(long.at[count])),
+                )
+
+
+def _check_passes(layout: Layout, stage: int, own: Steps, findings: Findings) -> None:
+    """Check which passes a stage made, in which order, of how many rows, with which weights."""
+    table = own.table
+    at = own.own[table.are(Kind.PASS)[own.own]]
+    clocks, samples = (table[name][own.at] for name in ("clock", "samples"))
+    clocks, samples = clocks[samples > 0], samples[samples > 0]
+    if layout.asynchronous:
+        order = np.array(layout.order(stage, len(clocks)), np.int64).reshape(-1, 3)
+        row = order[:, 1]
+        due = {"flag": order[:, 0], "tau": np.zeros_like(row), "shard": order[:, 2]}
+        rows = samples[row]
+    else:
+        order = np.array(layout.order(stage, layout.micro_batches), np.int64)
+        row = np.repeat(np.arange(len(clocks)), len(order))
+        flag, micro_batch, chunk = np.tile(order, (len(clocks), 1)).T
+        due = {"flag": flag, "tau": micro_batch, "shard": chunk}
+        rows = _rows(samples[row], micro_batch, layout.micro_batches)
+    due = {"clock": clocks[row], **due, "samples": rows}
+    count = min(len(at), len(row))
+    at, passes = at[:count], findings.on(table, at[:count])
+    behind = [previous(at, -1)]
+    said = {name: table[name][at] for name in due}
+    wanted = {name: column[:count] for name, column in due.items()}
+    same = np.all(
+        [said[name] == wanted[name] for name in ("clock", "flag", "tau", "shard")], axis=0
+    )
+    passes.require(
+        PIPELINE,
+        same,
+        f"stage {stage} went {{what}} at clock {{clock}}, expected {{due}} at clock {{at}}",
+        what=lambda i: _words(said, i),
+        due=lambda i: _words(wanted, i),
+        at=wanted["clock"],
+        because=behind,
+    )
+    passes.require_equal(
+        PIPELINE,
+        said["samples"],
+        wanted["samples"],
+        "{kind} of micro-batch {tau} of {said} rows at clock {clock}, expected {due}",
+        counts=False,
+    )
+    if len(own.own) and len(row) != np.count_nonzero(table.are(Kind.PASS)[own.own]):
+        findings.missing(
+            PIPELINE,
+            f"stage {stage} made {np.count_nonzero(table.are(Kind.PASS)[own.own])} passes, "
+            f"expected {len(row)}",
+            EventRef(table, int(own.own[-1])),
+        )
+    elif len(row) and not len(own.own):
+        findings.missing(PIPELINE, f"stage {stage} made no passes, expected {len(row)}")
+    if layout.asynchronous:
+        _check_stash(layout, stage, passes.table, at, findings)
+    else:
+        passes.require_equal(
+            PIPELINE, table["version"][at], -1, "{kind} with version {said}", counts=False
+        )
+
+
+def _check_stash(layout: Layout, stage: int, table: Table, at: Ints, findings: Findings) -> None:
+    """Check that a batch goes back with the weights that it came with, and how old these are."""
+    clock = table["clock"][at]
+    due = np.maximum(0, clock - (layout.stages - stage - 1))
+    findings.on(table, at).require_equal(
+        PIPELINE,
+        table["version"][at],
+        due,
+        f"stage {stage} computed batch {{clock}} with the weights of version {{said}}, "
+        "expected {due}",
+        counts=False,
+    )
+
+
+def _check_alive(layout: Layout, stage: int, own: Steps, findings: Findings) -> None:
+    """Check that no more activations were alive than promised: counted, whatever the order is."""
+    table = own.table
+    at = own.own[table.are(Kind.PASS)[own.own]]
+    flag, all_ = table["flag"][at], table["tau"][at] == OF_ALL
+    total = len(own.at) if layout.asynchronous else layout.micro_batches
+    ended = np.isin(flag, (BACKWARD, BACKWARD_WEIGHT))
+    change = (flag == FORWARD) - ended * np.where(all_, total, 1)
+    alive = np.cumsum(change)
+    findings.on(table, at).require(
+        PIPELINE,
+        alive <= layout.alive(stage, total),
+        f"{{alive}} micro-batches are alive in stage {stage}, expected at most "
+        f"{layout.alive(stage, total)}",
+        alive=alive,
+        because=[previous(at, -1)],
+    )
+
+
+def _check_own_messages(layout: Layout, stage: int, own: Steps, findings: Findings) -> None:
+    """Check that a stage sends what it has computed, and computes what has come."""
+    table, at = own.table, own.own
+    message = table.are(Kind.MESSAGE)[at]
+    flag, chunk, m = (table[name][at] for name in ("flag", "shard", "tau"))
+    rows, clock = table["samples"][at], table["clock"][at]
+    passes = ~message & (flag != BACKWARD_WEIGHT) & (rows > 0)
+    back = np.where(message, flag & GRADIENT > 0, flag != FORWARD)
+    came = message & (flag & CAME > 0)
+    virtual = chunk * layout.stages + stage
+    last = layout.chunks * layout.stages - 1
+    several = layout.stages > 1
+    # A key for each micro-batch in each chunk, step and direction.
+    key = _key(layout, clock, m, chunk, back)
+    for what, is_it, wanted, before in (
+        ("came", came, np.where(back, virtual < last, virtual > 0), True),
+        ("sent", message & ~came, np.where(back, virtual > 0, virtual < last), False),
+    ):
+        due, found = np.flatnonzero(passes & wanted & several), np.flatnonzero(is_it)
+        order = np.argsort(key[found], kind="stable")
+        keys = key[found][order]
+        twice = np.zeros(len(found), bool)
+        twice[order[1:]] = keys[1:] == keys[:-1]
+        known = np.isin(key[found], key[due])
+        messages = findings.on(table, at[found])
+        messages.require(
+            PIPELINE,
+            known & ~twice,
+            f"micro-batch {{tau}} of chunk {{shard}} {what} at clock {{clock}} in stage {stage}, "
+            "which it does not do, or has done already",
+        )
+        place = np.searchsorted(keys, key[due])
+        place = np.minimum(place, max(0, len(keys) - 1))
+        there = keys[place] == key[due] if len(keys) else np.zeros(len(due), bool)
+        partner = found[order][place] if len(keys) else np.zeros(len(due), np.int64)
+        text = f"stage {stage} went {{what}} of micro-batch {{tau}} at clock {{clock}}, which "
+        text += "never came" if before else "it never sent"
+        asked = findings.on(table, at[due])
+        asked.require(PIPELINE, there, text, what=lambda i, due=due: _WORDS[int(flag[due[i]])])
+        if not there.all():
+            continue
+        holds = (partner < due) if before else (partner > due)
+        text = text.replace("never came", "came after it").replace("it never", "it had already")
+        asked.require(
+            PIPELINE,
+            holds,
+            text,
+            what=lambda i, due=due: _WORDS[int(flag[due[i]])],
+            because=[at[partner]],
+            counts=False,
+        )
+        neighbour = np.where(
+            back[found] == (what == "came"), virtual[found] + 1, virtual[found] - 1
+        )
+        messages.require_equal(
+            PIPELINE,
+            table["version"][at[found]],
+            neighbour % layout.stages,
+            f"micro-batch {{tau}} {what} of stage {{said}}, expected {{due}}",
+            counts=False,
+        )
+        same = rows[partner] == rows[due]
+        text = f"micro-batch {{tau}} at clock {{clock}} {what} with another number of rows"
+        asked.require(PIPELINE, same, text, because=[at[partner]], counts=False)
+
+
+def _key(layout: Layout, clock: Ints, m: Ints, chunk: Ints, back: Ints) -> Ints:
+    found: Ints = ((clock * layout.micro_batches + m) * layout.chunks + chunk) * 2 + back.astype(
+        np.int64
+    )
+    return found
+
+
+def _check_messages(
+    layout: Layout, steps: list[list[Steps]], findings: Findings, *, one_clock: bool
+) -> None:
+    """Check that what one stage sent is what the other one received, in that order."""
+    stages, last = layout.stages, layout.chunks * layout.stages - 1
+    for slice_ in range(layout.slices):
+        for copy in range(layout.copies):
+            of_stage = [steps[stage * layout.slices + slice_][copy] for stage in range(stages)]
+            for edge in range(last if stages > 1 else 0):
+                for back in (False, True):
+                    ends = (edge + 1, edge) if back else (edge, edge + 1)
+                    sent, came = (
+                        _messages_of(of_stage[v % stages], v // stages, GRADIENT * back + came)
+                        for v, came in zip(ends, (0, CAME), strict=True)
+                    )
+                    _check_way(sent, came, findings, one_clock=one_clock)
+
+
+def _messages_of(own: Steps, chunk: int, flag: int) -> tuple[Table, Ints]:
+    table, at = own.table, own.own
+    wanted = table.are(Kind.MESSAGE)[at] & (table["shard"][at] == chunk)
+    return table, at[wanted & (table["flag"][at] == flag)]
+
+
+def _check_way(
+    sent: tuple[Table, Ints], came: tuple[Table, Ints], findings: Findings, *, one_clock: bool
+) -> None:
+    """Check the messages of one channel at both ends."""
+    (writer, out), (reader, into) = sent, came
+    count = min(len(out), len(into))
+    if len(out) != len(into):
+        long, at = (writer, out) if len(out) > count else (reader, into)
+        text = f"{len(out)} messages were sent, and {len(into)} came"
+        findings.missing(PIPELINE, text, EventRef(long, int(at[count])))
+    asked = findings.on(reader, into[:count])
+    out, into = out[:count], into[:count]
+    because = [(writer, out)]
+    for name, text in (
+        ("clock", "a message came at clock {said}, it was sent at {due}"),
+        ("tau", "micro-batch {said} came, {due} was sent"),
+        ("samples", "micro-batch {tau} came with {said} rows, {due} were sent"),
+        ("progress", "{said:g} bytes of micro-batch {tau} came, {due:g} were sent"),
+    ):
+        said, due = reader.column(name)[into], writer.column(name)[out]
+        asked.require_equal(PIPELINE, said, due, text, because=because, counts=name == "clock")
+    holds = (reader.real("time")[into] >= writer.real("time")[out]) | (not one_clock)
+    asked.require(
+        PIPELINE,
+        holds,
+        "micro-batch {tau} came at {time:.6f} s, it was sent at {due:.6f} s",
+        due=writer.real("time")[out],
+        because=because,
+        counts=False,
+    )
+    data = writer.real("progress")[out] - _ALONG
+    rows = writer["samples"][out]
+    width = data[0] / rows[0] if count and rows[0] else 0.0
+    findings.on(writer, out).require(
+        PIPELINE,
+        data == rows * width,
+        "{progress:g} bytes of {samples} rows, expected {due:g}",
+        due=rows * width + _ALONG,
+        because=[out[:1].repeat(count)],
+        counts=False,
+    )
+
+
+def _rows(samples: Ints, micro_batch: Ints, micro_batches: int) -> Ints:
+    """Return the rows of a micro-batch: all have as many, the first ones more by one."""
+    size, more = np.divmod(samples, micro_batches)
+    return np.where(micro_batch == OF_ALL, samples, size + (micro_batch < more))
+
+
+def _words(columns: dict[str, Ints], i: int) -> str:
+    what, m, chunk = (int(columns[name][i]) for name in ("flag", "tau", "shard"))
+    whose = "all micro-batches" if m == OF_ALL else f"micro-batch {m}"
+    return f"{_WORDS.get(what, '?')} of {whose}" + (f" in chunk {chunk}" if chunk else "")

@@ -6,11 +6,28 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from psrt.codec.table import TABLE
+from psrt.config.axes import ScheduleName, axes_of, schedule_of
 from psrt.config.dealing import IID
 from psrt.config.knobs import Condition, Knob, dashed, knobs_of, shown
 from psrt.config.modes import MODES, Mode
-from psrt.config.names import OPTIMIZER_CODECS, by_hosts
+from psrt.config.names import (
+    ADAPT_THEN_COMBINE,
+    AUTO,
+    COMBINE_THEN_ADAPT,
+    DEFAULT_PIPELINE,
+    INTERLEAVED,
+    OPTIMIZER,
+    OPTIMIZER_CODECS,
+    PARAMETERS,
+    PIPEDREAM,
+    SEQUENTIAL_STAGES,
+    SHARDING_NAMES,
+    ZERO_BUBBLE,
+    by_hosts,
+)
 from psrt.errors import ConfigError
+from psrt.sharding import Sharing
+from psrt.units import plural
 
 if TYPE_CHECKING:
     from psrt.config.train import TrainConfig
@@ -35,9 +52,9 @@ def check(config: TrainConfig) -> None:
         return brought if name == "codec" and value is None else value
 
     knobs = knobs_of(config)
-    for name in knobs:
+    for name, knob in knobs.items():
         value = getattr(config, name)
-        if value is not None and (miss := first_miss(knobs, name, value_of)):
+        if knob.requires and value is not None and (miss := first_miss(knobs, name, value_of)):
             raise _meaningless(name, value, miss, value_of)
     _check_length(config)
     _check_injections(config)
@@ -46,8 +63,15 @@ def check(config: TrainConfig) -> None:
     if config.gather is not None and not config.record:
         raise ConfigError(f"{flag('gather', config.gather)} has no effect without --record")
     _check_overlap(config)
+    _check_cut(config)
+    _check_shard(config)
     _check_codec(config)
     _check_period(config)
+    if config.push_sum and config.order == COMBINE_THEN_ADAPT:
+        raise ConfigError(
+            f"--push-sum sends what a step has made, so --order {config.order} is not possible "
+            f"with it; use --order {ADAPT_THEN_COMBINE}"
+        )
     if not config.shared_memory and by_hosts(config.allreduce):
         raise ConfigError(
             f"--allreduce {config.allreduce} is by shared memory, got --no-shared-memory"
@@ -106,6 +130,7 @@ def check_data(
         raise ConfigError(
             f"--batch-size {config.batch_size}: a step{of_all} takes {batch} samples, "
             f"the data has {samples}"
+            + (f"; expected at most {samples // workers}" if samples >= workers else "")
         )
     asked = config.shards_per_server
     each = asked if isinstance(asked, int) else 1
@@ -174,7 +199,7 @@ def _any(values: Collection[Any]) -> str:
     """Return ``a, b or c``."""
     if isinstance(values, range) and len(values) > 1:
         return f"{values.start} or more"
-    names = [str(value) for value in values]
+    names = [str(value) for value in values if value is not None]
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
@@ -222,6 +247,126 @@ def _check_overlap(config: TrainConfig) -> None:
         )
 
 
+def _check_cut(config: TrainConfig) -> None:
+    """Check what goes with a model that is cut across ranks."""
+    if config.parallel is None:
+        return
+    axes, given = axes_of(config.parallel), config.pipeline_schedule
+    schedule = schedule_of(given or DEFAULT_PIPELINE)
+    idle = (SEQUENTIAL_STAGES, INTERLEAVED, PIPEDREAM)
+    if given is not None and axes.pipeline == 1 and schedule.name in idle:
+        raise ConfigError(f"--pipeline-schedule {given} has no effect with one stage")
+    if schedule.name == PIPEDREAM and (config.micro_batches or 1) > 1:
+        raise ConfigError(
+            f"--micro-batches {config.micro_batches} has no effect with --pipeline-schedule "
+            f"{schedule}, which passes a batch on as a whole"
+        )
+    if config.micro_batches is not None and config.micro_batches > config.batch_size:
+        raise ConfigError(
+            f"--micro-batches {config.micro_batches} are more than the samples of a batch, "
+            f"--batch-size {config.batch_size}"
+        )
+    if schedule.name == PIPEDREAM and config.defer_weights:
+        raise ConfigError(
+            f"--defer-weights has no effect with --pipeline-schedule {schedule}, which makes the "
+            "gradient of a batch as a whole"
+        )
+    if schedule.name == SEQUENTIAL_STAGES and config.defer_weights:
+        raise ConfigError(
+            f"--defer-weights is not possible with --pipeline-schedule {schedule}, which keeps the "
+            "activations of one micro-batch"
+        )
+    late = "--defer-weights" if config.defer_weights else f"--pipeline-schedule {schedule}"
+    if config.recompute and (config.defer_weights or schedule.name == ZERO_BUBBLE):
+        raise ConfigError(
+            f"--recompute frees the activations that the weights of {late} need later"
+        )
+    if config.clip_norm is not None and axes.cells > 1:
+        raise ConfigError(
+            f"--clip-norm {shown(config.clip_norm)} needs the whole gradient of a worker, which "
+            f"--parallel {config.parallel} cuts"
+        )
+    if config.backup and axes.cells > 1:
+        raise ConfigError(
+            f"--backup {config.backup} is not possible with --parallel {config.parallel}: the "
+            "parts of a copy would leave out different steps"
+        )
+    if schedule.name == PIPEDREAM:
+        _check_pipedream(config, schedule)
+    counts = (config.stages or AUTO).split(",")
+    chunks = axes.pipeline * schedule.chunks
+    if counts != [AUTO] and len(counts) != chunks:
+        of_chunks = f" of {schedule.chunks} chunks" if schedule.chunks > 1 else ""
+        raise ConfigError(
+            f"--stages {config.stages} has {plural(len(counts), 'number')}, --parallel "
+            f"{config.parallel} has {plural(axes.pipeline, 'stage')}{of_chunks}"
+        )
+
+
+def _check_pipedream(config: TrainConfig, schedule: ScheduleName) -> None:
+    """Check what goes together with gradients that are late by the pipeline."""
+    if config.shard == Sharing.PARAMETERS.value:
+        raise ConfigError(
+            f"--shard {config.shard} is not possible with --pipeline-schedule {schedule}: batches "
+            "under way need older parameters, which nobody can gather any more"
+        )
+    rate, mode = config.staleness_rate, config.mode and MODES[config.mode]
+    served = bool(mode and mode.is_stale)
+    why = {
+        ("drop", False): "it would leave out all gradients of a stage, or none",
+        ("gap-aware", False): "what it measures is a server's updates",
+        ("gap-aware", True): "servers keep what a worker read last, and this one is of older reads",
+        ("delay-compensated", True): (
+            "servers keep what a worker read last, and this one is of older reads"
+        ),
+    }.get((str(rate), served))
+    if why is not None and (mode or rate != "drop"):
+        of_mode = f" and --mode {mode.name}" if mode else ""
+        raise ConfigError(
+            f"--staleness-rate {rate} is not possible with --pipeline-schedule {schedule}{of_mode}:"
+            f" {why}"
+        )
+
+
+def _check_shard(config: TrainConfig) -> None:
+    """Check what goes together with workers that share something out."""
+    if config.shard is None:
+        return
+    if config.allreduce is not None and config.allreduce not in SHARDING_NAMES:
+        raise ConfigError(
+            f"--shard {config.shard} cannot be combined with --allreduce {config.allreduce}, which "
+            f"gives every worker all sums; those that can: {', '.join(SHARDING_NAMES)}"
+        )
+    codec = config.codec or OPTIMIZER_CODECS.get(config.optimizer)
+    if codec is not None:
+        raise ConfigError(
+            f"--shard {config.shard} cannot be combined with --codec {codec}: owners hand out "
+            "parameters, and no codec is for these"
+        )
+    if config.shard == OPTIMIZER:
+        return
+    if config.clip_norm is not None:
+        raise ConfigError(
+            f"--shard {config.shard} cannot be combined with --clip-norm "
+            f"{shown(config.clip_norm)}: no worker ever has a whole gradient, whose norm that is"
+        )
+    if config.overlap is False:
+        raise ConfigError(
+            f"--shard {config.shard} cannot be combined with --no-overlap: a gradient that is "
+            "summed as a whole is there as a whole"
+        )
+    if config.parallel is not None:
+        raise ConfigError(
+            f"--shard {config.shard} cannot be combined with --parallel {config.parallel}: its "
+            "schedule computes with all layers of a stage; --shard optimizer can"
+        )
+    if config.shard == PARAMETERS and by_hosts(config.allreduce):
+        raise ConfigError(
+            f"--shard {config.shard} cannot be combined with --allreduce {config.allreduce}, by "
+            "which a host has its parameters once; use --allreduce ring"
+        )
+
+
 def _check_codec(config: TrainConfig) -> None:
     """Check the knobs of a codec that do not go together."""
     if config.error_feedback and config.codec_scaled:
@@ -236,17 +381,41 @@ def _check_codec(config: TrainConfig) -> None:
                 f"--codec-bucket {config.codec_bucket} must be a multiple of {multiple} with "
                 f"{flag(field, name)}"
             )
-    if config.codec_reply_shared:
-        mode = MODES.get(config.mode or "")
-        if config.backup or (mode is not None and not mode.rounds):
-            what = f"--backup {config.backup}" if config.backup else f"--mode {config.mode}"
-            raise ConfigError(
-                "--codec-reply-shared is for workers who all read every version, as in sync, got "
-                f"{what}"
-            )
+    mode = None if config.mode is None else config.scheme
+    if mode is not None and mode.mixes and config.codec is not None:
+        _check_differences(config, config.codec)
+    if mode is not None and mode.elastic is not None:
+        for field, name in config.codecs.items():
+            if "momentum" in TABLE[name].knobs:
+                raise ConfigError(
+                    f"{flag(field, name)} keeps a momentum, which would multiply the force of "
+                    f"--mode {mode.name}: workers and centre would not come to rest"
+                )
+    if config.codec_reply_shared and (config.backup or (mode is not None and not mode.rounds)):
+        what = f"--backup {config.backup}" if config.backup else f"--mode {config.mode}"
+        what += " --asynchronous" if config.asynchronous else ""
+        raise ConfigError(
+            "--codec-reply-shared is for workers who all read every version, as in sync, got "
+            f"{what}"
+        )
     chunk, kept = config.codec_chunk, config.codec_kept
     if kept is not None and chunk is not None and kept > chunk**2:
         raise ConfigError(f"--codec-kept {kept} is more than --codec-chunk {chunk} squared")
+
+
+def _check_differences(config: TrainConfig, codec: str) -> None:
+    """Check the codec of what parameters differ from what neighbours know of them."""
+    able = [row.name for row in TABLE.values() if row.sends_differences]
+    if codec not in able:
+        raise ConfigError(
+            f"--codec {codec} cannot send how parameters differ from what neighbours know of them, "
+            f"as --mode {config.mode} does; those that can: {', '.join(able)}"
+        )
+    if "rank" in TABLE[codec].knobs and config.consensus_rate is None:
+        raise ConfigError(
+            f"--codec {codec} needs --consensus-rate G with --mode {config.mode}: what is safe "
+            "depends on the model; begin with the share of its numbers that a frame has"
+        )
 
 
 def _check_period(config: TrainConfig) -> None:

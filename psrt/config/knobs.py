@@ -51,6 +51,8 @@ class Knob:
     exclusive_max: float | None = None
     #: Where it has an effect; all must hold. Such a knob is ``None`` when not given.
     requires: tuple[Condition, ...] = ()
+    #: Or where this holds, whatever the mode is, for knobs that only some modes have.
+    otherwise: Condition | None = None
     #: Value that `resolve` fills in where the knob has an effect and was not given.
     fallback: Any = None
     #: Other names for it, with dashes, that a user may try.
@@ -97,7 +99,7 @@ def _knobs(cls: type) -> Mapping[str, Knob]:
         knob: Knob = field.metadata["knob"]
         users = tuple(mode.name for mode in MODES.values() if field.name in mode.knobs)
         if users:
-            condition = Condition("mode", users)
+            condition = Condition("mode", users, knob.otherwise)
             knob = dataclasses.replace(knob, requires=(condition, *knob.requires))
         found[field.name] = knob
     return MappingProxyType(found)

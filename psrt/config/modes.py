@@ -8,7 +8,7 @@ ahead"; the policy and, independently, the checker each have their own formula f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -35,6 +35,9 @@ class Mode:
     single: bool = False
     #: Whether its workers take steps of their own, and parameters are averaged, not gradients.
     averages: bool = False
+    #: Whether its workers take steps of their own, and each mixes its parameters with those of its
+    #: neighbours on a graph.
+    mixes: bool = False
     #: Whether updates are rounds: an update waits for the gradients of all live workers, and no
     #: worker begins the next round before it.
     rounds: bool = False
@@ -46,6 +49,12 @@ class Mode:
     lead: str | None = None
     #: Knob k: an update waits for the first 1/k of the live workers.
     share: str | None = None
+    #: Switch under which updates are no rounds: each worker's is one of its own, at once.
+    asynchronous: str | None = None
+    #: Knob β: a centre at the servers and a worker draw each other by β/W of how they differ.
+    elastic: str | None = None
+    #: Defaults of its own, of knobs that have another one elsewhere.
+    usual: tuple[tuple[str, Any], ...] = ()
     #: Whether vectors may be sent by a codec.
     codecs: bool = False
     #: Its first knob in words: ``{}`` is the value, ``{s}`` makes the plural.
@@ -64,7 +73,7 @@ class Mode:
     @property
     def sums(self) -> bool:
         """Whether workers without a server sum by an all-reduce."""
-        return not self.single and not self.needs_servers
+        return not self.single and not self.needs_servers and not self.mixes
 
     @property
     def sums_gradients(self) -> bool:
@@ -74,7 +83,7 @@ class Mode:
     @property
     def encodes_gradients(self) -> bool:
         """Whether a codec is of gradients, and not of how parameters differ."""
-        return self.codecs and not self.averages
+        return self.codecs and not self.averages and not self.mixes
 
     @property
     def is_stale(self) -> bool:
@@ -84,12 +93,25 @@ class Mode:
     @property
     def policy_knobs(self) -> tuple[str, ...]:
         """The knobs whose numbers its policy takes."""
-        return tuple(filter(None, (self.backup, self.lead, self.share)))
+        return tuple(filter(None, (self.backup, self.lead, self.share, self.asynchronous)))
 
     @property
     def default_servers(self) -> int:
         """Default number of servers."""
         return int(self.needs_servers)
+
+    def under(self, value_of: Callable[[str], Any]) -> Mode:
+        """Return the row as its knobs make it: under ``asynchronous`` without rounds.
+
+        Args:
+            value_of: returns the value of a knob, ``None`` where it is not known.
+
+        >>> MODES["easgd"].rounds, MODES["easgd"].under({"asynchronous": True}.get).rounds
+        (True, False)
+        """
+        if self.asynchronous is None or not value_of(self.asynchronous):
+            return self
+        return replace(self, rounds=False)
 
     def described(self, value_of: Callable[[str], Any]) -> str:
         """Return the mode with its number, as a user would say it.
@@ -101,11 +123,16 @@ class Mode:
         ('ssp (staleness 3)', 'sync')
         >>> MODES["sync"].described({"backup": 1}.get)
         'sync (1 backup)'
+        >>> MODES["easgd"].described({"elastic": 0.9, "asynchronous": True}.get)
+        'easgd (elastic 0.9, asynchronous)'
         """
         value = value_of(self.knobs[0]) if self.words else None
-        if value is None or (self.backup and not value):
-            return self.name
-        return f"{self.name} ({self.words.format(value, s='' if value == 1 else 's')})"
+        notes = []
+        if value is not None and (value or not self.backup):
+            notes.append(self.words.format(value, s="" if value == 1 else "s"))
+        if self.asynchronous is not None and value_of(self.asynchronous):
+            notes.append("asynchronous")
+        return f"{self.name} ({', '.join(notes)})" if notes else self.name
 
 
 _SERVED = ("placement", "shards_per_server")
@@ -171,10 +198,35 @@ _ROWS = (
         words="{} local step{s}",
     ),
     Mode(
+        name="easgd",
+        doc="workers train alone; a centre at the servers and they draw each other now and then",
+        servers=Servers.ALWAYS,
+        averages=True,
+        rounds=True,
+        codecs=True,
+        asynchronous="asynchronous",
+        elastic="elastic",
+        usual=(("local_steps", 10),),
+        knobs=("elastic", "local_steps", "asynchronous", *_SERVED),
+        words="elastic {}",
+    ),
+    Mode(
         name="allreduce",
         doc="as sync, but an all-reduce sums the gradients; there are no servers",
         codecs=True,
-        knobs=("allreduce", "machine_costs", "overlap", "bucket_bytes", "check_every"),
+        knobs=("allreduce", "machine_costs", "overlap", "bucket_bytes", "check_every", "shard"),
+        words="{}",
+    ),
+    Mode(
+        name="gossip",
+        doc="workers average with their neighbours on a graph; nobody waits for all",
+        mixes=True,
+        codecs=True,
+        asynchronous="asynchronous",
+        knobs=(
+            *("topology", "order", "push_sum", "gradient_tracking"),
+            *("asynchronous", "by_host", "consensus_every", "consensus_rate"),
+        ),
         words="{}",
     ),
 )

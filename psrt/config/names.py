@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from psrt.collective.registry import ALL_REDUCES
+from psrt.collective.registry import ALL_REDUCES, SHARDING
 from psrt.collective.registry import AUTO as AUTO
 from psrt.collective.registry import LIBRARY as LIBRARY
 from psrt.collective.registry import by_hosts as by_hosts
+from psrt.sharding import Sharing
 
 #: Where the servers are put among the ranks.
 PLACEMENTS: Final = ("spread", "first", "last")
@@ -20,13 +21,30 @@ MOST_SHARDS: Final = 256
 #: schedule between them.
 ALLREDUCE_NAMES: Final = ALL_REDUCES
 
+#: What workers share out in an all-reduce, and the all-reduces that hand each its part.
+OPTIMIZER, GRADIENTS, PARAMETERS = SHARDS = tuple(it.value for it in Sharing)
+SHARDING_NAMES: Final = SHARDING
+
 #: How layers are dealt out to the fragments of streaming local SGD.
 STRIDED, SEQUENTIAL = "strided", "sequential"
 FRAGMENT_ORDERS: Final = (STRIDED, SEQUENTIAL)
 
+#: Whether a step of gossip mixes first and then moves along the gradient, or the other way round.
+COMBINE_THEN_ADAPT, ADAPT_THEN_COMBINE = "combine-then-adapt", "adapt-then-combine"
+MIXING_ORDERS: Final = (COMBINE_THEN_ADAPT, ADAPT_THEN_COMBINE)
+
 #: Bytes of gradient that are summed at once at least: long enough for its messages to cost more
 #: by their bytes than by their number, and a small part of the models that are worth cutting.
 BUCKET_BYTES: Final = 1 << 20
+
+#: In what order the stages of a cut model work.
+INTERLEAVED, SEQUENTIAL_STAGES, PIPEDREAM = "interleaved", "sequential", "pipedream"
+ZERO_BUBBLE = "zero-bubble"
+PIPELINE_SCHEDULES: Final = (
+    *(SEQUENTIAL_STAGES, "gpipe", "1f1b", INTERLEAVED),
+    *(PIPEDREAM, ZERO_BUBBLE),
+)
+DEFAULT_PIPELINE: Final = "1f1b"
 
 #: Staleness-aware learning rates.
 STALENESS_RATE_NAMES: Final = (

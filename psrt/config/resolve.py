@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from psrt.codec.table import TABLE
+from psrt.config.axes import schedule_of
 from psrt.config.checks import first_miss, overlaps
-from psrt.config.knobs import knobs_of
+from psrt.config.knobs import dashed, knobs_of, shown
 from psrt.config.modes import MODES, Mode, default_mode, modes_with
-from psrt.config.names import BUCKET_BYTES, DEFAULT_LR, OPTIMIZER_CODECS
+from psrt.config.names import (
+    ADAPT_THEN_COMBINE,
+    BUCKET_BYTES,
+    DEFAULT_LR,
+    DEFAULT_PIPELINE,
+    OPTIMIZER_CODECS,
+    PIPEDREAM,
+    SEQUENTIAL_STAGES,
+)
 from psrt.config.train import TrainConfig
 from psrt.errors import ConfigError
+from psrt.units import plural
 
 #: Outer rate and momentum of DiLoCo (Douillard et al. 2023, arXiv 2311.08105).
 _OUTER_LR, _OUTER_MOMENTUM = 0.7, 0.9
@@ -36,17 +47,12 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
     Raises:
         ConfigError: if the knobs do not fit each other, the mode or the ranks.
     """
-    mode = MODES[config.mode] if config.mode is not None else default_mode(ranks)
-    config = replace(config, mode=mode.name)
+    mode = mode_of(config, ranks)
+    config = _with(config, mode=mode.name)
     config = _with_codec_of_optimizer(config, mode)
-    if config.servers is None:
-        config = replace(config, servers=mode.default_servers)
-    config = _with_lengths_and_rates(config)
-    knobs = knobs_of(config)
-    for name, knob in knobs.items():
-        used = first_miss(knobs, name, partial(getattr, config)) is None
-        if getattr(config, name) is None and knob.fallback is not None and used:
-            config = _with(config, **{name: knob.fallback})
+    config = _with_axes(config, mode, ranks)
+    config = _with(config, **_of_other_knobs(config, mode))
+    config = _with(config, **_fallbacks(config, mode))
     if mode.sums_gradients and config.overlap is None:
         config = replace(config, overlap=overlaps(config))
     if config.overlap and config.bucket_bytes is None:
@@ -60,7 +66,53 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
 
 
 def _with(config: TrainConfig, **changes: Any) -> TrainConfig:
-    return replace(config, **changes)
+    """Return the config with these values: itself where it has them, as it has been checked."""
+    new = {name: value for name, value in changes.items() if getattr(config, name) != value}
+    return replace(config, **new) if new else config
+
+
+def mode_of(config: TrainConfig, ranks: int) -> Mode:
+    """Return the mode of a config: where it says none, that for this number of ranks."""
+    if config.mode is not None:
+        return MODES[config.mode]
+    if config.parallel is not None and not config.servers:
+        return MODES["allreduce"]
+    return default_mode(ranks)
+
+
+def _with_axes(config: TrainConfig, mode: Mode, ranks: int) -> TrainConfig:
+    """Say how many copies of a model that is cut there are.
+
+    Raises:
+        ConfigError: if it cannot be cut like that for these ranks.
+    """
+    if config.parallel is None:
+        return config
+    axes, servers = config.axes, config.servers
+    servers = mode.default_servers * axes.cells if servers is None else servers
+    workers = ranks - servers
+    of_ranks = f"{plural(ranks, 'rank')}" + (f" without {servers} servers" if servers else "")
+    if not axes.data and (workers < 1 or workers % axes.cells):
+        raise ConfigError(
+            f"--parallel {config.parallel} is of {axes.cells} ranks or a multiple, got {of_ranks}"
+        )
+    axes = axes._replace(data=axes.data or workers // axes.cells)
+    if axes.data * axes.cells != workers:
+        raise ConfigError(f"--parallel {axes} is of {axes.data * axes.cells} ranks, got {of_ranks}")
+    if servers % axes.cells:
+        raise ConfigError(
+            f"--servers {servers}: each of the {axes.cells} parts that --parallel {axes} cuts a "
+            "model into has servers of its own, as many as the others"
+        )
+    schedule = schedule_of(config.pipeline_schedule or DEFAULT_PIPELINE)
+    has_one = axes.pipeline == 1 or schedule.name in (SEQUENTIAL_STAGES, PIPEDREAM)
+    parts = 1 if has_one else 4 * axes.pipeline
+    return _with(
+        config,
+        parallel=str(axes),
+        servers=servers,
+        micro_batches=config.micro_batches or min(parts, config.batch_size),
+    )
 
 
 def _with_codec_of_optimizer(config: TrainConfig, mode: Mode) -> TrainConfig:
@@ -81,17 +133,37 @@ def _with_codec_of_optimizer(config: TrainConfig, mode: Mode) -> TrainConfig:
     return replace(config, codec=codec, codec_everywhere=True)
 
 
-def _with_lengths_and_rates(config: TrainConfig) -> TrainConfig:
-    """Fill in defaults that depend on a knob other than the mode."""
+def _of_other_knobs(config: TrainConfig, mode: Mode) -> dict[str, Any]:
+    """Return the mode's servers, and the defaults that depend on another knob than the mode."""
+    found: dict[str, Any] = {}
+    if config.servers is None:
+        found["servers"] = mode.default_servers
     if config.epochs is None and config.steps is None:
-        config = replace(config, epochs=_EPOCHS)
+        found["epochs"] = _EPOCHS
     if config.lr is None:
-        config = replace(config, lr=DEFAULT_LR[config.optimizer])
+        found["lr"] = DEFAULT_LR[config.optimizer]
     if config.outer_lr is None and config.outer_momentum is not None:
-        config = replace(config, outer_lr=_OUTER_LR)
+        found["outer_lr"] = _OUTER_LR
     if config.outer_momentum is None and config.outer_lr is not None:
-        config = replace(config, outer_momentum=_OUTER_MOMENTUM)
-    return config
+        found["outer_momentum"] = _OUTER_MOMENTUM
+    if config.push_sum and config.order is None:
+        found["order"] = ADAPT_THEN_COMBINE
+    return found
+
+
+def _fallbacks(config: TrainConfig, mode: Mode) -> dict[str, Any]:
+    """Return what knobs that have an effect fall back to; one may give the next its effect."""
+    knobs, usual = knobs_of(config), dict(mode.usual)
+    found: dict[str, Any] = {}
+
+    def value_of(name: str) -> Any:
+        return found[name] if name in found else getattr(config, name)
+
+    for name, knob in knobs.items():
+        left_open = knob.fallback is not None and value_of(name) is None
+        if left_open and first_miss(knobs, name, value_of) is None:
+            found[name] = usual.get(name, knob.fallback)
+    return found
 
 
 def _with_codec(config: TrainConfig) -> TrainConfig:
@@ -99,6 +171,19 @@ def _with_codec(config: TrainConfig) -> TrainConfig:
     if config.codec is None:
         return config
     row = TABLE[config.codec]
+    if config.scheme.mixes:
+        if config.consensus_rate is None:
+            config = _with(config, consensus_rate=_consensus_rate(config.codec_knobs))
+        knobs = config.codec_knobs
+        known = {f"codec_{name}": knobs[name] for name in knobs if name not in row.differences}
+        return _with(config, **known)
+    # A difference to the centre still holds what no frame has told: fed back it would count twice,
+    # and drive both apart; as would a difference that is scaled by more than its force.
+    if config.scheme.elastic is not None and row.feeds_back is not None:
+        if config.error_feedback is None:
+            config = _with(config, error_feedback=False)
+        if "scaled" in row.knobs and config.codec_scaled is None:
+            config = _with(config, codec_scaled=False)
     if config.error_feedback and "scaled" in row.knobs and config.codec_scaled is None:
         config = _with(config, codec_scaled=False)
     if config.error_feedback is None and row.feeds_back is not None:
@@ -108,6 +193,26 @@ def _with_codec(config: TrainConfig) -> TrainConfig:
         if name not in TABLE[str(config.codec_reply)].differences:
             knobs[name] = value if knobs.get(name, value) == value else None
     return _with(config, **{f"codec_{name}": value for name, value in knobs.items()})
+
+
+def _consensus_rate(knobs: Mapping[str, float | None]) -> float:
+    """Return the γ of a codec with these knobs: a bound of what its frames tell of a vector.
+
+    Of the squared length of a vector v a frame tells δ if E‖C(v) − v‖² ≤ (1 − δ)‖v‖²: the density
+    of elements drawn at random, and no less of the largest ones. Rounding to levels at random has a
+    variance of ω‖v‖², ω = min(d/s², √d/s) for s levels and buckets of d, and δ = 1/(1 + ω) once it
+    is scaled by that (Alistarh et al., "QSGD", NeurIPS 2017); so is γ here. Other codecs lose
+    little enough for 1.
+
+    >>> _consensus_rate({"density": 0.01}), round(_consensus_rate({"levels": 7, "bucket": 128}), 2)
+    (0.01, 0.38)
+    """
+    density, levels, bucket = (knobs.get(name) for name in ("density", "levels", "bucket"))
+    if density is not None:
+        return density
+    if levels is not None and bucket is not None:
+        return 1.0 / (1.0 + min(bucket / levels**2, math.sqrt(bucket) / levels))
+    return 1.0
 
 
 def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
@@ -127,15 +232,35 @@ def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
         raise ConfigError(f"--servers {servers} are more than the {ranks} ranks of the job")
     if workers == 0:
         raise ConfigError(f"--servers {servers} leaves no worker among {ranks} ranks")
+    workers = config.axes.data or workers
     if config.softsync is not None and config.softsync > workers:
         raise ConfigError(f"--softsync {config.softsync} is more than the {workers} workers")
     if config.backup is not None and config.backup >= workers:
         raise ConfigError(
             f"--backup {config.backup} leaves no worker to wait for, there are {workers}"
         )
+    if mode.elastic is not None:
+        _check_force(config, mode.elastic, workers)
     for injection in config.inject:
-        if injection.worker is not None and injection.worker >= workers:
+        # Of a model that is cut, each copy has several.
+        if injection.worker is not None and injection.worker >= ranks - servers:
             raise ConfigError(
                 f"--inject {injection} names a worker that does not exist, "
-                f"the last is {workers - 1}"
+                f"the last is {ranks - servers - 1}"
             )
+
+
+def _check_force(config: TrainConfig, name: str, workers: int) -> None:
+    """Check that the elastic force alone does not drive the workers and the centre apart.
+
+    With α = β/W, an average of all workers makes of what their mean and the centre differ by
+    1 − α − β times that, and an average of one worker 1 − 2α times. Either grows where the factor
+    is below −1, whatever the gradients are.
+    """
+    beta: float = getattr(config, name)
+    most = workers if config.asynchronous else 2 * workers / (workers + 1)
+    if beta > most:
+        raise ConfigError(
+            f"--{dashed(name)} {shown(beta)} drives {plural(workers, 'worker')} and the centre "
+            f"apart: it may be at most {most:.4g}"
+        )

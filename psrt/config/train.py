@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from psrt.codec.table import TABLE, codecs_with, differences_with
 from psrt.config import names
+from psrt.config.axes import (
+    AXES,
+    PIPELINE_FORMS,
+    PIPELINE_SCHEDULE,
+    STAGES,
+    Axes,
+    Given,
+    axes_of,
+)
 from psrt.config.checks import check
 from psrt.config.dealing import IID, PARTITION
 from psrt.config.injection import INJECTIONS, Injection
 from psrt.config.knobs import Condition, accept, knob, knobs_of, shown
 from psrt.config.modes import MODES, Mode, modes_with
 from psrt.config.values import LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
+from psrt.topology.names import DEFAULT
 
 _MODE = "mode"
+_CUT = "models cut across ranks"
 _RATE = "staleness-aware learning rate"
 _CODEC = "compression"
 _OPTIMIZER = "optimizer"
@@ -27,14 +39,30 @@ _SERVERS = Condition("servers", range(1, LARGEST))
 _ANSWERED = _SERVERS._replace(
     otherwise=Condition("mode", modes_with(lambda row: row.codecs and row.sums))
 )
+_IN_ROUNDS = Condition("asynchronous", (False,))
 _WHOLE, _AT_ONCE, _NOT_EAGER = (
     Condition("fragments", range(1, 2)),
     Condition("sync_delay", range(1)),
     Condition("eager", (False,)),
 )
+#: Where every worker has all parameters.
+_EVERYWHERE = Condition("shard", (None, names.OPTIMIZER, names.GRADIENTS))
+#: Where a frame stands by itself: it is not added to what its receivers know.
+_ALONE = Condition("mode", modes_with(lambda row: row.codecs and not row.mixes))
+_PARALLEL = (Condition("parallel", Given(["pipeline:2"])),)
+#: Where gradients are stale by the mode or, in any mode, by the pipeline.
+_NO_DRAINS = Condition("pipeline_schedule", (names.PIPEDREAM,))
 _ADAM = (Condition("optimizer", ("adam", "adamw")),)
 _VELOCITY = (Condition("optimizer", ("momentum", "nesterov")),)
 _STEPPED = (Condition("schedule", ("step",)),)
+
+
+def _usual(name: str, fallback: object) -> str:
+    """Return a default in words, with the modes that have another one."""
+    own = [
+        f"{shown(it)} in {row.name}" for row in MODES.values() for of, it in row.usual if of == name
+    ]
+    return "; ".join([shown(fallback), *own])
 
 
 #: Those by which servers may answer.
@@ -118,8 +146,19 @@ class TrainConfig:
     )
     local_steps: int | None = knob(
         None, WHOLE, _MODE, "average the parameters every H steps",
-        metavar="H", min=1, fallback=8, drawn=True,
-        synonyms=("sync-every",),
+        metavar="H", min=1, fallback=8, default_text=_usual("local_steps", 8), drawn=True,
+        synonyms=("sync-every", "period", "communication-period", "tau"),
+    )
+    elastic: float | None = knob(
+        None, REAL, _MODE,
+        "force of the W workers together: each is drawn to the centre, and it to each, by BETA/W "
+        "of how they differ",
+        metavar="BETA", min=0, max=1e6, fallback=0.9, drawn=True,
+        synonyms=("beta", "moving-rate", "elasticity"),
+    )
+    asynchronous: bool | None = knob(
+        None, SWITCH, _MODE, "let no worker wait for another; in gossip, average in pairs",
+        fallback=False, drawn=True,
     )
     post_local_epoch: int | None = knob(
         None, WHOLE, _MODE, "average after every step until epoch E, then every H steps",
@@ -190,39 +229,143 @@ class TrainConfig:
     check_every: int | None = knob(
         None, WHOLE, _MODE, "compare the parameters of all ranks every K updates; "
         "0: only at the end", metavar="K", min=0,
-        requires=(_NO_SERVERS, _WHOLE, _AT_ONCE, _NOT_EAGER), fallback=100,
+        requires=(_NO_SERVERS, _WHOLE, _AT_ONCE, _NOT_EAGER, _EVERYWHERE), fallback=100,
         numeric=False,
+    )
+
+    shard: str | None = knob(
+        None, TEXT, _MODE,
+        "what each worker keeps of its part only: the optimizer's state, or gradients, too, or "
+        "parameters, too",
+        choices=names.SHARDS, default_text="every worker has everything",
+        synonyms=("zero", "fsdp", "zero-stage"),
+    )
+
+    topology: str | None = knob(
+        None, TEXT, _MODE,
+        "graph of who averages with whom; psrt explain gossip shows it, its help lists the names",
+        metavar="NAME|FILE", fallback=DEFAULT,
+        synonyms=("graph", "network"),
+    )
+    order: str | None = knob(
+        None, TEXT, _MODE,
+        "average with neighbours, whose parameters travel while the gradient is computed, and then "
+        "step; or step first",
+        choices=names.MIXING_ORDERS, requires=(_IN_ROUNDS,),
+        fallback=names.COMBINE_THEN_ADAPT,
+        default_text=f"{names.COMBINE_THEN_ADAPT}, with --push-sum {names.ADAPT_THEN_COMBINE}",
+    )
+    push_sum: bool | None = knob(
+        None, SWITCH, _MODE,
+        "send shares, and a weight to divide by, so that a worker need not receive as much as it "
+        "sends",
+        requires=(_IN_ROUNDS,), fallback=False,
+    )
+    gradient_tracking: bool | None = knob(
+        None, SWITCH, _MODE,
+        "step along an estimate of the mean gradient of all workers, for data that is not alike",
+        requires=(_IN_ROUNDS, Condition("push_sum", (False,))), fallback=False,
+        synonyms=("diging", "track-gradients"),
+    )
+    by_host: bool | None = knob(
+        None, SWITCH, _MODE,
+        "average inside each host, in shared memory; the graph is one of hosts",
+        requires=(
+            *(_IN_ROUNDS, Condition("push_sum", (False,))),
+            Condition("gradient_tracking", (False,)),
+        ), fallback=False,
+    )
+    consensus_every: int | None = knob(
+        None, WHOLE, _MODE,
+        "measure how far apart the models of the workers are at each logged line and every K "
+        "steps; 0: only at the end",
+        metavar="K", min=0, fallback=100, numeric=False,
+        synonyms=("consensus", "consensus-distance"),
+    )
+    consensus_rate: float | None = knob(
+        None, REAL, _MODE,
+        "how far a worker moves in a round towards the average with its neighbours; 1: all the way",
+        metavar="G", exclusive_min=0, max=1, requires=(Condition("codec", _OF_REPLIES),),
+        default_text="1; of sparse codecs the density, of qsgd 1/(1 + its variance); needed with "
+        "low-rank",
+        synonyms=("consensus-step", "gamma"),
+    )
+
+    parallel: str | None = knob(
+        None, AXES, _CUT,
+        "cut the model: data:D copies, pipeline:P stages of layers, tensor:T slices of each layer; "
+        "D is what the ranks allow",
+        requires=(Condition("mode", modes_with(lambda row: not row.single)),),
+        default_text="each worker has the whole model",
+        synonyms=("parallelism", "mesh", "pipeline-parallel", "tensor-parallel"),
+    )
+    pipeline_schedule: str | None = knob(
+        None, PIPELINE_SCHEDULE, _CUT,
+        f"order in which stages work: {', '.join(PIPELINE_FORMS)}; psrt explain pipeline "
+        "draws it",
+        requires=_PARALLEL, fallback=names.DEFAULT_PIPELINE,
+    )
+    micro_batches: int | None = knob(
+        None, WHOLE, _CUT, "cut a batch into M parts, which stages work on at the same time",
+        metavar="M", min=1, requires=_PARALLEL,
+        default_text="4 for each stage, but no more than samples; 1 of one stage",
+        synonyms=("microbatches", "accumulate", "gradient-accumulation-steps"),
+    )
+    defer_weights: bool | None = knob(
+        None, SWITCH, _CUT,
+        "make the gradient of the weights of all micro-batches in one product, at the end",
+        requires=_PARALLEL, fallback=False,
+    )
+    recompute: bool | None = knob(
+        None, SWITCH, _CUT,
+        "keep only what goes into a stage, and compute the rest again before its backward pass",
+        requires=_PARALLEL, fallback=False,
+        synonyms=("activation-checkpointing", "remat", "checkpoint-activations"),
+    )
+    stages: str | None = knob(
+        None, STAGES, _CUT,
+        "number of layers of each stage; auto: measure them and cut where the slowest stage is "
+        "fastest",
+        requires=_PARALLEL, default_text="as even as parameters allow", numeric=False,
     )
 
     staleness_rate: str | None = knob(
         None, TEXT, _RATE, "scale the learning rate of a gradient by its staleness tau",
-        choices=names.STALENESS_RATE_NAMES, fallback="constant",
+        choices=names.STALENESS_RATE_NAMES, otherwise=_NO_DRAINS,
+        fallback="constant",
     )
     staleness_power: float | None = knob(
         None, REAL, _RATE, "exponent P of the factor (1 + tau)^-P",
-        metavar="P", min=0, max=1e6, requires=_of_rate("power"), fallback=0.5,
+        metavar="P", min=0, max=1e6, requires=_of_rate("power"), otherwise=_NO_DRAINS, fallback=0.5,
     )
     staleness_decay: float | None = knob(
         None, REAL, _RATE, "decay B of the factor exp(-B tau)",
-        metavar="B", min=0, max=1e6, requires=_of_rate("exponential"), fallback=0.2,
+        metavar="B", min=0, max=1e6, requires=_of_rate("exponential"), otherwise=_NO_DRAINS,
+        fallback=0.2,
     )
     staleness_limit: int | None = knob(
         None, WHOLE, _RATE, "drop gradients whose staleness is above K",
-        metavar="K", min=0, requires=_of_rate("drop"), fallback=4,
+        metavar="K", min=0, requires=_of_rate("drop"), otherwise=_NO_DRAINS, fallback=4,
     )
     dc_lambda: float | None = knob(
         None, REAL, _RATE, "strength lambda of the delay compensation", min=0, max=1e6,
-        requires=_of_rate("delay-compensated"), default_text="0.04, or 2 with --dc-adaptive",
+        requires=_of_rate("delay-compensated"), otherwise=_NO_DRAINS,
+        default_text="0.04, or 2 with --dc-adaptive",
     )
     dc_adaptive: bool | None = knob(
         None, SWITCH, _RATE, "divide lambda by the gradient's running root mean square",
-        requires=_of_rate("delay-compensated"), fallback=False,
+        requires=_of_rate("delay-compensated"), otherwise=_NO_DRAINS, fallback=False,
     )
 
     codec: str | None = knob(
         None, TEXT, _CODEC, "send vectors in fewer bytes; psrt explain codec NAME shows how",
         metavar="NAME", choices=tuple(TABLE), default_text="as they are",
-        requires=(Condition("mode", modes_with(lambda row: row.codecs)),),
+        requires=(
+            Condition("mode", modes_with(lambda row: row.codecs)),
+            _IN_ROUNDS._replace(otherwise=_ALONE),
+            Condition("push_sum", (False,)), Condition("gradient_tracking", (False,)),
+            Condition("by_host", (False,)),
+        ),
         synonyms=("compression", "compressor", "compress", "quantize"),
     )
     codec_reply: str | None = knob(
@@ -242,8 +385,9 @@ class TrainConfig:
     )
     error_feedback: bool | None = knob(
         None, SWITCH, _CODEC, "add what the codec lost of one vector to the next",
-        requires=(Condition("codec", _FED_BACK),),
-        default_text=f"yes with {', '.join(_BY_DEFAULT)}, and random-k if it is not scaled",
+        requires=(Condition("codec", _FED_BACK), _ALONE),
+        default_text=f"yes with {', '.join(_BY_DEFAULT)}, and random-k if it is not scaled, but "
+        "not in easgd",
     )
     codec_density: float | None = knob(
         None, REAL, _CODEC, "share of the elements that are sent", exclusive_min=0, max=1,
@@ -265,7 +409,8 @@ class TrainConfig:
     )
     codec_scaled: bool | None = knob(
         None, SWITCH, _CODEC, "multiply the elements that are sent, so that their mean is right",
-        requires=_of_codec("scaled"), default_text="yes, but not with --error-feedback",
+        requires=(*_of_codec("scaled"), _ALONE),
+        default_text="yes, but not with --error-feedback or in easgd",
     )
     codec_rank: int | None = knob(
         None, WHOLE, _CODEC, "columns of the two thin matrices that stand for each matrix",
@@ -456,8 +601,8 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name, it in knobs_of(self).items():
-            value = getattr(self, name)
-            if value is not None or self.__dataclass_fields__[name].default is not None:
+            value, default = getattr(self, name), self.__dataclass_fields__[name].default
+            if value is not default:  # which is in its canonical type
                 object.__setattr__(self, name, accept(name, it, value))
         check(self)
 
@@ -485,12 +630,17 @@ class TrainConfig:
         return {name: knobs[name] if it is None else it for name, it in given.items()}
 
     @property
+    def axes(self) -> Axes:
+        """How the model is cut; not at all without ``--parallel``."""
+        return Axes() if self.parallel is None else axes_of(self.parallel)
+
+    @property
     def streams(self) -> bool:
         """Whether local SGD averages in fragments, late, or eagerly."""
         return (self.fragments or 1) > 1 or bool(self.sync_delay) or bool(self.eager)
 
     @property
     def scheme(self) -> Mode:
-        """Row of the mode; only a resolved config is sure to have one."""
+        """Row of the mode as its knobs make it; only a resolved config is sure to have one."""
         assert self.mode is not None, "not resolved: the mode is not known yet"
-        return MODES[self.mode]
+        return MODES[self.mode].under(partial(getattr, self))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +18,21 @@ from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.config.names import STRIDED
 from psrt.data import Deal
+from psrt.errors import ConfigError
 from psrt.history import EventLog
 from psrt.job.codecs import JobCodec
+from psrt.job.gossip import gossip
 from psrt.messages import Message
+from psrt.model.chain import chain_layers, layer_spans
 from psrt.optim import Optimizer, Schedule, StalenessRate, make_optimizer, make_staleness_rate
 from psrt.partition import ShardPlan, Span
+from psrt.runtime.chain_work import ChainWork, NoWork
 from psrt.runtime.delays import Delays
+from psrt.runtime.elastic import CentreUpdater
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
+from psrt.runtime.length import Length
 from psrt.runtime.meter import Meter
+from psrt.runtime.pipedream import PipeDream
 from psrt.runtime.problem import Problem, gradient_spans
 from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder
@@ -33,6 +42,9 @@ from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.averaging import OuterStep, PlainAverage
 from psrt.runtime.strategies.base import Serial, Strategy
+from psrt.runtime.strategies.buckets import buckets_of
+from psrt.runtime.strategies.easgd import ElasticAverager
+from psrt.runtime.strategies.layered import LayeredAllReduce
 from psrt.runtime.strategies.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
 from psrt.runtime.strategies.outer_rules import (
     EagerSteps,
@@ -40,12 +52,17 @@ from psrt.runtime.strategies.outer_rules import (
     MixedDifferences,
     OuterRule,
 )
+from psrt.runtime.strategies.pair_gossip import Turns
 from psrt.runtime.strategies.push_pull import PushPull
+from psrt.runtime.strategies.shares import most_owned, room_of
 from psrt.runtime.strategies.streaming import StreamingSGD
 from psrt.runtime.sum_frames import RecordedFrames
+from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.updater import Updater
-from psrt.runtime.worker import Length, Worker
+from psrt.runtime.worker import Worker
+from psrt.sharding import Sharing
 from psrt.sync import AveragingPeriod, FragmentPeriod, Policy, fragments_of, policy_for
+from psrt.topology import Topology
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, RoleMap, ThetaMemory
 
@@ -136,17 +153,19 @@ def _shard_server(
     """Build what serves one shard; ``initial`` is its span of the initial parameters."""
     workers = len(port.role_map.workers)
     mode = config.scheme
-    rate = None if mode.averages else _rate(config, initial.size)
+    rate = rate_of(config, initial.size) if mode.is_stale else None
+    answers_met = _answers_met(config, codec)
     decoder = None if codec is None or not initial.size else codec.decoder(port, number)
     shard = Shard(
         port.versions[number],
         initial,
-        _outer_updater(config, initial.size, differences=codec is not None)
-        if mode.averages
-        else _updater(config, initial.size, rate),
+        _shared_updater(config, initial.size, workers, rate, codec, watched=log is not None),
         payload=partial(port.payload, number) if decoder is None else decoder.gradient,
         workers=workers,
         by_samples=mode.rounds,
+        whole=mode.elastic is not None,
+        # A frame says how a worker differs from what it read, which may be an older centre.
+        keeps_reads=answers_met and codec is not None,
         rate=rate,
         clip_norm=None if mode.averages or codec is not None else config.clip_norm,
         gaps=mode.is_stale and initial.size > 0,
@@ -154,7 +173,49 @@ def _shard_server(
     events = None if log is None else ShardEventRecorder(log, number)
     policy = _policy(config, workers)
     replies = None if codec is None else codec.reply_encoder(port, number, initial)
-    return ShardServer(port, number, shard, policy, decoder=decoder, replies=replies, events=events)
+    return ShardServer(
+        port,
+        number,
+        shard,
+        policy,
+        decoder=decoder,
+        replies=replies,
+        answers_met=answers_met,
+        events=events,
+    )
+
+
+def _shared_updater(
+    config: TrainConfig,
+    n: int,
+    workers: int,
+    rate: StalenessRate | None,
+    codec: JobCodec | None,
+    *,
+    watched: bool,
+) -> Updater:
+    """Return what makes a shard's next version out of what workers push."""
+    mode = config.scheme
+    if mode.elastic is not None:
+        alpha = _alpha(config, mode.elastic, workers)
+        centre = CentreUpdater(n, alpha, differences=codec is not None)
+        centre.watches = watched and n > 0
+        return centre
+    if mode.averages:
+        return _outer_updater(config, n, differences=codec is not None)
+    return _updater(config, n, rate)
+
+
+def _answers_met(config: TrainConfig, codec: JobCodec | None) -> bool:
+    """Return whether a worker is sent the version that its push met, not the newest one."""
+    mode = config.scheme
+    return mode.elastic is not None and not mode.rounds and (codec is None or codec.reply is None)
+
+
+def _alpha(config: TrainConfig, elastic: str, workers: int) -> float:
+    """Return α = β/W."""
+    beta: float = getattr(config, elastic)
+    return beta / workers
 
 
 def worker_role(
@@ -162,10 +223,13 @@ def worker_role(
     config: TrainConfig,
     problem: Problem,
     *,
+    number: int | None = None,
     log: EventLog | None = None,
     control_algorithm: str | None = None,
     codec: JobCodec | None = None,
     deal: Deal | None = None,
+    topology: Topology | None = None,
+    turns: Turns | None = None,
 ) -> Worker:
     """Build the worker at ``port``, whose ``theta`` holds the initial parameters.
 
@@ -175,11 +239,14 @@ def worker_role(
         port: at a worker's rank.
         config: resolved.
         problem: the model and data to train.
+        number: of the worker in the job, if that is not the one that its port says.
         log: records events for the history; None keeps none.
         control_algorithm: the all-reduce of the control values, where a replay knows it; None lets
             the config's all-reduce decide.
         codec: of the pushes; None where gradients are pushed as they are.
         deal: the samples of each worker; None where the problem makes batches of all of them.
+        topology: whom workers mix with; None where they do not.
+        turns: what a worker that averages in pairs does when, in a replay.
 
     Raises:
         ConfigError: if the port cannot sum as the config says, or the problem's gradient spans
@@ -187,6 +254,7 @@ def worker_role(
     """
     worker = port.role_map.worker_of(port.rank)
     assert worker is not None, "a worker's role is made at a worker's rank"
+    number = worker if number is None else number
     return Worker(
         port,
         problem,
@@ -197,15 +265,22 @@ def worker_role(
             None if log is None else WorkerEventRecorder(log, worker),
             control_algorithm,
             codec,
+            topology,
+            turns,
         ),
-        Meter(port, worker, log_every=config.log_every),
-        length=Length(
-            math.inf if config.epochs is None else config.epochs,
-            math.inf if config.steps is None else config.steps,
-        ),
+        Meter(port, number, log_every=config.log_every, sketch_every=config.consensus_every or 0),
+        length=length_of(config),
         dealt=None if deal is None else partial(deal.batches, worker),
-        delays=_delays(config, worker),
-        rng=np.random.default_rng((config.seed, port.rank)),
+        delays=_delays(config, number),
+        rng=np.random.default_rng((config.seed, port.rank if number == worker else number)),
+    )
+
+
+def length_of(config: TrainConfig) -> Length:
+    """Return how long a worker trains, by a resolved config."""
+    return Length(
+        math.inf if config.epochs is None else config.epochs,
+        math.inf if config.steps is None else config.steps,
     )
 
 
@@ -230,16 +305,35 @@ def _strategy(
     events: WorkerEventRecorder | None,
     control_algorithm: str | None,
     codec: JobCodec | None,
+    topology: Topology | None,
+    turns: Turns | None = None,
 ) -> Strategy:
     # Not n: without numerics the port's vectors are empty, and so is the optimizer's state.
     n, clip_norm = port.theta.size, config.clip_norm
     mode = config.scheme
     if mode.single:
         return Serial(port, _updater(config, n), clip_norm=clip_norm, events=events)
+    if topology is not None:
+        return gossip(port, config, topology, _updater(config, n), codec, events, turns)
+    sharing = None if config.shard is None else Sharing(config.shard)
+    if sharing is not None and sharing is not Sharing.OPTIMIZER:
+        return LayeredAllReduce(
+            port,
+            partial(_updater, config),
+            _layer_work(problem, port.role_map.n) if n else NoWork(),
+            shard=sharing,
+            algorithm=config.allreduce or "auto",
+            batch_size=config.batch_size,
+            spans=layers_apart(problem, port.role_map.n),
+            bucket_bytes=config.bucket_bytes or 0,
+            check_every=0 if sharing is Sharing.PARAMETERS else config.check_every or 0,
+            control_algorithm=control_algorithm,
+            events=events,
+        )
     if mode.sums_gradients:
         return AllReduce(
             port,
-            _updater(config, n),
+            partial(_updater, config),
             algorithm=config.allreduce or "auto",
             batch_size=config.batch_size,
             clip_norm=clip_norm,
@@ -248,6 +342,7 @@ def _strategy(
             check_every=config.check_every or 0,
             control_algorithm=control_algorithm,
             codec=None if codec is None else _sum_codec(codec, port, events),
+            shard=sharing,
             events=events,
         )
     if mode.averages and not port.role_map.servers and len(port.role_map.workers) == 1:
@@ -257,7 +352,17 @@ def _strategy(
     if mode.averages:
         local_steps = config.local_steps or 1
         averager: Averager
-        if port.role_map.servers:
+        if mode.elastic is not None:
+            encoder, decoder = _push_codecs(codec, port)
+            averager = ElasticAverager(
+                port,
+                _alpha(config, mode.elastic, len(port.role_map.workers)),
+                is_sent_met=_answers_met(config, codec),
+                encoder=encoder,
+                decoder=decoder,
+                events=events,
+            )
+        elif port.role_map.servers:
             encoder, decoder = _push_codecs(codec, port)
             averager = ServerAverager(port, encoder=encoder, decoder=decoder, events=events)
         else:
@@ -283,8 +388,49 @@ def _strategy(
     spans = gradient_spans(problem, port.role_map.n) if several and clip_norm is None else ()
     encoder, decoder = _push_codecs(codec, port)
     return PushPull(
-        port, clip_norm=clip_norm, spans=spans, encoder=encoder, decoder=decoder, events=events
+        port,
+        clip_norm=clip_norm,
+        spans=spans,
+        late=problem if isinstance(problem, PipeDream) and mode.is_stale else None,
+        encoder=encoder,
+        decoder=decoder,
+        events=events,
     )
+
+
+def layers_apart(problem: Problem, n: int) -> tuple[Span, ...]:
+    """Return the spans of layers that can be computed one by one, the last one first.
+
+    Raises:
+        ConfigError: if the problem is no chain.
+    """
+    if isinstance(problem, TimingOnlyProblem):
+        return gradient_spans(problem, n)
+    return layer_spans(chain_layers(problem, n))[::-1]
+
+
+def held_by_workers(config: TrainConfig, problem: Problem, role_map: RoleMap) -> RoleMap:
+    """Return a role map that says what a worker holds, where it does not hold everything.
+
+    Raises:
+        ConfigError: if what is shared out is used layer by layer, and the problem is no chain.
+    """
+    if config.shard is None or config.shard == Sharing.OPTIMIZER.value:
+        return role_map
+    try:
+        spans = layers_apart(problem, role_map.n)
+    except ConfigError as error:
+        raise ConfigError(f"--shard {config.shard}: {error}") from None
+    buckets = [bucket.span for bucket in buckets_of(spans, config.bucket_bytes or 0)]
+    room, theta = room_of(buckets), None
+    if config.shard == Sharing.PARAMETERS.value:
+        theta = most_owned(buckets, len(role_map.workers)) + room
+    return replace(role_map, held_gradient=room, held_theta=theta)
+
+
+def _layer_work(problem: Problem, n: int) -> ChainWork:
+    loss: Any = problem
+    return ChainWork(chain_layers(problem, n), loss.loss)
 
 
 def _push_codecs(
@@ -407,8 +553,8 @@ def _schedule(config: TrainConfig) -> Schedule:
     )
 
 
-def _rate(config: TrainConfig, n: int) -> StalenessRate | None:
-    """Return the staleness-aware rate of a shard of n parameters; None where r is always 1."""
+def rate_of(config: TrainConfig, n: int) -> StalenessRate | None:
+    """Return the staleness-aware rate of n parameters; None where r is always 1."""
     name = config.staleness_rate
     if name is None or name in ("constant", "drop"):  # the policy drops
         return None

@@ -53,7 +53,8 @@ class JobCodec:
     reply: JobCodec | None = None
     #: Whether one frame of a reply serves all workers.
     shares_replies: bool = False
-    #: Of replies: whether they are differences, or else means.
+    #: Whether what is sent are differences to what its receivers know, which both ends add up;
+    #: replies that are not are means.
     differs: bool = False
     #: Whether it is one half of the optimizer; see ``SumCodec``.
     of_optimizer: bool = False
@@ -145,6 +146,9 @@ class JobCodec:
             for it in (self, self.reply)
             if it is not None
         )
+        if self.differs:
+            both = FrameTimes.of(own, feeds_back=False, reply=own, speed=speed)
+            return replace(both, encode=both.encode_reply, decode=both.decode_reply)
         if self.reply is not None and not self.reply.differs:
             there = FrameTimes.of(own, feeds_back=self.feeds_back, speed=speed)
             back = FrameTimes.of(reply[0], feeds_back=self.reply.feeds_back, speed=speed)
@@ -214,7 +218,7 @@ class JobCodec:
             partial(_frame_of, port, worker),
         )
 
-    def described(self, spans: Sequence[Span], what: str = "a gradient") -> str:
+    def described(self, spans: Sequence[Span], what: str) -> str:
         """Return what is sent, in a line for people."""
         encoders = [self.sender(span) for span in spans]
         dense = ITEMSIZE * sum(span.size for span in spans)
@@ -241,6 +245,9 @@ def job_codec(config: TrainConfig, matrices: Sequence[Matrix]) -> JobCodec | Non
     """
     if config.codec is None or not config.codec_everywhere:
         return None
+    if config.scheme.mixes:
+        knobs = config.codec_knobs | dict(TABLE[config.codec].differences)
+        return JobCodec(config.codec, knobs, False, config.seed, matrices, differs=True)
     reply: JobCodec | None = None
     if config.codec_reply is not None:
         # What a difference loses is in the next one; what a mean loses is not.
@@ -288,8 +295,12 @@ def say_codec(
     if codec is not None and plan is not None:
         nothing = f"--codec {codec.name} has no effect with one worker, which sends nothing"
         say(nothing if plan.frames is None else codec.described_sums(plan.frames))
+    elif codec is not None and codec.differs:
+        what = "what is new of a worker's parameters, once a round to each neighbour,"
+        say(f"{codec.described(spans, what)}; consensus rate {config.consensus_rate:.3g}")
     elif codec is not None:
-        say(codec.described(spans))
+        what = "a gradient" if config.scheme.encodes_gradients else "a difference"
+        say(codec.described(spans, what))
         if codec.reply is not None:
             to_all = ", the same for all workers," if codec.shares_replies else ""
             say(codec.reply.described(spans, f"a reply{to_all}"))

@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, BinaryIO
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.data import Deal
-from psrt.errors import OutputError
+from psrt.errors import ConfigError, OutputError
 from psrt.faults import Member
 from psrt.history.folder import EVENTS
-from psrt.history.replay import Script
+from psrt.history.replay import Rows
 from psrt.job.problems import dealt_out, initial_parameters, supervised_problem
 from psrt.job.replay import Replay
 from psrt.job.shards import ServedJob
-from psrt.messages import Report
+from psrt.messages import Report, Sketch
 from psrt.report import Summary
+from psrt.runtime.mean import Mean
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.runtime.shard_server import ShardServer
@@ -36,7 +37,9 @@ from psrt.stats import Stats
 from psrt.transport.port import Port, RoleMap
 
 if TYPE_CHECKING:
+    from psrt.job.cut import Cut
     from psrt.job.setup import Setup
+    from psrt.transport.stage_links import StageLinks
 
 #: The roles of this process by rank, servers before workers.
 Roles = Mapping[int, Server | Worker]
@@ -46,6 +49,15 @@ def shard_servers(roles: Iterable[Server | Worker]) -> list[ShardServer]:
     """Return what serves each shard of the servers among some roles, in the order of the shards."""
     found = [it for role in roles if isinstance(role, Server) for it in role.shards]
     return sorted(found, key=lambda it: it.number)
+
+
+def theta_at(roles: Roles, port: Port) -> Vector:
+    """Return all parameters (n,), as the first worker has them where there are no servers."""
+    role = roles[port.rank]
+    if isinstance(role, Worker) and not role.strategy.whole:
+        assert role.strategy.model is not None, "they were brought to the first worker"
+        return role.strategy.model
+    return port.theta
 
 
 class Launcher(ABC):
@@ -67,8 +79,10 @@ class Launcher(ABC):
     died = 0
     #: At the first process, the workers, by number, that have fallen silent before ``gather``.
     missing: Mapping[int, Member] = MappingProxyType({})
+    #: At the first process after ``theta``, where the workers end with different parameters.
+    mean: Mean | None = None
     #: Called at the first process with every report of a worker.
-    on_report: Callable[[Report], None] = staticmethod(lambda _: None)
+    on_report: Callable[[Report | Sketch], None] = staticmethod(lambda _: None)
     #: Called at the first process with the number of a worker that died.
     on_crash: Callable[[int], None] = staticmethod(lambda _: None)
 
@@ -128,24 +142,39 @@ class Launcher(ABC):
         """Return the text of every process, in order, at the first one; collective."""
         return (text,)
 
-    def spread(self, port: Port, initial: Vector) -> Vector:
-        """Broadcast the initial parameters (n,) of the first process; collective."""
+    def spread(self, port: Port, initial: Vector, cut: Cut | None) -> Vector:
+        """Broadcast the initial parameters (n,) of the first process; collective.
+
+        Args:
+            port: of a rank of this process.
+            initial: the parameters, at the first process.
+            cut: who has which part of them; None where all have all.
+
+        Returns:
+            What the port's rank has of them.
+        """
         return initial
 
     def hand_out(
-        self, replay: Replay | None, role_map: RoleMap
-    ) -> tuple[str | None, Mapping[int, Script]]:
+        self, replay: Replay | None, role_map: RoleMap, cut: Cut | None
+    ) -> tuple[str | None, str | None, Mapping[int, Rows]]:
         """Return what the roles of this process must repeat; collective.
 
         Args:
             replay: at the first process.
             role_map: the ranks of workers and servers.
+            cut: who has which part of a model; None where all have all.
 
         Returns:
-            The all-reduce of the control values where ``auto`` chose it, and scripts by shard.
+            The all-reduces of parameters or gradients and of the control values, each where
+            ``auto`` chose it, and the rows of scripts: by shard, or without servers by worker.
         """
         assert replay is not None
-        return replay.control_algorithm, dict(enumerate(replay.scripts))
+        if cut is not None:
+            raise ConfigError(f"--replay is not possible here with --parallel {cut.axes}")
+        (cell,) = replay.cells
+        scripts = {i: it.rows for i, it in enumerate(cell.scripts)}
+        return cell.algorithm, cell.control_algorithm, scripts
 
     def gather(self, stats: Sequence[Stats]) -> Sequence[Stats] | None:
         """Return the stats of all ranks, in order, at the first process; collective.
@@ -179,6 +208,10 @@ class Launcher(ABC):
     @abstractmethod
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Make the ports of this process, by rank, servers before workers; collective."""
+
+    def links(self, setup: Setup, cut: Cut) -> Mapping[int, StageLinks]:
+        """Return how the workers of this process talk to other stages, by rank; collective."""
+        raise ConfigError(f"--parallel {cut.axes} needs several ranks")
 
     def log_file(self) -> str:
         """Return the name of this process's file of events."""

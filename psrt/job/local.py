@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
-from psrt.job.launcher import Launcher, Roles
+from psrt.job.cut import Cut
+from psrt.job.launcher import Launcher, Roles, theta_at
 from psrt.job.result import Run, Say
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.mpirun import launched
+from psrt.runtime.mean import mean_of
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import check_config
+from psrt.runtime.worker import Worker
 from psrt.transport import SoloPort, drive
 from psrt.transport.port import Port
+from psrt.transport.stage_links import SoloStageLinks, StageLinks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -71,8 +75,12 @@ class LocalLauncher(Launcher):
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Return the port of the only rank."""
-        self._port = SoloPort(setup.role_map.n, controls=setup.role_map.controls)
+        self._port = SoloPort(setup.role_map.n, role_map=setup.role_map)
         return {0: self._port}
+
+    def links(self, setup: Setup, cut: Cut) -> Mapping[int, StageLinks]:
+        """Return the links of the only rank, which has the whole model."""
+        return {0: SoloStageLinks()}
 
     def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         """Run the worker to its end."""
@@ -86,4 +94,7 @@ class LocalLauncher(Launcher):
 
     def theta(self, roles: Roles) -> Vector:
         """Return the worker's parameters."""
-        return self._port.theta
+        if self._port.role_map.peers:
+            self.mean = mean_of(it.strategy.held for it in roles.values() if isinstance(it, Worker))
+            return self.mean.theta
+        return theta_at(roles, self._port)

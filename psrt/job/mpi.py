@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -18,9 +19,11 @@ from psrt.errors import MissingWorkersError, OutputError, PsrtError
 from psrt.faults.roster import names
 from psrt.faults.vitals import HERE
 from psrt.history.folder import rank_file
-from psrt.history.replay import COLUMNS, Script
+from psrt.history.replay import COLUMNS, Rows
 from psrt.job.build import theta_memory
-from psrt.job.launcher import Launcher, Roles, shard_servers
+from psrt.job.cells import Cell, number_of, place_of
+from psrt.job.cut import Cut
+from psrt.job.launcher import Launcher, Roles, shard_servers, theta_at
 from psrt.job.replay import Replay
 from psrt.job.result import Run, Say
 from psrt.job.roles import ANY, SERVER, WORKER
@@ -31,15 +34,21 @@ from psrt.mpi.clocks import clocks_of_hosts
 from psrt.mpi.cores import kept_on
 from psrt.mpi.files import receive_file, send_file
 from psrt.mpi.hosts import split_hosts
+from psrt.mpi.links.pieces import pieces
 from psrt.mpi.monitor import Monitor, watched
 from psrt.mpi.port import MpiPort
+from psrt.mpi.stage_links import MpiStageLinks
+from psrt.mpi.tags import FETCH
 from psrt.mpirun.library import short_version
+from psrt.partition import Span
+from psrt.runtime.mean import mean_of
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.runtime.worker import Worker
 from psrt.stats import Stats
 from psrt.transport import drive
 from psrt.transport.port import Port, RoleMap
+from psrt.transport.stage_links import StageLinks
 
 _STARTED_AS = {None: ANY, "server": SERVER, "worker": WORKER}
 _TAG_SCRIPT = 5
@@ -85,6 +94,8 @@ class MpiLauncher(Launcher):
     """One rank of a job over MPI."""
 
     several = True
+    #: Of a model that is cut: how this rank talks to other stages.
+    _links: MpiStageLinks | None = None
     #: Workers that the others can train on without, one of them excepted.
     _spare: tuple[int, ...] = ()
 
@@ -100,6 +111,8 @@ class MpiLauncher(Launcher):
         self._monitor = monitor
         HERE.reset("sets up")
         self.first = comm.rank == 0
+        #: Parts of ``comm`` that were made of it.
+        self._parts: list[MPI.Intracomm] = []
         self.ranks = comm.size
         self.library = library_name()
         with HERE.blocked("the other ranks to start"):
@@ -159,40 +172,70 @@ class MpiLauncher(Launcher):
         """Return the text of every rank at rank 0."""
         return gather_texts(self._comm, text)
 
-    def spread(self, port: Port, initial: Vector) -> Vector:
+    def spread(self, port: Port, initial: Vector, cut: Cut | None) -> Vector:
         """Broadcast the initial parameters, at a worker straight into its ``theta``."""
+        if cut is not None:
+            return self._spread_parts(initial, cut)
         if not self.first:
             is_worker = port.role_map.worker_of(port.rank) is not None
-            initial = port.theta if is_worker else np.empty(port.role_map.n, np.float32)
+            has_all = is_worker and port.role_map.held_theta is None
+            initial = port.theta if has_all else np.empty(port.role_map.n, np.float32)
         self._comm.Bcast(initial)
         return initial
 
+    def _spread_parts(self, initial: Vector, cut: Cut) -> Vector:
+        """Send each rank its part of the initial parameters."""
+        comm = self._comm
+        if not self.first:
+            mine = np.empty(cut.cell_of(comm.rank).part.size, np.float32)
+            for piece in pieces(mine):
+                comm.Recv(piece, 0, FETCH)
+            return mine
+        for cell in cut.cells:
+            part = cell.part.take(initial)
+            for rank in cell.ranks:
+                if rank:
+                    for piece in pieces(part):
+                        comm.Send(piece, rank, FETCH)
+        return cut.cell_of(0).part.take(initial)
+
     def hand_out(
-        self, replay: Replay | None, role_map: RoleMap
-    ) -> tuple[str | None, Mapping[int, Script]]:
-        """Send each server its script; only rank 0 needs to see the recorded run's folder."""
+        self, replay: Replay | None, role_map: RoleMap, cut: Cut | None
+    ) -> tuple[str | None, str | None, Mapping[int, Rows]]:
+        """Send each its script; only rank 0 needs to see the recorded run's folder."""
         comm, mine = self._comm, {}
-        control_algorithm = bcast_text(
-            comm, "" if replay is None else replay.control_algorithm or ""
+        text = (
+            ""
+            if replay is None
+            else json.dumps([[*it[:2], len(it.scripts)] for it in replay.cells])
         )
-        for shard, rank in enumerate(role_map.servers):
-            if comm.rank == 0:
-                assert replay is not None
-                script = replay.scripts[shard]
-                if rank == 0:
-                    mine[shard] = script
-                else:
-                    _send(comm, script.rows, rank)
-            elif comm.rank == rank:
-                mine[shard] = Script(shard, _receive(comm))
-        return control_algorithm or None, mine
+        told = json.loads(bcast_text(comm, text))
+        own = 0 if cut is None else cut.numbered_cell_of(comm.rank)[0]
+        for number, (_, _, scripts) in enumerate(told):
+            places = role_map.servers or role_map.workers
+            if cut is not None:
+                cell = cut.cells[number]
+                of_cell = cell.role_map.servers or cell.role_map.workers
+                places = tuple(cell.ranks[rank] for rank in of_cell)
+            for i, rank in enumerate(places[:scripts]):
+                if comm.rank == 0:
+                    assert replay is not None
+                    rows = replay.cells[number].scripts[i].rows
+                    if rank == 0:
+                        mine[i] = rows
+                    else:
+                        _send(comm, rows, rank)
+                elif comm.rank == rank:
+                    mine[i] = _receive(comm)
+        algorithm, control_algorithm, _ = told[own]
+        return algorithm, control_algorithm, mine
 
     def gather(self, stats: Sequence[Stats]) -> Sequence[Stats] | None:
         """Gather the stats of the ranks at rank 0, after their roles have ended."""
         texts = self._port.star.collect("\n".join(one.to_text() for one in stats))
         if not self.first:
             return None
-        workers = self._port.role_map.workers
+        workers = self._role_map.workers
         self.missing = {
             worker: self._monitor.member(rank)
             for worker, rank in enumerate(workers)
@@ -205,15 +248,21 @@ class MpiLauncher(Launcher):
         """Make the windows and connections of this rank."""
         config, rank, role_map = setup.config, self._comm.rank, setup.role_map
         codec, reply = setup.codec, setup.codec and setup.codec.reply
+        comm: MPI.Comm = self._comm
         self._monitor.job(
             role_map.server_ranks,
             role_map.workers,
             timeout_s=config.timeout_s,
             busy_s=config.busy_timeout_s,
+            places=() if setup.cut is None else setup.cut.places,
         )
         with HERE.blocked("the other ranks to set up"):
+            if setup.cut is not None:
+                number, cell = setup.cut.numbered_cell_of(rank)
+                role_map = cell.role_map
+                comm = self._split(number, rank)
             self._port = port = MpiPort(
-                self._comm,
+                comm,
                 role_map,
                 timeout_s=config.timeout_s,
                 host=None if config.shared_memory else rank,
@@ -223,12 +272,57 @@ class MpiLauncher(Launcher):
                 theta_memory=theta_memory(config),
                 frame_bytes=codec.frame_bytes(role_map.spans) if codec else (),
                 reply_bytes=reply.frame_bytes(role_map.spans) if reply else (),
+                job=None if setup.cut is None else self._split(0, rank),
             )
         self._binds_cores = config.bind_cores
         HERE.pulse = lambda: (port.bytes_sent, port.bytes_received)
-        if config.scheme.is_stale and config.replay is None:
+        goes_on = config.scheme.is_stale or config.scheme.mixes
+        # Of a model that is cut, all others of the copy need each worker.
+        if goes_on and config.replay is None and setup.cut is None:
             self._spare = role_map.workers
+        self._role_map, self._cut = setup.role_map, setup.cut
         return {rank: port}
+
+    def _split(self, color: int, key: int) -> MPI.Intracomm:
+        """Return the ranks of this colour, in the order of their keys; freed by ``close``."""
+        comm = self._comm.Split(color, key)
+        assert isinstance(comm, MPI.Intracomm), "a part of an intracommunicator is one"
+        self._parts.append(comm)
+        return comm
+
+    def links(self, setup: Setup, cut: Cut) -> Mapping[int, StageLinks]:
+        """Make the channels of this rank's stage, if it is a worker."""
+        config, rank = setup.config, self._comm.rank
+        worker = setup.role_map.worker_of(rank)
+        with HERE.blocked("the other ranks to set up"):
+            if worker is None:
+                for _ in range(3):
+                    self._comm.Split(MPI.UNDEFINED, rank)
+                return {}
+            place = place_of(worker, cut.axes)
+            replica = self._split(place.replica, place.stage * cut.axes.tensor + place.slice)
+            stages = self._split(place.replica * cut.axes.tensor + place.slice, place.stage)
+            slices = self._split(place.replica * cut.axes.pipeline + place.stage, place.slice)
+            self._links = MpiStageLinks(
+                replica,
+                stages,
+                slices,
+                cut.channels(place.slice),
+                parts=[cell.part for cell in cut.cells],
+                names=[
+                    cut.workers[number_of(place._replace(stage=stage), cut.axes)]
+                    for stage in range(cut.axes.pipeline)
+                ],
+                slices=[
+                    cut.workers[number_of(place._replace(slice=slice_), cut.axes)]
+                    for slice_ in range(cut.axes.tensor)
+                ],
+                host=None if config.shared_memory else rank,
+                timeout_s=config.timeout_s,
+                while_idle=self._port.take_reports,
+                busy_until=self._monitor.busy_until,
+            )
+        return {rank: self._links}
 
     def log_file(self) -> str:
         """Return the name of this rank's file of events."""
@@ -252,7 +346,7 @@ class MpiLauncher(Launcher):
         port.finish_reports(finished)
 
     def _lose(self, rank: int) -> None:
-        worker = self._port.role_map.worker_of(rank)
+        worker = self._role_map.worker_of(rank)
         if worker is not None:
             self.on_crash(worker)
 
@@ -288,10 +382,16 @@ class MpiLauncher(Launcher):
         return self._port.now()
 
     def theta(self, roles: Roles) -> Vector | None:
-        """Bring the servers' spans, or worker 0's vector, to rank 0."""
+        """Bring the servers' spans, worker 0's vector, or the mean of all workers' to rank 0."""
         port, role_map = self._port, self._port.role_map
+        if self._cut is not None:
+            return self._theta_of_parts(roles[self._comm.rank], self._cut)
+        if role_map.peers:
+            role = roles[port.rank]
+            assert isinstance(role, Worker), "a server has no neighbours"
+            return self._mean(*role.strategy.held)
         if not role_map.servers:
-            return port.theta if self.first else None
+            return theta_at(roles, port) if self.first else None
         whole = np.empty(role_map.n, np.float32) if self.first else None
         role = roles[port.rank]
         mine = {it.number: it.shard.theta for it in shard_servers([role])}
@@ -301,10 +401,62 @@ class MpiLauncher(Launcher):
                 port.fetch(rank, mine.get(shard), out)
         return whole
 
+    def _theta_of_parts(self, role: Server | Worker, cut: Cut) -> Vector | None:
+        """Bring each cell's part to rank 0: of its servers, or of its first worker."""
+        whole: Vector | None = None
+        if self.first:
+            whole = np.empty(sum(cell.part.size for cell in cut.cells), np.float32)
+        for cell in cut.cells:
+            mine = self._theta_of_cell(role, cell)
+            if whole is not None and mine is not None:
+                cell.part.put(mine, whole)
+        return whole
+
+    def _theta_of_cell(self, role: Server | Worker, cell: Cell) -> Vector | None:
+        """Bring the parameters of a cell to rank 0."""
+        port, rank, role_map = self._port, self._comm.rank, cell.role_map
+        out = np.empty(cell.part.size, np.float32) if self.first else None
+        spans = role_map.spans or (Span(0, cell.part.size),)
+        owners = role_map.servers or role_map.workers[:1]
+        here = {it.number: it.shard.theta for it in shard_servers([role])}
+        for shard, (owner, span) in enumerate(zip(owners, spans, strict=True)):
+            source = cell.ranks[owner]
+            if rank in (0, source):
+                mine = here.get(shard) if role_map.servers else port.theta
+                port.fetch(
+                    source, mine if rank == source else None, None if out is None else span.of(out)
+                )
+        return out
+
+    def _mean(self, vector: Vector, weight: float) -> Vector | None:
+        """Bring what each worker holds to rank 0, one after the other, and return the mean."""
+        port, share = self._port, np.array([weight])
+        if self.first:
+            self.mean = mean_of(self._held(vector, weight))
+            return self.mean.theta
+        if port.fetch(port.rank, share.view(np.float32), None):
+            port.fetch(port.rank, vector, None)
+        return None
+
+    def _held(self, vector: Vector, weight: float) -> Iterator[tuple[Vector, float]]:
+        """Return what each worker holds that is still there, in their order; at rank 0."""
+        port, share, theirs = self._port, np.empty(1), np.empty_like(vector)
+        yield vector, weight
+        for worker, rank in enumerate(port.role_map.workers[1:], 1):
+            here = port.fetch(rank, None, share.view(np.float32)) and port.fetch(rank, None, theirs)
+            if here:
+                yield theirs, float(share[0])
+            else:
+                self.missing = {**self.missing, worker: self._monitor.member(rank)}
+
     def close(self) -> None:
         """Free the windows and connections."""
         with HERE.blocked("the other ranks to finish"):
+            if self._links is not None:
+                self._links.close()
             self._port.close()
+            for comm in self._parts:
+                comm.Free()
 
 
 class _GoneError(Exception):

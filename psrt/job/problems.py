@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import AnyArray, Vector
 from psrt.codec import Matrix
 from psrt.collective.analysis.costs_file import read_costs
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
@@ -18,6 +18,7 @@ from psrt.model import MLP
 from psrt.partition import Span
 from psrt.runtime.problem import Problem, Supervised, labels_of
 from psrt.runtime.problem_rules import check_methods
+from psrt.runtime.timing_chain import TimingOnlyChain
 from psrt.runtime.timing_only import TimingOnlyProblem
 
 #: Workers of which a line has each one's numbers, at most.
@@ -76,6 +77,8 @@ def timing_problem(
     Raises:
         ConfigError: as ``supervised_problem``, except for faults that only the numbers show.
     """
+    if config.parallel is not None:
+        return _timing_chain(config, workers)
     if config.partition != IID and not dealt:
         return _labelled_timing(config, workers, parameters, parts, matrices)
     by_steps = config.steps is not None and not config.post_local_epoch and not dealt
@@ -98,6 +101,22 @@ def timing_problem(
         return TimingOnlyProblem(n, batch_size=size, steps=steps, spans=spans, matrices=matrices)
     check_data(config, samples=samples, parameters=n, workers=workers)
     return TimingOnlyProblem(n, batch_size=size, samples=samples, spans=spans, matrices=matrices)
+
+
+def _timing_chain(config: TrainConfig, workers: int) -> TimingOnlyChain:
+    """Return the stand-in for a model that is cut into stages, whose layers are the config's."""
+    size, steps = config.batch_size, config.steps
+    labels: AnyArray | None = None
+    if config.partition != IID:
+        data = load_dataset(config.dataset, seed=config.seed)
+        samples, features, outputs, labels = data.samples, data.features, data.outputs, data.labels
+    else:
+        samples, features, outputs = dataset_size(config.dataset, seed=config.seed)
+    model = MLP([features, *config.hidden, outputs], batch_size=1)
+    if labels is None and steps is not None and not config.post_local_epoch:
+        return TimingOnlyChain(model, batch_size=size, steps=steps)
+    check_data(config, samples=samples, parameters=model.n, workers=workers)
+    return TimingOnlyChain(model, batch_size=size, samples=samples, labels=labels)
 
 
 def _labelled_timing(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +15,12 @@ from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.data import Deal
 from psrt.history import Header
+from psrt.history.header import OF_CELL
+from psrt.job.cells import Cell
 from psrt.report import parameters_sha256
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of
 from psrt.runtime.strategies.base import ReducePlan
+from psrt.topology import Topology
 from psrt.transport.port import RoleMap
 from psrt.version import __version__
 
@@ -63,11 +68,13 @@ def history_header(
     files: tuple[str, ...],
     plan: ReducePlan | None = None,
     deal: Deal | None = None,
+    topology: Topology | None = None,
     hosts: tuple[int, ...] = (),
     clocks: tuple[tuple[int, float, float, float], ...] = (),
     simulated: bool = False,
     numerics: bool = True,
     crashes: tuple[int, ...] = (),
+    cells: tuple[dict[str, Any], ...] = (),
 ) -> Header:
     """Return the header of a run's history.
 
@@ -80,18 +87,20 @@ def history_header(
         files: names of the event files.
         plan: how all workers sum; None if they do not.
         deal: the samples of each worker; None where nothing is dealt out.
+        topology: whom workers mix with; None where they do not.
         hosts: number of the host of each rank.
         clocks: what the times of the hosts are ahead of the first one's, see ``Header``.
         simulated: whether time is virtual.
         numerics: whether anything is computed.
         crashes: workers whose crash is scheduled.
+        cells: of a model that is cut, see ``Header``.
     """
     return Header(
         config=dataclasses.asdict(config),
         n=role_map.n,
         workers=role_map.workers,
         servers=role_map.servers,
-        spans=tuple((span.start, span.stop) for span in role_map.spans),
+        spans=tuple((span.start, span.stop) for span in role_map.spans if role_map.servers),
         initial_sha256=parameters_sha256(np.asarray(initial, np.float32)),
         data_sha256=data_sha256(problem),
         code_sha256=code_sha256(),
@@ -105,11 +114,51 @@ def history_header(
         reply_knobs=config.reply_knobs,
         layers=_layers(problem, role_map.n) if config.streams else (),
         matrices=() if problem is None else matrices_of(problem, role_map.n),
-        batches=batch_plan(problem, len(role_map.workers)),
+        batches=batch_plan(problem, config.axes.data or len(role_map.workers)),
         deal=() if deal is None else deal.rows,
+        edges="" if topology is None else topology.edges,
         hosts=hosts,
         clocks=clocks,
         simulated=simulated,
         numerics=numerics,
         crashes=crashes,
+        cells=cells,
     )
+
+
+def cell_fields(
+    config: TrainConfig,
+    cell: Cell,
+    *,
+    initial: Vector,
+    problem: Problem,
+    files: tuple[str, ...],
+    plan: ReducePlan | None,
+) -> dict[str, Any]:
+    """Return what a cell says of itself in the header of the job, as JSON has it; see ``OF_CELL``.
+
+    Args:
+        config: resolved.
+        cell: of a model that is cut.
+        initial: (n,) float32, its part of the initial parameters.
+        problem: its part of the model.
+        files: names of its event files.
+        plan: how its workers sum; None if they do not.
+    """
+    role_map = cell.role_map
+    fields = {
+        "n": role_map.n,
+        "workers": [cell.ranks[rank] for rank in role_map.workers],
+        "servers": [cell.ranks[rank] for rank in role_map.servers],
+        "spans": [[*span] for span in role_map.spans if role_map.servers],
+        "initial_sha256": parameters_sha256(np.asarray(initial, np.float32)),
+        "files": files,
+        "matrices": matrices_of(problem, role_map.n),
+        "layers": _layers(problem, role_map.n) if config.streams else (),
+        "algorithm": None if plan is None else plan.algorithm,
+        "way": None if plan is None or plan.frames is None else plan.frames.way.value,
+        "control_algorithm": None if plan is None else plan.control_algorithm,
+    }
+    assert fields.keys() == set(OF_CELL), "all that a cell has of its own"
+    found: dict[str, Any] = json.loads(json.dumps(fields))
+    return found

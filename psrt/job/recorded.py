@@ -33,8 +33,9 @@ def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:
     header = recorded_header(run)
     if changes.get("allreduce") == header.algorithm:
         changes.pop("allreduce", None)  # by its name, where the run left it to ``auto``
-    if changes.get("shards_per_server") == AUTO:
-        changes.pop("shards_per_server")  # which is to choose what it chose in the run
+    for name in ("shards_per_server", "stages"):
+        if changes.get(name) == AUTO:
+            changes.pop(name)  # which is to choose what it chose in the run
     if found := knob_differences(changes, header.config):
         raise refusal(run, found)
     return TrainConfig(**{**_of_run(header), **changes, "replay": str(run)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import os
 import socket
 import tempfile
@@ -19,7 +20,7 @@ from psrt.errors import ConfigError, OutputError, PsrtError
 from psrt.history import EventLog, Header
 from psrt.history.folder import FOLDER, mark_of, write_header
 from psrt.job.launcher import Launcher, Roles, shard_servers
-from psrt.job.provenance import history_header
+from psrt.job.provenance import cell_fields, history_header
 from psrt.job.result import Say
 from psrt.job.setup import Setup
 from psrt.report.files import ROSTER, OutputFolder
@@ -162,11 +163,17 @@ class Recording:
         if self.folder is not None:
             self.folder.discard()
 
-    def begin(self, plan: ReducePlan | None) -> None:
-        """Write the history's header; ``plan`` says how all workers sum."""
+    def begin(self, plan: ReducePlan | None, roles: Roles) -> None:
+        """Write the history's header.
+
+        Args:
+            plan: how all workers sum; None if they do not.
+            roles: of this process, which have not begun.
+        """
         launcher = self._launcher
+        cells = self._cells(roles) if self.log is not None else ()
         with launcher.agree():
-            self._write_header(plan)
+            self._write_header(plan, cells)
             roster = launcher.roster()
             if roster and self.folder is not None:
                 self.folder.write_text(ROSTER, roster)
@@ -174,7 +181,30 @@ class Recording:
         if self.folder is not None:
             self.folder.commit()
 
-    def _write_header(self, plan: ReducePlan | None) -> None:
+    def _cells(self, roles: Roles) -> tuple[dict[str, Any], ...]:
+        """Return what the cells of a model that is cut say of themselves, at the first process."""
+        setup, launcher = self._setup, self._launcher
+        if setup.cut is None:
+            return ()
+        names = launcher.log_files(setup.role_map.size)
+        told: dict[int, Any] = {}
+        for number, cell in enumerate(setup.cut.cells):
+            first = roles.get(cell.first_worker)
+            if isinstance(first, Worker):
+                told[number] = cell_fields(
+                    setup.config,
+                    cell,
+                    initial=first.theta,
+                    problem=first.problem,
+                    files=tuple(names[rank] for rank in cell.ranks),
+                    plan=first.strategy.plan,
+                )
+        found: dict[str, Any] = {}
+        for text in launcher.tell_first(json.dumps(told)):
+            found |= json.loads(text)
+        return tuple(found[number] for number in sorted(found, key=int))
+
+    def _write_header(self, plan: ReducePlan | None, cells: tuple[dict[str, Any], ...]) -> None:
         launcher, setup = self._launcher, self._setup
         if self.log is not None and self.folder is not None:
             self._header = history_header(
@@ -185,11 +215,13 @@ class Recording:
                 files=launcher.log_files(setup.role_map.size),
                 plan=plan,
                 deal=setup.deal,
+                topology=setup.topology,
                 hosts=setup.hosts,
                 clocks=self._clocks,
                 simulated=launcher.simulated,
                 numerics=launcher.numerics,
                 crashes=tuple(launcher.crashes),
+                cells=cells,
             )
             write_header(self.folder.history, self._header)
 
@@ -237,8 +269,11 @@ class Recording:
             return
         for it in shard_servers(roles.values()):
             ShardEventRecorder(log, it.number).saved(it.shard.version, now)
-        if not role_map.servers:
-            first = roles.get(role_map.workers[0])
+        cut, firsts = self._setup.cut, role_map.workers[:1]
+        if cut is not None:
+            firsts = tuple(cell.first_worker for cell in cut.cells)
+        for rank in () if role_map.servers else firsts:
+            first = roles.get(rank)
             if isinstance(first, Worker):
                 WorkerEventRecorder(log, 0).saved(first.strategy.updates, now)
         self._add_clocks(self._launcher.clocks(), now - self._origin)

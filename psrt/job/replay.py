@@ -6,7 +6,9 @@ and for one in simulation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,15 +18,43 @@ from psrt.config.names import AUTO, LIBRARY
 from psrt.data import Deal
 from psrt.errors import ConfigError, ReplayError
 from psrt.files import keep_apart, read_text
-from psrt.history import Kind, read_history
+from psrt.history import History, Kind
 from psrt.history.differences import differences
+from psrt.history.pair_replay import PairScript
+from psrt.history.reading import read_cells
 from psrt.history.replay import Script
 from psrt.job.provenance import history_header
 from psrt.job.recorded import recorded_header, refusal, root_of, unconfirmed
 from psrt.report import Summary, parameters_sha256
 from psrt.report.files import SUMMARY
 from psrt.runtime.problem import Problem
+from psrt.topology import Topology
 from psrt.transport.port import RoleMap
+
+
+class CellReplay(NamedTuple):
+    """What a cell repeats."""
+
+    #: The all-reduces of gradients or parameters, and of the control values, where ``auto`` chose
+    #: them: a config has only one for all.
+    algorithm: str | None
+    control_algorithm: str | None
+    #: By shard, or by worker where these average in pairs.
+    scripts: Sequence[Script | PairScript]
+
+    @classmethod
+    def of(cls, history: History, *, chosen: bool) -> CellReplay:
+        """Return what a history asks for.
+
+        Args:
+            history: of the cell.
+            chosen: whether ``auto`` chose the all-reduces.
+        """
+        header = history.header
+        algorithms = (header.algorithm, header.control_algorithm) if chosen else (None, None)
+        if header.knob("topology") and header.knob("asynchronous"):
+            return cls(*algorithms, [PairScript.of(*it) for it in enumerate(history.workers)])
+        return cls(*algorithms, [Script.of(*it) for it in enumerate(history.shards)])
 
 
 class Replay:
@@ -42,19 +72,28 @@ class Replay:
         self.run = run
         self.header = recorded_header(run)
         self._root = root_of(run)
-        history = read_history(run)
+        _, histories = read_cells(run)
         if not self.header.numerics:
             raise ConfigError(
                 f"--replay {run}: it was simulated without numerics, there are no numbers to repeat"
             )
-        for worker, events in enumerate(history.workers):
-            if not (events["kind"] == Kind.LEAVE).any():
-                how = "died" if self.header.simulated else "fell silent"
-                raise ConfigError(
-                    f"--replay {run}: worker {worker} {how} in it, which a replay cannot repeat"
-                )
-        #: The messages that each shard received, in order.
-        self.scripts = [Script.of(shard, events) for shard, events in enumerate(history.shards)]
+        died = (
+            worker * len(histories) + cell
+            for cell, history in enumerate(histories)
+            for worker, events in enumerate(history.workers)
+            if not (events["kind"] == Kind.LEAVE).any()
+        )
+        for worker in died:
+            how = "died" if self.header.simulated else "fell silent"
+            raise ConfigError(
+                f"--replay {run}: worker {worker} {how} in it, which a replay cannot repeat"
+            )
+        #: By cell, what its all-reduces are, and the messages that each of its shards received, in
+        #: order; or what each worker did with others, where these average in pairs. A model that is
+        #: not cut is one cell.
+        self.cells: Sequence[CellReplay] = [
+            CellReplay.of(history, chosen=self.header.algorithm_chosen) for history in histories
+        ]
         #: SHA-256 of the run's final parameters.
         self.parameters_sha256 = self._summary().parameters_sha256
 
@@ -62,11 +101,6 @@ class Replay:
     def ranks(self) -> int:
         """The number of ranks of the run."""
         return len(self.header.workers) + len(self.header.server_ranks)
-
-    @property
-    def control_algorithm(self) -> str | None:
-        """The all-reduce of the control values, if ``auto`` chose it; the config names only one."""
-        return self.header.control_algorithm if self.header.algorithm_chosen else None
 
     def pinned(self, config: TrainConfig) -> TrainConfig:
         """Return the config with the choices that the recorded run made by itself.
@@ -80,6 +114,8 @@ class Replay:
             config = replace(config, allreduce=self.header.algorithm, machine_costs=None)
         if config.shards_per_server in (None, AUTO):
             config = replace(config, shards_per_server=self.header.knob("shards_per_server"))
+        if config.parallel is not None and config.stages in (None, AUTO):
+            config = replace(config, stages=self.header.knob("stages"))
         if config.codec is not None and config.codec_everywhere is None:
             # Whether it was in effect; on which hosts the replay runs does not matter.
             config = replace(config, codec_everywhere=self.header.knob("codec_everywhere"))
@@ -108,6 +144,7 @@ class Replay:
         problem: Problem | None,
         hosts: tuple[int, ...],
         deal: Deal | None = None,
+        topology: Topology | None = None,
     ) -> None:
         """Check that the run about to start is the recorded one.
 
@@ -118,12 +155,20 @@ class Replay:
             problem: the model and data to train.
             hosts: number of the host of each rank.
             deal: the samples of each worker; None where nothing is dealt out.
+            topology: whom workers mix with; None where they do not.
 
         Raises:
             ConfigError: one line that lists every difference.
         """
         now = history_header(
-            config, role_map, initial=initial, problem=problem, files=(), deal=deal, hosts=hosts
+            config,
+            role_map,
+            initial=initial,
+            problem=problem,
+            files=(),
+            deal=deal,
+            topology=topology,
+            hosts=hosts,
         )
         if found := differences(now, self.header):
             raise refusal(self.run, found)
@@ -139,9 +184,12 @@ class Replay:
                 f"replay of {self.run}: it summed by {LIBRARY}, whose order is the library's own; "
                 "the same bits are likely but not certain"
             )
-        if not self.scripts:
+        scripts = [script for cell in self.cells for script in cell.scripts]
+        if not scripts:
             return f"replay of {self.run}"
-        messages = sum(map(len, self.scripts))
+        messages = sum(map(len, scripts))
+        if not self.header.servers:
+            return f"replay of {self.run}: {messages} offers and averages in their recorded order"
         return f"replay of {self.run}: {messages} messages to servers in their recorded order"
 
     def verdict(self, theta: Vector) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -17,7 +17,9 @@ from psrt.job.shards import ShardChoice
 from psrt.report import (
     Averages,
     Counts,
+    GraphAverages,
     Missing,
+    ModelCut,
     OutputFolder,
     Record,
     Staleness,
@@ -25,13 +27,19 @@ from psrt.report import (
     Waiting,
     final_table,
     parameters_sha256,
+    topology_text,
 )
 from psrt.report.summary import FIELDS
+from psrt.runtime.mean import Mean
 from psrt.runtime.problem import Problem
 from psrt.runtime.strategies.base import ReducePlan
+from psrt.sharding import Memory
 from psrt.stats import Stats
+from psrt.topology import Topology
 from psrt.transport.port import AS_ASKED
 
+#: Ranks up to which a spectral gap takes no time that anybody would notice.
+_MOST_RANKS = 256
 #: Takes a line for the user.
 Say = Callable[[str], None]
 
@@ -56,6 +64,24 @@ def say_shards(shards: ShardChoice | None, say: Say) -> None:
         say(f"shards: {shards.shards} a server, {why}")
 
 
+def say_topology(config: TrainConfig, topology: Topology | None, parameters: int, say: Say) -> None:
+    """Print whom workers mix with, if they do, and whose the accuracy is if not of all workers.
+
+    Args:
+        config: resolved.
+        topology: whom workers mix with; None where they do not.
+        parameters: n.
+        say: called with each line.
+    """
+    found = _on_graph(config, topology, parameters, None)
+    if found is not None:
+        say(f"topology: {topology_text(asdict(found))}")
+        if found.models > 1:
+            say("accuracy: of worker 0's own model, and at the end of the mean of all")
+    if config.scheme.elastic is not None:
+        say("accuracy: of the centre, as worker 0 knows it from its last average, and at the end")
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """The result of a run."""
@@ -77,6 +103,9 @@ def summarize(
     records: Sequence[Record],
     plan: ReducePlan | None,
     shards: ShardChoice | None,
+    topology: Topology | None = None,
+    mean: Mean | None = None,
+    cut: ModelCut | None = None,
     parameters: int,
     hosts: int,
     library: str,
@@ -93,6 +122,9 @@ def summarize(
         records: the lines of ``metrics.jsonl``.
         plan: how all ranks summed; None if they did not.
         shards: the number of shards of a server; None without servers.
+        topology: whom workers mixed with; None where they did not.
+        mean: of what they ended with, which θ then is.
+        cut: how the model was; None if each worker had all of it.
         parameters: n.
         hosts: the number of hosts.
         library: name and version of the MPI library.
@@ -105,7 +137,16 @@ def summarize(
         ProtocolError: if ranks without servers ended with different parameters.
     """
     servers = config.servers or 0
-    if not servers and len({one.fingerprint for one in stats}) > 1:
+    cells = config.axes.cells
+    parts = [
+        [one for one in stats if one.worker >= 0 and one.worker % cells == part]
+        for part in range(cells)
+    ]
+    differs = any(len({one.fingerprint for one in part}) > 1 for part in parts)
+    if cut is not None:
+        memory = [max((sum(one.memory) for one in part), default=0.0) for part in parts]
+        cut = replace(cut, memory=tuple(memory) if any(memory) else ())
+    if differs and not servers and not config.scheme.mixes:
         raise ProtocolError("the ranks' final parameters differ; they must be equal to the bit")
     workers = [one for one in stats if one.worker >= 0]
     total = Stats.merged(stats)
@@ -141,7 +182,7 @@ def summarize(
         test_accuracy=figures.get("accuracy"),
         parameters=parameters,
         parameters_sha256=parameters_sha256(theta) if theta.size else "",
-        staleness=Staleness.of_shards(stats),
+        staleness=Staleness.of_ranks(stats),
         skew_max=max(total.skew, default=0),
         skew=Counts.of(total.skew.items()),
         waiting=tuple(Waiting.of(one) for one in workers if one.worker not in missing),
@@ -150,6 +191,9 @@ def summarize(
             for worker, it in missing.items()
         ),
         averages=_averages(config, parameters, plan),
+        graph_averages=_on_graph(config, topology, parameters, mean),
+        model_cut=cut,
+        memory=Memory(*total.memory) if total.memory else None,
         **counted,
         more=more,
     )
@@ -167,6 +211,29 @@ def _averages(config: TrainConfig, parameters: int, plan: ReducePlan | None) -> 
         bool(config.eager),
         ITEMSIZE * parameters,
         ITEMSIZE * ((plan.largest if plan else 0) or parameters),
+    )
+
+
+def _on_graph(
+    config: TrainConfig, topology: Topology | None, parameters: int, mean: Mean | None
+) -> GraphAverages | None:
+    """Return what was mixed with whom; None in modes that do not."""
+    if topology is None:
+        return None
+    vectors = 2 if config.gradient_tracking else 1
+    sent = sum(map(topology.sent, range(topology.size))) / topology.size
+    has_rounds = not config.asynchronous
+    is_coded = config.codec is not None and bool(config.codec_everywhere)
+    is_fixed = has_rounds and topology.hosts is None and not is_coded
+    return GraphAverages(
+        topology.name,
+        config.order or "",
+        bool(config.push_sum),
+        topology.period,
+        topology.gap if has_rounds and topology.size <= _MOST_RANKS else None,
+        ITEMSIZE * parameters * vectors * sent if is_fixed else None,
+        mean.models if mean else topology.size,
+        mean.distance if mean else None,
     )
 
 

@@ -48,6 +48,8 @@ class Scenario:
     #: By worker, the number of its samples and that of their labels, without numerics and together
     #: with n; without any, the config's data is dealt out.
     deal: tuple[tuple[int, int], ...] = ()
+    #: The number of workers of each host; empty for one host.
+    hosts: tuple[int, ...] = ()
 
 
 def run_in_virtual_time(
@@ -90,6 +92,7 @@ class _ScenarioLauncher(VirtualLauncher):
             matrices=scenario.matrices,
             deal=scenario.deal,
             crashes=scenario.crashes,
+            hosts=scenario.hosts,
         )
         self._scenario = scenario
         #: Wall-clock time of the simulation itself, in seconds.
@@ -147,6 +150,7 @@ class _ScenarioLauncher(VirtualLauncher):
             server_apply=scenario.costs.server_apply,
             codec_speed=scenario.costs.codec_speed,
             crash=scenario.crashes,
+            hosts=scenario.hosts,
             numerics=scenario.numerics,
             parameters=world.role_map.n,
             seed=config.seed,
@@ -158,6 +162,9 @@ class _ScenarioLauncher(VirtualLauncher):
                 if rank in world.crashed
             ),
             servers=tuple(map(self._load, world.role_map.server_ranks)),
+            stage_costs=scenario.costs.stage_costs,
+            small_products=scenario.costs.small_products,
+            stages=self.busy_stages(),
         )
 
     def _load(self, rank: int) -> Load:

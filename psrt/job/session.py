@@ -13,6 +13,7 @@ whether it did (``Launcher.agree``): a rank that exits alone would leave the oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,20 +21,35 @@ from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.errors import MissingWorkersError, OutputError
 from psrt.history import EventLog
-from psrt.history.replay import Script, Sequencer
+from psrt.history.pair_replay import PairScript, PairSequencer
+from psrt.history.replay import Rows, Script, Sequencer
 from psrt.job.build import server_role, worker_role
 from psrt.job.codecs import say_codec
+from psrt.job.cut import Cut, cut_problem, say_cut
+from psrt.job.gossip import say_hosts
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.problems import deal_text
 from psrt.job.recording import Recording
-from psrt.job.result import Run, Say, keep, say_plan, say_shards, silent, summarize, table_of
+from psrt.job.result import (
+    Run,
+    Say,
+    keep,
+    say_plan,
+    say_shards,
+    say_topology,
+    silent,
+    summarize,
+    table_of,
+)
 from psrt.job.setup import Setup, set_up
 from psrt.partition import Span
+from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import checked_figures
 from psrt.runtime.server import Server
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
+from psrt.sharding import Sharing
 from psrt.stats import Stats
 from psrt.transport.port import Port
 
@@ -71,7 +87,7 @@ class _Session:
         self, launcher: Launcher, setup: Setup, say: Say, log: EventLog | None = None
     ) -> None:
         self._launcher, self._setup, self._say, self._log = launcher, setup, say, log
-        self._sequencers: list[Sequencer] = []
+        self._sequencers: list[Sequencer | PairSequencer] = []
 
     def run(self) -> Run | None:
         """Record, run, conclude."""
@@ -81,7 +97,7 @@ class _Session:
         with Recording(launcher, setup, self._say) as recording:
             roles = self._roles(ports, recording.log or self._log)
             plan = _plan(roles)
-            recording.begin(plan)
+            recording.begin(plan, roles)
             if launcher.first:
                 self._announce(plan)
             recorder = recording.recorder
@@ -98,44 +114,79 @@ class _Session:
 
     def _check_sums(self, ports: Mapping[int, Port]) -> None:
         """Check, before anything is written, that the workers can sum as the config says."""
-        role_map, algorithm = self._setup.role_map, self._setup.config.allreduce
+        algorithm = self._setup.config.allreduce
         with self._launcher.agree():
             if algorithm is not None:
                 rank = next(iter(ports))
+                role_map = ports[rank].role_map
                 codec = self._setup.codec
                 if codec is not None and not codec.of_optimizer and len(role_map.workers) == 1:
                     codec = None
                 coded = None if codec is None else codec.coding(Span(0, role_map.n))
-                ports[rank].choice(algorithm, role_map.n, coded=coded)
+                shard = self._setup.config.shard
+                sharded = None if shard is None else Sharing(shard)
+                ports[rank].choice(algorithm, role_map.n, coded=coded, sharded=sharded)
 
     def _roles(self, ports: Mapping[int, Port], log: EventLog | None) -> Roles:
         """Broadcast the initial parameters and build the roles of this process."""
         launcher, setup = self._launcher, self._setup
-        config, role_map = setup.config, setup.role_map
+        config = setup.config
         control_algorithm: str | None = None
-        scripts: Mapping[int, Script] = {}
+        scripts: Mapping[int, Rows] = {}
         if config.replay is not None:
-            control_algorithm, scripts = launcher.hand_out(setup.replay, role_map)
+            algorithm, control_algorithm, scripts = launcher.hand_out(
+                setup.replay, setup.role_map, setup.cut
+            )
+            if algorithm is not None:
+                config = replace(config, allreduce=algorithm)
+        links = {} if setup.cut is None else launcher.links(setup, setup.cut)
         roles: dict[int, Server | Worker] = {}
         for rank, port in ports.items():
-            initial = launcher.spread(port, setup.initial)
-            shards = role_map.shards_of(rank)
+            role_map = port.role_map
+            initial = launcher.spread(port, setup.initial, setup.cut)
+            shards = role_map.shards_of(port.rank)
             if not shards:
-                np.copyto(port.theta, initial)
-                assert setup.problem is not None
-                roles[rank] = worker_role(
+                if role_map.held_theta is None:
+                    np.copyto(port.theta, initial)
+                problem = setup.problem
+                assert problem is not None
+                worker = role_map.worker_of(port.rank)
+                if setup.cut is not None:
+                    problem = cut_problem(
+                        config,
+                        problem,
+                        setup.cut,
+                        rank,
+                        links[rank],
+                        now=port.now,
+                        events=None if log is None else WorkerEventRecorder(log, worker or 0),
+                    )
+                turns: PairSequencer | None = None
+                if role_map.peers and worker is not None and worker in scripts:
+                    turns = PairSequencer(port.receive, PairScript(worker, scripts[worker]))
+                    self._sequencers.append(turns)
+                roles[rank] = trainer = worker_role(
                     port,
                     config,
-                    setup.problem,
+                    problem,
+                    number=setup.role_map.worker_of(rank),
                     log=log,
                     control_algorithm=control_algorithm,
                     codec=setup.codec,
                     deal=setup.deal,
+                    topology=setup.topology,
+                    turns=turns,
                 )
+                if role_map.held_theta is not None:
+                    trainer.strategy.load(initial)
+                if turns is not None:
+                    port.waiting_for = turns.waiting_for
                 continue
             receive, replayed = None, None
             if scripts:
-                replayed = Sequencer(port.receive, [scripts[shard] for shard in shards])
+                replayed = Sequencer(
+                    port.receive, [Script(shard, scripts[shard]) for shard in shards]
+                )
                 self._sequencers.append(replayed)
                 receive = replayed.receive
             roles[rank] = server_role(
@@ -151,6 +202,9 @@ class _Session:
             self._say(self._setup.replay.plan())
         say_plan(plan, self._say)
         say_shards(self._setup.shards, self._say)
+        say_cut(self._setup.cut, self._setup.hosts, self._say)
+        say_hosts(self._setup.topology, self._say)
+        say_topology(self._setup.config, self._setup.topology, self._setup.role_map.n, self._say)
         if (deal := self._setup.deal) is not None:
             self._say(f"partition: {self._setup.config.partition}, {deal_text(deal)}")
         setup = self._setup
@@ -163,8 +217,9 @@ class _Session:
         plan: ReducePlan | None,
     ) -> Run | None:
         """Gather stats and θ at the first process, which makes the result."""
-        launcher = self._launcher
-        stats = launcher.gather([one for rank in sorted(roles) for one in _stats(roles[rank])])
+        launcher, cut = self._launcher, self._setup.cut
+        mine = [one for rank in sorted(roles) for one in _stats(roles[rank], rank, cut)]
+        stats = launcher.gather(mine)
         theta = launcher.theta(roles)
         result: Run | None = None
         try:
@@ -198,6 +253,9 @@ class _Session:
             records=recorder.records,
             plan=plan,
             shards=setup.shards,
+            topology=setup.topology,
+            mean=launcher.mean,
+            cut=None if setup.cut is None else setup.cut.figures(),
             parameters=setup.role_map.n,
             hosts=len(set(setup.hosts)),
             library=launcher.library,
@@ -235,9 +293,14 @@ class _Session:
                 self._say(replay.verdict(result.theta))
 
 
-def _stats(role: Server | Worker) -> Sequence[Stats]:
+def _stats(role: Server | Worker, rank: int, cut: Cut | None) -> Sequence[Stats]:
     """Return the counters of a role: of a worker, or of each shard of a server."""
-    return role.stats if isinstance(role, Server) else [role.stats]
+    stats = role.stats if isinstance(role, Server) else [role.stats]
+    if cut is None:
+        return stats
+    number, cell = cut.numbered_cell_of(rank)
+    shards = len(cell.role_map.servers)
+    return [one.of_cell(number, len(cut.cells), shards) for one in stats]
 
 
 def _plan(roles: Roles) -> ReducePlan | None:

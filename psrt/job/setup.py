@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,8 +18,11 @@ from psrt.config.names import OPTIMIZER_CODECS
 from psrt.data import Deal
 from psrt.errors import ConfigError
 from psrt.files import keep_apart
-from psrt.job.build import fragments_for, role_map_for
+from psrt.job.build import fragments_for, held_by_workers, role_map_for
+from psrt.job.cells import in_order
 from psrt.job.codecs import JobCodec, job_codec
+from psrt.job.cut import Cut, CutPlan, cut_of, cut_plan
+from psrt.job.gossip import role_map_with_peers, topology_for
 from psrt.job.launcher import Launcher
 from psrt.job.problems import machine_costs
 from psrt.job.replay import Replay
@@ -27,6 +31,8 @@ from psrt.job.shards import ShardChoice, served_job, shards_for
 from psrt.mpirun import launch_line
 from psrt.partition import Span
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of
+from psrt.topology import Topology
+from psrt.topology.registry import edges_of
 from psrt.transport.port import RoleMap
 
 
@@ -40,7 +46,7 @@ class Setup:
     problem: Problem | None
     #: (n,) float32, the initial parameters, at the first process; empty without numerics.
     initial: Vector
-    #: The ranks of workers and servers.
+    #: The ranks of workers and servers; those of a cell have one of their own, in ``cut``.
     role_map: RoleMap
     #: Number of the host of each rank.
     hosts: tuple[int, ...]
@@ -52,6 +58,10 @@ class Setup:
     codec: JobCodec | None
     #: The samples of each worker, where there is a problem; None in ``--partition iid``.
     deal: Deal | None
+    #: Whom workers mix with; None where they do not.
+    topology: Topology | None
+    #: Of a model that is cut: who has which part of it; empty where each worker has all of it.
+    cut: Cut | None
     #: The recorded run to repeat, already checked, at the first process; None without one.
     replay: Replay | None
 
@@ -79,22 +89,30 @@ def set_up(
     hosts = tuple(launcher.hosts(config))
     with launcher.agree():
         servers, workers = who_is_who(config, hosts, launcher.started_as)
+        if config.parallel is not None:
+            workers = in_order(workers, hosts, config.axes)
+    copies = config.axes.data or len(workers)
     initial, shared = np.zeros(0, np.float32), ""
     deal: Deal | None = None
+    edges: str | None = None
+    plan: CutPlan | None = None
     with launcher.agree():
         trains = any(rank in workers for rank in launcher.here(len(hosts)))
         if problem is None and (launcher.first or trains):
-            problem = launcher.problem(config, len(workers))
+            problem = launcher.problem(config, copies)
         if launcher.first:
             assert problem is not None
             initial, n = launcher.start_of(problem)
         if problem is not None:
-            deal = launcher.deal(config, problem, len(workers))
+            deal = launcher.deal(config, problem, copies)
         if launcher.first:
             assert problem is not None
             matrices = matrices_of(problem, n)
             check_rank(config, [(it.rows, it.columns) for it in matrices])
             machine = machine_costs(config)
+            if config.topology is not None:
+                # Of a recorded run they are in its history: its file may be gone, or another one.
+                edges = (replay and replay.header.edges) or edges_of(config.topology)
             layers: Sequence[Span] = ()
             if servers:
                 # A process of servers only has no problem that could say its layers.
@@ -103,16 +121,19 @@ def set_up(
                 codec = job_codec(config, matrices)
                 job = served_job(config, n, layers, *roles, costs=machine, codec=codec)
                 shards = shards_for(config, launcher.priced(job))
+            clock = None if launcher.simulated else time.perf_counter
+            plan = cut_plan(config, problem, n, initial=initial, clock=clock)
             dealt = "" if deal is None else deal.sha256()
             shared = json.dumps(
-                [n, layers, shards and [*shards], machine.to_json(), matrices, dealt]
+                [n, layers, shards and [*shards], machine.to_json(), matrices, dealt, edges, plan]
             )
-    n, layers, chosen, costs, matrices, dealt = json.loads(launcher.share(shared))
+    n, layers, chosen, costs, matrices, dealt, edges, plan = json.loads(launcher.share(shared))
     if chosen is not None:
         shards = ShardChoice(*chosen)
         config = replace(config, shards_per_server=shards.shards)
     codec = job_codec(config, [Matrix(*it) for it in matrices])
     with launcher.agree():
+        topology = topology_for(config, [hosts[rank] for rank in workers], edges=edges)
         role_map = role_map_for(
             n,
             servers,
@@ -121,6 +142,13 @@ def set_up(
             layers=[Span(*layer) for layer in layers],
             controls=config.fragments or 1,
         )
+        if topology is not None:
+            role_map = role_map_with_peers(config, n, workers, topology)
+        if problem is not None:
+            role_map = held_by_workers(config, problem, role_map)
+        cut = None if plan is None else cut_of(config, plan, servers, workers, shards)
+        if cut is not None:
+            config = replace(config, stages=",".join(map(str, cut.counts)))
         if deal is not None and deal.sha256() != dealt:
             raise ConfigError(
                 f"--partition {config.partition}: the samples are not dealt out here as at rank 0: "
@@ -131,11 +159,32 @@ def set_up(
         if config.overlap and problem is not None:
             gradient_spans(problem, n)
         if replay is not None:
-            replay.check(config, role_map, initial=initial, problem=problem, hosts=hosts, deal=deal)
+            replay.check(
+                config,
+                role_map,
+                initial=initial,
+                problem=problem,
+                hosts=hosts,
+                deal=deal,
+                topology=topology,
+            )
     if config.replay is not None:
         config = launcher.fit(config)
     machine = MachineCosts.from_json(costs)
-    return Setup(config, problem, initial, role_map, hosts, machine, shards, codec, deal, replay)
+    return Setup(
+        config,
+        problem,
+        initial,
+        role_map,
+        hosts,
+        machine,
+        shards,
+        codec,
+        deal,
+        topology,
+        cut,
+        replay,
+    )
 
 
 def _same_config(

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -17,17 +19,22 @@ from psrt.arrays import Vector
 from psrt.codec import Matrix
 from psrt.collective.registry import NODE, by_hosts
 from psrt.config import MODES, TrainConfig, resolve
+from psrt.config.resolve import mode_of
 from psrt.data import Deal
 from psrt.errors import ConfigError
 from psrt.history import EventLog
-from psrt.job.launcher import Launcher, Roles, shard_servers
+from psrt.job.cut import Cut
+from psrt.job.launcher import Launcher, Roles, shard_servers, theta_at
 from psrt.job.problems import timing_problem
+from psrt.job.recorded import recorded_header
 from psrt.job.result import Run, Say
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.job.shards import ServedJob
-from psrt.messages import Report
+from psrt.messages import Report, Sketch
+from psrt.model.chain import chain_layers
 from psrt.partition import Span
+from psrt.runtime.mean import mean_of
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import check_config
@@ -36,9 +43,12 @@ from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.worker import Worker
 from psrt.simulation import SimulationCosts, Simulator
+from psrt.simulation.pass_costs import PassCosts, shares_of
 from psrt.simulation.port import VirtualPort
+from psrt.simulation.stage_links import VirtualStageLinks, stage_links
 from psrt.transport import RoleMap
 from psrt.transport.port import Port
+from psrt.transport.stage_links import StageLinks
 
 #: So that a mistyped number is refused before it fills the memory.
 _MOST_SERVERS = 1_000_000
@@ -77,6 +87,7 @@ def simulate(
     numerics: bool = True,
     parameters: int | None = None,
     crashes: Crashes = (),
+    hosts: Sequence[int] = (),
     log: EventLog | None = None,
     say: Say | None = None,
 ) -> SimulatedRun:
@@ -92,6 +103,9 @@ def simulate(
         numerics: whether to compute; if not, ``problem`` is a ``TimingOnlyProblem``, or None.
         parameters: n, only without numerics; None takes that of the config's model.
         crashes: (worker, seconds) each: when the worker crashes, without notice.
+        hosts: the number of workers of each host, in a mode whose workers mix with neighbours;
+            empty for one host. Bandwidth, which must be finite then, is that of hosts, and
+            messages inside take no time.
         log: records the events of all ranks instead of a file of the run; the caller closes it.
         say: called with each line meant for the user.
 
@@ -103,7 +117,7 @@ def simulate(
     check_config(config)
     launcher = VirtualLauncher(
         workers, seed=seed, costs=costs, world=world, numerics=numerics,
-        parameters=parameters, crashes=crashes,
+        parameters=parameters, crashes=crashes, hosts=hosts,
     )  # fmt: skip
     run = run_job(launcher, config, problem, say=say, log=log)
     assert run is not None
@@ -135,6 +149,7 @@ class VirtualLauncher(Launcher):
         matrices: Sequence[Matrix] = (),
         deal: Sequence[tuple[int, int]] = (),
         crashes: Crashes = (),
+        hosts: Sequence[int] = (),
     ) -> None:
         """Set up; see ``simulate``.
 
@@ -151,6 +166,7 @@ class VirtualLauncher(Launcher):
             deal: by worker, the number of its samples and that of their labels, where that is all
                 that is known; only without numerics.
             crashes: (worker, seconds) each.
+            hosts: the number of workers of each host; empty for one.
         """
         self.numerics = numerics
         self._workers, self._seed, self._costs = workers, seed, costs
@@ -159,6 +175,7 @@ class VirtualLauncher(Launcher):
         self._parts, self._matrices, self._deal = parts, matrices, deal
         self._crashes = tuple(crashes)
         self.crashes = tuple(sorted({worker for worker, _ in crashes}))
+        self._hosts = [host for host, ranks in enumerate(hosts) for _ in range(ranks)]
         self._reports: list[Report] = []
 
     def ranks_of(self, config: TrainConfig) -> int:
@@ -185,13 +202,48 @@ class VirtualLauncher(Launcher):
             )
         if config.replay is not None and self._crashes:
             raise ConfigError("--crash cannot be combined with --replay: nobody died in that run")
+        if config.parallel is not None:
+            self._check_cut(config)
+            row = mode_of(config, workers)
+            extra = row.default_servers * config.axes.cells
+            extra = extra if config.servers is None else config.servers
+            return workers + (resolve(config, ranks=workers + extra).servers or 0)
         mode = MODES.get(config.mode or "")
         extra = 0 if mode is not None and mode.single else config.servers or 1
         return workers + (resolve(config, ranks=workers + extra).servers or 0)
 
+    def _check_cut(self, config: TrainConfig) -> None:
+        """Check that a model that is cut across ranks can be simulated like that.
+
+        Raises:
+            ConfigError: if not.
+        """
+        for wrong, what in (
+            (self._crashes, "--crash"),
+            (self._hosts, "--hosts"),
+            (self._parameters is not None, f"--parameters {self._parameters}"),
+            (config.record, "--record"),
+            (config.replay is not None, f"--replay {config.replay}"),
+        ):
+            if wrong:
+                raise ConfigError(
+                    f"{what} is not possible in virtual time with --parallel {config.parallel}"
+                )
+
     def hosts(self, config: TrainConfig) -> Sequence[int]:
-        """Return one host for all ranks."""
-        return (0,) * (self._workers + (config.servers or 0))
+        """Return the hosts that were given, of which other modes than gossip know nothing.
+
+        Raises:
+            ConfigError: if they do not fit the mode or the ranks.
+        """
+        ranks, hosts = self._workers + (config.servers or 0), self._hosts
+        if config.by_host and config.replay is not None:
+            return recorded_header(config.replay).hosts
+        if hosts and not config.scheme.mixes:
+            raise ConfigError(f"--hosts has no effect with --mode {config.mode}")
+        if hosts and len(hosts) != ranks:
+            raise ConfigError(f"--hosts has {len(hosts)} ranks in all, the job {ranks}")
+        return hosts or (0,) * ranks
 
     def priced(self, job: ServedJob) -> ServedJob:
         """Return a job in which each rank is a host, with a link of its own, as simulated."""
@@ -236,18 +288,63 @@ class VirtualLauncher(Launcher):
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Make the simulator, which has a port for every rank."""
         config, role_map, costs = setup.config, setup.role_map, self._costs
+        self._cut = setup.cut
+        # Only where they say something: a test's own class need not know them.
+        more: dict[str, Any] = {} if self.numerics else {"numerics": False}
+        if setup.cut is not None:
+            more["cells"] = [(it.role_map, it.ranks) for it in setup.cut.cells]
+        costs = costs(role_map) if callable(costs) else costs
+        if self._hosts and costs is not None:
+            costs = replace(costs, hosts=self._hosts)
         self.world = world = self._make_world(
             role_map,
             seed=self._seed,
-            costs=costs(role_map) if callable(costs) else costs,
+            costs=costs,
             shared_memory=config.shared_memory,
             machine=setup.machine,
-            **({} if self.numerics else {"numerics": False}),
+            **more,
         )
         made = world.costs
         if setup.codec is not None and not made.framed:
             world.frames = setup.codec.times(made.codecs, made.codec_speed)
         return {rank: world.ports[rank] for rank in (*role_map.server_ranks, *role_map.workers)}
+
+    def spread(self, port: Port, initial: Vector, cut: Cut | None) -> Vector:
+        """Return the initial parameters of a port's rank."""
+        if cut is None or not self.numerics:
+            return initial
+        assert isinstance(port, VirtualPort), "ports are this launcher's"
+        return cut.cell_of((port.world.ranks or ())[port.rank]).part.take(initial)
+
+    def links(self, setup: Setup, cut: Cut) -> Mapping[int, StageLinks]:
+        """Make the channels of all stages of all copies of the model."""
+        assert setup.problem is not None, "the only process has the problem"
+        world, axes, config = self.world, cut.axes, setup.config
+        layers = chain_layers(setup.problem, cut.parameters)
+        bounds = [0, *accumulate(cut.counts)]
+        sizes = [[it.n for it in layers[a:b]] for a, b in pairwise(bounds)]
+        shares = shares_of(world.costs.stages, sizes, slices=axes.tensor)
+        costs = [
+            PassCosts(
+                shares[stage :: axes.pipeline],
+                config.batch_size,
+                world.costs.slowdown,
+                bool(config.recompute),
+            )
+            for stage in range(axes.pipeline)
+        ]
+        channels = [cut.channels(slice_) for slice_ in range(axes.tensor)]
+        links: dict[int, VirtualStageLinks] = {}
+        for replica in range(axes.data):
+            first = replica * axes.cells
+            ranks = [
+                cut.workers[first + stage * axes.tensor :][: axes.tensor]
+                for stage in range(axes.pipeline)
+            ]
+            parts = [cell.part for cell in cut.cells]
+            links |= stage_links(world, ranks, channels, parts, costs)
+        world.links = links
+        return links
 
     def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         """Run all roles, interleaved as the costs and the seed decide."""
@@ -263,7 +360,10 @@ class VirtualLauncher(Launcher):
             if isinstance(role, Worker):
                 role.seconds = seconds
 
-    def _hear(self, report: Report) -> None:
+    def _hear(self, report: Report | Sketch) -> None:
+        if isinstance(report, Sketch):
+            self.on_report(report)
+            return
         self._reports.append(report)
         # Without numerics there is no loss; 0.0 would look like one.
         self.on_report(report if self.numerics else report._replace(loss=math.nan))
@@ -278,10 +378,40 @@ class VirtualLauncher(Launcher):
         return self.world.time
 
     def theta(self, roles: Roles) -> Vector:
-        """Concatenate the shards' spans; without servers, return the first worker's θ."""
+        """Concatenate the shards' spans; without servers return worker 0's θ, or the mean."""
+        if self._cut is not None:
+            return self._theta_of_parts(roles, self._cut)
         role_map = self.world.role_map
+        if role_map.peers:
+            # Nobody can ask the dead what they had.
+            left = (it for rank, it in roles.items() if rank not in self.world.crashed)
+            workers = (it for it in left if isinstance(it, Worker))
+            self.mean = mean_of(it.strategy.held for it in workers)
+            return self.mean.theta
         shards = [it.shard.theta for it in shard_servers(roles.values())]
-        return np.concatenate(shards) if shards else self.world.ports[role_map.workers[0]].theta
+        if shards:
+            return np.concatenate(shards)
+        return theta_at(roles, self.world.ports[role_map.workers[0]])
+
+    def busy_stages(self) -> tuple[float, ...]:
+        """Return by stage the share of the time in which it computed; empty without stages."""
+        if self._cut is None:
+            return ()
+        axes, whole = self._cut.axes, self.world.time or 1.0
+        busy = np.array([self.world.links[rank].busy_s for rank in self._cut.workers])
+        shares = busy.reshape(axes.data, axes.pipeline, axes.tensor).mean((0, 2)) / whole
+        return tuple(shares.tolist())
+
+    def _theta_of_parts(self, roles: Roles, cut: Cut) -> Vector:
+        """Put the cells' parts together: of its servers, or of its first worker."""
+        whole = np.empty(cut.parameters if self.numerics else 0, np.float32)
+        for cell in cut.cells if self.numerics else ():
+            shards = [it.shard.theta for it in shard_servers(roles[rank] for rank in cell.ranks)]
+            first = cell.ranks[cell.role_map.workers[0]]
+            cell.part.put(
+                np.concatenate(shards) if shards else self.world.ports[first].theta, whole
+            )
+        return whole
 
     def result(self, run: Run) -> SimulatedRun:
         """Return the result of the run just made, with its roles and simulator."""

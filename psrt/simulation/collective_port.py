@@ -15,21 +15,22 @@ from psrt.codec.randomness import BACK
 from psrt.codec.times import FREE
 from psrt.collective import ALGORITHMS
 from psrt.collective.analysis.choose import choose
-from psrt.collective.analysis.pick import Coding, pick_coded
-from psrt.collective.registry import AUTO, LIBRARY, NODE
+from psrt.collective.analysis.pick import Coding, pick_coded, pick_sharded
+from psrt.collective.registry import AUTO, LIBRARY, NODE, owned_by
 from psrt.errors import ConfigError
-from psrt.partition import Span
+from psrt.partition import Span, even_span
+from psrt.sharding import Sharing
 from psrt.simulation.event_queue import Action
 from psrt.simulation.network import Channel
 from psrt.simulation.schedule_run import ScheduleRun
 from psrt.simulation.straight_run import StraightRun
-from psrt.simulation.sums import MessageSum, RendezvousSum
+from psrt.simulation.sums import Gathering, MessageSum, RendezvousSum, ShardedSum
 from psrt.transport.coded_sum import CodedSum, SumCodec
 from psrt.transport.majority import outliers
-from psrt.transport.port import AS_ASKED, CONTROL, Reduction, RoleMap, Take
+from psrt.transport.port import AS_ASKED, CONTROL, Held, Reduction, RoleMap, Take
 
 if TYPE_CHECKING:
-    from psrt.simulation.simulator import Simulator
+    from psrt.simulation.cell import World
 
 
 @coroutine
@@ -41,7 +42,7 @@ def suspend() -> Generator[None, None, None]:
 class CollectivePort:
     """The collective operations of a port in virtual time; see ``Port``."""
 
-    def __init__(self, world: Simulator, rank: int) -> None:
+    def __init__(self, world: World, rank: int) -> None:
         """Set up without spans."""
         self.world = world
         self.rank = rank
@@ -54,9 +55,13 @@ class CollectivePort:
         #: at a server.
         behind = CONTROL * self.role_map.controls
         self.gradient: Vector = np.zeros(
-            0 if self.worker < 0 else behind + (self.role_map.n if world.numerics else 0),
+            0
+            if self.worker < 0
+            else behind + (self.role_map.gradient_size if world.numerics else 0),
             np.float32,
         )
+        #: (n,) at a worker; made by the port. Empty without numerics.
+        self.theta: Vector = np.zeros(0, np.float32)
         #: Whether the role waits for an arrival.
         self.waiting = False
         #: Seconds by which this rank is behind virtual time: it has spent them on frames, and has
@@ -131,7 +136,7 @@ class CollectivePort:
 
     def channel(self, to: int, shard: int = 0) -> Channel:
         """Return the channel to rank ``to``; each of a server's shards has one of its own."""
-        return self._channels.setdefault((to, shard), Channel(self.rank, to))
+        return self._channels.setdefault((to, shard), Channel(self.rank, to, self.world.ranks))
 
     def post(self, to: int, key: int, numbers: AnyVector | None, nbytes: int) -> None:
         """Send a span, or the frame of one, to another rank.
@@ -174,7 +179,14 @@ class CollectivePort:
         self.waiting = True
         await suspend()
 
-    def choice(self, algorithm: str, n: int, *, coded: Coding | None = None) -> tuple[str, str]:
+    def choice(
+        self,
+        algorithm: str,
+        n: int,
+        *,
+        coded: Coding | None = None,
+        sharded: Sharing | None = None,
+    ) -> tuple[str, str]:
         """Return the all-reduce that ``algorithm`` names, and the reason; see ``Port``.
 
         ``auto`` assumes hosts of one rank each, unless the costs were measured on one host
@@ -187,6 +199,11 @@ class CollectivePort:
             machine = self.world.machine
             found = pick_coded(algorithm, hosts, coded, machine, through_hosts=False)
             return found.algorithm, found.why
+        if sharded is not None:
+            together = [workers] if timed or algorithm == NODE else hosts
+            alone = sharded is Sharing.PARAMETERS
+            best = pick_sharded(algorithm, together, 4 * n, self.world.machine, alone=alone)
+            return best.algorithm, best.why
         if algorithm == AUTO:
             best = choose(hosts, 4 * n, 4, self.world.machine)
             return best.algorithm, best.why
@@ -197,12 +214,31 @@ class CollectivePort:
             )
         return algorithm, AS_ASKED
 
+    def owned(self, span: Span, algorithm: str, *, worker: int | None = None) -> Span:
+        """Return the part of a span that this worker, or another one, owns."""
+        ranks, worker = len(self.role_map.workers), self.worker if worker is None else worker
+        if algorithm in ALGORITHMS:
+            start, stop = owned_by(algorithm, worker, ranks, span.size)
+        else:
+            start, stop = even_span(span.size, ranks, worker)
+        return Span(span.start + start, span.start + stop)
+
     def reduction(
-        self, span: Span, algorithm: str, take: Take | None, codec: SumCodec | None = None
+        self,
+        span: Span,
+        algorithm: str,
+        take: Take | None,
+        codec: SumCodec | None = None,
+        *,
+        held: Held | None = None,
     ) -> Reduction:
-        """Make the plan of a sum; every rank owns every element."""
+        """Make the plan of a sum; without a ``Held``, every rank owns every element."""
         # The same number on all workers: they make the same reductions in the same order.
         self._reductions += 1
+        if held is not None and take is not None:
+            self._reductions += 1
+            keys = self._reductions - 1, self._reductions
+            return ShardedSum(self, span, algorithm, take, held, keys=keys)
         if codec is None:
             algorithm, _ = self.choice(algorithm, span.size)
         key = self._reductions
@@ -210,11 +246,16 @@ class CollectivePort:
             return MessageSum(self, span, algorithm, take, key=key, codec=codec)
         return RendezvousSum(self, span, algorithm, take, key=key)
 
+    def gather(self, span: Span, algorithm: str, at: int) -> Reduction:
+        """Make the plan by which all workers get what each owns of a span."""
+        self._reductions += 1
+        return Gathering(self, span, algorithm, at, key=self._reductions)
+
     def numbers(self, span: Span) -> Vector | None:
         """Return a span of the gradient; without numerics, only the control values exist."""
         if self.world.numerics:
             return span.of(self.gradient)
-        first = span.start - self.role_map.n
+        first = span.start - self.role_map.gradient_size
         return self.gradient[first : first + span.size] if first >= 0 else None
 
     def share_theta(self, algorithm: str) -> None:

@@ -16,6 +16,8 @@ import numpy as np
 from psrt.config.values import Number, read_numbers
 from psrt.errors import ConfigError
 from psrt.history import read_history
+from psrt.pipeline.cost import Slowdown, StageCosts, as_dear
+from psrt.pipeline.step import Kind
 from psrt.simulation import SimulationCosts
 from psrt.simulation.calibration import RecordedCosts, calibrate
 from psrt.simulation.distributions import LONGEST, read_compute
@@ -43,6 +45,9 @@ _PARTS = {
 _FREE = {"compute": "constant:0", "link": "0:inf", "server_apply": "inf"}
 _RATE = Number("BYTES_PER_S", 1.0, math.inf)
 _SPEED = Number("FACTOR", 1e-9, math.inf)
+_PASSES = ("FORWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT")
+_COSTS = tuple(Number(name, 0.0, 1e12) for name in _PASSES)
+_DEARER = (Number("ROWS", 1, 1e9, whole=True), *(Number(name, 1e-3, 1e3) for name in _PASSES))
 #: Draws that make up the mean time of a gradient.
 _DRAWS = 100
 
@@ -63,6 +68,12 @@ class VirtualCosts:
     server_apply: str = DEFAULT_SERVER_APPLY
     #: How many times as fast codecs are as in their rows; may be ``inf``.
     codec_speed: str = DEFAULT_CODEC_SPEED
+    #: Of a model that is cut: ``FORWARD:BACKWARD_INPUT:BACKWARD_WEIGHT,...``, what each part costs
+    #: of a whole batch, in any unit; empty: by its parameters.
+    stage_costs: str = ""
+    #: Of the same: ``ROWS:FORWARD:BACKWARD_INPUT:BACKWARD_WEIGHT,...``, how many times as long a
+    #: row takes in products of so many rows as in one of a whole batch; empty: as long.
+    small_products: str = ""
 
     def __post_init__(self) -> None:
         if not self.compute.startswith(("run:", LIKE)):  # a run is read when it is needed, and once
@@ -72,6 +83,8 @@ class VirtualCosts:
         if not self.server_apply.startswith(LIKE):
             read_rate("server-apply", self.server_apply)
         read_speed(self.codec_speed)
+        read_stage_costs(self.stage_costs)
+        read_small_products(self.small_products)
 
     @classmethod
     def like(cls, run: str, **given: str) -> VirtualCosts:
@@ -138,6 +151,8 @@ class VirtualCosts:
             bandwidth=bandwidth,
             apply=None if rate == math.inf else lambda shard, nbytes, rng: nbytes / rate,
             codec_speed=read_speed(self.codec_speed),
+            stages=read_stage_costs(self.stage_costs),
+            slowdown=read_small_products(self.small_products),
         )
 
 
@@ -201,6 +216,44 @@ def read_speed(text: str) -> float:
     """
     (speed,) = _read("codec-speed", (_SPEED,), text)
     return speed
+
+
+def read_stage_costs(text: str) -> tuple[StageCosts, ...]:
+    """Return what each part of a model costs; none where nothing is said.
+
+    >>> read_stage_costs("2:0:2,3:3:3")[0]
+    StageCosts(forward=2.0, backward_input=0.0, backward_weight=2.0, nbytes=0.0)
+
+    Raises:
+        ConfigError: if the text has another form, or nothing costs anything.
+    """
+    parts = text.split(",") if text else ()
+    found = tuple(StageCosts(*_read("stage-costs", _COSTS, part)) for part in parts)
+    if found and not any(it.seconds for it in found):
+        raise ConfigError(f"stage-costs must not all be 0, got {text!r}")
+    return found
+
+
+def read_small_products(text: str) -> Slowdown:
+    """Return how much dearer a row is in a product of few rows.
+
+    Between the given numbers of rows it is a straight line over 1/rows, as of products that cost
+    so much each and so much a row; beyond them it stays the same.
+
+    >>> dearer = read_small_products("32:1.5:2:2,128:1:1:1")
+    >>> dearer(Kind.FORWARD, 16), dearer(Kind.BACKWARD_INPUT, 64), dearer(Kind.FORWARD, 1024)
+    (1.5, 1.3333333333333333, 1.0)
+
+    Raises:
+        ConfigError: if the text has another form.
+    """
+    if not text:
+        return as_dear
+    rows = sorted(_read("small-products", _DEARER, part) for part in text.split(","))
+    many = [1.0 / row[0] for row in rows][::-1]
+    kinds = (Kind.FORWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
+    lines = {kind: [row[i] for row in rows][::-1] for i, kind in enumerate(kinds, 1)}
+    return lambda kind, rows: float(np.interp(1.0 / rows, many, lines[kind]))
 
 
 def _read(flag: str, numbers: Sequence[Number], text: str) -> tuple[float, ...]:

@@ -45,6 +45,7 @@ import numpy as np
 from psrt.codec.times import CodecTimes
 from psrt.errors import ConfigError
 from psrt.messages import Message
+from psrt.pipeline.cost import Slowdown, StageCosts, as_dear
 
 #: Draws one duration, in seconds.
 Draw = Callable[[np.random.Generator], float]
@@ -94,6 +95,11 @@ class SimulationCosts:
     #: Whether ``receive``, ``apply`` and ``reduce`` were measured with the job's codec: then they
     #: contain encoding and decoding, which take no time of their own.
     framed: bool = False
+    #: Of a model that is cut: what each stage costs of a gradient, in the order of the layers, in
+    #: any unit; empty: as many as it has parameters, see ``pass_costs``.
+    stages: Sequence[StageCosts] = ()
+    #: Of the same: how much dearer a row is in a micro-batch than in a whole batch.
+    slowdown: Slowdown = as_dear
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0:

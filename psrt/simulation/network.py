@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,20 @@ class Channel:
     Each of a server's shards has channels of its own.
     """
 
-    __slots__ = ("newest", "source", "to", "unread")
+    __slots__ = ("into", "newest", "out", "source", "to", "unread")
 
-    def __init__(self, source: int, to: int) -> None:
+    def __init__(self, source: int, to: int, ranks: Sequence[int] | None = None) -> None:
+        """Set up between two ranks.
+
+        Args:
+            source: the sender.
+            to: the receiver.
+            ranks: by rank of a part of a job, the rank in the job; None where the part is the job.
+        """
         self.source = source
         self.to = to
+        #: Whose links it goes out by, and comes in by: ranks of the job.
+        self.out, self.into = (source, to) if ranks is None else (ranks[source], ranks[to])
         #: When the newest message reaches the link of ``to``; later ones must not before that.
         self.newest = 0.0
         #: Messages sent and not yet read.
@@ -72,9 +82,9 @@ class Network:
         # receiver's link is busy from its arrival on, while the rest is still being sent. So the
         # m/B seconds of a message pass once, in `_enter`, and not once at each end; the sender's
         # link is merely taken meanwhile.
-        leaves = max(queue.time, self._free_to_send[channel.source])
-        self._free_to_send[channel.source] = leaves + nbytes * self._seconds_per_byte
-        message = channel.to, nbytes, arrive, argument
+        leaves = max(queue.time, self._free_to_send[channel.out])
+        self._free_to_send[channel.out] = leaves + nbytes * self._seconds_per_byte
+        message = channel.into, nbytes, arrive, argument
         channel.newest = queue.at(leaves + delay, self._enter, message, not_before=channel.newest)
 
     def follow(self, channel: Channel, arrive: Action, argument: Any) -> None:
@@ -87,7 +97,7 @@ class Network:
         """
         queue = self._queue
         if self._is_finite:
-            arrive, argument = self._enter, (channel.to, 0, arrive, argument)
+            arrive, argument = self._enter, (channel.into, 0, arrive, argument)
         channel.newest = queue.at(queue.time, arrive, argument, not_before=channel.newest)
 
     def _enter(self, message: tuple[int, int, Action, Any]) -> None:

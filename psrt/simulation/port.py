@@ -6,21 +6,21 @@ message arrives, as between hosts. A role that awaits is suspended until an even
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from psrt.arrays import Bytes, Vector
-from psrt.messages import Leave, Message, Params, Push, Report
+from psrt.arrays import AnyArray, Bytes, Vector
+from psrt.messages import Leave, Message, Mix, Params, Push, Report, Sketch
 from psrt.simulation.collective_port import CollectivePort, suspend
 from psrt.simulation.network import Channel
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import FRAMED, NO_PAYLOAD, VERSIONS, ThetaMemory
 
 if TYPE_CHECKING:
-    from psrt.simulation.simulator import Simulator
+    from psrt.simulation.cell import World
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ Mail = tuple[Channel, Message, int, int]
 class VirtualPort(CollectivePort):
     """One rank's port in a ``Simulator``."""
 
-    def __init__(self, world: Simulator, rank: int) -> None:
+    def __init__(self, world: World, rank: int) -> None:
         super().__init__(world, rank)
         role_map = self.role_map
         #: The shards of this server, each with its place among them; none at a worker.
@@ -46,13 +46,15 @@ class VirtualPort(CollectivePort):
         )
         #: The time of receiving a message that has arrived; None: no time.
         self._receive_s = world.costs.receive
+        #: Seconds that a server has spent applying gradients.
+        self.busy_s = 0.0
         #: Messages received, if that takes time.
         self._turn = 0
         #: By shard, the gradient steps whose pushes this worker has sent.
         self.pushed: dict[int, int] = {}
         numerics = world.numerics
-        self.theta: Vector = np.zeros(
-            role_map.n if numerics and self.worker >= 0 else 0, np.float32
+        self.theta = np.zeros(
+            role_map.theta_size if numerics and self.worker >= 0 else 0, np.float32
         )
         self.versions: dict[int, list[Vector]] = {
             shard: [
@@ -61,9 +63,15 @@ class VirtualPort(CollectivePort):
             ]
             for shard in self._places
         }
+        #: See ``Port``.
+        self.offers: list[Vector] = self._regions() if role_map.peers and self.worker >= 0 else []
+        #: By worker that this one mixes with, the first round that it will not take part in.
+        self.mixed: dict[int, int] = {}
         self.landings: Mapping[int, int] = {}
         self.theta_memory = ThetaMemory.OWN
         self._inbox: deque[Mail] = deque()
+        #: The computing time of the step whose parts are being computed, in seconds.
+        self._step_s = 0.0
         #: What is to be run while computing time passes, in order: shares of it, and actions.
         self._amid: deque[tuple[float, Callable[[], object]]] = deque()
         #: By worker and shard, its gradient span as it was when its push arrived.
@@ -71,11 +79,20 @@ class VirtualPort(CollectivePort):
         #: By worker and shard, the frame that came last: the codec's own memory, which does not
         #: change before it has been decoded.
         self._frames: dict[tuple[int, int], Bytes] = {}
-        #: By shard, the clock of the last reply in a frame.
-        self._answered: dict[int, int] = {}
+        #: By worker, copies of the vectors and frames that a neighbour has sent and this rank not
+        #: received: neighbours do not answer each other, so a sender may be ahead.
+        self._under_way: defaultdict[int, deque[AnyArray]] = defaultdict(deque)
+        #: By shard, the clock of the last frame that serves several ranks.
+        self._encoded: dict[int, int] = {}
+
+    def _regions(self) -> list[Vector]:
+        size = self.role_map.spans[0].size if self.world.numerics else 0
+        return [np.zeros(size, np.float32) for _ in range(self.role_map.offers[self.worker])]
 
     def payload(self, shard: int, worker: int) -> Vector:
-        """Return a shard's span of the gradient of ``worker``."""
+        """Return a shard's span of the gradient of ``worker``, or what it mixes."""
+        if self.role_map.peers:
+            return self._copies[worker, shard]
         if not self.world.numerics:
             return self.gradient
         span = self.role_map.spans[shard]
@@ -108,6 +125,14 @@ class VirtualPort(CollectivePort):
             self._after_compute.pop(0)()
         return result
 
+    async def compute_part(self, share: float, work: Callable[[], T], *, first: bool) -> T:
+        """Run ``work()`` now, then let its share of the cost of a step pass."""
+        result = work()
+        if first:
+            self._step_s = self.world.costs.compute(self.rank, self.world.rng)
+        await self.pause(share * self._step_s)
+        return result
+
     def amid(self, share: float, action: Callable[[], object]) -> None:
         """Run ``action()`` when that share of the present computing has passed.
 
@@ -117,6 +142,13 @@ class VirtualPort(CollectivePort):
             self.after_compute(action)
         else:
             self._amid.append((share, action))
+
+    async def spend(self, seconds: float) -> None:
+        """Let the time of a part of computing pass, that has been done; then do what is amid it."""
+        await self.pause(seconds)
+        while self._amid:
+            self._act(None)
+        await self.catch_up()
 
     def _act(self, _: object) -> None:
         """Run the next action of ``amid``, unless all were run or this rank has crashed."""
@@ -132,16 +164,18 @@ class VirtualPort(CollectivePort):
         return work(*args)
 
     def _apply_seconds(self, shard: int, nbytes: int) -> float:
-        """Draw the time of applying ``nbytes`` of gradient, and add it to the busy time."""
+        """Draw the time of applying ``nbytes`` of gradient, and count it."""
         world = self.world
         assert world.costs.apply is not None, "there is no apply_s without a cost"
         seconds = world.costs.apply(shard, nbytes, world.rng)
-        world.busy[self.rank] = world.busy.get(self.rank, 0.0) + seconds
+        self.busy_s += seconds
         return seconds
 
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``."""
         nbytes = FRAME_BYTES
+        if region != NO_PAYLOAD and type(message) is Mix:
+            self.world.ports[to].take_offer(message, self.offers[region])
         if region != NO_PAYLOAD:
             nbytes += 4 * self.role_map.spans[message.shard].size
         self._send(to, message, region, nbytes)
@@ -158,22 +192,32 @@ class VirtualPort(CollectivePort):
         if frames is None:
             return
         n, shard = self.role_map.spans[message.shard].size, message.shard
-        if type(message) is Push:
-            self.behind += frames.encode.at(n)
-        elif not frames.shares_replies or self._answered.get(shard) != message.clock:
-            self._answered[shard] = message.clock
-            self.behind += frames.encode_reply.at(n)
+        is_reply = type(message) is Params
+        if type(message) is Mix or (is_reply and frames.shares_replies):
+            if self._encoded.get(shard) == message.clock:
+                return
+            self._encoded[shard] = message.clock
+        self.behind += (frames.encode_reply if is_reply else frames.encode).at(n)
 
     def take_frame(self, message: Message, frame: Bytes) -> None:
         """Keep a frame that is on its way: nobody looks at the one before any more."""
+        if type(message) is Mix:
+            self._under_way[message.worker].append(frame.copy())
+            return
         worker = message.worker if type(message) is Push else self.worker
         self._frames[worker, message.shard] = frame
+
+    def take_offer(self, mix: Mix, vector: Vector) -> None:
+        """Keep a vector that is on its way."""
+        self._under_way[mix.worker].append(vector.copy())
 
     def _send(self, to: int, message: Message, region: int, nbytes: int) -> None:
         world, shard = self.world, message.shard
         self.bytes_sent += nbytes
         if type(message) is Push:
             self.pushed[shard] = message.clock + 1
+        elif type(message) is Mix:
+            self.mixed[to] = message.clock + (region != NO_PAYLOAD)
         if to in world.crashed:
             return
         channel = self._channels.get((to, shard)) or self.channel(to, shard)
@@ -197,12 +241,14 @@ class VirtualPort(CollectivePort):
 
     def in_flight(self, to: int, shard: int) -> bool:
         """Return whether the last payload of a shard sent to ``to`` may still be being read."""
+        if self.role_map.peers:
+            return False  # it was copied
         channel = self._channels.get((to, shard))
         return channel is not None and channel.unread > 0
 
     def forget(self, rank: int) -> None:
         """Count everything sent to a crashed rank as read: it reads no more."""
-        for shard in self._places or self.role_map.shards_of(rank):
+        for shard in self._places or self.role_map.shards_of(rank) or (0,):
             channel = self._channels.get((rank, shard))
             if channel is not None and channel.unread:
                 channel.unread = 0
@@ -231,14 +277,28 @@ class VirtualPort(CollectivePort):
                 span = self.role_map.spans[message.shard]
                 versions = world.ports[channel.source].versions[message.shard]
                 np.copyto(span.of(self.theta), versions[region])
+            elif type(message) is Mix:
+                self._take(message, region)
             channel.unread -= 1
             if not channel.unread:
                 world.touch(channel.source)
             self.bytes_received += nbytes
             if region == FRAMED and world.frames is not None:
-                line = world.frames.decode if type(message) is Push else world.frames.decode_reply
+                back = type(message) is Params
+                line = world.frames.decode_reply if back else world.frames.decode
                 self.behind += line.at(self.role_map.spans[message.shard].size)
         return message
+
+    def _take(self, mix: Mix, region: int) -> None:
+        """Take up what a neighbour's message brings."""
+        if region == FRAMED:
+            self._frames[mix.worker, mix.shard] = self._under_way[mix.worker].popleft()
+        elif region != NO_PAYLOAD:
+            self._copies[mix.worker, mix.shard] = self._under_way[mix.worker].popleft()
+
+    async def poll(self) -> Message | None:
+        """Return the next message if one has come."""
+        return await self.receive() if self._inbox else None
 
     def _bring_forward(self) -> None:
         """Move the message of the peer and shard whose turn is next to the front of the inbox."""
@@ -252,6 +312,8 @@ class VirtualPort(CollectivePort):
                     for channel, message, _, _ in inbox
                 ]
                 count = len(places) * workers
+            elif role_map.peers:
+                links, count = [channel.source for channel, _, _, _ in inbox], role_map.size
             else:
                 links, count = [mail[1].shard for mail in inbox], len(role_map.servers)
             order = [(link - self._turn) % count for link in links]
@@ -274,6 +336,6 @@ class VirtualPort(CollectivePort):
             await suspend()
             self.waiting_for = before
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Report | Sketch) -> None:
         """Hand ``report`` to the simulator."""
         self.world.on_report(report)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from psrt.simulation.simulator import Simulator
+    from psrt.simulation.cell import World
 
 #: Makes the result from the workers' values, in worker order.
 Fold = Callable[[Sequence[Any]], Any]
@@ -33,16 +33,24 @@ OnResult = Callable[[Any], None]
 class Rendezvous:
     """A barrier with a result, round after round; every worker attends every round, in order."""
 
-    def __init__(self, world: Simulator, fold: Fold, seconds: Callable[[int, Any], float]) -> None:
+    def __init__(
+        self,
+        world: World,
+        fold: Fold,
+        seconds: Callable[[int, Any], float],
+        *,
+        workers: int | None = None,
+    ) -> None:
         """Set up.
 
         Args:
             world: the simulator of the workers.
             fold: makes the result; called once a round, when the last worker has arrived.
             seconds: (i, result) → the delay from then until that of the i-th round is available.
+            workers: how many there are; None for all of the world's.
         """
         self._world = world
-        self._workers = len(world.role_map.workers)
+        self._workers = len(world.role_map.workers) if workers is None else workers
         self._fold = fold
         self._seconds = seconds
         #: Rounds that are complete.
@@ -74,7 +82,7 @@ class Rendezvous:
 class RendezvousTable:
     """Every rendezvous of one world, by key."""
 
-    def __init__(self, world: Simulator) -> None:
+    def __init__(self, world: World) -> None:
         self._world = world
         self._known: dict[object, Rendezvous] = {}
         #: The draws of ``costs.reduce``, by round.
@@ -104,17 +112,32 @@ class RendezvousTable:
             )
         return self._known[key]
 
+    def free(self, key: object, fold: Fold) -> Rendezvous:
+        """Return the rendezvous of this key, whose result is available at once.
+
+        Args:
+            key: the same on all workers.
+            fold: makes the result.
+        """
+        if key not in self._known:
+            self._known[key] = Rendezvous(self._world, fold, lambda round_, result: 0.0)
+        return self._known[key]
+
     def _seconds(self, round_: int, nbytes: float, result: Any, *, along: bool) -> float:
         world = self._world
         costs, rng = world.costs, world.rng
         if costs.reduce is None:
-            if len(world.role_map.workers) == 1:
-                return 0.0
-            moved = nbytes * (costs.per_byte + 1.0 / costs.bandwidth)
-            return costs.latency(rng) + costs.latency(rng) + moved
+            return 0.0 if len(world.role_map.workers) == 1 else two_barriers(world, nbytes)
         if along:
             is_over = isinstance(result, np.ndarray) and not result.any()
             return costs.last_sum if is_over else 0.0
         while len(self._drawn) <= round_:
             self._drawn.append(costs.reduce(rng))
         return self._drawn[round_]
+
+
+def two_barriers(world: World, nbytes: float) -> float:
+    """Draw the time of two barriers, between which a rank moves so many bytes."""
+    costs, rng = world.costs, world.rng
+    moved = nbytes * (costs.per_byte + 1.0 / costs.bandwidth)
+    return costs.latency(rng) + costs.latency(rng) + moved

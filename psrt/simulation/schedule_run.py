@@ -44,6 +44,7 @@ class ScheduleRun:
         key: int,
         numerics: bool = True,
         dtype: npt.DTypeLike = np.float32,
+        half: int | None = None,
     ) -> None:
         """Compile this rank's steps.
 
@@ -56,11 +57,13 @@ class ScheduleRun:
             key: marks this run's spans; the same on all ranks, and unique.
             numerics: whether to compute; if not, only the messages are sent.
             dtype: type of the elements.
+            half: 0 for the reduce-scatter to owners alone, 1 for the all-gather; None for both.
         """
         self._link, self._rank, self._key, self._n = link, rank, key, n
         row = ALGORITHMS[algorithm]
         # With thousands of ranks that sum three numbers, most steps are empty.
-        self._steps = [s for s in row(rank, size, n) if s.send.size or s.receive.size]
+        steps = row(rank, size, n) if half is None else row.halves(rank, size, n)[half]
+        self._steps = [s for s in steps if s.send.size or s.receive.size]
         # The gradient has no space behind a span for the workspace that some schedules need.
         self._values: AnyVector | None = (
             np.empty(n + row.workspace(size, n), dtype) if numerics else None

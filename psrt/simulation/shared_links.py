@@ -81,11 +81,11 @@ class SharedLinks:
 
     def send(self, channel: Channel, nbytes: int, arrive: Action, argument: Any) -> None:
         """Send a message now; ``arrive(argument)`` is called when all of it has arrived."""
-        source, to = self._hosts[channel.source], self._hosts[channel.to]
+        source, to = self._hosts[channel.out], self._hosts[channel.into]
         if source == to:
             self.follow(channel, arrive, argument)
             return
-        pair = channel.source, channel.to
+        pair = channel.out, channel.into
         connection = self._connections.setdefault(pair, _Connection(source, to))
         connection.messages.append((channel, nbytes, arrive, argument))
         if len(connection.messages) == 1:
@@ -97,7 +97,7 @@ class SharedLinks:
 
     def follow(self, channel: Channel, arrive: Action, argument: Any) -> None:
         """Deliver a message of no length after everything already in flight on a channel."""
-        queue, pair = self._queue, (channel.source, channel.to)
+        queue, pair = self._queue, (channel.out, channel.into)
         connection = self._connections.get(pair)
         if connection is not None and connection.messages:
             connection.messages.append((channel, 0, arrive, argument))

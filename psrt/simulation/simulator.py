@@ -8,15 +8,16 @@ number of ranks, so thousands can be simulated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from psrt.codec.times import FrameTimes
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.errors import ConfigError
-from psrt.messages import Leave, Report
+from psrt.messages import Leave, Report, Sketch
+from psrt.simulation.cell import SimulatedCell
 from psrt.simulation.costs import SimulationCosts
 from psrt.simulation.event_queue import Action
 from psrt.simulation.network import Channel, Network
@@ -25,6 +26,9 @@ from psrt.simulation.rendezvous import RendezvousTable
 from psrt.simulation.scheduler import Scheduler
 from psrt.simulation.shared_links import SharedLinks
 from psrt.transport.port import NO_PAYLOAD, RoleMap
+
+if TYPE_CHECKING:
+    from psrt.simulation.stage_links import VirtualStageLinks
 
 #: Ranks that a report of a deadlock names; thousands would bury the first.
 _NAMED = 8
@@ -42,6 +46,7 @@ class Simulator(Scheduler):
         shared_memory: bool = True,
         machine: MachineCosts = DEFAULT_COSTS,
         numerics: bool = True,
+        cells: Sequence[tuple[RoleMap, Sequence[int]]] = (),
     ) -> None:
         """Make a port for every rank.
 
@@ -54,6 +59,8 @@ class Simulator(Scheduler):
             machine: the costs by which ``auto`` picks an all-reduce; may differ from ``costs``.
             numerics: whether to compute; if not, vectors are empty, and messages keep the length
                 that they would have.
+            cells: of a model that is cut, who is who in each cell, and the ranks of the job that
+                its ranks are.
         """
         super().__init__(seed)
         self.role_map = role_map
@@ -62,14 +69,14 @@ class Simulator(Scheduler):
         self.shared_memory = shared_memory
         self.machine = machine
         self.numerics = numerics
-        #: By rank of a server, the seconds that it spent applying gradients.
-        self.busy = dict.fromkeys(role_map.server_ranks, 0.0)
+        #: By rank of a part of the job, that in the job: None, as this is the job.
+        self.ranks: Sequence[int] | None = None
         #: By rank, the time at which its role crashed, in seconds.
         self.crashed: dict[int, float] = {}
         #: Called with the rank of a role that has crashed.
         self.on_crash: Callable[[int], None] = lambda _: None
         #: Called with every report that reaches rank 0.
-        self.on_report: Callable[[Report], None] = lambda _: None
+        self.on_report: Callable[[Report | Sketch], None] = lambda _: None
         #: What frames cost; None where there are none, or they take no time.
         self.frames: FrameTimes | None = None
         #: The sums without messages, by key.
@@ -78,7 +85,25 @@ class Simulator(Scheduler):
         shared = self.costs.hosts is not None
         links: type[Network | SharedLinks] = SharedLinks if shared else Network
         self.network = links(self, self.costs, self.rng, ranks=role_map.size)
-        self.ports = [VirtualPort(self, rank) for rank in range(role_map.size)]
+        #: Of a model that is cut: by rank of a worker, how it talks to other stages.
+        self.links: Mapping[int, VirtualStageLinks] = {}
+        #: By rank of the job.
+        self.ports: list[VirtualPort]
+        if cells:
+            parts = [SimulatedCell(self, *it) for it in cells]
+            found = {
+                rank: port
+                for part in parts
+                for rank, port in zip(part.ranks, part.ports, strict=True)
+            }
+            self.ports = [found[rank] for rank in range(role_map.size)]
+        else:
+            self.ports = [VirtualPort(self, rank) for rank in range(role_map.size)]
+
+    @property
+    def busy(self) -> dict[int, float]:
+        """By rank of a server, the seconds that it has spent applying gradients."""
+        return {rank: self.ports[rank].busy_s for rank in self.role_map.server_ranks}
 
     def wake(self, rank: int) -> None:
         """Resume a role that waits for an arrival."""
@@ -139,12 +164,17 @@ class Simulator(Scheduler):
             self.after(notice_s, self._give_notice, rank)
 
     def _give_notice(self, rank: int) -> None:
-        """Send the ``Leave`` of a crashed worker to the servers."""
-        port, worker = self.ports[rank], self.role_map.worker_of(rank)
+        """Send the ``Leave`` of a crashed worker to the servers, or to its neighbours."""
+        port, role_map = self.ports[rank], self.role_map
+        worker = role_map.worker_of(rank)
         assert worker is not None, "only workers are missed"
-        for shard, server in enumerate(self.role_map.servers):
-            leave = Leave(worker, port.pushed.get(shard, 0), shard)
-            channel, deliver = port.channel(server, shard), self.ports[server].deliver
+        missed = [(to, it, port.pushed.get(it, 0)) for it, to in enumerate(role_map.servers)]
+        for peer in role_map.peers[worker] if role_map.peers else ():
+            to = role_map.workers[peer]
+            missed.append((to, 0, port.mixed.get(to, 0)))
+        for to, shard, clock in missed:
+            leave = Leave(worker, clock, shard)
+            channel, deliver = port.channel(to, shard), self.ports[to].deliver
             notice = channel, deliver, (channel, leave, NO_PAYLOAD, 0)
             if port.left < self.time:
                 self._follow(notice)

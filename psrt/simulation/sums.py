@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from psrt.simulation.rendezvous import Fold, Rendezvous
 from psrt.simulation.schedule_run import ScheduleRun, sum_by_schedule
 from psrt.simulation.straight_run import StraightRun
 from psrt.transport.coded_sum import CodedSum, SumCodec
-from psrt.transport.port import Take
+from psrt.transport.port import Held, Take
 from psrt.transport.sums_in_frames import sum_in_frames
 from psrt.ways import Way
 
@@ -34,17 +34,21 @@ if TYPE_CHECKING:
 class Sum:
     """One worker's part in the sums of one span of ``gradient``; see ``port.Reduction``."""
 
-    def __init__(self, port: CollectivePort, span: Span, take: Take | None) -> None:
+    def __init__(
+        self, port: CollectivePort, span: Span, take: Take | None, held: Held | None = None
+    ) -> None:
         """Set up.
 
         Args:
             port: of this worker.
             span: of the gradient.
-            take: see ``port.Take``; every rank owns every element.
+            take: see ``port.Take``.
+            held: see ``port.Held``; None: every rank owns every element.
         """
         self._port, self._span, self._take = port, span, take
+        at = span if held is None else Span(held.at, held.at + span.size)
         #: This worker's numbers; None moves their bytes only.
-        self._mine = port.numbers(span)
+        self._mine = port.numbers(at)
         self._over = True
 
     def begin(self) -> None:
@@ -79,12 +83,15 @@ class Sum:
 
     def _hand_over(self, mine: Vector) -> None:
         """Pass the sums to ``take``, or write them over this worker's numbers."""
-        sums, span = self._sums(), self._span
         if self._take is None:
-            np.copyto(mine, sums)
+            np.copyto(mine, self._sums())
             return
-        for block in block_spans(span.size, BLOCK):
-            self._take(Span(span.start + block.start, span.start + block.stop), block.of(sums))
+        self._give(self._take, self._span.start, self._sums())
+
+    def _give(self, take: Take, first: int, sums: Vector) -> None:
+        """Pass sums, which begin at element ``first``, on block by block."""
+        for block in block_spans(sums.size, BLOCK):
+            take(Span(first + block.start, first + block.stop), block.of(sums))
 
 
 class MessageSum(Sum):
@@ -164,10 +171,12 @@ class RendezvousSum(Sum):
         ranks = len(port.role_map.workers)
         # Few numbers that all ranks need are summed by each of them; else each sums its slice.
         whole = take is None and 4 * span.size <= ONE_SHOT_BYTES
-        self._moves = _moved_bytes(algorithm, port.worker, ranks, span.size, whole=whole)
-        fold = _nothing if self._mine is None else _fold(algorithm, whole=whole)
+        self._moves = moved_bytes(algorithm, port.worker, ranks, span.size, whole=whole)
+        fold = _nothing if self._mine is None else fold_of(algorithm, whole=whole)
         moved = 4 * span.size * (ranks - 1) / ranks
-        along = span.start >= port.role_map.n  # control values, summed beside a gradient
+        along = (
+            span.start >= port.role_map.gradient_size
+        )  # control values, summed beside a gradient
         self._rendezvous = port.world.rendezvous.at(key, fold, moved, along=along)
         self._has_result = False
         self._result: Any = None
@@ -198,7 +207,203 @@ class RendezvousSum(Sum):
         return sums if self._take is None else sums.copy()
 
 
-def _fold(algorithm: str, *, whole: bool) -> Fold:
+class ShardedSum(Sum):
+    """A sum whose owners take their parts, and hand out what they make of them."""
+
+    def __init__(
+        self,
+        port: CollectivePort,
+        span: Span,
+        algorithm: str,
+        take: Take,
+        held: Held,
+        *,
+        keys: tuple[int, int],
+    ) -> None:
+        """Set up.
+
+        Args:
+            port: of this worker.
+            span: of the gradient.
+            algorithm: of ``SHARDING``, after ``auto``.
+            take: see ``port.Take``.
+            held: see ``port.Held``.
+            keys: mark the halves of the reduction, the same on all workers and no other's.
+        """
+        super().__init__(port, span, take, held)
+        self._give_to, self._spreads = take, held.spreads
+        self._own = port.owned(span, algorithm)
+        self._theta: Vector | None = span.of(port.theta) if held.spreads else None
+        if self._mine is None:
+            self._theta = None
+        #: Whether the owners have taken their parts in this round.
+        self._has_taken = False
+        self._scatter: Half = _half(port, algorithm, span.size, keys[0], 0, self._mine is not None)
+        self._gather: Half | None = None
+        if held.spreads:
+            self._gather = _half(port, algorithm, span.size, keys[1], 1, self._mine is not None)
+
+    def _start(self) -> None:
+        self._has_taken = False
+        self._scatter.begin(self._mine)
+
+    def _advance(self) -> bool:
+        if not self._has_taken:
+            if not self._scatter.is_over():
+                return False
+            self._has_taken = True
+            if self._mine is not None:
+                first = self._own.start - self._span.start
+                sums = self._scatter.result[first : first + self._own.size]
+                self._give(self._give_to, self._own.start, sums)
+            if self._gather is not None:
+                self._gather.begin(self._theta)
+        return self._gather is None or self._gather.is_over()
+
+    def _hand_over(self, mine: Vector) -> None:
+        """Take up what the other owners have made."""
+        if self._gather is not None and self._theta is not None:
+            np.copyto(self._theta, self._gather.result)
+
+
+class Gathering(Sum):
+    """What each worker owns of a span, brought to all of them."""
+
+    def __init__(
+        self, port: CollectivePort, span: Span, algorithm: str, at: int, *, key: int
+    ) -> None:
+        """Set up; see ``Port.gather``. The key marks it, as those of ``ShardedSum``."""
+        super().__init__(port, Span(0, 0), None)
+        self._vector: Vector | None = None
+        if port.world.numerics:
+            self._vector = port.theta[at : at + span.size]
+        numerics = self._vector is not None
+        self._half = _half(port, algorithm, span.size, key, 1, numerics)
+
+    def _start(self) -> None:
+        self._half.begin(self._vector)
+
+    def _advance(self) -> bool:
+        if not self._half.is_over():
+            return False
+        if self._vector is not None:
+            np.copyto(self._vector, self._half.result)
+        return True
+
+    def _hand_over(self, mine: Vector) -> None:
+        """Do nothing: what was gathered is in its place."""
+
+
+class Half(Protocol):
+    """A reduce-scatter to owners, or an all-gather from them, round after round."""
+
+    @property
+    def result(self) -> Vector:
+        """This rank's sums, or what was gathered, at the places that they have in the span."""
+        ...
+
+    def begin(self, mine: Vector | None) -> None:
+        """Begin a round with this rank's numbers; None moves their bytes only."""
+        ...
+
+    def is_over(self) -> bool:
+        """Progress without waiting; return whether the round is over."""
+        ...
+
+
+def _half(
+    port: CollectivePort, algorithm: str, n: int, key: int, half: int, numerics: bool
+) -> Half:
+    """Return one half of a sum: by a schedule's messages, or at a rendezvous."""
+    if algorithm in ALGORITHMS and port.world.costs.reduce is None:
+        return HalfSchedule(port, algorithm, n, key, half, numerics)
+    return HalfRendezvous(port, algorithm, n, key, half, numerics)
+
+
+class HalfSchedule:
+    """Half of a schedule, by messages."""
+
+    def __init__(
+        self, port: CollectivePort, algorithm: str, n: int, key: int, half: int, numerics: bool
+    ) -> None:
+        self._port, size = port, len(port.role_map.workers)
+        self._run = ScheduleRun(
+            port, algorithm, n, rank=port.rank, size=size, key=key, numerics=numerics, half=half
+        )
+
+    @property
+    def result(self) -> Vector:
+        """What the steps have made."""
+        return self._run.sums
+
+    def begin(self, mine: Vector | None) -> None:
+        """Send what can be sent."""
+        if not self._run.begin(mine):
+            self._port.under_way.append(self._run)
+
+    def is_over(self) -> bool:
+        """Run the steps of all schedules whose spans have arrived."""
+        self._port.move_on()
+        return self._run not in self._port.under_way
+
+
+class HalfRendezvous:
+    """Half of a sum at a rendezvous: the first one takes the time of all of it."""
+
+    def __init__(
+        self, port: CollectivePort, algorithm: str, n: int, key: int, half: int, numerics: bool
+    ) -> None:
+        self._port, table = port, port.world.rendezvous
+        ranks, worker = len(port.role_map.workers), port.worker
+        self._moves = 0
+        if algorithm in ALGORITHMS:
+            steps = ALGORITHMS[algorithm].halves(worker, ranks, n)[half]
+            self._moves = 4 * sum(step.send.size for step in steps)
+        elif half == 0:
+            self._moves = 4 * even_spans(n, ranks)[worker].size * (ranks - 1)
+        if half == 0:
+            fold = fold_of(algorithm, whole=False) if numerics else _nothing
+            moved = 4 * n * (ranks - 1) / ranks
+            self._rendezvous = table.at(key, fold, moved, along=False)
+        else:
+            whole = Span(0, n)
+            owners = [port.owned(whole, algorithm, worker=i) for i in range(ranks)]
+            self._rendezvous = table.free(key, partial(_joined, owners) if numerics else _nothing)
+        self._is_over = True
+        self._result: Any = None
+
+    @property
+    def result(self) -> Vector:
+        """What the rendezvous has made; all workers share one array, whose owners may write it."""
+        result: Vector = self._result
+        return result
+
+    def begin(self, mine: Vector | None) -> None:
+        """Arrive."""
+        self._is_over = False
+        port = self._port
+        port.bytes_sent += self._moves
+        self._rendezvous.arrive(port.worker, mine, self._on_result)
+
+    def _on_result(self, result: Any) -> None:
+        self._port.bytes_received += self._moves
+        self._is_over, self._result = True, result
+        self._port.world.wake(self._port.rank)
+
+    def is_over(self) -> bool:
+        """Return whether the result is there."""
+        return self._is_over
+
+
+def _joined(owners: Sequence[Span], vectors: Sequence[Vector]) -> Vector:
+    """Return each owner's part of its own vector, side by side."""
+    whole = np.empty_like(vectors[0])
+    for own, vector in zip(owners, vectors, strict=True):
+        np.copyto(own.of(whole), own.of(vector))
+    return whole
+
+
+def fold_of(algorithm: str, *, whole: bool) -> Fold:
     """Return the function that sums the workers' numbers.
 
     Args:
@@ -237,7 +442,7 @@ def _nothing(brought: Sequence[Any]) -> None:
     """Return nothing: without numerics there are no numbers to sum."""
 
 
-def _moved_bytes(algorithm: str, rank: int, ranks: int, n: int, *, whole: bool) -> int:
+def moved_bytes(algorithm: str, rank: int, ranks: int, n: int, *, whole: bool) -> int:
     """Return the bytes that a rank sends in a sum of n elements, as counted in a real run."""
     if algorithm in ALGORITHMS:
         steps = ALGORITHMS[algorithm](rank, ranks, n)

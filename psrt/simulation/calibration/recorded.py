@@ -149,6 +149,11 @@ def _hosts_of(wire: Wire, role_map: RoleMap) -> list[int]:
 
 def _check(times: Calibration, role_map: RoleMap) -> None:
     """Raise if a job needs what the run had not."""
+    if role_map.peers:
+        raise ConfigError(
+            "no run can tell yet what averages among neighbours take: expected --compute and "
+            "--link in place of --like"
+        )
     if role_map.servers and not times.shards:
         raise ConfigError("the run had no servers, so it cannot tell what they take")
     if not role_map.servers and len(role_map.workers) > 1 and not times.sums.size:

@@ -17,7 +17,7 @@ from psrt.config import ALLREDUCE_NAMES, MODES, TrainConfig, check_data, resolve
 from psrt.config.checks import check_rank
 from psrt.config.injection import KINDS as INJECTIONS
 from psrt.config.injection import Injection
-from psrt.config.knobs import dashed, knobs_of, shown
+from psrt.config.knobs import accept, dashed, knobs_of, shown
 from psrt.errors import ConfigError
 from support.cases import each
 
@@ -122,6 +122,15 @@ def test_none_is_a_value_only_where_it_is_the_default(name):
     assert str(caught.value).endswith("got None")
 
 
+def test_defaults_are_in_their_canonical_types():
+    """So `TrainConfig` takes them as they are."""
+    for name, knob in knobs_of(TrainConfig).items():
+        default = getattr(TrainConfig(), name)
+        if default is not None:
+            taken = accept(name, knob, default)
+            assert (type(taken), taken) == (type(default), default), name
+
+
 def test_values_come_in_their_canonical_types():
     config = TrainConfig(
         lr=1, batch_size=np.int64(8), timeout_s=np.float32(0.5), hidden=[4, 3],
@@ -205,12 +214,18 @@ def a_value(name):
     if knob.fallback is not None:
         return knob.fallback
     given = {"outer_lr": 0.7, "outer_momentum": 0.9, "post_local_epoch": 2, "dc_lambda": 0.1}
-    given |= {"machine_costs": "costs.json", "overlap": True, "bucket_bytes": 64}
+    given |= {
+        "machine_costs": "costs.json",
+        "overlap": True,
+        "bucket_bytes": 64,
+        "shard": "optimizer",
+    }
     given |= {"codec": "top-k", "codec_density": 0.1, "codec_levels": 3, "codec_bucket": 64}
     given |= {"codec_chunk": 64, "codec_kept": 32, "codec_reply": "sign"}
     given |= {"codec_threshold": 0.1, "codec_rank": 2, "codec_momentum": 0.9}
     given |= {"codec_clip_norm": 1.0, "codec_warmup_epochs": 2, "codec_scaled": False}
-    return (given | {"error_feedback": True})[name]
+    given |= {"parallel": "pipeline:2,tensor:1", "micro_batches": 4, "stages": "1,2"}
+    return (given | {"error_feedback": True, "consensus_rate": 0.5})[name]
 
 
 CONDITIONAL = [
@@ -229,6 +244,8 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
     knobs |= {field: value, name: a_value(name)}
     if name == "codec_reply_shared":
         knobs |= {"codec": "sign", "mode": "sync"}
+    if field == "shard":
+        knobs["mode"] = "allreduce"
     if (name, value) == ("placement", "local-sgd"):
         knobs["servers"] = 1
     belongs = next(only.values for only in KNOBS[name].requires if only.field == field)
@@ -301,6 +318,27 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
             "--check-every 5 has no effect with --fragments 2; it belongs to --fragments 1",
         ),
         ({"mode": "ssp", "servers": 0}, "--mode ssp needs at least 1 server, got --servers 0"),
+        ({"mode": "easgd", "servers": 0}, "--mode easgd needs at least 1 server, got --servers 0"),
+        ({"mode": "easgd", "elastic": -0.1}, "elastic must be at least 0, got -0.1"),
+        (
+            {"mode": "sync", "elastic": 0.5},
+            "--elastic 0.5 has no effect with --mode sync; it belongs to --mode easgd",
+        ),
+        (
+            {"mode": "easgd", "post_local_epoch": 2},
+            "--post-local-epoch 2 has no effect with --mode easgd; it belongs to --mode local-sgd",
+        ),
+        (
+            {"mode": "easgd", "staleness_rate": "inverse", "asynchronous": True},
+            "--staleness-rate inverse has no effect with --mode easgd; "
+            "it belongs to --mode async, ssp or softsync",
+        ),
+        (
+            {"mode": "easgd", "asynchronous": True, "codec": "int8", "codec_reply": "int8"}
+            | {"codec_reply_shared": True},
+            "--codec-reply-shared is for workers who all read every version, as in sync, got "
+            "--mode easgd --asynchronous",
+        ),
         (
             {"mode": "allreduce", "servers": 2},
             "--servers 2 has no effect with --mode allreduce, which has none",
@@ -431,6 +469,13 @@ def test_what_depends_on_the_mode_waits_for_it():
             {"allreduce": None, "placement": "first", "check_every": None},
         ),
         ({"mode": "local-sgd", "outer_momentum": 0.5}, 2, {"outer_lr": 0.7}),
+        (
+            {"mode": "easgd"},
+            2,
+            {"servers": 1, "local_steps": 10, "elastic": 0.9, "asynchronous": False}
+            | {"post_local_epoch": None, "staleness_rate": None, "allreduce": None},
+        ),
+        ({"mode": "easgd", "local_steps": 8}, 2, {"local_steps": 8}),
         ({"mode": "local-sgd", "outer_lr": 0.5}, 2, {"outer_momentum": 0.9}),
         ({"steps": 7}, 1, {"epochs": None, "steps": 7}),
         ({"optimizer": "adam"}, 1, {"lr": 0.002, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}),
@@ -484,9 +529,15 @@ def test_defaults_of_staleness_rates(mode, rate, expected):
     ],
 )
 def test_defaults_of_codecs(knobs, expected):
-    for mode in (name for name, row in MODES.items() if row.codecs):
+    for mode, row in MODES.items():
+        if not row.codecs or row.mixes or (row.elastic and knobs.get("codec") == "dgc"):
+            continue
         config = resolve(TrainConfig(mode=mode, **knobs), ranks=2)
-        assert {name: getattr(config, name) for name in expected} == expected
+        due = expected
+        if row.elastic is not None:  # the next difference to the centre has what a frame lost
+            off = {"error_feedback": False, "codec_scaled": False}
+            due = {name: off.get(name, it) if it else it for name, it in expected.items()}
+        assert {name: getattr(config, name) for name in due} == due
         assert resolve(config, ranks=2) == config
         if config.codec is not None:
             encoder = make_encoder(
@@ -577,6 +628,16 @@ def test_every_knob_of_the_mode_is_set_and_no_other(mode):
         ({"mode": "softsync", "softsync": 3}, 3, "--softsync 3 is more than the 2 workers"),
         ({"backup": 2}, 3, "--backup 2 leaves no worker to wait for, there are 2"),
         (
+            {"mode": "easgd", "elastic": 1.51},
+            4,
+            "--elastic 1.51 drives 3 workers and the centre apart: it may be at most 1.5",
+        ),
+        (
+            {"mode": "easgd", "elastic": 1.1, "asynchronous": True},
+            2,
+            "--elastic 1.1 drives 1 worker and the centre apart: it may be at most 1",
+        ),
+        (
             {"inject": ("*:delay:1", "1:slow:2:7"), "mode": "ssp"},
             2,
             "--inject 1:slow:2:7 names a worker that does not exist, the last is 0",
@@ -593,6 +654,8 @@ def test_what_does_not_fit_the_ranks(knobs, ranks, message):
     [
         ({"mode": "softsync", "softsync": 2}, 3),
         ({"backup": 1}, 3),
+        ({"mode": "easgd", "elastic": 1.5}, 4),
+        ({"mode": "easgd", "elastic": 3, "asynchronous": True}, 4),
         ({"servers": 3}, 4),
         ({"inject": ("0:delay:1", "*:jitter:1"), "mode": "ssp"}, 2),
         ({"inject": ("1:delay:1",), "mode": "allreduce"}, 2),
@@ -613,7 +676,8 @@ def test_a_step_must_not_take_more_than_the_data():
     with pytest.raises(ConfigError) as caught:
         check_data(config, samples=99, parameters=10, workers=4)
     assert str(caught.value) == (
-        "--batch-size 25: a step of 4 workers together takes 100 samples, the data has 99"
+        "--batch-size 25: a step of 4 workers together takes 100 samples, the data has 99; "
+        "expected at most 24"
     )
     with pytest.raises(ConfigError, match=r"^--batch-size 25: a step takes 25 samples, the data "):
         check_data(config, samples=24, parameters=10, workers=1)

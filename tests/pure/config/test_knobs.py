@@ -14,7 +14,8 @@ def test_which_knobs_touch_no_numbers():
     assert those(lambda knob: not knob.numeric) == {
         "out", "overwrite", "record", "replay", "timeout_s", "busy_timeout_s", "log_every",
         "inject", "shared_memory", "placement", "machine_costs", "check_every",
-        "gather", "bind_cores",
+        "consensus_every",
+        "gather", "bind_cores", "stages",
     }  # fmt: skip
 
 
@@ -37,7 +38,7 @@ def test_which_knobs_show_in_a_timeline():
     assert those(lambda knob: knob.drawn) == {
         "servers", "shards_per_server", "backup", "staleness", "softsync", "local_steps",
         "post_local_epoch", "outer_lr", "outer_momentum", "allreduce", "fragments",
-        "fragment_order", "eager", "sync_delay", "mixing",
+        "fragment_order", "eager", "sync_delay", "mixing", "elastic", "asynchronous",
     }  # fmt: skip
 
 

@@ -22,10 +22,18 @@ PROMISED = {
     "ssp":       (ALWAYS,   False, False,  False,  None,     "staleness", None,       False, True),
     "softsync":  (ALWAYS,   False, False,  False,  None,     None,        "softsync", False, True),
     "local-sgd": (OPTIONAL, False, True,   True,   None,     None,        None,       True,  False),
+    "easgd":     (ALWAYS,   False, True,   True,   None,     None,        None,       False, False),
     "allreduce": (NEVER,    False, False,  False,  None,     None,        None,       True,  False),
+    "gossip":    (NEVER,    False, False,  False,  None,     None,        None,       False, False),
 }  # fmt: skip
 #: Those that send by a codec.
-CODED = {"sync", "async", "ssp", "softsync", "local-sgd", "allreduce"}
+CODED = {"sync", "async", "ssp", "softsync", "local-sgd", "easgd", "allreduce", "gossip"}
+#: Those with a knob under which no worker waits for another, and whether a row of them is stale.
+ASYNCHRONOUS = {"easgd": True, "gossip": False}
+#: Those with a force, and those with a default of their own.
+ELASTIC, USUAL = {"easgd": "elastic"}, {"easgd": {"local_steps": 10}}
+#: Those whose workers average with neighbours.
+MIXED = {"gossip"}
 #: Where modes to measure are chosen, each with its config: the only tables by mode but its row.
 MEASURED = ("bench/overhead.py", "bench/ps.py", "bench/train.py")
 KNOBS = knobs_of(TrainConfig).keys()
@@ -43,7 +51,21 @@ def test_what_a_row_promises(mode):
         *(mode.backup, mode.lead, mode.share, mode.sums, mode.is_stale),
     )
     assert declared == PROMISED[mode.name]
+    assert mode.mixes == (mode.name in MIXED)
     assert mode.codecs == (mode.name in CODED)
+
+
+@EVERY
+def test_what_its_knobs_make_of_a_row(mode):
+    assert mode.under({}.get) is mode
+    assert mode.elastic == ELASTIC.get(mode.name)
+    assert dict(mode.usual) == USUAL.get(mode.name, {})
+    assert {name for name, _ in mode.usual} <= set(mode.knobs)
+    asynchronous = mode.under(dict.fromkeys(KNOBS, True).get)
+    assert (asynchronous is not mode) == (mode.name in ASYNCHRONOUS)
+    if mode.name in ASYNCHRONOUS:
+        assert not asynchronous.rounds
+        assert asynchronous.is_stale == ASYNCHRONOUS[mode.name]
 
 
 @EVERY

@@ -7,7 +7,7 @@ import tomllib
 from typing import get_type_hints
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from psrt.cli.flags import parse_train
@@ -85,7 +85,6 @@ def configs(draw):
     return TrainConfig(**knobs)
 
 
-@settings(deadline=None)
 @given(configs())
 def test_what_is_written_comes_back(config):
     text = to_toml(config)
@@ -93,7 +92,6 @@ def test_what_is_written_comes_back(config):
     assert to_toml(from_toml(text)) == text
 
 
-@settings(deadline=None)
 @given(configs())
 def test_what_is_given_as_flags_comes_back(config):
     argv = []
@@ -110,7 +108,6 @@ def test_what_is_given_as_flags_comes_back(config):
     assert parse_train(argv) == config
 
 
-@settings(deadline=None)
 @given(texts)
 @example("".join(map(chr, range(1, 128))))
 def test_any_text_can_be_written(text):
@@ -193,7 +190,6 @@ def test_what_is_not_toml(text):
         from_toml(text, source="run.toml")
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_text_is_a_config_or_one_line(text):
     message = "run.toml: "

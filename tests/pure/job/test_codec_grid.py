@@ -37,15 +37,27 @@ SCHEMES = {
         {"mode": "local-sgd", "local_steps": 2, "servers": 1},
         "pushes, replies, shared",
     ),
+    "easgd": ({"mode": "easgd", "local_steps": 2}, "pushes, replies, shared"),
+    "easgd, asynchronous": (
+        {"mode": "easgd", "local_steps": 2, "asynchronous": True},
+        "pushes, replies",
+    ),
     "fragments": ({"mode": "local-sgd", "local_steps": 3, "fragments": 3}, "sums, replies"),
     "late": ({"mode": "local-sgd", "local_steps": 2, "sync_delay": 1}, "sums, replies"),
     "eager": ({"mode": "local-sgd", "local_steps": 2, "eager": True}, "sums, replies"),
+    "gossip": ({"mode": "gossip"}, "neighbours"),
+    "step first": ({"mode": "gossip", "order": "adapt-then-combine"}, "neighbours"),
+    "tracking": ({"mode": "gossip", "gradient_tracking": True}, ""),
+    "push-sum": ({"mode": "gossip", "push_sum": True}, ""),
+    "pairs": ({"mode": "gossip", "asynchronous": True}, ""),
 }
 CODECS = {name: {} for name in TABLE} | {
     "demo": {"codec_chunk": 8, "codec_kept": 4, "optimizer": "sign-sgd"},
 }
 #: What cannot be, by itself: codecs that are not for differences, and those without error feedback.
 NO_REPLY = {"ternary", "ternary-base3", "dgc", "demo"}
+#: A momentum of its own would multiply the force between a worker and the centre.
+NO_FORCE = {"dgc", "demo"}
 NO_FEEDBACK = {"int8", "qsgd", "nonzero", *NO_REPLY}
 FEEDBACK = (None, True, False)
 
@@ -63,6 +75,8 @@ def refusal(call):
 
 
 def config_of(scheme, codec, **more):
+    if codec == "low-rank" and has(scheme, "neighbours"):
+        more["consensus_rate"] = 0.1
     return TrainConfig(**TINY | SCHEMES[scheme][0] | CODECS[codec] | {"codec": codec} | more)
 
 
@@ -72,7 +86,11 @@ def has(scheme, what):
 
 def possible(scheme, codec, reply=None, shared=None, feedback=None):
     """Return whether it should run, as the documentation says."""
+    if has(scheme, "neighbours"):
+        return codec not in NO_REPLY and reply is shared is feedback is None
     if not any(has(scheme, it) for it in ("pushes", "sums")):
+        return False
+    if scheme.startswith("easgd") and codec in NO_FORCE:
         return False
     if feedback is not None and codec in NO_FEEDBACK:
         return False
@@ -114,7 +132,7 @@ def test_every_codec_runs_or_is_refused(scheme):
             line = refusal(lambda: ran.append(runs(config_of(scheme, codec, **config))))  # noqa: B023
             assert (not line) == possible(scheme, codec, reply, None, feedback), (codec, line)
     assert all(run.summary.frame_bytes for run in ran)
-    assert ran or not any(has(scheme, it) for it in ("pushes", "sums"))
+    assert ran or not SCHEMES[scheme][1]
 
 
 @pytest.mark.exhaustive

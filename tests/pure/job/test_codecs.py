@@ -20,7 +20,8 @@ from psrt.job.codecs import JobCodec
 from psrt.job.virtual import simulate
 from psrt.messages import Push
 from psrt.partition import Span
-from psrt.runtime.push_codec import PushDecoder, PushEncoder, digest
+from psrt.runtime.checksum import digest
+from psrt.runtime.push_codec import PushDecoder, PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.simulation import SimulationCosts
 from psrt.transport.frames import FRAME_BYTES
@@ -360,23 +361,29 @@ def test_a_simulation_of_a_run_on_one_host_sends_as_it_did():
 # --- broken, it must be seen --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "which", [Kind.ENCODE, Kind.DECODE, Kind.RESIDUAL, Kind.REPLY_ENCODE, Kind.REPLY_DECODE]
-)
-@pytest.mark.parametrize("field", ["version", "samples", "worker", "clock", "gone", "twice"])
-def test_a_history_whose_frames_contradict_each_other(tmp_path, which, field):
-    out = tmp_path / "run"
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """The history of a run, to be broken in copies."""
+    out = tmp_path_factory.mktemp("good") / "run"
     config = config_of("async", "sign", codec_reply="sign", record=True, out=str(out))
     simulate(config, workers=3)
     history = read_history(out)
     assert check(history).ok
-    workers, shards = list(history.workers), list(history.shards)
+    return history
+
+
+@pytest.mark.parametrize(
+    "which", [Kind.ENCODE, Kind.DECODE, Kind.RESIDUAL, Kind.REPLY_ENCODE, Kind.REPLY_DECODE]
+)
+@pytest.mark.parametrize("field", ["version", "samples", "worker", "clock", "gone", "twice"])
+def test_a_history_whose_frames_contradict_each_other(good, which, field):
+    workers, shards = list(good.workers), list(good.shards)
     parts = shards if which in (Kind.DECODE, Kind.REPLY_ENCODE) else workers
     if field == "samples" and which == Kind.RESIDUAL:
         pytest.skip("it has none")
     at = int(np.flatnonzero(parts[1]["kind"] == which)[5])
     parts[1] = altered(parts[1], at, field)
-    outcome = check(replace(history, workers=tuple(workers), shards=tuple(shards)))
+    outcome = check(replace(good, workers=tuple(workers), shards=tuple(shards)))
     assert not outcome.ok
 
 

@@ -16,6 +16,7 @@ from psrt.job.problems import supervised_problem
 from psrt.job.virtual import simulate
 from psrt.optim import make_staleness_rate
 from psrt.transport import SoloPort, drive
+from support.cases import pairs
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +34,7 @@ TRIMMINGS = {
     "warm-up, cosine": {"schedule": "cosine", "warmup_epochs": 0.7},
     "all": {"weight_decay": 0.01, "clip_norm": 0.5, "schedule": "cosine", "warmup_epochs": 1.2},
 }
+UNCLIPPED = ["plain", "weight decay", "step", "warm-up, cosine"]
 SCHEDULES = list(ALGORITHMS)
 #: In these the order of the sum does not depend on where in the vector an element is.
 PLACELESS = [
@@ -82,8 +84,7 @@ def test_training_gets_somewhere():
         assert np.abs(serial(optimizer=optimizer) - start).max() > 0.01
 
 
-@pytest.mark.parametrize("trimming", ["plain", "weight decay", "step", "warm-up, cosine"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("optimizer", "trimming"), pairs(OPTIMIZERS, UNCLIPPED, one_in=2))
 def test_sync_is_serial_large_batch_is_allreduce(optimizer, trimming):
     more = {"optimizer": optimizer, **TRIMMINGS[trimming]}
     runs = [
@@ -140,8 +141,7 @@ def cuts(workers, **more):
     return [trained(workers, **more, **cut) for cut in CUTS]
 
 
-@pytest.mark.parametrize("name", PLACELESS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("optimizer", "name"), pairs(OPTIMIZERS, PLACELESS, one_in=2))
 @pytest.mark.parametrize("workers", [3, 4])
 def test_buckets_and_overlap_change_no_bit(workers, optimizer, name):
     assert_same_bits(*cuts(workers, optimizer=optimizer, allreduce=name))
@@ -171,8 +171,7 @@ def test_one_worker_that_updates_while_it_computes_is_serial(optimizer):
     assert_same_bits(serial(**more), alone(asked))
 
 
-@pytest.mark.parametrize("trimming", TRIMMINGS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("optimizer", "trimming"), pairs(OPTIMIZERS, TRIMMINGS, one_in=2))
 def test_any_number_of_shards_is_one(optimizer, trimming):
     more = {"mode": "sync", "optimizer": optimizer, **TRIMMINGS[trimming]}
     assert_same_bits(*(trained(3, servers=servers, **more) for servers in (1, 2, 3, 7)))
@@ -200,8 +199,7 @@ def test_any_number_of_shards_is_one_for_one_worker_in_every_mode(mode):
     assert_same_bits(*(trained(1, servers=servers, **more) for servers in (1, 2, 5)))
 
 
-@pytest.mark.parametrize("trimming", TRIMMINGS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("optimizer", "trimming"), pairs(OPTIMIZERS, TRIMMINGS, one_in=2))
 def test_one_worker_is_serial_in_every_mode(optimizer, trimming):
     more = {"optimizer": optimizer, **TRIMMINGS[trimming]}
     one = [
@@ -244,7 +242,7 @@ def test_ssp_without_a_bound_is_async(seed):
 @pytest.mark.parametrize(
     ("optimizer", "samples"), [("sgd", 90), ("momentum", 96), ("nesterov", 96)]
 )
-@pytest.mark.parametrize("trimming", ["plain", "weight decay", "step", "warm-up, cosine"])
+@pytest.mark.parametrize("trimming", UNCLIPPED)
 def test_local_sgd_with_one_step_is_sync(optimizer, samples, trimming):
     """For what is linear in the gradients; and where all weigh the same, for velocities, too."""
     more = {"optimizer": optimizer, "dataset": f"synthetic:{samples}x5x3", **TRIMMINGS[trimming]}
@@ -303,8 +301,7 @@ NEUTRAL = {
 }
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("rate", NEUTRAL)
+@pytest.mark.parametrize(("seed", "rate"), pairs(range(2), NEUTRAL, one_in=2))
 @pytest.mark.parametrize(
     "mode",
     [{"mode": "async"}, {"mode": "ssp", "staleness": 1}, {"mode": "softsync", "softsync": 2}],

@@ -11,6 +11,7 @@ import pytest
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
+from psrt.history.check.run import check_run
 from psrt.job.local import run
 from psrt.job.problems import machine_costs
 
@@ -37,6 +38,27 @@ def test_the_sum_is_told_once_at_the_start_and_in_the_summary(tmp_path):
     assert (told["allreduce"], told["buckets"], told["overlap"]) == ("node", 3, True)
     assert told["allreduce_why"] == "one rank has nothing to sum"
     assert done.summary.updates == done.summary.steps == 2 * 5
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"order": "adapt-then-combine"},
+        {"push_sum": True},
+        {"gradient_tracking": True},
+        {"codec": "sign", "codec_everywhere": True},
+        {"asynchronous": True, "topology": "star"},
+        {"by_host": True},
+    ],
+    ids=lambda more: min(more),
+)
+def test_without_neighbours_gossip_trains_as_one_does_alone(tmp_path, more):
+    alone, _ = trained(mode="serial")
+    out = str(tmp_path / "run")
+    done, _ = trained(mode="gossip", out=out, record=True, **more)
+    assert done.theta == pytest.approx(alone.theta, abs=1e-6)
+    found = check_run(out)
+    assert found.ok, "\n".join(found.lines())
 
 
 def test_what_was_asked_for_needs_no_reason():

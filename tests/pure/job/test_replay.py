@@ -34,6 +34,9 @@ MODES = {
     "softsync": {"mode": "softsync", "softsync": 2, "servers": 2, "clip_norm": 0.1},
     "local-sgd": {"mode": "local-sgd", "local_steps": 4, "outer_lr": 0.7},
     "local-sgd, servers": {"mode": "local-sgd", "local_steps": 4, "servers": 2},
+    "easgd": {"mode": "easgd", "local_steps": 3, "servers": 2, "optimizer": "nesterov"},
+    "easgd, asynchronous": {"mode": "easgd", "local_steps": 3, "asynchronous": True},
+    "gossip": {"mode": "gossip", "topology": "one-peer-exponential", "gradient_tracking": True},
     "allreduce": {"mode": "allreduce", "bucket_bytes": 16},
     "allreduce, node": {"mode": "allreduce", "allreduce": "node"},
 }
@@ -87,6 +90,17 @@ def test_another_order_is_another_run(tmp_path, name, monkeypatch):
     monkeypatch.setattr(Sequencer, "finish", lambda self: None)
     with pytest.raises(ReplayError, match=r"came to other parameters: sha256 .* instead of"):
         replayed(tmp_path / "then")
+
+
+def test_the_graph_is_that_of_the_run_whatever_became_of_its_file(tmp_path):
+    edges = tmp_path / "edges.txt"
+    edges.write_text("0 1\n1 2")
+    then = recorded(tmp_path / "run", {"mode": "gossip", "topology": str(edges)})
+    edges.write_text("0 1\n1 2\n2 0")
+    again = replayed(tmp_path / "run")
+    assert again.theta.tobytes() == then.theta.tobytes()
+    edges.unlink()
+    assert replayed(tmp_path / "run").theta.tobytes() == then.theta.tobytes()
 
 
 def test_a_replay_may_be_repeated(tmp_path, asynchronous):

@@ -97,8 +97,7 @@ ONE_HOST = ("--compute", "lognormal:0.004:0.1", "--link", "1e-5:inf", "--server-
 HOSTS = ("--compute", "lognormal:0.02:0.1", "--link", "5e-5:3e8", "--server-apply", "2e9")
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "ssp"])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("mode", "workers"), pairs(["sync", "async", "ssp"], [1, 2], one_in=2))
 @pytest.mark.parametrize("costs", [ONE_HOST, HOSTS], ids=["one host", "hosts"])
 def test_what_more_shards_would_gain(tmp_path, mode, workers, costs):
     """Of a run with one shard and with four, what each says of the other."""
@@ -136,8 +135,7 @@ def play_over_hosts(*words):
     return run
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "ssp"])
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize(("mode", "workers"), pairs(["sync", "async", "ssp"], [1, 2, 4], one_in=3))
 def test_a_run_over_hosts_is_as_fast_again(tmp_path, mode, workers):
     """Most of a step is bytes, which wait for those of other workers: that is charged once."""
     words = ("--mode", mode, "--workers", workers, "--servers", 2, *LAYERS, "--steps", 40)
@@ -335,6 +333,8 @@ def test_runs_of_an_epoch_and_less_are_as_long(tmp_path, length, samples):
             "the run had no sums over all workers, so it cannot tell",
         ),
         ("allreduce", ("--mode", "async"), "the run had no servers, so it cannot tell"),
+        ("gossip", (), "no run can tell yet what averages among neighbours take: expected --comp"),
+        ("allreduce", ("--mode", "gossip"), "no run can tell yet what averages among neighbours"),
         ("serial", ("--mode", "sync"), "the run had no servers, so it cannot tell"),
         ("async", ("--replay", "x"), "give --like or --replay, not both"),
         (
@@ -345,7 +345,7 @@ def test_runs_of_an_epoch_and_less_are_as_long(tmp_path, length, samples):
     ],
 )
 def test_what_a_run_cannot_tell_is_refused(tmp_path, mode, words, message):
-    record(tmp_path / "run", MODES[mode])
+    record(tmp_path / "run", MODES.get(mode, f"--mode {mode} --workers 3"))
     with pytest.raises(ConfigError, match=message):
         like(tmp_path / "run", *words)
 

@@ -66,6 +66,18 @@ def test_replies_are_encoded_for_each_worker_or_once_for_all():
     assert two == pytest.approx(2 * (pushed + encode + decode))
 
 
+@pytest.mark.parametrize("order", ["combine-then-adapt", "adapt-then-combine"])
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_what_neighbours_are_told_is_encoded_once_and_decoded_by_each(order, workers):
+    """The sender decodes it, too, and all add it up."""
+    times = FrameTimes.of(TIMES, feeds_back=False, reply=TIMES)
+    encode, decode = times.encode_reply.at(N), times.decode_reply.at(N)
+    config = {"mode": "gossip", "topology": "full", "order": order, "steps": 3}
+    due = 3 * (1 + encode * (workers > 1) + (workers - 1) * decode)
+    assert seconds(config, workers) == pytest.approx(due)
+    assert seconds(config, workers, codec_speed=math.inf) == 3
+
+
 def test_what_is_fed_back_is_decoded_by_its_sender():
     plain = FrameTimes.of(TIMES, feeds_back=False).encode.at(N)
     fed_back = FrameTimes.of(TIMES, feeds_back=True).encode.at(N)

@@ -50,9 +50,9 @@ STREAMED = {
 }
 #: Flags of the mode, and of who sums.
 RUNS = [
-    *pairs(SERVED.values(), [f"--servers {servers}" for servers in (1, 2, 3)], one_in=2),
+    *pairs(SERVED.values(), [f"--servers {servers}" for servers in (1, 2, 3)], one_in=3),
     *pairs(
-        REDUCED.values(), [f"--allreduce {it}" for it in ("ring", "tree", "node", "auto")], one_in=2
+        REDUCED.values(), [f"--allreduce {it}" for it in ("ring", "tree", "node", "auto")], one_in=4
     ),
     *((mode, "--allreduce node") for mode in STREAMED.values()),
     ("--mode serial", "--workers 1"),

@@ -1,0 +1,136 @@
+"""The values of ``--parallel`` and of what belongs to it. Texts, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from psrt.config.names import AUTO, INTERLEAVED, PIPELINE_SCHEDULES
+from psrt.config.suggest import did_you_mean
+from psrt.config.values import TEXT, WHOLE, WIDTHS, Kind, write_text
+
+#: More would be a slip of the keyboard.
+_MOST: Final = 1_000_000
+
+
+class Axes(NamedTuple):
+    """How many there are of each; those of the data are left open as 0.
+
+    >>> axes_of("pipeline:2")
+    Axes(data=0, pipeline=2, tensor=1)
+    """
+
+    #: Copies of the model, each trained on data of its own: D.
+    data: int = 0
+    #: Stages, each with some of the layers: P.
+    pipeline: int = 1
+    #: Slices of each layer: T.
+    tensor: int = 1
+
+    @property
+    def cells(self) -> int:
+        """Parts that a model is cut into."""
+        return self.pipeline * self.tensor
+
+    def __str__(self) -> str:
+        given = [(name, size) for name, size in self._asdict().items() if size]
+        return ",".join(f"{name}:{size}" for name, size in given)
+
+
+def axes_of(text: str) -> Axes:
+    """Return what a text of ``--parallel`` says.
+
+    Raises:
+        ValueError: with the end of a sentence, see ``psrt.config.values``.
+    """
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, size = part.strip().partition(":")
+        if name not in Axes._fields:
+            hint = did_you_mean(name, Axes._fields)
+            raise ValueError(f"must be of data:D, pipeline:P and tensor:T, like pipeline:2{hint}")
+        if name in found:
+            raise ValueError(f"must have {name} once")
+        try:
+            found[name] = WHOLE.read(size)
+        except ValueError:
+            found[name] = 0
+        if not 1 <= found[name] <= _MOST:
+            raise ValueError(f"must have a number from 1 to {_MOST} behind {name}:")
+    return Axes(**found)
+
+
+class Given(tuple[str, ...]):
+    """Any value at all, in a condition that shows these as an example."""
+
+    __slots__ = ()
+
+    def __contains__(self, value: object) -> bool:
+        return value is not None
+
+
+class ScheduleName(NamedTuple):
+    """A schedule of ``--pipeline-schedule``, and the chunks of a stage where it has several.
+
+    >>> schedule_of("interleaved:2")
+    ScheduleName(name='interleaved', chunks=2)
+    """
+
+    #: A name in ``PIPELINE_SCHEDULES``.
+    name: str
+    #: Pieces of each stage, V.
+    chunks: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.chunks}" if self.name == INTERLEAVED else self.name
+
+
+#: What ``--pipeline-schedule`` takes.
+PIPELINE_FORMS: Final = tuple(f"{it}:V" if it == INTERLEAVED else it for it in PIPELINE_SCHEDULES)
+
+
+def schedule_of(text: str) -> ScheduleName:
+    """Return what a text of ``--pipeline-schedule`` says.
+
+    Raises:
+        ValueError: with the end of a sentence, see ``psrt.config.values``.
+    """
+    name, colon, number = text.partition(":")
+    if name not in PIPELINE_SCHEDULES or (colon and name != INTERLEAVED):
+        hint = did_you_mean(name, PIPELINE_SCHEDULES)
+        raise ValueError(f"must be one of {', '.join(PIPELINE_FORMS)}{hint}")
+    if name != INTERLEAVED:
+        return ScheduleName(name)
+    try:
+        chunks = WHOLE.read(number)
+    except ValueError:
+        chunks = 0
+    if not 2 <= chunks <= _MOST:
+        raise ValueError(f"must have the chunks of a stage, 2 or more, as in {INTERLEAVED}:2")
+    return ScheduleName(name, chunks)
+
+
+def _read_stages(text: str) -> str:
+    if text.lower() == AUTO:
+        return AUTO
+    try:
+        counts = WIDTHS.read(text)
+    except ValueError:
+        counts = ()
+    if not counts:
+        raise ValueError(f"must be {AUTO} or the number of layers of each stage, like 3,4")
+    return ",".join(map(str, counts))
+
+
+def _of_text(read: Callable[[str], Any], metavar: str) -> Kind:
+    return Kind(
+        metavar,
+        lambda text: str(read(text)),
+        lambda value: str(read(TEXT.accept(value))),
+        write_text,
+    )
+
+
+AXES = _of_text(axes_of, "AXIS:N,...")
+PIPELINE_SCHEDULE = _of_text(schedule_of, "NAME")
+STAGES = _of_text(_read_stages, "AUTO|N,N,...")

@@ -1,0 +1,427 @@
+"""How a model is cut for a job: which layers and slices a cell has, and what joins the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+from psrt.arrays import Vector
+from psrt.config import TrainConfig
+from psrt.config.axes import Axes, ScheduleName, schedule_of
+from psrt.config.names import AUTO, DEFAULT_PIPELINE, PIPEDREAM
+from psrt.errors import ConfigError
+from psrt.job.build import length_of, rate_of, role_map_for
+from psrt.job.cells import Cell, Place, layout_lines, place_of, ranks_of_cell
+from psrt.job.result import Say
+from psrt.job.shards import ShardChoice
+from psrt.model.chain import ChainLayer, chain_layers, layer_spans
+from psrt.model.layer_times import layer_seconds
+from psrt.model.slice_group import SliceGroup
+from psrt.model.stage import Stage, StageLoss
+from psrt.model.stage_memory import Boundary, StageShape
+from psrt.model.tensor import tensor_slice
+from psrt.partition import Part, Rectangle, Span
+from psrt.pipeline.balance import balanced, imbalance
+from psrt.pipeline.messages import sent_early
+from psrt.pipeline.registry import PIPELINES
+from psrt.pipeline.schedule import most_alive
+from psrt.report import ModelCut, cut_text
+from psrt.runtime.cut_problem import CutProblem, Ways
+from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.pipedream import PipeDream
+from psrt.runtime.problem import Problem
+from psrt.runtime.timing_chain import TimingOnlyStage
+from psrt.runtime.timing_only import TimingOnlyProblem
+from psrt.transport.stage_links import Channel, StageLinks, channels_of
+from psrt.units import plural
+
+
+class CutPlan(NamedTuple):
+    """What the first process finds out about a cut, as JSON."""
+
+    #: Layers of each chunk, in the order of the layers.
+    counts: list[int]
+    #: How much dearer the dearest stage is than the mean of all.
+    imbalance: float
+    #: By slice, the numbers of a row of the activations behind each chunk but the last one.
+    widths: list[list[int]]
+    #: By cell, slices changing fastest, the rectangles of its part of the parameters.
+    parts: list[list[tuple[int, int, int, int]]]
+    #: By cell, the elements of each of its layers, in the order of its part.
+    layers: list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A model that is cut, and the ranks that have its parts."""
+
+    #: How many copies, stages and slices there are.
+    axes: Axes
+    #: The order in which stages work, and the chunks of each.
+    schedule: ScheduleName
+    #: Parts of a batch, M; where batches follow one another as a whole, more than are under way.
+    micro_batches: int
+    #: Layers of each chunk, in the order of the layers.
+    counts: tuple[int, ...]
+    #: How much dearer the dearest stage is than the mean of all.
+    imbalance: float
+    #: By slice, the widths of the activations between chunks.
+    widths: tuple[tuple[int, ...], ...]
+    #: Rows of all micro-batches at most.
+    rows: int
+    #: By stage, the micro-batches that are alive in it at most.
+    alive: tuple[int, ...]
+    #: By number: slices change fastest.
+    cells: tuple[Cell, ...]
+    #: Ranks of the workers by number.
+    workers: tuple[int, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters of the whole model."""
+        return sum(cell.part.size for cell in self.cells)
+
+    def figures(self) -> ModelCut:
+        """Return what the summary of a run says of it."""
+        return ModelCut(
+            str(self.axes),
+            str(self.schedule),
+            1 if PIPELINES[self.schedule.name].asynchronous else self.micro_batches,
+            self.counts,
+            tuple(cell.part.size for cell in self.cells),
+        )
+
+    def channels(self, slice_: int) -> tuple[Channel, ...]:
+        """Return the channels between the stages of a slice."""
+        return channels_of(
+            self.axes.pipeline,
+            self.widths[slice_],
+            self.alive,
+            rows=self.rows,
+            micro_batches=self.micro_batches,
+        )
+
+    def numbered_cell_of(self, rank: int) -> tuple[int, Cell]:
+        """Return the cell of a rank of the job, and its number."""
+        return next((i, cell) for i, cell in enumerate(self.cells) if rank in cell.ranks)
+
+    def cell_of(self, rank: int) -> Cell:
+        """Return the cell of a rank of the job."""
+        return self.numbered_cell_of(rank)[1]
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """What the places of the workers are called in messages."""
+        return tuple(
+            place_of(worker, self.axes).words(self.axes) for worker in range(len(self.workers))
+        )
+
+    def place_of(self, rank: int) -> Place:
+        """Return the place of a worker by its rank."""
+        return place_of(self.workers.index(rank), self.axes)
+
+
+def cut_plan(
+    config: TrainConfig,
+    problem: Problem,
+    n: int,
+    *,
+    initial: Vector | None = None,
+    clock: Callable[[], float] | None = None,
+) -> CutPlan | None:
+    """Find out how to cut a model; None if it is not to be cut.
+
+    Args:
+        config: resolved.
+        problem: whose model is a chain.
+        n: its parameters.
+        initial: (n,) of them, by which ``--stages auto`` measures layers.
+        clock: seconds; None where nothing can be measured, as in virtual time.
+
+    Raises:
+        ConfigError: if it cannot be cut like that.
+    """
+    if config.parallel is None:
+        return None
+    axes, schedule = config.axes, schedule_of(str(config.pipeline_schedule))
+    _check_supported(config, axes, schedule)
+    layers = chain_layers(problem, n)
+    costs = _costs(layers)
+    if config.stages == AUTO and clock is not None and initial is not None:
+        rows = -(-config.batch_size // (config.micro_batches or 1))
+        costs = list(layer_seconds(layers, initial, rows, clock=clock))
+    cut = _cut(config, layers, costs, axes.pipeline * schedule.chunks)
+    slices = [_slice(problem, axes, i, layers) for i in range(axes.tensor)]
+    widths = [[int(it.layers[chunk.stop - 1].outputs) for chunk in cut[:-1]] for it in slices]
+    parts, sizes = [], []
+    for stage in range(axes.pipeline):
+        own = [i for chunk in cut[stage :: axes.pipeline] for i in range(*chunk)]
+        for of in slices:
+            parts.append([_numbers(it) for i in own for it in of.parts[i]])
+            sizes.append([int(of.layers[i].n) for i in own])
+    return CutPlan([it.size for it in cut], imbalance(costs, cut), widths, parts, sizes)
+
+
+def _numbers(it: Rectangle) -> tuple[int, int, int, int]:
+    return it.start, it.rows, it.columns, it.pitch
+
+
+class _Slice(NamedTuple):
+    """What one slice has of a model."""
+
+    layers: Sequence[ChainLayer]
+    #: Of each layer, the parameters.
+    parts: Sequence[Part]
+    loss: StageLoss
+
+
+def _slice(
+    problem: Any,
+    axes: Axes,
+    index: int,
+    layers: Sequence[ChainLayer],
+    group: SliceGroup | None = None,
+) -> _Slice:
+    """Return a slice of a problem's model; all of it where there is one."""
+    if axes.tensor == 1:
+        parts = [Part.of_spans([span]) for span in layer_spans(layers)]
+        return _Slice(layers, parts, problem.loss)
+    found = tensor_slice(problem, axes.tensor, index, group)
+    return _Slice(found.layers(), found.parts, found.loss)
+
+
+def _costs(layers: Sequence[ChainLayer]) -> list[float]:
+    """Return what layers cost, by their parameters: each is used once in each of three products.
+
+    The first layer has two: nobody asks for the gradient of the input.
+    """
+    return [float(layer.n * (3 if i else 2)) for i, layer in enumerate(layers)]
+
+
+def _check_supported(config: TrainConfig, axes: Axes, schedule: ScheduleName) -> None:
+    """Check that what a cut does not go together with is not asked for."""
+    cuts = f"and --parallel {axes} cuts them"
+    for wrong, why in (
+        (config.scheme.mixes, f"--mode {config.mode}: neighbours mix whole models, {cuts}"),
+        (config.codec is not None, f"--codec {config.codec}: frames are of whole models, {cuts}"),
+        (
+            config.record and schedule.name == PIPEDREAM,
+            f"--record: a history has no events of --pipeline-schedule {schedule}",
+        ),
+    ):
+        if wrong:
+            raise ConfigError(why)
+
+
+def _cut(
+    config: TrainConfig, layers: Sequence[ChainLayer], costs: Sequence[float], chunks: int
+) -> tuple[Span, ...]:
+    """Return the layers of each chunk."""
+    if chunks > len(layers):
+        schedule = schedule_of(config.pipeline_schedule or DEFAULT_PIPELINE)
+        by = f" and --pipeline-schedule {schedule}" if schedule.chunks > 1 else ""
+        raise ConfigError(
+            f"--parallel {config.parallel}{by}: {plural(len(layers), 'layer')} cannot be cut into "
+            f"{chunks} parts"
+        )
+    asked = config.stages
+    if asked is None or asked == AUTO:
+        return balanced(costs, chunks)
+    counts = tuple(map(int, asked.split(",")))
+    if sum(counts) != len(layers):
+        raise ConfigError(
+            f"--stages {asked} says {plural(sum(counts), 'layer')}, the model has {len(layers)}"
+        )
+    return _spans_of(counts)
+
+
+def _spans_of(counts: Sequence[int]) -> tuple[Span, ...]:
+    return tuple(Span(a, b) for a, b in pairwise(accumulate(counts, initial=0)))
+
+
+def cut_of(
+    config: TrainConfig,
+    found: Sequence[Any],
+    servers: Sequence[int],
+    workers: Sequence[int],
+    shards: ShardChoice | None,
+) -> Cut:
+    """Return who has what.
+
+    Args:
+        config: resolved.
+        found: a ``CutPlan``, as JSON has it.
+        servers: ranks of the servers.
+        workers: ranks of the workers, by number.
+        shards: of each server; None without servers.
+
+    Raises:
+        ConfigError: if a server would own nothing.
+    """
+    counts, uneven, widths, parts, layers = found
+    axes = config.axes
+    cells = []
+    for number, (rectangles, sizes) in enumerate(zip(parts, layers, strict=True)):
+        stage, slice_ = divmod(number, axes.tensor)
+        part = Part(Rectangle(*it) for it in rectangles)
+        own = ranks_of_cell(stage, slice_, axes, workers, servers)
+        ranks = tuple(sorted((*own[0], *own[1])))
+        place = {rank: i for i, rank in enumerate(ranks)}
+        role_map = role_map_for(
+            part.size,
+            tuple(place[rank] for rank in own[0]),
+            tuple(place[rank] for rank in own[1]),
+            shards_per_server=1 if shards is None else shards.shards,
+            layers=_spans_of(sizes),
+            controls=config.fragments or 1,
+        )
+        numbers = tuple(workers.index(rank) for rank in own[1])
+        role_map = replace(role_map, job_ranks=ranks, job_workers=numbers)
+        cells.append(Cell(stage, slice_, ranks, role_map, part))
+    schedule, micro_batches = schedule_of(str(config.pipeline_schedule)), config.micro_batches or 1
+    row, rows = PIPELINES[schedule.name], config.batch_size
+    if row.asynchronous:
+        micro_batches = axes.pipeline + 1
+        rows *= micro_batches
+    plan = row.plan(
+        axes.pipeline, micro_batches, schedule.chunks, deferred=bool(config.defer_weights)
+    )
+    return Cut(
+        axes,
+        schedule,
+        micro_batches,
+        tuple(counts),
+        uneven,
+        tuple(map(tuple, widths)),
+        rows,
+        tuple(max(most_alive(steps, schedule.chunks)) for steps in plan),
+        tuple(cells),
+        tuple(workers),
+    )
+
+
+def cut_problem(
+    config: TrainConfig,
+    problem: Problem,
+    cut: Cut,
+    rank: int,
+    links: StageLinks,
+    *,
+    now: Callable[[], float] = lambda: 0.0,
+    events: WorkerEventRecorder | None = None,
+) -> CutProblem:
+    """Return what a worker computes of a problem.
+
+    Args:
+        config: resolved.
+        problem: the whole, a chain.
+        cut: who has what.
+        rank: of the worker in the job.
+        links: of the worker.
+        now: returns the time of the events.
+        events: records the steps; None for no history.
+    """
+    place, cell, axes = cut.place_of(rank), cut.cell_of(rank), cut.axes
+    row, chunks = PIPELINES[cut.schedule.name], cut.schedule.chunks
+    deferred = bool(config.defer_weights)
+    steps = list(row(place.stage, axes.pipeline, cut.micro_batches, chunks, deferred=deferred))
+    of = _slice(problem, axes, place.slice, chain_layers(problem, cut.parameters), links)
+    spans = _spans_of(cut.counts)
+    own = range(place.stage, len(spans), axes.pipeline)
+    ways = [_ways(cut, place, number) for number in own]
+    alive = most_alive(steps, chunks)
+    stages: list[Stage] = []
+    for i, number in enumerate(own):
+        is_last = number == len(spans) - 1
+        shape = StageShape(
+            rows=cut.rows,
+            micro_batches=cut.micro_batches,
+            slots=alive[i],
+            split=deferred or row.splits,
+            recompute=bool(config.recompute),
+            first=number == 0,
+        )
+        own_layers = of.layers[slice(*spans[number])]
+        if isinstance(problem, TimingOnlyProblem):
+            stages.append(TimingOnlyStage(own_layers, shape, group=links, is_last=is_last))
+            continue
+        stages.append(
+            Stage(
+                own_layers,
+                shape,
+                loss=of.loss if is_last else None,
+                group=links,
+                boundary=_boundary(links, ways[i]),
+                summed=links.empty,
+            )
+        )
+    is_first = place.stage == place.slice == 0
+    if row.asynchronous:
+        # Servers that count staleness are told which version a gradient is of.
+        served_stale = config.scheme.is_stale
+        return PipeDream(
+            problem,
+            links,
+            part=cell.part,
+            stage=stages[0],
+            ways=ways[0],
+            schedule=row,
+            place=(place.stage, axes.pipeline),
+            is_first=is_first,
+            length=length_of(config),
+            rate=None if served_stale else rate_of(config, cell.part.size),
+            counts=not served_stale,
+        )
+    return CutProblem(
+        problem,
+        links,
+        part=cell.part,
+        chunks=stages,
+        ways=ways,
+        steps=sent_early(steps),
+        is_first=is_first,
+        now=now,
+        events=events,
+    )
+
+
+def _ways(cut: Cut, place: Place, chunk: int) -> Ways:
+    """Return the channels of a chunk, numbered in the order of the layers."""
+    by_edge = {(it.edge, it.back): it for it in cut.channels(place.slice)}
+    if cut.axes.pipeline == 1:
+        return Ways()
+    return Ways(
+        by_edge.get((chunk - 1, False)),
+        by_edge.get((chunk - 1, True)),
+        by_edge.get((chunk, False)),
+        by_edge.get((chunk, True)),
+    )
+
+
+def _boundary(links: StageLinks, ways: Ways) -> Boundary:
+    """Return the matrices of a chunk's channels."""
+    below, back_below, above, back_above = (
+        None if it is None else links.matrices[it] for it in ways
+    )
+    return Boundary(
+        inputs=below, outputs=above, input_gradients=back_below, output_gradients=back_above
+    )
+
+
+def say_cut(cut: Cut | None, hosts: Sequence[int], say: Say) -> None:
+    """Print how the model is cut, if it is, and who has which part of it.
+
+    Args:
+        cut: of the model.
+        hosts: of each rank of the job.
+        say: called with each line.
+    """
+    if cut is None:
+        return
+    say(f"model: {cut_text(asdict(cut.figures()))}")
+    if cut.axes.pipeline > 1:
+        say(f"stages: the dearest is {cut.imbalance:.2f} times the mean")
+    for line in layout_lines(cut.axes, cut.workers, hosts):
+        say(line)

@@ -1,0 +1,91 @@
+"""A cell of a simulated job: some of its ranks, which train a part of a model that is cut.
+
+The ranks of a cell have numbers of their own, from 0, and a role map of their own, as on the
+communicator of a cell in a job over MPI. So whatever a rank does in a job it does in a cell, too;
+here its numbers become those of the job, which has one virtual time, one scheduler and one network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+from psrt.codec.times import FrameTimes
+from psrt.messages import Report, Sketch
+from psrt.simulation.costs import SimulationCosts
+from psrt.simulation.port import VirtualPort
+from psrt.simulation.rendezvous import RendezvousTable
+from psrt.transport.port import RoleMap
+
+if TYPE_CHECKING:
+    from psrt.simulation.simulator import Simulator
+
+#: What a port is in: a whole job, or a cell of one.
+World: TypeAlias = Union["Simulator", "SimulatedCell"]
+
+
+class SimulatedCell:
+    """What the ports of a cell see of a simulator; see ``Simulator`` for each of its parts."""
+
+    def __init__(self, job: Simulator, role_map: RoleMap, ranks: Sequence[int]) -> None:
+        """Make the ports.
+
+        Args:
+            job: the simulator of all cells.
+            role_map: who is who in this one.
+            ranks: by rank in the cell, that in the job.
+        """
+        self.job = job
+        self.role_map = role_map
+        self.ranks = ranks
+        self.costs = _by_rank_in(job.costs, ranks)
+        self.rng, self.machine, self.network = job.rng, job.machine, job.network
+        self.shared_memory, self.numerics = job.shared_memory, job.numerics
+        self.after, self.at = job.after, job.at
+        #: Nobody crashes here: without one of its parts a model cannot go on.
+        self.crashed: dict[int, float] = {}
+        self.rendezvous = RendezvousTable(self)
+        self.ports = [VirtualPort(self, rank) for rank in range(role_map.size)]
+
+    @property
+    def time(self) -> float:
+        """Virtual time in seconds."""
+        return self.job.time
+
+    @property
+    def frames(self) -> FrameTimes | None:
+        """What frames cost."""
+        return self.job.frames
+
+    def on_report(self, report: Report | Sketch) -> None:
+        """Pass a report on."""
+        self.job.on_report(report)
+
+    def resume(self, rank: int) -> None:
+        """Run a role up to its next await that takes time."""
+        self.job.resume(self.ranks[rank])
+
+    def wake(self, rank: int) -> None:
+        """Resume a role that waits for an arrival."""
+        self.job.wake(self.ranks[rank])
+
+    def watch(self, rank: int, done: Callable[[], bool]) -> None:
+        """Resume a role once ``done()``."""
+        self.job.watch(self.ranks[rank], done)
+
+    def touch(self, rank: int) -> None:
+        """Mark a rank whose watched condition may have changed."""
+        self.job.touch(self.ranks[rank])
+
+
+def _by_rank_in(costs: SimulationCosts, ranks: Sequence[int]) -> SimulationCosts:
+    """Return costs of the job for ranks of a cell."""
+    compute, receive = costs.compute, costs.receive
+    return replace(
+        costs,
+        compute=lambda rank, rng: compute(ranks[rank], rng),
+        receive=None
+        if receive is None
+        else lambda rank, message, idle, rng: receive(ranks[rank], message, idle, rng),
+    )

@@ -1,0 +1,84 @@
+"""How long the passes of a pipeline take, as parts of the time of a gradient. Pure.
+
+``SimulationCosts.compute`` draws what a worker would take for the gradient of a whole batch and the
+whole model, in one product for each layer. A pass computes a part of it:
+
+    time of a pass = that time × share of the stage and kind × rows / batch size × slowdown
+
+Without ``SimulationCosts.stages`` a layer's share is that of its parameters: each is used once
+forward, once backward to the inputs (but in the first layer) and once backward to the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psrt.errors import ConfigError
+from psrt.pipeline.cost import Slowdown, StageCosts
+from psrt.pipeline.step import Kind, PipelineStep
+from psrt.units import plural
+
+_PARTS = {
+    Kind.FORWARD: (Kind.FORWARD,),
+    Kind.BACKWARD: (Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT),
+    Kind.BACKWARD_INPUT: (Kind.BACKWARD_INPUT,),
+    Kind.BACKWARD_WEIGHT: (Kind.BACKWARD_WEIGHT,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PassCosts:
+    """What the passes of one stage cost, of one slice where there are several."""
+
+    #: By chunk: shares of the time of the whole gradient.
+    shares: Sequence[StageCosts]
+    #: Rows of a whole batch.
+    rows: int
+    #: How much dearer a row is in a product of few.
+    slowdown: Slowdown
+    #: Whether a backward pass goes forward once more before.
+    recomputes: bool = False
+
+    def share_of(self, step: PipelineStep, rows: int) -> float:
+        """Return the part of the time of a gradient that a pass of so many rows takes."""
+        kinds = _PARTS[step.kind]
+        if self.recomputes and Kind.BACKWARD_INPUT in kinds:
+            kinds = (Kind.FORWARD, *kinds)
+        costs = self.shares[step.chunk]
+        each = (costs.of(kind) * self.slowdown(kind, rows) for kind in kinds)
+        return sum(each) * rows / self.rows if rows else 0.0
+
+
+def shares_of(
+    stages: Sequence[StageCosts], layers: Sequence[Sequence[int]], *, slices: int = 1
+) -> list[StageCosts]:
+    """Return what part of a gradient's time each virtual stage takes.
+
+    Args:
+        stages: what each costs, in any unit; empty: by parameters.
+        layers: of each, the parameters of its layers.
+        slices: of each layer, all as dear.
+
+    Raises:
+        ConfigError: if there are costs of another number of stages.
+
+    >>> [round(it.seconds, 3) for it in shares_of([], [[1, 1], [1, 1]])]
+    [0.455, 0.545]
+    """
+    sizes = [sum(it) for it in layers]
+    given = stages or [
+        StageCosts(n, n - (0 if i else layers[0][0]), n) for i, n in enumerate(sizes)
+    ]
+    if len(given) != len(sizes):
+        raise ConfigError(
+            f"--stage-costs are of {plural(len(given), 'part')}, and the model is cut into "
+            f"{len(sizes)}"
+        )
+    whole = slices * sum(it.seconds for it in given)
+    return [
+        StageCosts(
+            *(it / whole for it in (cost.forward, cost.backward_input, cost.backward_weight))
+        )
+        for cost in given
+    ]

@@ -1,0 +1,257 @@
+"""The channels between the stages of a simulated model, and the time of their passes.
+
+Both ends of a channel are in one process and have one matrix, as inside a host: nothing is copied,
+and a writer waits for rows to be released. A message takes the time of its bytes in the network of
+the simulator. Slices of a layer meet in a rendezvous, where their sums take two barriers and the
+time of the bytes that a rank moves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from psrt.arrays import FloatArray, Vector
+from psrt.collective.registry import NODE, ONE_SHOT_BYTES
+from psrt.partition import Part
+from psrt.pipeline.step import PipelineStep
+from psrt.simulation.network import Channel as Line
+from psrt.simulation.pass_costs import PassCosts
+from psrt.simulation.rendezvous import Rendezvous, two_barriers
+from psrt.simulation.sums import fold_of, moved_bytes
+from psrt.transport.stage_links import Channel, touches
+
+if TYPE_CHECKING:
+    from psrt.simulation.port import VirtualPort
+    from psrt.simulation.simulator import Simulator
+
+#: Bytes of the number that goes along with a message.
+_NUMBER_BYTES = 8
+#: Of a copy of the model: ranks of the job by stage, and in a stage by slice.
+Ranks: TypeAlias = Sequence[Sequence[int]]
+
+
+def stage_links(
+    world: Simulator,
+    ranks: Ranks,
+    channels: Sequence[Sequence[Channel]],
+    parts: Sequence[Part],
+    costs: Sequence[PassCosts],
+) -> dict[int, VirtualStageLinks]:
+    """Return how the ranks of one copy of a model talk to each other, by rank of the job.
+
+    Args:
+        world: the simulator of the job.
+        ranks: of the copy.
+        channels: by slice, those of all stages.
+        parts: of the parameters, of each rank; slices change fastest.
+        costs: of the passes, by stage.
+    """
+    ports = [[world.ports[rank] for rank in of_stage] for of_stage in ranks]
+    gathering = _Gathering([port for of_stage in ports for port in of_stage], parts)
+    found: dict[int, VirtualStageLinks] = {}
+    ways = [
+        [_Way(world, it, ranks[it.writer][i], ranks[it.reader][i]) for it in of_slice]
+        for i, of_slice in enumerate(channels)
+    ]
+    for stage, of_stage in enumerate(ranks):
+        slices = _Slices(world, len(of_stage))
+        for i, rank in enumerate(of_stage):
+            mine = [it for it in ways[i] if stage in (it.channel.writer, it.channel.reader)]
+            place = stage * len(of_stage) + i
+            found[rank] = VirtualStageLinks(
+                world.ports[rank], mine, costs[stage], slices, i, gathering, place
+            )
+    return found
+
+
+class VirtualStageLinks:
+    """One stage's links in virtual time; see ``StageLinks``."""
+
+    def __init__(
+        self,
+        port: VirtualPort,
+        ways: Sequence[_Way],
+        costs: PassCosts,
+        slices: _Slices,
+        slice_: int,
+        gathering: _Gathering,
+        place: int,
+    ) -> None:
+        """Join the ends of channels; see ``stage_links``."""
+        self._port, self._costs = port, costs
+        self._ways = {it.channel: it for it in ways}
+        self._slices, self._slice = slices, slice_
+        self._gathering, self._place = gathering, place
+        self.matrices: Mapping[Channel, FloatArray] = {it.channel: it.matrix for it in ways}
+        self.shares_batches = port.world.numerics
+        self.bytes_sent = self.bytes_received = 0
+        #: What this worker would take for the whole gradient of the present step.
+        self._seconds = 0.0
+        #: Time in which it has computed.
+        self.busy_s = 0.0
+
+    def begin(self, rows: Mapping[Channel, Sequence[slice]]) -> None:
+        """Announce a step: draw its time."""
+        for channel, slices in rows.items():
+            self._ways[channel].coming.extend(slices)
+        world = self._port.world
+        self._seconds = world.costs.compute(self._port.rank, world.rng)
+
+    async def passed(self, step: PipelineStep, rows: int) -> None:
+        """Let the time of a pass go by, which has been computed."""
+        seconds = self._seconds * self._costs.share_of(step, rows)
+        self.busy_s += seconds
+        await self._port.spend(seconds)
+
+    async def free(self, channel: Channel, rows: slice) -> None:
+        """Wait until rows may be written, those of the next message."""
+        way = self._ways[channel]
+        await self._port.until(
+            lambda: way.is_free(rows), lambda: f"rank {way.reader} to take what it was sent"
+        )
+
+    def send(self, channel: Channel, rows: slice, number: float = 0.0) -> None:
+        """Send rows that have been written, and a number along; never waits."""
+        way = self._ways[channel]
+        way.held.append(rows)
+        nbytes = _nbytes(channel, rows)
+        self.bytes_sent += nbytes
+        self._port.depart(way.line, nbytes, way.arrive, number)
+
+    async def receive(self, channel: Channel) -> float:
+        """Wait for the next message. Return the number sent along."""
+        way = self._ways[channel]
+        what = "gradients" if channel.back else "activations"
+        await self._port.until(way.has_come, lambda: f"the {what} of rank {way.writer}")
+        self.bytes_received += _nbytes(channel, way.coming.popleft())
+        return way.come.popleft()
+
+    def release(self, channel: Channel) -> None:
+        """Give up the rows of the oldest message that has not been released."""
+        self._ways[channel].release()
+
+    async def sum(self, array: FloatArray) -> None:
+        """Sum an array over all slices, in place; every slice ends with the same bits."""
+        await self._over_slices(self._slices.sums, array)
+
+    async def max(self, array: FloatArray) -> None:
+        """Replace each number by the largest one of all slices."""
+        await self._over_slices(self._slices.most, array)
+
+    async def _over_slices(self, place: Rendezvous, array: FloatArray) -> None:
+        ranks, port, found = self._slices.ranks, self._port, list[Any]()
+        if ranks == 1:
+            return
+
+        def on_result(result: Any) -> None:
+            found.append(result)
+            port.world.touch(port.rank)
+
+        moves = moved_bytes(NODE, self._slice, ranks, array.size, whole=_is_small(array))
+        self.bytes_sent += moves
+        await port.catch_up()
+        place.arrive(self._slice, array, on_result)
+        await port.until(lambda: bool(found), lambda: "the other slices of its layers")
+        self.bytes_received += moves
+        if port.world.numerics:
+            np.copyto(array, found[0].reshape(array.shape))
+
+    def empty(self, rows: int, width: int) -> FloatArray:
+        """Return a new array whose sums over the slices copy the least."""
+        return np.zeros((rows, width), np.float32)
+
+    async def gather(self, mine: Vector) -> Vector | None:
+        """Return the parameters of all parts at the first of them, None at the others."""
+        return await self._gathering.at(self._place, mine)
+
+
+class _Way:
+    """A channel, both ends of it."""
+
+    def __init__(self, world: Simulator, channel: Channel, writer: int, reader: int) -> None:
+        self.channel, self.writer, self.reader = channel, writer, reader
+        rows = channel.rows if world.numerics else 0
+        self.matrix: FloatArray = np.zeros((rows, channel.width), np.float32)
+        self.line = Line(writer, reader)
+        self._world = world
+        #: Rows of the messages that were sent and are not released.
+        self.held: deque[slice] = deque()
+        #: Numbers of the messages that have come, and rows of those that will be received.
+        self.come: deque[float] = deque()
+        self.coming: deque[slice] = deque()
+
+    def is_free(self, rows: slice) -> bool:
+        return len(self.held) < self.channel.messages and not touches(rows, self.held)
+
+    def has_come(self) -> bool:
+        return bool(self.come)
+
+    def arrive(self, number: float) -> None:
+        self.come.append(number)
+        self._world.touch(self.reader)
+
+    def release(self) -> None:
+        self.held.popleft()
+        self._world.touch(self.writer)
+
+
+class _Slices:
+    """Where the slices of a stage meet."""
+
+    def __init__(self, world: Simulator, ranks: int) -> None:
+        self.ranks, self._world, self._numerics = ranks, world, world.numerics
+        self.sums = Rendezvous(world, self._sum, self._seconds, workers=ranks)
+        self.most = Rendezvous(world, self._max, self._seconds, workers=ranks)
+
+    def _sum(self, arrays: Sequence[FloatArray]) -> FloatArray:
+        if not self._numerics:
+            return arrays[0]
+        flat = [it.reshape(-1) for it in arrays]
+        summed: FloatArray = fold_of(NODE, whole=_is_small(arrays[0]))(flat)
+        return summed
+
+    def _max(self, arrays: Sequence[FloatArray]) -> FloatArray:
+        largest = arrays[0].copy() if self._numerics else arrays[0]
+        for other in arrays[1:] if self._numerics else ():
+            np.maximum(largest, other, out=largest)
+        return largest
+
+    def _seconds(self, round_: int, result: FloatArray) -> float:
+        return two_barriers(self._world, 4 * result.size * (self.ranks - 1) / self.ranks)
+
+
+class _Gathering:
+    """The parameters of a copy of the model, part by part."""
+
+    def __init__(self, ports: Sequence[VirtualPort], parts: Sequence[Part]) -> None:
+        self._first, self._parts = ports[0], parts
+        #: By part, what was brought and not yet taken.
+        self._brought: list[deque[Vector]] = [deque() for _ in ports]
+
+    async def at(self, place: int, mine: Vector) -> Vector | None:
+        first, brought = self._first, self._brought
+        brought[place].append(mine.copy())
+        if place:
+            first.world.touch(first.rank)
+            return None
+        await first.until(lambda: all(brought), lambda: "the parameters of the other stages")
+        taken = [it.popleft() for it in brought]
+        if not first.world.numerics:
+            return mine
+        whole = np.empty(sum(part.size for part in self._parts), np.float32)
+        for part, it in zip(self._parts, taken, strict=True):
+            part.put(it, whole)
+        return whole
+
+
+def _nbytes(channel: Channel, rows: slice) -> int:
+    height: int = rows.stop - rows.start
+    return 4 * channel.width * height + _NUMBER_BYTES
+
+
+def _is_small(array: FloatArray) -> bool:
+    return 4 * array.size <= ONE_SHOT_BYTES

@@ -1,0 +1,125 @@
+"""Who has which part of a model that is cut."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from psrt.config import TrainConfig, resolve
+from psrt.config.axes import Axes
+from psrt.errors import ConfigError
+from psrt.job.cells import Place, in_order, layout_lines, number_of, place_of, ranks_of_cell
+from psrt.job.cut import cut_of, cut_plan
+from psrt.job.problems import supervised_problem
+
+AXES = [Axes(*it) for it in itertools.product((1, 2, 3), repeat=3)]
+
+
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_every_place_has_one_worker(axes):
+    workers = range(axes.data * axes.cells)
+    places = [place_of(worker, axes) for worker in workers]
+    wanted = itertools.product(range(axes.data), range(axes.pipeline), range(axes.tensor))
+    assert places == [Place(*it) for it in wanted]
+    assert [number_of(place, axes) for place in places] == list(workers)
+
+
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_every_rank_is_in_one_cell(axes):
+    count = axes.data * axes.cells
+    servers, workers = range(2 * axes.cells), range(2 * axes.cells, 2 * axes.cells + count)
+    found = []
+    for stage, slice_ in itertools.product(range(axes.pipeline), range(axes.tensor)):
+        own_servers, own = ranks_of_cell(stage, slice_, axes, workers, servers)
+        assert len(own_servers) == 2
+        assert len(own) == axes.data
+        assert {place_of(workers.index(it), axes)[1:] for it in own} == {(stage, slice_)}
+        found += [*own_servers, *own]
+    assert sorted(found) == [*servers, *workers]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "tensor", "wanted"),
+    [
+        ([0, 0, 0, 0], 2, [0, 1, 2, 3]),
+        ([0, 1, 0, 1], 2, [0, 2, 1, 3]),  # ranks that are dealt out to hosts in turn
+        ([0, 0, 0, 3, 3, 3], 2, [0, 1, 3, 4, 2, 5]),  # only the ones that are left are apart
+        ([0, 1, 2, 3], 1, [0, 1, 2, 3]),
+    ],
+)
+def test_slices_share_a_host_as_far_as_they_can(hosts, tensor, wanted):
+    axes = Axes(1, len(hosts) // tensor, tensor)
+    assert list(in_order(range(len(hosts)), hosts, axes)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("hosts", "axes", "wanted"),
+    [
+        ([0, 0, 0, 3, 3, 3, 6, 6], Axes(4, 2, 1), [0, 1, 3, 4, 6, 7, 2, 5]),
+        ([0] * 5 + [5] * 3, Axes(2, 2, 2), [0, 1, 2, 3, 5, 6, 4, 7]),
+    ],
+)
+def test_copies_are_on_one_host_where_they_fit(hosts, axes, wanted):
+    assert list(in_order(range(len(hosts)), hosts, axes)) == wanted
+
+
+def test_a_layout_names_hosts_where_there_are_several():
+    lines = layout_lines(Axes(10, 2, 1), range(20), [0] * 19 + [19])
+    assert lines[0] == "copy 0: stage 0 on rank 0 (host 0), stage 1 on rank 1 (host 0)"
+    assert lines[-1] == "and so on, to copy 9"
+    assert "host" not in layout_lines(Axes(1, 2, 1), range(2), [0, 0])[0]
+
+
+def cut(ranks, **knobs):
+    config = resolve(TrainConfig(hidden=(24, 20, 16), **knobs), ranks=ranks)
+    problem = supervised_problem(config, workers=config.axes.data)
+    plan = cut_plan(config, problem, problem.model.n)
+    servers = config.servers
+    return cut_of(config, plan, range(servers), range(servers, ranks), None), problem.model.n
+
+
+@pytest.mark.parametrize(
+    ("ranks", "knobs"),
+    [
+        (2, {"parallel": "pipeline:2"}),
+        (4, {"parallel": "pipeline:4"}),
+        (2, {"parallel": "pipeline:2", "pipeline_schedule": "interleaved:2"}),
+        (3, {"parallel": "tensor:3"}),
+        (6, {"parallel": "pipeline:2,tensor:3"}),
+        (12, {"parallel": "pipeline:2,tensor:2", "mode": "sync", "servers": 4}),
+    ],
+    ids=str,
+)
+def test_every_parameter_is_in_one_part(ranks, knobs):
+    found, n = cut(ranks, **knobs)
+    whole = np.arange(n, dtype=np.float32)
+    parts = [cell.part.take(whole) for cell in found.cells]
+    assert np.array_equal(np.sort(np.concatenate(parts)), whole)
+    back = np.zeros_like(whole)
+    for cell, part in zip(found.cells, parts, strict=True):
+        assert cell.role_map.n == part.size
+        cell.part.put(part, back)
+    assert np.array_equal(back, whole)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        (
+            {"parallel": "pipeline:2", "stages": "2,3"},
+            "--stages 2,3 says 5 layers, the model has 4",
+        ),
+        ({"parallel": "pipeline:5"}, "4 layers cannot be cut into 5 parts"),
+        (
+            {"parallel": "pipeline:3", "pipeline_schedule": "interleaved:2"},
+            "interleaved:2: 4 layers cannot be cut into 6 parts",
+        ),
+        ({"parallel": "tensor:17"}, "17 tensor slices of layer 2, which has 16 columns"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_cut_is_refused(knobs, message):
+    axes = TrainConfig(**knobs).axes
+    with pytest.raises(ConfigError, match=message) as caught:
+        cut(axes.cells, **knobs)
+    assert "\n" not in str(caught.value)

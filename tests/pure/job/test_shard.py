@@ -1,0 +1,294 @@
+"""``--shard``: the same bits as without, in less memory; in virtual time, recorded, repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from psrt.collective import ALGORITHMS
+from psrt.collective.registry import SHARDING
+from psrt.config import TrainConfig
+from psrt.config.names import SHARDS
+from psrt.errors import ConfigError
+from psrt.history.check.run import check_run
+from psrt.job import local
+from psrt.job.virtual import simulate
+from psrt.partition import even_spans
+from psrt.sharding import Sharing, memory
+from psrt.simulation import SimulationCosts
+from support.uneven import Uneven
+
+#: 371 parameters in three layers of 200, 147 and 24, and buckets of the last two and the first. The
+#: last batch of an epoch is smaller: 60 samples are no multiple of 5 for each worker.
+KNOBS = {
+    "dataset": "synthetic:60x9x3", "hidden": (20, 7), "batch_size": 5, "epochs": 2,
+    "mode": "allreduce", "bucket_bytes": 300,
+}  # fmt: skip
+#: Vectors that each optimizer keeps.
+VECTORS = {"sgd": 0, "momentum": 1, "nesterov": 1, "adagrad": 1, "adam": 2, "adamw": 2}
+
+
+def run(workers, **knobs):
+    return simulate(TrainConfig(**{**KNOBS, **knobs}), workers=workers)
+
+
+def bits(result):
+    return result.theta.tobytes()
+
+
+def forms(shard):
+    """Return the all-reduces that virtual workers have for what is shared out."""
+    return [name for name in ("ring", "node") if Sharing(shard) not in ALONE or name in ALGORITHMS]
+
+
+#: What a host cannot keep for its ranks together.
+ALONE = {Sharing.PARAMETERS}
+CASES = [(shard, algorithm) for shard in SHARDS for algorithm in forms(shard)]
+
+
+@pytest.mark.parametrize(("shard", "algorithm"), CASES)
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+def test_the_bits_of_a_run_without(shard, algorithm, workers, optimizer):
+    knobs = {"optimizer": optimizer, "allreduce": algorithm, "weight_decay": 0.01}
+    whole, part = run(workers, **knobs), run(workers, **knobs, shard=shard)
+    assert bits(part) == bits(whole)
+    assert part.summary.updates == whole.summary.updates > 2
+    assert part.summary.buckets == whole.summary.buckets == 2
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("shard", "algorithm"), CASES)
+@pytest.mark.parametrize("workers", range(1, 9))
+@pytest.mark.parametrize("optimizer", VECTORS)
+@pytest.mark.parametrize("bucket_bytes", [1, 800, 1 << 20])
+def test_the_bits_of_every_run_without(shard, algorithm, workers, optimizer, bucket_bytes):
+    knobs = {"optimizer": optimizer, "allreduce": algorithm, "bucket_bytes": bucket_bytes}
+    assert bits(run(workers, **knobs, shard=shard)) == bits(run(workers, **knobs))
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+def test_more_workers_than_parameters(shard):
+    """A layer of 2 x 1 weights and a bias, and 1 x 2 and two: most workers own nothing."""
+    knobs = {"dataset": "synthetic:30x2x2", "hidden": (1,), "batch_size": 2, "allreduce": "ring"}
+    assert bits(run(8, **knobs, shard=shard)) == bits(run(8, **knobs))
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+def test_workers_that_leave_at_different_times(shard):
+    """In five buckets: a place is used again while others still have nothing but zeros there."""
+    deep = {**KNOBS, "dataset": "synthetic:120x9x3", "hidden": (8, 7, 6, 5), "bucket_bytes": 1}
+    config = TrainConfig(**deep, allreduce="ring", optimizer="adam")
+    runs = [
+        simulate(dataclasses.replace(config, shard=of), Uneven(config, 4), workers=4)
+        for of in (None, shard)
+    ]
+    assert [worker.clock for worker in runs[1].workers] == [2, 4, 6, 8]
+    assert bits(runs[0]) == bits(runs[1])
+
+
+@pytest.mark.parametrize(("shard", "algorithm"), CASES)
+def test_a_time_that_was_measured(shard, algorithm):
+    """Sums are over at a rendezvous then: whoever sends nothing has the bits of who does."""
+    costs = SimulationCosts(compute=lambda rank, rng: 1e-3, reduce=lambda rng: 2e-3)
+    knobs = {**KNOBS, "optimizer": "adam", "allreduce": algorithm}
+    whole = simulate(TrainConfig(**knobs), workers=3)
+    part = simulate(TrainConfig(**knobs, shard=shard), workers=3, costs=costs)
+    assert bits(part) == bits(whole)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("shard", SHARDS)
+def test_the_vectors_of_an_optimizer_are_of_what_its_worker_owns(shard, optimizer):
+    """By hand: worker r ends with chunk r + 1 of each bucket, and has nothing of the others."""
+    found = run(3, optimizer=optimizer, allreduce="ring", shard=shard)
+    parts = [even_spans(bucket, 3) for bucket in (171, 200)]
+    for rank, worker in enumerate(found.workers):
+        owned = sum(spans[(rank + 1) % 3].size for spans in parts)
+        state = worker.strategy.updater.optimizer.state
+        assert [vector.shape for vector in state.values()] == [(owned,)] * VECTORS[optimizer]
+        assert worker.strategy.memory.optimizer == sum(it.nbytes for it in state.values())
+
+
+@pytest.mark.parametrize("shard", [None, *SHARDS])
+@pytest.mark.parametrize("workers", [1, 4, 7])
+def test_memory_is_what_the_formula_says(shard, workers):
+    knobs = {"hidden": (40, 40, 40), "dataset": "synthetic:120x20x10", "bucket_bytes": 6000}
+    found = run(workers, **knobs, optimizer="adam", allreduce="ring", shard=shard).summary
+    model = [(20, 40), (40, 40), (40, 40), (40, 10)]
+    buckets = [410 + 1640, 1640, 840]
+    assert found.buckets == len(buckets)
+    n = sum(a * b + b for a, b in model)
+    due = memory(
+        None if shard is None else Sharing(shard), n, workers=workers, vectors=2, buckets=buckets
+    )
+    for name, value in dataclasses.asdict(due).items():
+        assert getattr(found.memory, name) == pytest.approx(value, rel=0.05), name
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+def test_timing_only_counts_the_same(shard):
+    """Bytes, memory and the time are those of the run with numbers."""
+    config = TrainConfig(**KNOBS, optimizer="adam", allreduce="ring", shard=shard)
+    costs = SimulationCosts(compute=lambda rank, rng: 1e-3, per_byte=1e-9)
+    whole = simulate(config, workers=5, costs=costs)
+    timed = simulate(config, workers=5, costs=costs, numerics=False)
+    for name in ("memory", "bytes_sent", "bytes_received", "updates", "buckets"):
+        assert getattr(timed.summary, name) == getattr(whole.summary, name), name
+    assert timed.seconds == pytest.approx(whole.seconds)
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+def test_the_parts_of_a_step_take_the_time_of_a_step(shard):
+    """Messages take none here: what is left is four steps an epoch, of a millisecond each."""
+    costs = SimulationCosts(compute=lambda rank, rng: 1e-3, latency=lambda rng: 0.0)
+    config = TrainConfig(**KNOBS, allreduce="ring", shard=shard)
+    assert simulate(config, workers=3, costs=costs).seconds == pytest.approx(8e-3)
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+@pytest.mark.parametrize("workers", [50, pytest.param(1000, marks=pytest.mark.exhaustive)])
+def test_many_workers(shard, workers):
+    """Most own nothing of nine parameters."""
+    knobs = {"dataset": "synthetic:9000x2x3", "hidden": (), "steps": 1, "epochs": None}
+    config = TrainConfig(**{**KNOBS, **knobs}, shard=shard)
+    found = simulate(config, workers=workers, numerics=False)
+    assert found.summary.updates == 1
+    assert found.summary.allreduce == "ring"
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+def test_recorded_checked_and_repeated(shard, tmp_path):
+    knobs = {"optimizer": "adam", "allreduce": "ring", "shard": shard}
+    config = TrainConfig(**KNOBS, **knobs, out=str(tmp_path / "a"), record=True)
+    first = simulate(config, workers=3)
+    assert check_run(tmp_path / "a").ok
+    again = simulate(TrainConfig(**KNOBS, **knobs, replay=str(tmp_path / "a")), workers=3)
+    assert bits(again) == bits(first)
+
+
+@pytest.mark.parametrize("name", ["parameters", "gradients", "optimizer", "gathered"])
+def test_memory_that_is_said_wrong_is_found(name, tmp_path):
+    """Ten times what it is, or where there is none a byte."""
+    config = TrainConfig(**KNOBS, optimizer="adam", allreduce="ring", shard="gradients")
+    simulate(dataclasses.replace(config, out=str(tmp_path), record=True), workers=3)
+    path = tmp_path / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["memory"][name] = 10 * summary["memory"][name] or 1.0
+    path.write_text(json.dumps(summary))
+    [wrong] = [line for line in check_run(tmp_path).lines() if "memory" in line]
+    assert name in wrong
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+def test_one_process(shard):
+    knobs = {**KNOBS, "optimizer": "adam", "shard": shard}
+    found = local.run(TrainConfig(**knobs))
+    assert bits(found) == bits(run(1, optimizer="adam"))
+
+
+def refusal(**knobs):
+    with pytest.raises(ConfigError) as error:
+        run(2, **knobs)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        (
+            {"shard": "optimizer", "allreduce": "tree"},
+            "--shard optimizer cannot be combined with --allreduce tree, which gives every worker "
+            f"all sums; those that can: {', '.join(SHARDING)}",
+        ),
+        (
+            {"shard": "optimizer", "codec": "int8"},
+            "--shard optimizer cannot be combined with --codec int8: owners hand out parameters, "
+            "and no codec is for these",
+        ),
+        (
+            {"shard": "optimizer", "optimizer": "demo"},
+            "--shard optimizer cannot be combined with --codec demo: owners hand out parameters, "
+            "and no codec is for these",
+        ),
+        (
+            {"shard": "optimizer", "mode": "local-sgd", "bucket_bytes": None},
+            "--shard optimizer has no effect with --mode local-sgd; it belongs to --mode allreduce",
+        ),
+        (
+            {"shard": "optimizer", "mode": "sync", "bucket_bytes": None},
+            "--shard optimizer has no effect with --mode sync; it belongs to --mode allreduce",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(knobs, message):
+    assert refusal(**knobs) == message
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        (
+            {"shard": "gradients", "clip_norm": 1.0, "bucket_bytes": None},
+            "--shard gradients cannot be combined with --clip-norm 1: no worker ever has a whole "
+            "gradient, whose norm that is",
+        ),
+        (
+            {"shard": "parameters", "overlap": False, "bucket_bytes": None},
+            "--shard parameters cannot be combined with --no-overlap: a gradient that is summed as "
+            "a whole is there as a whole",
+        ),
+        (
+            {"shard": "parameters", "allreduce": "node"},
+            "--shard parameters cannot be combined with --allreduce node, by which a host has its "
+            "parameters once; use --allreduce ring",
+        ),
+        (
+            {"shard": "parameters", "check_every": 5},
+            "--check-every 5 has no effect with --shard parameters; it belongs to --shard "
+            "optimizer or gradients",
+        ),
+        (
+            {"shard": "gradients", "parallel": "data:1,pipeline:2,tensor:1"},
+            "--shard gradients cannot be combined with --parallel data:1,pipeline:2,tensor:1: its "
+            "schedule computes with all layers of a stage; --shard optimizer can",
+        ),
+    ],
+)
+def test_what_needs_more_than_a_worker_has_is_one_line(knobs, message):
+    assert refusal(**knobs) == message
+
+
+@pytest.mark.parametrize("shard", ["gradients", "parameters"])
+def test_a_problem_that_is_no_chain_is_one_line(shard):
+    class NoChain(Uneven):
+        layers = loss = None
+
+    config = TrainConfig(**KNOBS, shard=shard)
+    with pytest.raises(ConfigError, match=r"^--shard \w+: the problem, NoChain, is no chain .*"):
+        simulate(config, NoChain(config, 2), workers=2)
+
+
+@pytest.mark.parametrize("shard", ["gradients", "parameters"])
+def test_a_worker_holds_no_more_than_it_says(shard):
+    """Its vectors in the port, by hand: two buckets of 200, and of 371 the 124 of its share."""
+    found = run(3, optimizer="adam", allreduce="ring", shard=shard)
+    for port in found.world.ports:
+        held = 57 + 67 + 400 if shard == "parameters" else 371
+        assert (port.gradient.size - 3, port.theta.size) == (400, held)
+
+
+def test_parameters_are_never_whole_before_the_end():
+    """No line has an accuracy but the last one, and all have that of a run without."""
+    whole, part = (run(3, allreduce="ring", shard=shard) for shard in (None, "parameters"))
+    assert [record.accuracy for record in part.records[:-1]] == [None] * (len(part.records) - 1)
+    assert part.records[-1].accuracy == whole.records[-1].accuracy
+    assert [it.loss for it in part.records] == [it.loss for it in whole.records]
+
+
+def test_a_run_that_clips_has_the_same_bits():
+    """Each worker has its whole gradient, whose norm it is."""
+    knobs = {"clip_norm": 0.1, "bucket_bytes": None, "allreduce": "ring", "optimizer": "momentum"}
+    assert bits(run(3, **knobs, shard="optimizer")) == bits(run(3, **knobs))

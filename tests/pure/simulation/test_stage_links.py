@@ -1,0 +1,184 @@
+"""Models that are cut across ranks, in virtual time: the numbers of one stage, and honest times."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from psrt.config import TrainConfig
+from psrt.config.injection import Injection
+from psrt.errors import ConfigError, TransportError
+from psrt.job.virtual import simulate
+from psrt.pipeline.cost import StageCosts, price
+from psrt.pipeline.registry import PIPELINES
+from psrt.simulation import SimulationCosts
+from psrt.simulation.cost_flags import read_small_products
+from psrt.simulation.stage_links import VirtualStageLinks
+
+BASE = TrainConfig(
+    dataset="synthetic:90x5x3", hidden=(7, 6, 5), activation="tanh", epochs=2, lr=0.1, seed=4,
+    optimizer="momentum", batch_size=16, micro_batches=5, parallel="pipeline:2",
+)  # fmt: skip
+#: Nothing takes any time but computing: a second for the gradient of a stage.
+FREE = {"latency": lambda rng: 0.0}
+
+
+def run(parallel, *, costs=None, numerics=True, servers=0, **more):
+    config = dataclasses.replace(BASE, parallel=parallel, servers=servers or None, **more)
+    workers = config.axes.cells * (config.axes.data or 1)
+    return simulate(config, workers=workers, costs=costs, numerics=numerics)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return run("pipeline:1").theta.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("parallel", "knobs"),
+    [
+        ("pipeline:3", {"pipeline_schedule": "gpipe"}),
+        ("pipeline:2", {"pipeline_schedule": "interleaved:2", "recompute": True}),
+        # Five micro-batches take turns in three places: the rows of one batch and those of the next
+        # are near each other, and the last stage still reads while the first one goes on.
+        ("pipeline:2", {"pipeline_schedule": "zero-bubble", "stages": "1,3"}),
+        ("pipeline:2", {"mode": "sync", "servers": 2}),
+        pytest.param("pipeline:4", {"pipeline_schedule": "1f1b"}, marks=pytest.mark.exhaustive),
+        pytest.param(
+            "pipeline:3", {"pipeline_schedule": "sequential"}, marks=pytest.mark.exhaustive
+        ),
+        pytest.param("pipeline:2", {"shared_memory": False}, marks=pytest.mark.exhaustive),
+    ],
+    ids=str,
+)
+def test_stages_train_as_one_stage_does_and_time_does_not_depend_on_numbers(parallel, knobs, whole):
+    found = run(parallel, **knobs)
+    assert found.theta.tobytes() == whole
+    told = run(parallel, numerics=False, **knobs)
+    assert (told.seconds, told.events) == (found.seconds, found.events)
+    assert told.summary.cut_bytes_sent == found.summary.cut_bytes_sent > 0
+
+
+@pytest.mark.parametrize(
+    "mode", ["allreduce", pytest.param("local-sgd", marks=pytest.mark.exhaustive)]
+)
+def test_copies_of_stages_train_as_copies_of_the_whole(mode):
+    wanted = run("data:2,pipeline:1", mode=mode)
+    found = run("data:2,pipeline:2", mode=mode)
+    assert found.theta.tobytes() == wanted.theta.tobytes()
+    assert found.summary.samples == wanted.summary.samples
+
+
+@pytest.mark.parametrize("parallel", ["tensor:2", "tensor:2,pipeline:2"])
+def test_slices_train_as_the_whole_but_for_rounding(parallel):
+    found, wanted = run(parallel, epochs=1), run("pipeline:1", epochs=1)
+    assert found.theta == pytest.approx(wanted.theta, rel=1e-4, abs=1e-5)
+    told = run(parallel, epochs=1, numerics=False)
+    assert (told.seconds, told.events) == (found.seconds, found.events)
+    assert told.summary.cut_bytes_sent == found.summary.cut_bytes_sent > 0
+
+
+def one_step(name, stages, micro_batches, *, parts=None, more=None, **costs):
+    """Return the time of a step of equal stages, and by stage the share in which each computes."""
+    chunks = 2 if ":" in name else 1
+    virtual = stages * chunks
+    parts = parts or [StageCosts(1, 1, 1)] * virtual
+    each = SimulationCosts(
+        **{"compute": lambda rank, rng: float(virtual), "stages": parts, **FREE, **costs}
+    )
+    found = run(
+        f"pipeline:{stages}", pipeline_schedule=name, hidden=(4,) * (virtual - 1), epochs=None,
+        steps=1, micro_batches=micro_batches, batch_size=6 * micro_batches, numerics=False,
+        costs=each, **more or {},
+    )  # fmt: skip
+    busy = sum(link.busy_s for link in found.world.links.values()) / stages
+    return found.seconds, busy
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("name", ["sequential", "gpipe", "1f1b", "interleaved:2", "zero-bubble"])
+def test_a_step_takes_what_the_schedule_is_priced_at(name, stages):
+    row, chunks = PIPELINES[name.partition(":")[0]], 2 if ":" in name else 1
+    micro_batches = 1 if name == "sequential" else 6
+    seconds, busy = one_step(name, stages, micro_batches)
+    part = StageCosts(1 / 3, 1 / 3, 1 / 3)
+    wanted = price(
+        row.plan(stages, micro_batches, chunks), [part] * (stages * chunks), [6] * micro_batches
+    )
+    assert seconds == pytest.approx(wanted.seconds, rel=1e-9)
+    assert busy == pytest.approx(chunks, rel=1e-9)
+    assert 1 - busy / seconds == pytest.approx(wanted.bubble)
+
+
+def test_gpipe_by_hand():
+    """(M + P − 1)/M of a stage's time; and each message that nobody can hide, once."""
+    seconds, _ = one_step("gpipe", 3, 4)
+    assert seconds == pytest.approx(1 + 2 / 4)
+    late, _ = one_step("gpipe", 3, 4, latency=lambda rng: 0.01)
+    assert late == pytest.approx(1 + 2 / 4 + 4 * 0.01)
+    # 6 rows of 4 numbers, and one more number that goes along.
+    slow, _ = one_step("gpipe", 3, 4, bandwidth=(4 * 6 * 4 + 8) / 0.01)
+    assert slow == pytest.approx(1 + 2 / 4 + 4 * 0.01)
+
+
+def test_a_stage_that_is_dear_delays_all():
+    parts = [StageCosts(1, 1, 1), StageCosts(3, 3, 3)]
+    # The dear stage computes 8 · 3/4 of what 2 equal ones take, and waits for one micro-batch.
+    seconds, _ = one_step("1f1b", 2, 4, parts=parts)
+    assert seconds == pytest.approx(1.5 + 0.5 / 4)
+
+
+def test_a_worker_that_is_slow_delays_all():
+    slow, _ = one_step("gpipe", 2, 4, compute=lambda rank, rng: 6.0 if rank == 1 else 2.0)
+    assert slow == pytest.approx(3 + 1 / 4)
+    fair = run("pipeline:2", numerics=False, costs=SimulationCosts(compute=lambda r, rng: 1.0))
+    late = run(
+        "pipeline:2", numerics=False, costs=SimulationCosts(compute=lambda r, rng: 1.0),
+        inject=(Injection(1, "delay", (2.0,)),),
+    )  # fmt: skip
+    assert late.seconds - fair.seconds >= 2.0 * (fair.workers[0].clock - 1)
+
+
+def test_small_products_are_dear():
+    dearer = read_small_products("6:2:3:4,24:1:1:1")
+    seconds, _ = one_step("gpipe", 1, 4, slowdown=dearer, more={"defer_weights": False})
+    assert seconds == pytest.approx((2 + 3 + 4) / 3)
+    deferred, _ = one_step("gpipe", 1, 4, slowdown=dearer, more={"defer_weights": True})
+    assert deferred == pytest.approx((2 + 3 + 1) / 3)
+
+
+def test_what_is_computed_once_more_takes_time():
+    seconds, _ = one_step("gpipe", 1, 4, more={"recompute": True})
+    assert seconds == pytest.approx(4 / 3)
+
+
+def test_a_thousand_ranks_in_two_axes():
+    found = run(
+        "data:50,pipeline:20", hidden=(4,) * 19, numerics=False, epochs=None, steps=1,
+        micro_batches=2, batch_size=2, allreduce="node", costs=SimulationCosts(),
+    )  # fmt: skip
+    assert len(found.workers) == 1000
+    assert {worker.clock for worker in found.workers} == {1}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"config": dataclasses.replace(BASE, record=True, out="runs/a")}, "--record"),
+        ({"crashes": [(0, 1.0)]}, "--crash"),
+        ({"hosts": [1, 1]}, "--hosts"),
+        ({"numerics": False, "parameters": 9}, "--parameters 9"),
+        ({"costs": SimulationCosts(stages=[StageCosts(1, 1, 1)])}, "--stage-costs"),
+    ],
+)
+def test_what_cannot_be_simulated(more, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        simulate(**{"config": BASE, "workers": 2} | more)
+    assert "\n" not in str(caught.value)
+
+
+def test_who_waits_for_whom(monkeypatch):
+    monkeypatch.setattr(VirtualStageLinks, "send", lambda *args: None)
+    with pytest.raises(TransportError, match="rank 1 waits for the activations of rank 0"):
+        run("pipeline:2")

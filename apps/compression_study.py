@@ -29,8 +29,8 @@ from script import (
     make_folder,
     names,
     number,
-    ranks_of_job,
     rates,
+    refuse_mpirun,
     run_script,
     say,
     share,
@@ -51,9 +51,7 @@ SHOWN = ("sync", "async", "allreduce", "local-sgd")
 
 def main(argv: Sequence[str]) -> None:
     """Run all settings; show and write what came out."""
-    comm = ranks_of_job()
-    if comm is not None and comm.size > 1:
-        raise ConfigError("the study is one process in virtual time: start it without mpirun")
+    refuse_mpirun()
     options, flags = parser().parse_known_args(list(argv))
     refuse(flags, "--mode", "--codec", "--lr", "--seed", "--error-feedback", "--no-error-feedback")
     for link in options.links:

@@ -52,6 +52,17 @@ def ranks_of_job() -> MPI.Comm | None:
     return world()
 
 
+def refuse_mpirun() -> None:
+    """Refuse to be one of several ranks, in a study whose workers are in virtual time.
+
+    Raises:
+        ConfigError: if mpirun started others.
+    """
+    comm = ranks_of_job()
+    if comm is not None and comm.size > 1:
+        raise ConfigError("the study is one process in virtual time: start it without mpirun")
+
+
 def make_folder(path: Path) -> None:
     """Make a folder for results unless it is there.
 

@@ -14,7 +14,8 @@ about n where n divides W, and hardly ever more than twice that. A learning rate
 staleness-aware rates.
 
 --run DIR: plots of one run, real or simulated: staleness by worker and by shard, how far parameters
-had moved since they were read, how far apart the shards' versions were, and who waited for what.
+had moved since they were read, how far apart the versions of shards were, or in gossip the models
+of workers, and who waited for what.
 
 Studies run in virtual time and compute everything that a real run computes: 30 workers need neither
 a cluster nor MPI, and the same seed gives the same run. Flags that are not listed are those of
@@ -27,20 +28,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from script import ranks_of_job, run_script
+from script import refuse_mpirun, run_script
 from studies import one_run, softsync, workers
 
 from psrt.cli.flags import FlagParser
-from psrt.errors import ConfigError
 
 STUDIES = {"softsync": softsync, "workers": workers}
 
 
 def main(argv: Sequence[str]) -> None:
     """Do what is asked for."""
-    comm = ranks_of_job()
-    if comm is not None and comm.size > 1:
-        raise ConfigError("the study is one process in virtual time: start it without mpirun")
+    refuse_mpirun()
     asked, _ = choice(add_help=False).parse_known_args(list(argv))
     flags = choice(prog="staleness_study.py", description=__doc__)
     if asked.run is not None:

@@ -76,9 +76,9 @@ def bare_products(problem: Problem) -> Callable[[], None]:
     backward: list[tuple[FloatArray, FloatArray, FloatArray]] = []
     deltas[-1] = values[-1]
     for i in reversed(range(len(weights))):
-        backward.append((values[i].T, deltas[i + 1], gradients[i]))
         if i:
             backward.append((deltas[i + 1], weights[i].T, deltas[i]))
+        backward.append((values[i].T, deltas[i + 1], gradients[i]))
     products = forward + backward
 
     def run() -> None:

@@ -26,9 +26,9 @@ ROOT = Path(__file__).parents[2]
 PAGE, JOB = ROOT / "docs" / "failures.md", Path(__file__).parent / "faulty_job.py"
 BEGIN, END = "<!-- faults -->\n", "<!-- / -->"
 VENVS = {"Open MPI": ".venv", "MPICH": ".venv-mpich"}
-MODES = ("sync", "async", "ssp", "softsync", "local-sgd", "allreduce")
-#: Those with a server, and of these those that end with results when a worker falls silent.
-WITH_SERVERS, GO_ON = MODES[:4], MODES[1:4]
+MODES = ("sync", "async", "ssp", "softsync", "local-sgd", "allreduce", "gossip")
+#: Those with a server, and those that end with results when a worker but rank 0 falls silent.
+WITH_SERVERS, GO_ON = MODES[:4], (*MODES[1:4], "gossip")
 TIMEOUT_S = 5
 #: Longest that a launch may take, in seconds, before it counts as a hang.
 LIMIT_S = 60
@@ -99,14 +99,14 @@ FAULTS = (
     Fault(ONE, "SIGKILL", 0, "evaluate", ("sync", "allreduce")),
     Fault(ONE, "SIGSTOP", 2),
     Fault(ONE, "SIGSTOP", 1, modes=WITH_SERVERS, servers=2),
-    Fault(ONE, "SIGSTOP", 0, modes=("sync", "async", "local-sgd", "allreduce")),
+    Fault(ONE, "SIGSTOP", 0, modes=("sync", "async", "local-sgd", "allreduce", "gossip")),
     Fault(ONE, "SIGSTOP", 2, "batches", ("sync", "allreduce")),
     Fault(ONE, "SIGSTOP", 0, "evaluate", ("sync", "allreduce")),
     Fault(HOSTS, "SIGKILL", 2),
     Fault(HOSTS, "SIGKILL", 0, modes=("sync", "allreduce")),
-    Fault(HOSTS, "SIGSTOP", 2, modes=("sync", "async", "local-sgd", "allreduce")),
-    Fault(HOSTS, "cut", 2, "never", ("sync", "async", "allreduce")),
-    Fault(HOSTS, "crash", 2, "never", ("sync", "async", "allreduce")),
+    Fault(HOSTS, "SIGSTOP", 2, modes=("sync", "async", "local-sgd", "allreduce", "gossip")),
+    Fault(HOSTS, "cut", 2, "never", ("sync", "async", "allreduce", "gossip")),
+    Fault(HOSTS, "crash", 2, "never", ("sync", "async", "allreduce", "gossip")),
     Fault(BARE, "SIGKILL", 2, modes=("sync", "async", "allreduce")),
     Fault(BARE, "SIGKILL", 0, "initial", ("sync", "allreduce")),
     Fault(BARE, "SIGSTOP", 2, modes=("sync", "allreduce")),

@@ -21,7 +21,7 @@ from psrt.mpi.start import world
 PHASES = ("start", "initial", "batches", "gradient", "evaluate", "end", "never")
 TRAINS = Path("trains")
 #: Modes that have no server unless it is asked for.
-_WITHOUT_SERVERS = ("allreduce", "local-sgd")
+_WITHOUT_SERVERS = ("allreduce", "local-sgd", "gossip")
 #: Steps of a worker after which all are well under way, and after which the signal comes.
 _UNDER_WAY, _FALLS = 100, 150
 
@@ -31,6 +31,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", default="sync")
     parser.add_argument("--servers", type=int, help="default: 1 where the mode needs one")
+    parser.add_argument("--by-host", action="store_true", default=None)
     parser.add_argument("--phase", choices=PHASES, default="never")
     parser.add_argument("--rank", type=int, default=-1, help="whose phase it is")
     parser.add_argument("--how", default="SIGKILL", help="name of the signal")
@@ -101,6 +102,7 @@ reaches("start")
 config = psrt.TrainConfig(
     mode=GIVEN.mode,
     servers=GIVEN.servers,
+    by_host=GIVEN.by_host,
     epochs=3,
     timeout_s=GIVEN.timeout_s,
     out=GIVEN.out,

@@ -18,7 +18,7 @@ from psrt.report.figure import check_installed
 from studies import staleness_plot
 
 #: Of each line of ``metrics.jsonl``, numbers or null.
-SERIES = ("seconds", "gap_mean")
+SERIES = ("seconds", "gap_mean", "consensus_distance")
 #: Workers that the text tells of, those that waited longest first.
 TOLD = 10
 
@@ -66,6 +66,8 @@ def numbers_of(summary: Summary) -> Iterator[Any]:
     yield from (staleness.mean, staleness.max, gap.mean, gap.max, gap.count)
     for counts in (*staleness.by_worker, *staleness.by_shard, summary.skew):
         yield from (counts.mean, counts.max)
+    if summary.graph_averages is not None:
+        yield summary.graph_averages.consensus_distance or 0.0
     for waited in summary.waiting:
         yield from (getattr(waited, name) for name in Waiting.__slots__ if name != "waiting_for")
         yield from waited.waiting_for.values()
@@ -74,6 +76,8 @@ def numbers_of(summary: Summary) -> Iterator[Any]:
 def wholes_of(summary: Summary) -> Iterator[Any]:
     """Yield what must be a whole number, 0 or more."""
     yield from (summary.workers, summary.servers)
+    if summary.graph_averages is not None:
+        yield summary.graph_averages.models
     yield from (waited.worker for waited in summary.waiting)
     for counts in (*summary.staleness.by_worker, *summary.staleness.by_shard, summary.skew):
         yield from counts.histogram
@@ -115,6 +119,7 @@ def text(summary: Summary) -> str:
         f"staleness  mean {found.mean:.2f}, max {found.max} versions",
         f"gap        {gap if found.gap.count else 'not measured'}",
         f"skew       mean {summary.skew.mean:.2f}, max {summary.skew.max} versions",
+        *apart(summary),
         "",
         f"worker  mean τ  max τ  {'waiting':>14}  mostly for",
     ]
@@ -123,6 +128,15 @@ def text(summary: Summary) -> str:
     if len(waited) > TOLD:
         lines.append(f"and {len(waited) - TOLD} that waited less")
     return "\n".join(lines)
+
+
+def apart(summary: Summary) -> list[str]:
+    """Return a line of how far apart workers ended, where each has a model of its own."""
+    found = summary.graph_averages
+    if found is None or found.consensus_distance is None:
+        return []
+    workers = several(found.models, "worker")
+    return [f"consensus  {found.consensus_distance:.3g} at the end, of {workers}"]
 
 
 def line_of(waited: Waiting, summary: Summary) -> str:

@@ -39,11 +39,13 @@ def draw(
 ) -> None:
     """Draw six panels: τ by worker and by shard, skew, gap, waiting by cause, and for whom.
 
+    Where workers have models of their own, how far apart these are takes the place of the skew.
     Where a mode has nothing of a kind, as an all-reduce has no staleness, its panel says so.
 
     Args:
         summary: of the run.
-        records: lines of its metrics, of which ``seconds`` and ``gap_mean`` are drawn.
+        records: lines of its metrics, of which ``seconds``, ``gap_mean`` and
+            ``consensus_distance`` are drawn.
         path: the file to write; its ending chooses the format.
         note: a line below the title.
 
@@ -54,7 +56,10 @@ def draw(
     (by_worker, by_shard, skew), (gap, causes, waiting_for) = figure.subplots(2, 3)
     _ages(by_worker, summary.staleness.by_worker, "worker")
     _ages(by_shard, summary.staleness.by_shard, "shard")
-    _skew(skew, summary.skew, summary.servers)
+    if summary.graph_averages is not None:
+        _apart(skew, records)
+    else:
+        _skew(skew, summary.skew, summary.servers)
     _gap(gap, records)
     _causes(causes, summary.waiting)
     _waiting_for(waiting_for, summary.waiting)
@@ -121,14 +126,32 @@ def _skew(axes: Axes, skew: Counts, shards: int) -> None:
 def _gap(axes: Axes, records: Sequence[Mapping[str, float | None]]) -> None:
     """Draw how far the parameters had moved since they were read, over time."""
     axes.set_title("parameters moved since they were read", fontsize=10)
-    points = [(record["seconds"], record["gap_mean"]) for record in records]
-    known = [(seconds, gap) for seconds, gap in points if seconds is not None and gap is not None]
+    _over_time(axes, records, "gap_mean", "mean gap ‖θ now − θ read‖/√n", "no gap was measured")
+
+
+def _apart(axes: Axes, records: Sequence[Mapping[str, float | None]]) -> None:
+    """Draw how far the models of the workers were apart, over time."""
+    axes.set_title("models of the workers apart", fontsize=10)
+    what = "consensus distance ‖θᵢ − mean‖/√n"
+    _over_time(axes, records, "consensus_distance", what, "not measured: --consensus-every 0")
+
+
+def _over_time(
+    axes: Axes,
+    records: Sequence[Mapping[str, float | None]],
+    name: str,
+    what: str,
+    otherwise: str,
+) -> None:
+    """Draw a series, or say why there is none."""
+    points = [(record["seconds"], record.get(name)) for record in records]
+    known = [(seconds, it) for seconds, it in points if seconds is not None and it is not None]
     if not known:
-        _nothing(axes, "no gap was measured")
+        _nothing(axes, otherwise)
         return
     axes.plot(*zip(*known, strict=True), marker=".", color=COLOURS[4])
     axes.set_xlabel("time [s]")
-    axes.set_ylabel("mean gap ‖θ now − θ read‖/√n")
+    axes.set_ylabel(what)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.grid(color="0.9")

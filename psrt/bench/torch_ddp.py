@@ -14,12 +14,11 @@ from mpi4py import MPI
 from psrt.mpi.agreement import bcast_text
 
 
-class TorchDDP:
-    """The same layers, batch and SGD in torch, one thread a rank."""
+class GlooGroup:
+    """torch's default process group over gloo, of the ranks of a communicator."""
 
-    def __init__(
-        self, comm: MPI.Comm, sizes: tuple[int, ...], *, batch_size: int, lr: float
-    ) -> None:
+    def __init__(self, comm: MPI.Comm) -> None:
+        """Begin it; collective."""
         torch.set_num_threads(1)
         self._comm = comm
         path = tempfile.mktemp(prefix="psrt-gloo-") if comm.rank == 0 else ""
@@ -27,6 +26,21 @@ class TorchDDP:
         torch.distributed.init_process_group(
             "gloo", init_method=f"file://{self._path}", rank=comm.rank, world_size=comm.size
         )
+
+    def close(self) -> None:
+        """End it."""
+        torch.distributed.destroy_process_group()
+        if self._comm.rank == 0 and os.path.exists(self._path):
+            os.unlink(self._path)
+
+
+class TorchDDP:
+    """The same layers, batch and SGD in torch, one thread a rank."""
+
+    def __init__(
+        self, comm: MPI.Comm, sizes: tuple[int, ...], *, batch_size: int, lr: float
+    ) -> None:
+        self._group = GlooGroup(comm)
         torch.manual_seed(0)
         layers: list[Any] = []
         for inputs, outputs in pairwise(sizes):
@@ -48,6 +62,4 @@ class TorchDDP:
 
     def close(self) -> None:
         """End the process group."""
-        torch.distributed.destroy_process_group()
-        if self._comm.rank == 0 and os.path.exists(self._path):
-            os.unlink(self._path)
+        self._group.close()

@@ -259,7 +259,7 @@ def _race(
         name: Candidate(schemes[name].run if name in schemes else None) for name in SCHEMES
     }
     torch = None
-    if _has_torch(comm):
+    if has_torch(comm):
         from psrt.bench.torch_ddp import TorchDDP
 
         parts[TORCH] = part = part_of(comm, range(2))
@@ -285,7 +285,7 @@ def _race(
     return found, shards, least_s
 
 
-def _has_torch(comm: MPI.Comm) -> bool:
+def has_torch(comm: MPI.Comm) -> bool:
     """Return whether torch is installed on every rank; collective."""
     missing = np.array([importlib.util.find_spec("torch") is None], np.int64)
     comm.Allreduce(MPI.IN_PLACE, missing, MPI.SUM)

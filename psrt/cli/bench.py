@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 _SUMS = "allreduce"
 #: That of pushes and pulls.
 _PUSHES = "ps"
+#: That of models cut across ranks.
+_CUTS = "pipeline"
 #: Benchmark → the smallest number of ranks, and the number for its full table.
-RANKS = {_SUMS: (2, 4), _PUSHES: (2, 5), "train": (3, 3)}
+RANKS = {_SUMS: (2, 4), _PUSHES: (2, 5), "train": (3, 3), _CUTS: (2, 2)}
 #: That of codecs, which needs no ranks.
 _CODECS = "codec"
 #: Flag → the benchmarks that it is for, where it is not for all.
@@ -156,6 +158,7 @@ def bench_parser() -> FlagParser:
         "  psrt launch -n 4 bench allreduce\n"
         "  psrt launch -n 5 bench ps         up to 2 servers and 3 workers\n"
         "  psrt launch -n 3 bench train\n"
+        "  psrt launch -n 2 bench pipeline\n"
         "  psrt bench codec",
     )
     parser.add_argument("what", choices=(*RANKS, _CODECS), help="what to measure")
@@ -262,8 +265,14 @@ def _measure(given: argparse.Namespace, comm: MPI.Comm) -> Report:
         from psrt.cli.bench_ps import run as run_ps
 
         return run_ps(given, comm, shards_per_server=_shards(given))
-    from psrt.bench import overhead, train
     from psrt.bench.figures import table
+
+    if given.what == _CUTS:
+        from psrt.bench import pipeline
+
+        rows = pipeline.measure(comm, rounds=rounds)
+        return {"models cut in two": (rows, table(rows, pipeline.COLUMNS))}
+    from psrt.bench import overhead, train
 
     each = _shards(given)
     rows = train.measure(comm, shards_per_server=each, rounds=rounds)

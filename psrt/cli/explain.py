@@ -15,6 +15,8 @@ from psrt.cli.explain_flags import (
     config_of,
     costs_of,
     gossip_parser,
+    pipeline_compare_parser,
+    pipeline_parser,
     schedule_parser,
     slow_of,
     timeline_parser,
@@ -32,6 +34,8 @@ from psrt.config.train import TrainConfig
 from psrt.config.values import BYTES, REAL, WHOLE
 from psrt.errors import ConfigError
 from psrt.files import check_writable
+from psrt.pipeline import FORMS as PIPELINE_FORMS
+from psrt.pipeline import PIPELINES, pipeline_of
 from psrt.topology.names import FORMS
 
 if TYPE_CHECKING:
@@ -39,11 +43,13 @@ if TYPE_CHECKING:
     from psrt.explain.svg import Canvas
 
 #: Modes with several workers.
-TIMELINES = modes_with(lambda mode: not mode.single)
+#: Gossip has a page of its own, of its graph.
+TIMELINES = modes_with(lambda mode: not mode.single and not mode.mixes)
 
 _WRAPPED = fill(", ".join(ALGORITHMS), 74, subsequent_indent=" " * 17, break_on_hyphens=False)
 _CODECS = fill(", ".join(TABLE), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
 _TOPOLOGIES = fill(", ".join(FORMS), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
+_PIPELINES = fill(", ".join(PIPELINE_FORMS), 74, subsequent_indent=" " * 19, break_on_hyphens=False)
 _HELP = f"""\
 usage: psrt explain WHAT [flags]
 
@@ -61,6 +67,11 @@ Draw how ranks work together. Needs neither MPI nor mpirun. WHAT is one of
   gossip         the graph on which ranks average with neighbours, its weights, how fast they
                    agree, and what they send; --topology takes
                    {_TOPOLOGIES}
+  pipeline       a timeline of the stages of a model that is cut by layers, with its bubbles;
+                   --pipeline-schedule takes
+                   {_PIPELINES}
+  pipeline compare
+                   all of them in a table
   compare        predicted times of all all-reduces, and the sizes at which one overtakes another
 
   psrt explain ring --ranks 4
@@ -69,6 +80,7 @@ Draw how ranks work together. Needs neither MPI nor mpirun. WHAT is one of
   psrt explain sync --shards-per-server 4
   psrt explain codec sign --steps 2
   psrt explain gossip --topology exponential --ranks 16 --svg graph.svg
+  psrt explain pipeline --stages 4 --micro-batches 8 --pipeline-schedule zero-bubble
   psrt explain compare --ranks 2:1024 --bytes 1K:1G
 
 psrt explain WHAT --help lists the flags of each."""
@@ -91,23 +103,21 @@ def main(argv: Sequence[str]) -> int:
 
 def _explainer(what: str) -> Callable[[str, list[str]], None]:
     """Return the function that explains ``what``."""
+    pages = {"codec": _codec, "gossip": _gossip, "pipeline": _pipeline, "compare": _compare}
     if what in SCHEDULES:
         return _schedule
     if what in TIMELINES:
         return _timeline
-    if what == "compare":
-        return _compare
-    if what == "codec":
-        return _codec
-    if what == "gossip":
-        return _gossip
+    if what in pages:
+        return pages[what]
     if not what or what.startswith("-"):
         raise ConfigError(
             "explain what? for example: psrt explain ring; psrt explain --help lists all"
         )
-    known = (*SCHEDULES, *TIMELINES, "codec", "gossip", "compare")
+    known = (*SCHEDULES, *TIMELINES, *pages)
     topologies = {name: f"gossip --topology {name}" for name in FORMS if name not in SCHEDULES}
-    others = {name: f"codec {name}" for name in TABLE} | topologies
+    pipelines = {name: f"pipeline --pipeline-schedule {name}" for name in PIPELINES}
+    others = {name: f"codec {name}" for name in TABLE} | topologies | pipelines
     guess = did_you_mean(what, (*known, *others.values()), others)
     raise ConfigError(f"cannot explain {what!r}{guess}, only {', '.join(known)}")
 
@@ -263,6 +273,42 @@ def _gossip(what: str, argv: list[str]) -> None:
         document=lambda: gossip_output.as_document(found),
         text=lambda: gossip_output.as_text(found),
         canvas=lambda: gossip_output.draw(found),
+    )
+
+
+def _pipeline(what: str, argv: list[str]) -> None:
+    """Explain a schedule of a pipeline, or compare all."""
+    if argv[:1] == ["compare"]:
+        given = pipeline_compare_parser().parse(argv[1:])
+        from psrt.explain import pipeline, pipeline_output
+
+        rows = pipeline.compared(*_sizes(given))
+        say(
+            _json(pipeline_output.compared_document(rows))
+            if given.json
+            else pipeline_output.compared_text(rows)
+        )
+        return
+    given = _checked(pipeline_parser().parse(argv))
+    from psrt.explain import pipeline, pipeline_output
+
+    row, chunks = pipeline_of(given.pipeline_schedule)
+    found = pipeline.explained(row, *_sizes(given), chunks, deferred=given.defer_weights)
+    _publish(
+        given,
+        document=lambda: pipeline_output.as_document(found),
+        text=lambda: pipeline_output.as_text(found),
+        canvas=lambda: pipeline_output.draw(found),
+    )
+
+
+def _sizes(given: argparse.Namespace) -> tuple[int, int]:
+    """Return the numbers of stages and of micro-batches."""
+    from psrt.explain.pipeline import MOST_MICRO_BATCHES, MOST_STAGES
+
+    return (
+        read_flag("stages", WHOLE, given.stages, min=1, max=MOST_STAGES),
+        read_flag("micro-batches", WHOLE, given.micro_batches, min=1, max=MOST_MICRO_BATCHES),
     )
 
 

@@ -13,6 +13,7 @@ from psrt.config.knobs import Knob, dashed, knobs_of, read_by_worker, read_flag
 from psrt.config.modes import MODES
 from psrt.config.train import TrainConfig
 from psrt.config.values import REAL, SWITCH, Number
+from psrt.pipeline import FORMS as PIPELINES
 from psrt.topology.names import DEFAULT, FORMS
 
 if TYPE_CHECKING:
@@ -152,12 +153,55 @@ def gossip_parser() -> FlagParser:
     )  # fmt: skip
     add(
         "--push-sum", action="store_true",
-        help="mix a weight along, so that a rank need not receive as much as it sends",
+        help="send shares, and a weight to divide by, so that a rank need not receive as much as "
+        "it sends",
     )  # fmt: skip
     add("--bytes", metavar="BYTES", help="size of the parameters: 64K, 1M, 1G (1M)")
     add("--seed", metavar="N", help="seed of random graphs and of the simulation's numbers (0)")
     _add_outputs(parser)
     return parser
+
+
+def pipeline_parser() -> FlagParser:
+    """Return the parser for a pipeline."""
+    parser = FlagParser(
+        prog="psrt explain pipeline",
+        description="Show when each stage of a model that is cut by layers computes which "
+        "micro-batch, where each pass\ntakes one unit of time, and what that comes to; "
+        "psrt explain pipeline compare has all in a table.",
+    )
+    _add_pipeline_sizes(parser)
+    parser.add_argument(
+        "--pipeline-schedule", metavar="NAME", default="1f1b",
+        help=f"{', '.join(PIPELINES)}, with :V the number of a stage's chunks (1f1b)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--defer-weights", action="store_true",
+        help="compute the gradients of weights of all micro-batches in one product, at the end",
+    )  # fmt: skip
+    _add_outputs(parser)
+    return parser
+
+
+def pipeline_compare_parser() -> FlagParser:
+    """Return the parser for the comparison of pipelines."""
+    parser = FlagParser(
+        prog="psrt explain pipeline compare",
+        description="Show the bubble, memory, messages and staleness of every schedule, where each "
+        "pass takes one\nunit of time in every stage.",
+    )
+    _add_pipeline_sizes(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _add_pipeline_sizes(parser: FlagParser) -> None:
+    add = parser.add_argument
+    add("--stages", metavar="P", default="4", help="number of stages (4)")
+    add(
+        "--micro-batches", metavar="M", default="8",
+        help="number of micro-batches; with pipedream, of batches of the run (8)",
+    )  # fmt: skip
 
 
 def _add_knob(parser: FlagParser, name: str, text: str) -> None:

@@ -9,7 +9,7 @@ from psrt.cli.printing import say
 from psrt.config import TrainConfig, resolve, to_toml
 from psrt.config.dealing import IID
 from psrt.config.knobs import Knob, read
-from psrt.config.modes import MODES, default_mode
+from psrt.config.resolve import mode_of
 from psrt.config.values import WHOLE
 from psrt.errors import ConfigError
 from psrt.units import plural
@@ -45,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
         ranks = read("ranks", _RANKS, namespace.ranks)
     config = resolve(config, ranks=ranks)
     about = [*_averages(config, ranks), *_dealt(config, ranks - (config.servers or 0))]
+    about += _layout(config, ranks)
     say("\n".join([f"# on {plural(ranks, 'rank')}", *about, to_toml(config).rstrip()]))
     return 0
 
@@ -88,6 +89,17 @@ def _dealt(config: TrainConfig, workers: int) -> list[str]:
     return [] if deal is None else [f"# {deal_text(deal)}"]
 
 
+def _layout(config: TrainConfig, ranks: int) -> list[str]:
+    """Return who has which part of a model that is cut, on one host, for a comment."""
+    if config.parallel is None:
+        return []
+    from psrt.job.cells import layout_lines  # needs numpy
+    from psrt.job.roles import who_is_who
+
+    _, workers = who_is_who(config, [0] * ranks)
+    return [f"# {line}" for line in layout_lines(config.axes, workers, [0] * ranks)]
+
+
 def _recorded(run: str) -> int:
     from psrt.job.recorded import recorded_ranks  # needs numpy
 
@@ -101,9 +113,14 @@ def fewest_ranks(config: TrainConfig) -> int:
     5
     """
     named = [injection.worker for injection in config.inject if injection.worker is not None]
-    workers = max(1, config.softsync or 0, (config.backup or 0) + 1, *(w + 1 for w in named))
+    axes = config.axes
+    copies = axes.data or max(
+        1,
+        config.softsync or 0,
+        (config.backup or 0) + 1,
+        *(worker // axes.cells + 1 for worker in named),
+    )
     servers = config.servers
     if servers is None:
-        mode = default_mode(workers) if config.mode is None else MODES[config.mode]
-        servers = mode.default_servers
-    return servers + workers
+        servers = mode_of(config, copies * axes.cells).default_servers * axes.cells
+    return servers + copies * axes.cells

@@ -43,6 +43,8 @@ _PARAMETERS = Knob(
     WHOLE, _GROUP, "number of parameters, with --timing-only", metavar="N", min=1, max=10**12,
     default_text="that of the model that the flags describe",
 )  # fmt: skip
+#: Costs of models that are cut.
+_OF_STAGES = ("stage_costs", "small_products")
 _CRASH = Number("SECONDS", 0.0, 1e9)
 
 
@@ -75,7 +77,15 @@ def simulate_parser() -> FlagParser:
         if action.dest in _REAL_TIME:
             action.help = argparse.SUPPRESS
     add = parser.add_argument_group(_GROUP).add_argument
-    add("--workers", metavar="W", help=f"{_WORKERS.help} (default: {_WORKERS.fallback})")
+    add(
+        "--workers", metavar="W",
+        help=f"{_WORKERS.help} (default: {_WORKERS.fallback}; with --parallel, those of one copy)",
+    )  # fmt: skip
+    add(
+        "--hosts", metavar="N,N,...",
+        help="number of workers of each host, in gossip: --link is that of a host, and messages "
+        "inside it take no time (default: a link for each worker)",
+    )  # fmt: skip
     add(
         "--like", metavar="RUN",
         help="imitate a run made with --record: its config, number of workers, and how long "
@@ -101,6 +111,17 @@ def simulate_parser() -> FlagParser:
         help="how many times as fast codecs are as on the machine of docs/compression.md; inf: "
         "they take no time; with --like, of a run with a codec, recorded times contain theirs "
         "(default: 1)",
+    )  # fmt: skip
+    add(
+        "--stage-costs", metavar="F:B:W,...",
+        help="with --parallel, what each part of the model costs of a whole batch, in the order of "
+        "the layers: forward, backward to its inputs and backward to its weights, in any unit; "
+        "all of them are the time of a gradient (default: by their parameters)",
+    )  # fmt: skip
+    add(
+        "--small-products", metavar="ROWS:F:B:W,...",
+        help="with --parallel, how many times as long a row takes in products of ROWS rows as in "
+        "one of a whole batch, in each of these passes (default: as long)",
     )  # fmt: skip
     add(
         "--crash", metavar="WORKER:SECONDS", action="append",
@@ -131,8 +152,14 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
             raise ConfigError(f"--{dashed(name)} {given[name]} has no effect in virtual time")
     like = _like(namespace)
     config = like.config if like else config_of(namespace)
+    if like and config.parallel is not None:
+        raise ConfigError(
+            f"--like {given['like']}: what the stages of a model took is not read from a run; "
+            "leave --like out, and say --compute, --link and --stage-costs"
+        )
+    hosts = _hosts(given.get("hosts"), given.get("workers"))
     usual = str(like.workers) if like else _default_workers(config)
-    workers = read("workers", _WORKERS, given.get("workers", usual))
+    workers = sum(hosts) or read("workers", _WORKERS, given.get("workers", usual))
     crashes = read_by_worker("crash", _CRASH, given.get("crash", ()), workers)
     numerics = not given.get("timing_only", like is not None)
     parameters = given.get("parameters")
@@ -144,8 +171,11 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
     from psrt.job.scenario import Scenario
     from psrt.simulation.cost_flags import VirtualCosts
 
-    names = ("compute", "link", "server_apply", "codec_speed")
+    names = ("compute", "link", "server_apply", "codec_speed", *_OF_STAGES)
     costs = {name: given[name] for name in names if name in given}
+    for name in _OF_STAGES:
+        if name in costs and config.parallel is None:
+            raise ConfigError(f"--{dashed(name)} {costs[name]} has no effect without --parallel")
     model: dict[str, Any] = {}
     if parameters is not None:
         model = {"parameters": read("parameters", _PARAMETERS, parameters)}
@@ -158,8 +188,18 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
         numerics=numerics,
         samples=like.samples if like else None,
         deal=like.deal if like else (),
+        hosts=hosts,
         **model,
     )
+
+
+def _hosts(text: str | None, workers: str | None) -> tuple[int, ...]:
+    """Return the number of workers of each host; none where nobody says."""
+    if text is None:
+        return ()
+    if workers is not None:
+        raise ConfigError(f"--hosts {text} says the number of workers: leave --workers out")
+    return tuple(read("hosts", _WORKERS, part) for part in text.split(","))
 
 
 def _like(namespace: argparse.Namespace) -> Like | None:
@@ -176,6 +216,8 @@ def _like(namespace: argparse.Namespace) -> Like | None:
 
 
 def _default_workers(config: TrainConfig) -> str:
+    if config.parallel is not None:
+        return str(config.axes.cells * (config.axes.data or 1))
     if config.replay is None:
         return str(_WORKERS.fallback)
     from psrt.job.recorded import recorded_ranks

@@ -87,7 +87,8 @@ def explained(
     Raises:
         ConfigError: if there is no such topology.
     """
-    found = topology_of(text, size, push_sum=push_sum, seed=seed, ranks=hosts)
+    host = [i for i, count in enumerate(hosts) for _ in range(count)]
+    found = topology_of(text, size, push_sum=push_sum, seed=seed, hosts=host)
     rounds = tuple(
         Rounds(share, found.rounds_to(share), found.simulated_rounds(share, seed=seed))
         for share in SHARES

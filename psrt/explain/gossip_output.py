@@ -39,15 +39,17 @@ FORMAT: Final = "psrt explain gossip 1"
 _PRINTED, MOST_DRAWN = 16, 64
 #: Rounds of a period that are printed and drawn, at most.
 _ROUNDS = 8
-#: What there is, and what there is not.
-_REMARK = (
-    "No mode of psrt train averages on a graph yet; this is what its graphs and weights come to."
-)
+#: Where it is used.
+_REMARK = "psrt train --mode gossip averages like this; these figures are of the graph alone."
 
 
 _OF_RANKS = (
     "In a round each rank sends its parameters to its neighbours, and takes a weighted mean of",
     "its own and of theirs: row i of M has the weights that rank i takes.",
+)
+_OF_SHARES = (
+    "In a round each rank sends shares of its parameters to its neighbours, and adds up what it",
+    "keeps and what comes: column j of M has the shares of what rank j has.",
 )
 _OF_HOSTS = (
     "In a round the ranks of a host average, in shared memory, each host sends that to its",
@@ -85,7 +87,7 @@ def as_text(found: Explained) -> str:
     return "\n".join(
         [
             title(found),
-            *(_OF_HOSTS if found.hosts else _OF_RANKS),
+            *_what_a_round_does(found),
             "",
             *_matrices(found),
             *(f"{name:<16}{text}" for name, text in facts(found)),
@@ -93,6 +95,12 @@ def as_text(found: Explained) -> str:
             _REMARK,
         ]
     )
+
+
+def _what_a_round_does(found: Explained) -> tuple[str, ...]:
+    if found.hosts:
+        return _OF_HOSTS
+    return _OF_SHARES if found.topology.push_sum else _OF_RANKS
 
 
 def title(found: Explained) -> str:
@@ -133,8 +141,8 @@ def facts(found: Explained) -> Iterator[tuple[str, str]]:
     who = "host" if found.hosts else "rank"
     yield (
         "bytes",
-        f"a {who} sends {each} a round, with {_size(found.nbytes)} of parameters; in a ring "
-        f"all-reduce of {who}s {_size(found.all_reduce)}",
+        f"a {who} sends {each} a round, with {_size(found.nbytes)} of parameters; a ring "
+        f"all-reduce of {who}s sends {_size(found.all_reduce)}",
     )
     if found.colours is None:
         yield "two colours", f"do not suffice: {found.no_colours}"

@@ -30,7 +30,7 @@ from psrt.arrays import AnyVector, Vector
 from psrt.config import TrainConfig, resolve
 from psrt.history import EventLog, Kind
 from psrt.job.virtual import simulate
-from psrt.messages import Message, Params, Report
+from psrt.messages import Message, Params, Report, Sketch
 from psrt.partition import Span, even_spans
 from psrt.simulation import SimulationCosts, Simulator
 from psrt.simulation.port import VirtualPort
@@ -203,9 +203,9 @@ class RecordingPort(VirtualPort):
             hops[now] = max(hops.get(now, (sent, sender)), (sent, sender))
         return found
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Report | Sketch) -> None:
         """Record the end of a worker at its last report."""
-        if report.last and self._log is not None:
+        if isinstance(report, Report) and report.last and self._log is not None:
             self._log.done = self.now()
         super().report(report)
 
@@ -399,7 +399,9 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
         slow=factors,
         lines=tuple(map(tuple, lines)),
         seconds=max(log.done for log in world.logs),
-        staleness=None if config.scheme.averages else _staleness(histograms),
+        staleness=None
+        if config.scheme.averages and config.scheme.rounds
+        else _staleness(histograms),
         sums=tuple(map(tuple, sums)),
     )
 
@@ -421,7 +423,10 @@ def lesson(timeline: Timeline) -> str:
     text += f"; on average a worker computed {busy:.0%} of its time"
     if timeline.staleness is not None:
         mean, most = timeline.staleness
-        if most:
+        if timeline.config.scheme.averages:
+            text += f"; the centre was {mean:.1f} updates further when a worker met it again"
+            text += f", at most {most}"
+        elif most:
             text += f"; a gradient was {mean:.1f} versions old when applied, at most {most}"
         else:
             text += "; no gradient was stale"

@@ -30,6 +30,8 @@ from psrt.errors import ConfigError
         ("allreduce --rounds 0", "at least 1"),
         ("allreduce --size 1K", "unknown flag --size (did you mean --sizes?)"),
         ("allreduce", "launch -n 4 bench allreduce"),
+        ("pipeline", "bench pipeline needs 2 ranks or more: "),
+        ("pipeline --sizes 1K", "--sizes is for bench allreduce and ps, not for bench pipeline"),
         ("allrduce", "codec, got 'allrduce' (did you mean allreduce?)"),
     ],
 )

@@ -138,7 +138,7 @@ def test_a_summary_of_another_run_is_found_out(told, run):
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("mode", "gossip", "of mode 'gossip', which this psrt cannot check"),
+        ("mode", "rumour", "of mode 'rumour', which this psrt cannot check"),
         ("mode", "allreduce", "of mode allreduce with 2 servers"),
         ("staleness", -1, "has staleness -1"),
         ("staleness", "3", "has staleness '3'"),

@@ -44,14 +44,17 @@ def refusal(*argv):
 
 def test_help_names_everything(ran):
     text = ran("--help")
-    for name in (*SCHEDULES, *explain.TIMELINES, *TABLE, "codec", "gossip", "compare"):
+    for name in (*SCHEDULES, *explain.TIMELINES, *TABLE, "codec", "gossip", "pipeline", "compare"):
         assert f" {name}" in text
     assert ran("-h") == text
 
 
 @pytest.mark.parametrize(
     "argv",
-    ["--help", "ring --help", "ssp --help", "codec --help", "gossip --help", "compare --help"],
+    [
+        *("--help", "ring --help", "ssp --help", "codec --help", "gossip --help"),
+        *("pipeline --help", "pipeline compare --help", "compare --help"),
+    ],
 )
 def test_help_needs_neither_numpy_nor_mpi(argv):
     code = (

@@ -93,8 +93,8 @@ def test_the_last_of_two_flags_counts():
         (["--overwrite=yes"], "--overwrite/--no-overwrite: ignored explicit argument 'yes'"),
         (
             ["--mode", "asinc"],
-            "mode must be one of serial, sync, async, ssp, softsync, local-sgd, allreduce, "
-            "got 'asinc' (did you mean async?)",
+            "mode must be one of serial, sync, async, ssp, softsync, local-sgd, easgd, allreduce, "
+            "gossip, got 'asinc' (did you mean async?)",
         ),
         (
             ["--mode", "async", "--staleness", "3"],
@@ -159,9 +159,9 @@ def test_help_tells_every_flag_once_under_its_group(capsys):
         negative = re.search(rf"--no-{flag[2:]}(?![-\w])", text)
         assert (negative is not None) == (knob.kind is SWITCH), flag
     headings = re.findall(r"^(\w.*):$", text, re.MULTILINE)
-    assert headings[-6:] == [
-        "mode", "staleness-aware learning rate", "compression", "optimizer", "data and model",
-        "run",
+    assert headings[-7:] == [
+        "mode", "models cut across ranks", "staleness-aware learning rate", "compression",
+        "optimizer", "data and model", "run",
     ]  # fmt: skip
     words = " ".join(text.split())
     assert "(mode ssp; default: 3)" in words

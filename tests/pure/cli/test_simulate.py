@@ -48,6 +48,14 @@ def test_flags_of_train_and_of_virtual_time():
     assert (costs.compute, costs.link, costs.server_apply) == ("pareto:0.01:1.5", "0:inf", "inf")
 
 
+def test_models_that_are_cut():
+    cut = "--parallel data:2,pipeline:3 --stage-costs 1:0:1,2:2:2,3:3:3"
+    _, scenario = parse_simulate([*cut.split(), "--small-products", "8:2:2:2"])
+    assert scenario.workers == 6
+    assert scenario.costs.stage_costs == "1:0:1,2:2:2,3:3:3"
+    assert scenario.costs.small_products == "8:2:2:2"
+
+
 def test_defaults():
     config, scenario = parse_simulate([])
     assert config == TrainConfig()
@@ -72,7 +80,7 @@ SECONDS = "from 0 to 1000000"
         ("--timeout-s 5", "--timeout-s 5 has no effect in virtual time"),
         ("fast", "unexpected argument 'fast'"),
         ("--mode asinc", "mode must be one of serial, sync, async, ssp, softsync, local-sgd, "
-         "allreduce, got 'asinc' (did you mean async?)"),
+         "easgd, allreduce, gossip, got 'asinc' (did you mean async?)"),
         ("--compute fast", f"compute must be one of {LAWS}, got 'fast'"),
         (
             "--compute lognormall:1:2",
@@ -107,6 +115,13 @@ SECONDS = "from 0 to 1000000"
            f"1000000000, got {crash!r}") for crash in ("1", "x:2", "1:-1", "1:inf", "-1:2")),
         ("--crash 9:1", "crash names worker 9 that does not exist, the last is 3"),
         ("--crash 1:2 --crash 1:3", "crash names worker 1 twice"),
+        ("--stage-costs 1:1:1", "--stage-costs 1:1:1 has no effect without --parallel"),
+        ("--parallel pipeline:2 --stage-costs 0:0:0",
+         "stage-costs must not all be 0, got '0:0:0'"),
+        ("--parallel pipeline:2 --small-products 8:1:1",
+         "small-products must be ROWS:FORWARD:BACKWARD_INPUT:BACKWARD_WEIGHT, ROWS from 1 to "
+         "1000000000, FORWARD from 0.001 to 1000, BACKWARD_INPUT from 0.001 to 1000, "
+         "BACKWARD_WEIGHT from 0.001 to 1000, got '8:1:1'"),
         ("--parameters 10", "--parameters 10 has no effect with a model, which has its own; "
          "it belongs to --timing-only"),
         ("--timing-only --parameters 0", "parameters must be at least 1, got 0"),

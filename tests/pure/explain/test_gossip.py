@@ -60,11 +60,11 @@ def test_the_text_of_a_ring(capsys):
         "spectral gap": "0.333, a round leaves at most 0.667 of a disagreement",
         "to halve it": "2 rounds by the gap, 1 in a simulation of random numbers",
         "to a millionth": "35 rounds by the gap, 33 in a simulation of random numbers",
-        "bytes": "a rank sends 2 MiB a round, with 1 MiB of parameters; in a ring all-reduce of "
-        "ranks 1.67 MiB",
+        "bytes": "a rank sends 2 MiB a round, with 1 MiB of parameters; a ring all-reduce of "
+        "ranks sends 1.67 MiB",
         "two colours": "0 2 4 | 1 3 5",
     }
-    assert lines[-1].startswith("No mode of psrt train averages on a graph yet")
+    assert lines[-1].startswith("psrt train --mode gossip averages like this")
 
 
 @each(
@@ -78,7 +78,7 @@ def test_the_text_of_a_ring(capsys):
         ("full", 1, {}, "two colours     0\n"),
         ("star", 5, {}, "a rank sends 1 MiB to 4 MiB a round"),
         ("ring", 10, {"hosts": (3, 1, 2, 4)}, "a host sends 2 MiB a round, with 1 MiB of "
-         "parameters; in a ring all-reduce of hosts 1.5 MiB"),
+         "parameters; a ring all-reduce of hosts sends 1.5 MiB"),
         ("star", 6, {"hosts": (3, 1, 2)}, "on hosts of 3, 1, 2: host 0 and each other host"),
     ],
 )  # fmt: skip

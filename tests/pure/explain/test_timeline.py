@@ -31,6 +31,8 @@ MODES = {
     "softsync": {"mode": "softsync", "softsync": 2},
     "local-sgd": {"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"},
     "local-sgd over servers": {"mode": "local-sgd", "local_steps": 3, "servers": 1},
+    "easgd": {"mode": "easgd", "local_steps": 3},
+    "easgd, asynchronous": {"mode": "easgd", "local_steps": 3, "asynchronous": True},
     "allreduce": {"mode": "allreduce", "allreduce": "tree", "overlap": False},
 }
 _STREAMING = {"mode": "local-sgd", "local_steps": 3, "allreduce": "ring"}

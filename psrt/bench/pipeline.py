@@ -1,0 +1,556 @@
+"""Models cut across two ranks: samples per second against one process with the whole batch.
+
+That is the honest baseline. Two stages are twice as many cores, but they compute by micro-batches,
+whose small products are dear. So beside what is read stands the bound of each cut (see
+``psrt.pipeline.cost``): balance × bubble × efficiency, of costs of layers measured in the same run.
+One process with the same micro-batches takes its turn, too, and where torch is installed its
+``torch.distributed.pipelining`` over gloo, on the same cut.
+
+All ways but pipedream compute the same step of plain SGD, and end with the same bits wherever they
+sum in the same order. pipedream trains on the parts of the batch in turn. psrt's own cost is that
+of a step of as many layers that compute nothing, beside waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from psrt.arrays import FloatArray, Vector
+from psrt.bench.figures import Column, Summary, spread
+from psrt.bench.layer_times import LayerTimes, PassCosts, of_stages
+from psrt.bench.race import Candidate, Pace, Run, calls_in_a_turn, race, trial
+from psrt.bench.ranks import RankTrack, part_of, wait
+from psrt.bench.train import FixedBatch, has_torch
+from psrt.config import TrainConfig
+from psrt.config.axes import ScheduleName, axes_of, schedule_of
+from psrt.errors import ProtocolError
+from psrt.job.build import worker_role
+from psrt.job.cut import cut_problem
+from psrt.job.launcher import Launcher
+from psrt.job.local import LocalLauncher
+from psrt.job.mpi import MpiLauncher
+from psrt.job.setup import set_up
+from psrt.model.chain import ChainLayer
+from psrt.model.slice_group import SliceGroup
+from psrt.model.stage_memory import StageShape
+from psrt.model.tensor import TensorSlice
+from psrt.mpi.agreement import raise_on_all
+from psrt.mpi.cores import kept_on
+from psrt.mpi.monitor import watched
+from psrt.mpi.port import MpiPort
+from psrt.mpi.stage_links import MpiStageLinks
+from psrt.partition import Span, even_spans
+from psrt.pipeline.balance import balanced
+from psrt.pipeline.cost import Bound, bound
+from psrt.pipeline.registry import PIPELINES
+from psrt.pipeline.schedule import PipelineSchedule
+from psrt.runtime.cut_problem import CutProblem
+from psrt.transport import drive
+
+#: 784-1024×6-10.
+SIZES = (784, *[1024] * 6, 10)
+BATCHES = (1024, 256)
+MICRO_BATCHES = 8
+RANKS = 2
+_LR = 0.01
+
+
+class Way(NamedTuple):
+    """One way to compute a step, or of pipedream to train on the parts of its batch in turn."""
+
+    knobs: dict[str, Any]
+    ranks: int = RANKS
+    #: Whether the batch is computed in micro-batches.
+    parts: bool = True
+
+    @property
+    def schedule(self) -> ScheduleName:
+        """The schedule and its chunks."""
+        return schedule_of(self.knobs.get("pipeline_schedule", "gpipe"))
+
+    @property
+    def row(self) -> PipelineSchedule:
+        """The row of the schedule."""
+        return PIPELINES[self.schedule.name]
+
+
+def _cut(schedule: str, **knobs: Any) -> dict[str, Any]:
+    return {"parallel": f"pipeline:{RANKS}", "pipeline_schedule": schedule, **knobs}
+
+
+WHOLE, PARTS, TORCH = "one process", "one process, micro-batches", "torch 1f1b"
+WAYS: dict[str, Way] = {
+    WHOLE: Way({"mode": "serial"}, 1, False),
+    PARTS: Way({"parallel": "pipeline:1"}, 1),
+    "sequential": Way(_cut("sequential"), parts=False),
+    "gpipe": Way(_cut("gpipe")),
+    "1f1b": Way(_cut("1f1b")),
+    "zero-bubble": Way(_cut("zero-bubble")),
+    "interleaved:2": Way(_cut("interleaved:2")),
+    "pipedream": Way(_cut("pipedream"), parts=False),
+    "gpipe, weights deferred": Way(_cut("gpipe", defer_weights=True)),
+    "1f1b, weights deferred": Way(_cut("1f1b", defer_weights=True)),
+    f"tensor:{RANKS}": Way({"parallel": f"tensor:{RANKS}"}, parts=False),
+    f"data:{RANKS}": Way({"parallel": f"data:{RANKS}"}, parts=False),
+}
+#: Costs of layers, in the same race: in products of all rows and of a micro-batch's.
+_LAYERS = ("layers, all rows", "layers, micro-batches")
+#: Batches of an epoch, at whose end an asynchronous pipeline is drained.
+_EPOCH = 1024
+#: Steps of a reading of psrt's own cost.
+_IDLE_STEPS = 50
+
+
+class FixedChain(FixedBatch):
+    """A single batch, repeated, for a model that can be cut; its copies share the batch out."""
+
+    def __init__(self, sizes: tuple[int, ...], rows: int) -> None:
+        super().__init__(sizes, rows)
+        #: Of the batch.
+        self.rows = rows
+
+    def batches(self, worker: int, workers: int, epoch: int) -> list[Any]:
+        """Return a worker's rows a few times."""
+        x, y = self.batch
+        rows = slice(*even_spans(len(x), workers)[worker])
+        return [(x[rows], y[rows])] * _EPOCH
+
+    def layers(self) -> Sequence[ChainLayer]:
+        """Return the layers of the model."""
+        return self.model.layers()
+
+    def loss(self, outputs: FloatArray, targets: Any, rows: int) -> float:
+        """Return the model's loss."""
+        return self.model.loss(outputs, targets, rows)
+
+    def tensor_slice(self, slices: int, index: int, group: SliceGroup | None = None) -> TensorSlice:
+        """Return a slice of the model."""
+        return TensorSlice(self.model, slices, index, group)
+
+
+class _IdleLayer:
+    """A layer with rows of some widths and one parameter, whose passes do nothing."""
+
+    n, saved = 1, 0
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        self.inputs, self.outputs = inputs, outputs
+
+    def forward(self, x: FloatArray, params: Vector, out: FloatArray, saved: FloatArray) -> None:
+        """Leave y as it is."""
+
+    def backward_input(
+        self,
+        dy: FloatArray,
+        x: FloatArray,
+        y: FloatArray,
+        saved: FloatArray,
+        params: Vector,
+        dx: FloatArray | None,
+    ) -> None:
+        """Leave the gradient of x as it is."""
+
+    def backward_weight(
+        self, dy: FloatArray, x: FloatArray, y: FloatArray, saved: FloatArray, out: Vector
+    ) -> None:
+        """Write no gradient."""
+        out[0] = 0.0
+
+
+class IdleChain(FixedChain):
+    """The same batch for a chain of as many layers that compute nothing."""
+
+    def initial(self) -> Vector:
+        """Return zeros."""
+        return np.zeros(len(self.model.sizes) - 1, np.float32)
+
+    def gradient_spans(self) -> tuple[Span, ...]:
+        """Return the layers, the last one first."""
+        return tuple(Span(i, i + 1) for i in reversed(range(len(self.model.sizes) - 1)))
+
+    def layers(self) -> Sequence[ChainLayer]:
+        """Return layers of the same widths."""
+        return [_IdleLayer(*widths) for widths in pairwise(self.model.sizes)]
+
+    def loss(self, outputs: FloatArray, targets: Any, rows: int) -> float:
+        """Return 0."""
+        return 0.0
+
+
+class CutScheme:
+    """One way of computing, through the same roles as a run."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        rank: int,
+        problem: FixedChain,
+        knobs: dict[str, Any],
+        *,
+        batches: int = 1,
+    ) -> None:
+        """Set up; collective over the ranks of the launcher.
+
+        Args:
+            launcher: of one way.
+            rank: of this process in it.
+            problem: the whole model and a batch.
+            knobs: of the way.
+            batches: that make a step.
+        """
+        self._launcher, self._batches = launcher, batches
+        copies = axes_of(knobs.get("parallel", "data:1")).data or 1
+        rows = problem.rows // copies
+        config = TrainConfig(steps=1, lr=_LR, batch_size=rows, **knobs)
+        self._setup = setup = set_up(launcher, config, problem)
+        self._port = launcher.ports(setup)[rank]
+        self._problem: Any = problem
+        self._rank = rank
+        self._links: MpiStageLinks | None = None
+        #: By turn, of a step: seconds beside waits for other stages, those waits, and bytes sent.
+        self.awake: list[float] = []
+        self.waited: list[float] = []
+        self.sent: list[float] = []
+        if setup.cut is not None:
+            links = launcher.links(setup, setup.cut)[rank]
+            self._links = links if isinstance(links, MpiStageLinks) else None
+            self._make = partial(
+                cut_problem, problem=problem, cut=setup.cut, rank=rank, links=links
+            )
+            self._problem = self._make(setup.config)
+        self._initial = launcher.spread(self._port, setup.initial, setup.cut)
+
+    @property
+    def _waited(self) -> float:
+        return 0.0 if self._links is None else self._links.waited
+
+    @property
+    def _bytes_sent(self) -> int:
+        return self._port.bytes_sent + (0 if self._links is None else self._links.bytes_sent)
+
+    def run(self, steps: int) -> float:
+        """Train from the start; return the seconds that it took."""
+        port, setup = self._port, self._setup
+        np.copyto(port.theta, self._initial)
+        config = replace(setup.config, steps=steps * self._batches)
+        if self._batches > 1:  # it knows from the beginning when it is drained
+            self._problem = self._make(config)
+        worker = worker_role(
+            port,
+            config,
+            self._problem,
+            number=setup.role_map.worker_of(self._rank),
+        )
+        worker.checks_gradient = False  # which takes as long as several steps
+        waited, sent = self._waited, self._bytes_sent
+        with kept_on(port.cores if isinstance(port, MpiPort) else None):
+            drive(worker.run())
+        if worker.clock != config.steps:
+            raise ProtocolError(f"a worker took {worker.clock} steps, expected {config.steps}")
+        waited = self._waited - waited
+        self.waited.append(waited / steps)
+        self.awake.append((worker.seconds - waited) / steps)
+        self.sent.append((self._bytes_sent - sent) / steps)
+        return worker.seconds
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this rank's parameters, their gradient, and activations, by count."""
+        both = 2 * self._port.theta.nbytes
+        if not isinstance(self._problem, CutProblem):
+            layers = self._problem.layers()
+            return both + StageShape(rows=self._problem.rows).activation_bytes(layers)
+        return both + sum(it.activation_bytes + it.scratch_bytes for it in self._problem.chunks)
+
+    def result(self) -> Vector | None:
+        """Return the parameters of the whole model at the first rank; collective."""
+        if not isinstance(self._problem, CutProblem):
+            return self._port.theta
+        return drive(self._problem.links.gather(self._port.theta))
+
+    def close(self) -> None:
+        """Free what was made; collective."""
+        self._launcher.close()
+
+
+def measure(
+    comm: MPI.Comm,
+    *,
+    sizes: Sequence[int] = SIZES,
+    batches: Sequence[int] = BATCHES,
+    micro_batches: int = MICRO_BATCHES,
+    rounds: int = 9,
+    turn_s: float = 0.5,
+) -> list[dict[str, Any]]:
+    """Measure every way with every batch; collective.
+
+    Args:
+        comm: at least 2 ranks; more have no part in it.
+        sizes: widths of the model, from the input to the output.
+        batches: rows of a batch.
+        micro_batches: parts of a batch, M.
+        rounds: turns of each way.
+        turn_s: how long a turn of one process is to take, in seconds.
+
+    Returns:
+        At rank 0 a row per batch and way; an empty list elsewhere.
+    """
+    rows = []
+    for batch in batches:
+        rows += _of_batch(comm, tuple(sizes), batch, micro_batches, rounds, turn_s)
+    return rows if comm.rank == 0 else []
+
+
+def _of_batch(
+    comm: MPI.Comm,
+    sizes: tuple[int, ...],
+    batch: int,
+    micro_batches: int,
+    rounds: int,
+    turn_s: float,
+) -> list[dict[str, Any]]:
+    track, problem = RankTrack(comm), FixedChain(sizes, batch)
+    times: dict[str, LayerTimes] = {}
+    if comm.rank == 0:
+        layers, theta = problem.layers(), problem.initial()
+        for name, parts in ((_LAYERS[0], 1), (_LAYERS[1], micro_batches)):
+            times[name] = LayerTimes(
+                layers, problem.loss, problem.batch, theta, micro_batches=parts
+            )
+            times[name].run(2)
+    counts = _counts(comm, times)
+    knobs = {name: _knobs(way, micro_batches, counts) for name, way in WAYS.items()}
+    cuts = {name: it for name, it in knobs.items() if "pipeline" in it.get("parallel", "")}
+    with _schemes(comm, IdleChain, sizes, batch, micro_batches, cuts) as schemes:
+        idle = {name: Candidate(it.run if (it := schemes.get(name)) else None) for name in cuts}
+        race(idle, rounds, track=track, calls=_IDLE_STEPS, warmup=1)
+        own = {name: _own_us(comm, WAYS[name], schemes.get(name), micro_batches) for name in cuts}
+    with (
+        _schemes(comm, FixedChain, sizes, batch, micro_batches, knobs) as schemes,
+        _torch(comm, sizes, counts, batch_size=batch, micro_batches=micro_batches) as torch,
+    ):
+        runs: dict[str, Run | None] = {
+            name: it.run if (it := schemes.get(name)) else None for name in WAYS
+        }
+        runs |= torch
+        runs |= {name: times[name].run if times else None for name in _LAYERS}
+        candidates = {name: Candidate(run) for name, run in runs.items()}
+        steps = calls_in_a_turn(trial(runs[WHOLE], track), Pace(turn_s, fewest=4))
+        found = race(candidates, rounds, track=track, calls=steps, warmup=1)
+        results = {name: scheme.result() for name, scheme in schemes.items()}
+        with raise_on_all(comm):
+            if comm.rank == 0:
+                _check_equal(results)
+        beside = {name: _beside(comm, schemes.get(name)) for name in found.rounds[0]}
+    if not times:
+        return []
+    whole, small = times.values()
+    costs = PassCosts(whole.costs(), small.costs(), small.rows)
+    rows = []
+    for name in found.rounds[0]:
+        if name in _LAYERS:
+            continue
+        way, ratio = WAYS.get(name, Way(_cut("1f1b"))), found.ratio(WHOLE, name)
+        limit = _bound(way, costs, counts, batch, micro_batches, steps)
+        rows.append(
+            {
+                "batch": batch,
+                "way": name,
+                "samples_per_second": Summary.of([batch / s for s in found.of(name)]),
+                "over_one": ratio,
+                **(_NO_BOUND if limit is None else limit._asdict()),
+                "bound": limit and limit.speedup,
+                "of_bound": limit and ratio and ratio.median / limit.speedup,
+                "own_us": own.get(name),
+                **beside[name],
+            }
+        )
+    return rows
+
+
+_NO_BOUND = dict.fromkeys(Bound._fields)
+
+
+@contextmanager
+def _schemes(
+    comm: MPI.Comm,
+    kind: type[FixedChain],
+    sizes: tuple[int, ...],
+    batch: int,
+    micro_batches: int,
+    knobs: dict[str, dict[str, Any]],
+) -> Iterator[dict[str, CutScheme]]:
+    """Set up every way that this rank has a part in; collective."""
+    part = part_of(comm, range(RANKS))
+    schemes: dict[str, CutScheme] = {}
+    if part is None:
+        yield schemes
+        return
+    whole, small = kind(sizes, batch), kind(sizes, batch // micro_batches)
+    with watched(part) as monitor:
+        for name, of_way in knobs.items():
+            if WAYS[name].row.asynchronous:
+                launcher: Launcher = MpiLauncher(part, None, monitor)
+                schemes[name] = CutScheme(launcher, comm.rank, small, of_way, batches=micro_batches)
+            elif WAYS[name].ranks > 1:
+                launcher = MpiLauncher(part, None, monitor)
+                schemes[name] = CutScheme(launcher, comm.rank, whole, of_way)
+            elif comm.rank == 0:
+                schemes[name] = CutScheme(LocalLauncher(), 0, whole, of_way)
+        yield schemes
+        for scheme in schemes.values():
+            scheme.close()
+    part.Free()
+
+
+@contextmanager
+def _torch(
+    comm: MPI.Comm, sizes: tuple[int, ...], counts: dict[int, list[int]], **knobs: int
+) -> Iterator[dict[str, Run | None]]:
+    """Set up torch's pipeline on the same cut, where torch is installed; collective."""
+    if not has_torch(comm):
+        yield {}
+        return
+    from psrt.bench.torch_pipeline import TorchPipeline
+
+    part = part_of(comm, range(RANKS))
+    if part is None:
+        yield {TORCH: None}
+        return
+    pipeline = TorchPipeline(part, sizes, counts[1], lr=_LR, **knobs)
+    yield {TORCH: pipeline.run}
+    pipeline.close()
+    part.Free()
+
+
+def _knobs(way: Way, micro_batches: int, counts: dict[int, list[int]]) -> dict[str, Any]:
+    """Return the knobs of a way with its micro-batches, and cut by measured costs."""
+    knobs = dict(way.knobs)
+    if "parallel" in knobs:
+        knobs["micro_batches"] = micro_batches if way.parts else 1
+    if "pipeline_schedule" in knobs:
+        knobs["stages"] = ",".join(map(str, counts[way.schedule.chunks]))
+    return knobs
+
+
+def _counts(comm: MPI.Comm, times: dict[str, LayerTimes]) -> dict[int, list[int]]:
+    """Return by chunks of a stage the layers of each chunk, balanced by cost; collective."""
+    found: dict[int, list[int]] = {}
+    if times:
+        costs = [it.seconds for it in next(iter(times.values())).costs()]
+        for way in WAYS.values():
+            if "pipeline_schedule" in way.knobs:
+                chunks = way.schedule.chunks
+                found[chunks] = [it.size for it in balanced(costs, chunks * way.ranks)]
+    shared: dict[int, list[int]] = comm.bcast(found)
+    return shared
+
+
+def _bound(
+    way: Way,
+    costs: PassCosts,
+    counts: dict[int, list[int]],
+    batch: int,
+    micro_batches: int,
+    steps: int,
+) -> Bound | None:
+    """Return the bound of a way, None of one that copies or slices the model."""
+    axes = axes_of(way.knobs.get("parallel", "pipeline:1"))
+    if axes.tensor > 1 or axes.data > 1:
+        return None
+    chunks = way.schedule.chunks
+    stages = [len(costs.whole)] if way.ranks == 1 else counts[chunks]
+    parts = micro_batches if way.parts or way.row.asynchronous else 1
+    rows = [it.size for it in even_spans(batch, parts)]
+    return bound(
+        way.row,
+        of_stages(costs.whole, stages),
+        # An asynchronous one is drained at the end of a turn only.
+        rows * steps if way.row.asynchronous else rows,
+        chunks,
+        deferred=bool(way.knobs.get("defer_weights")),
+        slowdown=costs.slowdown,
+    )
+
+
+def _own_us(comm: MPI.Comm, way: Way, scheme: CutScheme | None, micro_batches: int) -> float:
+    """Return psrt's own cost per micro-batch and chunk, in µs, at the rank where it is the largest.
+
+    That is all of a step beside waits for other stages, where layers compute nothing. Collective.
+    """
+    seconds = _largest(comm, 0.0 if scheme is None else median(scheme.awake))
+    parts = micro_batches if way.parts or way.row.asynchronous else 1
+    return 1e6 * seconds / parts / way.schedule.chunks
+
+
+def _beside(comm: MPI.Comm, scheme: CutScheme | None) -> dict[str, float | None]:
+    """Return what was read of a way beside time; collective."""
+    took = 0.0 if scheme is None else median(scheme.awake) + median(scheme.waited)
+    waits = 0.0 if scheme is None else median(scheme.waited) / took
+    nbytes = _largest(comm, 0.0 if scheme is None else scheme.nbytes)
+    sent = _total(comm, 0.0 if scheme is None else median(scheme.sent))
+    return {
+        "waits": _total(comm, waits) / RANKS if nbytes else None,
+        "bytes_per_step": sent if nbytes else None,
+        "rank_bytes": nbytes or None,
+    }
+
+
+def _largest(comm: MPI.Comm, number: float) -> float:
+    """Return the largest number of any rank; collective."""
+    (found,) = RankTrack(comm).slowest([number])
+    return found
+
+
+def _total(comm: MPI.Comm, number: float) -> float:
+    """Return the sum over all ranks; collective."""
+    total = np.array([number])
+    wait(comm.Iallreduce(MPI.IN_PLACE, total, MPI.SUM))
+    return float(total[0])
+
+
+def _check_equal(results: dict[str, Vector | None]) -> None:
+    """Raise if ways do not end alike: with the same bits where sums have the same order."""
+    expected, bits = results[WHOLE], results[PARTS]
+    for name, theta in results.items():
+        assert theta is not None, "the first rank has all parts"
+        assert expected is not None
+        assert bits is not None
+        way = WAYS[name]
+        if way.row.asynchronous:  # of older weights, and several updates
+            continue
+        same = way.parts and not way.knobs.get("defer_weights")
+        if not np.allclose(theta, expected, rtol=1e-3, atol=1e-4):
+            raise ProtocolError(f"{name} ended with other parameters than {WHOLE}")
+        if same and theta.tobytes() != bits.tobytes():
+            raise ProtocolError(f"{name} ended with other bits than {PARTS}")
+
+
+def _number(key: str, scale: float = 1.0, digits: int = 2) -> Callable[[Any], str]:
+    return lambda row: "–" if row[key] is None else f"{row[key] * scale:.{digits}f}"
+
+
+COLUMNS: tuple[Column, ...] = (
+    ("way", "way"),
+    ("batch", "batch"),
+    ("samples/s", spread("samples_per_second", 1, 0)),
+    ("× one process", spread("over_one")),
+    ("balance", _number("balance")),
+    ("bubble", _number("bubble")),
+    ("efficiency", _number("efficiency")),
+    ("bound", _number("bound")),
+    ("of bound", _number("of_bound")),
+    ("own [µs]", _number("own_us", 1, 0)),
+    ("waits", _number("waits")),
+    ("MB/step", _number("bytes_per_step", 1e-6, 1)),
+    ("MB/rank", _number("rank_bytes", 1e-6, 0)),
+)

@@ -23,7 +23,12 @@ def figures(run):
     return {name: found[name] for name in ("bytes_sent", "frame_bytes", "framed_bytes")}
 
 
-@pytest.mark.parametrize("mode", MODES)
+# How many bytes there are is psrt's, not the library's.
+@pytest.mark.parametrize(
+    ("mode", "vendor"),
+    [("sync", "openmpi"), ("async", "mpich"), ("allreduce", "openmpi")],
+    indirect=["vendor"],
+)
 def test_bytes_are_those_that_a_simulation_predicts(train, vendor, tmp_path, mode):
     words = [*JOB, *MODES[mode]]
     dense = figures(train(f"{vendor}-dense-{mode}", vendor, (1, 1, 1), *words))["bytes_sent"]

@@ -58,13 +58,17 @@ def test_links_can_be_limited_cut_and_mended():
     with Hosts(2, rate="8mbit") as pair:
         one, two = pair.names
         sends = ["sh", "-c", f"head -c 1500000 /dev/zero | ssh {two} 'cat >/dev/null'"]
-        began = time.monotonic()
-        assert pair.run(one, *sends).status == 0
-        assert time.monotonic() - began > 1.2  # 1.5 s, less a burst
+
+        def seconds():
+            began = time.monotonic()
+            assert pair.run(one, *sends).status == 0
+            return time.monotonic() - began
+
+        limited = seconds()
+        assert limited > 1.2  # 1.5 s, less a burst
         pair.limit(None)
-        began = time.monotonic()
-        assert pair.run(one, *sends).status == 0
-        assert time.monotonic() - began < 1.0
+        # On a busy machine ssh itself may take a second, in both.
+        assert min(seconds() for _ in range(3)) < limited - 0.7
         asks = ["ssh", "-o", "ConnectTimeout=1", "-o", "ConnectionAttempts=1", two, "hostname"]
         pair.cut_link(two)
         assert pair.run(one, *asks).status == 255

@@ -10,6 +10,7 @@ from psrt.config.modes import MODES
 from psrt.history.check.run import check_run
 from psrt.history.reading import read_header
 from psrt.report.files import MODEL
+from support.hosts import VENDORS
 
 JOB = ["--dataset", "synthetic:600x20x4", "--hidden", "16", "--batch-size", "16", "--steps", "25"]
 #: What `auto` takes depends on the hosts, and with it the order of a sum.
@@ -33,8 +34,14 @@ def cases():
             found[mode.name] = Case(flags, repeats)
         if mode.sums:
             found[f"{mode.name} without servers"] = Case(flags + NAMED, repeats)
+        if mode.mixes:
+            found[mode.name] = Case([*flags, "--servers", 0], repeats)
         if mode.backup:
             found[f"{mode.name} with a backup"] = Case([*flags, f"--{mode.backup}", 1], False)
+        if mode.asynchronous:
+            even = ["--topology", "star"] if mode.mixes else []  # no cycle of three ranks
+            more = [*found[mode.name].flags, *even, f"--{mode.asynchronous}"]
+            found[f"{mode.name} {mode.asynchronous}"] = Case(more, False)
     return found
 
 
@@ -66,7 +73,15 @@ def model_sha256(run):
     return hashlib.sha256((run / MODEL).read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("name", CASES)
+#: Each mode under either MPI, on one layout under one and on the other under the other.
+ONCE = [
+    (name, vendor, ("two", "three")[(i + j) % 2])
+    for i, name in enumerate(CASES)
+    for j, vendor in enumerate(VENDORS)
+]
+
+
+@pytest.mark.parametrize(("name", "vendor", "layout"), ONCE, indirect=["vendor", "layout"])
 def test_a_mode(train, on_one_host, capsys, vendor, layout, name):
     case = CASES[name]
     spread = [] if "--servers" in case.flags else ["--placement", "spread"]

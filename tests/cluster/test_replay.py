@@ -24,8 +24,16 @@ def test_an_asynchronous_run_repeats_on_other_hosts(hosts, train, vendor, ranks)
     assert "the same parameters to the bit" in done.stdout
 
 
+# Frames are bytes to either MPI, so each codec goes with one.
 @pytest.mark.parametrize(
-    "codec", [["sign"], ["top-k"], ["qsgd"], ["sign", "--codec-reply", "top-k"]], ids="-".join
+    ("codec", "vendor"),
+    [
+        (["sign"], "openmpi"),
+        (["top-k"], "mpich"),
+        (["qsgd"], "openmpi"),
+        (["sign", "--codec-reply", "top-k"], "mpich"),
+    ],
+    indirect=["vendor"],
 )
 def test_a_codec_is_in_effect_between_hosts_and_repeats_on_one(hosts, train, vendor, codec):
     flags = ["--mode", "async", "--codec", *codec, "--shards-per-server", 2, *JOB, *SLOW]
@@ -37,7 +45,11 @@ def test_a_codec_is_in_effect_between_hosts_and_repeats_on_one(hosts, train, ven
     assert (done.status, "the same parameters to the bit" in done.stdout) == (0, True), done.stderr
 
 
-@pytest.mark.parametrize("codec", ["sign", "top-k", "int8"])
+@pytest.mark.parametrize(
+    ("codec", "vendor"),
+    [("sign", "mpich"), ("top-k", "openmpi"), ("int8", "mpich")],
+    indirect=["vendor"],
+)
 def test_frames_of_sums_go_between_hosts(hosts, train, bits, vendor, codec):
     """By host where a host has several ranks; rank by rank they repeat anywhere, to the bit."""
     flags = ["--mode", "allreduce", "--codec", codec, "--bucket-bytes", 64, *JOB]

@@ -130,6 +130,20 @@ def test_own_model(ranks, mode):
     assert 92 < float(table["accuracy"].rstrip(" %")) < 96
 
 
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        (0, ()),
+        pytest.param(2, ("pipeline:2",), marks=parallel),
+        pytest.param(4, ("data:2,pipeline:2",), marks=[parallel, pytest.mark.exhaustive]),
+    ],
+)
+def test_own_chain(ranks, words):
+    table = table_of(succeeded(start("own_chain.py", *words, ranks=ranks)))
+    assert float(table["accuracy"].rstrip(" %")) > 97
+    assert table.get("model", "").startswith("cut") == bool(words)
+
+
 def compared(folder):
     """Return the document and the rows that compare_modes.py wrote."""
     document = json.loads((folder / "modes.json").read_text())
@@ -399,6 +413,42 @@ def test_compression_study_refuses_what_cannot_be(start_here, tmp_path, words, m
     assert ended.err.count("\n") == 1
 
 
+GRAPHS = ["--partitions", "iid", "--rates", "0.1", "--seeds", 1, "--epochs", 1, "--workers", 4]
+
+
+def test_decentralized_study(tmp_path):
+    words = [*GRAPHS, "--settings", "all-reduce,ring,one-peer exponential", "--slow", 20]
+    out = succeeded(start("decentralized_study.py", *words, "--out", tmp_path))
+    rows = json.loads((tmp_path / "decentralized.json").read_text())["runs"]
+    assert [(row["setting"], row["slow"]) for row in rows] == [
+        (setting, slow)
+        for setting in ("all-reduce", "ring", "one-peer exponential")
+        for slow in (1, 20)
+    ]
+    reduced, _, ring, slow, peer, _ = rows
+    assert reduced["apart"] == 0 < ring["apart"]
+    assert peer["step_bytes"] < 0.6 * ring["step_bytes"]
+    assert slow["seconds"] > ring["seconds"]
+    assert "with straggler" in out
+    assert (tmp_path / "decentralized.png").exists() == HAS_MATPLOTLIB
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--settings", "rings"], "no setting 'rings' here (did you mean ring?), there are: "),
+        (["--partitions", "iid,by-label"], "partition must be by-label:K, K"),
+        (["--settings", "hypercube", "--workers", 6], "hypercube: a hypercube has a power of two"),
+        (["--mode", "sync"], "--mode has no effect here: the study varies it"),
+    ],
+)
+def test_decentralized_study_refuses_what_cannot_be(start_here, tmp_path, words, message):
+    ended = start_here("decentralized_study.py", *GRAPHS, *words, "--out", tmp_path)
+    assert ended.status == 2, ended.out
+    assert message in ended.err
+    assert ended.err.count("\n") == 1
+
+
 @parallel
 def test_staleness_study_is_not_for_mpirun(tmp_path):
     ended = start("staleness_study.py", *SOFTSYNC, "--out", tmp_path, ranks=2)
@@ -444,6 +494,7 @@ def run(tmp_path_factory):
     return path
 
 
+@pytest.mark.xdist_group("damaged run")
 @pytest.mark.parametrize(("name", "text", "message"), DAMAGES)
 def test_staleness_of_a_damaged_run(start_here, run, tmp_path, name, text, message):
     path = shutil.copytree(run, tmp_path / "run") / name

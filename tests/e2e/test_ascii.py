@@ -38,7 +38,14 @@ def recorded(tmp_path_factory, launch_in):
     return launch
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+#: They print as others do: `make test-all` has them.
+ALIKE = ("explain tree, all", "explain reduce-scatter", "explain sync", "explain local-sgd")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(it, marks=[pytest.mark.exhaustive] * (it in ALIKE)) for it in COMMANDS],
+)
 def test_every_command_prints(recorded, command):
     done = recorded.python("-m", "psrt", *COMMANDS[command], PYTHONIOENCODING="ascii")
     assert done.status == 0, done.stderr

@@ -9,7 +9,7 @@ import pytest
 from psrt.faults.processes import state_of
 
 JOB = """
-import os, signal, sys, time
+import os, pathlib, signal, sys, time
 import numpy as np
 import psrt
 from psrt.errors import MissingWorkersError
@@ -29,18 +29,27 @@ def reaches(name):
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def together(worker, workers):
+    # Else one may be at its 150th step before another has begun.
+    pathlib.Path(f"worker-{worker}-begins").touch()
+    while not all(pathlib.Path(f"worker-{it}-begins").exists() for it in range(workers)):
+        time.sleep(0.001)
+
+
 class Problem:
-    steps, worker = 0, -1
+    steps, worker, workers = 0, -1, 0
 
     def initial(self):
         return np.zeros(10_000, np.float32)
 
     def batches(self, worker, workers, epoch):
-        Problem.worker = worker
+        Problem.worker, Problem.workers = worker, workers
         return [np.ones(2)] * 200
 
     def loss_and_grad(self, theta, batch, out):
         self.steps += 1
+        if self.steps == 1:
+            together(Problem.worker, Problem.workers)
         if self.steps == 150:
             reaches("gradient")
         if self.steps == 400 and phase == "ends":
@@ -59,9 +68,11 @@ class Problem:
 
 
 config = psrt.TrainConfig(
-    mode=mode, servers=servers, epochs=2, lr=0.1, timeout_s=3, out="run", record=True,
+    # Of four in pairs, all that ask then ask the last one first.
+    seed=2, mode=mode, servers=servers, epochs=2, lr=0.1, timeout_s=3, out="run", record=True,
     placement="spread" if "spread" in what else None, shared_memory="remote" not in what,
     shards_per_server=2 if "shards" in what else None,
+    asynchronous=True if "asynchronous" in what else None,
 )
 if "catches" in what:
     try:
@@ -112,12 +123,18 @@ def also(*case):
     ("ranks", "mode", "servers", "what"),
     [
         (3, "async", 1, ()),
-        (4, "softsync", 2, ()),
+        also(4, "softsync", 2, ()),
+        (4, "gossip", 0, ()),
         also(4, "ssp", 1, ()),
         also(5, "async", 2, ("spread",)),
         also(4, "softsync", 2, ("remote",)),
         also(4, "async", 1, ("resumes",)),
         also(3, "ssp", 1, ("shards",)),
+        also(4, "easgd", 1, ("asynchronous",)),
+        also(4, "gossip", 0, ("remote",)),
+        also(3, "gossip", 0, ("resumes",)),
+        also(4, "gossip", 0, ("asynchronous",)),
+        also(4, "gossip", 0, ("asynchronous", "remote")),
     ],
 )
 def test_the_others_train_on_and_the_run_has_results(launch, job, ranks, mode, servers, what):

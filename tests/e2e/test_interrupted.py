@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from support.cases import pairs
+
 LONG = ["--epochs", "100000", "--hidden", "8", "--out", "run", "--record"]
 RANKS = ["--mode", "sync", *LONG]
 #: Commands that go on for a long time, and whether they are one process.
@@ -38,8 +40,10 @@ def interrupted(launch, ranks, words, number):
     return process.returncode, stdout, stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "number"),
+    pairs(COMMANDS, [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], one_in=3),
+)
 def test_it_ends_at_once_and_keeps_what_there_is(launch, command, number):
     ranks, words = COMMANDS[command]
     status, _, stderr = interrupted(launch, ranks, words, number)

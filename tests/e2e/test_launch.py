@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.cases import some
 from support.launching import ROOT
 
 #: A job in which something happens to one rank.
@@ -210,9 +211,10 @@ def test_a_safe_path_stays_one(launch, script):
     ("phase", "rank"),
     [("initial", 0), ("gradient", 2), pytest.param("evaluate", 0, marks=pytest.mark.exhaustive)],
 )
-def test_the_death_of_a_rank_is_told_once_and_has_a_status(launch, phase, rank):
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_the_death_of_a_rank_is_told_once_and_has_a_status(launch, phase, rank, times):
     """Open MPI's own is 137, MPICH's 9; and MPICH's ranks may be gone before they have spoken."""
-    for _ in range(3):
+    for _ in range(times):
         done = launch.psrt("launch", "-n", 3, FAULTY, "--phase", phase, "--rank", rank)
         assert done.status == 5, done.stderr
         (line,) = done.errors
@@ -392,34 +394,36 @@ def test_mpirun_starts_them_where_slurm_does_not_speak_their_language(launch, sl
     assert "srun" not in dry(launch, "--launcher=mpirun", "train", **slurm)
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ([], "no command given"),
-        (["-n", "0", "train"], "-n must be a number of ranks"),
-        (["-n", "1000001", "train"], "-n must be a number of ranks from 1 to 1000000"),
-        (["-n", "two", "train"], "-n must be a number of ranks"),
-        (["--np", "2", "train"], "--ranks"),
-        (["nothing.py"], "no script nothing.py"),
-        (["python", "train.py"], "leave out python"),
-        (["python3.11", "-m", "mine"], "leave out python3.11"),
-        (["psrt", "train"], "leave out the second psrt"),
-        (["trian"], "no script trian (did you mean train?)"),
-        (["simulate"], "psrt simulate needs no ranks"),
-        (["check", "my run"], "psrt check needs no ranks: psrt check 'my run'"),
-        (["-np", "4", "train"], "unknown flag -np (did you mean -n?)"),
-        (["-N", "4", "train"], "unknown flag -N (did you mean -n?)"),
-        (["-x", "A=1", "train"], "unknown flag -x (did you mean --env?)"),
-        (["server"], "servers and workers together"),
-        (["-m"], "name of a module"),
-        (["--hostfile", "nowhere", "train"], "nowhere: cannot be read"),
-        (["--env", "1=2", "train"], "expected NAME"),
-        (["--env", "NOT_SET_HERE", "train"], "no such variable"),
-        (["--flags", "'", "train"], "--flags"),
-        (["--launcher", "srun", "train"], "needs an allocation of Slurm"),
-    ],
-)
-def test_a_mistake_is_one_line(launch, words, says):
+#: What is wrong on the line, and what is said of it.
+MISTAKES = [
+    ([], "no command given"),
+    (["-n", "0", "train"], "-n must be a number of ranks"),
+    (["-n", "1000001", "train"], "-n must be a number of ranks from 1 to 1000000"),
+    (["-n", "two", "train"], "-n must be a number of ranks"),
+    (["--np", "2", "train"], "--ranks"),
+    (["nothing.py"], "no script nothing.py"),
+    (["python", "train.py"], "leave out python"),
+    (["python3.11", "-m", "mine"], "leave out python3.11"),
+    (["psrt", "train"], "leave out the second psrt"),
+    (["trian"], "no script trian (did you mean train?)"),
+    (["simulate"], "psrt simulate needs no ranks"),
+    (["check", "my run"], "psrt check needs no ranks: psrt check 'my run'"),
+    (["-np", "4", "train"], "unknown flag -np (did you mean -n?)"),
+    (["-N", "4", "train"], "unknown flag -N (did you mean -n?)"),
+    (["-x", "A=1", "train"], "unknown flag -x (did you mean --env?)"),
+    (["server"], "servers and workers together"),
+    (["-m"], "name of a module"),
+    (["--hostfile", "nowhere", "train"], "nowhere: cannot be read"),
+    (["--env", "1=2", "train"], "expected NAME"),
+    (["--env", "NOT_SET_HERE", "train"], "no such variable"),
+    (["--flags", "'", "train"], "--flags"),
+    (["--launcher", "srun", "train"], "needs an allocation of Slurm"),
+]
+
+
+@pytest.mark.parametrize("mistake", some(MISTAKES, one_in=3), ids=str)
+def test_a_mistake_is_one_line(launch, mistake):
+    words, says = mistake
     done = launch.psrt("launch", *words)
     assert done.status == 2
     assert len(done.stderr.splitlines()) == 1, done.stderr

@@ -40,6 +40,7 @@ def also(*case):
         ("gradient", 2, "allreduce"),
         also("gradient", 0, "allreduce"),
         also("gradient", 1, "local-sgd"),
+        also("gradient", 0, "gossip"),
         also("evaluate", 1, "sync"),
     ],
 )
@@ -52,8 +53,15 @@ def test_a_stopped_rank_is_named(job, phase, rank, mode):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("mode", ["sync", also("async"), "allreduce", also("local-sgd")])
-@pytest.mark.parametrize(("phase", "rank"), [("initial", 0), ("gradient", 2)])
+@pytest.mark.parametrize(
+    ("mode", "phase", "rank"),
+    [
+        ("sync", "initial", 0),
+        ("allreduce", "gradient", 2),
+        *(also(mode, "initial", 0) for mode in ("async", "allreduce", "local-sgd", "gossip")),
+        *(also(mode, "gradient", 2) for mode in ("sync", "async", "local-sgd", "gossip")),
+    ],
+)
 def test_a_killed_rank_is_named_once(job, mode, phase, rank):
     done = job(phase, rank, "SIGKILL", mode)
     assert done.status not in (0, 1), done.stderr

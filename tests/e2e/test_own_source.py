@@ -2,7 +2,19 @@
 
 import pytest
 
+from support.cases import pairs
+
+pytestmark = pytest.mark.xdist_group("own source")
+
 TRAIN = ["train", "--steps", "20", "--hidden", "4", "--record"]
+
+SOURCES = [
+    ["simulate", "--like", "run"],
+    ["simulate", "--like", "run/history"],
+    ["simulate", "--compute", "run:run"],
+    ["simulate", "--replay", "run"],
+    ["train", "--machine-costs", "run/costs.json", "--mode", "allreduce"],
+]
 
 
 @pytest.fixture(scope="module")
@@ -15,17 +27,8 @@ def recorded(tmp_path_factory, launch_in):
     return launch
 
 
-@pytest.mark.parametrize("out", ["run", "run/", "link", "./x/../run"])
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["simulate", "--like", "run"],
-        ["simulate", "--like", "run/history"],
-        ["simulate", "--compute", "run:run"],
-        ["simulate", "--replay", "run"],
-        ["train", "--machine-costs", "run/costs.json", "--mode", "allreduce"],
-    ],
-    ids=" ".join,
+    ("words", "out"), pairs(SOURCES, ["run", "run/", "link", "./x/../run"], one_in=4), ids=str
 )
 def test_it_is_refused(recorded, words, out):
     (recorded.folder / "x").mkdir(exist_ok=True)

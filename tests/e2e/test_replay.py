@@ -10,6 +10,8 @@ import pytest
 
 from psrt.history import Kind
 
+pytestmark = pytest.mark.xdist_group("replay")
+
 SHORT = ["--dataset", "data.npz", "--steps", "25", "--batch-size", "8", "--hidden", "8"]
 ASYNC = ["--mode", "async", "--servers", "2", *SHORT]
 DELAYS = ["--inject", "0:jitter:0.005", "--inject", "1:tail:0.001:1.5"]
@@ -79,17 +81,27 @@ def refused(done, *words, status=2):
         assert re.search(word, done.errors[0]), done.errors[0]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "flags", "words"),
-    [
-        (4, ["--seed", "7"], ["--replay run would not be that run: seed 7 instead of 0"]),
-        (4, ["--servers", "1"], ["servers 1 instead of 2"]),
-        (3, [], ["the run had 2 servers and 2 workers: start 4 ranks, not 3"]),
-        (4, ["--out", "run", "--overwrite"], ["would be written over what --replay"]),
-    ],
-)
-def test_another_run_than_that_one(run, ranks, flags, words):
-    refused(run.train(ranks, "--replay", "run", *flags), *words)
+def test_another_run_than_that_one(run):
+    """Or a damaged one, or one whose config was edited."""
+    for name in ("damaged", "edited"):
+        shutil.copytree(run.folder / "run", run.folder / name)
+    path = run.folder / "damaged/history/rank-00001.npy"
+    path.write_bytes(path.read_bytes()[:-100])
+    path = run.folder / "edited/config.toml"
+    path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
+    cases = {
+        "run --seed 7": ["--replay run would not be that run: seed 7 instead of 0"],
+        "run --servers 1": ["servers 1 instead of 2"],
+        "run --out run --overwrite": ["would be written over what --replay"],
+        "damaged": ["rank-00001.npy: damaged"],
+        "edited": ["does not go with the history", "seed 1 instead"],
+    }
+    commands = {flags: ["train", "--replay", *flags.split()] for flags in cases}
+    for done, words in zip(run.one_after_another(RANKS, commands), cases.values(), strict=True):
+        refused(done, *words)
+    refused(
+        run.train(3, "--replay", "run"), "the run had 2 servers and 2 workers: start 4 ranks, not 3"
+    )
     assert (run.folder / "run/summary.json").exists()
 
 
@@ -97,18 +109,6 @@ def test_other_data(copy):
     write_data(copy.folder / "data.npz", seed=2)
     refused(copy.train(RANKS, "--replay", "run"), "other training data")
     refused(copy.psrt("simulate", "--replay", "run"), "other training data")
-
-
-def test_a_damaged_history(copy):
-    path = copy.folder / "run/history/rank-00001.npy"
-    path.write_bytes(path.read_bytes()[:-100])
-    refused(copy.train(RANKS, "--replay", "run"), "rank-00001.npy: damaged")
-
-
-def test_a_config_that_was_edited(copy):
-    path = copy.folder / "run/config.toml"
-    path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
-    refused(copy.train(RANKS, "--replay", "run"), "does not go with the history", "seed 1 instead")
 
 
 def test_no_run_and_no_history(copy):

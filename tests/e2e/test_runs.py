@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from psrt.report import Summary, parameters_sha256, read_metrics
+from support.cases import each
 
 MODES = {
     "sync": [],
@@ -24,17 +25,31 @@ MODES = {
 SHORT = ["--epochs", "2", "--batch-size", "16", "--hidden", "32", "--lr", "0.2"]
 
 
-@pytest.mark.parametrize("name", MODES)
-def test_every_mode_trains_on_four_ranks(launch, name):
-    mode = name.removesuffix("-backup").removesuffix("-servers").removesuffix("-mpi")
-    done = launch.train(4, "--mode", mode, *MODES[name], *SHORT, "--out", "run")
+def mode_of(name):
+    return name.removesuffix("-backup").removesuffix("-servers").removesuffix("-mpi")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, launch_in):
+    """A folder of runs of every mode, and by name what was said of them."""
+    launch = launch_in(tmp_path_factory.mktemp("modes"))
+    commands = {
+        name: ["train", "--mode", mode_of(name), *flags, *SHORT, "--out", name]
+        for name, flags in MODES.items()
+    }
+    return launch.folder, dict(zip(MODES, launch.one_after_another(4, commands), strict=True))
+
+
+@each("name", MODES)
+def test_every_mode_trains_on_four_ranks(runs, name):
+    folder, done = runs[0] / name, runs[1][name]
     assert done.status == 0, done.stderr
     assert done.errors == []
     lines = done.stdout.splitlines()
     assert sum(line.startswith("epoch ") for line in lines) == 2
     assert any(line.startswith("accuracy") for line in lines)
-    summary = Summary.from_json((launch.folder / "run/summary.json").read_text())
-    assert summary.mode == mode
+    summary = Summary.from_json((folder / "summary.json").read_text())
+    assert summary.mode == mode_of(name)
     assert summary.ranks == summary.workers + summary.servers == 4
     assert summary.test_accuracy > 0.5  # ten classes
     assert summary.bytes_sent == summary.bytes_received > 0

@@ -9,7 +9,7 @@ import history
 import numpy as np
 import pytest
 
-from psrt.bench import allreduce, allreduce_rows, overhead, ps, train
+from psrt.bench import allreduce, allreduce_rows, overhead, pipeline, ps, train
 from psrt.bench.allreduce_rows import AFTER_BARRIER, EXCHANGE, names
 from psrt.bench.bounds import CpuMeter, cores_of, least_seconds
 from psrt.bench.figures import table
@@ -108,6 +108,44 @@ def _burn(seconds):
     while time.thread_time() < start + seconds:
         pass
     return time.thread_time() - start
+
+
+DEEP = (12, *[8] * 5, 4)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_pipeline_holds_every_way_against_one_process(comm):
+    rows = pipeline.measure(
+        comm, sizes=DEEP, batches=(24,), micro_batches=4, rounds=2, turn_s=0.005
+    )
+    if comm.rank:
+        assert rows == []
+        return
+    by_way = {row["way"]: row for row in rows}
+    assert list(by_way)[: len(pipeline.WAYS)] == list(pipeline.WAYS)
+    assert by_way[pipeline.WHOLE]["over_one"].median == 1.0
+    assert all(row["samples_per_second"].readings == 2 for row in rows)
+    # Of two stages and four micro-batches; with one, each stage waits half of the time.
+    bubbles = {name: by_way[name]["bubble"] for name in ("sequential", "gpipe", "1f1b")}
+    assert bubbles == pytest.approx({"sequential": 1 / 2, "gpipe": 4 / 5, "1f1b": 4 / 5})
+    cut = [by_way[name] for name in ("sequential", "gpipe", "1f1b", "zero-bubble")]
+    assert all(1 < row["balance"] < 2 and row["own_us"] > 0 for row in cut)
+    assert all(0 < row["waits"] < 1 for row in cut)
+    # Eight numbers a row, there and back, and a number along with each message.
+    wanted = [24 * 8 * 4 * 2 + 8 * 2 * parts for parts in (1, 4, 4, 4)]
+    assert [row["bytes_per_step"] for row in cut] == wanted
+    assert table(rows, pipeline.COLUMNS).count("\n") == len(rows) + 1
+
+
+@pytest.mark.mpi(min_size=2)
+def test_pipeline_refuses_a_way_that_computes_something_else(comm, monkeypatch):
+    wrong = pipeline.Way({"parallel": "pipeline:2", "weight_decay": 0.9})
+    monkeypatch.setattr(pipeline, "WAYS", {**_ONE, "wrong": wrong})
+    with pytest.raises(ProtocolError, match="wrong ended with other parameters"):
+        pipeline.measure(comm, sizes=DEEP, batches=(24,), micro_batches=4, rounds=1, turn_s=0.0)
+
+
+_ONE = {name: pipeline.WAYS[name] for name in (pipeline.WHOLE, pipeline.PARTS)}
 
 
 @pytest.mark.mpi(min_size=3)

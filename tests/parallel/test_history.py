@@ -35,9 +35,18 @@ MODES = {
     ),
     "local-sgd, eager": ({"mode": "local-sgd", "local_steps": 2, "eager": True}, 1),
     "local-sgd, servers": ({"mode": "local-sgd", "local_steps": 4, "servers": 1}, 2),
+    "easgd": ({"mode": "easgd", "local_steps": 4, "servers": 2}, 3),
     "allreduce": ({"mode": "allreduce"}, 1),
     "allreduce, ring": ({"mode": "allreduce", "allreduce": "ring"}, 2),
+    "gossip": ({"mode": "gossip"}, 2),
+    "gossip, adapts first": ({"mode": "gossip", "order": "adapt-then-combine"}, 2),
+    "gossip, by host": ({"mode": "gossip", "by_host": True}, 2),
+    "gossip, in pairs": ({"mode": "gossip", "topology": "star", "asynchronous": True}, 2),
+    "gossip, codec": ({"mode": "gossip", "codec": "top-k", "codec_everywhere": True}, 2),
+    "gossip, push-sum": ({"mode": "gossip", "topology": "exponential", "push_sum": True}, 2),
 }
+#: Events that say how long a worker waited.
+WAITED = (Kind.READ, Kind.REDUCED, Kind.OFFER, Kind.MIXED, Kind.LEAVE)
 
 
 def modes():
@@ -53,6 +62,8 @@ def test_the_history_says_what_the_summary_says(comm, shared_folder, flags):
     run = psrt.run(config, comm=comm)
     if run is None:
         return
+    outcome = check_run(shared_folder / "run")
+    assert outcome.ok, outcome.lines()
     history, summary = read_history(shared_folder / "run"), run.summary
     header = history.header
     assert (header.mode, header.n) == (summary.mode, run.theta.size)
@@ -61,6 +72,8 @@ def test_the_history_says_what_the_summary_says(comm, shared_folder, flags):
     applied = [
         shard[(shard["kind"] == Kind.APPLY) & (shard["worker"] >= 0)] for shard in history.shards
     ]
+    if flags.get("asynchronous"):
+        applied += [events[events["kind"] == Kind.TAKE] for events in history.workers]
     taus = np.concatenate([events["tau"] for events in applied]) if applied else np.zeros(0, int)
     assert np.bincount(taus).tolist() == list(summary.staleness.histogram)
     for worker, events in enumerate(history.workers):
@@ -76,9 +89,9 @@ def test_the_history_says_what_the_summary_says(comm, shared_folder, flags):
     assert trained["samples"].max() >= 8
     assert (trained["seconds"] >= 0).all()
     if summary.waiting:
-        waited = [w[np.isin(w["kind"], (Kind.READ, Kind.REDUCED))] for w in history.workers]
+        waited = [w[np.isin(w["kind"], WAITED)] for w in history.workers]
         for worker, events in enumerate(waited):
-            once = events[(events["shard"] <= 0) | (events["kind"] == Kind.REDUCED)]
+            once = events[(events["shard"] <= 0) | (events["kind"] != Kind.READ)]
             # The same readings of the clock, so the load of the machine does not matter.
             assert once["seconds"].sum() == pytest.approx(summary.waiting[worker].seconds)
 

@@ -15,6 +15,8 @@ from psrt.job.mpi import run_over_mpi
 from psrt.job.problems import supervised_problem
 from psrt.job.roles import assign_roles
 from psrt.mpi.port import MpiPort
+from psrt.topology import topology_of
+from psrt.topology.part import Part
 from psrt.transport import drive
 from psrt.transport.frames import FRAME_BYTES
 
@@ -52,9 +54,18 @@ ROUNDS = {
         {"mode": "local-sgd", "local_steps": 3, "servers": 2, "outer_lr": 0.7},
         3,
     ),
+    "easgd, 2 servers": ({"mode": "easgd", "local_steps": 3, "servers": 2, "lr": 0.5}, 3),
     "allreduce, ring": ({"mode": "allreduce", "allreduce": "ring"}, 2),
     "allreduce, tree": ({"mode": "allreduce", "allreduce": "tree", "optimizer": "adam"}, 2),
     "allreduce, butterfly": ({"mode": "allreduce", "allreduce": "butterfly"}, 2),
+    "gossip, ring": ({"mode": "gossip", "topology": "ring"}, 2),
+    "gossip, one peer, adapts first": (
+        {"mode": "gossip", "topology": "one-peer-exponential", "optimizer": "momentum"}
+        | {"order": "adapt-then-combine"},
+        2,
+    ),
+    "gossip, tracking": ({"mode": "gossip", "topology": "ring", "gradient_tracking": True}, 2),
+    "gossip, push-sum": ({"mode": "gossip", "topology": "exponential", "push_sum": True}, 2),
 }
 #: Modes whose result does.
 RACES = {
@@ -78,6 +89,7 @@ RACES = {
     ),
     "async, gap-aware": ({"mode": "async", "staleness_rate": "gap-aware"}, 2),
     "softsync": ({"mode": "softsync", "softsync": 1}, 2),
+    "gossip, in pairs": ({"mode": "gossip", "topology": "star", "asynchronous": True}, 2),
     "softsync, 2": ({"mode": "softsync", "softsync": 2, "servers": 1}, 3),
 }
 WITH_BACKUP = {"sync, 1 backup": ({"mode": "sync", "backup": 1}, 3)}
@@ -142,6 +154,10 @@ def test_every_mode_learns_and_every_step_counts(comm, real_hosts, flags):
     assert_learned(config, run)
     shards = servers * flags.get("shards_per_server", 1)
     assert_pushes_counted(flags["mode"], summary, pushes=steps * workers, shards=shards)
+    if flags.get("asynchronous"):
+        assert_pairs_counted(summary)
+    elif "topology" in flags:
+        assert summary.bytes_sent == bytes_of_gossip(config, summary)
 
 
 def assert_learned(config, run):
@@ -153,7 +169,7 @@ def assert_learned(config, run):
 
 def assert_pushes_counted(mode, summary, *, pushes, shards):
     assert summary.bytes_sent == summary.bytes_received > 0
-    if mode == "allreduce":
+    if mode in ("allreduce", "gossip") and not summary.staleness.by_worker:
         assert summary.updates == summary.steps
     if mode in ("sync", "async", "ssp", "softsync"):
         assert sum(summary.staleness.histogram) == shards * pushes
@@ -165,6 +181,31 @@ def assert_pushes_counted(mode, summary, *, pushes, shards):
         assert summary.staleness.max == summary.skew_max == 0
     if mode in ("async", "ssp"):
         assert summary.updates == pushes
+
+
+def assert_pairs_counted(summary):
+    """Rank 0 of a star asks the others, one at a time, and all answer or have left."""
+    asked, *answered = [sum(it.histogram.values()) for it in summary.staleness.by_worker]
+    assert asked == sum(answered) == summary.updates == summary.staleness.gap.count / 2
+    assert [it.max for it in summary.staleness.by_worker[1:]] == [0] * len(answered)
+    leaves = 2 * len(answered)
+    of_vectors = summary.bytes_sent - leaves * FRAME_BYTES
+    vectors, rest = divmod(of_vectors, 4 * summary.parameters + FRAME_BYTES)
+    assert not rest
+    assert 2 * asked <= vectors <= 2 * asked + len(answered)
+
+
+def bytes_of_gossip(config, summary):
+    """Return what all workers send: each as many vectors a round as it has receivers."""
+    topology = topology_of(config.topology, summary.workers, push_sum=bool(config.push_sum), seed=0)
+    rounds, workers = topology.graphs, range(summary.workers)
+    vectors = sum(
+        len(them) for i in range(summary.steps) for them in rounds[i % len(rounds)].receivers
+    )
+    leaves = sum(len(Part(topology, worker).peers) for worker in workers)
+    nbytes = 4 * (1 + bool(config.gradient_tracking)) * summary.parameters
+    messages = vectors * (1 + topology.push_sum) + leaves  # under push-sum each is asked for
+    return vectors * nbytes + messages * FRAME_BYTES
 
 
 @pytest.mark.parametrize("flags", schemes(WITH_BACKUP))

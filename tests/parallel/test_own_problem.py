@@ -7,6 +7,9 @@ import pytest
 
 import psrt
 from psrt import TrainConfig
+from psrt.data import load_dataset
+from psrt.model import MLP
+from psrt.runtime.problem import Supervised
 
 D = 5
 LR = 0.05
@@ -161,6 +164,26 @@ def test_whoever_computes_is_not_late(comm, flags):
     run = psrt.run(config, Slow(hurries=comm.rank != comm.size - 1), comm=comm)
     if comm.rank == 0:
         assert run.summary.epochs == 1
+
+
+class SlowWhole(Supervised):
+    """Its evaluation takes longer than the deadline."""
+
+    def evaluate(self, theta):
+        time.sleep(Slow.SECONDS)
+        return super().evaluate(theta)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_slices_wait_for_the_one_that_evaluates(comm):
+    if comm.size > 2:
+        pytest.skip("2 ranks show all of it")
+    config = TrainConfig(parallel="tensor:2", batch_size=32, epochs=2, timeout_s=Slow.TIMEOUT_S)
+    data = load_dataset("synthetic:64x4x3", seed=0)
+    problem = SlowWhole(MLP([4, 6, 3], batch_size=32), data, batch_size=32, seed=0)
+    run = psrt.run(config, problem, comm=comm)
+    if comm.rank == 0:
+        assert run.summary.epochs == 2
 
 
 @pytest.mark.mpi

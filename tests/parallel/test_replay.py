@@ -87,6 +87,15 @@ MODES = {
         | {"epochs": 2, "steps": None, "batch_size": 200},
         3,
     ),
+    "easgd, asynchronous": (
+        {"mode": "easgd", "local_steps": 3, "asynchronous": True, "optimizer": "nesterov"},
+        3,
+    ),
+    "easgd, asynchronous, int8, apart": (
+        {"mode": "easgd", "local_steps": 3, "asynchronous": True, "shared_memory": False}
+        | {"codec": "int8", "codec_everywhere": True},
+        3,
+    ),
     "allreduce": ({"mode": "allreduce", "schedule": "cosine", "steps": None, "epochs": 0.1}, 2),
     "allreduce, ring in buckets": (
         {"mode": "allreduce", "allreduce": "ring", "bucket_bytes": 64, "optimizer": "adam"},
@@ -102,6 +111,16 @@ MODES = {
         2,
     ),
     "allreduce, node+tree": ({"mode": "allreduce", "allreduce": "node+tree"}, 2),
+    "gossip": ({"mode": "gossip"}, 2),
+    "gossip, asynchronous": ({"mode": "gossip", "topology": "star", "asynchronous": True}, 2),
+    "gossip, asynchronous, apart": (
+        {"mode": "gossip", "topology": "star", "asynchronous": True, "shared_memory": False},
+        2,
+    ),
+    "gossip, push-sum, apart": (
+        {"mode": "gossip", "topology": "exponential", "push_sum": True, "shared_memory": False},
+        2,
+    ),
 }
 RACES = ["async, 2 servers", "softsync", "async, mean-inverse"]
 
@@ -158,6 +177,7 @@ def test_a_replay_is_the_run_over_mpi_and_in_virtual_time(comm, shared_folder, r
         np.testing.assert_array_equal(replayed.theta, run.theta)
         for shard in range(len(read_history(recorded).shards)):
             assert order(again, shard) == order(recorded, shard)
+        assert replayed.summary.staleness.by_worker == run.summary.staleness.by_worker
         config = recorded_config(recorded)
         simulated = psrt.simulate(config, workers=run.summary.workers, seed=7)
         np.testing.assert_array_equal(simulated.theta, run.theta)

@@ -6,9 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+import hypothesis
 import pytest
 
 from support.recording import COSTS
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("psrt", deadline=None)
+hypothesis.settings.load_profile("psrt")
 
 
 @pytest.fixture(scope="session", params=COSTS)

@@ -56,7 +56,7 @@ class Mode:
 
     def __init__(self, name: str, **knobs: int):
         self.name, self.knobs = name, knobs
-        self.rounds = name in ("sync", "local-sgd")
+        self.rounds = name in ("sync", "local-sgd", "easgd") and not knobs.get("asynchronous")
         self.late = 0 if knobs.get("backup") else knobs.get("late", math.inf)
         self.gate = knobs.get("staleness", 0) if name == "ssp" else math.inf
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +27,26 @@ _OURS = {
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "PYTHONPATH": str(ROOT),
 }
+
+
+#: Runs commands in one job; what is said on either stream has a part for each.
+_ONE_AFTER_ANOTHER = """
+import json, sys
+import numpy as np
+from psrt.__main__ import main
+from psrt.mpi.start import world
+
+comm = world()
+for name, words in json.loads(sys.argv[1]).items():
+    mine = np.array([main(words)])
+    statuses = np.empty((comm.size, 1), mine.dtype)
+    comm.Allgather(mine, statuses)
+    assert (statuses == mine).all(), (name, statuses)
+    if comm.rank == 0:
+        for stream in (sys.stdout, sys.stderr):
+            print(f"== {mine[0]}", file=stream, flush=True)
+    comm.Barrier()
+"""
 
 
 @dataclass(frozen=True)
@@ -83,6 +105,23 @@ class Launch:
         for ranks, words in parts:
             command += [":", "-n", ranks, sys.executable, "-m", "psrt", *words]
         return self.command(*self._mpirun, *command[1:])
+
+    def one_after_another(self, ranks: int, commands: Mapping[str, Sequence[Any]]) -> list[Done]:
+        """Run commands of psrt in one job of so many ranks, and return what came of each.
+
+        Half of the time of a short job is its start.
+
+        Args:
+            ranks: to start.
+            commands: by a name for each; they end with one status on all ranks.
+        """
+        words = {name: list(map(str, words)) for name, words in commands.items()}
+        done = self.ranks(ranks, "-c", _ONE_AFTER_ANOTHER, json.dumps(words))
+        assert done.status == 0, done.stderr
+        out, err = (re.split(r"^== \d+$\n", it, flags=re.M) for it in (done.stdout, done.stderr))
+        statuses = [int(it) for it in re.findall(r"^== (\d+)$", done.stderr, re.M)]
+        assert len(statuses) == len(out) - 1 == len(err) - 1 == len(words), done.stderr
+        return [Done(*it) for it in zip(statuses, out, err, strict=False)]
 
     def start(self, *words: Any, ranks: int = 0) -> subprocess.Popen[str]:
         """Start this Python, on so many ranks if that is said, and do not wait for its end."""

@@ -23,6 +23,7 @@ import numpy as np
 from psrt.collective import ALGORITHMS, Step
 from psrt.collective.analysis.pick import Coding
 from psrt.partition import Span
+from psrt.sharding import Sharing
 from psrt.transport import CONTROL, RoleMap
 from psrt.transport.coded_sum import SumCodec
 
@@ -151,7 +152,14 @@ class ModelPort:
     def amid(self, share: float, action: Callable[[], object]) -> None:
         action()
 
-    def choice(self, algorithm: str, n: int, *, coded: Coding | None = None) -> tuple[str, str]:
+    def choice(
+        self,
+        algorithm: str,
+        n: int,
+        *,
+        coded: Coding | None = None,
+        sharded: Sharing | None = None,
+    ) -> tuple[str, str]:
         return algorithm, "as asked"
 
     def share_theta(self, algorithm: str) -> None:

@@ -13,6 +13,9 @@ from support.fuzz import Draw, Job, told
 
 #: How many jobs are tried, and the seed of the first; ``make fuzz`` sets both.
 JOBS, SEED = int(os.environ.get("PSRT_FUZZ", "150")), int(os.environ.get("PSRT_FUZZ_SEED", "0"))
+SEEDS = [
+    pytest.param(SEED + job, marks=[pytest.mark.exhaustive] * (job >= 100)) for job in range(JOBS)
+]
 
 
 def too_wide(policy: Policy) -> None:
@@ -74,12 +77,12 @@ def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return broken_mode
 
 
-@pytest.fixture(params=range(SEED, SEED + JOBS), ids=lambda seed: f"seed {seed}")
+@pytest.fixture(params=SEEDS, ids=lambda seed: f"seed {seed}")
 def job(request: pytest.FixtureRequest) -> Job:
     with told(request.param):
         return Draw(request.param).job()
 
 
-@pytest.fixture(params=range(SEED, SEED + JOBS), ids=lambda seed: f"seed {seed}")
+@pytest.fixture(params=SEEDS, ids=lambda seed: f"seed {seed}")
 def draw(request: pytest.FixtureRequest) -> Draw:
     return Draw(request.param)

@@ -26,7 +26,8 @@ from support.recording import Ledger
 
 ROUNDS = ("sync", "sync with backups")
 LOCAL = ("local-sgd", "local-sgd over servers")
-MODES = (*ROUNDS, "async", "drop", "ssp", "softsync", "allreduce", *LOCAL)
+ELASTIC = ("easgd", "easgd without rounds")
+MODES = (*ROUNDS, "async", "drop", "ssp", "softsync", "allreduce", *LOCAL, *ELASTIC)
 
 
 def books_of(draw, workers, shards):
@@ -48,7 +49,9 @@ def config_of(draw, mode, workers):
         knobs["staleness"] = draw.whole(0, 3)
     if mode == "softsync":
         knobs["softsync"] = draw.whole(1, workers)
-    if mode in LOCAL:
+    if mode == "easgd without rounds":
+        knobs["asynchronous"] = True
+    if mode in (*LOCAL, *ELASTIC):
         knobs["local_steps"] = draw.whole(1, 4)
     if mode in ("allreduce", "local-sgd"):
         knobs |= {"servers": 0, "allreduce": draw.one((*ALGORITHMS, "auto")), "check_every": 1}
@@ -83,7 +86,7 @@ def check_job(draw, folder, modes=MODES):
         if not run.servers:
             WorkerEventRecorder(log, 0).saved(run.workers[0].strategy.updates, run.seconds)
     dead = {worker for worker, _ in crashes}
-    if mode not in LOCAL:
+    if mode not in (*LOCAL, *ELASTIC):
         for read in books.reads:
             check_read(mode, config, books, read, dead)
         check_end(mode, books, run, dead)

@@ -1,0 +1,86 @@
+"""Histories of models that are cut: recorded over MPI, checked as parts and as one, repeated."""
+
+import json
+
+import pytest
+
+import psrt
+from psrt import ConfigError, TrainConfig
+from psrt.history import Kind, read_history
+from psrt.history.check.run import check_run
+from psrt.history.reading import read_cells
+from psrt.job.recorded import recorded_config
+
+BASE = {"hidden": (12, 10, 8), "batch_size": 9, "steps": 5, "lr": 0.05, "timeout_s": 20}
+#: The first worker is slow where a run is recorded.
+SLOW_S = 0.003
+CASES = {
+    "1f1b": ({"parallel": "pipeline:3", "micro_batches": 4}, 3),
+    "between hosts": ({"parallel": "pipeline:3", "shared_memory": False}, 3),
+    "zero-bubble, local-sgd": (
+        {"parallel": "data:2,pipeline:2", "pipeline_schedule": "zero-bubble", "micro_batches": 4}
+        | {"mode": "local-sgd", "local_steps": 2},
+        4,
+    ),
+    "deferred, slices": (
+        {"parallel": "data:1,pipeline:2,tensor:2", "defer_weights": True, "micro_batches": 3},
+        4,
+    ),
+    "interleaved, sync": (
+        {"parallel": "data:1,pipeline:2", "pipeline_schedule": "interleaved:2", "mode": "sync"}
+        | {"servers": 2, "micro_batches": 4},
+        4,
+    ),
+    "async": ({"parallel": "data:3,pipeline:2", "mode": "async", "servers": 2}, 8),
+    "ssp, 2 shards": (
+        {"parallel": "data:3,pipeline:2", "mode": "ssp", "staleness": 1, "servers": 2}
+        | {"shards_per_server": 2},
+        8,
+    ),
+}
+
+
+def cases():
+    return [
+        pytest.param(flags, ranks, marks=pytest.mark.mpi(min_size=ranks), id=name)
+        for name, (flags, ranks) in CASES.items()
+    ]
+
+
+@pytest.mark.parametrize(("flags", "ranks"), cases())
+def test_a_run_is_recorded_checked_and_repeated(comm, shared_folder, flags, ranks):
+    part = comm.Split(comm.rank < ranks, comm.rank)
+    try:
+        if comm.rank < ranks:
+            recorded_and_repeated(part, shared_folder / "run", flags)
+    finally:
+        part.Free()
+
+
+def recorded_and_repeated(comm, out, flags):
+    config = TrainConfig(**(BASE | flags), record=True, out=str(out), inject=(f"0:delay:{SLOW_S}",))
+    run = psrt.run(config, comm=comm)
+    lines = []
+    config = recorded_config(out) if comm.rank == 0 else TrainConfig(**BASE)
+    again = psrt.run(config, comm=comm, say=lines.append)
+    if run is None:
+        return
+    outcome = check_run(out)
+    assert outcome.ok, outcome.lines()
+    assert outcome.checked["pipeline"]
+    assert again.summary.parameters_sha256 == run.summary.parameters_sha256
+    assert any("the same parameters to the bit" in line for line in lines)
+    header, cells = read_cells(out)
+    assert sum(cell.header.n for cell in cells) == header.n == run.theta.size
+    for cell in cells:
+        for events in cell.workers:
+            assert (events["kind"] == Kind.PASS).any()
+    with pytest.raises(ConfigError, match="of a model that was cut into"):
+        read_history(out)
+    summary = json.loads((out / "summary.json").read_text())
+    for name in ("cut_bytes_sent", "samples", "updates"):
+        if name == "cut_bytes_sent" and "tensor" in flags["parallel"]:
+            continue  # sums of slices are no events
+        (out / "summary.json").write_text(json.dumps(summary | {name: summary[name] + 1}))
+        outcome = check_run(out)
+        assert outcome.violation.rule == "summary", name

@@ -21,6 +21,8 @@ from psrt.cli.explain_flags import (
     codec_parser,
     compare_parser,
     gossip_parser,
+    pipeline_compare_parser,
+    pipeline_parser,
     schedule_parser,
     timeline_parser,
 )
@@ -33,6 +35,7 @@ from psrt.collective import ALGORITHMS, PHASES, Schedule
 from psrt.config import MODES
 from psrt.config.knobs import dashed, shown
 from psrt.history.check import RULES
+from psrt.pipeline import PIPELINES
 
 _FOLDER = Path(__file__).parent
 #: Stands for a module's docstring, or for a section per row of a registry.
@@ -65,6 +68,8 @@ def cli() -> str:
     lines += _command(_joined(timelines), "MODE is any but serial, each with its own knobs.")
     lines += _command(codec_parser())
     lines += _command(gossip_parser())
+    lines += _command(pipeline_parser())
+    lines += _command(pipeline_compare_parser())
     lines += _command(compare_parser())
     return "\n".join(lines) + "\n"
 
@@ -88,12 +93,18 @@ def compression() -> str:
     return _filled("compression.md")
 
 
+def parallelism() -> str:
+    """The page on models cut across ranks, whose schedules are derived beside the code."""
+    return _filled("parallelism.md")
+
+
 #: Name of a page → what returns its text.
 PAGES = {
     "cli.md": cli,
     "collectives.md": collectives,
     "compression.md": compression,
     "history.md": history,
+    "parallelism.md": parallelism,
 }
 
 
@@ -111,6 +122,8 @@ def _part(name: str) -> str:
         return "\n".join(_codecs())
     if name == "MODES":
         return "\n".join(_modes())
+    if name == "PIPELINES":
+        return "\n\n".join(_pipelines())
     if name not in _ROWS:
         return _derivation(name)
     rows = list(_ROWS[name])
@@ -120,26 +133,39 @@ def _part(name: str) -> str:
     return "\n\n".join(["\n".join(table), *sections])
 
 
+def _pipelines() -> Iterator[str]:
+    """Yield a table of the schedules of pipelines, and the derivation of each."""
+    table = ["| name | in short | bubble where f = b = w, M ≥ P |", "|---|---|---|"]
+    for row in PIPELINES.values():
+        name = f"{row.name}:V" if row.chunked else row.name
+        table.append(f"| `{name}` | {row.summary} | {row.formula} |")
+    yield "\n".join(table)
+    for row in PIPELINES.values():
+        yield f"### {row.name}\n\n{_derivation(row.order.__module__)}"
+
+
 def _modes() -> Iterator[str]:
     """Yield a table of what the modes send by a codec."""
-    yield "| mode | of what | pushes | replies, or means | one reply for all | sums |"
-    yield "|---|---|---|---|---|---|"
+    yield "| mode | of what | pushes | replies, or means | one reply for all | sums | neighbours |"
+    yield "|---|---|---|---|---|---|---|"
     for row in MODES.values():
         what = ("gradients" if row.encodes_gradients else "differences") if row.codecs else ""
         served = "with `--servers`" if row.sums else "yes"
         pushes = served if row.codecs and row.may_have_servers else ""
         shared = pushes if row.rounds else ""
-        if shared and row.backup:
-            shared = f"without `--{dashed(row.backup)}`"
+        if shared and (without := row.backup or row.asynchronous):
+            shared = f"without `--{dashed(without)}`"
         sums = row.codecs and row.sums
         summed = ("without `--servers`" if row.may_have_servers else "yes") if sums else ""
-        replies = "yes" if row.codecs else ""
-        yield f"| {' | '.join((row.name, what, pushes, replies, shared, summed))} |"
+        neighbours = "yes, in rounds" if row.codecs and row.mixes else ""
+        replies = "yes" if row.codecs and not row.mixes else ""
+        cells = (row.name, what, pushes, replies, shared, summed, neighbours)
+        yield f"| {' | '.join(cells)} |"
 
 
 def _codecs() -> Iterator[str]:
     """Yield a table of the codecs, from their rows."""
-    yield "| name | in short | knobs | unbiased | error feedback | replies |"
+    yield "| name | in short | knobs | unbiased | error feedback | replies, neighbours |"
     yield "|---|---|---|---|---|---|"
     for row in TABLE.values():
         knobs = [f"{dashed(name)} {_default(value)}" for name, value in row.knobs.items()]

@@ -36,8 +36,10 @@ _GRACE_S = 30.0
 #: Seconds that it has once it is over. Its ranks leave within 3 s; but an mpirun that has lost a
 #: host may not end at all.
 _OVER_S = 10.0
-#: Seconds of one wait for a signal; there is no limit to their number.
-_LONGEST_S = 3600.0
+#: Seconds of one wait for a signal; there is no limit to their number. The end of a launcher is
+#: told to any one thread of this process, and between two waits to one that has begun before the
+#: signal was blocked, where nobody hears it.
+_LONGEST_S = 1.0
 #: Longest that it takes to end what a launcher has left behind, in seconds.
 _ORPHANS_S = 1.0
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36

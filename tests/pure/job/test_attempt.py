@@ -26,3 +26,11 @@ def test_a_launcher_that_does_not_hear_is_killed(seconds):
     assert (ended.returncode, ended.asked) == (-signal.SIGKILL, signal.SIGTERM)
     assert ended.status == 128 + signal.SIGTERM
     assert time.monotonic() - begin < 15
+
+
+def test_the_end_of_a_launcher_is_seen_though_its_signal_is_lost(monkeypatch):
+    monkeypatch.setattr(signal, "sigtimedwait", lambda watched, left: time.sleep(min(left, 20)))
+    begin = time.monotonic()
+    ended = attempt([sys.executable, "-c", ""], {}, Parent(1, print, several_hosts=False))
+    assert ended.status == 0
+    assert time.monotonic() - begin < 15

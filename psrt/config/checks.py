@@ -253,7 +253,8 @@ def _check_cut(config: TrainConfig) -> None:
         return
     axes, given = axes_of(config.parallel), config.pipeline_schedule
     schedule = schedule_of(given or DEFAULT_PIPELINE)
-    idle = (SEQUENTIAL_STAGES, INTERLEAVED, PIPEDREAM)
+    # One stage of pipedream is serial: batches as a whole, and fresh gradients.
+    idle = (SEQUENTIAL_STAGES, INTERLEAVED)
     if given is not None and axes.pipeline == 1 and schedule.name in idle:
         raise ConfigError(f"--pipeline-schedule {given} has no effect with one stage")
     if schedule.name == PIPEDREAM and (config.micro_batches or 1) > 1:

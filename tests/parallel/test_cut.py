@@ -126,6 +126,18 @@ def test_a_pipeline_that_is_not_drained_trains_alike_in_every_way(comm, knobs):
         assert trained(comm, ranks, **own, steps=steps, **knobs) == wanted
 
 
+@pytest.mark.parametrize(
+    ("copies", "mode"), [(1, "serial"), (2, "allreduce"), (2, "local-sgd")], ids=str
+)
+def test_a_pipeline_of_one_stage_that_is_not_drained_is_none(comm, copies, mode):
+    """One stage has no stale gradients: it trains as a model that is not cut, bit for bit."""
+    if comm.size < copies:
+        pytest.skip("there are too few ranks")
+    cut = {"parallel": "pipeline:1", "pipeline_schedule": "pipedream"}
+    cut |= {} if mode == "serial" else {"mode": mode}
+    assert trained(comm, copies, **cut) == trained(comm, copies, mode=mode)
+
+
 @pytest.mark.parametrize("mode", ["allreduce", "async"])
 def test_staleness_of_a_pipeline_is_counted(comm, mode):
     ranks = 2 if mode == "allreduce" else 4

@@ -79,6 +79,22 @@ def test_slices_train_as_the_whole_but_for_rounding(parallel):
     assert told.summary.cut_bytes_sent == found.summary.cut_bytes_sent > 0
 
 
+@pytest.mark.parametrize(
+    ("copies", "mode"),
+    [(1, "serial"), (2, "allreduce"), (2, "local-sgd"), (2, "sync")],
+)
+def test_pipedream_of_one_stage_trains_as_a_model_that_is_not_cut(copies, mode):
+    """Bit for bit: batches as a whole, and gradients of the newest parameters."""
+    own = {"pipeline_schedule": "pipedream", "micro_batches": None, "servers": int(mode == "sync")}
+    own["mode"] = None if mode == "serial" else mode
+    found = run(f"data:{copies},pipeline:1", **own)
+    plain = dataclasses.replace(BASE, parallel=None, micro_batches=None, mode=mode)
+    assert found.theta.tobytes() == simulate(plain, workers=copies).theta.tobytes()
+    assert found.summary.staleness.max == 0
+    told = run(f"data:{copies},pipeline:1", numerics=False, **own)
+    assert (told.seconds, told.events) == (found.seconds, found.events)
+
+
 def one_step(name, stages, micro_batches, *, parts=None, more=None, **costs):
     """Return the time of a step of equal stages, and by stage the share in which each computes."""
     chunks = 2 if ":" in name else 1

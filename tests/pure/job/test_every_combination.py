@@ -3,6 +3,9 @@
 A run ends with finite numbers, has every knob that was given in its config, and keeps its contract;
 a refusal is one line about something that was given. There is nothing in between: no error amid a
 run, no deadlock, no knob that is passed over.
+
+So it is with models that are cut: what the table in ``docs/parallelism.md`` says yes to runs, with
+the bits of copies of the whole where these are promised, and all else is refused in a line.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from psrt.config import MODES, TrainConfig, from_toml
 from psrt.config.names import ADAPT_THEN_COMBINE, COMBINE_THEN_ADAPT
 from psrt.errors import ConfigError
 from psrt.history.check.run import check_run
+from psrt.job.combinations import COLUMNS, ROWS, SIMULATED, knobs_of, refusal, workers_of
 from psrt.job.virtual import simulate
 from psrt.topology.names import NAMES
 from support.cases import each
@@ -242,3 +246,59 @@ def test_any_number_of_workers_mixes_or_is_refused(outcome, workers):
         given = {"mode": "gossip", "topology": topology, "order": order, **ways}
         ran += not outcome(given, workers, hosts=(2,) * workers)
     assert ran > 20
+
+
+CUTS = [*itertools.product(ROWS, COLUMNS, [False]), *((row, SIMULATED, True) for row in ROWS)]
+#: No promise: sums in another order, parts that are rounded, clipped or sent in turn apart.
+UNLIKE = ("codec", "defer_weights", "clip_norm", "asynchronous", "fragments")
+
+
+def is_as_of_the_whole(row, column):
+    """Return whether a model that is cut promises the parameters of one that is not."""
+    mode = MODES[ROWS[row].get("mode", "allreduce")]
+    return not mode.is_stale and column != "pipedream" and not any(it in ROWS[row] for it in UNLIKE)
+
+
+def walk_cuts(cells):
+    """Try jobs of cut models; return how many ran, and how many of these were compared."""
+    ran = compared = 0
+    whole = {}
+    for row, column, simulated in cells:
+        knobs = knobs_of(row, column)
+        line = refusal(row, column, simulated=simulated)
+        if line:
+            with pytest.raises(ConfigError) as caught:
+                simulate(TrainConfig(**knobs), workers=workers_of(column))
+            assert "\n" not in line
+            assert "\n" not in str(caught.value)
+            continue
+        # No history is kept of it in virtual time; tests/parallel has those.
+        own = {"replay": None, "record": False, "out": None, "overwrite": False}
+        found = simulate(TrainConfig(**knobs | own), workers=workers_of(column)).theta
+        assert np.isfinite(found).all()
+        ran += 1
+        if not is_as_of_the_whole(row, column):
+            continue
+        if row not in whole:
+            given = TrainConfig(**knobs_of(row, "data") | own)
+            whole[row] = simulate(given, workers=workers_of("data")).theta
+        if column == "tensor":
+            np.testing.assert_allclose(found, whole[row], rtol=1e-5, atol=1e-6, err_msg=row)
+        else:
+            np.testing.assert_array_equal(found, whole[row], err_msg=f"{row} {column}")
+        compared += 1
+    return ran, compared
+
+
+def test_some_jobs_of_cut_models_run_and_all_others_are_refused(tmp_path, monkeypatch):
+    """Of all that are walked over below, one in 13."""
+    monkeypatch.chdir(tmp_path)
+    ran, compared = walk_cuts(itertools.islice(CUTS, 3, None, 13))
+    assert ran > compared > 5
+
+
+@pytest.mark.exhaustive
+def test_every_job_of_a_cut_model_runs_or_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran, compared = walk_cuts(CUTS)
+    assert ran > compared > 50

@@ -161,6 +161,12 @@ def cut_plan(
         for of in slices:
             parts.append([_numbers(it) for i in own for it in of.parts[i]])
             sizes.append([int(of.layers[i].n) for i in own])
+    fewest = min(map(len, sizes))
+    if (config.fragments or 0) > fewest:
+        raise ConfigError(
+            f"--fragments {config.fragments} is more than the layers of a part of --parallel "
+            f"{axes}, of which one has {fewest}: each part is sent in fragments of its own layers"
+        )
     return CutPlan([it.size for it in cut], imbalance(costs, cut), widths, parts, sizes)
 
 

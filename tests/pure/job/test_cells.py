@@ -114,6 +114,11 @@ def test_every_parameter_is_in_one_part(ranks, knobs):
             {"parallel": "pipeline:3", "pipeline_schedule": "interleaved:2"},
             "interleaved:2: 4 layers cannot be cut into 6 parts",
         ),
+        (
+            {"parallel": "pipeline:2", "stages": "1,3", "mode": "local-sgd", "local_steps": 4}
+            | {"fragments": 2},
+            "--fragments 2 is more than the layers of a part .* of which one has 1",
+        ),
         ({"parallel": "tensor:17"}, "17 tensor slices of layer 2, which has 16 columns"),
     ],
     ids=str,

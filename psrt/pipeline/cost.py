@@ -17,7 +17,7 @@ the whole batch, so they do not pay it.
 
 - *balance* is the work of all stages over that of the dearest one: P where all are alike.
 - *bubble* is the share of the time in which a stage is busy, were all as dear as the dearest and
-  messages free: M/(M + P − 1) for GPipe.
+  messages free: 3M/(3M + 2P − 2) for GPipe where f = b = w.
 - *efficiency* is the dearest stage's time for the whole batch over that for its micro-batches.
 
 Where stages are equally dear it is the price itself but for messages. Where they are not, those

@@ -22,13 +22,18 @@ def _behind(stage: int, stages: int, micro_batches: int, chunks: int) -> int:
 
 
 def _ends(stages: int, micro_batches: int, chunks: int, passes: Passes) -> float:
-    """Return (P − 1)·(f + b + w): the first stage's wait and the last one's, together."""
-    return (stages - 1) * passes.seconds
+    """Return (P − 1)·(f + b): the first stage's wait and the last one's, together."""
+    return (stages - 1) * (passes.forward + passes.backward_input)
 
 
 def _interleaved(stages: int, micro_batches: int, chunks: int, passes: Passes) -> float:
-    around = (chunks - 1) * max(0, stages - micro_batches)
-    return (stages - 1 + around) * passes.seconds / chunks
+    forward, to_input, to_weight = passes.forward, passes.backward_input, passes.backward_weight
+    around, missing = chunks - 1, max(0, stages - micro_batches)
+    idle = (stages - 1 + around * missing) * (forward + to_input)
+    idle -= around * min(micro_batches * to_weight, missing * to_input)
+    if chunks > 1 and micro_batches >= 2 * stages:
+        idle = max(idle, (stages - 2) * (to_input + to_weight))
+    return idle / chunks
 
 
 def _zero_bubble(stages: int, micro_batches: int, chunks: int, passes: Passes) -> float:
@@ -50,6 +55,7 @@ PIPELINES: dict[str, PipelineSchedule] = {
             idle=lambda p, m, v, passes: (p - 1) * m * passes.seconds,
             formula="1 − 1/P",
             source="",
+            sends_first=False,
             defers=False,
         ),
         PipelineSchedule(
@@ -58,7 +64,7 @@ PIPELINES: dict[str, PipelineSchedule] = {
             "all micro-batches forward, then all backward",
             alive=lambda s, p, m, v: m,
             idle=_ends,
-            formula="(P − 1)/(M + P − 1)",
+            formula="(2P − 2)/(3M + 2P − 2)",
             source="Huang et al., NeurIPS 2019 (1811.06965)",
         ),
         PipelineSchedule(
@@ -67,7 +73,7 @@ PIPELINES: dict[str, PipelineSchedule] = {
             "one forward, one backward in turn: activations of P − s micro-batches, not of all",
             alive=_behind,
             idle=_ends,
-            formula="(P − 1)/(M + P − 1)",
+            formula="(2P − 2)/(3M + 2P − 2)",
             source="Narayanan et al., SOSP 2019; ICML 2021 (2006.09503)",
         ),
         PipelineSchedule(
@@ -77,7 +83,7 @@ PIPELINES: dict[str, PipelineSchedule] = {
             "messages",
             alive=lambda s, p, m, v: min(v * m, warm_up(s, p, m, v) + 1),
             idle=_interleaved,
-            formula="(P − 1)/(V·M + P − 1)",
+            formula="(2P − 2)/(3V·M + 2P − 2)",
             source="Narayanan et al., SC 2021 (2104.04473)",
             chunked=True,
         ),
@@ -98,7 +104,7 @@ PIPELINES: dict[str, PipelineSchedule] = {
             "updates old",
             alive=_behind,
             idle=_ends,
-            formula="(P − 1)/(K + P − 1) of a run of K batches",
+            formula="(2P − 2)/(3K + 2P − 2) of a run of K batches",
             source="Narayanan et al., SOSP 2019",
             defers=False,
             staleness=pipedream_staleness,

@@ -55,8 +55,10 @@ class PipelineSchedule:
     formula: str = field(kw_only=True)
     #: Authors, venue, year; empty where there is no paper behind it.
     source: str = field(kw_only=True)
-    #: Whether the gradients of input and weights are steps of their own.
+    #: Whether gradients of weights wait until other micro-batches have come back.
     splits: bool = field(default=False, kw_only=True)
+    #: Whether a stage sends the gradient of its input before it computes that of its weights.
+    sends_first: bool = field(default=True, kw_only=True)
     #: Whether the gradients of weights may be deferred into one product at the end.
     defers: bool = field(default=True, kw_only=True)
     #: (stage, P, k) → the updates of a stage between the passes of batch k, if it updates after
@@ -177,10 +179,10 @@ def _steps(
     """Yield the steps of a stage; of a long asynchronous run no more is kept than of a short."""
     short = stages + 2
     if not row.asynchronous or micro_batches <= short:
-        yield from _plan(row.order, stages, micro_batches, chunks, deferred)[stage]
+        yield from _plan(row, stages, micro_batches, chunks, deferred)[stage]
         return
     # From its forward pass of P on a stage repeats itself, one batch later each time.
-    steps = _plan(row.order, stages, short, chunks, deferred)[stage]
+    steps = _plan(row, stages, short, chunks, deferred)[stage]
     begin, end = (
         steps.index(next(it for it in steps if it.kind is Kind.FORWARD and it.micro_batch == m))
         for m in (stages, stages + 1)
@@ -195,12 +197,14 @@ def _steps(
 
 @lru_cache(maxsize=8)
 def _plan(
-    order: Order, stages: int, micro_batches: int, chunks: int, deferred: bool
+    row: PipelineSchedule, stages: int, micro_batches: int, chunks: int, deferred: bool
 ) -> tuple[tuple[PipelineStep, ...], ...]:
     """Return the steps of all stages, kept for the next stage that asks."""
-    orders = [list(order(stage, stages, micro_batches, chunks)) for stage in range(stages)]
+    orders = [list(row.order(stage, stages, micro_batches, chunks)) for stage in range(stages)]
     if deferred:
         orders = [_deferred(it, chunks) for it in orders]
+    elif row.sends_first:
+        orders = [list(_sent_first(it, stage)) for stage, it in enumerate(orders)]
     return tuple(map(tuple, with_messages(orders, chunks)))
 
 
@@ -213,6 +217,16 @@ def _deferred(order: Sequence[PipelineStep], chunks: int) -> list[PipelineStep]:
     ]
     # The last chunk comes back first.
     return passes + [PipelineStep(Kind.BACKWARD_WEIGHT, ALL, it) for it in range(chunks)[::-1]]
+
+
+def _sent_first(order: Iterable[PipelineStep], stage: int) -> Iterator[PipelineStep]:
+    """Yield what a stage computes, weights behind the gradient that the stage before waits for."""
+    for step in order:
+        if step.kind is Kind.BACKWARD and (stage or step.chunk):
+            yield step._replace(kind=Kind.BACKWARD_INPUT)
+            yield step._replace(kind=Kind.BACKWARD_WEIGHT)
+        else:
+            yield step
 
 
 def most_alive(steps: Iterable[PipelineStep], chunks: int = 1) -> tuple[int, ...]:

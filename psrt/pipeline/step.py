@@ -47,9 +47,9 @@ class Kind(Enum):
 
     #: Compute the chunk's output of a micro-batch, and keep what its backward pass needs.
     FORWARD = "forward"
-    #: Compute the gradients of input and weights at once.
+    #: Compute the gradients of input and weights at once, where no stage waits for the former.
     BACKWARD = "backward"
-    #: Compute the gradient of the input alone, which the stage before waits for.
+    #: Compute the gradient of the input alone, which the stage before waits for: it is sent next.
     BACKWARD_INPUT = "backward-input"
     #: Compute the gradient of the weights from what ``BACKWARD_INPUT`` left; nobody waits for it.
     BACKWARD_WEIGHT = "backward-weight"

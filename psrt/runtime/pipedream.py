@@ -158,11 +158,12 @@ class PipeDream(CutProblem):
                 self._admit(m, theta)
             if step.kind in COMPUTING:
                 done = None
-                if step.kind is Kind.BACKWARD:
-                    assert m == back, "batches come back in order"
-                    done = self._final_layers(theta, out, stashes=bool(forward), ready=ready)
-                else:
+                if step.kind is Kind.FORWARD:
                     forward.append(m)
+                else:
+                    assert m == back, "batches come back in order"
+                if step.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
+                    done = self._final_layers(theta, out, stashes=bool(forward), ready=ready)
                 await self._compute(step, done)
                 if done is not None:
                     break
@@ -200,6 +201,8 @@ class PipeDream(CutProblem):
         rows, (x, y) = self._rows(m), self._batches[m]
         self._losses[m] += await self._pass(self._stage, step, x, y, rows, done)
         await self.links.passed(step, rows.size)
+        if step.kind is Kind.BACKWARD_WEIGHT:
+            return
         onward = ways.above if step.kind is Kind.FORWARD else ways.back_below
         if onward is not None and rows.size:
             along = float(rows.size) if step.kind is Kind.FORWARD else self._losses[m]

@@ -122,7 +122,6 @@ class Layout:
             stage: from 0.
             total: micro-batches.
         """
-        splits = self.schedule == "zero-bubble" or self.deferred
         forward, backward = (
             [Pass(flag, m, chunk) for group in _runs(total, self.stages) for chunk in chunks
              for m in group]
@@ -130,21 +129,32 @@ class Layout:
             else [Pass(flag, m, 0) for m in range(total)]
             for flag, chunks in (
                 (FORWARD, range(self.chunks)),
-                (BACKWARD_INPUT if splits else BACKWARD, range(self.chunks)[::-1]),
+                (BACKWARD, range(self.chunks)[::-1]),
             )
         )  # fmt: skip
         ahead = min(len(forward), self._ahead(stage, total))
         found = forward[:ahead]
         late = stage if self.schedule == "zero-bubble" else 0
         for i, it in enumerate(backward):
-            found += [*forward[ahead + i : ahead + i + 1], it]
-            if splits and not self.deferred and i >= late:
-                found.append(Pass(BACKWARD_WEIGHT, i - late, 0))
+            found += forward[ahead + i : ahead + i + 1]
+            _, m, chunk = it
+            if not self._splits(stage, chunk):
+                found.append(it)
+                continue
+            found.append(Pass(BACKWARD_INPUT, m, chunk))
+            if not self.deferred and m >= late:
+                found.append(Pass(BACKWARD_WEIGHT, m - late, chunk))
         if self.deferred:
             found += [Pass(BACKWARD_WEIGHT, OF_ALL, v) for v in range(self.chunks)[::-1]]
-        elif splits:
+        else:
             found += [Pass(BACKWARD_WEIGHT, m, 0) for m in range(max(0, total - late), total)]
         return found
+
+    def _splits(self, stage: int, chunk: int) -> bool:
+        """Return whether weights come behind the gradient that the stage before waits for."""
+        if self.deferred or self.schedule == "zero-bubble":
+            return True
+        return self.schedule != "sequential" and stage + chunk > 0
 
 
 def layout_of(header: Header) -> Layout:

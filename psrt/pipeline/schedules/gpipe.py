@@ -5,14 +5,19 @@ all stages compute. With P = 3 and M = 4:
 
 .. code-block:: text
 
-    stage 0  F0 F1 F2 F3  .  .  .  .  .  . B0 W0 B1 W1 B2 W2 B3 W3
-    stage 1   . F0 F1 F2 F3  .  .  . B0 W0 B1 W1 B2 W2 B3 W3  .  .
-    stage 2   .  . F0 F1 F2 F3 B0 W0 B1 W1 B2 W2 B3 W3  .  .  .  .
+    stage 0  F0 F1 F2 F3  .  .  .  . B0 W0 B1 W1 B2 W2 B3 W3
+    stage 1   . F0 F1 F2 F3  .  . B0 W0 B1 W1 B2 W2 B3 W3  .
+    stage 2   .  . F0 F1 F2 F3 B0 W0 B1 W1 B2 W2 B3 W3  .  .
 
-**Cost.** The last stage begins P − 1 forward passes after the first, the first ends P − 1 backward
-passes after the last, and nobody waits in between where stages are equally dear:
+**Cost.** The last stage begins P − 1 forward passes after the first. On the way back a stage sends
+the gradient of its input before it computes that of its weights, which nobody waits for; so the
+first ends P − 1 passes to the input after the last, and nobody waits in between where stages are
+equally dear:
 
-    T = (M + P − 1)·(f + b + w),    bubble = (P − 1)/(M + P − 1)
+    T = M·(f + b + w) + (P − 1)·(f + b),    bubble = (2P − 2)/(3M + 2P − 2) where f = b = w
+
+In the paper both gradients are one pass, of which all stages before wait for the whole: that is
+(P − 1)·(f + b + w) of waiting, and a bubble of (P − 1)/(M + P − 1).
 
 **Memory.** All M micro-batches are alive at the turn, in every stage.
 

@@ -9,17 +9,20 @@ one forward and one backward in turn. With P = 2, V = 2 and M = 3, ``a`` and ``b
 
 .. code-block:: text
 
-    stage 0  F0a F1a F2a F0b F1b F2b   . B0b W0b   . B1b W1b   . B2b W2b B0a W0a B1a W1a B2a W2a
-    stage 1    . F0a F1a F2a F0b B0b W0b F1b B1b W1b F2b B2b W2b B0a W0a B1a W1a B2a W2a   .   .
+    stage 0  F0a F1a F2a F0b F1b F2b B0b W0b   . B1b W1b   . B2b W2b B0a W0a B1a W1a B2a W2a
+    stage 1    . F0a F1a F2a F0b B0b W0b F1b B1b W1b F2b B2b W2b B0a W0a B1a W1a B2a W2a   .
 
-**Cost.** The wait of 1F1B, P − 1 passes forward and as many backward, but of chunks rather than
-stages, each a V-th as long. With M ≥ P
+**Cost.** The wait of 1F1B, P − 1 passes forward and as many to the input, but of chunks rather than
+stages, each a V-th as long. With M ≥ P, and w ≤ f
 
-    T = (M + (P − 1)/V)·(f + b + w),    bubble = (P − 1)/(V·M + P − 1)
+    T = M·(f + b + w) + (P − 1)·(f + b)/V,    bubble = (2P − 2)/(3V·M + 2P − 2) where f = b = w
 
-With fewer micro-batches than stages the first stage waits for each of them to come around, and
-(V − 1)·(P − M) more passes in each direction are idle. The price is messages: V·P − 1 rather than
-P − 1 in each direction for every micro-batch.
+Where w is larger, a stage that turns to the next group, M ≥ 2P, still has weights to compute that
+others did not wait for, and max((P − 1)·(f + b), (P − 2)·(b + w))/V is idle, at least up to
+w = f + b. With fewer micro-batches than stages the first stage waits for each of them to come
+around: (V − 1)·(P − M) more passes in each direction are idle, of which weights fill
+(V − 1)·min(M·w, (P − M)·b). (Both are what the clocks say, for all times that the tests try.) The
+price is messages: V·P − 1 rather than P − 1 in each direction for every micro-batch.
 
 **Memory.** min(V·M, 2·(P − s − 1) + (V − 1)·G + 1) micro-batches are alive in the chunks of stage s
 together, each with 1/V of a stage's activations.

@@ -6,14 +6,15 @@ P = 3 and M = 4:
 
 .. code-block:: text
 
-    stage 0  F0 F1 F2  .  .  .  . B0 W0 F3 B1 W1  . B2 W2  . B3 W3
-    stage 1   . F0 F1  .  . B0 W0 F2 B1 W1 F3 B2 W2  . B3 W3  .  .
-    stage 2   .  . F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3  .  .  .  .
+    stage 0  F0 F1 F2  .  . B0 W0 F3 B1 W1  . B2 W2  . B3 W3
+    stage 1   . F0 F1  . B0 W0 F2 B1 W1 F3 B2 W2  . B3 W3  .
+    stage 2   .  . F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3  .  .
 
 **Cost.** The same as GPipe's: the last stage begins after P − 1 forward passes and never waits, and
-the first ends P − 1 backward passes after it.
+the first ends P − 1 passes to the input after it. In between messages have time to travel: a
+micro-batch comes to the last stage and back (P − 1)·w before it is wanted.
 
-    T = (M + P − 1)·(f + b + w),    bubble = (P − 1)/(M + P − 1)
+    T = M·(f + b + w) + (P − 1)·(f + b),    bubble = (2P − 2)/(3M + 2P − 2) where f = b = w
 
 **Memory.** min(M, P − s) micro-batches are alive in stage s, rather than M: it takes a new one
 forward only after an old one came back. So M may be as large as the bubble wants it.

@@ -6,9 +6,9 @@ that of 1F1B over the whole run. With P = 3 and a run of K = 4, each ``W`` with 
 
 .. code-block:: text
 
-    stage 0  F0 F1 F2  .  .  .  . B0 W0 F3 B1 W1  . B2 W2  . B3 W3
-    stage 1   . F0 F1  .  . B0 W0 F2 B1 W1 F3 B2 W2  . B3 W3  .  .
-    stage 2   .  . F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3  .  .  .  .
+    stage 0  F0 F1 F2  .  . B0 W0 F3 B1 W1  . B2 W2  . B3 W3
+    stage 1   . F0 F1  . B0 W0 F2 B1 W1 F3 B2 W2  . B3 W3  .
+    stage 2   .  . F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3  .  .
 
 **Stashed weights.** The gradient of batch k must be of the parameters that took k forward, so a
 stage keeps their version until k is back: backward passes and updates are by version. Different
@@ -18,7 +18,8 @@ stages take a batch forward with different versions.
 when k comes back, k are. So its gradient is of parameters that are τ = P − s − 1 updates old, and
 the last stage's are fresh; the first batches have τ = k, which is less.
 
-**Cost.** A bubble at the start and the end of the run only: (P − 1)/(K + P − 1), which tends to 0.
+**Cost.** A bubble at the start and the end of the run only: (P − 1)·(f + b), so
+(2P − 2)/(3K + 2P − 2) where f = b = w, which tends to 0.
 
 **Memory.** min(K, P − s) batches are alive in stage s, and P − s versions of its parameters, the
 present one among them.

@@ -12,15 +12,15 @@ and M = 4:
     stage 1   . F0 F1  . B0 F2 B1 W0 F3 B2 W1 B3 W2 W3
     stage 2   .  . F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3
 
-**Cost.** In 1F1B every stage is idle for (P − 1)·(f + b + w). Here nobody waits for w, which leaves
-(P − 1)·(f + b), and weights that are behind fill (P − 1)·k of it, k = min(f, b, w): a gap for each
-stage that a micro-batch comes back through. With M ≥ P
+**Cost.** In 1F1B every stage is idle for (P − 1)·(f + b). Here weights that are behind fill
+(P − 1)·k of it, k = min(f, b, w): a gap for each stage that a micro-batch comes back through. With
+M ≥ P
 
     T = M·(f + b + w) + (P − 1)·(f + b − k),    bubble = (P − 1)/(3M + P − 1) where f = b = w
 
-a third of 1F1B's idle time. With M < P there are not weights enough, and (P − M)·k more is idle.
-(The paper has the case f = b = w; that k is the least of the three is what the clocks say, for all
-times that the tests try.)
+half of 1F1B's idle time, and a third of what is idle where stages wait for w, too. With M < P there
+are not weights enough, and (P − M)·k more is idle. (The paper has the case f = b = w; that k is the
+least of the three is what the clocks say, for all times that the tests try.)
 
 **Memory.** min(M, P) micro-batches in every stage: P − s that are out, as in 1F1B, and s whose
 weights wait. The first stage needs no more than in 1F1B, and the others as much as the first.

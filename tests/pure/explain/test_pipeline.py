@@ -89,15 +89,15 @@ def test_the_text_of_1f1b(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("1f1b, 3 stages, 4 micro-batches: one forward, one backward")
     assert lines[2:5] == [
-        "stage 0  F0 F1 F2  .  .  .  . B0 W0 F3 B1 W1  . B2 W2  . B3 W3",
-        "stage 1   . F0 F1  .  . B0 W0 F2 B1 W1 F3 B2 W2  . B3 W3  .  .",
-        "stage 2   .  . F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3  .  .  .  .",
+        "stage 0  F0 F1 F2  .  . B0 W0 F3 B1 W1  . B2 W2  . B3 W3",
+        "stage 1   . F0 F1  . B0 W0 F2 B1 W1 F3 B2 W2  . B3 W3  .",
+        "stage 2   .  . F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3  .  .",
     ]
     facts = dict(re.split(r"  +", line, maxsplit=1) for line in lines[8:])
     assert facts == {
-        "bubble": "33.3% of the time; (P − 1)/(M + P − 1)",
-        "time": "18 units, of which each stage computes 12",
-        "speedup": "2 over one stage that does all, by the bubble alone",
+        "bubble": "25.0% of the time; (2P − 2)/(3M + 2P − 2)",
+        "time": "16 units, of which each stage computes 12",
+        "speedup": "2.25 over one stage that does all, by the bubble alone",
         "alive": "at most 3 2 1 activations by stage",
         "messages": "16: 8 activations, 8 gradients",
         "source": "Narayanan et al., SOSP 2019; ICML 2021 (2006.09503)",
@@ -154,8 +154,8 @@ def test_the_comparison(capsys):
     text = capsys.readouterr().out
     rows = {re.split(r"  +", line)[0]: line.split() for line in text.splitlines()[3:15]}
     assert rows["sequential"][1:] == ["75.0%", "1.00", "96", "1", "48"]
-    assert rows["1f1b"][1:] == ["27.3%", "2.91", "33", "4", "to", "1", "48"]
-    assert rows["interleaved:2"][1:] == ["15.8%", "3.37", "28.5", "5.5", "to", "2.5", "112"]
+    assert rows["1f1b"][1:] == ["20.0%", "3.20", "30", "4", "to", "1", "48"]
+    assert rows["interleaved:2"][1:] == ["11.1%", "3.56", "27", "5.5", "to", "2.5", "112"]
     assert rows["zero-bubble"][1:] == ["11.1%", "3.56", "27", "4", "48"]
     assert rows["pipedream"][-3:] == ["3", "to", "0"]
     assert rows["gpipe, weights deferred"][3:] == ["20.0%", "3.20", "30", "8", "48"]

@@ -168,11 +168,11 @@ def test_pipedream_is_sgd_whose_stages_are_late(stages):
             v == 0 or step.kind is Kind.RECEIVE_ACTIVATION
         ):
             made.made[v].admit(step.micro_batch, 8, versions[v][-1])
-        elif step.kind is Kind.BACKWARD:
+        elif step.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
             made.made[v].collect(gradient[made.spans[v]])
 
     def after(step, v):
-        if step.kind is Kind.BACKWARD:
+        if step.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
             span = made.spans[v]
             now[span] -= rate * gradient[span]
             versions[v].append(now[span].copy())

@@ -9,8 +9,6 @@ import pytest
 
 from psrt.errors import ConfigError
 from psrt.pipeline import ALL, FORMS, PIPELINES, Kind, PipelineStep, most_alive, pipeline_of
-from psrt.pipeline.messages import with_messages
-from psrt.pipeline.schedules.one_f_one_b import one_f_one_b_order
 from psrt.pipeline.step import COMPUTING
 from support.cases import each
 
@@ -43,16 +41,21 @@ def told(steps, *, messages=True):
     [
         ("sequential", 1, False, 0, "F0 B0 F1 B1 F2 B2 F3 B3"),
         ("gpipe", 1, False, 0, "F0 F1 F2 F3 B0 B1 B2 B3"),
+        ("gpipe", 1, False, 1, "F0 F1 F2 F3 I0 W0 I1 W1 I2 W2 I3 W3"),
         ("gpipe", 1, True, 1, "F0 F1 F2 F3 I0 I1 I2 I3 W*"),
         ("1f1b", 1, False, 0, "F0 F1 B0 F2 B1 F3 B2 B3"),
-        ("1f1b", 1, False, 1, "F0 B0 F1 B1 F2 B2 F3 B3"),
+        ("1f1b", 1, False, 1, "F0 I0 W0 F1 I1 W1 F2 I2 W2 F3 I3 W3"),
         ("1f1b", 1, True, 1, "F0 I0 F1 I1 F2 I2 F3 I3 W*"),
         ("pipedream", 1, False, 0, "F0 F1 B0 F2 B1 F3 B2 B3"),
+        ("pipedream", 1, False, 1, "F0 I0 W0 F1 I1 W1 F2 I2 W2 F3 I3 W3"),
+        ("sequential", 1, False, 1, "F0 B0 F1 B1 F2 B2 F3 B3"),
         ("zero-bubble", 1, False, 0, "F0 F1 I0 W0 F2 I1 W1 F3 I2 W2 I3 W3"),
         ("zero-bubble", 1, False, 1, "F0 I0 F1 I1 W0 F2 I2 W1 F3 I3 W2 W3"),
         ("zero-bubble", 1, True, 1, "F0 I0 F1 I1 F2 I2 F3 I3 W*"),
+        ("interleaved", 2, False, 0,
+         "F0 F1 F0b F1b F2 I0b W0b F3 I1b W1b F2b B0 F3b B1 I2b W2b I3b W3b B2 B3"),
         ("interleaved", 2, False, 1,
-         "F0 F1 F0b B0b F1b B1b F2 B0 F3 B1 F2b B2b F3b B3b B2 B3"),
+         "F0 F1 F0b I0b W0b F1b I1b W1b F2 I0 W0 F3 I1 W1 F2b I2b W2b F3b I3b W3b I2 W2 I3 W3"),
     ],
 )  # fmt: skip
 def test_the_order_of_two_stages_and_four_micro_batches(name, chunks, deferred, stage, due):
@@ -64,15 +67,14 @@ def test_the_messages_of_1f1b():
     """A stage takes a gradient before it sends an activation, whose receiver sends one, too."""
     first, last = PIPELINES["1f1b"].plan(2, 3)
     assert told(first) == "F0 a>0 F1 g<0 a>1 B0 F2 g<1 a>2 B1 g<2 B2"
-    assert told(last) == "a<0 F0 B0 g>0 a<1 F1 B1 g>1 a<2 F2 B2 g>2"
+    assert told(last) == "a<0 F0 I0 g>0 W0 a<1 F1 I1 g>1 W1 a<2 F2 I2 g>2 W2"
 
 
 def test_a_long_run_is_the_one_that_is_planned_as_a_whole():
     """Asynchronous schedules repeat themselves; what is repeated is what a plan has there."""
     for stages in (1, 2, 3, 5, 8):
         for batches in (1, stages, stages + 2, stages + 3, 40):
-            orders = [list(one_f_one_b_order(s, stages, batches)) for s in range(stages)]
-            due = with_messages(orders, 1)
+            due = PIPELINES["1f1b"].plan(stages, batches)
             assert PIPELINES["pipedream"].plan(stages, batches) == due
 
 
@@ -85,7 +87,9 @@ def test_a_million_batches_are_not_planned_as_a_whole():
 
 def test_in_a_wave_a_stage_sends_before_it_receives():
     """So that no stage waits for those behind it to be through, and they for those behind them."""
-    assert told(PIPELINES["gpipe"](1, 3, 2)) == ("a<0 F0 a>0 a<1 F1 a>1 g<0 B0 g>0 g<1 B1 g>1")
+    assert told(PIPELINES["gpipe"](1, 3, 2)) == (
+        "a<0 F0 a>0 a<1 F1 a>1 g<0 I0 g>0 W0 g<1 I1 g>1 W1"
+    )
 
 
 def test_weights_wait_for_the_sends_of_the_same_pass():

@@ -128,26 +128,27 @@ def test_a_step_takes_what_the_schedule_is_priced_at(name, stages):
 
 
 def test_gpipe_by_hand():
-    """(M + P − 1)/M of a stage's time; and each message that nobody can hide, once."""
+    """(P − 1)·(f + b) beside a stage's time; and each message that nobody can hide, once."""
     seconds, _ = one_step("gpipe", 3, 4)
-    assert seconds == pytest.approx(1 + 2 / 4)
+    assert seconds == pytest.approx(1 + 2 * 2 / 12)
     late, _ = one_step("gpipe", 3, 4, latency=lambda rng: 0.01)
-    assert late == pytest.approx(1 + 2 / 4 + 4 * 0.01)
+    assert late == pytest.approx(1 + 2 * 2 / 12 + 4 * 0.01)
     # 6 rows of 4 numbers, and one more number that goes along.
     slow, _ = one_step("gpipe", 3, 4, bandwidth=(4 * 6 * 4 + 8) / 0.01)
-    assert slow == pytest.approx(1 + 2 / 4 + 4 * 0.01)
+    assert slow == pytest.approx(1 + 2 * 2 / 12 + 4 * 0.01)
 
 
 def test_a_stage_that_is_dear_delays_all():
     parts = [StageCosts(1, 1, 1), StageCosts(3, 3, 3)]
-    # The dear stage computes 8 · 3/4 of what 2 equal ones take, and waits for one micro-batch.
+    # The dear stage computes 2 · 3/4 of what 2 equal ones take, and waits for one forward pass;
+    # what the other computes behind it is over before its last gradient of weights.
     seconds, _ = one_step("1f1b", 2, 4, parts=parts)
-    assert seconds == pytest.approx(1.5 + 0.5 / 4)
+    assert seconds == pytest.approx(1.5 + 0.5 / 12)
 
 
 def test_a_worker_that_is_slow_delays_all():
     slow, _ = one_step("gpipe", 2, 4, compute=lambda rank, rng: 6.0 if rank == 1 else 2.0)
-    assert slow == pytest.approx(3 + 1 / 4)
+    assert slow == pytest.approx(3 + 1 / 12)
     fair = run("pipeline:2", numerics=False, costs=SimulationCosts(compute=lambda r, rng: 1.0))
     late = run(
         "pipeline:2", numerics=False, costs=SimulationCosts(compute=lambda r, rng: 1.0),

@@ -47,7 +47,7 @@ DURATIONS = --durations=10 --durations-min=1
 PROCESSES = -n auto
 # Tests that start ranks wait for them, or for a deadline, half of their time. Those that share a run
 # are a group, which one process takes.
-E2E_PROCESSES = --dist loadgroup -n $(shell echo $$(($$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)))
+E2E_PROCESSES = --dist loadgroup -n $(shell unset OMP_NUM_THREADS; echo $$(($$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)))
 
 # --- what differs between the vendors -----------------------------------------------------------
 

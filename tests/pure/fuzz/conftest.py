@@ -14,7 +14,7 @@ from support.fuzz import Draw, Job, told
 #: How many jobs are tried, and the seed of the first; ``make fuzz`` sets both.
 JOBS, SEED = int(os.environ.get("PSRT_FUZZ", "150")), int(os.environ.get("PSRT_FUZZ_SEED", "0"))
 SEEDS = [
-    pytest.param(SEED + job, marks=[pytest.mark.exhaustive] * (job >= 100)) for job in range(JOBS)
+    pytest.param(SEED + job, marks=[pytest.mark.exhaustive] * (job >= 50)) for job in range(JOBS)
 ]
 
 

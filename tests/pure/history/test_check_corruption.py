@@ -85,6 +85,7 @@ def outcome_of(header, events):
 
 @settings(max_examples=40, derandomize=True)
 @given(data=st.data())
+@pytest.mark.one_in(3)
 def test_one_number_changed(good, mode, data):
     header, events = good(mode)
     events = events.copy()
@@ -105,6 +106,7 @@ def test_one_number_changed(good, mode, data):
 
 @settings(max_examples=20, derandomize=True)
 @given(data=st.data())
+@pytest.mark.one_in(3)
 def test_one_event_lost_or_doubled(good, mode, data):
     header, events = good(mode)
     i = data.draw(st.integers(0, len(events) - 2))
@@ -128,6 +130,7 @@ EITHER_FIRST = (
 
 
 @pytest.mark.parametrize("one_in", [3, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.one_in(3)
 def test_two_events_in_the_other_order(good, mode, one_in):
     """Any two that follow each other, with their times exchanged, so that times do not tell."""
     header, events = good(mode)
@@ -216,6 +219,7 @@ def with_header(header, **changes):
         ),
     ],
 )
+@pytest.mark.one_in(3)
 def test_a_header_with_numbers_that_cannot_be(good, mode, number, one_in):
     """One line or a finding, never a traceback: not with numbers that 64 bits cannot hold."""
     header, events = good(mode)

@@ -307,6 +307,7 @@ FREE = {
 
 
 @pytest.mark.parametrize("name", some(MODES, one_in=3))
+@pytest.mark.one_in(3)
 def test_every_figure_of_a_summary(run, monkeypatch, name):
     out = run(name)
     summary = told(out)
@@ -361,6 +362,7 @@ FREE_OF_LINES = {
     "log_every", [4, *(pytest.param(it, marks=pytest.mark.exhaustive) for it in (None, 1))]
 )
 @pytest.mark.parametrize("name", some(MODES, one_in=3))
+@pytest.mark.one_in(3)
 def test_every_figure_of_every_line_of_the_metrics(run, monkeypatch, name, log_every):
     out = run(name, log_every=log_every)
     history, metrics = read_history(out), lines_of(out)

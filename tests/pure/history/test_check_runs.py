@@ -26,6 +26,7 @@ def run(config, steps, *, empty=(), weights=None, **more):
     return recorded(config, books, workers=len(steps), **more)
 
 
+@pytest.mark.one_in(3)
 def test_every_mode_keeps_its_contract(mode, costs):
     for servers in MODES[mode][2]:
         for seed, (steps, empty) in enumerate(((EVEN, ()), (UNEVEN, GAPS))):

@@ -440,6 +440,7 @@ def found(runs, rules, *, stuck=False):
 @pytest.mark.parametrize(
     "mutant", MUTANTS, ids=[f"{m.policy.__name__}-{m.mode}-{len(m.shards)}" for m in MUTANTS]
 )
+@pytest.mark.one_in(3)
 def test_a_broken_policy_goes_red(monkeypatch, mutant):
     def runs():
         for seed in range(6):
@@ -811,6 +812,7 @@ def test_a_broken_elastic_force_goes_red(monkeypatch, breaks, modes):
         (counts_empty_rounds, "allreduce", "sums|final version", UNEVEN),
     ],
 )
+@pytest.mark.one_in(3)
 def test_a_broken_role_goes_red(monkeypatch, breaks, mode, rules, steps):
     breaks(monkeypatch)
     # What a run itself would refuse at its end; it is the checker that has to find it here.

@@ -59,6 +59,7 @@ def replayed(config):
 
 
 @pytest.mark.parametrize(("mode", "codec"), pairs(SERVED, TABLE, one_in=4))
+@pytest.mark.one_in(3)
 def test_what_is_sent_is_what_the_formula_says(tmp_path, mode, codec):
     """Counted at the send, recorded, checked against the formula, and repeated to the bit."""
     out = tmp_path / "run"
@@ -129,6 +130,7 @@ REPLIES = [row.name for row in TABLE.values() if row.sends_differences]
 
 
 @pytest.mark.parametrize(("mode", "codec"), pairs(SERVED, REPLIES, one_in=4))
+@pytest.mark.one_in(3)
 def test_replies_are_counted_checked_and_repeated(tmp_path, mode, codec):
     out = tmp_path / "run"
     more = {"shards_per_server": 2, "record": True, "out": str(out), "codec_reply": codec}

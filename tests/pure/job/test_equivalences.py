@@ -143,12 +143,14 @@ def cuts(workers, **more):
 
 @pytest.mark.parametrize(("optimizer", "name"), pairs(OPTIMIZERS, PLACELESS, one_in=2))
 @pytest.mark.parametrize("workers", [3, 4])
+@pytest.mark.one_in(3)
 def test_buckets_and_overlap_change_no_bit(workers, optimizer, name):
     assert_same_bits(*cuts(workers, optimizer=optimizer, allreduce=name))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("trimming", ["weight decay", "warm-up, cosine"])
+@pytest.mark.one_in(3)
 def test_buckets_and_overlap_change_no_bit_of_a_sum_of_two(trimming, name):
     """With three the ring adds in another order where another chunk begins."""
     more = {"optimizer": "adam", "allreduce": name, **TRIMMINGS[trimming]}
@@ -179,6 +181,7 @@ def test_any_number_of_shards_is_one(optimizer, trimming):
 
 @pytest.mark.parametrize("trimming", ["clipping", "all"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.one_in(3)
 def test_any_number_of_shards_of_a_server_is_one(optimizer, trimming):
     more = {"mode": "sync", "optimizer": optimizer, "hidden": (9, 6), **TRIMMINGS[trimming]}
     cuts = [(1, 1), (1, 2), (1, 3), (1, 8), (2, 2), (3, 4)]
@@ -200,6 +203,7 @@ def test_any_number_of_shards_is_one_for_one_worker_in_every_mode(mode):
 
 
 @pytest.mark.parametrize(("optimizer", "trimming"), pairs(OPTIMIZERS, TRIMMINGS, one_in=2))
+@pytest.mark.one_in(2)
 def test_one_worker_is_serial_in_every_mode(optimizer, trimming):
     more = {"optimizer": optimizer, **TRIMMINGS[trimming]}
     one = [
@@ -243,6 +247,7 @@ def test_ssp_without_a_bound_is_async(seed):
     ("optimizer", "samples"), [("sgd", 90), ("momentum", 96), ("nesterov", 96)]
 )
 @pytest.mark.parametrize("trimming", UNCLIPPED)
+@pytest.mark.one_in(3)
 def test_local_sgd_with_one_step_is_sync(optimizer, samples, trimming):
     """For what is linear in the gradients; and where all weigh the same, for velocities, too."""
     more = {"optimizer": optimizer, "dataset": f"synthetic:{samples}x5x3", **TRIMMINGS[trimming]}

@@ -66,6 +66,7 @@ def recorded(tmp_path, codec, kind, workers=3, **more):
 
 
 @pytest.mark.parametrize(("codec", "kind"), pairs(TABLE, KINDS, one_in=6))
+@pytest.mark.one_in(3)
 def test_it_trains_is_checked_and_repeats_to_the_bit(tmp_path, codec, kind):
     config, run = recorded(tmp_path, codec, kind)
     outcome = check_run(config.out)

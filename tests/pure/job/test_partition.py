@@ -61,6 +61,7 @@ class Counting:
     "row",
     [pytest.param(it, marks=[pytest.mark.exhaustive] if ", " in it else []) for it in MODES],
 )
+@pytest.mark.one_in(3)
 def test_every_mode_trains_on_what_is_dealt_out(tmp_path, row):
     workers = 1 if MODES[row][0] == "serial" else WORKERS
     for partition in ("by-label:3" if workers == 1 else "by-label:2", "dirichlet:0.4"):

@@ -78,6 +78,7 @@ def bits(run):
 
 
 @pytest.mark.parametrize(("costs", "name"), pairs(COSTS, [*SERVED, *SERVERLESS], one_in=4))
+@pytest.mark.one_in(3)
 def test_the_same_seed_is_the_same_run(costs, name):
     """No deadlock, and neither repetition nor where the payload lies makes a difference."""
     for seed, servers in ((0, 1), (1, 2), (2, 3)):
@@ -107,6 +108,7 @@ def test_stragglers_and_jitter_stop_nobody(name):
 
 
 @pytest.mark.parametrize(("costs", "name"), pairs(COSTS, REPRODUCIBLE, one_in=2))
+@pytest.mark.one_in(3)
 def test_where_all_wait_for_all_the_order_of_events_does_not_show(costs, name):
     results = {
         bits(record(config(name, servers, **more), workers=4, seed=servers, costs=costs).run)
@@ -254,6 +256,7 @@ class TestBackups:
 
     @pytest.mark.parametrize("shards", [1, 2, 3])
     @pytest.mark.parametrize("backup", [1, 2])
+    @pytest.mark.one_in(3)
     def test_a_round_is_the_mean_of_the_first(self, costs, backup, shards):
         for seed in range(8):
             books = Ledger([8] * 4, shards)

@@ -42,6 +42,7 @@ def test_its_history_keeps_the_contract(mode):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async", "ssp", "softsync"])
+@pytest.mark.one_in(3)
 def test_a_worker_may_die_between_the_pushes_of_a_step(mode):
     config = psrt.TrainConfig(mode=mode, shards_per_server=4, **BASE)
     problem = supervised_problem(psrt.config.resolve(config, ranks=4), workers=3)

@@ -107,6 +107,7 @@ def test_others_may_have_a_sum_before_its_last_worker_has_decoded_it(tmp_path):
     ("workers", "codec"),
     pairs([4, 5], BY_HOPS, one_in=3),
 )
+@pytest.mark.one_in(3)
 def test_a_ring_codes_every_hop(tmp_path, workers, codec):
     config, run = recorded(tmp_path, codec, workers=workers, allreduce="ring")
     outcome = check_run(config.out)
@@ -214,6 +215,7 @@ def test_the_first_lines_and_the_table_say_what_is_sent():
 
 
 @EVERY_CODEC
+@pytest.mark.one_in(3)
 def test_every_schedule_sums_by_a_codec_or_refuses_it_in_one_line(codec):
     """The table of codecs and schedules: run, or one line, and nothing in between."""
     row = TABLE[codec]

@@ -144,6 +144,7 @@ def shortened(script, size):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.one_in(3)
 def test_all_reduce_with_every_worker_leaving_at_every_point(explored, algorithm, size):
     states = 0
     for samples in shortened(SCRIPT, size):
@@ -179,6 +180,7 @@ PERIODS = {
 
 @pytest.mark.parametrize(("algorithm", "period"), pairs(ALGORITHMS, PERIODS, one_in=2))
 @pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.one_in(4)
 def test_local_sgd_with_workers_that_leave(explored, algorithm, period, size):
     for lengths in itertools.product((0, 3, 4), repeat=size):
         samples = [(2, 0, 1, 2)[:length] for length in lengths]

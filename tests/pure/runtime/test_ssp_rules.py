@@ -85,6 +85,7 @@ GAPS = [(0, 2), (0, 3), (1, 0), (2, 4), (3, 0)]  # batches without samples
 
 @pytest.mark.parametrize(("costs", "shards"), pairs(COSTS, [1, 2, 3], one_in=3))
 @pytest.mark.parametrize("staleness", [0, 1, 3])
+@pytest.mark.one_in(3)
 def test_every_run_keeps_the_rules(costs, shards, staleness):
     for seed in range(6):
         for books in (Ledger(EVEN, shards), Ledger(UNEVEN, shards, empty=GAPS)):

@@ -377,6 +377,7 @@ LENGTHS = [{"epochs": 2}, {"epochs": 3}, {"steps": 1}, {"steps": 8}, {"steps": 1
 
 @each("length", LENGTHS)
 @pytest.mark.parametrize(("knobs", "outer"), pairs(KINDS, OUTERS, one_in=2), ids=str)
+@pytest.mark.one_in(3)
 def test_is_what_numpy_says(knobs, outer, length):
     for workers in (2, 3, 4, 5):
         hold(workers, EVEN, knobs | outer, seed=workers, **length)
@@ -385,6 +386,7 @@ def test_is_what_numpy_says(knobs, outer, length):
 @each("length", LENGTHS)
 @pytest.mark.parametrize("knobs", KINDS, ids=str)
 @pytest.mark.parametrize("outer", OUTERS[:2], ids=str)
+@pytest.mark.one_in(3)
 def test_weighs_by_the_samples_since_a_fragment_was_sent(knobs, outer, length):
     """Workers with more steps than others, batches without samples, a worker without any."""
     for workers in (2, 5):
@@ -394,6 +396,7 @@ def test_weighs_by_the_samples_since_a_fragment_was_sent(knobs, outer, length):
 @each("length", LENGTHS[::4])
 @pytest.mark.parametrize("knobs", [{}, *KINDS], ids=str)
 @pytest.mark.parametrize("outer", OUTERS[:2], ids=str)
+@pytest.mark.one_in(3)
 def test_differences_by_a_codec_are_what_numpy_says(knobs, outer, length):
     """With what workers and owners keep back, and with totals that change from round to round."""
     for workers, sizes in ((2, EVEN), (3, UNEVEN), (5, UNEVEN)):
@@ -407,6 +410,7 @@ def test_differences_by_a_codec_are_what_numpy_says(knobs, outer, length):
     ids=str,
 )
 @each("length", LENGTHS)
+@pytest.mark.one_in(2)
 def test_one_fragment_without_delay_is_local_sgd_to_the_bit(monkeypatch, outer, algorithm, length):
     more = {"algorithm": algorithm, **length}
     for workers, sizes in ((1, EVEN), (3, EVEN), (5, UNEVEN)):

@@ -78,6 +78,7 @@ def like(folder, *words):
 @pytest.mark.parametrize(
     ("mode", "slow"), pairs(MODES, [(), ("--inject", "0:delay:0.006")], one_in=2)
 )
+@pytest.mark.one_in(3)
 def test_what_is_like_a_run_is_as_fast_and_as_stale(tmp_path, mode, slow):
     measured = record(tmp_path / "run", MODES[mode], *slow)
     predicted = like(tmp_path / "run")
@@ -99,6 +100,7 @@ HOSTS = ("--compute", "lognormal:0.02:0.1", "--link", "5e-5:3e8", "--server-appl
 
 @pytest.mark.parametrize(("mode", "workers"), pairs(["sync", "async", "ssp"], [1, 2], one_in=2))
 @pytest.mark.parametrize("costs", [ONE_HOST, HOSTS], ids=["one host", "hosts"])
+@pytest.mark.one_in(3)
 def test_what_more_shards_would_gain(tmp_path, mode, workers, costs):
     """Of a run with one shard and with four, what each says of the other."""
     runs = {}
@@ -136,6 +138,7 @@ def play_over_hosts(*words):
 
 
 @pytest.mark.parametrize(("mode", "workers"), pairs(["sync", "async", "ssp"], [1, 2, 4], one_in=3))
+@pytest.mark.one_in(3)
 def test_a_run_over_hosts_is_as_fast_again(tmp_path, mode, workers):
     """Most of a step is bytes, which wait for those of other workers: that is charged once."""
     words = ("--mode", mode, "--workers", workers, "--servers", 2, *LAYERS, "--steps", 40)

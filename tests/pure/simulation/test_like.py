@@ -89,6 +89,7 @@ def like(folder):
 
 
 @pytest.mark.parametrize(("mode", "way"), RUNS)
+@pytest.mark.one_in(4)
 def test_every_sound_run_can_be_imitated(tmp_path, mode, way):
     for number, length in enumerate(LENGTHS):
         if "--post-local-epoch" in mode and "--steps" in length:
@@ -135,6 +136,7 @@ def test_what_a_codec_sums_begins_when_its_divisor_is_known(tmp_path, codec, lat
 
 
 @pytest.mark.parametrize("name", [name for name in SERVED if not name.startswith("post")])
+@pytest.mark.one_in(3)
 def test_runs_in_which_a_worker_died_can_be_imitated(tmp_path, name):
     for servers in (1, 2, 3):
         flags = f"{SERVED[name]} --servers {servers} --steps 60"

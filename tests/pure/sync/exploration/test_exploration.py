@@ -87,6 +87,7 @@ ENOUGH = 3_000
 
 
 @pytest.mark.parametrize(("row", "workers", "shards"), [c for c in CROWDS if c.values[1:] in EXACT])
+@pytest.mark.one_in(4)
 def test_states_that_are_alike_lead_to_states_that_are_alike(explored, row, workers, shards):
     """Nothing is left out of a state here, no number shifted, no worker renamed."""
     limit = EXACT[workers, shards]
@@ -129,6 +130,7 @@ def shard_in_full(shard):
     ("workers", "backup", "shards", "states"),
     [(2, 1, 3, 20_000), (4, 1, 1, 800), (4, 2, 1, 800)],
 )
+@pytest.mark.one_in(3)
 def test_backups_among_more_shards_or_workers(workers, backup, shards, states):
     """It is with these that shards differ in what they think is over."""
     assert explore(crowd_of(Mode("sync", backup=backup), workers, shards)).states > states

@@ -303,6 +303,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("mutant", "name", "knobs"), MUTANTS)
+@pytest.mark.one_in(3)
 def test_a_broken_policy_is_found_out(mutant, name, knobs):
     def broken(mode, workers):
         policy = mode.policy(workers)

@@ -356,10 +356,11 @@ def _check_shard(config: TrainConfig) -> None:
             f"--shard {config.shard} cannot be combined with --no-overlap: a gradient that is "
             "summed as a whole is there as a whole"
         )
-    if config.parallel is not None:
+    if (config.micro_batches or 1) > 1 and not config.defer_weights:
         raise ConfigError(
-            f"--shard {config.shard} cannot be combined with --parallel {config.parallel}: its "
-            "schedule computes with all layers of a stage; --shard optimizer can"
+            f"--shard {config.shard} gives each gradient away at once, and "
+            f"{config.micro_batches} --micro-batches are added up; --defer-weights makes one "
+            "gradient of them, and --shard optimizer keeps the sum"
         )
     if config.shard == PARAMETERS and by_hosts(config.allreduce):
         raise ConfigError(

@@ -26,7 +26,8 @@ from psrt.messages import Message
 from psrt.model.chain import chain_layers, layer_spans
 from psrt.optim import Optimizer, Schedule, StalenessRate, make_optimizer, make_staleness_rate
 from psrt.partition import ShardPlan, Span
-from psrt.runtime.chain_work import ChainWork, NoWork
+from psrt.runtime.chain_work import ChainWork, LayerWork, NoWork
+from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.delays import Delays
 from psrt.runtime.elastic import CentreUpdater
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
@@ -320,7 +321,7 @@ def _strategy(
         return LayeredAllReduce(
             port,
             partial(_updater, config),
-            _layer_work(problem, port.role_map.n) if n else NoWork(),
+            _layer_work(problem, port.role_map.n, numerics=n > 0),
             shard=sharing,
             algorithm=config.allreduce or "auto",
             batch_size=config.batch_size,
@@ -404,7 +405,7 @@ def layers_apart(problem: Problem, n: int) -> tuple[Span, ...]:
     Raises:
         ConfigError: if the problem is no chain.
     """
-    if isinstance(problem, TimingOnlyProblem):
+    if isinstance(problem, TimingOnlyProblem | CutProblem):
         return gradient_spans(problem, n)
     return layer_spans(chain_layers(problem, n))[::-1]
 
@@ -421,6 +422,13 @@ def held_by_workers(config: TrainConfig, problem: Problem, role_map: RoleMap) ->
         spans = layers_apart(problem, role_map.n)
     except ConfigError as error:
         raise ConfigError(f"--shard {config.shard}: {error}") from None
+    return held_of_layers(config, spans, role_map)
+
+
+def held_of_layers(config: TrainConfig, spans: Sequence[Span], role_map: RoleMap) -> RoleMap:
+    """Return a role map that says what a worker holds of layers, the last one first."""
+    if config.shard is None or config.shard == Sharing.OPTIMIZER.value:
+        return role_map
     buckets = [bucket.span for bucket in buckets_of(spans, config.bucket_bytes or 0)]
     room, theta = room_of(buckets), None
     if config.shard == Sharing.PARAMETERS.value:
@@ -428,7 +436,11 @@ def held_by_workers(config: TrainConfig, problem: Problem, role_map: RoleMap) ->
     return replace(role_map, held_gradient=room, held_theta=theta)
 
 
-def _layer_work(problem: Problem, n: int) -> ChainWork:
+def _layer_work(problem: Problem, n: int, *, numerics: bool) -> LayerWork | CutProblem:
+    if isinstance(problem, CutProblem):
+        return problem
+    if not numerics:
+        return NoWork()
     loss: Any = problem
     return ChainWork(chain_layers(problem, n), loss.loss)
 

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.config.axes import Axes, ScheduleName, schedule_of
-from psrt.config.names import AUTO, DEFAULT_PIPELINE, PIPEDREAM
+from psrt.config.names import AUTO, DEFAULT_PIPELINE, OPTIMIZER, PIPEDREAM
 from psrt.errors import ConfigError
-from psrt.job.build import length_of, rate_of, role_map_for
+from psrt.job.build import held_of_layers, length_of, rate_of, role_map_for
 from psrt.job.cells import Cell, Place, layout_lines, place_of, ranks_of_cell
 from psrt.job.result import Say
 from psrt.job.shards import ShardChoice
 from psrt.model.chain import ChainLayer, chain_layers, layer_spans
 from psrt.model.layer_times import layer_seconds
+from psrt.model.lent_stage import LentStage
 from psrt.model.slice_group import SliceGroup
 from psrt.model.stage import Stage, StageLoss
 from psrt.model.stage_memory import Boundary, StageShape
@@ -285,6 +286,7 @@ def cut_of(
         )
         numbers = tuple(workers.index(rank) for rank in own[1])
         role_map = replace(role_map, job_ranks=ranks, job_workers=numbers)
+        role_map = held_of_layers(config, _spans_of(sizes)[::-1], role_map)
         cells.append(Cell(stage, slice_, ranks, role_map, part))
     schedule, micro_batches = schedule_of(str(config.pipeline_schedule)), config.micro_batches or 1
     row, rows = PIPELINES[schedule.name], config.batch_size
@@ -353,8 +355,9 @@ def cut_problem(
         if isinstance(problem, TimingOnlyProblem):
             stages.append(TimingOnlyStage(own_layers, shape, group=links, is_last=is_last))
             continue
+        made = Stage if config.shard in (None, OPTIMIZER) else LentStage
         stages.append(
-            Stage(
+            made(
                 own_layers,
                 shape,
                 loss=of.loss if is_last else None,

@@ -51,9 +51,8 @@ def shard_servers(roles: Iterable[Server | Worker]) -> list[ShardServer]:
     return sorted(found, key=lambda it: it.number)
 
 
-def theta_at(roles: Roles, port: Port) -> Vector:
+def theta_at(role: Server | Worker, port: Port) -> Vector:
     """Return all parameters (n,), as the first worker has them where there are no servers."""
-    role = roles[port.rank]
     if isinstance(role, Worker) and not role.strategy.whole:
         assert role.strategy.model is not None, "they were brought to the first worker"
         return role.strategy.model

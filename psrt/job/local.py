@@ -97,4 +97,4 @@ class LocalLauncher(Launcher):
         if self._port.role_map.peers:
             self.mean = mean_of(it.strategy.held for it in roles.values() if isinstance(it, Worker))
             return self.mean.theta
-        return theta_at(roles, self._port)
+        return theta_at(roles[self._port.rank], self._port)

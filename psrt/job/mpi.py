@@ -391,7 +391,7 @@ class MpiLauncher(Launcher):
             assert isinstance(role, Worker), "a server has no neighbours"
             return self._mean(*role.strategy.held)
         if not role_map.servers:
-            return theta_at(roles, port) if self.first else None
+            return theta_at(roles[port.rank], port) if self.first else None
         whole = np.empty(role_map.n, np.float32) if self.first else None
         role = roles[port.rank]
         mine = {it.number: it.shard.theta for it in shard_servers([role])}
@@ -422,10 +422,10 @@ class MpiLauncher(Launcher):
         for shard, (owner, span) in enumerate(zip(owners, spans, strict=True)):
             source = cell.ranks[owner]
             if rank in (0, source):
-                mine = here.get(shard) if role_map.servers else port.theta
-                port.fetch(
-                    source, mine if rank == source else None, None if out is None else span.of(out)
-                )
+                mine: Vector | None = None
+                if rank == source:
+                    mine = here[shard] if role_map.servers else theta_at(role, port)
+                port.fetch(source, mine, None if out is None else span.of(out))
         return out
 
     def _mean(self, vector: Vector, weight: float) -> Vector | None:

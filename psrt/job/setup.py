@@ -144,7 +144,7 @@ def set_up(
         )
         if topology is not None:
             role_map = role_map_with_peers(config, n, workers, topology)
-        if problem is not None:
+        if problem is not None and plan is None:
             role_map = held_by_workers(config, problem, role_map)
         cut = None if plan is None else cut_of(config, plan, servers, workers, shards)
         if cut is not None:

@@ -391,7 +391,7 @@ class VirtualLauncher(Launcher):
         shards = [it.shard.theta for it in shard_servers(roles.values())]
         if shards:
             return np.concatenate(shards)
-        return theta_at(roles, self.world.ports[role_map.workers[0]])
+        return theta_at(roles[role_map.workers[0]], self.world.ports[role_map.workers[0]])
 
     def busy_stages(self) -> tuple[float, ...]:
         """Return by stage the share of the time in which it computed; empty without stages."""
@@ -408,9 +408,8 @@ class VirtualLauncher(Launcher):
         for cell in cut.cells if self.numerics else ():
             shards = [it.shard.theta for it in shard_servers(roles[rank] for rank in cell.ranks)]
             first = cell.ranks[cell.role_map.workers[0]]
-            cell.part.put(
-                np.concatenate(shards) if shards else self.world.ports[first].theta, whole
-            )
+            mine = theta_at(roles[first], self.world.ports[first])
+            cell.part.put(np.concatenate(shards) if shards else mine, whole)
         return whole
 
     def result(self, run: Run) -> SimulatedRun:

@@ -90,7 +90,7 @@ class Stage:
         self._of: list[int] = [0] * shape.micro_batches
         self._batches: dict[int, list[Slot | None]] = {}
         self._whole: Slot | None = None
-        self._gradient: tuple[Vector, ...] = ()
+        self._gradient: list[Vector] = []
         self._written = False
         self._scratch: tuple[Vector, ...] = ()
         self._alive: set[int] = set()
@@ -129,6 +129,11 @@ class Stage:
             params: (n,), which must not change before the last pass of the step.
             gradient: (n,), receives the sum over all micro-batches.
         """
+        self._arrange(rows, self._params.of(params))
+        self.collect(gradient)
+
+    def _arrange(self, rows: int, views: tuple[Vector, ...]) -> None:
+        """Lay out the micro-batches of a batch, all with these parameters of the layers."""
         if rows > self.shape.rows:
             raise ConfigError(f"a batch of {rows} rows for a stage made for {self.shape.rows}")
         if rows not in self._batches:
@@ -136,10 +141,9 @@ class Stage:
             self._batches[rows] = [self._place(m, span) for m, span in enumerate(spans)]
         self._slots = self._batches[rows]
         count = self.shape.micro_batches
-        self._views, self._of = [self._params.of(params)] * count, [rows] * count
+        self._views, self._of = [views] * count, [rows] * count
         self._whole = self._memory.slot(0, rows, 0, 0) if rows else None
         self._alive.clear()
-        self.collect(gradient)
 
     def admit(self, m: int, rows: int, params: Vector) -> None:
         """Let micro-batch m be a batch of its own: ``begin`` of an asynchronous schedule.
@@ -162,7 +166,11 @@ class Stage:
 
     def collect(self, gradient: Vector) -> None:
         """Have the next gradient written into ``gradient`` (n,), and those after it added."""
-        self._gradient, self._written = self._gradients.of(gradient), False
+        self._gradient, self._written = list(self._gradients.of(gradient)), False
+
+    def gradient(self, i: int) -> Vector:
+        """Return the gradient of the i-th of ``gradient_spans``, as far as it is made."""
+        return self._gradient[-1 - i]
 
     def _place(self, m: int, span: Span) -> Slot | None:
         start, kept = span.start, self.shape.kept_rows
@@ -237,12 +245,15 @@ class Stage:
         return await self._backward(m, targets, weights=False, ready=None)
 
     @np.errstate(all="ignore")
-    def backward_weight(self, m: int, ready: Ready | None = None) -> None:
+    def backward_weight(self, m: int, ready: Ready | None = None) -> Awaitable[None] | None:
         """Add the gradient of the parameters, after ``backward_input``.
 
         Args:
             m: the micro-batch, or ``ALL`` of the step's in one product for each layer.
             ready: as for ``backward``.
+
+        Returns:
+            What is to be waited for; here nothing.
         """
         slot = self._whole if m == ALL else self._slot(m)
         assert m != ALL or self.shape.kept_rows == self.shape.rows, (
@@ -261,6 +272,7 @@ class Stage:
             self._alive.clear()
         else:
             self._alive.discard(m)
+        return None
 
     async def _forward(self, slot: Slot, params: tuple[Vector, ...]) -> None:
         self.forwards += 1

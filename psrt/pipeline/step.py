@@ -71,6 +71,8 @@ COMPUTING: Final = frozenset(
 SENDING: Final = frozenset({Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT})
 #: Kinds after which a micro-batch's gradient of the input is there.
 BACKWARD_PASSES: Final = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT})
+#: Kinds after which its gradient of the weights is.
+WEIGHT_PASSES: Final = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
 #: ``micro_batch`` of a ``BACKWARD_WEIGHT`` of all micro-batches, in one product.
 ALL: Final = -1
 

@@ -8,6 +8,7 @@ layers of this stage, and exchange activations and gradients with the other stag
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,17 @@ from psrt.arrays import FloatArray, Vector
 from psrt.codec.matrices import Matrix
 from psrt.errors import ConfigError, ProtocolError
 from psrt.history.log import QUEUED
+from psrt.model.lent_stage import Lender, LentStage, Use
 from psrt.model.stage import Stage
 from psrt.partition import Part, Span, even_spans
-from psrt.pipeline.step import ALL, SENDING, Kind, PipelineStep
+from psrt.pipeline.step import (
+    ALL,
+    BACKWARD_PASSES,
+    SENDING,
+    WEIGHT_PASSES,
+    Kind,
+    PipelineStep,
+)
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.problem import Problem
 from psrt.transport.stage_links import Channel, StageLinks
@@ -129,6 +138,33 @@ class CutProblem:
             for start, stop in stage.gradient_spans()
         )
 
+    def uses(self) -> list[Use]:
+        """Return what a step does with the layers of this part, numbered in the order of theta."""
+        starts = list(accumulate((len(stage.layers) for stage in self.chunks), initial=0))
+        found: list[Use] = []
+        for kind, _, chunk, _ in self._steps:
+            up = range(starts[chunk], starts[chunk + 1])
+            again = kind in BACKWARD_PASSES and self.chunks[chunk].shape.recompute
+            if kind is Kind.FORWARD or again:
+                found += [Use(i, writes=False) for i in up]
+            reads, writes = kind in BACKWARD_PASSES, kind in WEIGHT_PASSES
+            for i in reversed(up) if reads or writes else ():
+                found += [Use(i, writes=it) for it in (False, True) if (reads, writes)[it]]
+        return found
+
+    def borrow(self, lender: Lender, *, gathers: bool) -> None:
+        """Compute with layers that are lent.
+
+        Args:
+            lender: of what ``uses`` says, in this order.
+            gathers: whether it lends parameters, or gradients only.
+        """
+        first = 0
+        for stage in self.chunks:
+            assert isinstance(stage, LentStage), "made to borrow"
+            stage.borrow(lender, first, gathers=gathers)
+            first += len(stage.layers)
+
     def matrices(self) -> tuple[Matrix, ...]:
         """Return the matrices of this part: what lies in columns."""
         found, start = [], 0
@@ -210,12 +246,11 @@ class CutProblem:
         """Compute a pass of a micro-batch, or the weights of all; return its part of the loss."""
         kind, m, ways, loss = step.kind, step.micro_batch, self._ways[step.chunk], 0.0
         if kind is Kind.FORWARD:
-            if rows.size:
-                if stage.shape.first:
-                    np.copyto(stage.input(m), x[slice(*rows)])
-                if ways.above is not None:
-                    await self.links.free(ways.above, ways.above.place(m, rows))
-                await stage.forward(m)
+            if rows.size and stage.shape.first:
+                np.copyto(stage.input(m), x[slice(*rows)])
+            if rows.size and ways.above is not None:
+                await self.links.free(ways.above, ways.above.place(m, rows))
+            await stage.forward(m)
             return 0.0
         last = y[slice(*rows)] if stage.computes_loss else None
         if kind is not Kind.BACKWARD_WEIGHT and ways.back_below is not None and stage.rows(m):
@@ -225,7 +260,9 @@ class CutProblem:
         if kind is Kind.BACKWARD:
             loss = await stage.backward(m, last, ready)
         else:
-            stage.backward_weight(m, ready)
+            waiting = stage.backward_weight(m, ready)
+            if waiting is not None:
+                await waiting
         of = range(stage.shape.micro_batches) if m == ALL else (m,)
         for _ in filter(stage.rows, of):
             for channel in (ways.below, ways.back_above):
@@ -315,8 +352,8 @@ _EXCHANGES = {
 
 
 def _last_of_weights(steps: Sequence[PipelineStep], chunk: int) -> int:
-    kinds = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
-    return max(i for i, it in enumerate(steps) if it.kind in kinds and it.chunk == chunk)
+    found = (i for i, it in enumerate(steps) if it.kind in WEIGHT_PASSES and it.chunk == chunk)
+    return max(found)
 
 
 def _shifted(ready: Ready, by: int) -> Ready:

@@ -163,7 +163,7 @@ class PipeDream(CutProblem):
                 else:
                     assert m == back, "batches come back in order"
                 if step.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
-                    done = self._final_layers(theta, out, stashes=bool(forward), ready=ready)
+                    done = self._final_layers(theta, stashes=bool(forward), ready=ready)
                 await self._compute(step, done)
                 if done is not None:
                     break
@@ -208,9 +208,7 @@ class PipeDream(CutProblem):
             along = float(rows.size) if step.kind is Kind.FORWARD else self._losses[m]
             self.links.send(onward, onward.place(m, rows), along)
 
-    def _final_layers(
-        self, theta: Vector, out: Vector, *, stashes: bool, ready: Ready | None
-    ) -> Ready:
+    def _final_layers(self, theta: Vector, *, stashes: bool, ready: Ready | None) -> Ready:
         """Return what is called with each layer whose gradient is there.
 
         After that its parameters may change, and those that took the batch forward are not read
@@ -226,7 +224,8 @@ class PipeDream(CutProblem):
         def done(i: int) -> None:
             layer = self._layers[i]
             if rate is not None and tau:
-                _weaken(rate, factor, layer, out, theta, read)
+                part = self._stage.gradient(i)
+                _weaken(rate, factor, part, layer.of(theta), layer.of(read), layer.start)
             if stashes and depth:
                 np.copyto(layer.of(stash), layer.of(theta))
             if ready is not None:
@@ -236,16 +235,24 @@ class PipeDream(CutProblem):
 
 
 def _weaken(
-    rate: StalenessRate, factor: float, layer: Span, out: Vector, theta: Vector, read: Vector
+    rate: StalenessRate, factor: float, part: Vector, theta: Vector, read: Vector, start: int
 ) -> None:
-    """Transform a layer's gradient in place by what its staleness asks for."""
+    """Transform a layer's gradient in place by what its staleness asks for.
+
+    Args:
+        rate: of the part's parameters.
+        factor: r(τ).
+        part: the gradient.
+        theta: the newest parameters of the layer.
+        read: those that the gradient is of.
+        start: where the layer begins among all that the rate is for.
+    """
     if not rate.elementwise:
-        part = layer.of(out)
         np.multiply(part, np.float32(factor), out=part)
         return
-    for start, stop in block_spans(layer.size, BLOCK):
-        span = Span(layer.start + start, layer.start + stop)
-        rate.block(span, span.of(out), span.of(theta), span.of(read), span.of(out))
+    for block in block_spans(part.size, BLOCK):
+        span, mine = Span(start + block.start, start + block.stop), block.of(part)
+        rate.block(span, mine, block.of(theta), block.of(read), mine)
 
 
 class _Sized:

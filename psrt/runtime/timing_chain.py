@@ -12,8 +12,8 @@ import numpy as np
 from psrt.arrays import FloatArray, Vector
 from psrt.model import MLP
 from psrt.model.chain import ChainLayer, layer_spans
+from psrt.model.lent_stage import LentStage
 from psrt.model.slice_group import SliceGroup
-from psrt.model.stage import Stage
 from psrt.model.stage_memory import StageShape
 from psrt.model.tensor import TensorSlice
 from psrt.partition import Span
@@ -54,7 +54,7 @@ class TimingOnlyChain(TimingOnlyProblem):
         return len(batch[0])
 
 
-class TimingOnlyStage(Stage):
+class TimingOnlyStage(LentStage):
     """A stage that computes nothing and writes no memory; slices still wait for each other."""
 
     def __init__(

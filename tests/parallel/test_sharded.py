@@ -60,3 +60,22 @@ def test_recorded_and_repeated(comm, shared_folder, shard):
     if comm.rank == 0:
         assert check_run(shared_folder / "run").ok
     assert result(comm, **knobs, replay=str(shared_folder / "run")) == first
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"parallel": "pipeline:2", "micro_batches": 1},
+        {"parallel": "pipeline:2", "micro_batches": 3, "defer_weights": True},
+        {"parallel": "tensor:2", "micro_batches": 1, "shared_memory": False},
+    ],
+    ids=["stages", "deferred", "slices"],
+)
+def test_of_a_model_that_is_cut(comm, shard, knobs):
+    ranks = comm.size // 2 * 2
+    part = comm.Split(comm.rank < ranks, comm.rank)
+    if comm.rank < ranks:
+        knobs = {**SMALL, **knobs, "hidden": (20, 7, 9), "allreduce": "ring"}
+        assert result(part, **knobs, shard=shard) == result(part, **knobs)
+    part.Free()

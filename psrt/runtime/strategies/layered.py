@@ -1,17 +1,8 @@
 """All-reduce with gradients, and parameters, shared out: a model is computed layer by layer.
 
-A worker goes through the buckets of layers, forward and back. With ``--shard parameters`` a bucket
-is gathered from its owners before it is used, while the one before is computed; it stays until the
-place is needed for the next but one, so that on the way back the last two are still there.
-
-.. code-block:: text
-
-    place 0   gather 2 │ forward 2 │ gather 0 │ forward 0, back 0 │ gather 2 │ back 2
-    place 1              gather 1    forward 1 │            back 1 │
-
-On the way back the gradient of a bucket goes to its owners, who update at once, while that of the
-next one is computed; the one after waits until the place is free. A worker that has no samples, or
-has left while others train, gathers and sums along with them, since it owns a part as well.
+A worker goes through the layers, forward and back, and ``BucketLender`` gives it what a layer
+needs. Where the model is cut across ranks it goes through those of its part in the order of the
+schedule; what the workers of a cell share out is that part.
 
 Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
 SC 2020, sections 5.2 and 5.3.
@@ -26,16 +17,19 @@ from typing import Any
 import numpy as np
 
 from psrt.arrays import Vector
+from psrt.model.lent_stage import Use
 from psrt.partition import Span
 from psrt.runtime.chain_work import LayerWork
+from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import ReducePlan, Step, StepResult, Strategy, WaitBreakdown
 from psrt.runtime.strategies.buckets import buckets_of
+from psrt.runtime.strategies.lender import BucketLender
 from psrt.runtime.strategies.reducer import Reducer
-from psrt.runtime.strategies.shares import places_of, shares_of
+from psrt.runtime.strategies.shares import shares_of
 from psrt.runtime.updater import Updater
-from psrt.sharding import BUCKETS, Sharing
-from psrt.transport.port import Port, Reduction, gradient_of
+from psrt.sharding import Sharing
+from psrt.transport.port import Port, gradient_of
 
 
 class LayeredAllReduce(Strategy):
@@ -45,7 +39,7 @@ class LayeredAllReduce(Strategy):
         self,
         port: Port,
         updater: Callable[[int], Updater],
-        work: LayerWork,
+        work: LayerWork | CutProblem,
         *,
         shard: Sharing,
         algorithm: str,
@@ -61,7 +55,7 @@ class LayeredAllReduce(Strategy):
         Args:
             port: of a job without servers, with room for what this worker holds.
             updater: makes what takes the step, of that many elements.
-            work: computes the layers.
+            work: computes the layers: of the whole model, or of this worker's part.
             shard: what workers share out.
             algorithm: ``auto`` or the name of an all-reduce.
             batch_size: samples of a full batch.
@@ -72,9 +66,10 @@ class LayeredAllReduce(Strategy):
             events: records events for the history; None keeps none.
         """
         buckets = buckets_of(spans, bucket_bytes)
-        self._buckets = parts = [bucket.span for bucket in buckets]
+        parts = [bucket.span for bucket in buckets]
         shares = shares_of(port, shard, algorithm, parts)
-        self._shares, self._work, self._port, self._events = shares, work, port, events
+        self._shares, self._port, self._events = shares, port, events
+        self._work: Any = work
         numerics = port.theta.size > 0
         #: The optimizer, of the elements that this worker owns.
         self.updater = updater(shares.size if numerics else 0)
@@ -91,31 +86,26 @@ class LayeredAllReduce(Strategy):
             check_every=check_every,
             control_algorithm=control_algorithm,
             shares=shares,
-            along=self._along,
+            along=lambda: self._lender.along(),
             events=events,
         )
         self._theta, self._gradient = port.theta, gradient_of(port)
-        #: By bucket: its layers from the first one on, as (number, span).
-        self._layers = _by_bucket(list(enumerate(spans[::-1])), parts)
-        self._gathers: list[Reduction] = []
-        if self._keeps_parts:
-            self._gathers = [
-                port.gather(part, reducer.chosen, at)
-                for part, at in zip(parts, shares.gathered, strict=True)
-            ]
-        #: By place, the bucket whose parameters are there; those that are on their way.
-        self._there: list[int | None] = [None] * BUCKETS
-        self._coming: set[int] = set()
+        self._layers = layers = spans[::-1]
+        self._cut = work if isinstance(work, CutProblem) else None
+        uses = _uses(len(layers)) if self._cut is None else self._cut.uses()
+        self._lender = BucketLender(port, reducer, shares, layers, uses)
+        if self._cut is not None:
+            self._cut.borrow(self._lender, gathers=self._keeps_parts)
         n, first = sum(span.size for span in spans), spans[-1].size
         #: Of the work of a step, that of one product with an element.
         self._product = 1.0 / max(3 * n - first, 1)
-        self._weight, self._since, self._is_first = 0.0, 0.0, True
+        self._weight, self._since, self._clock, self._is_first = 0.0, 0.0, 0, True
         self.updates = 0
         self.plan = ReducePlan(
             reducer.chosen,
             reducer.why,
             len(parts),
-            True,
+            len(parts) > 1,
             reducer.control_algorithm,
             what=f"shard: {shard.value}, a worker has {self.memory}",
         )
@@ -129,80 +119,33 @@ class LayeredAllReduce(Strategy):
 
     def begin(self, step: Step) -> None:
         """Start summing this rank's weight and progress while its gradient is computed."""
-        self._weight = self._reducer.weight(step.samples)
+        self._weight, self._clock = self._reducer.weight(step.samples), step.clock
         self._reducer.start(self._weight, step)
         self._since = self._port.now()
 
     async def compute(self, batch: Any) -> float:
         """Compute the gradient of a batch, sum it, and return the mean loss."""
-        self._work.begin(batch)
+        lender, layers = self._lender, self._layers
+        lender.begin(self._weight)
+        if self._cut is not None:
+            return await self._cut.gradient(self._theta, batch, self._gradient, clock=self._clock)
+        work: LayerWork = self._work
+        work.begin(batch)
         self._is_first = True
-        return await self._pass(computes=True)
-
-    async def _along(self) -> None:
-        """Take part in the sums of others with zeros."""
-        await self._pass(computes=False)
-
-    async def _pass(self, *, computes: bool) -> float:
-        """Go through all buckets, forward and back; return the loss."""
-        count, loss = len(self._buckets), 0.0
-        self._there = [None] * BUCKETS
-        self._want(count - 1)
-        for b in reversed(range(count)):
-            self._want(b - 1)
-            await self._have(b)
-            for i, span in self._layers[b] if computes else ():
-                await self._do(partial(self._work.forward, i, self._params(b, span)), span.size)
-        if computes:
-            loss = self._work.loss()
-        for b, place in enumerate(places_of(self._buckets)):
-            self._want(b + 1)
-            await self._have(b)
-            await self._reducer.release(b - BUCKETS)
-            part = self._buckets[b]
-            gradient = self._gradient[place : place + part.size]
-            for i, span in self._layers[b][::-1] if computes else ():
-                out = gradient[span.start - part.start : span.stop - part.start]
-                work = partial(self._work.backward, i, self._params(b, span), out)
-                await self._do(work, (2 if span.start else 1) * span.size)
-            if not computes:
-                gradient[:] = 0.0
-            elif self._weight != 1.0:
-                np.multiply(gradient, np.float32(self._weight), out=gradient)
-            self._reducer.begin()
-            self._reducer.poll()
+        for i, span in enumerate(layers):
+            await self._do(partial(work.forward, i, await lender.params(i)), span.size)
+        loss = work.loss()
+        for i, span in reversed(list(enumerate(layers))):
+            own, out = await lender.params(i), await lender.room(i)
+            await self._do(partial(work.backward, i, own, out), (2 if i else 1) * span.size)
+            lender.final(i)
         return loss
 
     async def _do(self, work: Callable[[], None], products: int) -> None:
         """Compute a layer, and move on what is on its way."""
         first, self._is_first = self._is_first, False
         await self._port.compute_part(products * self._product, work, first=first)
-        for b in self._coming:
-            self._gathers[b].poll()
-        self._reducer.poll()
-
-    def _params(self, b: int, span: Span) -> Vector:
-        """Return the parameters of a layer of a bucket."""
-        shift = self._shares.gathered[b] - self._buckets[b].start if self._keeps_parts else 0
-        return self._theta[span.start + shift : span.stop + shift]
-
-    def _want(self, b: int) -> None:
-        """Begin to gather a bucket's parameters, unless there is none, or they are there."""
-        if not self._gathers or not 0 <= b < len(self._buckets) or self._there[b % BUCKETS] == b:
-            return
-        self._there[b % BUCKETS] = b
-        own, shift = self._shares.owned[b], self._shares.shifts[b]
-        at = self._shares.gathered[b] - self._buckets[b].start
-        mine = self._theta[own.start + shift : own.stop + shift]
-        np.copyto(self._theta[own.start + at : own.stop + at], mine)
-        self._gathers[b].begin()
-        self._coming.add(b)
-
-    async def _have(self, b: int) -> None:
-        """Wait until a bucket's parameters are there."""
-        if b in self._coming:
-            await self._gathers[b].finish()
-            self._coming.remove(b)
+        self._lender.poll()
 
     async def step(self, step: Step) -> StepResult:
         """Wait for the sums, which ``compute`` has begun, and for the owners' updates."""
@@ -227,28 +170,16 @@ class LayeredAllReduce(Strategy):
             return
         is_first = self._port.role_map.worker_of(self._port.rank) == 0
         model = np.empty(self._port.role_map.n if is_first and self._theta.size else 0, np.float32)
-        for b, part in enumerate(self._buckets):
-            self._there[b % BUCKETS] = None
-            self._want(b)
-            await self._have(b)
-            if model.size:
-                np.copyto(part.of(model), self._params(b, part))
+        await self._lender.collect(model)
         if is_first:
             self.model = model
 
 
-def _by_bucket(
-    layers: Sequence[tuple[int, Span]], parts: Sequence[Span]
-) -> list[list[tuple[int, Span]]]:
-    """Return the layers of each bucket, those without parameters with the one that follows.
+def _uses(layers: int) -> list[Use]:
+    """Return what a step of a whole model does with its layers.
 
-    >>> _by_bucket([(0, Span(0, 5)), (1, Span(5, 5)), (2, Span(5, 9))], [Span(5, 9), Span(0, 5)])
-    [[(1, Span(start=5, stop=5)), (2, Span(start=5, stop=9))], [(0, Span(start=0, stop=5))]]
+    >>> [*map(tuple, _uses(2))]
+    [(0, False), (1, False), (1, False), (1, True), (0, False), (0, True)]
     """
-    found: list[list[tuple[int, Span]]] = [[] for _ in parts]
-    last = 0
-    for number, span in reversed(layers):
-        if span.size:
-            last = next(b for b, part in enumerate(parts) if part.start <= span.start < part.stop)
-        found[last].insert(0, (number, span))
-    return found
+    back = [Use(i, writes) for i in reversed(range(layers)) for writes in (False, True)]
+    return [Use(i, False) for i in range(layers)] + back

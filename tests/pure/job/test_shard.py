@@ -250,11 +250,6 @@ def test_what_does_not_go_together_is_one_line(knobs, message):
             "--check-every 5 has no effect with --shard parameters; it belongs to --shard "
             "optimizer or gradients",
         ),
-        (
-            {"shard": "gradients", "parallel": "data:1,pipeline:2,tensor:1"},
-            "--shard gradients cannot be combined with --parallel data:1,pipeline:2,tensor:1: its "
-            "schedule computes with all layers of a stage; --shard optimizer can",
-        ),
     ],
 )
 def test_what_needs_more_than_a_worker_has_is_one_line(knobs, message):

@@ -268,7 +268,7 @@ class CutScheme:
         both = 2 * self._port.theta.nbytes
         if not isinstance(self._problem, CutProblem):
             layers = self._problem.layers()
-            return both + StageShape(rows=self._problem.rows).activation_bytes(layers)
+            return both + StageShape(rows=self._problem.rows, given=True).activation_bytes(layers)
         return both + sum(it.activation_bytes + it.scratch_bytes for it in self._problem.chunks)
 
     def result(self) -> Vector | None:

@@ -350,6 +350,7 @@ def cut_problem(
             split=deferred or row.splits,
             recompute=bool(config.recompute),
             first=number == 0,
+            given=number == 0,
         )
         own_layers = of.layers[slice(*spans[number])]
         if isinstance(problem, TimingOnlyProblem):

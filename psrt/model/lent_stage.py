@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from psrt.arrays import AnyArray, Vector
+from psrt.arrays import AnyArray, FloatArray, Vector
 from psrt.model.chain import SliceLayer
 from psrt.model.stage import Ready, Stage
 from psrt.model.stage_memory import Slot
@@ -65,13 +65,15 @@ class LentStage(Stage):
         """
         self._lender, self._first, self._gathers = lender, first, gathers
 
-    def begin(self, rows: int, params: Vector, gradient: Vector) -> None:
+    def begin(
+        self, rows: int, params: Vector, gradient: Vector, x: FloatArray | None = None
+    ) -> None:
         """Begin a step; see ``Stage``. What is borrowed is not looked at."""
         if self._gathers:
-            self._arrange(rows, ())
+            self._arrange(rows, (), x)
             self.collect(gradient)
         else:
-            super().begin(rows, params, gradient)
+            super().begin(rows, params, gradient, x)
 
     def collect(self, gradient: Vector) -> None:
         """Have the next gradient written where the lender says."""

@@ -1,6 +1,7 @@
 """What one stage of a chain computes. Pure: it is told which micro-batch is where, and writes.
 
-A step is ``begin``; then for each micro-batch its input is put into ``input(m)``, ``forward`` fills
+A step is ``begin``; then for each micro-batch its input is put into ``input(m)``, unless all are
+given at the beginning, ``forward`` fills
 ``output(m)``, the gradient of that is put into ``output_gradient(m)``, and ``backward`` fills
 ``input_gradient(m)`` and adds to the gradient of the parameters. Who calls may do that in any order
 that a pipeline's schedule asks for: the passes of one micro-batch in turn, weights in ascending
@@ -120,7 +121,9 @@ class Stage:
         """Bytes of the gradient of one layer and one micro-batch, before it is added."""
         return max((it.nbytes for it in self._scratch), default=0)
 
-    def begin(self, rows: int, params: Vector, gradient: Vector) -> None:
+    def begin(
+        self, rows: int, params: Vector, gradient: Vector, x: FloatArray | None = None
+    ) -> None:
         """Begin a step.
 
         Args:
@@ -128,11 +131,13 @@ class Stage:
                 skipped; without any row the gradient is zero.
             params: (n,), which must not change before the last pass of the step.
             gradient: (n,), receives the sum over all micro-batches.
+            x: (rows, inputs), C-contiguous, of a stage whose ``shape`` has inputs ``given``: must
+                not change before the last pass of the step.
         """
-        self._arrange(rows, self._params.of(params))
+        self._arrange(rows, self._params.of(params), x)
         self.collect(gradient)
 
-    def _arrange(self, rows: int, views: tuple[Vector, ...]) -> None:
+    def _arrange(self, rows: int, views: tuple[Vector, ...], x: FloatArray | None) -> None:
         """Lay out the micro-batches of a batch, all with these parameters of the layers."""
         if rows > self.shape.rows:
             raise ConfigError(f"a batch of {rows} rows for a stage made for {self.shape.rows}")
@@ -143,9 +148,16 @@ class Stage:
         count = self.shape.micro_batches
         self._views, self._of = [views] * count, [rows] * count
         self._whole = self._memory.slot(0, rows, 0, 0) if rows else None
+        if x is not None and self._whole is not None:
+            spans = even_spans(rows, count)
+            self._slots = [
+                slot and _with_input(slot, x[slice(*span)])
+                for slot, span in zip(self._slots, spans, strict=True)
+            ]
+            self._whole = _with_input(self._whole, x)
         self._alive.clear()
 
-    def admit(self, m: int, rows: int, params: Vector) -> None:
+    def admit(self, m: int, rows: int, params: Vector, x: FloatArray | None = None) -> None:
         """Let micro-batch m be a batch of its own: ``begin`` of an asynchronous schedule.
 
         It takes the place of the one ``slots`` before it, the number of batches in flight; called
@@ -155,13 +167,15 @@ class Stage:
             m: the number of the batch, counted from 0.
             rows: of the batch, at most ``shape.micro_rows``.
             params: (n,), for its forward and for its backward pass.
+            x: as of ``begin``.
         """
         if rows > self.shape.micro_rows:
             raise ConfigError(f"a batch of {rows} rows for slots of {self.shape.micro_rows}")
         place = m % self.shape.micro_batches
         start = m * self.shape.micro_rows % self.shape.kept_rows
         self._slots = list(self._slots)
-        self._slots[place] = self._memory.slot(m, rows, start, start) if rows else None
+        slot = self._memory.slot(m, rows, start, start) if rows else None
+        self._slots[place] = slot if slot is None or x is None else _with_input(slot, x)
         self._views[place], self._of[place] = self._params.of(params), rows
 
     def collect(self, gradient: Vector) -> None:
@@ -390,6 +404,10 @@ def _runs(ends: Sequence[bool]) -> list[tuple[int, int]]:
     """
     cuts = [0, *(i + 1 for i, marked in enumerate(ends) if marked)]
     return list(pairwise(cuts if cuts[-1] == len(ends) else [*cuts, len(ends)]))
+
+
+def _with_input(slot: Slot, x: FloatArray) -> Slot:
+    return slot._replace(values=(x, *slot.values[1:]))
 
 
 def _there(slot: Slot | None) -> Slot:

@@ -36,6 +36,8 @@ class StageShape:
     recompute: bool = False
     #: Whether this is the model's first stage, whose input has no gradient.
     first: bool = True
+    #: Whether inputs are given with each batch and read where they are, as those of the model.
+    given: bool = False
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -65,13 +67,14 @@ class StageShape:
 
         With K the rows of all slots, m those of one, and layer i giving d_i of d_{i−1} elements:
         K·d_0 + (m if recomputed else K)·Σ(d_i + saved_i) + (K if split else m)·Σ d_i, and m·d_0
-        for the gradient of the input.
+        for the gradient of the input; no K·d_0 where inputs are given.
         """
         kept, one = self.kept_rows, self.micro_rows
         inputs = layers[0].inputs
+        own = 0 if self.given else kept * inputs
         values = sum(layer.outputs + layer.saved for layer in layers)
         deltas = sum(layer.outputs for layer in layers)
-        elements = kept * inputs + (one if self.recompute else kept) * values
+        elements = own + (one if self.recompute else kept) * values
         elements += (kept if self.split else one) * deltas + (0 if self.first else one * inputs)
         return elements * ITEMSIZE
 
@@ -148,7 +151,7 @@ class StageMemory:
         kept, one = shape.kept_rows, shape.micro_rows
         inner = one if shape.recompute else kept
         late = kept if shape.split else one
-        self._values = [self._array(given.inputs, kept, layers[0].inputs)]
+        self._values = [self._array(given.inputs, 0 if shape.given else kept, layers[0].inputs)]
         make = _new if summed is None else summed
         self._values += [
             (make if sums(layer, "sums_forward") else _new)(inner, layer.outputs)

@@ -205,10 +205,11 @@ class CutProblem:
         if events is not None and len(events.noted) >= QUEUED:
             events.drain()
         x, y = self._pair(batch)
-        for span, stage in zip(self._spans, self.chunks, strict=True):
-            stage.begin(len(x), span.of(theta), span.of(out))
         if self.links.shares_batches:
             x, y = np.array(x), np.array(y)
+        for span, stage in zip(self._spans, self.chunks, strict=True):
+            first = np.ascontiguousarray(x) if stage.shape.given else None
+            stage.begin(len(x), span.of(theta), span.of(out), first)
         self.links.begin(self._expected(len(x)))
         losses = [0.0] * self.chunks[0].shape.micro_batches
         for i, step in enumerate(self._steps):
@@ -228,7 +229,7 @@ class CutProblem:
             done = None
             if ready is not None and i in self._final:
                 done = _shifted(ready, self._final[i])
-            losses[step.micro_batch] += await self._pass(chunk, step, x, y, rows, done)
+            losses[step.micro_batch] += await self._pass(chunk, step, y, rows, done)
             await self.links.passed(step, rows.size)
             if events is not None:
                 events.note((events.passed, now(), clock, step, rows.size))
@@ -238,7 +239,6 @@ class CutProblem:
         self,
         stage: Stage,
         step: PipelineStep,
-        x: FloatArray,
         y: Any,
         rows: Span,
         ready: Ready | None,
@@ -246,8 +246,6 @@ class CutProblem:
         """Compute a pass of a micro-batch, or the weights of all; return its part of the loss."""
         kind, m, ways, loss = step.kind, step.micro_batch, self._ways[step.chunk], 0.0
         if kind is Kind.FORWARD:
-            if rows.size and stage.shape.first:
-                np.copyto(stage.input(m), x[slice(*rows)])
             if rows.size and ways.above is not None:
                 await self.links.free(ways.above, ways.above.place(m, rows))
             await stage.forward(m)

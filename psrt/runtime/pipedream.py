@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import FloatArray, Vector
 from psrt.model.stage import Stage
 from psrt.optim import BLOCK, StalenessRate
 from psrt.partition import Part, Span, block_spans
@@ -127,7 +127,9 @@ class PipeDream(CutProblem):
             x, y = self._pair(batch)
             if self.depth or self.links.shares_batches:
                 # The next batch may be in the same arrays. Only the first stage reads x.
-                x, y = np.array(x) if self._stage.shape.first else x, np.array(y)
+                x, y = np.array(x) if self._stage.shape.given else x, np.array(y)
+            if self._stage.shape.given:
+                x = np.ascontiguousarray(x)
             self._batches[index], self._drawn = (x, y), index + 1
             waiting.append((x, y))
             if len(waiting) > self.depth:
@@ -175,7 +177,7 @@ class PipeDream(CutProblem):
             np.copyto(self._stash[back % self.depth], theta)
         for m in forward:
             if m != back:
-                stage.admit(m, self._rows(m).size, self._stash[back % self.depth])
+                stage.admit(m, self._rows(m).size, self._stash[back % self.depth], self._input(m))
         if self.taus is not None:
             self.taus[self.staleness] = self.taus.get(self.staleness, 0) + 1
         self._back += 1
@@ -186,11 +188,15 @@ class PipeDream(CutProblem):
     def _rows(self, m: int) -> Span:
         return Span(0, len(self._batches[m][0]))
 
+    def _input(self, m: int) -> FloatArray | None:
+        """Return the input of a batch, None of a stage that receives it."""
+        return self._batches[m][0] if self._stage.shape.given else None
+
     def _admit(self, m: int, theta: Vector) -> None:
         """Let a batch go forward with the newest parameters, and announce its messages."""
         rows, ways = self._rows(m), self._ways[0]
         self._losses[m] = 0.0
-        self._stage.admit(m, rows.size, theta)
+        self._stage.admit(m, rows.size, theta, self._input(m))
         if rows.size:
             receives = (it for it in (ways.below, ways.back_above) if it is not None)
             self.links.begin({it: [it.place(m, rows)] for it in receives})
@@ -198,8 +204,8 @@ class PipeDream(CutProblem):
     async def _compute(self, step: PipelineStep, done: Ready | None) -> None:
         """Take a batch forward, or back, and send what comes of it."""
         m, ways = step.micro_batch, self._ways[0]
-        rows, (x, y) = self._rows(m), self._batches[m]
-        self._losses[m] += await self._pass(self._stage, step, x, y, rows, done)
+        rows, (_, y) = self._rows(m), self._batches[m]
+        self._losses[m] += await self._pass(self._stage, step, y, rows, done)
         await self.links.passed(step, rows.size)
         if step.kind is Kind.BACKWARD_WEIGHT:
             return

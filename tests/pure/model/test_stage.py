@@ -285,7 +285,7 @@ def test_memory_is_as_the_formula_says(activation, shape):
     model = MLP((60, 50, 70, 40), activation=activation, batch_size=100)
     layers = model.layers()
     for first in (True, False):
-        full = StageShape(rows=100, micro_batches=8, first=first, **shape)
+        full = StageShape(rows=100, micro_batches=8, first=first, given=first, **shape)
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
         stage = Stage(layers, full)

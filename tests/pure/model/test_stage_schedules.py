@@ -22,7 +22,7 @@ SYNCHRONOUS = [name for name, row in PIPELINES.items() if not row.asynchronous]
 class Run:
     """All stages of a plan; messages wait for whoever receives them."""
 
-    def __init__(self, chain, theta, plan, *, rows, micro_batches, chunks=1, **shape):
+    def __init__(self, chain, theta, plan, *, rows, micro_batches, chunks=1, given=False, **shape):
         layers, self.stages = chain.layers(), len(plan)
         self.plan, self.chunks = plan, chunks
         #: What was computed and will be sent, and what was sent.
@@ -38,6 +38,7 @@ class Run:
                 micro_batches=micro_batches or it,
                 slots=it,
                 first=v == 0,
+                given=given and v == 0,
                 **shape,
             )
             for v, it in enumerate(slots)
@@ -53,7 +54,7 @@ class Run:
         """Return the loss and the gradient of a batch."""
         gradient = np.full_like(self.theta, np.nan)
         for stage, span in zip(self.made, self.spans, strict=True):
-            stage.begin(len(x), self.theta[span], gradient[span])
+            stage.begin(len(x), self.theta[span], gradient[span], x if stage.shape.given else None)
         rows = even_spans(len(x), self.made[0].shape.micro_batches)
         self.follow(lambda m: rows[m].of(x), lambda m: rows[m].of(y))
         return sum(self.losses[m] for m in sorted(self.losses)), gradient
@@ -85,6 +86,7 @@ class Run:
         there = m == ALL or stage.rows(m) > 0
         if step.kind is Kind.FORWARD:
             if there and v == 0:
+                assert stage.shape.given == np.shares_memory(stage.input(m), x(m))
                 stage.input(m)[...] = x(m)
             elif there and self.stages == 1:  # nothing is sent to oneself
                 stage.input(m)[...] = self.done["y", v - 1, m]
@@ -139,6 +141,7 @@ def test_every_schedule_has_the_bits_of_one_stage(name, stages, micro_batches, r
             rows=13,
             micro_batches=micro_batches,
             chunks=chunks,
+            given=True,
             split=deferred or row.splits,
             recompute=recompute,
         )

@@ -135,7 +135,9 @@ def train(problem, stages, rate=None, recompute=False, **length):
         by_edge = {(it.edge, it.back): it for it in channels}
         ways = Ways(*(by_edge.get((e, b)) for e in (stage - 1, stage) for b in (False, True)))
         below, back_below, above, back_above = (links.matrices.get(it) for it in ways)
-        shape = StageShape(**window, slots=alive[stage], first=stage == 0, recompute=recompute)
+        shape = StageShape(
+            **window, slots=alive[stage], first=stage == 0, given=stage == 0, recompute=recompute
+        )
         part = PipeDream(
             problem.elsewhere(),
             links,

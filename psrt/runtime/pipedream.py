@@ -92,6 +92,8 @@ class PipeDream(CutProblem):
         #: By number, the batches that have been drawn and not come back, and their losses.
         self._batches: dict[int, Any] = {}
         self._losses: dict[int, float] = {}
+        #: Copies of inputs that are not needed any more.
+        self._free: list[FloatArray] = []
         #: τ of the newest gradient.
         self.staleness = 0
         #: Gradients by staleness; None where servers count them.
@@ -127,8 +129,8 @@ class PipeDream(CutProblem):
             x, y = self._pair(batch)
             if self.depth or self.links.shares_batches:
                 # The next batch may be in the same arrays. Only the first stage reads x.
-                x, y = np.array(x) if self._stage.shape.given else x, np.array(y)
-            if self._stage.shape.given:
+                x, y = self._copy(x) if self._stage.shape.given else x, np.array(y)
+            elif self._stage.shape.given:
                 x = np.ascontiguousarray(x)
             self._batches[index], self._drawn = (x, y), index + 1
             waiting.append((x, y))
@@ -136,6 +138,14 @@ class PipeDream(CutProblem):
                 yield waiting.popleft()
         yield from waiting
         yield from unused
+
+    def _copy(self, x: FloatArray) -> FloatArray:
+        """Return a copy, in the memory of a batch that came back: new memory is slow to touch."""
+        found = self._free.pop() if self._free else None
+        if found is None or found.shape != x.shape:
+            found = np.empty(x.shape, np.float32)
+        np.copyto(found, x)
+        return found
 
     async def gradient(
         self, theta: Vector, batch: Any, out: Vector, ready: Ready | None = None, *, clock: int = 0
@@ -182,7 +192,9 @@ class PipeDream(CutProblem):
             self.taus[self.staleness] = self.taus.get(self.staleness, 0) + 1
         self._back += 1
         self._clock += 1
-        del self._batches[back]
+        x, _ = self._batches.pop(back)
+        if self._stage.shape.given and (self.depth or self.links.shares_batches):
+            self._free.append(x)
         return self._losses.pop(back)
 
     def _rows(self, m: int) -> Span:

@@ -7,8 +7,9 @@ One process with the same micro-batches takes its turn, too, and where torch is 
 ``torch.distributed.pipelining`` over gloo, on the same cut.
 
 All ways but pipedream compute the same step of plain SGD, and end with the same bits wherever they
-sum in the same order. pipedream trains on the parts of the batch in turn. psrt's own cost is that
-of a step of as many layers that compute nothing, beside waits.
+sum in the same order. pipedream takes the whole batch again and again, with an update for each as
+one process, and longer turns, as it is drained at their ends. psrt's own cost is that of a step of
+as many layers that compute nothing, beside waits.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _LR = 0.01
 
 
 class Way(NamedTuple):
-    """One way to compute a step, or of pipedream to train on the parts of its batch in turn."""
+    """One way to compute a step."""
 
     knobs: dict[str, Any]
     ranks: int = RANKS
@@ -104,7 +105,9 @@ WAYS: dict[str, Way] = {
 }
 #: Costs of layers, in the same race: in products of all rows and of a micro-batch's.
 _LAYERS = ("layers, all rows", "layers, micro-batches")
-#: Batches of an epoch, at whose end an asynchronous pipeline is drained.
+#: How many times as many steps an asynchronous pipeline has in a turn, at whose end it is drained.
+_LONGER = 4
+#: Batches of an epoch, at whose end it would be, too.
 _EPOCH = 1024
 #: Steps of a reading of psrt's own cost.
 _IDLE_STEPS = 50
@@ -196,7 +199,7 @@ class CutScheme:
         problem: FixedChain,
         knobs: dict[str, Any],
         *,
-        batches: int = 1,
+        longer: int = 1,
     ) -> None:
         """Set up; collective over the ranks of the launcher.
 
@@ -205,9 +208,9 @@ class CutScheme:
             rank: of this process in it.
             problem: the whole model and a batch.
             knobs: of the way.
-            batches: that make a step.
+            longer: how many times as many steps to take as are asked for.
         """
-        self._launcher, self._batches = launcher, batches
+        self._launcher, self._longer = launcher, longer
         copies = axes_of(knobs.get("parallel", "data:1")).data or 1
         rows = problem.rows // copies
         config = TrainConfig(steps=1, lr=_LR, batch_size=rows, **knobs)
@@ -238,11 +241,12 @@ class CutScheme:
         return self._port.bytes_sent + (0 if self._links is None else self._links.bytes_sent)
 
     def run(self, steps: int) -> float:
-        """Train from the start; return the seconds that it took."""
+        """Train from the start; return the seconds that so many steps took."""
         port, setup = self._port, self._setup
         np.copyto(port.theta, self._initial)
-        config = replace(setup.config, steps=steps * self._batches)
-        if self._batches > 1:  # it knows from the beginning when it is drained
+        steps *= self._longer
+        config = replace(setup.config, steps=steps)
+        if self._longer > 1:  # it knows from the beginning when it is drained
             self._problem = self._make(config)
         worker = worker_role(
             port,
@@ -260,7 +264,7 @@ class CutScheme:
         self.waited.append(waited / steps)
         self.awake.append((worker.seconds - waited) / steps)
         self.sent.append((self._bytes_sent - sent) / steps)
-        return worker.seconds
+        return worker.seconds / self._longer
 
     @property
     def nbytes(self) -> int:
@@ -330,12 +334,12 @@ def _of_batch(
     counts = _counts(comm, times)
     knobs = {name: _knobs(way, micro_batches, counts) for name, way in WAYS.items()}
     cuts = {name: it for name, it in knobs.items() if "pipeline" in it.get("parallel", "")}
-    with _schemes(comm, IdleChain, sizes, batch, micro_batches, cuts) as schemes:
+    with _schemes(comm, IdleChain, sizes, batch, cuts) as schemes:
         idle = {name: Candidate(it.run if (it := schemes.get(name)) else None) for name in cuts}
         race(idle, rounds, track=track, calls=_IDLE_STEPS, warmup=1)
         own = {name: _own_us(comm, WAYS[name], schemes.get(name), micro_batches) for name in cuts}
     with (
-        _schemes(comm, FixedChain, sizes, batch, micro_batches, knobs) as schemes,
+        _schemes(comm, FixedChain, sizes, batch, knobs) as schemes,
         _torch(comm, sizes, counts, batch_size=batch, micro_batches=micro_batches) as torch,
     ):
         runs: dict[str, Run | None] = {
@@ -386,7 +390,6 @@ def _schemes(
     kind: type[FixedChain],
     sizes: tuple[int, ...],
     batch: int,
-    micro_batches: int,
     knobs: dict[str, dict[str, Any]],
 ) -> Iterator[dict[str, CutScheme]]:
     """Set up every way that this rank has a part in; collective."""
@@ -395,17 +398,17 @@ def _schemes(
     if part is None:
         yield schemes
         return
-    whole, small = kind(sizes, batch), kind(sizes, batch // micro_batches)
+    problem = kind(sizes, batch)
     with watched(part) as monitor:
         for name, of_way in knobs.items():
             if WAYS[name].row.asynchronous:
                 launcher: Launcher = MpiLauncher(part, None, monitor)
-                schemes[name] = CutScheme(launcher, comm.rank, small, of_way, batches=micro_batches)
+                schemes[name] = CutScheme(launcher, comm.rank, problem, of_way, longer=_LONGER)
             elif WAYS[name].ranks > 1:
                 launcher = MpiLauncher(part, None, monitor)
-                schemes[name] = CutScheme(launcher, comm.rank, whole, of_way)
+                schemes[name] = CutScheme(launcher, comm.rank, problem, of_way)
             elif comm.rank == 0:
-                schemes[name] = CutScheme(LocalLauncher(), 0, whole, of_way)
+                schemes[name] = CutScheme(LocalLauncher(), 0, problem, of_way)
         yield schemes
         for scheme in schemes.values():
             scheme.close()
@@ -469,13 +472,12 @@ def _bound(
         return None
     chunks = way.schedule.chunks
     stages = [len(costs.whole)] if way.ranks == 1 else counts[chunks]
-    parts = micro_batches if way.parts or way.row.asynchronous else 1
-    rows = [it.size for it in even_spans(batch, parts)]
+    rows = [it.size for it in even_spans(batch, micro_batches if way.parts else 1)]
     return bound(
         way.row,
         of_stages(costs.whole, stages),
         # An asynchronous one is drained at the end of a turn only.
-        rows * steps if way.row.asynchronous else rows,
+        rows * steps * _LONGER if way.row.asynchronous else rows,
         chunks,
         deferred=bool(way.knobs.get("defer_weights")),
         slowdown=costs.slowdown,
@@ -488,7 +490,7 @@ def _own_us(comm: MPI.Comm, way: Way, scheme: CutScheme | None, micro_batches: i
     That is all of a step beside waits for other stages, where layers compute nothing. Collective.
     """
     seconds = _largest(comm, 0.0 if scheme is None else median(scheme.awake))
-    parts = micro_batches if way.parts or way.row.asynchronous else 1
+    parts = micro_batches if way.parts else 1
     return 1e6 * seconds / parts / way.schedule.chunks
 
 

@@ -123,7 +123,7 @@ class LentStage(Stage):
         slot, params, loss = self._slot(m), self._views[place], 0.0
         if slot is not None and self.shape.recompute:
             self.recomputed += 1
-            await self._forward(slot, params)
+            await self._forward(self._memory.again(slot), params)
         if slot is not None and self._loss is not None:
             loss = await self._loss_of(slot, targets, self._of[place])
         for i in reversed(range(len(self.layers))):

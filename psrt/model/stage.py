@@ -322,7 +322,7 @@ class Stage:
             return 0.0
         if self.shape.recompute:
             self.recomputed += 1
-            await self._forward(slot, params)
+            await self._forward(self._memory.again(slot), params)
         loss = 0.0
         if self._loss is not None:
             loss = await self._loss_of(slot, targets, self._of[m % self.shape.micro_batches])

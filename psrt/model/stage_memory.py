@@ -167,11 +167,16 @@ class StageMemory:
             for layer, above in pairwise(layers)
         ]
         self._deltas += [self._array(given.output_gradients, late, layers[-1].outputs)]
+        #: Where outputs are computed once more; None where they are.
+        self._again: FloatArray | None = None
+        if shape.recompute and given.outputs is not None:
+            self._again = _new(one, layers[-1].outputs)
         arrays = [it for it in (*self._values, *self._saved, *self._deltas) if it is not None]
         #: Micro-batches after which all arrays are used the same way again.
         self._turns = math.lcm(*(self._turns_in(it) or 1 for it in arrays), shape.micro_batches)
         #: Bytes of all arrays.
         self.nbytes = sum(it.nbytes for it in arrays)
+        self.nbytes += 0 if self._again is None else self._again.nbytes
         self._slots: dict[tuple[int, int, int, int], Slot] = {}
 
     def slot(self, m: int, rows: int, start: int, first: int) -> Slot:
@@ -191,6 +196,16 @@ class StageMemory:
             )
             self._slots[key] = Slot(rows, *views)  # type: ignore[arg-type]
         return self._slots[key]
+
+    def again(self, slot: Slot) -> Slot:
+        """Return where a micro-batch is computed once more.
+
+        Its outputs in an array of the caller's stay what they are: the next stage may be reading
+        them, for the gradient of its weights.
+        """
+        if self._again is None:
+            return slot
+        return slot._replace(values=(*slot.values[:-1], self._again[: slot.rows]))
 
     def _rows(self, array: FloatArray, rows: int, start: int, first: int, m: int) -> FloatArray:
         if (turns := self._turns_in(array)) > 0:

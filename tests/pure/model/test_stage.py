@@ -528,3 +528,23 @@ def test_a_loss_is_a_number():
     drive(stage.forward(0))
     with pytest.raises(ConfigError, match="returned None, expected the loss, a number"):
         drive(stage.backward(0, np.zeros(2, np.int64)))
+
+
+def test_what_is_computed_once_more_leaves_alone_what_the_next_stage_reads(monkeypatch):
+    """It was sent its gradient before the next stage was done with the outputs."""
+    model, theta, x, y = problem(SIZES, 6, activation="gelu")
+    pipeline = Pipeline(cut(model, (2,), 6, 2, shared=True, recompute=True), theta, x, y)
+    for p, m in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        pipeline.forward(p, m)
+    last, written = pipeline.stages[0].layers[-1], []
+    forward = last.forward
+    monkeypatch.setattr(last, "forward", lambda *it: (written.append(it[2]), forward(*it)))
+    for p, m in ((1, 0), (0, 0), (1, 1), (0, 1)):
+        pipeline.backward(p, m)
+    assert len(written) == 2
+    assert not any(
+        np.shares_memory(it, pipeline.stages[1].input(m)) for it in written for m in (0, 1)
+    )
+    whole = Pipeline(cut(model, (), 6, 2), theta, x, y)
+    assert one_after_another(whole)[0] == pipeline.result[0]
+    np.testing.assert_array_equal(pipeline.gradient, whole.gradient)

@@ -14,7 +14,7 @@ from psrt.lazy import on_first_use
 if TYPE_CHECKING:
     from psrt.codec.codec import Codec, Encoder
     from psrt.codec.feedback import ErrorFeedback
-    from psrt.codec.matrices import Matrix, matrices_side_by_side, matrices_within
+    from psrt.codec.matrices import Matrix, matrices_of_part, matrices_side_by_side, matrices_within
     from psrt.codec.randomness import draws
     from psrt.codec.registry import CODECS, make_codec, make_encoder
 
@@ -28,6 +28,7 @@ __all__ = [
     "draws",
     "make_codec",
     "make_encoder",
+    "matrices_of_part",
     "matrices_side_by_side",
     "matrices_within",
 ]
@@ -37,7 +38,10 @@ _HOME = {
     **dict.fromkeys(("Codec", "Encoder"), "psrt.codec.codec"),
     "draws": "psrt.codec.randomness",
     "ErrorFeedback": "psrt.codec.feedback",
-    **dict.fromkeys(("Matrix", "matrices_side_by_side", "matrices_within"), "psrt.codec.matrices"),
+    **dict.fromkeys(
+        ("Matrix", "matrices_of_part", "matrices_side_by_side", "matrices_within"),
+        "psrt.codec.matrices",
+    ),
     **dict.fromkeys(("CODECS", "make_codec", "make_encoder"), "psrt.codec.registry"),
 }
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from psrt.arrays import FloatArray, Vector
 from psrt.errors import ConfigError
-from psrt.partition import Span
+from psrt.partition import Part, Span
 
 
 class Matrix(NamedTuple):
@@ -43,16 +43,41 @@ def matrices_within(matrices: Iterable[Matrix], span: Span) -> tuple[Matrix, ...
     return tuple(found)
 
 
-def matrices_side_by_side(matrices: Iterable[Matrix], spans: Iterable[Span]) -> tuple[Matrix, ...]:
+def matrices_side_by_side(
+    matrices: Iterable[Matrix], spans: Iterable[Span], first: int = 0
+) -> tuple[Matrix, ...]:
     """Return the matrices of a vector that has these spans of another one side by side.
+
+    Args:
+        matrices: of the other one.
+        spans: of the other one.
+        first: where the first span is.
 
     >>> matrices_side_by_side([Matrix(0, 2, 5), Matrix(30, 2, 3)], [Span(20, 40), Span(0, 12)])
     (Matrix(start=10, rows=2, columns=3), Matrix(start=20, rows=2, columns=5))
     """
-    found, first, given = list[Matrix](), 0, tuple(matrices)
+    found, given = list[Matrix](), tuple(matrices)
     for span in spans:
         found += [it._replace(start=first + it.start) for it in matrices_within(given, span)]
         first += span.size
+    return tuple(found)
+
+
+def matrices_of_part(matrices: Iterable[Matrix], part: Part) -> tuple[Matrix, ...]:
+    """Return the matrices of a vector that is a part of another one: of each, what is there.
+
+    >>> from psrt.partition import Rectangle
+    >>> part = Part([Rectangle(20, 1, 6, 6), Rectangle(2, rows=3, columns=2, pitch=4)])
+    >>> matrices_of_part([Matrix(0, 3, 4), Matrix(20, 2, 3)], part)
+    (Matrix(start=0, rows=2, columns=3), Matrix(start=6, rows=3, columns=2))
+    """
+    found, first, given = list[Matrix](), 0, tuple(matrices)
+    for it in part:
+        if it.rows == 1:
+            found += matrices_side_by_side(given, [Span(it.start, it.start + it.columns)], first)
+        elif any(of.start <= it.start < of.stop and of.columns == it.pitch for of in given):
+            found.append(Matrix(first, it.rows, it.columns))
+        first += it.size
     return tuple(found)
 
 

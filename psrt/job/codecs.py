@@ -16,6 +16,7 @@ from psrt.codec import (
     Matrix,
     make_codec,
     make_encoder,
+    matrices_of_part,
     matrices_side_by_side,
     matrices_within,
 )
@@ -25,7 +26,7 @@ from psrt.codec.times import CodecTimes, FrameTimes
 from psrt.collective.analysis.pick import Coding
 from psrt.config import TrainConfig
 from psrt.config.names import OPTIMIZER_CODECS
-from psrt.partition import Span
+from psrt.partition import Part, Span
 from psrt.runtime.push_codec import PushDecoder, PushEncoder, TimingOnlyEncoder
 from psrt.runtime.reply_codec import ReplyDecoder, ReplyEncoder
 from psrt.runtime.strategies.base import FramePlan, ReducePlan
@@ -106,6 +107,11 @@ class JobCodec:
         matrices = matrices_side_by_side(self.matrices, spans)
         return replace(self, matrices=matrices, reply=reply)
 
+    def of_part(self, part: Part) -> JobCodec:
+        """Return the same for a vector that is a part of the parameters."""
+        reply = None if self.reply is None else self.reply.of_part(part)
+        return replace(self, matrices=matrices_of_part(self.matrices, part), reply=reply)
+
     def of_sums(self, port: Port, watch: FrameWatch | None) -> SumCodec:
         """Return what makes the frames of a worker's sums; ``watch`` is told of each."""
         make, worker = self.sender if port.theta.size else self.lengths, port.rank
@@ -177,14 +183,19 @@ class JobCodec:
         """Return what decodes the pushes to a shard of the server at a port."""
         return PushDecoder(self.codec(port.role_map.spans[shard]), partial(port.frame, shard))
 
-    def described_sums(self, plan: FramePlan) -> str:
-        """Return what a worker sends in an update or a period, in a line for people."""
+    def described_sums(self, plan: FramePlan, part: str = "") -> str:
+        """Return what a worker sends in an update or a period, in a line for people.
+
+        Args:
+            plan: of its sums.
+            part: of which part of a model that is cut it is, " of the first part".
+        """
         framed, dense = plan.frame_bytes, plan.framed_bytes
         if not dense:
             return f"codec: {self.name}, by which one worker sends nothing, but steps"
         means = "" if self.reply is None else f", means by {self.reply.name}"
         how = f"{', with error feedback' if self.feeds_back else ''}{means}"
-        text = f"codec: {self.name}{how}: a worker sends "
+        text = f"codec: {self.name}{how}: a worker{part} sends "
         most, less = "", f"{dense / max(1, framed):.3g} times fewer"
         if not plan.is_fixed:
             most, less = "at most ", "which depends on the numbers"
@@ -282,6 +293,7 @@ def say_codec(
     spans: Sequence[Span],
     plan: ReducePlan | None,
     say: Callable[[str], None],
+    part: str = "",
 ) -> None:
     """Print what is sent, where a codec was asked for.
 
@@ -291,19 +303,21 @@ def say_codec(
         spans: of the shards; none without servers.
         plan: how workers sum; None where they do not.
         say: prints a line.
+        part: of which part of a model that is cut these are, " of the first part".
     """
     if codec is not None and plan is not None:
         nothing = f"--codec {codec.name} has no effect with one worker, which sends nothing"
-        say(nothing if plan.frames is None else codec.described_sums(plan.frames))
+        say(nothing if plan.frames is None else codec.described_sums(plan.frames, part))
     elif codec is not None and codec.differs:
         what = "what is new of a worker's parameters, once a round to each neighbour,"
         say(f"{codec.described(spans, what)}; consensus rate {config.consensus_rate:.3g}")
     elif codec is not None:
         what = "a gradient" if config.scheme.encodes_gradients else "a difference"
+        what += part
         say(codec.described(spans, what))
         if codec.reply is not None:
             to_all = ", the same for all workers," if codec.shares_replies else ""
-            say(codec.reply.described(spans, f"a reply{to_all}"))
+            say(codec.reply.described(spans, f"a reply{part}{to_all}"))
     elif config.codec is not None and not config.codec_everywhere:
         say(
             f"--codec {config.codec} has no effect on one host, whose ranks share memory; "

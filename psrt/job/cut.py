@@ -212,7 +212,6 @@ def _check_supported(config: TrainConfig, axes: Axes, schedule: ScheduleName) ->
     cuts = f"and --parallel {axes} cuts them"
     for wrong, why in (
         (config.scheme.mixes, f"--mode {config.mode}: neighbours mix whole models, {cuts}"),
-        (config.codec is not None, f"--codec {config.codec}: frames are of whole models, {cuts}"),
         (
             config.record and schedule.name == PIPEDREAM,
             f"--record: a history has no events of --pipeline-schedule {schedule}",

@@ -247,7 +247,8 @@ class MpiLauncher(Launcher):
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Make the windows and connections of this rank."""
         config, rank, role_map = setup.config, self._comm.rank, setup.role_map
-        codec, reply = setup.codec, setup.codec and setup.codec.reply
+        codec = setup.codec_at(rank)
+        reply = codec and codec.reply
         comm: MPI.Comm = self._comm
         self._monitor.job(
             role_map.server_ranks,

@@ -119,7 +119,7 @@ class _Session:
             if algorithm is not None:
                 rank = next(iter(ports))
                 role_map = ports[rank].role_map
-                codec = self._setup.codec
+                codec = self._setup.codec_at(rank)
                 if codec is not None and not codec.of_optimizer and len(role_map.workers) == 1:
                     codec = None
                 coded = None if codec is None else codec.coding(Span(0, role_map.n))
@@ -172,7 +172,7 @@ class _Session:
                     number=setup.role_map.worker_of(rank),
                     log=log,
                     control_algorithm=control_algorithm,
-                    codec=setup.codec,
+                    codec=setup.codec_at(rank),
                     deal=setup.deal,
                     topology=setup.topology,
                     turns=turns,
@@ -190,7 +190,7 @@ class _Session:
                 self._sequencers.append(replayed)
                 receive = replayed.receive
             roles[rank] = server_role(
-                port, config, initial, log=log, receive=receive, codec=setup.codec
+                port, config, initial, log=log, receive=receive, codec=setup.codec_at(rank)
             )
             if replayed is not None:
                 port.waiting_for = replayed.waiting_for
@@ -208,7 +208,10 @@ class _Session:
         if (deal := self._setup.deal) is not None:
             self._say(f"partition: {self._setup.config.partition}, {deal_text(deal)}")
         setup = self._setup
-        say_codec(setup.config, setup.codec, setup.role_map.spans, plan, self._say)
+        spans = setup.role_map.spans if setup.cut is None else setup.cut.cells[0].role_map.spans
+        codec = setup.cell_codecs[0] if setup.cell_codecs else setup.codec
+        part = " of the first part" if len(setup.cell_codecs) > 1 else ""
+        say_codec(setup.config, codec, spans, plan, self._say, part)
 
     def _conclude(
         self,

@@ -56,6 +56,8 @@ class Setup:
     shards: ShardChoice | None
     #: Of what is pushed to servers, or summed; None where numbers are sent as they are.
     codec: JobCodec | None
+    #: The same for each part of a model that is cut; otherwise empty.
+    cell_codecs: tuple[JobCodec, ...]
     #: The samples of each worker, where there is a problem; None in ``--partition iid``.
     deal: Deal | None
     #: Whom workers mix with; None where they do not.
@@ -64,6 +66,12 @@ class Setup:
     cut: Cut | None
     #: The recorded run to repeat, already checked, at the first process; None without one.
     replay: Replay | None
+
+    def codec_at(self, rank: int) -> JobCodec | None:
+        """Return the codec of what a rank sends or receives: of its part of the parameters."""
+        if self.cut is None or not self.cell_codecs:
+            return self.codec
+        return self.cell_codecs[self.cut.numbered_cell_of(rank)[0]]
 
 
 def set_up(
@@ -180,6 +188,7 @@ def set_up(
         machine,
         shards,
         codec,
+        () if cut is None or codec is None else tuple(codec.of_part(it.part) for it in cut.cells),
         deal,
         topology,
         cut,

@@ -45,7 +45,8 @@ class Averages:
     mixing: float | None
     #: Whether a worker takes its own part of an outer step at once.
     eager: bool
-    #: Bytes of the parameters that are averaged in a period, and of those averaged at once.
+    #: Bytes of the parameters that are averaged in a period, and of those averaged at once: of
+    #: fragments, in the first part of a model that is cut.
     period_bytes: int
     peak_bytes: int
 

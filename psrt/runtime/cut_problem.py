@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from psrt.arrays import FloatArray, Vector
-from psrt.codec.matrices import Matrix
+from psrt.codec.matrices import Matrix, matrices_of_part
 from psrt.errors import ConfigError, ProtocolError
 from psrt.history.log import QUEUED
 from psrt.model.lent_stage import Lender, LentStage, Use
@@ -166,13 +166,10 @@ class CutProblem:
             first += len(stage.layers)
 
     def matrices(self) -> tuple[Matrix, ...]:
-        """Return the matrices of this part: what lies in columns."""
-        found, start = [], 0
-        for it in self._part:
-            if it.rows > 1:
-                found.append(Matrix(start, it.rows, it.columns))
-            start += it.size
-        return tuple(found)
+        """Return the matrices of this part."""
+        asked = getattr(self.whole, "matrices", None)
+        given = asked() if callable(asked) else ()
+        return matrices_of_part([Matrix(*it) for it in given], self._part)
 
     def loss_and_grad(self, theta: Vector, batch: Any, out: Vector) -> float:
         """Refuse: see ``gradient``."""

@@ -31,6 +31,25 @@ CASES = {
         | {"servers": 2, "micro_batches": 4},
         4,
     ),
+    "int8": (
+        {"parallel": "data:2,pipeline:2", "codec": "int8", "codec_everywhere": True},
+        4,
+    ),
+    "low-rank, slices": (
+        {"parallel": "data:2,tensor:2", "codec": "low-rank", "codec_rank": 2}
+        | {"codec_everywhere": True, "shared_memory": False},
+        4,
+    ),
+    "top-k in fragments": (
+        {"parallel": "data:2,pipeline:2", "mode": "local-sgd", "local_steps": 2, "fragments": 2}
+        | {"stages": "2,2", "sync_delay": 1, "codec": "top-k", "codec_everywhere": True},
+        4,
+    ),
+    "sync, low-rank and int8": (
+        {"parallel": "data:1,pipeline:2", "mode": "sync", "servers": 2, "codec": "low-rank"}
+        | {"codec_rank": 2, "codec_reply": "int8", "codec_everywhere": True},
+        4,
+    ),
     "async": ({"parallel": "data:3,pipeline:2", "mode": "async", "servers": 2}, 8),
     "ssp, 2 shards": (
         {"parallel": "data:3,pipeline:2", "mode": "ssp", "staleness": 1, "servers": 2}

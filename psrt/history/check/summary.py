@@ -194,6 +194,7 @@ class SummaryCheck:
         if not contract.mode.averages:
             figures.same(None, "averages")
             return
+        first = header.of_cell(0) if header.cells and contract.streams else header
         for name, due in (
             ("local_steps", contract.local_steps),
             ("fragments", contract.fragments),
@@ -201,7 +202,7 @@ class SummaryCheck:
             ("mixing", header.knob("mixing")),
             ("eager", contract.eager),
             ("period_bytes", ITEMSIZE * header.n),
-            ("peak_bytes", ITEMSIZE * max(fragment_sizes(contract, header))),
+            ("peak_bytes", ITEMSIZE * max(fragment_sizes(contract, first))),
         ):
             figures.same(due, "averages", name)
 

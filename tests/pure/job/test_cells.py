@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from psrt.codec import matrices_of_part
 from psrt.config import TrainConfig, resolve
 from psrt.config.axes import Axes
 from psrt.errors import ConfigError
@@ -100,6 +101,25 @@ def test_every_parameter_is_in_one_part(ranks, knobs):
         assert cell.role_map.n == part.size
         cell.part.put(part, back)
     assert np.array_equal(back, whole)
+
+
+@pytest.mark.parametrize("axes", ["pipeline:2", "pipeline:4", "tensor:2", "tensor:3,pipeline:2"])
+def test_a_part_has_the_matrices_of_its_layers(axes):
+    found, n = cut(TrainConfig(parallel=axes).axes.cells, parallel=axes)
+    config = resolve(TrainConfig(hidden=(24, 20, 16)), ranks=1)
+    whole = supervised_problem(config, workers=1).matrices()
+    indices, seen = np.arange(n), []
+    for cell in found.cells:
+        part = cell.part.take(indices)
+        for matrix in matrices_of_part(whole, cell.part):
+            block = matrix.of(part)
+            [of] = [it for it in whole if it.start <= block[0, 0] < it.stop]
+            rows, columns = np.divmod(block - of.start, of.columns)
+            assert (rows == rows[:, :1]).all()
+            assert (columns == columns[:1]).all()
+            seen.append(block.reshape(-1))
+    wanted = np.concatenate([np.arange(it.start, it.stop) for it in whole])
+    assert np.array_equal(np.sort(np.concatenate(seen)), wanted)
 
 
 @pytest.mark.parametrize(

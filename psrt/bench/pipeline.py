@@ -16,53 +16,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
-from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
-from psrt.arrays import FloatArray, Vector
+from psrt.arrays import Vector
+from psrt.bench.chain import FixedChain, IdleChain
+from psrt.bench.cut_scheme import LR, CutScheme
 from psrt.bench.figures import Column, Summary, spread
 from psrt.bench.layer_times import LayerTimes, PassCosts, of_stages
 from psrt.bench.race import Candidate, Pace, Run, calls_in_a_turn, race, trial
 from psrt.bench.ranks import RankTrack, part_of, wait
-from psrt.bench.train import FixedBatch, has_torch
-from psrt.config import TrainConfig
+from psrt.bench.train import has_torch
 from psrt.config.axes import ScheduleName, axes_of, schedule_of
 from psrt.errors import ProtocolError
-from psrt.job.build import worker_role
-from psrt.job.cut import cut_problem
 from psrt.job.launcher import Launcher
 from psrt.job.local import LocalLauncher
 from psrt.job.mpi import MpiLauncher
-from psrt.job.setup import set_up
-from psrt.model.chain import ChainLayer
-from psrt.model.slice_group import SliceGroup
-from psrt.model.stage_memory import StageShape
-from psrt.model.tensor import TensorSlice
 from psrt.mpi.agreement import raise_on_all
-from psrt.mpi.cores import kept_on
 from psrt.mpi.monitor import watched
-from psrt.mpi.port import MpiPort
-from psrt.mpi.stage_links import MpiStageLinks
-from psrt.partition import Span, even_spans
+from psrt.partition import even_spans
 from psrt.pipeline.balance import balanced
 from psrt.pipeline.cost import Bound, bound
 from psrt.pipeline.registry import PIPELINES
 from psrt.pipeline.schedule import PipelineSchedule
-from psrt.runtime.cut_problem import CutProblem
-from psrt.transport import drive
 
 #: 784-1024×6-10.
 SIZES = (784, *[1024] * 6, 10)
 BATCHES = (1024, 256)
 MICRO_BATCHES = 8
 RANKS = 2
-_LR = 0.01
 
 
 class Way(NamedTuple):
@@ -107,183 +92,8 @@ WAYS: dict[str, Way] = {
 _LAYERS = ("layers, all rows", "layers, micro-batches")
 #: How many times as many steps an asynchronous pipeline has in a turn, at whose end it is drained.
 _LONGER = 4
-#: Batches of an epoch, at whose end it would be, too.
-_EPOCH = 1024
 #: Steps of a reading of psrt's own cost.
 _IDLE_STEPS = 50
-
-
-class FixedChain(FixedBatch):
-    """A single batch, repeated, for a model that can be cut; its copies share the batch out."""
-
-    def __init__(self, sizes: tuple[int, ...], rows: int) -> None:
-        super().__init__(sizes, rows)
-        #: Of the batch.
-        self.rows = rows
-
-    def batches(self, worker: int, workers: int, epoch: int) -> list[Any]:
-        """Return a worker's rows a few times."""
-        x, y = self.batch
-        rows = slice(*even_spans(len(x), workers)[worker])
-        return [(x[rows], y[rows])] * _EPOCH
-
-    def layers(self) -> Sequence[ChainLayer]:
-        """Return the layers of the model."""
-        return self.model.layers()
-
-    def loss(self, outputs: FloatArray, targets: Any, rows: int) -> float:
-        """Return the model's loss."""
-        return self.model.loss(outputs, targets, rows)
-
-    def tensor_slice(self, slices: int, index: int, group: SliceGroup | None = None) -> TensorSlice:
-        """Return a slice of the model."""
-        return TensorSlice(self.model, slices, index, group)
-
-
-class _IdleLayer:
-    """A layer with rows of some widths and one parameter, whose passes do nothing."""
-
-    n, saved = 1, 0
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        self.inputs, self.outputs = inputs, outputs
-
-    def forward(self, x: FloatArray, params: Vector, out: FloatArray, saved: FloatArray) -> None:
-        """Leave y as it is."""
-
-    def backward_input(
-        self,
-        dy: FloatArray,
-        x: FloatArray,
-        y: FloatArray,
-        saved: FloatArray,
-        params: Vector,
-        dx: FloatArray | None,
-    ) -> None:
-        """Leave the gradient of x as it is."""
-
-    def backward_weight(
-        self, dy: FloatArray, x: FloatArray, y: FloatArray, saved: FloatArray, out: Vector
-    ) -> None:
-        """Write no gradient."""
-        out[0] = 0.0
-
-
-class IdleChain(FixedChain):
-    """The same batch for a chain of as many layers that compute nothing."""
-
-    def initial(self) -> Vector:
-        """Return zeros."""
-        return np.zeros(len(self.model.sizes) - 1, np.float32)
-
-    def gradient_spans(self) -> tuple[Span, ...]:
-        """Return the layers, the last one first."""
-        return tuple(Span(i, i + 1) for i in reversed(range(len(self.model.sizes) - 1)))
-
-    def layers(self) -> Sequence[ChainLayer]:
-        """Return layers of the same widths."""
-        return [_IdleLayer(*widths) for widths in pairwise(self.model.sizes)]
-
-    def loss(self, outputs: FloatArray, targets: Any, rows: int) -> float:
-        """Return 0."""
-        return 0.0
-
-
-class CutScheme:
-    """One way of computing, through the same roles as a run."""
-
-    def __init__(
-        self,
-        launcher: Launcher,
-        rank: int,
-        problem: FixedChain,
-        knobs: dict[str, Any],
-        *,
-        longer: int = 1,
-    ) -> None:
-        """Set up; collective over the ranks of the launcher.
-
-        Args:
-            launcher: of one way.
-            rank: of this process in it.
-            problem: the whole model and a batch.
-            knobs: of the way.
-            longer: how many times as many steps to take as are asked for.
-        """
-        self._launcher, self._longer = launcher, longer
-        copies = axes_of(knobs.get("parallel", "data:1")).data or 1
-        rows = problem.rows // copies
-        config = TrainConfig(steps=1, lr=_LR, batch_size=rows, **knobs)
-        self._setup = setup = set_up(launcher, config, problem)
-        self._port = launcher.ports(setup)[rank]
-        self._problem: Any = problem
-        self._rank = rank
-        self._links: MpiStageLinks | None = None
-        #: By turn, of a step: seconds beside waits for other stages, those waits, and bytes sent.
-        self.awake: list[float] = []
-        self.waited: list[float] = []
-        self.sent: list[float] = []
-        if setup.cut is not None:
-            links = launcher.links(setup, setup.cut)[rank]
-            self._links = links if isinstance(links, MpiStageLinks) else None
-            self._make = partial(
-                cut_problem, problem=problem, cut=setup.cut, rank=rank, links=links
-            )
-            self._problem = self._make(setup.config)
-        self._initial = launcher.spread(self._port, setup.initial, setup.cut)
-
-    @property
-    def _waited(self) -> float:
-        return 0.0 if self._links is None else self._links.waited
-
-    @property
-    def _bytes_sent(self) -> int:
-        return self._port.bytes_sent + (0 if self._links is None else self._links.bytes_sent)
-
-    def run(self, steps: int) -> float:
-        """Train from the start; return the seconds that so many steps took."""
-        port, setup = self._port, self._setup
-        np.copyto(port.theta, self._initial)
-        steps *= self._longer
-        config = replace(setup.config, steps=steps)
-        if self._longer > 1:  # it knows from the beginning when it is drained
-            self._problem = self._make(config)
-        worker = worker_role(
-            port,
-            config,
-            self._problem,
-            number=setup.role_map.worker_of(self._rank),
-        )
-        worker.checks_gradient = False  # which takes as long as several steps
-        waited, sent = self._waited, self._bytes_sent
-        with kept_on(port.cores if isinstance(port, MpiPort) else None):
-            drive(worker.run())
-        if worker.clock != config.steps:
-            raise ProtocolError(f"a worker took {worker.clock} steps, expected {config.steps}")
-        waited = self._waited - waited
-        self.waited.append(waited / steps)
-        self.awake.append((worker.seconds - waited) / steps)
-        self.sent.append((self._bytes_sent - sent) / steps)
-        return worker.seconds / self._longer
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of this rank's parameters, their gradient, and activations, by count."""
-        both = 2 * self._port.theta.nbytes
-        if not isinstance(self._problem, CutProblem):
-            layers = self._problem.layers()
-            return both + StageShape(rows=self._problem.rows, given=True).activation_bytes(layers)
-        return both + sum(it.activation_bytes + it.scratch_bytes for it in self._problem.chunks)
-
-    def result(self) -> Vector | None:
-        """Return the parameters of the whole model at the first rank; collective."""
-        if not isinstance(self._problem, CutProblem):
-            return self._port.theta
-        return drive(self._problem.links.gather(self._port.theta))
-
-    def close(self) -> None:
-        """Free what was made; collective."""
-        self._launcher.close()
 
 
 def measure(
@@ -429,7 +239,7 @@ def _torch(
     if part is None:
         yield {TORCH: None}
         return
-    pipeline = TorchPipeline(part, sizes, counts[1], lr=_LR, **knobs)
+    pipeline = TorchPipeline(part, sizes, counts[1], lr=LR, **knobs)
     yield {TORCH: pipeline.run}
     pipeline.close()
     part.Free()

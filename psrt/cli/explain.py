@@ -289,6 +289,15 @@ def _pipeline(what: str, argv: list[str]) -> None:
             else pipeline_output.compared_text(rows)
         )
         return
+    if argv and not argv[0].startswith("-"):
+        named = argv[0].partition(":")[0] in PIPELINES
+        guess = "" if named else did_you_mean(argv[0], ("compare", *PIPELINES))
+        raise ConfigError(
+            f"explain pipeline: a schedule is given by --pipeline-schedule {argv[0]}"
+            if named
+            else f"cannot explain pipeline {argv[0]!r}{guess}, only compare, and schedules by "
+            "--pipeline-schedule"
+        )
     given = _checked(pipeline_parser().parse(argv))
     from psrt.explain import pipeline, pipeline_output
 
@@ -306,6 +315,12 @@ def _sizes(given: argparse.Namespace) -> tuple[int, int]:
     """Return the numbers of stages and of micro-batches."""
     from psrt.explain.pipeline import MOST_MICRO_BATCHES, MOST_STAGES
 
+    if "," in given.stages:
+        count = given.stages.count(",") + 1
+        raise ConfigError(
+            f"stages {given.stages} are the layers of each, which psrt train takes; here it is "
+            f"their number, --stages {count}"
+        )
     return (
         read_flag("stages", WHOLE, given.stages, min=1, max=MOST_STAGES),
         read_flag("micro-batches", WHOLE, given.micro_batches, min=1, max=MOST_MICRO_BATCHES),

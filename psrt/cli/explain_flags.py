@@ -197,7 +197,7 @@ def pipeline_compare_parser() -> FlagParser:
 
 def _add_pipeline_sizes(parser: FlagParser) -> None:
     add = parser.add_argument
-    add("--stages", metavar="P", default="4", help="number of stages (4)")
+    add("--stages", metavar="P", default="4", help="number of stages, all equally dear (4)")
     add(
         "--micro-batches", metavar="M", default="8",
         help="number of micro-batches; with pipedream, of batches of the run (8)",

@@ -90,12 +90,24 @@ def _dealt(config: TrainConfig, workers: int) -> list[str]:
 
 
 def _layout(config: TrainConfig, ranks: int) -> list[str]:
-    """Return who has which part of a model that is cut, on one host, for a comment."""
+    """Return who has which part of a model that is cut, on one host, for a comment.
+
+    Raises:
+        ConfigError: if the config's model cannot be cut like that.
+    """
     if config.parallel is None:
         return []
-    from psrt.job.cells import layout_lines  # needs numpy
+    from psrt.job.cells import layout_lines  # need numpy
+    from psrt.job.cut import cut_plan
+    from psrt.job.problems import timing_problem
     from psrt.job.roles import who_is_who
 
+    try:
+        problem = timing_problem(config, workers=config.axes.data)
+    except ConfigError:
+        problem = None  # the data is elsewhere
+    if problem is not None:
+        cut_plan(config, problem, problem.n)
     _, workers = who_is_who(config, [0] * ranks)
     return [f"# {line}" for line in layout_lines(config.axes, workers, [0] * ranks)]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from psrt.codec.table import TABLE
-from psrt.config.axes import ScheduleName, axes_of, schedule_of
+from psrt.config.axes import Given, ScheduleName, axes_of, schedule_of
 from psrt.config.dealing import IID
 from psrt.config.knobs import Condition, Knob, dashed, knobs_of, shown
 from psrt.config.modes import MODES, Mode
@@ -186,6 +186,8 @@ def _meaningless(
     other, current = dashed(condition.field), value_of(condition.field)
     now = f"without --{other}" if current is None else f"with {flag(condition.field, current)}"
     where = f"; it belongs to --{other} {_any(condition.values)}" if condition.values else ""
+    if isinstance(condition.values, Given):
+        where = f"; it needs --{other}, such as {_any(condition.values)}"
     if condition.values == (False,):
         where = f"; it belongs to {flag(condition.field, False)}"
     either = condition.otherwise

@@ -193,7 +193,7 @@ def summarize(
         averages=_averages(config, parameters, plan),
         graph_averages=_on_graph(config, topology, parameters, mean),
         model_cut=cut,
-        memory=Memory(*total.memory) if total.memory else None,
+        memory=Memory(*total.memory) if total.memory and config.scheme.sums_gradients else None,
         **counted,
         more=more,
     )

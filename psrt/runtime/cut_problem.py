@@ -28,8 +28,10 @@ from psrt.pipeline.step import (
     Kind,
     PipelineStep,
 )
+from psrt.runtime.checksum import checksum
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.problem import Problem
+from psrt.runtime.problem_rules import check_only_read
 from psrt.transport.stage_links import Channel, StageLinks
 
 Ready = Callable[[int], None]
@@ -96,6 +98,8 @@ class CutProblem:
         for stage in chunks:
             start = self._spans[-1].stop if self._spans else 0
             self._spans.append(Span(start, start + stage.n))
+        #: The chunks that have not gone forward yet, and their spans.
+        self._unseen = dict(enumerate(self._spans))
         #: By place in the steps: the last pass of a chunk that is of weights, and the number of
         #: the first of its layers among ``gradient_spans``.
         self._final: dict[int, int] = {}
@@ -160,6 +164,8 @@ class CutProblem:
             gathers: whether it lends parameters, or gradients only.
         """
         first = 0
+        if gathers:  # what is lent may be anywhere
+            self._unseen = {}
         for stage in self.chunks:
             assert isinstance(stage, LentStage), "made to borrow"
             stage.borrow(lender, first, gathers=gathers)
@@ -209,6 +215,8 @@ class CutProblem:
             stage.begin(len(x), span.of(theta), span.of(out), first)
         self.links.begin(self._expected(len(x)))
         losses = [0.0] * self.chunks[0].shape.micro_batches
+        # The first forward pass of each chunk: nobody else writes its parameters there.
+        unseen, self._unseen = self._unseen, {}
         for i, step in enumerate(self._steps):
             chunk = self.chunks[step.chunk]
             rows = self._places_of(len(x))[step.micro_batch]
@@ -226,7 +234,11 @@ class CutProblem:
             done = None
             if ready is not None and i in self._final:
                 done = _shifted(ready, self._final[i])
+            seen = unseen.pop(step.chunk) if step.chunk in unseen else None
+            before = None if seen is None else checksum(seen.of(theta))
             losses[step.micro_batch] += await self._pass(chunk, step, y, rows, done)
+            if seen is not None and before is not None:
+                check_only_read(seen.of(theta), before, "forward() of a layer")
             await self.links.passed(step, rows.size)
             if events is not None:
                 events.note((events.passed, now(), clock, step, rows.size))

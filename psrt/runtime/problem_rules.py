@@ -135,8 +135,12 @@ def mark_unwritten(gradient: Vector) -> None:
     gradient.view(np.uint32).fill(_UNWRITTEN)
 
 
-def check_written(gradient: Vector) -> None:
+def check_written(gradient: Vector, by: str = "loss_and_grad()") -> None:
     """Check that all of a gradient was written since ``mark_unwritten``.
+
+    Args:
+        gradient: after that was called.
+        by: what should have written it.
 
     Raises:
         ConfigError: naming the first element that was not.
@@ -144,7 +148,7 @@ def check_written(gradient: Vector) -> None:
     left = np.flatnonzero(gradient.view(np.uint32) == _UNWRITTEN)
     if left.size:
         raise ConfigError(
-            f"loss_and_grad() left {left.size} of {gradient.size} elements of out unwritten, the "
+            f"{by} left {left.size} of {gradient.size} elements of out unwritten, the "
             f"first is {left[0]}; expected the whole gradient there, as by out[:] = …"
         )
 
@@ -160,14 +164,22 @@ def reading_only(loss_and_grad: Callable[..., Any]) -> Callable[..., Any]:
     def checked(theta: Vector, batch: Any, out: Vector, *ready: None) -> Any:
         before = checksum(theta)
         loss = loss_and_grad(theta, batch, out, *ready)
-        if checksum(theta) != before:
-            raise ConfigError(
-                "loss_and_grad() wrote to theta, expected that it only reads it: the optimizer "
-                "updates it"
-            )
+        check_only_read(theta, before, "loss_and_grad()")
         return loss
 
     return checked
+
+
+def check_only_read(theta: Vector, before: int, by: str) -> None:
+    """Check that parameters have the checksum that they had before.
+
+    Raises:
+        ConfigError: if they were written to.
+    """
+    if checksum(theta) != before:
+        raise ConfigError(
+            f"{by} wrote to theta, expected that it only reads it: the optimizer updates it"
+        )
 
 
 def checked_figures(figures: object) -> dict[str, float]:

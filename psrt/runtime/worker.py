@@ -93,6 +93,8 @@ class Worker:
         self.epoch = 0
         #: Time from the first step to the last, in seconds; set at the end.
         self.seconds = 0.0
+        #: Bytes sent to bring the parameters together at the end.
+        self.collected = 0
         #: Batches to skip, because rounds with backups were closed without this worker.
         self._skip = 0
 
@@ -122,7 +124,9 @@ class Worker:
         for outcome in await self.strategy.leave(self.clock):
             self.meter.add(0.0, 0, outcome, steps=0)
         self.seconds = self.meter.stop() if not self.strategy.whole else self.meter.seconds
+        before = self._port.bytes_sent
         await self.strategy.collect()
+        self.collected = self._port.bytes_sent - before
         await self._report(self._model(theta), epoch_end=True, last=True)
         return self.meter
 
@@ -230,7 +234,8 @@ class Worker:
             if self.checks_gradient:
                 self.checks_gradient = False
                 if self.strategy.ready is None:  # else parts may already hold sums
-                    check_written(self._gradient)
+                    own = () if self._cut is None else ("backward_weight() of the layers",)
+                    check_written(self._gradient, *own)
         elif isinstance(self._cut, PipeDream):
             # Nothing comes of this batch, but others are on their way through the stages.
             await self._cut.gradient(self._port.theta, batch, self._gradient)

@@ -13,7 +13,7 @@ from psrt.history.log import QUEUED
 from psrt.optim import clip_factor, l2_norm
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.updater import Contribution, Updater
-from psrt.sharding import Memory
+from psrt.sharding import Memory, memory
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
 from psrt.ways import Way
@@ -220,6 +220,8 @@ class LocalSteps(Strategy):
         self._updater = updater
         self._clip_norm = clip_norm
         self.updates = 0
+        vectors = len(updater.optimizer.state)
+        self.memory = memory(None, port.role_map.n, workers=1, vectors=vectors)
 
     def _take(self, step: Step) -> None:
         """Take an optimizer step on the gradient, and record it."""

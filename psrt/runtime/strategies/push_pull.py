@@ -19,6 +19,7 @@ from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.runtime.strategies.base import Step, StepResult, Strategy, WaitBreakdown
+from psrt.sharding import memory
 from psrt.transport.port import GRADIENT, NO_PAYLOAD, Port, gradient_of
 
 
@@ -92,6 +93,8 @@ class PushPull(Strategy):
         self._reads = deque([self.versions], 1 if late is None else late.depth + 1)
         self._clock = 0
         self.updates = 0
+        #: The optimizer's vectors are at the servers.
+        self.memory = memory(None, port.role_map.n, workers=1, vectors=0)
         #: By part of the gradient, the shards that are complete with it; none of the last part.
         self._completes = _completed(role_map.spans, spans)
         #: Parts of this step's gradient that are ready, and the share of the work that is done.

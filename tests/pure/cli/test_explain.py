@@ -280,3 +280,18 @@ def test_an_example_says_itself_how_large_it_is(path, flag):
 
 def test_an_order_is_by_the_names_of_the_example(path):
     assert "order names 'E'" in refusal("ring", "--values", path, "--order", "A,B,C,E")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("pipeline gpipe", "a schedule is given by --pipeline-schedule gpipe"),
+        ("pipeline interleaved:2", "a schedule is given by --pipeline-schedule interleaved:2"),
+        ("pipeline gpip", "cannot explain pipeline 'gpip' .did you mean gpipe"),
+        ("pipeline --stages 2,1", "here it is their number, --stages 2"),
+        ("pipeline compare --stages 2,1", "here it is their number, --stages 2"),
+    ],
+)
+def test_what_is_nearly_right_of_a_pipeline_is_put_right(argv, message):
+    with pytest.raises(ConfigError, match=message):
+        explain.main(argv.split())

@@ -84,3 +84,15 @@ def test_what_will_not_do(argv, message, capsys):
         show.main(argv)
     assert str(caught.value) == message
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ("pipeline:4", "3 layers cannot be cut into 4 parts"),
+        ("tensor:100", "100 tensor slices of layer 0"),
+    ],
+)
+def test_a_model_that_cannot_be_cut_is_refused_as_in_training(axes, message):
+    with pytest.raises(ConfigError, match=message):
+        show.main(["--parallel", axes, "--hidden", "32,16"])

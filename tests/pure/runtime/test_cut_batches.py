@@ -61,3 +61,57 @@ def test_stages_with_other_batches():
     problem = Wrong(pair(8), pair(6))
     with pytest.raises(ProtocolError, match=r"has \d rows in the stage before and \d in stage 1"):
         simulate(config, problem, workers=2)
+
+
+class Bad:
+    """A layer that is well but for one method."""
+
+    def __init__(self, layer, **methods):
+        self._layer, self._methods = layer, methods
+
+    def __getattr__(self, name):
+        return self._methods.get(name, getattr(self._layer, name))
+
+
+def writes_parameters(layer):
+    def forward(x, params, out, saved):
+        layer.forward(x, params, out, saved)
+        params[-1] += 1
+
+    return Bad(layer, forward=forward)
+
+
+def leaves_out(layer):
+    def backward_weight(dy, x, y, saved, out):
+        layer.backward_weight(dy, x, y, saved, out.copy())
+
+    return Bad(layer, backward_weight=backward_weight)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (writes_parameters, r"^forward\(\) of a layer wrote to theta"),
+        (leaves_out, r"^backward_weight\(\) of the layers left 10 of 26 elements of out unwritten"),
+    ],
+)
+def test_layers_that_do_not_keep_to_the_rules(bad, message):
+    problem = Wrong(pair(8))
+    first, second = problem.model.layers()
+    problem.layers = lambda: (first, bad(second))
+    config = TrainConfig(
+        parallel="pipeline:1", batch_size=8, epochs=1, micro_batches=2, overlap=False
+    )
+    with pytest.raises(ConfigError, match=message):
+        run(config, problem)
+
+
+def test_the_memory_of_parts_with_servers_too():
+    config = TrainConfig(
+        parallel="pipeline:2", mode="sync", servers=2, epochs=1, hidden=(8,),
+        dataset="synthetic:32x4x2", batch_size=8,
+    )  # fmt: skip
+    found = simulate(config, workers=2).summary
+    assert found.memory is None
+    for memory, n in zip(found.model_cut.memory, found.model_cut.parameters, strict=True):
+        assert memory > 8 * n

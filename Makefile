@@ -98,7 +98,7 @@ TIMEOUT = timeout --foreground --kill-after=10
 .PHONY: test test-rest test-all test-quick test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: test-oracles
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-train bench-pipeline
-.PHONY: bench-history bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
+.PHONY: bench-parallelism bench-history bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
 .PHONY: compare compress decentralize study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
 
@@ -264,7 +264,7 @@ docs: $(VENV)/.has-psrt  ## generate the pages of docs/ that come from the code
 
 # --- benchmarks ---------------------------------------------------------------------------------
 
-bench: bench-step bench-allreduce bench-call bench-codec bench-ps bench-train bench-pipeline bench-history bench-simulate  ## all benchmarks; they need an idle machine
+bench: bench-step bench-allreduce bench-call bench-codec bench-ps bench-train bench-pipeline bench-parallelism bench-history bench-simulate  ## all benchmarks; they need an idle machine
 
 bench-step: $(VENV)/.has-psrt  ## a training step against its bare matrix products
 	$(PY) apps/bench/step.py $(ARGS)
@@ -291,6 +291,9 @@ bench-train: $(VENV)/.has-psrt  ## samples per second of the modes against one p
 
 bench-pipeline: $(VENV)/.has-psrt  ## models cut across ranks against one process with the whole batch
 	$(MPIRUN) -n 2 $(PY) -m psrt bench pipeline $(ARGS)
+
+bench-parallelism: $(VENV)/.has-psrt  ## one model on two ranks in every way to share it out: time, memory, bytes
+	$(MPIRUN) -n 2 $(PY) apps/bench/parallelism.py $(ARGS)
 
 bench-history: $(VENV)/.has-psrt  ## cost per step of recording a history
 	$(MPIRUN) -n 3 $(PY) apps/bench/history.py $(ARGS)

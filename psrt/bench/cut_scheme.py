@@ -62,6 +62,8 @@ class CutScheme:
         self.awake: list[float] = []
         self.waited: list[float] = []
         self.sent: list[float] = []
+        #: Bytes of vectors and activations, as they are counted in a run.
+        self.memory = 0.0
         if setup.cut is not None:
             links = launcher.links(setup, setup.cut)[rank]
             self._links = links if isinstance(links, MpiStageLinks) else None
@@ -82,7 +84,9 @@ class CutScheme:
     def run(self, steps: int) -> float:
         """Train from the start; return the seconds that so many steps took."""
         port, setup = self._port, self._setup
-        np.copyto(port.theta, self._initial)
+        shares = port.role_map.held_theta is not None
+        if not shares:
+            np.copyto(port.theta, self._initial)
         steps *= self._longer
         config = replace(setup.config, steps=steps)
         if self._longer > 1:  # it knows from the beginning when it is drained
@@ -93,6 +97,8 @@ class CutScheme:
             self._problem,
             number=setup.role_map.worker_of(self._rank),
         )
+        if shares:
+            worker.strategy.load(self._initial)
         worker.checks_gradient = False  # which takes as long as several steps
         waited, sent = self._waited, self._bytes_sent
         with kept_on(port.cores if isinstance(port, MpiPort) else None):
@@ -102,7 +108,8 @@ class CutScheme:
         waited = self._waited - waited
         self.waited.append(waited / steps)
         self.awake.append((worker.seconds - waited) / steps)
-        self.sent.append((self._bytes_sent - sent) / steps)
+        self.sent.append((self._bytes_sent - sent - worker.collected) / steps)
+        self.memory = sum(worker.stats.memory)
         return worker.seconds / self._longer
 
     @property

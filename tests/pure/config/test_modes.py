@@ -34,7 +34,7 @@ ASYNCHRONOUS = {"easgd": True, "gossip": False}
 ELASTIC, USUAL = {"easgd": "elastic"}, {"easgd": {"local_steps": 10}}
 #: Those whose workers average with neighbours.
 MIXED = {"gossip"}
-#: Where modes to measure or to try are chosen, each with its config: the only tables by mode but its
+#: Where modes to measure or try are chosen, each with its config: the only tables by mode but its
 #: row.
 MEASURED = ("bench/overhead.py", "bench/ps.py", "bench/train.py", "job/combinations.py")
 KNOBS = knobs_of(TrainConfig).keys()

@@ -296,6 +296,11 @@ def _check_cut(config: TrainConfig) -> None:
         )
     if schedule.name == PIPEDREAM:
         _check_pipedream(config, schedule)
+    if config.consensus_every:
+        raise ConfigError(
+            f"--consensus-every {config.consensus_every} measures whole models, which --parallel "
+            f"{config.parallel} cuts; how far apart they end is in the summary"
+        )
     counts = (config.stages or AUTO).split(",")
     chunks = axes.pipeline * schedule.chunks
     if counts != [AUTO] and len(counts) != chunks:

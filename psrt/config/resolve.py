@@ -107,6 +107,8 @@ def _with_axes(config: TrainConfig, mode: Mode, ranks: int) -> TrainConfig:
     schedule = schedule_of(config.pipeline_schedule or DEFAULT_PIPELINE)
     has_one = axes.pipeline == 1 or schedule.name in (SEQUENTIAL_STAGES, PIPEDREAM)
     parts = 1 if has_one else 4 * axes.pipeline
+    if mode.mixes and config.consensus_every is None:
+        config = _with(config, consensus_every=0)
     return _with(
         config,
         parallel=str(axes),

@@ -14,6 +14,7 @@ from psrt.config.names import AUTO, DEFAULT_PIPELINE, OPTIMIZER, PIPEDREAM
 from psrt.errors import ConfigError
 from psrt.job.build import held_of_layers, length_of, rate_of, role_map_for
 from psrt.job.cells import Cell, Place, layout_lines, place_of, ranks_of_cell
+from psrt.job.gossip import role_map_with_peers
 from psrt.job.result import Say
 from psrt.job.shards import ShardChoice
 from psrt.model.chain import ChainLayer, chain_layers, layer_spans
@@ -35,6 +36,7 @@ from psrt.runtime.pipedream import PipeDream
 from psrt.runtime.problem import Problem
 from psrt.runtime.timing_chain import TimingOnlyStage
 from psrt.runtime.timing_only import TimingOnlyProblem
+from psrt.topology import Topology
 from psrt.transport.stage_links import Channel, StageLinks, channels_of
 from psrt.units import plural
 
@@ -209,9 +211,16 @@ def _costs(layers: Sequence[ChainLayer]) -> list[float]:
 
 def _check_supported(config: TrainConfig, axes: Axes, schedule: ScheduleName) -> None:
     """Check that what a cut does not go together with is not asked for."""
-    cuts = f"and --parallel {axes} cuts them"
+    mixes, of_cut = config.scheme.mixes, f"of --parallel {axes}"
     for wrong, why in (
-        (config.scheme.mixes, f"--mode {config.mode}: neighbours mix whole models, {cuts}"),
+        (
+            mixes and config.asynchronous,
+            f"--asynchronous: each part {of_cut} would meet other copies, in an order of its own",
+        ),
+        (
+            bool(config.by_host),
+            f"--by-host: the parts {of_cut} may be on hosts of which each has other neighbours",
+        ),
         (
             config.record and schedule.name == PIPEDREAM,
             f"--record: a history has no events of --pipeline-schedule {schedule}",
@@ -253,6 +262,7 @@ def cut_of(
     servers: Sequence[int],
     workers: Sequence[int],
     shards: ShardChoice | None,
+    topology: Topology | None = None,
 ) -> Cut:
     """Return who has what.
 
@@ -262,6 +272,7 @@ def cut_of(
         servers: ranks of the servers.
         workers: ranks of the workers, by number.
         shards: of each server; None without servers.
+        topology: of the copies; None where they do not mix.
 
     Raises:
         ConfigError: if a server would own nothing.
@@ -283,6 +294,8 @@ def cut_of(
             layers=_spans_of(sizes),
             controls=config.fragments or 1,
         )
+        if topology is not None:
+            role_map = role_map_with_peers(config, part.size, role_map.workers, topology)
         numbers = tuple(workers.index(rank) for rank in own[1])
         role_map = replace(role_map, job_ranks=ranks, job_workers=numbers)
         role_map = held_of_layers(config, _spans_of(sizes)[::-1], role_map)

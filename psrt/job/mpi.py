@@ -41,7 +41,7 @@ from psrt.mpi.stage_links import MpiStageLinks
 from psrt.mpi.tags import FETCH
 from psrt.mpirun.library import short_version
 from psrt.partition import Span
-from psrt.runtime.mean import mean_of
+from psrt.runtime.mean import mean_of, mean_of_parts
 from psrt.runtime.problem import Problem
 from psrt.runtime.server import Server
 from psrt.runtime.worker import Worker
@@ -404,6 +404,9 @@ class MpiLauncher(Launcher):
 
     def _theta_of_parts(self, role: Server | Worker, cut: Cut) -> Vector | None:
         """Bring each cell's part to rank 0: of its servers, or of its first worker."""
+        if cut.cells[0].role_map.peers:
+            assert isinstance(role, Worker), "a server has no neighbours"
+            return self._mean_of_parts(*role.strategy.held, cut)
         whole: Vector | None = None
         if self.first:
             whole = np.empty(sum(cell.part.size for cell in cut.cells), np.float32)
@@ -438,6 +441,29 @@ class MpiLauncher(Launcher):
         if port.fetch(port.rank, share.view(np.float32), None):
             port.fetch(port.rank, vector, None)
         return None
+
+    def _mean_of_parts(self, vector: Vector, weight: float, cut: Cut) -> Vector | None:
+        """Bring what each worker holds to rank 0, part by part, and return the mean of models."""
+        port, rank, share = self._port, self._comm.rank, np.array([weight])
+        if not self.first:
+            port.fetch(rank, share.view(np.float32), None)
+            port.fetch(rank, vector, None)
+            return None
+
+        def held(cell: Cell) -> Iterator[tuple[Vector, float]]:
+            theirs = np.empty(cell.part.size, np.float32)
+            for worker in cell.role_map.workers:
+                source = cell.ranks[worker]
+                if source == rank:
+                    yield vector, weight
+                    continue
+                port.fetch(source, None, share.view(np.float32))
+                port.fetch(source, None, theirs)
+                yield theirs, float(share[0])
+
+        means = [mean_of(held(cell)) for cell in cut.cells]
+        self.mean = mean_of_parts([cell.part for cell in cut.cells], means)
+        return self.mean.theta
 
     def _held(self, vector: Vector, weight: float) -> Iterator[tuple[Vector, float]]:
         """Return what each worker holds that is still there, in their order; at rank 0."""

@@ -141,7 +141,9 @@ def set_up(
         config = replace(config, shards_per_server=shards.shards)
     codec = job_codec(config, [Matrix(*it) for it in matrices])
     with launcher.agree():
-        topology = topology_for(config, [hosts[rank] for rank in workers], edges=edges)
+        # Copies of a model that is cut mix part by part: all parts have the same neighbours.
+        nodes = workers if plan is None else workers[:: config.axes.cells]
+        topology = topology_for(config, [hosts[rank] for rank in nodes], edges=edges)
         role_map = role_map_for(
             n,
             servers,
@@ -150,11 +152,11 @@ def set_up(
             layers=[Span(*layer) for layer in layers],
             controls=config.fragments or 1,
         )
-        if topology is not None:
+        if topology is not None and plan is None:
             role_map = role_map_with_peers(config, n, workers, topology)
         if problem is not None and plan is None:
             role_map = held_by_workers(config, problem, role_map)
-        cut = None if plan is None else cut_of(config, plan, servers, workers, shards)
+        cut = None if plan is None else cut_of(config, plan, servers, workers, shards, topology)
         if cut is not None:
             config = replace(config, stages=",".join(map(str, cut.counts)))
         if deal is not None and deal.sha256() != dealt:

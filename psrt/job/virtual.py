@@ -34,7 +34,7 @@ from psrt.job.shards import ServedJob
 from psrt.messages import Report, Sketch
 from psrt.model.chain import chain_layers
 from psrt.partition import Span
-from psrt.runtime.mean import mean_of
+from psrt.runtime.mean import mean_of, mean_of_parts
 from psrt.runtime.meter import Meter
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import check_config
@@ -404,6 +404,13 @@ class VirtualLauncher(Launcher):
 
     def _theta_of_parts(self, roles: Roles, cut: Cut) -> Vector:
         """Put the cells' parts together: of its servers, or of its first worker."""
+        if cut.cells[0].role_map.peers:
+            held = (
+                [it.strategy.held for rank in cell.ranks if isinstance(it := roles[rank], Worker)]
+                for cell in cut.cells
+            )
+            self.mean = mean_of_parts([it.part for it in cut.cells], [*map(mean_of, held)])
+            return self.mean.theta
         whole = np.empty(cut.parameters if self.numerics else 0, np.float32)
         for cell in cut.cells if self.numerics else ():
             shards = [it.shard.theta for it in shard_servers(roles[rank] for rank in cell.ranks)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from psrt.arrays import Vector
+from psrt.partition import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +57,20 @@ def mean_of(held: Iterable[tuple[Vector, float]]) -> Mean:
     np.subtract(total, first, out=total)
     squares += models * float(np.vdot(total, total)) - 2.0 * float(np.vdot(total, apart))
     return Mean(theta, models, math.sqrt(max(squares, 0.0) / models / theta.size))
+
+
+def mean_of_parts(parts: Sequence[Part], means: Sequence[Mean]) -> Mean:
+    """Put together the means of the parts of models that are cut; squares of distances add up.
+
+    Args:
+        parts: what each is of a model, together all of it.
+        means: of each part, of as many workers.
+    """
+    theta = np.empty(sum(it.theta.size for it in means), np.float32)
+    squares = 0.0
+    for part, mean in zip(parts, means, strict=True):
+        if mean.distance is not None:
+            part.put(mean.theta, theta)
+            squares += mean.distance**2 * part.size
+    distance = math.sqrt(squares / theta.size) if theta.size else None
+    return Mean(theta, means[0].models, distance)

@@ -50,6 +50,20 @@ CASES = {
         | {"codec_rank": 2, "codec_reply": "int8", "codec_everywhere": True},
         4,
     ),
+    "gossip": (
+        {"parallel": "data:2,pipeline:2", "mode": "gossip", "micro_batches": 3},
+        4,
+    ),
+    "gossip of slices, int8": (
+        {"parallel": "data:2,tensor:2", "mode": "gossip", "order": "adapt-then-combine"}
+        | {"codec": "int8", "codec_everywhere": True, "shared_memory": False},
+        4,
+    ),
+    "push-sum": ({"parallel": "data:2,pipeline:2", "mode": "gossip", "push_sum": True}, 4),
+    "gradient tracking": (
+        {"parallel": "data:2,pipeline:2", "mode": "gossip", "gradient_tracking": True},
+        4,
+    ),
     "async": ({"parallel": "data:3,pipeline:2", "mode": "async", "servers": 2}, 8),
     "ssp, 2 shards": (
         {"parallel": "data:3,pipeline:2", "mode": "ssp", "staleness": 1, "servers": 2}

@@ -163,7 +163,13 @@ def _check_summary_of_cells(
         summary.steps(first.workers, first.workers.where(Kind.STEP))
         if not contract.pairs:
             summary.without_servers()
-        if not contract.mode.mixes:
+        if contract.mode.mixes:
+            summary.mixed(metrics)
+            summary.exchanged(
+                *[(case.header, case.nbytes, case.workers) for case in cases],
+                codec=frames_of(first.header),
+            )
+        else:
             summary.summed(*[(case.header, case.tables[0]) for case in cases])
     else:
         summary.shards([shard for case in cases for shard in case.found], len(cases))
@@ -226,6 +232,8 @@ class _Case:
         self.reads: Workers | None = None
         self.gap = 0.0
         self.died = False
+        #: Bytes that neighbours sent each other, at least and at most.
+        self.nbytes = 0, 0
         #: Time of the last event of a worker or a shard.
         self._end = max(
             (it.events["time"].max() for it in self.tables[:-1] if len(it)), default=0.0
@@ -294,7 +302,7 @@ class _Case:
         contract, table, findings = self.contract, self.workers, self.findings
         check = check_pairs if contract.pairs else check_gossip
         check = check_by_host if contract.by_host else check
-        nbytes = check(contract, self.header, table, leave, findings)
+        self.nbytes = nbytes = check(contract, self.header, table, leave, findings)
         if not findings.none:
             return
         steps, rounds = table.where(Kind.STEP), table.where(Kind.MIXED)
@@ -314,7 +322,7 @@ class _Case:
             summary.mixed(self._metrics or ())
             if contract.pairs:
                 summary.paired(table)
-            summary.exchanged(*nbytes, table, frames_of(self.header))
+            summary.exchanged((self.header, nbytes, table), codec=frames_of(self.header))
             summary.measured(self._metrics or ())
             summary.times(table, self.waits)
         if contract.pairs:

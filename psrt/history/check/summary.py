@@ -212,9 +212,10 @@ class SummaryCheck:
         if not contract.mode.mixes:
             figures.same(None, "graph_averages")
             return
-        mixing = mixing_of(header)
+        of = header.of_cell(0) if header.cells else header
+        mixing = mixing_of(of)
         sent = sum(np.count_nonzero(it) - np.count_nonzero(it.diagonal()) for it in mixing.matrices)
-        vectors = sent / len(mixing.matrices) / contract.workers
+        vectors = sent / len(mixing.matrices) / len(of.workers)
         if header.knob("gradient_tracking"):
             vectors *= 2
         for name, due in (
@@ -246,7 +247,8 @@ class SummaryCheck:
         mean, which is the nearest to all of them.
         """
         figures, header = self._figures, self._header
-        figures.same(self._contract.workers, "graph_averages", "models")
+        cells = max(1, len(header.cells))
+        figures.same(self._contract.workers // cells, "graph_averages", "models")
         last = metrics[-1].get("consensus_distance") if metrics else None
         if isinstance(last, float) and self._contract.plan is not None:
             share = 1e-4 if header.n <= _SKETCH else 0.25
@@ -333,24 +335,29 @@ class SummaryCheck:
         for name in ("dropped", "skew_max"):
             figures.same(0, name)
 
-    def exchanged(self, least: int, most: int, table: Table, codec: FrameContract | None) -> None:
+    def exchanged(
+        self, *cells: tuple[Header, tuple[int, int], Table], codec: FrameContract | None
+    ) -> None:
         """Check the bytes that workers sent to one another; nobody has died.
 
         Args:
-            least: that they sent, if all was sent as it is.
-            most: likewise.
-            table: events of all workers.
+            cells: header of each, the least and the most bytes that its workers sent if all was
+                sent as it is, and events of all of them.
             codec: whose frames were sent; None where nothing was encoded.
         """
-        figures, header = self._figures, self._header
+        figures = self._figures
+        least, most = (sum(it[1][i] for it in cells) for i in range(2))
         framed = nbytes = 0
         if codec is None:
             figures.same(0, "frame_bytes")
         else:
-            sent = int(table["samples"][table.where(Kind.OFFER)].sum())
-            low, high = frame_bounds(codec, header.n, header.matrices)
-            figures.within(sent * low, sent * high, "frame_bytes")
-            framed = ITEMSIZE * header.n * sent
+            lows = highs = 0
+            for header, _, table in cells:
+                sent = int(table["samples"][table.where(Kind.OFFER)].sum())
+                low, high = frame_bounds(codec, header.n, header.matrices)
+                lows, highs = lows + sent * low, highs + sent * high
+                framed += ITEMSIZE * header.n * sent
+            figures.within(lows, highs, "frame_bytes")
             nbytes = int(figures.number("frame_bytes") or 0)
         figures.same(framed, "framed_bytes")
         for name in ("bytes_sent", "bytes_received"):

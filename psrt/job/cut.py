@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.config.axes import Axes, ScheduleName, schedule_of
-from psrt.config.names import AUTO, DEFAULT_PIPELINE, OPTIMIZER, PIPEDREAM
+from psrt.config.names import AUTO, DEFAULT_PIPELINE, OPTIMIZER
 from psrt.errors import ConfigError
 from psrt.job.build import held_of_layers, length_of, rate_of, role_map_for
 from psrt.job.cells import Cell, Place, layout_lines, place_of, ranks_of_cell
@@ -149,7 +149,7 @@ def cut_plan(
     if config.parallel is None:
         return None
     axes, schedule = config.axes, schedule_of(str(config.pipeline_schedule))
-    _check_supported(config, axes, schedule)
+    _check_supported(config, axes)
     layers = chain_layers(problem, n)
     costs = _costs(layers)
     if config.stages == AUTO and clock is not None and initial is not None:
@@ -209,7 +209,7 @@ def _costs(layers: Sequence[ChainLayer]) -> list[float]:
     return [float(layer.n * (3 if i else 2)) for i, layer in enumerate(layers)]
 
 
-def _check_supported(config: TrainConfig, axes: Axes, schedule: ScheduleName) -> None:
+def _check_supported(config: TrainConfig, axes: Axes) -> None:
     """Check that what a cut does not go together with is not asked for."""
     mixes, of_cut = config.scheme.mixes, f"of --parallel {axes}"
     for wrong, why in (
@@ -220,10 +220,6 @@ def _check_supported(config: TrainConfig, axes: Axes, schedule: ScheduleName) ->
         (
             bool(config.by_host),
             f"--by-host: the parts {of_cut} may be on hosts of which each has other neighbours",
-        ),
-        (
-            config.record and schedule.name == PIPEDREAM,
-            f"--record: a history has no events of --pipeline-schedule {schedule}",
         ),
     ):
         if wrong:
@@ -395,6 +391,8 @@ def cut_problem(
             length=length_of(config),
             rate=None if served_stale else rate_of(config, cell.part.size),
             counts=not served_stale,
+            now=now,
+            events=events,
         )
     return CutProblem(
         problem,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from psrt.arrays import Vector
 from psrt.config import TrainConfig
@@ -43,6 +43,17 @@ if TYPE_CHECKING:
 
 #: The roles of this process by rank, servers before workers.
 Roles = Mapping[int, Server | Worker]
+
+
+class HandedOut(NamedTuple):
+    """What the roles of a cell repeat."""
+
+    #: The all-reduces of parameters or gradients and of the control values, each where ``auto``
+    #: chose it.
+    algorithm: str | None = None
+    control_algorithm: str | None = None
+    #: Rows of scripts: by shard, or without servers by worker.
+    scripts: Mapping[int, Rows] = MappingProxyType({})
 
 
 def shard_servers(roles: Iterable[Server | Worker]) -> list[ShardServer]:
@@ -156,24 +167,23 @@ class Launcher(ABC):
 
     def hand_out(
         self, replay: Replay | None, role_map: RoleMap, cut: Cut | None
-    ) -> tuple[str | None, str | None, Mapping[int, Rows]]:
-        """Return what the roles of this process must repeat; collective.
+    ) -> Mapping[int, HandedOut]:
+        """Return what the roles of this process must repeat, by cell; collective.
 
         Args:
             replay: at the first process.
             role_map: the ranks of workers and servers.
-            cut: who has which part of a model; None where all have all.
-
-        Returns:
-            The all-reduces of parameters or gradients and of the control values, each where
-            ``auto`` chose it, and the rows of scripts: by shard, or without servers by worker.
+            cut: who has which part of a model; None where all have all, in one cell.
         """
         assert replay is not None
-        if cut is not None:
-            raise ConfigError(f"--replay is not possible here with --parallel {cut.axes}")
-        (cell,) = replay.cells
-        scripts = {i: it.rows for i, it in enumerate(cell.scripts)}
-        return cell.algorithm, cell.control_algorithm, scripts
+        return {
+            number: HandedOut(
+                cell.algorithm,
+                cell.control_algorithm,
+                {i: it.rows for i, it in enumerate(cell.scripts)},
+            )
+            for number, cell in enumerate(replay.cells)
+        }
 
     def gather(self, stats: Sequence[Stats]) -> Sequence[Stats] | None:
         """Return the stats of all ranks, in order, at the first process; collective.
@@ -212,13 +222,12 @@ class Launcher(ABC):
         """Return how the workers of this process talk to other stages, by rank; collective."""
         raise ConfigError(f"--parallel {cut.axes} needs several ranks")
 
-    def log_file(self) -> str:
-        """Return the name of this process's file of events."""
-        return EVENTS
+    def log_files(self, setup: Setup) -> tuple[str, ...]:
+        """Return by rank the name of the file with its events; several may share one.
 
-    def log_files(self, ranks: int) -> tuple[str, ...]:
-        """Return the names of all processes' files of events."""
-        return (EVENTS,)
+        Cells of a model that is cut share none: their histories are apart.
+        """
+        return (EVENTS,) * len(setup.hosts)
 
     # --- running and ending -----------------------------------------------------------------
 

@@ -19,11 +19,11 @@ from psrt.errors import MissingWorkersError, OutputError, PsrtError
 from psrt.faults.roster import names
 from psrt.faults.vitals import HERE
 from psrt.history.folder import rank_file
-from psrt.history.replay import COLUMNS, Rows
+from psrt.history.replay import COLUMNS
 from psrt.job.build import theta_memory
 from psrt.job.cells import Cell, number_of, place_of
 from psrt.job.cut import Cut
-from psrt.job.launcher import Launcher, Roles, shard_servers, theta_at
+from psrt.job.launcher import HandedOut, Launcher, Roles, shard_servers, theta_at
 from psrt.job.replay import Replay
 from psrt.job.result import Run, Say
 from psrt.job.roles import ANY, SERVER, WORKER
@@ -201,7 +201,7 @@ class MpiLauncher(Launcher):
 
     def hand_out(
         self, replay: Replay | None, role_map: RoleMap, cut: Cut | None
-    ) -> tuple[str | None, str | None, Mapping[int, Rows]]:
+    ) -> Mapping[int, HandedOut]:
         """Send each its script; only rank 0 needs to see the recorded run's folder."""
         comm, mine = self._comm, {}
         text = (
@@ -228,7 +228,7 @@ class MpiLauncher(Launcher):
                 elif comm.rank == rank:
                     mine[i] = _receive(comm)
         algorithm, control_algorithm, _ = told[own]
-        return algorithm, control_algorithm, mine
+        return {own: HandedOut(algorithm, control_algorithm, mine)}
 
     def gather(self, stats: Sequence[Stats]) -> Sequence[Stats] | None:
         """Gather the stats of the ranks at rank 0, after their roles have ended."""
@@ -325,13 +325,9 @@ class MpiLauncher(Launcher):
             )
         return {rank: self._links}
 
-    def log_file(self) -> str:
-        """Return the name of this rank's file of events."""
-        return rank_file(self._comm.rank)
-
-    def log_files(self, ranks: int) -> tuple[str, ...]:
+    def log_files(self, setup: Setup) -> tuple[str, ...]:
         """Return the names of all ranks' files of events."""
-        return tuple(map(rank_file, range(ranks)))
+        return tuple(map(rank_file, range(len(setup.hosts))))
 
     def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         """Run this rank's role; then see that all reports have reached rank 0."""

@@ -45,8 +45,10 @@ class Recording:
         self._launcher, self._setup = launcher, setup
         #: The run's folder, at the first process; None writes nothing.
         self.folder: OutputFolder | None = None
-        #: The events of this process; None records none.
-        self.log: EventLog | None = None
+        #: By rank, the name of the file with its events.
+        self._names = launcher.log_files(setup)
+        #: The events of this process, by the name of their file; empty records none.
+        self.logs: dict[str, EventLog] = {}
         #: Receives the workers' reports, at the first process.
         self.recorder: MetricsWriter | None = None
         #: Whether training may have begun; until then an earlier run in the folder is kept.
@@ -99,7 +101,8 @@ class Recording:
                 mark = mark_of(history)
         mark = Path(launcher.share(str(mark)))
         with launcher.agree():
-            self._open(history / launcher.log_file(), origin, sees=mark.exists())
+            for name in dict.fromkeys(self._names[it] for it in launcher.here(len(self._names))):
+                self.logs[name] = self._opened(history / name, origin, sees=mark.exists())
         blind = launcher.tell_first(socket.gethostname() if self._own is not None else "")
         with launcher.agree():
             if launcher.first:
@@ -111,7 +114,7 @@ class Recording:
         found = ((host, at, ahead, error) for host, (ahead, error) in clocks.items())
         self._clocks = (*self._clocks, *found)
 
-    def _open(self, path: Path, origin: float, *, sees: bool) -> None:
+    def _opened(self, path: Path, origin: float, *, sees: bool) -> EventLog:
         """Open a file of events at ``path``, else one of this process's own.
 
         Args:
@@ -121,8 +124,7 @@ class Recording:
         """
         if sees:
             try:
-                self.log = EventLog(path, origin=origin)
-                return
+                return EventLog(path, origin=origin)
             except ConfigError:
                 if self._launcher.first:
                     raise
@@ -132,7 +134,11 @@ class Recording:
             file = os.fdopen(os.dup(self._own.fileno()), "wb")
         except OSError as error:
             raise ConfigError(f"cannot make {where}: {error.strerror}") from error
-        self.log = EventLog(where, origin=origin, file=file)
+        return EventLog(where, origin=origin, file=file)
+
+    def log_of(self, rank: int) -> EventLog | None:
+        """Return where the events of a rank of this process go; None if nothing is recorded."""
+        return self.logs[self._names[rank]] if self.logs else None
 
     def _await_files(self, history: Path, blind: Sequence[str], say: Say) -> None:
         """Prepare for the files of processes that do not see the folder.
@@ -142,7 +148,7 @@ class Recording:
             blind: the host of each of them, by rank; empty for one that sees it.
             say: is told of them.
         """
-        names = self._launcher.log_files(len(blind))
+        names = self._names
         self._wanted = {rank: history / names[rank] for rank, host in enumerate(blind) if host}
         if not self._wanted:
             return
@@ -171,7 +177,7 @@ class Recording:
             roles: of this process, which have not begun.
         """
         launcher = self._launcher
-        cells = self._cells(roles) if self.log is not None else ()
+        cells = self._cells(roles) if self.logs else ()
         with launcher.agree():
             self._write_header(plan, cells)
             roster = launcher.roster()
@@ -186,7 +192,6 @@ class Recording:
         setup, launcher = self._setup, self._launcher
         if setup.cut is None:
             return ()
-        names = launcher.log_files(setup.role_map.size)
         told: dict[int, Any] = {}
         for number, cell in enumerate(setup.cut.cells):
             first = roles.get(cell.first_worker)
@@ -196,7 +201,7 @@ class Recording:
                     cell,
                     initial=first.theta,
                     problem=first.problem,
-                    files=tuple(names[rank] for rank in cell.ranks),
+                    files=tuple(dict.fromkeys(self._names[rank] for rank in cell.ranks)),
                     plan=first.strategy.plan,
                 )
         found: dict[str, Any] = {}
@@ -206,13 +211,13 @@ class Recording:
 
     def _write_header(self, plan: ReducePlan | None, cells: tuple[dict[str, Any], ...]) -> None:
         launcher, setup = self._launcher, self._setup
-        if self.log is not None and self.folder is not None:
+        if self.logs and self.folder is not None:
             self._header = history_header(
                 setup.config,
                 setup.role_map,
                 initial=np.asarray(setup.initial),
                 problem=setup.problem,
-                files=launcher.log_files(setup.role_map.size),
+                files=tuple(dict.fromkeys(self._names)),
                 plan=plan,
                 deal=setup.deal,
                 topology=setup.topology,
@@ -236,7 +241,7 @@ class Recording:
         """
         if not ranks or self._header is None:
             return []
-        names = self._launcher.log_files(self._setup.role_map.size)
+        names = self._names
         left_out = {names[rank] for rank in ranks}
         workers = self._setup.role_map.workers
         try:
@@ -264,21 +269,25 @@ class Recording:
 
     def end(self, roles: Roles) -> None:
         """Record the final versions and close the history."""
-        log, role_map, now = self.log, self._setup.role_map, self._launcher.now()
-        if log is None:
+        role_map, now = self._setup.role_map, self._launcher.now()
+        if not self.logs:
             return
-        for it in shard_servers(roles.values()):
-            ShardEventRecorder(log, it.number).saved(it.shard.version, now)
+        for rank, role in roles.items():
+            for it in shard_servers([role]):
+                log = self.logs[self._names[rank]]
+                ShardEventRecorder(log, it.number).saved(it.shard.version, now)
         cut, firsts = self._setup.cut, role_map.workers[:1]
         if cut is not None:
             firsts = tuple(cell.first_worker for cell in cut.cells)
         for rank in () if role_map.servers else firsts:
             first = roles.get(rank)
             if isinstance(first, Worker):
+                log = self.logs[self._names[rank]]
                 WorkerEventRecorder(log, 0).saved(first.strategy.updates, now)
         self._add_clocks(self._launcher.clocks(), now - self._origin)
         try:
-            log.close()
+            for log in self.logs.values():
+                log.close()
             if self._header is not None and self._clocks:
                 self._amend(clocks=self._clocks)
         except OutputError as error:  # a full disk; the model may still fit
@@ -295,9 +304,9 @@ class Recording:
 
     def _cut_off(self) -> None:
         """Close the files of a run that did not finish."""
-        if self.log is not None:
+        for log in self.logs.values():
             with contextlib.suppress(PsrtError, OSError):  # of a full disk
-                self.log.abandon()
+                log.abandon()
         if self._own is not None:
             self._own.close()
         if self.recorder is not None:

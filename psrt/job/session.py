@@ -22,12 +22,12 @@ from psrt.config import TrainConfig
 from psrt.errors import MissingWorkersError, OutputError
 from psrt.history import EventLog
 from psrt.history.pair_replay import PairScript, PairSequencer
-from psrt.history.replay import Rows, Script, Sequencer
+from psrt.history.replay import Script, Sequencer
 from psrt.job.build import server_role, worker_role
 from psrt.job.codecs import say_codec
 from psrt.job.cut import Cut, cut_problem, say_cut
 from psrt.job.gossip import say_hosts
-from psrt.job.launcher import Launcher, Roles
+from psrt.job.launcher import HandedOut, Launcher, Roles
 from psrt.job.problems import deal_text
 from psrt.job.recording import Recording
 from psrt.job.result import (
@@ -95,7 +95,7 @@ class _Session:
         ports = launcher.ports(setup)
         self._check_sums(ports)
         with Recording(launcher, setup, self._say) as recording:
-            roles = self._roles(ports, recording.log or self._log)
+            roles = self._roles(ports, recording)
             plan = _plan(roles)
             recording.begin(plan, roles)
             if launcher.first:
@@ -127,24 +127,23 @@ class _Session:
                 sharded = None if shard is None else Sharing(shard)
                 ports[rank].choice(algorithm, role_map.n, coded=coded, sharded=sharded)
 
-    def _roles(self, ports: Mapping[int, Port], log: EventLog | None) -> Roles:
+    def _roles(self, ports: Mapping[int, Port], recording: Recording) -> Roles:
         """Broadcast the initial parameters and build the roles of this process."""
         launcher, setup = self._launcher, self._setup
         config = setup.config
-        control_algorithm: str | None = None
-        scripts: Mapping[int, Rows] = {}
+        handed: Mapping[int, HandedOut] = {}
         if config.replay is not None:
-            algorithm, control_algorithm, scripts = launcher.hand_out(
-                setup.replay, setup.role_map, setup.cut
-            )
-            if algorithm is not None:
-                config = replace(config, allreduce=algorithm)
+            handed = launcher.hand_out(setup.replay, setup.role_map, setup.cut)
         links = {} if setup.cut is None else launcher.links(setup, setup.cut)
         roles: dict[int, Server | Worker] = {}
         for rank, port in ports.items():
             role_map = port.role_map
+            number = 0 if setup.cut is None else setup.cut.numbered_cell_of(rank)[0]
+            algorithm, control_algorithm, scripts = handed.get(number, HandedOut())
+            if algorithm is not None:
+                config = replace(setup.config, allreduce=algorithm)
             initial = launcher.spread(port, setup.initial, setup.cut)
-            shards = role_map.shards_of(port.rank)
+            shards, log = role_map.shards_of(port.rank), recording.log_of(rank) or self._log
             if not shards:
                 if role_map.held_theta is None:
                     np.copyto(port.theta, initial)

@@ -23,6 +23,7 @@ from psrt.config.resolve import mode_of
 from psrt.data import Deal
 from psrt.errors import ConfigError
 from psrt.history import EventLog
+from psrt.history.folder import rank_file
 from psrt.job.cut import Cut
 from psrt.job.launcher import Launcher, Roles, shard_servers, theta_at
 from psrt.job.problems import timing_problem
@@ -222,8 +223,6 @@ class VirtualLauncher(Launcher):
             (self._crashes, "--crash"),
             (self._hosts, "--hosts"),
             (self._parameters is not None, f"--parameters {self._parameters}"),
-            (config.record, "--record"),
-            (config.replay is not None, f"--replay {config.replay}"),
         ):
             if wrong:
                 raise ConfigError(
@@ -315,6 +314,13 @@ class VirtualLauncher(Launcher):
             return initial
         assert isinstance(port, VirtualPort), "ports are this launcher's"
         return cut.cell_of((port.world.ranks or ())[port.rank]).part.take(initial)
+
+    def log_files(self, setup: Setup) -> tuple[str, ...]:
+        """Return by rank the name of the file with its events: one of each cell."""
+        if setup.cut is None:
+            return super().log_files(setup)
+        files = {rank: cell.ranks[0] for cell in setup.cut.cells for rank in cell.ranks}
+        return tuple(rank_file(files[rank]) for rank in range(len(files)))
 
     def links(self, setup: Setup, cut: Cut) -> Mapping[int, StageLinks]:
         """Make the channels of all stages of all copies of the model."""

@@ -17,22 +17,24 @@ Source: Narayanan et al., "PipeDream: Generalized pipeline parallelism for DNN t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
 
 from psrt.arrays import FloatArray, Vector
+from psrt.history.log import QUEUED
 from psrt.model.stage import Stage
 from psrt.optim import BLOCK, StalenessRate
 from psrt.partition import Part, Span, block_spans
 from psrt.pipeline.schedule import PipelineSchedule
 from psrt.pipeline.step import COMPUTING, SENDING, Kind, PipelineStep
 from psrt.runtime.cut_problem import CutProblem, Ready, Ways
+from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.length import Length, share_of
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import not_iterable
-from psrt.transport.stage_links import StageLinks
+from psrt.transport.stage_links import Channel, StageLinks
 
 #: Batches of an epoch whose number is not known before its end.
 _ENDLESS = 1 << 40
@@ -55,6 +57,8 @@ class PipeDream(CutProblem):
         length: Length,
         rate: StalenessRate | None = None,
         counts: bool = True,
+        now: Callable[[], float] = lambda: 0.0,
+        events: WorkerEventRecorder | None = None,
     ) -> None:
         """Join them.
 
@@ -71,12 +75,15 @@ class PipeDream(CutProblem):
             length: of training, after which no batch is begun.
             rate: of each gradient by its staleness; None weakens none.
             counts: whether to count staleness; not where servers do.
+            now: returns the time of the events.
+            events: records the steps; None for no history.
         """
         number, stages = place
         steps = list(schedule(number, stages, 1))
         super().__init__(
-            whole, links, part=part, chunks=[stage], ways=[ways], steps=steps, is_first=is_first
-        )
+            whole, links, part=part, chunks=[stage], ways=[ways], steps=steps, is_first=is_first,
+            now=now, events=events,
+        )  # fmt: skip
         assert schedule.staleness is not None, "only an asynchronous schedule has stale gradients"
         self._stage, self._schedule, self._place = stage, schedule, place
         self._length, self._rate = length, rate
@@ -94,6 +101,8 @@ class PipeDream(CutProblem):
         self._losses: dict[int, float] = {}
         #: Copies of inputs that are not needed any more.
         self._free: list[FloatArray] = []
+        #: Of those that went forward, the steps that the parameters had taken then.
+        self._versions: dict[int, int] = {}
         #: τ of the newest gradient.
         self.staleness = 0
         #: Gradients by staleness; None where servers count them.
@@ -157,11 +166,15 @@ class PipeDream(CutProblem):
             batch: (x, y), drawn when it went forward.
             out: (n,) of this part.
             ready: see ``Problem``.
-            clock: not used: there is no history of these steps.
+            clock: not used: batches are counted here, which are begun before their steps.
         """
-        back, stage = self._back, self._stage
+        back, stage, events = self._back, self._stage, self._events
+        if events is not None and len(events.noted) >= QUEUED:
+            events.drain()
         stage.collect(out)
         forward: list[int] = []
+        # Without numerics there are none to keep.
+        keeps = bool(self.depth and theta.size)
         for step in self._coming_steps:
             m = step.micro_batch
             if step.kind in SENDING or m >= self._drawn:
@@ -175,7 +188,8 @@ class PipeDream(CutProblem):
                 else:
                     assert m == back, "batches come back in order"
                 if step.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
-                    done = self._final_layers(theta, stashes=bool(forward), ready=ready)
+                    stashes = keeps and bool(forward)
+                    done = self._final_layers(theta, stashes=stashes, ready=ready)
                 await self._compute(step, done)
                 if done is not None:
                     break
@@ -183,7 +197,8 @@ class PipeDream(CutProblem):
                 way = self._ways[0].of(step.kind)
                 if self._rows(m).size and way is not None:
                     await self._exchange(step, way, self._rows(m), self._losses)
-        if not self._rows(back).size and forward and self.depth:
+                    self._note_message(step, self._now(), way)
+        if not self._rows(back).size and forward and keeps:
             np.copyto(self._stash[back % self.depth], theta)
         for m in forward:
             if m != back:
@@ -193,6 +208,7 @@ class PipeDream(CutProblem):
         self._back += 1
         self._clock += 1
         x, _ = self._batches.pop(back)
+        del self._versions[back]
         if self._stage.shape.given and (self.depth or self.links.shares_batches):
             self._free.append(x)
         return self._losses.pop(back)
@@ -207,7 +223,7 @@ class PipeDream(CutProblem):
     def _admit(self, m: int, theta: Vector) -> None:
         """Let a batch go forward with the newest parameters, and announce its messages."""
         rows, ways = self._rows(m), self._ways[0]
-        self._losses[m] = 0.0
+        self._losses[m], self._versions[m] = 0.0, self._clock
         self._stage.admit(m, rows.size, theta, self._input(m))
         if rows.size:
             receives = (it for it in (ways.below, ways.back_above) if it is not None)
@@ -219,12 +235,32 @@ class PipeDream(CutProblem):
         rows, (_, y) = self._rows(m), self._batches[m]
         self._losses[m] += await self._pass(self._stage, step, y, rows, done)
         await self.links.passed(step, rows.size)
+        now, events = self._now(), self._events
+        if events is not None:
+            clock, shown = self._clock_of(m), step._replace(micro_batch=0)
+            events.note((events.passed, now, clock, shown, rows.size, self._versions[m]))
         if step.kind is Kind.BACKWARD_WEIGHT:
             return
         onward = ways.above if step.kind is Kind.FORWARD else ways.back_below
         if onward is not None and rows.size:
             along = float(rows.size) if step.kind is Kind.FORWARD else self._losses[m]
             self.links.send(onward, onward.place(m, rows), along)
+            # What is sent may be there before this stage has time to look.
+            forward = step.kind is Kind.FORWARD
+            kind = Kind.SEND_ACTIVATION if forward else Kind.SEND_GRADIENT
+            peer = onward.reader
+            self._note_message(PipelineStep(kind, m, step.chunk, peer), now, onward)
+
+    def _note_message(self, step: PipelineStep, at: float, way: Channel) -> None:
+        """Record that a batch was sent, or has come."""
+        m, events = step.micro_batch, self._events
+        if events is not None:
+            rows, shown = self._rows(m).size, step._replace(micro_batch=0)
+            events.note((events.exchanged, at, self._clock_of(m), shown, rows, way.nbytes(rows)))
+
+    def _clock_of(self, m: int) -> int:
+        """Return the step that trains on a batch of this epoch."""
+        return self._clock - self._back + m
 
     def _final_layers(self, theta: Vector, *, stashes: bool, ready: Ready | None) -> Ready:
         """Return what is called with each layer whose gradient is there.
@@ -241,10 +277,10 @@ class PipeDream(CutProblem):
 
         def done(i: int) -> None:
             layer = self._layers[i]
-            if rate is not None and tau:
+            if rate is not None and tau and theta.size:
                 part = self._stage.gradient(i)
                 _weaken(rate, factor, part, layer.of(theta), layer.of(read), layer.start)
-            if stashes and depth:
+            if stashes:
                 np.copyto(layer.of(stash), layer.of(theta))
             if ready is not None:
                 ready(i)

@@ -79,6 +79,10 @@ class TimingOnlyStage(LentStage):
         self._sizes = layer_spans(layers)
         self.n = self._sizes[-1].stop
 
+    def admit(self, m: int, rows: int, params: Vector, x: FloatArray | None = None) -> None:
+        """Take in a batch; only its rows are looked at."""
+        super().admit(m, rows, params[:0], x)
+
     def gradient_spans(self) -> tuple[Span, ...]:
         """Return the layers' spans, the last one first."""
         return self._sizes[::-1]

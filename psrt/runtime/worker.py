@@ -163,7 +163,7 @@ class Worker:
         if self.strategy.taus is not None:
             taus, stats.gaps = self.strategy.taus, self.strategy.gaps
         if taus is not None:
-            stats.staleness = [*({} for _ in range(stats.worker)), taus]
+            stats.staleness = [*({} for _ in range(self._worker)), taus]  # of its cell
         return stats
 
     def _model(self, theta: Vector) -> Vector:

@@ -21,6 +21,7 @@ from psrt.history.check.table import (
     find,
     previous,
     rank_in_group,
+    rank_in_run,
     same_as_before,
 )
 from psrt.history.events import Kind
@@ -239,6 +240,8 @@ def _check_clocks(contract: Contract, shard: Shard, findings: Findings) -> None:
     first = pushes.before < 0
     clock = np.where(first, 0, table["clock"][pushes.before])
     version = np.where(first, 0, table["version"][pushes.before])
+    if contract.behind:
+        version = version[_late(contract, table, pushes.at)]
     text = (
         "shard {shard} received a push of worker {worker} for clock {clock} on version {version}, "
         "expected clock {due_clock} on version {due_version}"
@@ -286,7 +289,7 @@ def workers_of(contract: Contract, table: Table, leave: Ints, findings: Findings
     _check_alternation(workers, findings)
     if not findings.none:
         return None
-    _check_computed_on(workers, findings)
+    _check_computed_on(contract, workers, findings)
     _check_clock_at_the_end(contract, workers, findings)
     return workers
 
@@ -356,22 +359,43 @@ def _check_alternation(workers: Workers, findings: Findings) -> None:
     )
 
 
-def _check_computed_on(workers: Workers, findings: Findings) -> None:
-    """Check that a gradient is of the clock and the versions that were read just before."""
+def _late(contract: Contract, table: Table, pushes: Ints) -> Ints:
+    """Return by push that whose parameters its gradient is of, in a pipeline that is not drained.
+
+    Args:
+        contract: of the run.
+        table: of the pushes.
+        pushes: positions, worker after worker, each in its order.
+    """
+    epoch = np.floor(table.real("progress")[pushes])
+    behind = np.minimum(rank_in_run(table["worker"][pushes], epoch), contract.behind)
+    late: Ints = np.arange(len(pushes)) - behind
+    return late
+
+
+def _check_computed_on(contract: Contract, workers: Workers, findings: Findings) -> None:
+    """Check that a gradient is of the clock and the versions that were read just before.
+
+    In a pipeline that is not drained versions are of some reads before.
+    """
     table, pushes = workers.table, workers.pushes
     # Reads and pushes alternate, so the last read before a push in the table is its worker's own.
     of = np.searchsorted(workers.reads[:, 0], pushes[:, 0]) - 1
     read = workers.reads[of] if len(pushes) else pushes
+    versions = read
+    if contract.behind:
+        versions = read[_late(contract, table, pushes[:, 0])]
     rows = np.arange(len(pushes))
     for name in ("clock", "version"):
-        said, was = table[name][pushes], table[name][read]
+        due = versions if name == "version" else read
+        said, was = table[name][pushes], table[name][due]
         shard = (said != was).argmax(1)  # the first one that differs, if any does
         text = (
             f"worker {{worker}} pushed a gradient of {name} {{said}} to shard {{shard}}, but had "
             f"read {name} {{due}}"
         )
         findings.on(table, pushes[rows, shard]).require_equal(
-            READS, said[rows, shard], was[rows, shard], text, because=[read[rows, shard]]
+            READS, said[rows, shard], was[rows, shard], text, because=[due[rows, shard]]
         )
     first = workers.reads[~workers.is_answer]
     zero = np.ones(first.shape, bool)

@@ -138,6 +138,9 @@ class Contract:
     framed: bool = False
     #: Whether the model is cut, so that stages tell what they did.
     cut: bool = False
+    #: How many reads older than the newest the parameters of a gradient are, but in the first steps
+    #: of an epoch: where a stage never waits for updates.
+    behind: int = 0
     #: Whether a worker reads a version as it is; a codec of replies loses some of it.
     exact_reads: bool = True
 

@@ -53,13 +53,16 @@ class Counted:
     skew: Ints
 
 
-def counted_of_steps(table: Table, workers: Workers | None, *, pairs: bool = False) -> Counted:
+def counted_of_steps(
+    table: Table, workers: Workers | None, *, pairs: bool = False, late: Ints | None = None
+) -> Counted:
     """Return what was counted where a step is an event, and waiting another.
 
     Args:
         table: events of all workers, worker after worker.
         workers: their reads; None without servers.
         pairs: whether neighbours average without rounds, so that an average has a staleness.
+        late: τ of each step, where stages count it and servers do not.
     """
     reads = table.where(*[Kind.TAKE] * pairs)[:, None]
     skew = np.zeros(len(reads), np.int64)
@@ -73,7 +76,9 @@ def counted_of_steps(table: Table, workers: Workers | None, *, pairs: bool = Fal
     # What is waited for belongs to the step before, and to clock 0 before the first.
     clock = np.where(is_step, table["clock"][at] + 1, 0)
     clock = np.maximum.accumulate(clock + owner * (1 << 40)) - owner * (1 << 40)
-    row = np.searchsorted(at, reads[:, 0])
+    row, staleness = np.searchsorted(at, reads[:, 0]), _staleness(table, reads)
+    if late is not None:
+        row, staleness, skew = np.flatnonzero(is_step), _of_stages(late), np.zeros_like(late)
     return Counted(
         owner,
         clock,
@@ -81,12 +86,15 @@ def counted_of_steps(table: Table, workers: Workers | None, *, pairs: bool = Fal
         np.where(is_step, table["samples"][at], 0),
         table.real("seconds")[at],
         np.where(is_step, 0.0, table.real("seconds")[at]),
-        *(_placed(len(at), row, column) for column in (*_staleness(table, reads), skew)),
+        *(_placed(len(at), row, column) for column in (*staleness, skew)),
     )
 
 
-def counted_of_pushes(workers: Workers) -> Counted:
-    """Return what was counted where a push is a step; nobody has died, so each is answered."""
+def counted_of_pushes(workers: Workers, *, late: Ints | None = None) -> Counted:
+    """Return what was counted where a push is a step; nobody has died, so each is answered.
+
+    ``late`` is as of ``counted_of_steps``.
+    """
     table, reads = workers.table, workers.reads[workers.is_answer]
     at = reads[:, 0]
     return Counted(
@@ -96,8 +104,8 @@ def counted_of_pushes(workers: Workers) -> Counted:
         table["samples"][workers.pushes[:, 0]],
         table.real("seconds")[at] + table.real("seconds")[workers.pushes[:, 0]],
         table.real("seconds")[at],
-        *_staleness(table, reads),
-        workers.skew,
+        *(_staleness(table, reads) if late is None else _of_stages(late)),
+        workers.skew if late is None else np.zeros_like(late),
     )
 
 
@@ -121,6 +129,10 @@ def _staleness(table: Table, reads: Ints) -> tuple[Ints, Ints, Ints]:
     """Return by read the sum, number and maximum of τ."""
     tau = table["tau"][reads]
     return tau.sum(axis=1), np.full(len(reads), reads.shape[1]), tau.max(axis=1, initial=0)
+
+
+def _of_stages(late: Ints) -> tuple[Ints, Ints, Ints]:
+    return late, np.ones_like(late), late
 
 
 def _placed(length: int, at: Ints, values: Ints) -> Ints:

@@ -36,7 +36,7 @@ import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.history.check.findings import PIPELINE, EventRef, Findings
-from psrt.history.check.table import Floats, Ints, Table, previous
+from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_run
 from psrt.history.events import (
     BACKWARD,
     BACKWARD_INPUT,
@@ -56,6 +56,8 @@ _WORDS = {
     BACKWARD_INPUT: "backward to the input",
     BACKWARD_WEIGHT: "backward to the weights",
 }
+#: Passes after which activations are not needed any more.
+_ENDS = (BACKWARD, BACKWARD_WEIGHT)
 #: Bytes of the number that goes along with a message.
 _ALONG = 8
 
@@ -220,6 +222,19 @@ class Steps(NamedTuple):
         """Return a column of the steps."""
         return self.table.column(name)[self.at]
 
+    @property
+    def epochs(self) -> Ints:
+        """The epoch of each step."""
+        return np.floor(self.table.real("progress")[self.at]).astype(np.int64)
+
+    def staleness(self, most: int) -> Ints:
+        """Return how many updates the gradient of each step of a stage is late.
+
+        Args:
+            most: P − s − 1; it is less while the pipeline fills up.
+        """
+        return np.minimum(rank_in_run(self.epochs), most)
+
 
 def check_pipeline(
     layout: Layout, tables: Sequence[Table], findings: Findings, *, one_clock: bool
@@ -248,6 +263,16 @@ def check_pipeline(
             _check_own_messages(layout, layout.place(cell)[0], own, findings)
     if findings.none:
         _check_messages(layout, steps, findings, one_clock=one_clock)
+
+
+def staleness_of(table: Table) -> tuple[Ints, Ints]:
+    """Return τ and the worker of each step of a pipeline that is not drained, worker after worker.
+
+    Args:
+        table: of the workers of a cell, of which ``check_pipeline`` found nothing.
+    """
+    at = np.flatnonzero(table.are(Kind.PASS) & np.isin(table["flag"], _ENDS))
+    return table["clock"][at] - table["version"][at], table["worker"][at]
 
 
 def _steps_of(table: Table, worker: int) -> Steps:
@@ -287,13 +312,12 @@ def _check_passes(layout: Layout, stage: int, own: Steps, findings: Findings) ->
     table = own.table
     at = own.own[table.are(Kind.PASS)[own.own]]
     clocks, samples = (table[name][own.at] for name in ("clock", "samples"))
-    clocks, samples = clocks[samples > 0], samples[samples > 0]
     if layout.asynchronous:
-        order = np.array(layout.order(stage, len(clocks)), np.int64).reshape(-1, 3)
-        row = order[:, 1]
-        due = {"flag": order[:, 0], "tau": np.zeros_like(row), "shard": order[:, 2]}
+        flag, row = _never_drained(layout, stage, own.epochs)
+        due = {"flag": flag, "tau": np.zeros_like(row), "shard": np.zeros_like(row)}
         rows = samples[row]
     else:
+        clocks, samples = clocks[samples > 0], samples[samples > 0]
         order = np.array(layout.order(stage, layout.micro_batches), np.int64)
         row = np.repeat(np.arange(len(clocks)), len(order))
         flag, micro_batch, chunk = np.tile(order, (len(clocks), 1)).T
@@ -334,23 +358,81 @@ def _check_passes(layout: Layout, stage: int, own: Steps, findings: Findings) ->
     elif len(row) and not len(own.own):
         findings.missing(PIPELINE, f"stage {stage} made no passes, expected {len(row)}")
     if layout.asynchronous:
-        _check_stash(layout, stage, passes.table, at, findings)
+        if findings.none:
+            _check_stash(layout, stage, own, at, findings)
     else:
         passes.require_equal(
             PIPELINE, table["version"][at], -1, "{kind} with version {said}", counts=False
         )
 
 
-def _check_stash(layout: Layout, stage: int, table: Table, at: Ints, findings: Findings) -> None:
-    """Check that a batch goes back with the weights that it came with, and how old these are."""
-    clock = table["clock"][at]
-    due = np.maximum(0, clock - (layout.stages - stage - 1))
-    findings.on(table, at).require_equal(
+def _never_drained(layout: Layout, stage: int, epochs: Ints) -> tuple[Ints, Ints]:
+    """Return the passes of a pipeline that is drained at the ends of epochs only, in order.
+
+    Args:
+        layout: how the model was cut.
+        stage: from 0.
+        epochs: of each step.
+
+    Returns:
+        The flag of each pass, and the number of its step among all.
+    """
+    flags, steps = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    begins = np.flatnonzero(np.diff(epochs, prepend=-1))
+    for begin, end in zip(begins, [*begins[1:], len(epochs)], strict=True):
+        order = np.array(layout.order(stage, int(end - begin)), np.int64)
+        flags.append(order[:, 0])
+        steps.append(order[:, 1] + begin)
+    return np.concatenate(flags), np.concatenate(steps)
+
+
+def _check_stash(layout: Layout, stage: int, own: Steps, at: Ints, findings: Findings) -> None:
+    """Check which weights a batch came and went back with, and how many of them were kept.
+
+    The weights of version v have taken v steps. A batch goes forward with the newest, and back with
+    the same. By then P − s − 1 steps more have been taken, or those since the pipeline was drained.
+    """
+    table = own.table
+    clock, version = table["clock"][at], table["version"][at]
+    forward, newest = table["flag"][at] == FORWARD, np.searchsorted(own.at, at)
+    passes = findings.on(table, at)
+    text = f"stage {stage} computed batch {{clock}} with the weights of version {{said}}, "
+    passes.require_equal(
+        PIPELINE, version, np.where(forward, newest, version), text + "its newest were {due}"
+    )
+    came = np.full(int(clock.max(initial=0)) + 1, -1)
+    came[clock[forward]] = version[forward]
+    passes.require_equal(
+        PIPELINE, version, came[clock], text + "it had come with {due}", counts=False
+    )
+    passes.require_equal(
         PIPELINE,
-        table["version"][at],
-        due,
-        f"stage {stage} computed batch {{clock}} with the weights of version {{said}}, "
+        newest - version,
+        np.where(forward, 0, own.staleness(layout.stages - stage - 1)[newest % len(own.at)]),
+        f"stage {stage} computed batch {{clock}} with weights that are {{said}} updates old, "
         "expected {due}",
+        counts=False,
+    )
+    _check_kept(layout, stage, own, at, findings)
+
+
+def _check_kept(layout: Layout, stage: int, own: Steps, at: Ints, findings: Findings) -> None:
+    """Check that no more versions were kept than promised: counted, whatever the order is.
+
+    Kept are those of the batches under way, which ascend, and the newest.
+    """
+    version, forward = own.table["version"][at], own.table["flag"][at] == FORWARD
+    newest = np.searchsorted(own.at, at)
+    came = version[forward] if forward.any() else newest
+    ended = np.isin(own.table["flag"][at], _ENDS)
+    oldest: Ints = np.cumsum(ended) - ended  # as many as have come back, and are not kept
+    kept = newest - came[np.minimum(oldest, len(came) - 1)] + 1
+    findings.on(own.table, at).require(
+        PIPELINE,
+        kept <= layout.stages - stage,
+        f"stage {stage} keeps {{kept}} versions of its weights, expected at most "
+        f"{layout.stages - stage}",
+        kept=kept,
         counts=False,
     )
 
@@ -361,7 +443,7 @@ def _check_alive(layout: Layout, stage: int, own: Steps, findings: Findings) -> 
     at = own.own[table.are(Kind.PASS)[own.own]]
     flag, all_ = table["flag"][at], table["tau"][at] == OF_ALL
     total = len(own.at) if layout.asynchronous else layout.micro_batches
-    ended = np.isin(flag, (BACKWARD, BACKWARD_WEIGHT))
+    ended = np.isin(flag, _ENDS)
     change = (flag == FORWARD) - ended * np.where(all_, total, 1)
     alive = np.cumsum(change)
     findings.on(table, at).require(

@@ -34,7 +34,7 @@ from psrt.history.check.metrics import (
     counted_of_steps,
 )
 from psrt.history.check.pairs import check_pairs
-from psrt.history.check.pipeline import check_pipeline, layout_of, without_passes
+from psrt.history.check.pipeline import check_pipeline, layout_of, staleness_of, without_passes
 from psrt.history.check.steps import (
     check_departures,
     check_local_steps,
@@ -121,6 +121,11 @@ def check_cells(
     cases = [
         _Case(contract_of(it.header), it, None, None, None, None, findings) for it in histories
     ]
+    for number, case in enumerate(cases):
+        case.end = max(it.end for it in cases)
+        if layout.asynchronous and case.contract.mode.is_stale:
+            behind = layout.stages - layout.place(number)[0] - 1
+            case.contract = dataclasses.replace(case.contract, behind=behind)
     contract = dataclasses.replace(
         cases[0].contract,
         workers=len(header.workers),
@@ -139,6 +144,9 @@ def check_cells(
         if findings.none:
             tables = [case.tables[0] for case in cases]
             check_pipeline(layout, tables, findings, one_clock=contract.one_clock)
+        if findings.none and layout.asynchronous and not contract.mode.is_stale:
+            for case in cases:
+                case.late, _ = staleness_of(case.tables[0])
         if findings.none and summary is not None:
             told = SummaryCheck(summary, contract, header, findings)
             told.digests(saved_sha256, max(case.updates for case in cases))
@@ -158,6 +166,10 @@ def _check_summary_of_cells(
 ) -> None:
     """Check what a summary says of all cells; the first one counts the samples of its copy."""
     first, contract = cases[0], cases[0].contract
+    if first.late is not None:
+        found = [staleness_of(case.tables[0]) for case in cases]
+        owners = [worker * len(cases) + i for i, (_, worker) in enumerate(found)]
+        summary.late(np.concatenate([tau for tau, _ in found]), np.concatenate(owners))
     if first.reads is None:
         summary.updates(max(case.updates for case in cases))
         summary.steps(first.workers, first.workers.where(Kind.STEP))
@@ -234,10 +246,10 @@ class _Case:
         self.died = False
         #: Bytes that neighbours sent each other, at least and at most.
         self.nbytes = 0, 0
-        #: Time of the last event of a worker or a shard.
-        self._end = max(
-            (it.events["time"].max() for it in self.tables[:-1] if len(it)), default=0.0
-        )
+        #: τ of each step, worker after worker, where stages count it and servers do not.
+        self.late: Ints | None = None
+        #: Time of the last event of a worker or a shard of the job.
+        self.end = max((it.events["time"].max() for it in self.tables[:-1] if len(it)), default=0.0)
         self._summary, self._metrics = summary, metrics
         self._crashed = crashed
         self._saved_sha256 = saved_sha256
@@ -382,8 +394,8 @@ class _Case:
         """Return what the workers have counted."""
         contract, table = self.contract, self.workers
         if self.reads is None or contract.mode.averages:
-            return counted_of_steps(table, self.reads, pairs=contract.pairs)
-        return counted_of_pushes(self.reads)
+            return counted_of_steps(table, self.reads, pairs=contract.pairs, late=self.late)
+        return counted_of_pushes(self.reads, late=self.late)
 
     def _check_metrics(
         self, *, apart: Callable[[], Mapping[int, tuple[float, float]]] = dict
@@ -409,7 +421,7 @@ class _Case:
         exact = self.contract.simulated and not self.contract.crashes
         exact = exact and self.header.knob("shard") != PARAMETERS
         check_final(
-            self.finals, shard, updates, last, self.findings, end=self._end if exact else None
+            self.finals, shard, updates, last, self.findings, end=self.end if exact else None
         )
 
     def _check_summary(self, updates: int) -> SummaryCheck | None:

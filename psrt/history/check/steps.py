@@ -113,6 +113,10 @@ def check_local_steps(contract: Contract, table: Table, leave: Ints, findings: F
     if contract.streams:
         # Who has no samples to send asks whether others have, and waits for that.
         exact &= ~asks(table)[begins]
+    if contract.cut:
+        # At the end of an epoch the first worker waits for the parts of the others.
+        epoch = np.floor(table.real("progress")[steps])
+        exact &= ~follows | (epoch == previous(epoch, -1.0))
     for these, most in ((exact, False), (timed & ~exact, True)):
         require_duration(findings, table, steps[these], begins[these], most=most)
     if not contract.simulated:

@@ -17,6 +17,7 @@ from psrt.history.check.findings import DIGESTS, FINAL, SUMMARY, EventRef, Findi
 from psrt.history.check.fragments import fragment_sizes, streamed_bytes
 from psrt.history.check.frames import FrameContract, frame_bounds
 from psrt.history.check.mixing import mixing_of
+from psrt.history.check.pipeline import layout_of
 from psrt.history.check.straight_sums import goes_straight, straight_bytes
 from psrt.history.check.sum_frames import sent_bytes
 from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group
@@ -105,6 +106,8 @@ class SummaryCheck:
         self._contract = contract
         self._header = header
         self._findings = findings
+        #: τ and worker of each gradient, where stages count it and servers do not.
+        self._late: tuple[Ints, Ints] | None = None
         self._figures = figures = Figures(SUMMARY, "the summary", summary, findings)
         figures.has(*[(name,) for name in KEYS])
         for name, value in (
@@ -142,9 +145,13 @@ class SummaryCheck:
             figures.same(None, "memory")
             return
         if self._contract.cut:
-            most = ITEMSIZE * max([header.n, *(cell["n"] for cell in header.cells)])
-            for name in ("parameters", "gradients"):
-                figures.within(0, most, "memory", name)
+            layout, sizes = layout_of(header), [cell["n"] for cell in header.cells]
+            most = ITEMSIZE * max([header.n, *sizes])
+            figures.within(0, most, "memory", "gradients")
+            if layout.asynchronous:  # P − s versions of them
+                behind = [layout.stages - layout.place(i)[0] for i in range(len(sizes))]
+                most = ITEMSIZE * max(n * it for n, it in zip(sizes, behind, strict=True))
+            figures.within(0, most, "memory", "parameters")
             for name in ("optimizer", "gathered", "activations"):
                 figures.within(0, math.inf, "memory", name)
             return
@@ -312,11 +319,8 @@ class SummaryCheck:
         figures, none = self._figures, np.zeros(0, np.int64)
         for name in ("dropped", "skew_max", "clock_spread_max"):
             figures.same(0, name)
-        for name, empty in (("staleness", []), ("skew", {})):
-            figures.mean_and_max(none, name)
-            figures.same(empty, name, "histogram")
-        figures.same([], "staleness", "by_worker")
-        figures.same([], "staleness", "by_shard")
+        self.skews(none)
+        self._staleness(none, none, none, 0)
         self._gaps(np.zeros(0))
 
     def paired(self, table: Table) -> None:
@@ -363,9 +367,15 @@ class SummaryCheck:
         for name in ("bytes_sent", "bytes_received"):
             figures.within(least - framed + nbytes, most - framed + nbytes, name)
 
+    def late(self, tau: Ints, worker: Ints) -> None:
+        """Take what stages count: τ of each gradient, and by its number in the job, its worker."""
+        self._late = tau, worker
+
     def skews(self, skew: Ints) -> None:
         """Check what is counted of reads: by how much the versions of shards differed."""
         figures = self._figures
+        if self._late is not None:
+            skew = skew[:0]
         figures.same(int(skew.max(initial=0)), "skew_max")
         histogram = {str(n): int(k) for n, k in enumerate(np.bincount(skew)) if k}
         figures.same(histogram, "skew", "histogram")
@@ -408,18 +418,29 @@ class SummaryCheck:
         )
         shard = np.repeat(np.arange(len(shards)), [len(at) for at in pushes])
         worker = worker * cells + shard * cells // len(shards)
+        self._staleness(tau, worker, shard, len(shards))
+        self._gaps(gap[~np.isnan(gap)] if self._late is None else gap[:0])
+        figures.same(max(_spread(self._contract, it) for it in shards), "clock_spread_max")
+
+    def _staleness(self, tau: Ints, worker: Ints, shard: Ints, shards: int) -> None:
+        """Check what is counted of τ: by shards, unless stages count it.
+
+        Args:
+            tau: of each gradient that a shard applied.
+            worker: whose it is, by its number in the job.
+            shard: that applied it.
+            shards: how many there are.
+        """
+        figures, workers = self._figures, self._contract.workers if shards else 0
+        if self._late is not None:
+            (tau, worker), shards, workers = self._late, 0, self._contract.workers
         figures.same(np.bincount(tau).tolist(), "staleness", "histogram")
         figures.mean_and_max(tau, "staleness")
-        for name, group, count in (
-            ("by_shard", shard, len(shards)),
-            ("by_worker", worker, self._contract.workers),
-        ):
+        for name, group, count in (("by_shard", shard, shards), ("by_worker", worker, workers)):
             figures.length(count, "staleness", name)
-            for i, due in enumerate(_histograms(group, tau, count)):
+            for i, due in enumerate(_histograms(group, tau, count) if count else ()):
                 figures.same(due, "staleness", name, i, "histogram")
                 figures.mean_and_max(tau[group == i], "staleness", name, i)
-        self._gaps(gap[~np.isnan(gap)])
-        figures.same(max(_spread(self._contract, it) for it in shards), "clock_spread_max")
 
     def _gaps(self, gap: Floats) -> None:
         self._figures.same(len(gap), "staleness", "gap", "count")

@@ -106,6 +106,23 @@ def same_as_before(group: Ints) -> Bools:
     return same
 
 
+def rank_in_run(*groups: NDArray[Any]) -> Ints:
+    """Return each element's rank among the equal ones that stand right before it.
+
+    Args:
+        groups: equal are elements that are so in all of them.
+
+    >>> rank_in_run(np.array([0, 0, 2, 2, 2, 0]))
+    array([0, 1, 0, 1, 2, 0])
+    """
+    at = np.arange(len(groups[0]))
+    begins = np.zeros(len(at), bool)
+    for group in groups:
+        begins |= ~same_as_before(group)
+    rank: Ints = at - np.maximum.accumulate(np.where(begins, at, 0))
+    return rank
+
+
 def rank_in_group(group: Ints, groups: int) -> tuple[Ints, Ints]:
     """Return each element's rank among those of its group, and where each group begins.
 

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from psrt.history.check.findings import PIPELINE, Findings
-from psrt.history.check.pipeline import Layout, _check_alive, _steps_of, check_pipeline
+from psrt.history.check.pipeline import (
+    Layout,
+    _check_alive,
+    _check_kept,
+    _check_stash,
+    _steps_of,
+    check_pipeline,
+)
 from psrt.history.check.table import Table
 from psrt.history.events import (
     BACKWARD,
@@ -41,8 +48,19 @@ def rows_of(cut, samples, m):
     return samples // cut.micro_batches + (m < samples % cut.micro_batches)
 
 
-def events_of(cut, samples=SAMPLES):
-    """Run a schedule, and return by cell the events of its workers, one copy after the other."""
+def events_of(cut, samples=SAMPLES, *, epochs=None, drains=None):
+    """Run a schedule, and return by cell the events of its workers, one copy after the other.
+
+    Args:
+        cut: how the model is cut.
+        samples: of the batches.
+        epochs: of a pipeline that is not drained, the steps of each; two are alike if not given.
+        drains: the steps between which it is drained all the same; those of the epochs.
+    """
+    if cut.asynchronous:
+        epochs = epochs or (len(samples),) * 2
+        samples = samples * (sum(epochs) // len(samples))
+    lengths = (drains or epochs or (len(samples),), epochs or (len(samples),))
     logs = [Kept() for _ in range(cut.stages * cut.slices)]
     now = 0.0
     for copy in range(cut.copies):
@@ -51,15 +69,19 @@ def events_of(cut, samples=SAMPLES):
                 WorkerEventRecorder(logs[stage * cut.slices + slice_], copy)
                 for stage in range(cut.stages)
             ]
-            now = one_slice(cut, recorders, samples, now)
+            now = one_slice(cut, recorders, samples, now, *lengths)
     return [log.kept() for log in logs]
 
 
-def one_slice(cut, recorders, samples, now):
+def one_slice(cut, recorders, samples, now, drains, epochs):
     row = PIPELINES[cut.schedule]
-    total = len(samples) if cut.asynchronous else cut.micro_batches
-    plan = row.plan(cut.stages, total, cut.chunks, deferred=cut.deferred)
-    rounds = [(0, plan)] if cut.asynchronous else [(c, plan) for c in range(len(samples))]
+    progress = [epoch + i * 0.125 for epoch, count in enumerate(epochs) for i in range(count)]
+    if cut.asynchronous:
+        begins = np.cumsum((0, *drains))[:-1].tolist()
+        rounds = [(b, row.plan(cut.stages, k)) for b, k in zip(begins, drains, strict=True)]
+    else:
+        plan = row.plan(cut.stages, cut.micro_batches, cut.chunks, deferred=cut.deferred)
+        rounds = [(c, plan) for c in range(len(samples))]
     for clock, steps in rounds:
         left = [deque(sent_early(it)) for it in steps]
         under_way = set()
@@ -77,13 +99,15 @@ def one_slice(cut, recorders, samples, now):
                         continue
                 mine.popleft()
                 now += 0.001
-                at, shown = (m, step._replace(micro_batch=0)) if cut.asynchronous else (clock, step)
+                at, shown = clock, step
+                if cut.asynchronous:
+                    at, shown = clock + m, step._replace(micro_batch=0)
                 rows = samples[at] if cut.asynchronous else rows_of(cut, samples[at], m)
                 if step.kind in COMPUTING:
-                    age = min(at, cut.stages - stage - 1) if cut.asynchronous else at + 1
+                    age = min(m, cut.stages - stage - 1) if cut.asynchronous else at + 1
                     recorders[stage].passed(now, at, shown, rows, at - age)
                     if cut.asynchronous and step.kind.value in ("backward", "backward-weight"):
-                        recorders[stage].stepped(now, at, samples[at], at * 0.125, 0.1, 0.001)
+                        recorders[stage].stepped(now, at, samples[at], progress[at], 0.1, 0.001)
                     continue
                 if step.kind in SENDING:
                     under_way.add((*key, virtual))
@@ -92,7 +116,7 @@ def one_slice(cut, recorders, samples, now):
                     recorders[stage].exchanged(now, at, shown, rows, nbytes)
         for recorder in () if cut.asynchronous else recorders:
             now += 0.001
-            recorder.stepped(now, clock, samples[clock], clock * 0.125, 0.1, 0.001)
+            recorder.stepped(now, clock, samples[clock], progress[clock], 0.1, 0.001)
     return now
 
 
@@ -125,7 +149,8 @@ def test_every_schedule_is_what_its_definition_says(schedule):
                     cut = layout(schedule, stages, micro_batches, chunks, deferred=deferred)
                     samples = SAMPLES
                     if row.asynchronous:
-                        cut, samples = replace(cut, micro_batches=1), (4,) * micro_batches
+                        cut = replace(cut, micro_batches=1)
+                        samples = (4, 0, 3, 0, 4, 4, 4, 0)[:micro_batches]  # some without samples
                     findings = found_in(cut, events_of(cut, samples))
                     assert findings.none, (cut, findings.first)
                     assert findings.checked[PIPELINE]
@@ -305,6 +330,102 @@ def test_what_is_broken_is_found(name, mutant):
     findings = found_in(cut, cells)
     assert not findings.none
     assert findings.first.rule == PIPELINE
+
+
+def stays_full(cut):
+    return events_of(cut, drains=(6,))
+
+
+def drains_too_often(cut):
+    return events_of(cut, drains=(3, 1, 2))
+
+
+def ends_elsewhere(cut):
+    return events_of(cut, epochs=(2, 4), drains=(3, 3))
+
+
+def begins_with_old_weights(cut):
+    """A stage keeps weights of the epoch before."""
+    cells = events_of(cut)
+    first = at(cells[0], Kind.PASS, clock=3)
+    assert (cells[0]["version"][first] == 3).all()
+    cells[0]["version"][first] = 2
+    return cells
+
+
+def is_later_than_its_place(cut):
+    """A stage does what the one before it is to do, one batch more under way."""
+    more = replace(cut, stages=4)
+    return events_of(more)[1:]
+
+
+def is_fresher_than_its_place(cut):
+    """Nothing is stashed: the newest weights take a batch back."""
+    cells = events_of(cut)
+    back = at(cells[0], Kind.PASS, flag=BACKWARD)
+    cells[0]["version"][back] = cells[0]["clock"][back]
+    return cells
+
+
+def has_old_weights_both_ways(cut):
+    """Forward with a version that is not the newest, and back with the same."""
+    cells = events_of(cut)
+    of_it = at(cells[1], Kind.PASS, clock=2)
+    cells[1]["version"][of_it] -= 1
+    return cells
+
+
+def counts_versions_from_the_epoch(cut):
+    cells = events_of(cut)
+    later = at(cells[0], Kind.PASS, clock=(3, 4, 5))
+    cells[0]["version"][later] -= 3
+    return cells
+
+
+def updates_before_the_pass(cut):
+    """The step stands before the backward pass whose gradient it is of."""
+    cells = events_of(cut)
+    i = at(cells[2], Kind.PASS, flag=BACKWARD_WEIGHT)[1]
+    assert cells[2]["kind"][i + 1] == Kind.STEP
+    cells[2][[i, i + 1]] = cells[2][[i + 1, i]]
+    return cells
+
+
+def names_a_micro_batch(cut):
+    cells = events_of(cut)
+    cells[0]["tau"][at(cells[0], Kind.PASS, clock=1)] = 1
+    return cells
+
+
+NEVER_DRAINED = [
+    stays_full, drains_too_often, ends_elsewhere, begins_with_old_weights, is_later_than_its_place,
+    is_fresher_than_its_place, has_old_weights_both_ways, counts_versions_from_the_epoch,
+    updates_before_the_pass, names_a_micro_batch,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", NEVER_DRAINED, ids=lambda it: it.__name__)
+def test_a_pipeline_that_is_not_drained_keeps_its_promises(mutant):
+    cut = CUTS["pipedream"]
+    findings = found_in(cut, mutant(cut))
+    assert not findings.none
+    assert findings.first.rule == PIPELINE
+
+
+@pytest.mark.parametrize("stage", range(3))
+def test_versions_of_weights_are_counted_whatever_the_order(stage):
+    """What one stage more before them keeps: one version too many, in each."""
+    cut, findings = CUTS["pipedream"], Findings()
+    own = Table(events_of(replace(cut, stages=4), (7,) * 8)[stage], "cell")
+    steps = _steps_of(own, 0)
+    passes = steps.own[own.are(Kind.PASS)[steps.own]]
+    _check_stash(replace(cut, stages=4), stage, steps, passes, findings)
+    assert findings.none
+    _check_kept(cut, stage, steps, passes, findings)
+    kept = 3 - stage
+    assert f"keeps {kept + 1} versions of its weights, expected at most {kept}" in (
+        findings.first.text
+    )
 
 
 @pytest.mark.parametrize("name", CUTS)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
 from psrt.config import TrainConfig
 from psrt.config.injection import Injection
 from psrt.errors import ConfigError, TransportError
+from psrt.history.check.run import check_run
+from psrt.job.recorded import recorded_config
 from psrt.job.virtual import simulate
 from psrt.pipeline.cost import StageCosts, price
 from psrt.pipeline.registry import PIPELINES
@@ -179,10 +182,74 @@ def test_a_thousand_ranks_in_two_axes():
     assert {worker.clock for worker in found.workers} == {1}
 
 
+RECORDED = {
+    "two copies": ("data:2,pipeline:2", {"pipeline_schedule": "zero-bubble"}),
+    "slices": ("pipeline:2,tensor:2", {"pipeline_schedule": "gpipe"}),
+    "interleaved": ("pipeline:2", {"pipeline_schedule": "interleaved:2"}),
+    "local-sgd": ("data:2,pipeline:2", {"mode": "local-sgd", "local_steps": 2}),
+    "async": ("data:3,pipeline:2", {"mode": "async", "servers": 4}),
+    "ssp, shards": ("data:2,pipeline:2", {"mode": "ssp", "servers": 2, "shards_per_server": 2}),
+    "pipedream": ("pipeline:3", {"pipeline_schedule": "pipedream"}),
+    "pipedream, one stage": ("data:2,pipeline:1", {"pipeline_schedule": "pipedream"}),
+    "pipedream, sync": ("data:2,pipeline:2", {"pipeline_schedule": "pipedream", "mode": "sync"}),
+    "pipedream, ssp": (
+        "data:3,pipeline:3",
+        {"pipeline_schedule": "pipedream", "mode": "ssp", "servers": 3},
+    ),
+    # The first stage has most of the parameters, and two versions of them.
+    "pipedream, uneven": ("pipeline:2", {"pipeline_schedule": "pipedream", "stages": "3,1"}),
+    "pipedream, easgd": (
+        "data:2,pipeline:2",
+        {"pipeline_schedule": "pipedream", "mode": "easgd", "local_steps": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_simulation_is_recorded_checked_and_repeated(name, tmp_path):
+    parallel, knobs = RECORDED[name]
+    if knobs.get("pipeline_schedule") == "pipedream":
+        knobs = knobs | {"micro_batches": None}
+    if "sgd" in name:  # of each worker an optimizer of its own
+        knobs = knobs | {"optimizer": "sgd"}
+    shards = knobs.get("shards_per_server")
+    knobs = {"servers": None, **knobs, "record": True, "shards_per_server": shards}
+    found = run(parallel, **knobs, out=str(tmp_path / "run"))
+    outcome = check_run(tmp_path / "run")
+    assert outcome.ok, outcome.lines()
+    assert outcome.checked["pipeline"]
+    told = run(parallel, **knobs, out=str(tmp_path / "told"), numerics=False)
+    assert check_run(tmp_path / "told").ok
+    assert told.summary.staleness.by_worker == found.summary.staleness.by_worker
+    lines = []
+    again = simulate(
+        recorded_config(tmp_path / "run"), workers=len(found.workers), seed=7, say=lines.append
+    )
+    assert again.theta.tobytes() == found.theta.tobytes()
+    assert any("the same parameters to the bit" in line for line in lines)
+
+
+@pytest.mark.parametrize("change", ["histogram", "by_worker", "late"])
+def test_another_staleness_than_the_passes_have_is_found(change, tmp_path):
+    out = tmp_path / "run"
+    run("pipeline:3", pipeline_schedule="pipedream", micro_batches=None, record=True, out=str(out))
+    if change == "late":
+        path = out / "metrics.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines[0]["staleness_max"] += 1
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    else:
+        path = out / "summary.json"
+        summary = json.loads(path.read_text())
+        summary["staleness"][change].reverse()
+        path.write_text(json.dumps(summary))
+    rule = "metrics" if change == "late" else "summary"
+    assert check_run(out).violation.rule == rule
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"config": dataclasses.replace(BASE, record=True, out="runs/a")}, "--record"),
         ({"crashes": [(0, 1.0)]}, "--crash"),
         ({"hosts": [1, 1]}, "--hosts"),
         ({"numerics": False, "parameters": 9}, "--parameters 9"),

@@ -25,9 +25,11 @@ BINDINGS = {
 #: Threads of matrix products: the ranks are the parallelism. OpenBLAS and MKL go by the first where
 #: it is the only one that is set.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-#: Variables that Open MPI is told to take to other hosts, as the others do with all of them.
+#: Variables that Open MPI is told to take to other hosts, as the others do with all of them. Those
+#: of matrix products decide the bits, too: ``OPENBLAS_CORETYPE`` is the order of their sums.
 _TAKEN_ALONG = re.compile(
-    r"PATH|LD_LIBRARY_PATH|PYTHON.*|PSRT_.*|MPI4PY_.*|UCX_.*|FI_.*|.*_NUM_THREADS"
+    r"PATH|LD_LIBRARY_PATH|PYTHON.*|PSRT_.*|MPI4PY_.*|UCX_.*|FI_.*"
+    r"|OPENBLAS_.*|MKL_.*|.*_NUM_THREADS"
 )
 #: When Open MPI's daemons find that one of them does not answer. Theirs are 300 s, 20 s and 9, so
 #: that a lost host is noticed after eight minutes.

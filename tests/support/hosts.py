@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -217,8 +218,9 @@ class Hosts:
         hostfile = self._hostfile(vendor, ranks)
         if vendor == "mpich":
             return [str(word) for word in (programs / "mpirun", "-f", hostfile, *words)]
-        # MPICH passes the environment on.
-        flags = ("--hostfile", hostfile, "--bind-to", "none", "-x", "OPENBLAS_NUM_THREADS")
+        # MPICH passes the environment on. These decide the bits of matrix products.
+        taken = [("-x", name) for name in environment() if name.startswith("OPENBLAS_")]
+        flags = ("--hostfile", hostfile, "--bind-to", "none", *chain.from_iterable(taken))
         return [str(word) for word in (programs / "mpirun", *flags, *words)]
 
     def _hostfile(self, vendor: str, ranks: Sequence[int]) -> Path:

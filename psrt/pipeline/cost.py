@@ -140,7 +140,7 @@ def price(
     >>> from psrt.pipeline.registry import PIPELINES
     >>> found = price(PIPELINES["gpipe"].plan(2, 3), [StageCosts(3, 3, 3)] * 2, [1, 1, 1])
     >>> found.seconds, found.busy, found.bubble
-    (12.0, (9.0, 9.0), 0.25)
+    (11.0, (9.0, 9.0), 0.18181818181818182)
     """
     stages, whole = len(plan), sum(rows)
     chunks, rest = divmod(len(costs), stages)
@@ -204,7 +204,7 @@ def bound(
     >>> stages = [StageCosts(1.0, 1.0, 1.0), StageCosts(0.75, 0.75, 0.75)]
     >>> found = bound(PIPELINES["1f1b"], stages, [1] * 4)
     >>> found, found.speedup
-    (Bound(balance=1.75, bubble=0.8, efficiency=1.0), 1.4000000000000001)
+    (Bound(balance=1.75, bubble=0.8571428571428571, efficiency=1.0), 1.5)
     """
     stages = len(costs) // chunks
     parts = [[costs[chunk * stages + s] for chunk in range(chunks)] for s in range(stages)]

@@ -35,8 +35,13 @@ class PipelineSchedule:
     Calling it yields the steps of one stage.
 
     >>> from psrt.pipeline.registry import PIPELINES
-    >>> print(*PIPELINES["gpipe"](1, 2, 1), sep="; ")
-    receive activation of 0 from 0; forward of 0; backward of 0; send gradient of 0 to 0
+    >>> for step in PIPELINES["gpipe"](1, 2, 1):
+    ...     print(step)
+    receive activation of 0 from 0
+    forward of 0
+    backward-input of 0
+    send gradient of 0 to 0
+    backward-weight of 0
     """
 
     #: Its key, and its name for users.
@@ -148,7 +153,7 @@ class PipelineSchedule:
 
         >>> from psrt.pipeline.registry import PIPELINES
         >>> PIPELINES["1f1b"].bubble(3, 8), PIPELINES["zero-bubble"].bubble(3, 8)
-        (0.2, 0.07692307692307693)
+        (0.14285714285714285, 0.07692307692307693)
         """
         # Deferred weights are behind everything that another stage waits for: without them it is
         # the same schedule with w = 0, whose stages then all take as long for their product.

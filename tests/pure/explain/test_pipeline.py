@@ -180,7 +180,7 @@ def test_the_comparison(capsys):
             "weights of pipedream cannot be deferred",
         ),
         ("--svg .", "cannot write .: Is a directory"),
-        ("gpipe", "unexpected argument 'gpipe'"),
+        ("gpipe", "a schedule is given by --pipeline-schedule gpipe"),
         ("compare --pipeline-schedule gpipe", "unknown flag --pipeline-schedule"),
         ("compare --stages 0", "stages must be at least 1, got 0"),
     ],

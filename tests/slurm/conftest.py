@@ -28,6 +28,18 @@ def mpi(request):
     return request.param
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Skip a test in which Slurm itself has crashed, and the next ones find it running."""
+    try:
+        return (yield)
+    except (Exception, pytest.fail.Exception):
+        slurm = item.funcargs.get("slurm")
+        if slurm is not None and (nodes := slurm.started_again()):
+            pytest.skip(f"slurmd has crashed on {', '.join(nodes)}")
+        raise
+
+
 @pytest.fixture
 def folder(slurm):
     """An empty folder that all nodes see."""

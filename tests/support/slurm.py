@@ -141,11 +141,32 @@ class Slurm:
         self._daemon(self._first, "slurmctld")
         for name in names:
             self._daemon(name, "slurmd")
-        idle = f"{len(names)}\n"
+        self._await_idle()
+
+    def _await_idle(self) -> None:
+        idle = f"{len(self._hosts.names)}\n"
         try:
             wait_until(lambda: self.run(*_IDLE).stdout == idle, _START_S)
         except AssertionError:
             raise NoSlurmError(self.logs()) from None
+
+    def started_again(self) -> list[str]:
+        """Start what has crashed of Slurm's own on the nodes, and return their names.
+
+        Debian's slurmd 22.05 was seen to die of a fault in its own memory; jobs then wait for ever.
+        """
+        names = [name for name in self._hosts.names if not self._has_slurmd(name)]
+        if names:
+            for name in names:
+                self._daemon(name, "slurmd")
+            self.run("scancel", "--user=root")
+            self._await_idle()
+        return names
+
+    def _has_slurmd(self, name: str) -> bool:
+        pid = (self._state / f"slurmd-{name}.pid").read_text().strip()
+        state = self._hosts.run(name, "ps", "-o", "stat=", "-p", pid).stdout
+        return bool(state.strip()) and not state.startswith("Z")
 
     def _daemon(self, host: str, *words: str) -> None:
         try:

@@ -284,11 +284,6 @@ def _check_cut(config: TrainConfig) -> None:
         raise ConfigError(
             f"--recompute frees the activations that the weights of {late} need later"
         )
-    if config.clip_norm is not None and axes.cells > 1:
-        raise ConfigError(
-            f"--clip-norm {shown(config.clip_norm)} needs the whole gradient of a worker, which "
-            f"--parallel {config.parallel} cuts"
-        )
     if config.backup and axes.cells > 1:
         raise ConfigError(
             f"--backup {config.backup} is not possible with --parallel {config.parallel}: the "
@@ -317,6 +312,12 @@ def _check_pipedream(config: TrainConfig, schedule: ScheduleName) -> None:
         raise ConfigError(
             f"--shard {config.shard} is not possible with --pipeline-schedule {schedule}: batches "
             "under way need older parameters, which nobody can gather any more"
+        )
+    if config.clip_norm is not None and config.axes.pipeline > 1:
+        raise ConfigError(
+            f"--clip-norm {shown(config.clip_norm)} is not possible with --pipeline-schedule "
+            f"{schedule}: a stage updates before the earlier ones have their parts of the "
+            "gradient, and the norm is that of all"
         )
     rate, mode = config.staleness_rate, config.mode and MODES[config.mode]
     served = bool(mode and mode.is_stale)

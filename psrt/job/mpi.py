@@ -304,6 +304,8 @@ class MpiLauncher(Launcher):
             replica = self._split(place.replica, place.stage * cut.axes.tensor + place.slice)
             stages = self._split(place.replica * cut.axes.tensor + place.slice, place.stage)
             slices = self._split(place.replica * cut.axes.pipeline + place.stage, place.slice)
+            first = place.replica * cut.axes.cells
+            copy = cut.workers[first : first + cut.axes.cells]
             self._links = MpiStageLinks(
                 replica,
                 stages,
@@ -318,6 +320,7 @@ class MpiLauncher(Launcher):
                     cut.workers[number_of(place._replace(slice=slice_), cut.axes)]
                     for slice_ in range(cut.axes.tensor)
                 ],
+                totals=[] if config.clip_norm is None else copy,
                 host=None if config.shared_memory else rank,
                 timeout_s=config.timeout_s,
                 while_idle=self._port.take_reports,

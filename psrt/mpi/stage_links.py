@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -56,6 +57,7 @@ class MpiStageLinks:
         parts: Sequence[Part],
         names: Sequence[int],
         slices: Sequence[int],
+        totals: Sequence[int] = (),
         host: int | None = None,
         timeout_s: float = 60.0,
         while_idle: Callable[[], None] = lambda: None,
@@ -71,6 +73,7 @@ class MpiStageLinks:
             parts: of the parameters, by rank in ``replica``.
             names: the rank of each stage in the job, for messages.
             slices: the rank of each slice in the job, for messages.
+            totals: that of each part of this copy if there are totals over them; else empty.
             host: see ``MpiPort``.
             timeout_s: the deadline of every wait.
             while_idle: called now and then during a long wait.
@@ -101,15 +104,15 @@ class MpiStageLinks:
                 self._join(number, channel, sizes)
         #: Sums over slices; None where there is one.
         self._slices: Communicator | None = None
+        #: Totals over all parts, and the number of each; None where there are none.
+        self._copy: Communicator | None = None
+        self._numbers = np.zeros(replica.size)
+        waits = {"while_idle": while_idle, "busy_until": busy_until, "knob": "--timeout-s"}
+        more: dict[str, Any] = {"timeout_s": timeout_s, "host": host, "waits": waits}
         if tensor.size > 1:
-            waits = {
-                "while_idle": while_idle,
-                "busy_until": busy_until,
-                "knob": "--timeout-s",
-            }
-            self._slices = Communicator(
-                tensor, timeout_s=timeout_s, host=host, names=slices, waits=waits
-            )
+            self._slices = Communicator(tensor, names=slices, **more)
+        if totals and replica.size > 1:
+            self._copy = Communicator(replica, names=totals, **more)
 
     def _join(self, number: int, channel: Channel, sizes: _Sizes) -> None:
         fabric, local = self._fabric, self._fabric.local
@@ -142,13 +145,13 @@ class MpiStageLinks:
     @property
     def bytes_sent(self) -> int:
         """Bytes sent to other stages and slices so far, by MPI or through shared memory."""
-        sums = 0 if self._slices is None else self._slices.bytes_sent
+        sums = sum(it.bytes_sent for it in (self._slices, self._copy) if it is not None)
         return sums + sum(link.bytes_sent for link in self._links())
 
     @property
     def bytes_received(self) -> int:
         """Bytes received from other stages and slices so far."""
-        sums = 0 if self._slices is None else self._slices.bytes_received
+        sums = sum(it.bytes_received for it in (self._slices, self._copy) if it is not None)
         return sums + sum(link.bytes_received for link in self._links())
 
     def _links(self) -> Iterator[_Local | _Remote]:
@@ -206,6 +209,15 @@ class MpiStageLinks:
         if self._slices is not None:
             self._slices.all_reduce(array, "max")
 
+    async def total(self, number: float) -> float:
+        """Return the sum of a number over all parts of this copy, rounded once: the same at all."""
+        if self._copy is None:
+            return number
+        numbers = self._numbers
+        numbers[self._copy.rank] = number
+        self._copy.all_gather(numbers)
+        return math.fsum(numbers.tolist())
+
     async def gather(self, mine: Vector) -> Vector | None:
         """Return the parameters of all parts at the first of them, None at the others."""
         comm, parts = self._replica, self._parts
@@ -235,8 +247,9 @@ class MpiStageLinks:
         self._local.clear()
         self._remote.clear()
         self.matrices.clear()
-        if self._slices is not None:
-            self._slices.close()
+        for sums in (self._slices, self._copy):
+            if sums is not None:
+                sums.close()
         self._fabric.close()
 
 

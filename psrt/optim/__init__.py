@@ -1,6 +1,6 @@
 """Turning gradients into updates: optimizers, schedules, clipping, staleness-aware rates."""
 
-from psrt.optim.clip import clip_factor, l2_norm, square_sum
+from psrt.optim.clip import clip_factor, square_sum
 from psrt.optim.optimizer import BLOCK, Optimizer, step
 from psrt.optim.registry import (
     OPTIMIZERS,
@@ -20,7 +20,6 @@ __all__ = [
     "Schedule",
     "StalenessRate",
     "clip_factor",
-    "l2_norm",
     "make_optimizer",
     "make_staleness_rate",
     "square_sum",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from psrt.arrays import Vector
@@ -49,12 +47,3 @@ def square_sum(vector: Vector) -> float:
         np.copyto(chunk, part)
         total += float(np.dot(chunk, chunk))
     return total
-
-
-def l2_norm(vector: Vector) -> float:
-    """Return the L2 norm of ``vector`` ``(n,)``, in float64.
-
-    >>> l2_norm(np.array([3, 4], np.float32))
-    5.0
-    """
-    return math.sqrt(square_sum(vector))

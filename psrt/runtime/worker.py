@@ -11,6 +11,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.errors import DivergedError
+from psrt.optim import square_sum
 from psrt.runtime.checksum import fingerprint
 from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.delays import Delays
@@ -245,6 +246,8 @@ class Worker:
             delay = self._delays.seconds(self.clock, computed_s, self._rng)
             if delay:
                 await self._port.pause(delay)
+        if samples and self.strategy.clip_norm is not None:
+            step = step._replace(norm=await self._norm())
         outcome = await self.strategy.step(step)
         # More than one clock further only if backups overtook this worker: the data of the steps
         # between is not trained on, so that all workers stay at the same place in the epoch.
@@ -258,6 +261,13 @@ class Worker:
         # All cells of a copy train on the same samples: the first one counts them.
         counts = self._cut is None or self._cut.is_first
         self.meter.add(loss, samples if counts else 0, outcome)
+
+    async def _norm(self) -> float:
+        """Return the norm of this step's gradient, of all its parts where the model is cut."""
+        squares = square_sum(self._gradient)
+        if self._cut is not None:
+            squares = await self._cut.links.total(squares)
+        return math.sqrt(squares)
 
     async def _report(self, theta: Vector, *, epoch_end: bool = False, last: bool = False) -> None:
         figures: dict[str, float] = {}

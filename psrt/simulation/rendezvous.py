@@ -50,7 +50,8 @@ class Rendezvous:
             workers: how many there are; None for all of the world's.
         """
         self._world = world
-        self._workers = len(world.role_map.workers) if workers is None else workers
+        #: How many meet.
+        self.workers = len(world.role_map.workers) if workers is None else workers
         self._fold = fold
         self._seconds = seconds
         #: Rounds that are complete.
@@ -68,10 +69,10 @@ class Rendezvous:
         """
         assert worker not in self._arrived, "nobody arrives twice before all have arrived"
         self._arrived[worker] = brings, on_result
-        if len(self._arrived) < self._workers:
+        if len(self._arrived) < self.workers:
             return
         # In worker order, not in that of arrival: sums are the same to the bit whoever is late.
-        arrived, self._arrived = [self._arrived[i] for i in range(self._workers)], {}
+        arrived, self._arrived = [self._arrived[i] for i in range(self.workers)], {}
         result = self._fold([brought for brought, _ in arrived])
         seconds = self._seconds(self._complete, result)
         self._complete += 1

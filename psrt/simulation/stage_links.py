@@ -3,11 +3,12 @@
 Both ends of a channel are in one process and have one matrix, as inside a host: nothing is copied,
 and a writer waits for rows to be released. A message takes the time of its bytes in the network of
 the simulator. Slices of a layer meet in a rendezvous, where their sums take two barriers and the
-time of the bytes that a rank moves.
+time of the bytes that a rank moves; so do all parts of a copy, for a total of their numbers.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,14 +23,12 @@ from psrt.simulation.network import Channel as Line
 from psrt.simulation.pass_costs import PassCosts
 from psrt.simulation.rendezvous import Rendezvous, two_barriers
 from psrt.simulation.sums import fold_of, moved_bytes
-from psrt.transport.stage_links import Channel, touches
+from psrt.transport.stage_links import NUMBER_BYTES, Channel, touches
 
 if TYPE_CHECKING:
     from psrt.simulation.port import VirtualPort
     from psrt.simulation.simulator import Simulator
 
-#: Bytes of the number that goes along with a message.
-_NUMBER_BYTES = 8
 #: Of a copy of the model: ranks of the job by stage, and in a stage by slice.
 Ranks: TypeAlias = Sequence[Sequence[int]]
 
@@ -52,6 +51,11 @@ def stage_links(
     """
     ports = [[world.ports[rank] for rank in of_stage] for of_stage in ranks]
     gathering = _Gathering([port for of_stage in ports for port in of_stage], parts)
+
+    def seconds(*_: Any) -> float:
+        return two_barriers(world, NUMBER_BYTES * (len(parts) - 1))
+
+    totals = Rendezvous(world, math.fsum, seconds, workers=len(parts))
     found: dict[int, VirtualStageLinks] = {}
     ways = [
         [_Way(world, it, ranks[it.writer][i], ranks[it.reader][i]) for it in of_slice]
@@ -63,7 +67,7 @@ def stage_links(
             mine = [it for it in ways[i] if stage in (it.channel.writer, it.channel.reader)]
             place = stage * len(of_stage) + i
             found[rank] = VirtualStageLinks(
-                world.ports[rank], mine, costs[stage], slices, i, gathering, place
+                world.ports[rank], mine, costs[stage], slices, i, gathering, place, totals
             )
     return found
 
@@ -80,12 +84,13 @@ class VirtualStageLinks:
         slice_: int,
         gathering: _Gathering,
         place: int,
+        totals: Rendezvous,
     ) -> None:
         """Join the ends of channels; see ``stage_links``."""
         self._port, self._costs = port, costs
         self._ways = {it.channel: it for it in ways}
         self._slices, self._slice = slices, slice_
-        self._gathering, self._place = gathering, place
+        self._gathering, self._place, self._totals = gathering, place, totals
         self.matrices: Mapping[Channel, FloatArray] = {it.channel: it.matrix for it in ways}
         self.shares_batches = port.world.numerics
         self.bytes_sent = self.bytes_received = 0
@@ -143,22 +148,46 @@ class VirtualStageLinks:
         await self._over_slices(self._slices.most, array)
 
     async def _over_slices(self, place: Rendezvous, array: FloatArray) -> None:
-        ranks, port, found = self._slices.ranks, self._port, list[Any]()
+        ranks = self._slices.ranks
         if ranks == 1:
             return
+        moves = moved_bytes(NODE, self._slice, ranks, array.size, whole=_is_small(array))
+        result = await self._meet(place, self._slice, array, moves, "slices of its layers")
+        if self._port.world.numerics:
+            np.copyto(array, result.reshape(array.shape))
+
+    async def total(self, number: float) -> float:
+        """Return the sum of a number over all parts of this copy, rounded once: the same at all."""
+        others = self._totals.workers - 1
+        if not others:
+            return number
+        found = await self._meet(
+            self._totals, self._place, number, NUMBER_BYTES * others, "parts of its copy"
+        )
+        return float(found)
+
+    async def _meet(self, at: Rendezvous, place: int, brings: Any, moves: int, whom: str) -> Any:
+        """Bring something to a rendezvous, and return what all make of it.
+
+        Args:
+            at: of all that meet.
+            place: of this one among them.
+            brings: its own.
+            moves: bytes that it sends and receives.
+            whom: it waits for, after "the other".
+        """
+        port, found = self._port, list[Any]()
 
         def on_result(result: Any) -> None:
             found.append(result)
             port.world.touch(port.rank)
 
-        moves = moved_bytes(NODE, self._slice, ranks, array.size, whole=_is_small(array))
         self.bytes_sent += moves
         await port.catch_up()
-        place.arrive(self._slice, array, on_result)
-        await port.until(lambda: bool(found), lambda: "the other slices of its layers")
+        at.arrive(place, brings, on_result)
+        await port.until(lambda: bool(found), lambda: f"the other {whom}")
         self.bytes_received += moves
-        if port.world.numerics:
-            np.copyto(array, found[0].reshape(array.shape))
+        return found[0]
 
     def empty(self, rows: int, width: int) -> FloatArray:
         """Return a new array whose sums over the slices copy the least."""
@@ -250,7 +279,7 @@ class _Gathering:
 
 def _nbytes(channel: Channel, rows: slice) -> int:
     height: int = rows.stop - rows.start
-    return 4 * channel.width * height + _NUMBER_BYTES
+    return 4 * channel.width * height + NUMBER_BYTES
 
 
 def _is_small(array: FloatArray) -> bool:

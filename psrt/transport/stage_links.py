@@ -167,6 +167,10 @@ class StageLinks(Protocol):
         """Replace each number by the largest one of all slices."""
         ...
 
+    async def total(self, number: float) -> float:
+        """Return the sum of a number over all parts of this copy, rounded once: the same at all."""
+        ...
+
     async def passed(self, step: PipelineStep, rows: int) -> None:
         """See to what is on its way, after a pass of so many rows; virtual time passes here."""
         ...
@@ -214,6 +218,10 @@ class SoloStageLinks:
 
     async def max(self, array: FloatArray) -> None:
         """Leave the only slice's numbers as they are."""
+
+    async def total(self, number: float) -> float:
+        """Return the number of the only part."""
+        return number
 
     async def passed(self, step: PipelineStep, rows: int) -> None:
         """Do nothing: real time passes by itself."""

@@ -90,6 +90,12 @@ def test_slices_train_as_the_whole_but_for_rounding(comm, axes):
         pytest.param(1, {"parallel": "pipeline:1", "mode": "sync"}, marks=pytest.mark.exhaustive),
         pytest.param(0, {"parallel": "data:2,pipeline:2"}, marks=pytest.mark.exhaustive),
         (2, {"parallel": "data:1,pipeline:2", "mode": "sync"}),
+        (0, {"parallel": "pipeline:3", "clip_norm": 0.3}),
+        pytest.param(
+            2,
+            {"parallel": "tensor:2", "clip_norm": 0.3, "mode": "sync"},
+            marks=pytest.mark.exhaustive,
+        ),
     ],
     ids=str,
 )

@@ -486,7 +486,7 @@ class SummaryCheck:
 
         Args:
             tables: all events of the workers of each cell.
-            exact: whether that is all; slices of a layer exchange sums, too.
+            exact: whether that is all; slices of a layer exchange sums, and clipped parts norms.
         """
         for name, flag in (("cut_bytes_sent", 0), ("cut_bytes_received", CAME)):
             due = 0

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from psrt.errors import ProtocolError
+from psrt.optim import clip_factor
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.base import (
@@ -16,7 +17,6 @@ from psrt.runtime.strategies.base import (
     StepResult,
     Strategy,
     WaitBreakdown,
-    clip_weight,
     frame_plan,
 )
 from psrt.runtime.strategies.buckets import buckets_of
@@ -106,7 +106,7 @@ class AllReduce(Strategy):
         ]
         #: Spans and buckets of this step that are ready.
         self._spans_ready = self._parts_ready = 0
-        self._clip_norm = clip_norm
+        self.clip_norm = clip_norm
         self._weight = 0.0
         self._port = port
         self._events = events
@@ -155,10 +155,10 @@ class AllReduce(Strategy):
         events = self._events
         if events is not None:
             now = self._port.now()
-            clock, samples, progress = step
+            clock, samples, progress, _ = step
             events.note((events.stepped, now, clock, samples, progress, 0.0, now - self._since))
         if step.samples and self._parts_ready < len(self._parts):
-            scale = self._weight * clip_weight(self._gradient, self._clip_norm)
+            scale = self._weight * clip_factor(step.norm, self.clip_norm)
             while self._parts_ready < len(self._parts):
                 self._weigh(scale)
         await self._reducer.finish(empty=not step.samples)

@@ -10,7 +10,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.history.log import QUEUED
-from psrt.optim import clip_factor, l2_norm
+from psrt.optim import clip_factor
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.updater import Contribution, Updater
 from psrt.sharding import Memory, memory
@@ -28,6 +28,9 @@ class Step(NamedTuple):
     samples: int
     #: Where the worker stands, in epochs.
     progress: float
+    #: l2 norm of the gradient where the strategy clips, else 0: where a model is cut, that of all
+    #: parts of a copy.
+    norm: float = 0.0
 
 
 class WaitBreakdown(NamedTuple):
@@ -136,6 +139,8 @@ class Strategy(Protocol):
     #: Called with i as soon as the i-th span of the gradient is final, see ``Problem``; None if
     #: the strategy needs the whole.
     ready: Callable[[int], None] | None = None
+    #: Largest l2 norm of a gradient; None for any. If set, each step says the norm of its own.
+    clip_norm: float | None = None
     #: How this strategy sums over all ranks; None where it does not.
     plan: ReducePlan | None = None
     #: Bytes of the frames of a codec sent so far, and of the vectors that these stand for.
@@ -218,7 +223,7 @@ class LocalSteps(Strategy):
         self._theta = port.theta
         self._gradient = gradient_of(port)
         self._updater = updater
-        self._clip_norm = clip_norm
+        self.clip_norm = clip_norm
         self.updates = 0
         vectors = len(updater.optimizer.state)
         self.memory = memory(None, port.role_map.n, workers=1, vectors=vectors)
@@ -227,12 +232,12 @@ class LocalSteps(Strategy):
         """Take an optimizer step on the gradient, and record it."""
         now = self._port.now()
         if step.samples:
-            term = Contribution(self._gradient, clip_weight(self._gradient, self._clip_norm))
+            term = Contribution(self._gradient, clip_factor(step.norm, self.clip_norm))
             self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
         events = self._events
         if events is not None:
             rate = self._updater.lr if step.samples else 0.0
-            clock, samples, progress = step
+            clock, samples, progress, _ = step
             if len(events.noted) >= QUEUED:
                 events.drain()
             events.note((events.stepped, now, clock, samples, progress, rate, now - self._since))
@@ -256,8 +261,3 @@ class Serial(LocalSteps):
         if self._events is not None:
             self._events.left(self._port.now(), clock)
         return ()
-
-
-def clip_weight(gradient: Vector, clip_norm: float | None) -> float:
-    """Return the factor that brings a worker's gradient within ``clip_norm``; 1 without one."""
-    return 1.0 if clip_norm is None else clip_factor(l2_norm(gradient), clip_norm)

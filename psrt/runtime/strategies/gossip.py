@@ -9,12 +9,12 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.history.log import QUEUED
-from psrt.optim import BLOCK
+from psrt.optim import BLOCK, clip_factor
 from psrt.partition import block_spans
 from psrt.runtime.checksum import digest
 from psrt.runtime.conserved import content_of
 from psrt.runtime.event_recorder import WorkerEventRecorder
-from psrt.runtime.strategies.base import LocalSteps, Step, StepResult, WaitBreakdown, clip_weight
+from psrt.runtime.strategies.base import LocalSteps, Step, StepResult, WaitBreakdown
 from psrt.runtime.strategies.neighbours import Arrived, Neighbours
 from psrt.runtime.updater import Contribution, Updater
 from psrt.transport.port import Port
@@ -114,14 +114,14 @@ class Gossip(LocalSteps):
     def _adapt(self, step: Step) -> None:
         """Take an optimizer step."""
         if step.samples:
-            term = Contribution(self._gradient, clip_weight(self._gradient, self._clip_norm))
+            term = Contribution(self._gradient, clip_factor(step.norm, self.clip_norm))
             self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
 
     def _note_step(self, step: Step, now: float) -> None:
         """Record the step, whose gradient is computed."""
         if (events := self._events) is None:
             return
-        clock, samples, progress = step
+        clock, samples, progress, _ = step
         rate = self._updater.rate_at(progress) if samples else 0.0
         if len(events.noted) >= QUEUED:
             events.drain()

@@ -152,7 +152,7 @@ class LayeredAllReduce(Strategy):
         events = self._events
         if events is not None:
             now = self._port.now()
-            clock, samples, progress = step
+            clock, samples, progress, _ = step
             events.note((events.stepped, now, clock, samples, progress, 0.0, now - self._since))
         await self._reducer.finish(empty=not step.samples)
         self.updates = self._reducer.updates

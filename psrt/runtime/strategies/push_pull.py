@@ -13,7 +13,7 @@ from psrt.arrays import ITEMSIZE
 from psrt.errors import ProtocolError
 from psrt.history.log import QUEUED
 from psrt.messages import Leave, Params, Push
-from psrt.optim import clip_factor, l2_norm
+from psrt.optim import clip_factor
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.push_codec import PushEncoder
@@ -81,7 +81,7 @@ class PushPull(Strategy):
         if role_map.most_shards > 1:
             self._order = self._order[::-1]
         self._gradient = gradient_of(port)
-        self._clip_norm = clip_norm
+        self.clip_norm = clip_norm
         self._encoder, self._decoder = encoder, decoder
         self._events = events
         #: When the present parameters were complete; None before the first step.
@@ -136,7 +136,7 @@ class PushPull(Strategy):
 
     def _push(self, shard: int, now: float, norm: float, region: int) -> None:
         """Send this step's gradient to a shard, and note it."""
-        clock, samples, progress = self._step
+        clock, samples, progress, _ = self._step
         versions = self.versions if self._late is None else self._reads[-1 - self._late.staleness]
         push = Push(self._worker, clock, versions[shard], samples, progress, norm, shard)
         events = self._events
@@ -161,16 +161,9 @@ class PushPull(Strategy):
         self.framed_bytes += ITEMSIZE * port.role_map.spans[shard].size
         port.send_framed(self._servers[shard], push, frame)
 
-    def _norm(self) -> float:
-        """Return the norm of this step's gradient, by which servers clip it.
-
-        What is encoded is clipped before: a server would scale what earlier frames have lost, too.
-        """
-        assert self._clip_norm is not None, "only clipping needs the norm"
-        norm = l2_norm(self._gradient)
-        if self._encoder is None:
-            return norm
-        factor = clip_factor(norm, self._clip_norm)
+    def _clip(self, norm: float) -> float:
+        """Clip what is going to be encoded: a server would scale what earlier frames lost, too."""
+        factor = clip_factor(norm, self.clip_norm)
         if factor < 1.0:
             np.multiply(self._gradient, np.float32(factor), out=self._gradient)
         return 0.0
@@ -178,9 +171,10 @@ class PushPull(Strategy):
     async def step(self, step: Step) -> StepResult:
         """Push to every shard, then receive every shard's reply, in order of arrival."""
         port, versions, events = self._port, self.versions, self._events
-        clock, samples, progress = self._step = step
+        self._step = step
+        clock, samples, progress, _ = step
         self._clock = clock
-        norm = self._norm() if self._clip_norm is not None and samples else 0.0
+        norm = step.norm if self._encoder is None else self._clip(step.norm)
         region = GRADIENT if samples else NO_PAYLOAD
         pushed = port.now()
         early = self._pushed

@@ -9,10 +9,10 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.history.events import TRACKED
-from psrt.optim import BLOCK
+from psrt.optim import BLOCK, clip_factor
 from psrt.partition import block_spans
 from psrt.runtime.conserved import content_of
-from psrt.runtime.strategies.base import Step, clip_weight
+from psrt.runtime.strategies.base import Step
 from psrt.runtime.strategies.gossip import Gossip
 from psrt.runtime.updater import Contribution
 
@@ -59,7 +59,7 @@ class Tracking(Gossip):
     def _adapt(self, step: Step) -> None:
         """Track the gradient of a step, and take an optimizer step along what is tracked."""
         if step.samples:
-            self._track()
+            self._track(step.norm)
         if (events := self._events) is not None:
             now, y, own = self._port.now(), content_of(self._tracked), content_of(self._own)
             events.note((events.tracked, now, step.clock, y, own))
@@ -68,9 +68,9 @@ class Tracking(Gossip):
             parameters = self._parameters
             self._updater.apply(parameters, [term], parameters, progress=step.progress)
 
-    def _track(self) -> None:
+    def _track(self, norm: float) -> None:
         """Add G_i − G_i,before to y_i, and keep G_i."""
-        weight = np.float32(clip_weight(self._gradient, self._clip_norm))
+        weight = np.float32(clip_factor(norm, self.clip_norm))
         for span in self._own_blocks:
             gradient, own = span.of(self._gradient), span.of(self._own)
             if weight != 1:

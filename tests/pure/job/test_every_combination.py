@@ -249,8 +249,8 @@ def test_any_number_of_workers_mixes_or_is_refused(outcome, workers):
 
 
 CUTS = [*itertools.product(ROWS, COLUMNS, [False]), *((row, SIMULATED, True) for row in ROWS)]
-#: No promise: sums in another order, parts that are rounded, clipped or sent in turn apart.
-UNLIKE = ("codec", "defer_weights", "clip_norm", "asynchronous", "fragments")
+#: No promise: sums in another order, parts that are rounded or sent in turn apart.
+UNLIKE = ("codec", "defer_weights", "asynchronous", "fragments")
 
 
 def is_as_of_the_whole(row, column):
@@ -282,7 +282,7 @@ def walk_cuts(cells):
         if row not in whole:
             given = TrainConfig(**knobs_of(row, "data") | own)
             whole[row] = simulate(given, workers=workers_of("data")).theta
-        if column == "tensor":
+        if column == "tensor" or "clip_norm" in ROWS[row]:  # a norm is summed in another order
             np.testing.assert_allclose(found, whole[row], rtol=1e-5, atol=1e-6, err_msg=row)
         else:
             np.testing.assert_array_equal(found, whole[row], err_msg=f"{row} {column}")

@@ -57,7 +57,7 @@ class Scheme(Strategy):
         self.begun.append(step)
 
     async def step(self, step):
-        assert self.begun[-1] == step
+        assert self.begun[-1] == step._replace(norm=0.0)
         self.steps.append(step)
         return StepResult(self.jumps.get(step.clock, step.clock + 1), 1, 1, 1, 0)
 
@@ -172,6 +172,22 @@ class TestSteps:
         port = NotingPort()
         work(Writes(), port=port, epochs=1)
         assert port.gradient.tolist() == [9, 9, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("clip_norm", "norm"), [(1.0, 5.0), (None, 0.0)])
+def test_a_step_says_the_norm_of_its_gradient_where_that_is_clipped(clip_norm, norm):
+    """Not of what lies behind it, and of nothing that was not computed."""
+
+    class Writes(Batches):
+        def loss_and_grad(self, theta, batch, out):
+            port.gradient[:] = [3, 4, 99, 99, 99]
+            return 0.0
+
+    for samples, found in (2, norm), (0, 0.0):
+        port, scheme = NotingPort(), Scheme()
+        scheme.clip_norm = clip_norm
+        work(Writes(samples=samples), scheme=scheme, port=port, steps=2)
+        assert [step.norm for step in scheme.steps] == [found] * 2
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, np.float32("nan")])

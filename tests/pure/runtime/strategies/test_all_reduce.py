@@ -67,7 +67,7 @@ def test_each_gradient_is_clipped_by_itself_and_then_weighed():
     async def role(port):
         it = strategy(port, clip_norm=2.0)
         number = 0.5 if port.rank == 0 else 4.0  # norms 1 and 8
-        step = Step(0, (4, 12)[port.rank], 0.0)
+        step = Step(0, (4, 12)[port.rank], 0.0, norm=2 * number)
         await take_step(it, step, lambda: port.gradient[:4].fill(number))
         await it.leave(1)
         return port.theta.tolist()

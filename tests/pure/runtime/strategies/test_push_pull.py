@@ -43,9 +43,9 @@ def answer(shard, version, clock=1, staleness=0):
     return Params(shard, version, clock, staleness)
 
 
-def step(port, *, clock=0, samples=8, strategy=None, **knobs):
+def step(port, *, clock=0, samples=8, norm=0.0, strategy=None, **knobs):
     strategy = strategy or PushPull(port, **knobs)
-    return strategy, drive(strategy.step(Step(clock, samples, 0.25)))
+    return strategy, drive(strategy.step(Step(clock, samples, 0.25, norm)))
 
 
 def test_one_shard():
@@ -97,9 +97,9 @@ def test_a_push_without_samples_has_no_payload():
     ] * 2
 
 
-def test_the_norm_is_of_the_whole_gradient_and_not_of_what_lies_behind_it():
+def test_every_server_is_told_the_norm_of_the_whole_gradient():
     port = Scripted(2, [answer(0, 1), answer(1, 1)])
-    step(port, clip_norm=1.0)
+    step(port, norm=5.0, clip_norm=1.0)
     assert [push.norm for _, push, _ in port.sent] == [5.0, 5.0]
 
 

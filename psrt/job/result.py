@@ -75,9 +75,11 @@ def say_topology(config: TrainConfig, topology: Topology | None, parameters: int
     """
     found = _on_graph(config, topology, parameters, None)
     if found is not None:
-        say(f"topology: {topology_text(asdict(found))}")
+        is_cut = config.parallel is not None
+        say(f"topology: {topology_text(asdict(found), is_cut=is_cut)}")
         if found.models > 1:
-            say("accuracy: of worker 0's own model, and at the end of the mean of all")
+            whose = "copy 0's model" if is_cut else "worker 0's own model"
+            say(f"accuracy: of {whose}, and at the end of the mean of all")
     if config.scheme.elastic is not None:
         say("accuracy: of the centre, as worker 0 knows it from its last average, and at the end")
 

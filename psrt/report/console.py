@@ -64,7 +64,9 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
     if averages := summary.get("averages"):
         rows.append(("averages", _averages(averages)))
     if found := summary.get("graph_averages"):
-        rows += [("topology", topology_text(found)), ("model", _mean(found))]
+        is_cut = bool(summary.get("model_cut"))
+        rows.append(("topology", topology_text(found, is_cut=is_cut)))
+        rows.append(("model", _mean(found, is_cut=is_cut)))
     if cut := summary.get("model_cut"):
         rows.append(("model cut", cut_text(cut)))
         each = ", ".join(map(size_text, cut["memory"]))
@@ -102,8 +104,8 @@ def _averages(row: Mapping[str, Any]) -> str:
     return f"{text}, the own part at once" if row["eager"] else text
 
 
-def topology_text(row: Mapping[str, Any]) -> str:
-    """Return whom workers mix with, and what they send.
+def topology_text(row: Mapping[str, Any], *, is_cut: bool = False) -> str:
+    """Return whom workers mix with, or copies of a model that is cut, and what they send.
 
     >>> row = {"topology": "ring", "order": "combine-then-adapt", "push_sum": False, "period": 1}
     >>> topology_text(row | {"gap": 0.19526, "step_bytes": 8192.0})
@@ -119,7 +121,7 @@ def topology_text(row: Mapping[str, Any]) -> str:
         text += f", spectral gap {row['gap']:.3g}{of}"
     if row["step_bytes"] is None:
         return text
-    return f"{text}, {size_text(row['step_bytes'])} a step and worker"
+    return f"{text}, {size_text(row['step_bytes'])} a step and {'copy' if is_cut else 'worker'}"
 
 
 def cut_text(row: Mapping[str, Any]) -> str:
@@ -137,13 +139,16 @@ def cut_text(row: Mapping[str, Any]) -> str:
     return ", ".join([row["parallel"], schedule, *lists])
 
 
-def _mean(row: Mapping[str, Any]) -> str:
+def _mean(row: Mapping[str, Any], *, is_cut: bool) -> str:
     """Return what the final model is.
 
-    >>> _mean({"models": 8, "consensus_distance": 0.00123})
+    >>> _mean({"models": 8, "consensus_distance": 0.00123}, is_cut=False)
     'mean of 8 workers, which end 1.2e-03 apart'
+    >>> _mean({"models": 2, "consensus_distance": None}, is_cut=True)
+    'mean of 2 copies'
     """
-    text = f"mean of {plural(row['models'], 'worker')}"
+    copies = f"{row['models']} {'copy' if row['models'] == 1 else 'copies'}"
+    text = f"mean of {copies if is_cut else plural(row['models'], 'worker')}"
     if row["models"] > 1 and row["consensus_distance"] is not None:
         text += f", which end {row['consensus_distance']:.1e} apart"
     return text

@@ -68,7 +68,7 @@ class GraphAverages:
     #: Bytes of the vectors that a worker sent in a step, on average over workers and the period;
     #: None without rounds, where hosts mix, and with a codec.
     step_bytes: float | None
-    #: Workers that the final model is the mean of.
+    #: Workers that the final model is the mean of, or copies where it is cut.
     models: int
     #: ‖θ_i − mean‖/√n of what they ended with, the root of its mean square over them; None without
     #: numerics.

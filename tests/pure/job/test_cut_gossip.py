@@ -1,5 +1,6 @@
 """Gossip among copies of a cut model: each part mixes with the same part of its neighbours."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,6 +11,7 @@ from psrt.errors import ConfigError
 from psrt.job.combinations import TINY
 from psrt.job.virtual import simulate
 from psrt.partition import Part, Span
+from psrt.report import final_table
 from psrt.runtime.mean import mean_of, mean_of_parts
 
 #: Nothing is written.
@@ -52,6 +54,16 @@ def test_the_mean_of_models_is_put_together_of_their_parts():
     np.testing.assert_array_equal(found.theta, wanted.theta)
     assert found.models == wanted.models == 3
     assert math.isclose(found.distance, wanted.distance, rel_tol=1e-9)
+
+
+def test_models_that_mix_are_those_of_copies():
+    lines = []
+    config = TrainConfig(**OWN | {"mode": "gossip", "parallel": "data:2,pipeline:2"})
+    summary = simulate(config, workers=4, say=lines.append).summary
+    lines += final_table(dataclasses.asdict(summary)).splitlines()
+    mixing = [it for it in lines if it.startswith(("topology", "accuracy:", "model  "))]
+    assert all("cop" in it and "worker" not in it for it in mixing), mixing
+    assert len(mixing) == 4
 
 
 @pytest.mark.parametrize(

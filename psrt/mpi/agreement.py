@@ -20,6 +20,7 @@ from psrt.errors import (
     ReplayError,
     TransportError,
     line_of,
+    status_of,
 )
 from psrt.faults.vitals import HERE
 
@@ -64,25 +65,26 @@ def raise_on_all(comm: MPI.Comm) -> Iterator[None]:
 
 
 def print_once(error: PsrtError) -> None:
-    """Let an agreed error that nobody catches end this process without another traceback.
+    """Let an agreed error that nobody catches end this process once for all, with its status.
 
-    The rank whose error it is prints one; the interpreters of all others print nothing. That
-    workers are missing is no fault of the program, and a line says it all.
+    The rank whose error it is prints a traceback, or a line if that says it all: what is asked for
+    is impossible, or workers are missing. All others print nothing.
     """
-    is_line = isinstance(error, MissingWorkersError)
-    if not error.echo and not is_line:
-        return
     hook = sys.excepthook
 
-    def silent(
-        kind: type[BaseException], value: BaseException, trace: TracebackType | None
-    ) -> None:
+    def once(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         if value is not error:
             hook(kind, value, trace)
+            return
+        if not error.echo and isinstance(error, ConfigError | MissingWorkersError):
+            print(f"psrt: {line_of(error)}", file=sys.stderr, flush=True)
         elif not error.echo:
-            print(f"psrt: {line_of(error)}", file=sys.stderr)
+            hook(kind, value, trace)
+        # All ranks leave so: ``python -m mpi4py`` need not end the others, with its own status.
+        MPI._set_abort_status(0)
+        raise SystemExit(status_of(error))
 
-    sys.excepthook = silent
+    sys.excepthook = once
 
 
 def to_text(error: PsrtError | None) -> str:

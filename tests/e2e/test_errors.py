@@ -254,14 +254,20 @@ finally:
 
 
 @pytest.mark.parametrize(
-    ("servers", "problem", "words"),
-    [(9, "None", "9 3 ranks"), (1, "Problem", "class Problem"), (1, "Problem()", "no initial")],
+    ("servers", "problem", "by", "words"),
+    [
+        (9, "None", (), "9 3 ranks"),
+        (1, "Problem", ("-m", "mpi4py"), "class Problem"),  # as psrt launch does
+        (1, "Problem()", (), "no initial"),
+    ],
 )
-def test_a_script_s_error_before_training_is_one_traceback(launch, servers, problem, words):
+def test_a_script_s_error_before_training_is_one_line(launch, servers, problem, by, words):
     text = SCRIPT.format(servers=servers, problem=problem)
-    done = launch.ranks(3, "-c", text)
-    assert done.status != 0
-    assert done.stderr.count("Traceback") == done.stderr.count("psrt.errors.ConfigError: ") == 1
+    done = launch.ranks(3, *by, "-c", text)
+    assert done.status == 2
+    assert "Traceback" not in done.stderr
+    (line,) = done.errors
+    assert line.startswith("psrt: error: ")
     assert done.stdout.count("cleaned up") == 3
     assert all(word in done.stderr for word in words.split())
 

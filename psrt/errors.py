@@ -72,6 +72,10 @@ class DivergedError(PsrtError):
     exit_status = 3
 
 
+class CheckpointError(PsrtError):
+    """A checkpoint, or a part of one, is not what was written."""
+
+
 class OutputError(PsrtError):
     """A file could not be written, such as on a full disk."""
 

@@ -1,0 +1,33 @@
+"""Checkpoints on the disk: what a run was at one step, whole or not at all. Pure but for files."""
+
+from psrt.checkpoint.disk import Disk
+from psrt.checkpoint.folder import Checkpoints, Found
+from psrt.checkpoint.manifest import Manifest
+from psrt.checkpoint.part import (
+    PartEntry,
+    announce,
+    announce_failure,
+    announced,
+    read_part,
+    write_part,
+)
+from psrt.checkpoint.reshard import assemble
+from psrt.checkpoint.state import restore, state_of
+from psrt.checkpoint.tree import Tree
+
+__all__ = [
+    "Checkpoints",
+    "Disk",
+    "Found",
+    "Manifest",
+    "PartEntry",
+    "Tree",
+    "announce",
+    "announce_failure",
+    "announced",
+    "assemble",
+    "read_part",
+    "restore",
+    "state_of",
+    "write_part",
+]

@@ -1,0 +1,88 @@
+"""The file operations that a checkpoint makes: few, so that every crash between two can be tried.
+
+What is to survive a crash is written under a name that nobody reads, synced, and then renamed; a
+rename is whole or has not happened, and is itself durable once the folder is synced. No symbolic
+link is followed where something is written: a folder that others may write to is refused anyway,
+see ``folder.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from psrt.errors import CheckpointError
+
+#: For the owner only: parameters may be worth keeping to oneself.
+_FILE, _FOLDER = 0o600, 0o700
+
+
+class Disk:
+    """The real one. Every method raises ``OSError`` as the system does."""
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder, and those above it; one that exists is as good."""
+        path.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
+
+    def write(self, path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+        """Write a new file, one piece after the other, and sync it."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, _FILE), "wb", buffering=0) as file:
+            for piece in pieces:
+                left = memoryview(piece)
+                while left:
+                    left = left[file.write(left) :]
+            os.fsync(file.fileno())
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename a file, or a folder; a file of the new name is replaced."""
+        os.rename(old, new)
+
+    def sync_folder(self, path: Path) -> None:
+        """Make the names in a folder durable."""
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, or a folder with all in it; nothing is as good."""
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def names(self, path: Path) -> list[str]:
+        """Return the names in a folder, sorted; of no folder none."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def read(self, path: Path, most: int) -> bytes:
+        """Return the content of a regular file.
+
+        Raises:
+            CheckpointError: if it is longer than ``most`` bytes, or no regular file.
+        """
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise CheckpointError(f"{path}: not a regular file")
+            if found.st_size > most:
+                raise CheckpointError(f"{path}: has {found.st_size} bytes, expected at most {most}")
+            return file.read(most)
+
+    def is_safe(self, path: Path) -> bool:
+        """Whether a folder is one, no link, and nobody else may write to it."""
+        found = os.lstat(path)
+        if not stat.S_ISDIR(found.st_mode):
+            return False
+        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        own = found.st_uid in (os.geteuid(), 0)
+        return own and (not others or bool(found.st_mode & stat.S_ISVTX))

@@ -1,0 +1,151 @@
+"""The checkpoints of a run: a folder for each, which appears whole or not at all.
+
+    checkpoints/00000400/           manifest.json, worker-0-of-4.safetensors, …
+    checkpoints/00000600.0.part/    being written, in attempt 0
+    checkpoints/.trash-00000200/    being deleted
+
+All ranks write their parts; then the first process writes the manifest, syncs, and renames the
+folder. So a crash at any byte leaves the checkpoint before, or this one.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from psrt.checkpoint.disk import Disk
+from psrt.checkpoint.manifest import MOST, Manifest
+from psrt.checkpoint.part import forget_announcements, read_part
+from psrt.errors import CheckpointError
+
+#: Of a run's folder, and of the file that makes a checkpoint one.
+FOLDER, MANIFEST = "checkpoints", "manifest.json"
+_WHOLE = re.compile(r"[0-9]{8,19}")
+_PART = re.compile(r"[0-9]{8,19}\.[0-9]+\.part")
+_TRASH = ".trash-"
+
+
+class Found(NamedTuple):
+    """A checkpoint that can be read."""
+
+    path: Path
+    manifest: Manifest
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, disk: Disk, run: Path) -> None:
+        """Set up.
+
+        Args:
+            disk: makes the file operations.
+            run: the run's folder.
+        """
+        self._disk = disk
+        #: Where they are.
+        self.folder = run / FOLDER
+        #: The only one to be looked at, where a user named one.
+        self._only: str | None = None
+
+    @classmethod
+    def at(cls, disk: Disk, path: Path) -> Checkpoints:
+        """Return those that a user names: by a run's folder, that of its checkpoints, or one."""
+        path = Path(path)
+        if (path / MANIFEST).exists():
+            found = cls(disk, path.parent.parent)
+            found.folder, found._only = path.parent, path.name
+            return found
+        if path.name == FOLDER:
+            return cls(disk, path.parent)
+        return cls(disk, path)
+
+    def begin(self, step: int, attempt: int) -> Path:
+        """Return the folder in which a checkpoint is written; any rank may make it.
+
+        Raises:
+            CheckpointError: if others may write there.
+            OSError: if it cannot be made.
+        """
+        self._disk.make_folder(self.folder)
+        if not self._disk.is_safe(self.folder):
+            raise CheckpointError(f"{self.folder}: others may write to it, or it is a link")
+        path = self.folder / f"{step:08d}.{attempt}.part"
+        self._disk.make_folder(path)
+        return path
+
+    def commit(self, step: int, attempt: int, manifest: Manifest, keep: int) -> Path:
+        """Make a checkpoint whose parts are all on the disk, and delete old ones.
+
+        Raises:
+            OSError: if the disk does not take it; there is none then.
+        """
+        disk, part = self._disk, self.folder / f"{step:08d}.{attempt}.part"
+        forget_announcements(disk, part)
+        disk.remove(part / MANIFEST)  # of a commit that failed
+        disk.write(part / MANIFEST, [manifest.to_json().encode()])
+        disk.sync_folder(part)
+        whole = self.folder / f"{step:08d}"
+        if whole.name in disk.names(self.folder):
+            self._drop(whole.name)  # of an attempt that went the same way, or of a damaged one
+        disk.rename(part, whole)
+        disk.sync_folder(self.folder)
+        for name in self._names()[keep:]:
+            self._drop(name)
+        return whole
+
+    def _drop(self, name: str) -> None:
+        """Delete a checkpoint: at once none, whatever is left of it."""
+        trash = self.folder / f"{_TRASH}{name}"
+        self._disk.remove(trash)
+        self._disk.rename(self.folder / name, trash)
+        self._disk.remove(trash)
+
+    def sweep(self) -> None:
+        """Delete what attempts that died have left; none may be writing."""
+        for name in self._disk.names(self.folder):
+            if _PART.fullmatch(name) or name.startswith(_TRASH):
+                self._disk.remove(self.folder / name)
+
+    def _names(self) -> list[str]:
+        """Return the names of whole ones, the newest first."""
+        found = [it for it in self._disk.names(self.folder) if _WHOLE.fullmatch(it)]
+        if self._only is not None:
+            found = [self._only]
+        return sorted(found, key=int, reverse=True)
+
+    def listed(self, *, verify: bool = False) -> list[tuple[Path, Manifest | CheckpointError]]:
+        """Return all, the newest first: the manifest of each, or what is wrong with it.
+
+        Args:
+            verify: read all parts, too.
+        """
+        return [(self.folder / name, self._judged(name, verify)) for name in self._names()]
+
+    def _judged(self, name: str, verify: bool) -> Manifest | CheckpointError:
+        path = self.folder / name
+        try:
+            manifest = Manifest.from_json(self._disk.read(path / MANIFEST, MOST))
+            for entry in manifest.parts if verify else ():
+                read_part(self._disk, path, entry)
+        except CheckpointError as error:
+            return CheckpointError(_placed(error, path))
+        except OSError as error:
+            return CheckpointError(f"{path}: {error.strerror}")
+        return manifest
+
+    def newest(self) -> tuple[Found | None, list[str]]:
+        """Return the newest that can be read, if any, and a line for each that was passed over."""
+        remarks: list[str] = []
+        for name in self._names():
+            it = self._judged(name, True)
+            if isinstance(it, Manifest):
+                return Found(self.folder / name, it), remarks
+            remarks.append(str(it))
+        return None, remarks
+
+
+def _placed(error: CheckpointError, path: Path) -> str:
+    text = str(error)
+    return text if str(path) in text else f"{path}: {text}"

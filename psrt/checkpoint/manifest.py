@@ -1,0 +1,91 @@
+"""``manifest.json``: what a checkpoint is, and of which parts; written last. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+
+from psrt.checkpoint.part import PartEntry
+from psrt.errors import CheckpointError
+from psrt.version import __version__
+
+#: Of the format that this psrt writes, and the only one that it reads.
+FORMAT = 1
+#: Longest text that is read, in bytes.
+MOST = 16 << 20
+_TYPES = {"int": int, "str": str, "float": (int, float)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a checkpoint is."""
+
+    #: Of this file.
+    format: int = FORMAT
+    #: Version of psrt that wrote it.
+    psrt: str = __version__
+    #: Gradient steps that every worker had finished.
+    step: int
+    #: Number of parameters.
+    n: int
+    #: Numbers of ranks.
+    workers: int
+    servers: int
+    #: The resolved configuration, as TOML.
+    config: str
+    #: How often the run had been resumed.
+    attempt: int = 0
+    #: Name of the checkpoint that it was resumed from; empty if it was not.
+    parent: str = ""
+    #: When it was written, in ISO 8601.
+    created: str = ""
+    #: What the run chose by itself, by name.
+    more: dict[str, str] = field(default_factory=dict)
+    parts: tuple[PartEntry, ...] = ()
+
+    def to_json(self) -> str:
+        """Return the text of the file."""
+        values = {it.name: getattr(self, it.name) for it in fields(self)}
+        values["parts"] = [it.to_json() for it in self.parts]
+        return json.dumps(values, indent=1, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Manifest:
+        """Read the text of a file.
+
+        Raises:
+            CheckpointError: if it is no manifest, or of another format.
+        """
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError):
+            raise CheckpointError("not JSON") from None
+        if not isinstance(values, dict) or type(values.get("format")) is not int:
+            raise CheckpointError("not the manifest of a checkpoint")
+        if values["format"] != FORMAT:
+            raise CheckpointError(
+                f"of format {values['format']}, this psrt reads format {FORMAT} only"
+            )
+        if set(values) != {it.name for it in fields(cls)}:
+            raise CheckpointError("not the manifest of a checkpoint: other fields are expected")
+        parts = values.pop("parts")
+        if not isinstance(parts, list):
+            raise CheckpointError("its parts are no list")
+        found = cls(**values, parts=tuple(map(PartEntry.from_json, parts)))
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        for name in ("step", "n", "workers", "servers", "attempt"):
+            it = getattr(self, name)
+            if type(it) is not int or not 0 <= it < 1 << 63:
+                raise CheckpointError(f"its {name} is no number: {it!r}")
+        for name in ("psrt", "config", "parent", "created"):
+            if not isinstance(getattr(self, name), str):
+                raise CheckpointError(f"its {name} is no text")
+        more = self.more
+        if not isinstance(more, dict) or not all(isinstance(it, str) for it in more.values()):
+            raise CheckpointError("what its run chose is no text")
+        names = [it.name for it in self.parts]
+        if len(set(names)) != len(names):
+            raise CheckpointError("two of its parts have one name")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import zip_longest
-from typing import Any
+from typing import Any, ClassVar
 
 #: Merges the values of one figure on two ranks.
 Merge = Callable[[Any, Any], Any]
@@ -111,6 +111,8 @@ def parts(merge: Merge, start: Any, unit: str = "") -> Any:
 class Stats:
     """The counters of one rank, or of all ranks merged."""
 
+    #: What a checkpoint keeps: all of it.
+    saved: ClassVar[tuple[str, ...]]
     #: Number of the worker, −1 for a server.
     worker: int = parts(_own, -1)
     #: Number of the shard, −1 for a worker.
@@ -226,6 +228,8 @@ class Stats:
         values = json.loads(text, object_hook=_rebuilt)
         return cls(**(values | {name: tuple(values[name]) for name in ("gaps", "memory")}))
 
+
+Stats.saved = tuple(it.name for it in dataclasses.fields(Stats))
 
 #: The columns of ``metrics.jsonl`` that workers count here: name → what is declared of it.
 COLUMNS = {it.name: it for it in dataclasses.fields(Stats) if it.metadata["column"]}

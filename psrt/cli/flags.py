@@ -165,7 +165,8 @@ def parse_train(argv: Sequence[str], *, prog: str = "psrt train") -> TrainConfig
 def config_of(namespace: argparse.Namespace) -> TrainConfig:
     """Return the config of parsed flags: the TOML of ``--config``, overridden by the flags.
 
-    With ``--replay`` it is that of the recorded run, which the others may not contradict.
+    With ``--replay`` it is that of the recorded run, and with ``--resume`` that of the run that
+    goes on, which the others may not contradict.
 
     Raises:
         ConfigError: as `parse_train`.
@@ -175,6 +176,10 @@ def config_of(namespace: argparse.Namespace) -> TrainConfig:
         from psrt.job.recorded import recorded_config  # needs numpy
 
         return recorded_config(values.pop("replay"), **values)
+    if "resume" in values:
+        from psrt.job.resuming import resumed_config
+
+        return resumed_config(values.pop("resume"), **values)
     return TrainConfig(**values)
 
 

@@ -63,6 +63,7 @@ def check(config: TrainConfig) -> None:
     if config.gather is not None and not config.record:
         raise ConfigError(f"{flag('gather', config.gather)} has no effect without --record")
     _check_overlap(config)
+    _check_saving(config)
     _check_cut(config)
     _check_shard(config)
     _check_codec(config)
@@ -232,6 +233,32 @@ def overlaps(config: TrainConfig) -> bool:
     Not where the gradient is clipped: the factor depends on the norm of all of it.
     """
     return config.clip_norm is None if config.overlap is None else config.overlap
+
+
+def _check_saving(config: TrainConfig) -> None:
+    """Check what goes with checkpoints."""
+    given = [
+        flag(name, value)
+        for name in ("checkpoint_every", "resume")
+        if (value := getattr(config, name)) is not None
+    ]
+    if not given:
+        return
+    if config.out is None and config.checkpoint_every is not None:
+        raise ConfigError(f"{given[0]} has no effect without --out DIR, where checkpoints go")
+    for name in ("record", "replay"):
+        if value := getattr(config, name):
+            raise ConfigError(f"{given[0]} cannot be combined with {flag(name, value)}")
+    if config.parallel is not None:
+        raise ConfigError(f"{given[0]} cannot be combined with --parallel {config.parallel}")
+    mode = config.mode and MODES[config.mode].under(lambda name: getattr(config, name))
+    if mode and not mode.saves:
+        raise ConfigError(f"{given[0]} is not possible with --mode {mode.name}")
+    if config.backup:
+        raise ConfigError(
+            f"{given[0]} is not possible with --backup {config.backup}: the worker that is left "
+            "behind skips the step that all others save"
+        )
 
 
 def _check_overlap(config: TrainConfig) -> None:

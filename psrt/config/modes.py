@@ -57,6 +57,8 @@ class Mode:
     usual: tuple[tuple[str, Any], ...] = ()
     #: Whether vectors may be sent by a codec.
     codecs: bool = False
+    #: Whether checkpoints are made of it: there are steps at which all workers stand.
+    saves: bool = False
     #: Its first knob in words: ``{}`` is the value, ``{s}`` makes the plural.
     words: str = ""
 
@@ -145,11 +147,13 @@ _SUMMED = ("allreduce", "machine_costs", "check_every")
 _ROWS = (
     Mode(
         name="serial",
+        saves=True,
         doc="one process, without communication",
         single=True,
     ),
     Mode(
         name="sync",
+        saves=True,
         doc="every update averages the gradients of all workers, who wait for one another",
         servers=Servers.ALWAYS,
         codecs=True,
@@ -212,6 +216,7 @@ _ROWS = (
     ),
     Mode(
         name="allreduce",
+        saves=True,
         doc="as sync, but an all-reduce sums the gradients; there are no servers",
         codecs=True,
         knobs=("allreduce", "machine_costs", "overlap", "bucket_bytes", "check_every", "shard"),

@@ -563,6 +563,24 @@ class TrainConfig:
         None, TEXT, _RUN, "repeat a run that was made with --record, bit for bit",
         metavar="DIR", default_text="a new run", numeric=False, of_run=False,
     )
+    checkpoint_every: int | None = knob(
+        None, WHOLE, _RUN, "save everything in --out every N steps, so that --resume can go on",
+        metavar="N", min=1, default_text="never", numeric=False, of_run=False,
+        synonyms=("checkpoint", "save-every", "save-steps", "checkpoint-interval"),
+    )
+    keep: int | None = knob(
+        None, WHOLE, _RUN, "number of checkpoints to keep, the newest", metavar="K", min=1,
+        requires=(Condition("checkpoint_every", Given(["100"])),), fallback=2,
+        numeric=False, of_run=False,
+        synonyms=("keep-last", "save-total-limit", "max-checkpoints"),
+    )
+    resume: str | None = knob(
+        None, TEXT, _RUN,
+        "go on from the newest checkpoint of a run, or from one of them; auto: of the run in --out,"
+        " or begin where there is none",
+        metavar="DIR|auto", default_text="a new run", numeric=False, of_run=False,
+        synonyms=("resume-from", "restart", "load", "continue", "resume-from-checkpoint"),
+    )
     overwrite: bool = knob(
         False, SWITCH, _RUN, "allow an --out that holds a run, and replace it",
         numeric=False, of_run=False,

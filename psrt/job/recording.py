@@ -24,6 +24,7 @@ from psrt.job.provenance import cell_fields, history_header
 from psrt.job.result import Say
 from psrt.job.setup import Setup
 from psrt.report.files import ROSTER, OutputFolder
+from psrt.report.metrics_aggregator import Record
 from psrt.report.metrics_writer import MetricsWriter
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.strategies.base import ReducePlan
@@ -74,12 +75,16 @@ class Recording:
                 self._open_log(say)
             with launcher.agree():
                 if launcher.first:
+                    earlier: list[Record] = []
+                    if self.folder is not None and setup.resumption is not None:
+                        earlier = self.folder.earlier(setup.resumption.manifest.step)
                     self.recorder = MetricsWriter(
                         len(setup.role_map.workers),
                         log_every=config.log_every,
                         folder=self.folder,
                         say=say,
                         progress=launcher.several,
+                        earlier=earlier,
                     )
         except BaseException:
             self._undo()
@@ -334,5 +339,9 @@ def _prepared(setup: Setup) -> OutputFolder:
     """Return the run's folder with ``config.toml`` in it."""
     config = setup.config
     folder = OutputFolder(config.out or "")
-    folder.prepare(to_toml(config), overwrite=config.overwrite, record=config.record)
+    resumption = setup.resumption
+    goes_on = resumption is not None and resumption.is_of(folder.path)
+    folder.prepare(
+        to_toml(config), overwrite=config.overwrite, record=config.record, resumes=goes_on
+    )
     return folder

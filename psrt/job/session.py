@@ -24,6 +24,7 @@ from psrt.history import EventLog
 from psrt.history.pair_replay import PairScript, PairSequencer
 from psrt.history.replay import Script, Sequencer
 from psrt.job.build import server_role, worker_role
+from psrt.job.checkpoints import give_back, saver_for
 from psrt.job.codecs import say_codec
 from psrt.job.cut import Cut, cut_problem, say_cut
 from psrt.job.gossip import say_hosts
@@ -97,13 +98,18 @@ class _Session:
         with Recording(launcher, setup, self._say) as recording:
             roles = self._roles(ports, recording)
             plan = _plan(roles)
+            with launcher.agree():
+                give_back(setup, roles)
             recording.begin(plan, roles)
             if launcher.first:
                 self._announce(plan)
             recorder = recording.recorder
             if recorder is not None:
                 launcher.on_report, launcher.on_crash = recorder.add, recorder.gone
+            saver = saver_for(launcher, setup, roles, plan, self._say)
             launcher.run(roles, lambda: recorder is None or recorder.finished)
+            if saver is not None:
+                saver.finish()
             for sequencer in self._sequencers:
                 sequencer.finish()
             recording.end(roles)

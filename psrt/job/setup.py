@@ -26,6 +26,7 @@ from psrt.job.gossip import role_map_with_peers, topology_for
 from psrt.job.launcher import Launcher
 from psrt.job.problems import machine_costs
 from psrt.job.replay import Replay
+from psrt.job.resuming import Resumption, found, pinned
 from psrt.job.roles import resolved, who_is_who
 from psrt.job.shards import ShardChoice, served_job, shards_for
 from psrt.mpirun import launch_line
@@ -66,6 +67,8 @@ class Setup:
     cut: Cut | None
     #: The recorded run to repeat, already checked, at the first process; None without one.
     replay: Replay | None
+    #: The checkpoint to go on from; None begins at the beginning.
+    resumption: Resumption | None
 
     def codec_at(self, rank: int) -> JobCodec | None:
         """Return the codec of what a rank sends or receives: of its part of the parameters."""
@@ -93,6 +96,7 @@ def set_up(
         ConfigError: on every rank, if the job is impossible.
     """
     config, replay = _same_config(launcher, config)
+    resumption = _resumption(launcher, config)
     shards: ShardChoice | None = None
     hosts = tuple(launcher.hosts(config))
     with launcher.agree():
@@ -111,6 +115,8 @@ def set_up(
         if launcher.first:
             assert problem is not None
             initial, n = launcher.start_of(problem)
+            if resumption is not None:
+                initial = resumption.start(initial)
         if problem is not None:
             deal = launcher.deal(config, problem, copies)
         if launcher.first:
@@ -195,6 +201,7 @@ def set_up(
         topology,
         cut,
         replay,
+        resumption,
     )
 
 
@@ -210,6 +217,10 @@ def _same_config(
             replay = _replay(launcher, config)
             if replay is not None:
                 config = replay.pinned(config)
+            if config.resume is not None:
+                config = pinned(config)
+            elif config.checkpoint_every is not None and config.out is None:
+                raise ConfigError("--checkpoint-every has no effect without --out DIR")
             if config.out is not None and config.machine_costs is not None:
                 keep_apart(config.out, "--machine-costs", config.machine_costs)
             asked = config.codec_everywhere
@@ -220,6 +231,23 @@ def _same_config(
                 config = replace(config, codec_everywhere=there or asked is True)
             text = to_toml(config)
     return from_toml(launcher.share(text), source="rank 0"), replay
+
+
+def _resumption(launcher: Launcher, config: TrainConfig) -> Resumption | None:
+    """Return the checkpoint to go on from, the same in all processes; collective.
+
+    Raises:
+        ConfigError: on every rank, if there is none, or it is of another number of ranks.
+    """
+    if config.resume is None:
+        return None
+    text = ""
+    with launcher.agree():
+        if launcher.first:
+            it = found(config.resume)
+            it.check(config, ranks=launcher.ranks_of(config))
+            text = it.to_json()
+    return Resumption.from_json(launcher.share(text))
 
 
 def _replay(launcher: Launcher, config: TrainConfig) -> Replay | None:

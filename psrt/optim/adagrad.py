@@ -20,6 +20,8 @@ class Adagrad:
     Source: Duchi, Hazan, Singer, JMLR 12, 2011, the diagonal form.
     """
 
+    saved = ("state", "updates")
+
     def __init__(self, n: int, *, weight_decay: float = 0.0, epsilon: float = 1e-8) -> None:
         self.state: dict[str, Vector] = {"square_sum": np.zeros(n, np.float32)}
         self.updates = 0

@@ -29,6 +29,8 @@ class Adam:
     ICLR 2019 (1711.05101), with the rate in the decay, as torch.optim.AdamW has it.
     """
 
+    saved = ("state", "updates")
+
     def __init__(
         self,
         n: int,

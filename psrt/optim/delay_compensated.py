@@ -24,6 +24,7 @@ class DelayCompensated:
     Source: Zheng et al., ICML 2017 (1609.08326): DC-ASGD-c and DC-ASGD-a.
     """
 
+    saved = ("state",)
     elementwise = True
     needs_read = True
 

@@ -28,6 +28,7 @@ class GapAware:
     Source: Barkai, Hakimi, Schuster, ICLR 2020 (1909.10802).
     """
 
+    saved = ("state", "updates")
     elementwise = True
     needs_read = True
 

@@ -22,6 +22,8 @@ class Sgd:
     Source: Robbins & Monro, Annals of Mathematical Statistics 22(3), 1951.
     """
 
+    saved = ("state", "updates")
+
     def __init__(self, n: int, *, weight_decay: float = 0.0) -> None:
         self.state: dict[str, Vector] = {}
         self.updates = 0
@@ -63,6 +65,8 @@ class Momentum:
     Source: Polyak 1964; Sutskever, Martens, Dahl, Hinton, ICML 2013, as torch.optim.SGD writes
     them: the rate multiplies v when it is used and is not part of it.
     """
+
+    saved = ("state", "updates")
 
     def __init__(
         self, n: int, *, momentum: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False

@@ -32,6 +32,8 @@ class SignSgd:
     Non-Convex Problems", ICML 2018, arXiv:1802.04434.
     """
 
+    saved = ("state", "updates")
+
     def __init__(self, n: int, *, weight_decay: float = 0.0) -> None:
         self.state: dict[str, Vector] = {}
         self.updates = 0

@@ -68,6 +68,7 @@ class StalenessRate(Protocol):
 class ScalarRate:
     """What rules that are one factor have in common: nothing element-wise takes place."""
 
+    saved: tuple[str, ...] = ("state",)
     elementwise = False
     needs_read = False
 
@@ -116,6 +117,8 @@ class MeanInverse(ScalarRate):
     >>> [rate.scale(staleness) for staleness in (4, 0, 0)]
     [0.25, 0.5, 1.0]
     """
+
+    saved = ("_last", "_seen", "_sum")
 
     def __init__(self, *, window: int = 32) -> None:
         super().__init__()

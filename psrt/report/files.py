@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from psrt.errors import ConfigError, OutputError
 from psrt.history import folder as history
-from psrt.report.metrics import MetricsFile
+from psrt.report.metrics import MetricsFile, read_metrics
+from psrt.report.metrics_aggregator import Record
 from psrt.report.summary import Summary
 
 CONFIG, METRICS = "config.toml", "metrics.jsonl"
@@ -27,6 +28,9 @@ ROSTER, PROGRESS = "roster.json", "progress.json"
 
 #: All that a run writes; ``--overwrite`` deletes these and nothing else.
 FILES = (CONFIG, METRICS, MODEL, SIMULATION, SUMMARY, ROSTER, PROGRESS)
+
+#: Of a run that saves itself: a folder for each time.
+CHECKPOINTS = "checkpoints"
 
 #: Ends the name of a file that is still being written.
 _PART = ".part"
@@ -51,7 +55,14 @@ class OutputFolder:
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
 
-    def prepare(self, config_toml: str, *, overwrite: bool = False, record: bool = False) -> None:
+    def prepare(
+        self,
+        config_toml: str,
+        *,
+        overwrite: bool = False,
+        record: bool = False,
+        resumes: bool = False,
+    ) -> None:
         """Make the folder, free of an earlier run, with ``config.toml`` in it.
 
         Called once, before training, so that a run does not fail at its end because it cannot be
@@ -62,6 +73,7 @@ class OutputFolder:
             config_toml: the resolved configuration.
             overwrite: replace the files of an earlier run.
             record: make an empty ``history/`` too.
+            resumes: go on with the run in the folder, whose checkpoints stay.
 
         Raises:
             ConfigError: if the path is a file or cannot be written to, or holds a run already
@@ -70,14 +82,14 @@ class OutputFolder:
         with self._config_errors("write to"):
             if self._aside.is_dir():  # a start was killed before its first step
                 self.discard()
-        self._check(overwrite)
+        self._check(overwrite or resumes)
         with self._config_errors("write to"):
             self.path.mkdir(parents=True, exist_ok=True)
             # Try it: permission bits show no read-only mounts, and do not bind root.
             with tempfile.TemporaryFile(dir=self.path):
                 pass
             try:
-                self._set_aside()
+                self._set_aside(() if resumes else (CHECKPOINTS,))
                 (self.path / CONFIG).write_text(config_toml, encoding="utf-8")
                 if record:
                     history.prepare(self.history)
@@ -85,10 +97,14 @@ class OutputFolder:
                 self.discard()  # half a file would block the next run
                 raise
 
-    def _set_aside(self) -> None:
-        """Move the files of an earlier run, and of one that was killed while it wrote."""
+    def _set_aside(self, folders: Sequence[str]) -> None:
+        """Move the files of an earlier run, and of one that was killed while it wrote.
+
+        Args:
+            folders: that are moved, too.
+        """
         parts = [self.path / (name + _PART) for name in FILES]
-        written = [self.path / name for name in FILES]
+        written = [self.path / name for name in (*FILES, *folders)]
         for path in (*written, *parts, *history.files(self.history)):
             if path.exists():
                 kept = self._aside / path.relative_to(self.path)
@@ -115,9 +131,23 @@ class OutputFolder:
         """The folder of the run's events."""
         return self.path / history.FOLDER
 
-    def metrics(self) -> MetricsFile:
-        """Open ``metrics.jsonl``, empty; the caller closes it."""
-        return MetricsFile(self.path / METRICS)
+    def metrics(self, earlier: Iterable[Record] = ()) -> MetricsFile:
+        """Open ``metrics.jsonl`` with these records in it; the caller closes it."""
+        return MetricsFile(self.path / METRICS, earlier)
+
+    def earlier(self, step: int) -> list[Record]:
+        """Return the records before a step of the run that was here until ``prepare``.
+
+        Raises:
+            ConfigError: if there are none, or they are no records.
+        """
+        path = self._aside / METRICS
+        if not path.exists():
+            return []
+        try:
+            return [it for it in map(Record.read, read_metrics(path)) if it.step < step]
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{self.path / METRICS}: not the metrics of a run: {error}") from None
 
     def write_model(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Write ``model.safetensors``.
@@ -174,6 +204,8 @@ class OutputFolder:
         found = [name for name in FILES if (self.path / name).exists()]
         if (self.history / history.HEADER).exists():
             found.append(history.FOLDER)
+        if (self.path / CHECKPOINTS).exists():
+            found.append(CHECKPOINTS)
         return found
 
     def _check(self, overwrite: bool) -> None:

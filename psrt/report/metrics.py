@@ -22,11 +22,14 @@ class MetricsFile:
 
     Args:
         path: the file; one that exists is replaced.
+        earlier: records that it begins with, of the run that this one goes on with.
     """
 
-    def __init__(self, path: str | PathLike[str]) -> None:
+    def __init__(self, path: str | PathLike[str], earlier: Iterable[Record] = ()) -> None:
         self.path = Path(path)
         self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        for record in earlier:
+            self.write(record)
 
     def write(self, record: Record) -> None:
         """Append ``record`` as one line of JSON; nan and infinities become null."""

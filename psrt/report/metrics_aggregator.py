@@ -130,6 +130,19 @@ class Record:
     more: dict[str, float] = field(default_factory=dict)
 
     @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Record:
+        """Return the record of a line of ``metrics.jsonl``.
+
+        Raises:
+            TypeError: if it lacks a column.
+        """
+        known = {name: it for name, it in values.items() if name in COLUMNS}
+        if known.get("loss", ...) is None:
+            known["loss"] = math.nan
+        more = {name: it for name, it in values.items() if name not in COLUMNS}
+        return cls(**known, more=more)
+
+    @classmethod
     def of(cls, interval: Interval) -> Record:
         """Return the record of an interval, every column by its formula."""
         return cls(
@@ -257,6 +270,11 @@ class MetricsAggregator:
     def finished(self) -> bool:
         """Whether every worker has sent its last report."""
         return self._slowest.step == math.inf
+
+    def go_on(self, last: Record) -> None:
+        """Begin after the last record of a run that is resumed."""
+        self._recorded, self._epoch = last.step, last.epoch
+        self._samples, self._seconds = last.samples, last.seconds
 
     def add(self, report: Report) -> list[Record]:
         """Merge one worker's report; return the records that it completes, in step order.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from psrt.errors import OutputError
 from psrt.messages import Report, Sketch
@@ -24,6 +24,7 @@ class MetricsWriter:
         folder: OutputFolder | None = None,
         say: Callable[[str], None] = lambda _: None,
         progress: bool = False,
+        earlier: Sequence[Record] = (),
     ) -> None:
         """Open the metrics file.
 
@@ -33,15 +34,18 @@ class MetricsWriter:
             folder: prepared; None writes nothing.
             say: called with each line for the user.
             progress: whether to keep ``progress.json``, too.
+            earlier: the records of the run that this one goes on with.
         """
         self._aggregator = MetricsAggregator(workers, log_every=log_every or 0)
-        self._metrics = folder.metrics() if folder is not None else None
+        if earlier:
+            self._aggregator.go_on(earlier[-1])
+        self._metrics = folder.metrics(earlier) if folder is not None else None
         self._progress = Progress(folder.write_progress) if progress and folder else None
         self._say = say
         #: Why the metrics could not all be written; None if they could.
         self.failed: OutputError | None = None
         #: All records so far.
-        self.records: list[Record] = []
+        self.records: list[Record] = list(earlier)
 
     @property
     def finished(self) -> bool:

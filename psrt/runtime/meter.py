@@ -16,6 +16,11 @@ from psrt.transport.port import Port
 class Meter:
     """One worker's counters between two reports, and over the whole run."""
 
+    saved = (
+        *("stats", "steps", "reported_step", "before", "_sketched", "_reported_samples"),
+        *("_loss_sum", "_staleness", "_waited", "_skew_max", "_gap_sum", "_gap_count"),
+    )
+
     def __init__(
         self, port: Port, worker: int, *, log_every: int | None = None, sketch_every: int = 0
     ) -> None:
@@ -39,6 +44,8 @@ class Meter:
         self._stopped: float | None = None
         #: Bytes before training.
         self._bytes = (port.bytes_sent, port.bytes_received)
+        #: Seconds of training and bytes before the checkpoint that this run went on from.
+        self._earlier = (0.0, 0, 0)
         #: Clock of the newest report.
         self.reported_step = 0
         #: Steps over the whole run; less than the clock if backups overtook this worker.
@@ -53,6 +60,21 @@ class Meter:
         """Restart the clock: set-up does not count."""
         self._start = self._port.now()
 
+    @property
+    def before(self) -> tuple[float, int, int]:
+        """Seconds of training, and bytes sent and received, as far as the run has come."""
+        return (self.seconds, *self.bytes)
+
+    @before.setter
+    def before(self, value: tuple[float, int, int]) -> None:
+        self._earlier = value
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """Bytes sent and received so far, those before training included."""
+        _, sent, received = self._earlier
+        return self._port.bytes_sent + sent, self._port.bytes_received + received
+
     def _clear(self) -> None:
         self._loss_sum = 0.0
         #: All samples up to the newest report.
@@ -65,7 +87,9 @@ class Meter:
     @property
     def seconds(self) -> float:
         """Time since the start, or from there to the end of training."""
-        return self._stopped if self._stopped is not None else self._port.now() - self._start
+        if self._stopped is not None:
+            return self._stopped
+        return self._earlier[0] + self._port.now() - self._start
 
     def stop(self) -> float:
         """Let no more time count; return that of training."""
@@ -151,9 +175,9 @@ class Meter:
             epoch_end: whether this step ends an epoch.
             last: whether the worker is done.
         """
-        stats, (sent, received) = self.stats, self._bytes
-        stats.bytes_sent = self._port.bytes_sent - sent
-        stats.bytes_received = self._port.bytes_received - received
+        stats, (sent, received) = self.stats, self.bytes
+        stats.bytes_sent = sent - self._bytes[0]
+        stats.bytes_received = received - self._bytes[1]
         samples = stats.samples - self._reported_samples
         report = Report(
             self._worker,

@@ -70,6 +70,8 @@ class Server:
                     it.drop(decision.push, message)  # type: ignore[union-attr]
             if type(message) is Push:
                 it.note_spread(policy.clock[message.worker])
+            if it.at_version is not None:
+                await it.at_version(it.shard.version)
             if not policy.live:
                 open_shards -= 1
         # The windows are freed with this rank, and a worker may still be reading its last reply.

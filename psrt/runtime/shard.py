@@ -35,6 +35,8 @@ class Shard:
     more; otherwise the next version goes into a free buffer, so no reader sees a torn vector.
     """
 
+    saved = ("version", "stats", "_updater", "_rate", "_gap", "_reads")
+
     def __init__(
         self,
         buffers: Sequence[Vector],

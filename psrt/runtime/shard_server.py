@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from psrt.arrays import ITEMSIZE
+from psrt.checkpoint import restore, state_of
 from psrt.errors import ProtocolError
 from psrt.history.log import QUEUED
 from psrt.messages import Leave, Message, Params, Push
@@ -26,6 +28,8 @@ class ShardServer:
     A push is also the pull that follows it: every push is answered once, with the newest version,
     as soon as the policy lets its worker go on.
     """
+
+    saved = ("shard", "policy", "bytes", "_decoder", "_replies")
 
     def __init__(
         self,
@@ -76,15 +80,45 @@ class ShardServer:
         #: The worker whose message is being handled.
         self._cause = -1
         self._slowest = 0
+        #: Bytes before the checkpoint that this run went on from.
+        self._earlier = (0, 0)
+        #: Called with the version wherever a checkpoint may be made.
+        self.at_version: Callable[[int], Awaitable[None]] | None = None
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of this shard, as a tree; its arrays are those in use."""
+        tree: dict[str, Any] = state_of(self)
+        return tree
+
+    def restore(self, tree: dict[str, Any]) -> None:
+        """Go on from what ``state`` returned, before the first message.
+
+        Raises:
+            CheckpointError: if it is of another shard.
+        """
+        restore(self, tree)
+        self._holds[0] = self.shard.version
 
     @property
     def stats(self) -> Stats:
         """The counters of the shard, and at a rank's first shard those of the rank's port."""
-        port, stats = self._port, self.shard.stats
+        stats = self.shard.stats
         stats.shard, stats.updates = self.number, self.shard.version
-        if self.number == port.role_map.shards_of(port.rank)[0]:
-            stats.bytes_sent, stats.bytes_received = port.bytes_sent, port.bytes_received
+        stats.bytes_sent, stats.bytes_received = self.bytes
         return stats
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """Bytes that the rank has sent and received, of its first shard; none of the others."""
+        port, (sent, received) = self._port, self._earlier
+        if self.number != port.role_map.shards_of(port.rank)[0]:
+            return sent, received
+        return port.bytes_sent + sent, port.bytes_received + received
+
+    @bytes.setter
+    def bytes(self, earlier: tuple[int, int]) -> None:
+        """Take over those of the run before a checkpoint."""
+        self._earlier = earlier
 
     def take(self, message: Message) -> None:
         """Note the receipt of a message, before the policy handles it."""

@@ -31,6 +31,8 @@ class Contribution(NamedTuple):
 class Updater:
     """An optimizer with its schedule over a vector of n elements, and scratch for the sums."""
 
+    saved: tuple[str, ...] = ("optimizer", "_rate", "lr")
+
     def __init__(
         self,
         n: int,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
 
 from psrt.arrays import Vector
-from psrt.errors import DivergedError
+from psrt.checkpoint import restore, state_of
+from psrt.errors import CheckpointError, DivergedError
 from psrt.optim import square_sum
 from psrt.runtime.checksum import fingerprint
 from psrt.runtime.cut_problem import CutProblem
@@ -35,6 +36,8 @@ from psrt.transport.port import Port, ThetaMemory, gradient_of
 
 class Worker:
     """One worker's role: batches in, gradients through the strategy, parameters back."""
+
+    saved = ("clock", "epoch", "_taken", "checks_gradient", "meter", "strategy", "_rng")
 
     def __init__(
         self,
@@ -98,6 +101,10 @@ class Worker:
         self.collected = 0
         #: Batches to skip, because rounds with backups were closed without this worker.
         self._skip = 0
+        #: Batches of this epoch that were taken.
+        self._taken = 0
+        #: Called with the clock wherever a checkpoint may be made.
+        self.at_boundary: Callable[[int], Awaitable[None]] | None = None
 
     async def run(self) -> Meter:
         """Train to the end; return the meter."""
@@ -111,6 +118,7 @@ class Worker:
             if not complete:
                 break
             self.epoch += 1
+            self._taken = 0
             # Still batches to skip: the worker was overtaken past the end of this epoch, and its
             # clock belongs to a later one.
             if self._skip or self._finished(self.epoch):
@@ -131,6 +139,26 @@ class Worker:
         await self._report(self._model(theta), epoch_end=True, last=True)
         return self.meter
 
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of this worker, as a tree; its arrays are those in use."""
+        problem = getattr(self.problem, "state", None)
+        tree: dict[str, Any] = state_of(self)
+        return tree | {"problem": problem()} if callable(problem) else tree
+
+    def restore(self, tree: dict[str, Any]) -> None:
+        """Go on from what ``state`` returned, before ``run``.
+
+        Raises:
+            CheckpointError: if it is of another worker, or another problem.
+        """
+        load = getattr(self.problem, "load_state", None)
+        if callable(load) != ("problem" in tree):
+            raise CheckpointError("the problem had a state, or has one, and not both")
+        if callable(load):
+            load(tree["problem"])
+        restore(self, {name: it for name, it in tree.items() if name != "problem"})
+        self.strategy.go_on(self.clock)
+
     @property
     def theta(self) -> Vector:
         """(n,) the parameters as this worker has them."""
@@ -141,7 +169,7 @@ class Worker:
         """This rank's counters; complete once ``run`` has returned."""
         port, stats = self._port, self.meter.stats
         stats.steps, stats.epochs, stats.seconds = self.clock, self.epoch, self.seconds
-        stats.bytes_sent, stats.bytes_received = port.bytes_sent, port.bytes_received
+        stats.bytes_sent, stats.bytes_received = self.meter.bytes
         if not port.role_map.servers:
             stats.updates = self.strategy.updates
             stats.fingerprint = fingerprint(port.theta) if self.strategy.whole else 0
@@ -183,6 +211,8 @@ class Worker:
         empty = True
         for index, batch in numbered:
             empty = False
+            if index < self._taken:
+                continue  # before the checkpoint
             progress = epoch + index * share
             if self._finished(progress):
                 return False
@@ -194,6 +224,9 @@ class Worker:
                 await self._report(self._port.theta)
             self.meter.look(self.clock, self._port.theta)
             await self._step(batch, progress)
+            self._taken = index + 1
+            if self.at_boundary is not None and self.strategy.at_cut:
+                await self.at_boundary(self.clock)
         # With a limit of steps only, a worker without data would otherwise never stop.
         return not (empty and self._length.epochs == math.inf)
 

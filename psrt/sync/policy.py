@@ -61,6 +61,8 @@ class Policy:
     shard will: every worker in round 4 of the other shard has pushed clock 4 here, too.
     """
 
+    saved = ("version", "clock")
+
     def __init__(
         self,
         workers: int,

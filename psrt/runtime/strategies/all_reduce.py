@@ -36,6 +36,8 @@ class AllReduce(Strategy):
     a single bucket is summed at the end.
     """
 
+    saved = ("_reducer",)
+
     def __init__(
         self,
         port: Port,

@@ -14,6 +14,8 @@ from psrt.partition import Span
 class PlainAverage:
     """θ ← mean θ_i."""
 
+    saved = ("updates",)
+
     def __init__(self) -> None:
         self.state: dict[str, np.ndarray[Any, Any]] = {}
         self.updates = 0
@@ -33,6 +35,8 @@ class OuterStep:
     Source: SlowMo (Wang, Tantia, Ballas & Rabbat, ICLR 2020); DiLoCo (Douillard et al. 2023,
     arXiv:2311.08105), whose choice is Nesterov with momentum 0.9 and rate 0.7.
     """
+
+    saved = ("_outer", "updates")
 
     def __init__(self, outer: Optimizer) -> None:
         self._outer = outer

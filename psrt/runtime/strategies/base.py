@@ -162,6 +162,14 @@ class Strategy(Protocol):
     memory: Memory | None = None
     #: (n,) the model that is evaluated, as far as this worker knows it; None for θ.
     model: Vector | None = None
+    #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
+    saved: tuple[str, ...] = ("updates", "frame_bytes", "framed_bytes")
+    #: Whether all workers stand at one point of the run after this step.
+    at_cut: bool = True
+
+    def go_on(self, clock: int) -> None:
+        """Go on from a checkpoint, after what is ``saved`` was given back."""
+        return
 
     @property
     def held(self) -> tuple[Vector, float]:
@@ -200,6 +208,8 @@ class Strategy(Protocol):
 
 class LocalSteps(Strategy):
     """What takes optimizer steps of its own, on this rank's parameters alone."""
+
+    saved = ("_updater",)
 
     def __init__(
         self,

@@ -47,6 +47,8 @@ class PushPull(Strategy):
     ever if another worker withheld those.
     """
 
+    saved = ("_encoder",)
+
     def __init__(
         self,
         port: Port,
@@ -105,6 +107,11 @@ class PushPull(Strategy):
         self._pushed: list[float | None] = [None] * len(role_map.servers)
         self.ready = self._ready if any(self._completes) else None
         port.waiting_for = self._waiting_for
+
+    def go_on(self, clock: int) -> None:
+        """Go on from a checkpoint: in rounds, a worker's clock is the version of every shard."""
+        self.versions[:] = [clock] * len(self.versions)
+        self._clock = clock
 
     def begin(self, step: Step) -> None:
         """Record the read of the initial parameters, once."""

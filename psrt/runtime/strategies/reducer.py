@@ -47,6 +47,8 @@ from psrt.transport.port import CONTROL, Port, Reduction, gradient_of
 class Reducer:
     """One worker's part in all rounds."""
 
+    saved = ("updates", "_updater", "_codec")
+
     def __init__(
         self,
         port: Port,

@@ -198,6 +198,8 @@ def only_where_it_belongs(name, value):
     needs = {only.field: only.values[0] for only in KNOBS[name].requires if only.values}
     if name == "warmup_epochs":
         needs = {"epochs": 1e9}
+    if name in ("checkpoint_every", "keep"):
+        needs = {"out": "runs/x", "checkpoint_every": 100}
     return TrainConfig(**needs | {name: value})
 
 
@@ -225,7 +227,8 @@ def a_value(name):
     given |= {"codec_threshold": 0.1, "codec_rank": 2, "codec_momentum": 0.9}
     given |= {"codec_clip_norm": 1.0, "codec_warmup_epochs": 2, "codec_scaled": False}
     given |= {"parallel": "pipeline:2,tensor:1", "micro_batches": 4, "stages": "1,2"}
-    return (given | {"error_feedback": True, "consensus_rate": 0.5})[name]
+    given |= {"error_feedback": True, "consensus_rate": 0.5}
+    return given[name]
 
 
 CONDITIONAL = [

@@ -1,0 +1,148 @@
+"""The parts of a run's checkpoints: which role saves what, under which name, and gets it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from psrt.checkpoint import Checkpoints, Disk, Manifest, PartEntry
+from psrt.config import to_toml
+from psrt.job.launcher import Launcher, Roles
+from psrt.job.result import Say
+from psrt.job.saving import Committer, Part, Saver
+from psrt.job.setup import Setup
+from psrt.partition import Span
+from psrt.runtime.server import Server
+from psrt.runtime.shard_server import ShardServer
+from psrt.runtime.strategies.base import ReducePlan
+from psrt.runtime.worker import Worker
+
+
+def saver_for(
+    launcher: Launcher, setup: Setup, roles: Roles, plan: ReducePlan | None, say: Say
+) -> Saver | None:
+    """Have the roles of this process save themselves, where the config says so.
+
+    Args:
+        launcher: of this process.
+        setup: the job.
+        roles: of this process, which have not begun.
+        plan: how all workers sum; None if they do not.
+        say: called with each line for the user, at the first process.
+    """
+    config = setup.config
+    if config.checkpoint_every is None or config.out is None:
+        return None
+    disk, resumption = Disk(), setup.resumption
+    checkpoints = Checkpoints(disk, Path(config.out))
+    attempt = 0 if resumption is None else resumption.attempt
+    began = 0 if resumption is None else resumption.manifest.step
+    saver = Saver(
+        checkpoints,
+        disk,
+        every=config.checkpoint_every,
+        attempt=attempt,
+        threaded=not launcher.simulated,
+    )
+    for rank, role in roles.items():
+        for part, owner in _parts_at(setup, rank, role):
+            saver.since(part.name, began)
+            hook = partial(saver.at, part)
+            if isinstance(owner, Worker):
+                owner.at_boundary = hook
+            else:
+                owner.at_version = hook
+    if launcher.first:
+        saver.committer = Committer(
+            checkpoints,
+            disk,
+            names=_names(setup),
+            keep=config.keep or 1,
+            attempt=attempt,
+            timeout_s=config.timeout_s,
+            manifest=partial(_manifest, setup, attempt, plan),
+            say=say,
+        )
+    return saver
+
+
+def give_back(setup: Setup, roles: Roles) -> None:
+    """Give the roles of this process what they had when the checkpoint was made.
+
+    Raises:
+        ConfigError: if a part is not there, cannot be read here, or is of another run.
+    """
+    if setup.resumption is None:
+        return
+    for rank, role in roles.items():
+        for part, owner in _parts_at(setup, rank, role):
+            tree = setup.resumption.part(part.name)
+            tree.pop("theta", None)
+            owner.restore(tree["role"])
+
+
+def _parts_at(
+    setup: Setup, rank: int, role: Server | Worker
+) -> Iterator[tuple[Part, Worker | ShardServer]]:
+    """Yield the parts of the role at a rank, and who has each."""
+    role_map = setup.role_map
+    if isinstance(role, Worker):
+        number = role_map.worker_of(rank)
+        assert number is not None, "it is a worker"
+        # Where there are no servers, the first worker's vector is everybody's, or nobody's but its
+        # own: then each has its own in its tree.
+        spans = (Span(0, role_map.n),) if number == 0 and not role_map.servers else ()
+        yield Part(_worker(number, setup), partial(_tree_of_worker, role, bool(spans)), spans), role
+        return
+    for it in role.shards:
+        span = role_map.spans[it.number]
+        yield Part(_shard(it.number, setup), partial(_tree_of_shard, it), (span,)), it
+
+
+def _tree_of_worker(worker: Worker, has_theta: bool) -> dict[str, Any]:
+    tree = {"role": worker.state()}
+    return tree | {"theta": worker.theta} if has_theta else tree
+
+
+def _tree_of_shard(it: ShardServer) -> dict[str, Any]:
+    return {"role": it.state(), "theta": it.shard.theta}
+
+
+def _names(setup: Setup) -> list[str]:
+    """Return the names of all parts."""
+    role_map = setup.role_map
+    workers = [_worker(number, setup) for number in range(len(role_map.workers))]
+    shards = range(len(role_map.spans)) if role_map.servers else ()
+    return workers + [_shard(number, setup) for number in shards]
+
+
+def _worker(number: int, setup: Setup) -> str:
+    return f"worker-{number}-of-{len(setup.role_map.workers)}"
+
+
+def _shard(number: int, setup: Setup) -> str:
+    return f"shard-{number}-of-{len(setup.role_map.spans)}"
+
+
+def _manifest(
+    setup: Setup,
+    attempt: int,
+    plan: ReducePlan | None,
+    step: int,
+    parts: Sequence[PartEntry],
+) -> Manifest:
+    text = to_toml(setup.config)
+    resumption = setup.resumption
+    return Manifest(
+        step=step,
+        n=setup.role_map.n,
+        workers=len(setup.role_map.workers),
+        servers=len(set(setup.role_map.servers)),
+        config=text,
+        attempt=attempt,
+        parent="" if resumption is None else resumption.path.name,
+        parts=tuple(parts),
+        more={} if plan is None else {"allreduce": plan.algorithm},
+    )

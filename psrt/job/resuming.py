@@ -1,0 +1,170 @@
+"""Going on with a run from a checkpoint: what it was, and what each rank gets back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from psrt.arrays import Vector
+from psrt.checkpoint import Checkpoints, Disk, Manifest, assemble, read_part
+from psrt.config import TrainConfig, from_toml
+from psrt.config.names import AUTO
+from psrt.errors import CheckpointError, ConfigError
+from psrt.history.differences import knob_differences
+from psrt.partition import Span
+
+#: Knobs that touch the numbers, of which a run that goes on may have another value: how long it is
+#: and who serves.
+FREE = ("epochs", "steps", "servers", "shards_per_server")
+
+
+class Resumption(NamedTuple):
+    """The checkpoint that a run goes on from."""
+
+    #: Its folder.
+    path: Path
+    manifest: Manifest
+
+    @property
+    def attempt(self) -> int:
+        """How often the run will have been resumed."""
+        return self.manifest.attempt + 1
+
+    def is_of(self, run: Path) -> bool:
+        """Whether it is a checkpoint of the run in a folder."""
+        return self.path.resolve().is_relative_to(run.resolve())
+
+    def to_json(self) -> str:
+        """Return it as text, for other processes."""
+        return json.dumps([str(self.path), self.manifest.to_json()])
+
+    @classmethod
+    def from_json(cls, text: str) -> Resumption:
+        """Read what ``to_json`` wrote."""
+        path, manifest = json.loads(text)
+        return cls(Path(path), Manifest.from_json(manifest))
+
+    def part(self, name: str) -> dict[str, Any]:
+        """Return the tree of a part.
+
+        Raises:
+            ConfigError: if there is none, or it cannot be read here.
+        """
+        entry = next((it for it in self.manifest.parts if it.name == name), None)
+        if entry is None:
+            raise ConfigError(f"--resume {self.path}: it has no {name}")
+        try:
+            return read_part(Disk(), self.path, entry)
+        except (CheckpointError, OSError) as error:
+            raise ConfigError(f"--resume {self.path}: {error}") from error
+
+    def start(self, initial: Vector) -> Vector:
+        """Return the parameters (n,) that are handed out at the start.
+
+        Args:
+            initial: those of a new run, where no vector is that of all workers.
+
+        Raises:
+            ConfigError: if the model is another one.
+        """
+        if initial.size != self.manifest.n:
+            raise ConfigError(
+                f"--resume {self.path}: it has {self.manifest.n} parameters, the model has "
+                f"{initial.size}"
+            )
+        held = [it for it in self.manifest.parts if it.spans]
+        if not held:
+            return initial
+        pieces = [(it.spans, self.part(it.name)["theta"]) for it in held]
+        return assemble(pieces, Span(0, initial.size), initial.size)
+
+    def chosen(self, knobs: Mapping[str, Any]) -> dict[str, str]:
+        """Return the knobs among these that were left to the run, as it chose them."""
+        more = self.manifest.more
+        return {name: it for name, it in more.items() if knobs.get(name) in (None, AUTO)}
+
+    def check(self, config: TrainConfig, *, ranks: int) -> None:
+        """Check that a resolved config goes on with this run.
+
+        Raises:
+            ConfigError: one line that lists every difference.
+        """
+        then = asdict(from_toml(self.manifest.config, source=str(self.path)))
+        now = {name: it for name, it in asdict(config).items() if name not in FREE}
+        differences = knob_differences(now, then | self.chosen(then))
+        workers = ranks - (config.servers or 0)
+        if workers != self.manifest.workers:
+            differences.append(f"{workers} workers instead of {self.manifest.workers}")
+        if differences:
+            raise refusal(str(self.path), differences)
+
+
+def resumed_config(resume: str, **given: Any) -> TrainConfig:
+    """Return the config of a run that goes on: as it was, with the knobs that are given.
+
+    Args:
+        resume: a run's folder, or one of its checkpoints; ``auto`` is the run in ``out``, if any.
+        given: knobs to set; those that touch the numbers must keep their value, but for ``FREE``.
+
+    Raises:
+        ConfigError: if there is no such checkpoint, or the run would be another one.
+    """
+    where = resume
+    if resume == AUTO:
+        if given.get("out") is None:
+            raise ConfigError("--resume auto has no effect without --out DIR, the run's folder")
+        where = given["out"]
+        if found_in(where) is None:
+            return TrainConfig(**given, resume=AUTO)
+    manifest = found(where).manifest
+    then = asdict(from_toml(manifest.config, source=f"{where}"))
+    kept = {name: it for name, it in given.items() if name not in FREE}
+    if found_differences := knob_differences(kept, then):
+        raise refusal(where, found_differences)
+    if any(given.get(name) is not None for name in ("epochs", "steps")):
+        then |= {"epochs": None, "steps": None}
+    return TrainConfig(
+        **{"out": str(found(where).path.parent.parent), **then, **given, "resume": where}
+    )
+
+
+def pinned(config: TrainConfig) -> TrainConfig:
+    """Return the config with the checkpoint that ``resume`` stands for, and what its run chose."""
+    where = config.resume or ""
+    if where == AUTO:
+        if config.out is None:
+            raise ConfigError("--resume auto has no effect without --out DIR, the run's folder")
+        if found_in(config.out) is None:
+            return replace(config, resume=None)
+        where = config.out
+    it = found(where)
+    chosen: dict[str, Any] = it.chosen(asdict(config))
+    if chosen:
+        chosen["machine_costs"] = None  # by which it was
+    return replace(config, **chosen, resume=str(it.path))
+
+
+def found_in(run: str) -> Resumption | None:
+    """Return the newest good checkpoint of a run, None if there is none."""
+    newest, _ = Checkpoints.at(Disk(), Path(run)).newest()
+    return None if newest is None else Resumption(*newest)
+
+
+def found(run: str) -> Resumption:
+    """Return the newest good checkpoint of a run.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    it = found_in(run)
+    if it is None:
+        raise ConfigError(f"--resume {run}: there is no checkpoint")
+    return it
+
+
+def refusal(run: str, differences: Sequence[str]) -> ConfigError:
+    """Return the error of a run that would not go on with that one."""
+    return ConfigError(f"--resume {run} would not go on with that run: {'; '.join(differences)}")

@@ -1,0 +1,243 @@
+"""Checkpoints of a run that goes on: what is saved when, and by whom.
+
+Every rank saves its own part, and the ranks meet in the folder: the first process commits a
+checkpoint once all parts are there. So saving sends nothing, and a rank waits only to copy what it
+has. Files are written by a thread, which makes no call of MPI; a checkpoint waits for the one
+before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Thread
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from psrt.checkpoint import (
+    Checkpoints,
+    Disk,
+    Manifest,
+    PartEntry,
+    announce,
+    announce_failure,
+    announced,
+    write_part,
+)
+from psrt.errors import CheckpointError, OutputError
+from psrt.partition import Span
+
+#: Checkpoints in a row that may fail before the run ends.
+MOST_FAILURES = 3
+#: Seconds between two looks for the parts of others.
+_LOOK_S = 0.01
+
+
+class Part(NamedTuple):
+    """What one role saves."""
+
+    #: Names its file.
+    name: str
+    #: Returns its tree, whose arrays are those in use.
+    tree: Callable[[], dict[str, Any]]
+    #: The spans of the parameters that its arrays by element are of.
+    spans: tuple[Span, ...] = ()
+
+
+class Saver:
+    """Saves the roles of one process."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        disk: Disk,
+        *,
+        every: int,
+        attempt: int = 0,
+        threaded: bool = True,
+    ) -> None:
+        """Set up.
+
+        Args:
+            checkpoints: of the run.
+            disk: makes the file operations.
+            every: steps from one to the next.
+            attempt: how often the run was resumed before.
+            threaded: whether files are written while the roles go on.
+        """
+        self._checkpoints, self._disk = checkpoints, disk
+        self._every, self._attempt = every, attempt
+        self._threaded = threaded
+        #: What is under way for the newest checkpoint, and its step.
+        self._threads: list[Thread] = []
+        self._step = -1
+        #: By part, the step of its newest checkpoint, and the arrays of the copy.
+        self._saved: dict[str, int] = {}
+        self._copies: dict[str, Any] = {}
+        #: Commits checkpoints, at the first process.
+        self.committer: Committer | None = None
+
+    def since(self, name: str, step: int) -> None:
+        """Note that a part begins at a step, of which there is a checkpoint already, or none."""
+        self._saved[name] = step
+
+    async def at(self, part: Part, step: int) -> None:
+        """Save a part if it is time; called where its role stands at a consistent cut.
+
+        Raises:
+            OutputError: at the process that commits, if too many checkpoints have failed.
+        """
+        if step // self._every == self._saved.get(part.name, 0) // self._every:
+            return
+        self._saved[part.name] = step
+        committer = self.committer
+        if step != self._step:
+            self.finish()
+            self._step = step
+            if committer is not None and self._threaded:
+                self._start(partial(committer.look, step, waits=True))
+        copy = self._copies[part.name] = copied(part.tree(), self._copies.get(part.name))
+        if self._threaded:
+            self._start(partial(self._save, part, copy, step))
+            return
+        self._save(part, copy, step)
+        if committer is not None:
+            committer.look(step, waits=False)
+
+    def _start(self, what: Callable[[], None]) -> None:
+        thread = Thread(target=what, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def finish(self) -> None:
+        """Wait until the newest checkpoint is written, as far as it is this process's.
+
+        Raises:
+            OutputError: at the process that commits, if too many have failed.
+        """
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        if self.committer is not None:
+            self.committer.tell()
+
+    def _save(self, part: Part, tree: dict[str, Any], step: int) -> None:
+        disk, (name, _, spans) = self._disk, part
+        try:
+            folder = self._checkpoints.begin(step, self._attempt)
+            try:
+                announce(disk, folder, write_part(disk, folder, name, tree, spans))
+            except (OSError, CheckpointError) as error:
+                announce_failure(disk, folder, name, _reason(error))
+        except (OSError, CheckpointError):
+            pass  # a disk that takes nothing: the first process misses this part
+
+
+class Committer:
+    """Commits checkpoints whose parts are all there, at the first process."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        disk: Disk,
+        *,
+        names: Sequence[str],
+        keep: int,
+        attempt: int,
+        timeout_s: float,
+        manifest: Callable[[int, Sequence[PartEntry]], Manifest],
+        say: Callable[[str], None],
+    ) -> None:
+        """Set up.
+
+        Args:
+            checkpoints: of the run.
+            disk: makes the file operations.
+            names: of the parts of a checkpoint.
+            keep: checkpoints that are kept.
+            attempt: how often the run was resumed before.
+            timeout_s: how long a part may be late.
+            manifest: of a step and its parts.
+            say: called with each line for the user.
+        """
+        self._checkpoints, self._disk = checkpoints, disk
+        self._names, self._keep, self._attempt = names, keep, attempt
+        self._timeout_s, self._manifest, self._say = timeout_s, manifest, say
+        #: Lines to be said, and failures in a row.
+        self._lines: list[str] = []
+        self._failures = 0
+
+    def look(self, step: int, *, waits: bool) -> None:
+        """Commit a checkpoint once all its parts are there.
+
+        Args:
+            step: of the checkpoint.
+            waits: whether parts may still come while this waits.
+        """
+        folder = self._checkpoints.begin(step, self._attempt)
+        until = time.monotonic() + self._timeout_s
+        try:
+            while True:
+                parts = announced(self._disk, folder)
+                missing = [name for name in self._names if name not in parts]
+                if not missing or not waits:
+                    break
+                if time.monotonic() > until:
+                    self.failed(step, f"no {missing[0]} within {self._timeout_s:g} s")
+                    return
+                time.sleep(_LOOK_S)
+            if missing:
+                return
+            reasons = [it for it in parts.values() if isinstance(it, str)]
+            if reasons:
+                self.failed(step, reasons[0])
+                return
+            entries = [it for name in self._names if isinstance(it := parts[name], PartEntry)]
+            self._checkpoints.commit(step, self._attempt, self._manifest(step, entries), self._keep)
+        except (OSError, CheckpointError) as error:
+            self.failed(step, _reason(error))
+            return
+        self._failures = 0
+
+    def failed(self, step: int, reason: str) -> None:
+        """Note that a checkpoint could not be written."""
+        self._failures += 1
+        self._lines.append(f"checkpoint of step {step}: {reason}; training continues without it")
+
+    def tell(self) -> None:
+        """Say what went wrong since the last call.
+
+        Raises:
+            OutputError: if too many checkpoints in a row have failed.
+        """
+        lines, self._lines = self._lines, []
+        if self._failures >= MOST_FAILURES:
+            last = lines[-1].partition(";")[0]
+            raise OutputError(f"{last}; {self._failures} in a row have failed")
+        for line in lines:
+            self._say(line)
+
+
+def copied(tree: dict[str, Any], into: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a copy of a tree, in the arrays of an earlier copy where they fit."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        before = None if into is None else into.get(name)
+        if isinstance(value, dict):
+            found[name] = copied(value, before if isinstance(before, dict) else None)
+        elif isinstance(value, np.ndarray):
+            kind = (value.shape, value.dtype)
+            fits = isinstance(before, np.ndarray) and (before.shape, before.dtype) == kind
+            copy = before if fits else np.empty_like(value, order="C")
+            assert copy is not None, "of the same kind"
+            np.copyto(copy, value)
+            found[name] = copy
+        else:
+            found[name] = list(value) if isinstance(value, list) else value
+    return found
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)

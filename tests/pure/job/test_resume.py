@@ -1,0 +1,165 @@
+"""A run that goes on from a checkpoint ends as the one that was never interrupted, to the bit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from psrt.config import TrainConfig
+from psrt.errors import ConfigError
+from psrt.job.resuming import found, resumed_config
+from psrt.job.virtual import simulate
+from psrt.report.files import METRICS, SUMMARY
+
+#: 24 steps; the last batch of an epoch is smaller. Several buckets and matrices.
+KNOBS = {
+    "dataset": "synthetic:70x12x4", "hidden": (16, 8), "batch_size": 4, "epochs": 4, "lr": 0.05,
+    "checkpoint_every": 7, "keep": 1000, "bucket_bytes": 64,
+}  # fmt: skip
+WORKERS = 3
+OPTIMIZERS = ("sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "sign-sgd")
+MODES = {
+    "all-reduce": {"mode": "allreduce", "allreduce": "ring"},
+    "node": {"mode": "allreduce"},
+    "clipped": {"mode": "allreduce", "clip_norm": 0.5, "bucket_bytes": None},
+    "shared out": {"mode": "allreduce", "allreduce": "ring", "shard": "optimizer"},
+    "sync": {"mode": "sync", "bucket_bytes": None},
+    "servers": {"mode": "sync", "servers": 2, "clip_norm": 0.5, "bucket_bytes": None},
+    "shards": {"mode": "sync", "servers": 2, "shards_per_server": 2, "bucket_bytes": None},
+}
+#: Figures of a run that do not depend on where it was interrupted.
+SAME = (
+    "parameters_sha256", "steps", "updates", "samples", "epochs", "bytes_sent", "bytes_received",
+    "test_loss", "test_accuracy", "staleness", "skew",
+)  # fmt: skip
+
+
+def config_of(tmp_path, mode, **more):
+    knobs = KNOBS | {"out": str(tmp_path / "run")} | MODES[mode] | more
+    return TrainConfig(**{name: it for name, it in knobs.items() if it is not None})
+
+
+def trained(config, workers=WORKERS, seed=0):
+    simulate(config, workers=workers, seed=seed)
+    return json.loads((Path(config.out) / SUMMARY).read_text())
+
+
+def resumed(config, step, tmp_path, workers=WORKERS, **changes):
+    """Go on from a step into another folder; return the summary."""
+    out = tmp_path / f"from-{step}"
+    where = str(Path(config.out) / "checkpoints" / f"{step:08d}")
+    again = resumed_config(where, out=str(out), checkpoint_every=None, keep=None, **changes)
+    return trained(again, workers, seed=99)
+
+
+def differences(one, other, names=SAME):
+    return {name: (one[name], other[name]) for name in names if one[name] != other[name]}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_it_ends_with_the_same_bits_and_figures(tmp_path, mode):
+    config = config_of(tmp_path, mode, optimizer="adam")
+    whole = trained(config)
+    for step in (7, 21):
+        assert not differences(resumed(config, step, tmp_path), whole), step
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.exhaustive
+def test_it_does_so_from_every_step_with_every_optimizer(tmp_path, mode, optimizer):
+    config = config_of(tmp_path, mode, optimizer=optimizer, checkpoint_every=1)
+    whole = trained(config)
+    for step in range(1, 21):
+        assert not differences(resumed(config, step, tmp_path), whole), step
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_each_optimizer_goes_on(tmp_path, optimizer):
+    config = config_of(tmp_path, "servers", optimizer=optimizer)
+    whole = trained(config)
+    assert not differences(resumed(config, 7, tmp_path), whole)
+
+
+def test_metrics_are_of_one_run(tmp_path):
+    config = config_of(tmp_path, "sync", log_every=5)
+    trained(config)
+    lines = (Path(config.out) / METRICS).read_text().splitlines()
+    whole = [json.loads(line) for line in lines]
+    simulate(replace(config, resume=str(Path(config.out) / "checkpoints" / "00000014")), workers=3)
+    again = [json.loads(line) for line in (Path(config.out) / METRICS).read_text().splitlines()]
+    names = [name for name in whole[0] if "second" not in name and name != "waiting_share"]
+    assert [[it[name] for name in names] for it in again] == [
+        [it[name] for name in names] for it in whole
+    ]
+    seconds = [it["seconds"] for it in again]
+    assert seconds == sorted(seconds)
+
+
+def test_auto_begins_where_there_is_no_checkpoint_and_goes_on_where_there_is(tmp_path):
+    config = config_of(tmp_path, "sync", resume="auto", epochs=2)
+    first = trained(config)
+    assert first["steps"] == 12
+    again = trained(resumed_config("auto", out=config.out, epochs=4))
+    assert again["steps"] == 24
+    assert (
+        again["parameters_sha256"]
+        == trained(config_of(tmp_path / "b", "sync"))["parameters_sha256"]
+    )
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    config = config_of(tmp_path, "sync", checkpoint_every=5, keep=2)
+    trained(config)
+    folder = Path(config.out) / "checkpoints"
+    assert sorted(it.name for it in folder.iterdir()) == ["00000015", "00000020"]
+
+
+def test_a_torn_checkpoint_is_passed_over(tmp_path):
+    config = config_of(tmp_path, "servers", checkpoint_every=5)
+    trained(config)
+    newest = Path(config.out) / "checkpoints" / "00000020"
+    part = newest / "shard-1-of-2.safetensors"
+    part.write_bytes(part.read_bytes()[:-1])
+    assert found(config.out).manifest.step == 15
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"lr": 0.1}, "lr 0.1 instead of 0.05"),
+        ({"mode": "allreduce"}, "mode allreduce instead of sync"),
+        ({"seed": 1}, "seed 1 instead of 0"),
+    ],
+)
+def test_another_run_is_refused(tmp_path, changes, line):
+    config = config_of(tmp_path, "sync", checkpoint_every=10)
+    trained(config)
+    with pytest.raises(ConfigError, match=line):
+        resumed_config(config.out, **changes)
+
+
+def test_other_workers_are_refused(tmp_path):
+    config = config_of(tmp_path, "sync", checkpoint_every=10)
+    trained(config)
+    with pytest.raises(ConfigError, match="2 workers instead of 3"):
+        resumed(config, 10, tmp_path, workers=2)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "line"),
+    [
+        ({"out": None}, "--checkpoint-every 5 has no effect without --out DIR"),
+        ({"mode": "async"}, "--checkpoint-every 5 is not possible with --mode async"),
+        ({"mode": "sync", "backup": 1}, "--checkpoint-every 5 is not possible with --backup 1"),
+        ({"record": True}, "--checkpoint-every 5 cannot be combined with --record"),
+        ({"resume": "x", "replay": "y"}, "--checkpoint-every 5 cannot be combined with --replay y"),
+        ({"keep": 3, "checkpoint_every": None}, "--keep 3 has no effect without"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(knobs, line):
+    with pytest.raises(ConfigError, match=line):
+        TrainConfig(**{"out": "runs/x", "checkpoint_every": 5} | knobs)

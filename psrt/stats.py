@@ -111,8 +111,8 @@ def parts(merge: Merge, start: Any, unit: str = "") -> Any:
 class Stats:
     """The counters of one rank, or of all ranks merged."""
 
-    #: What a checkpoint keeps: all of it.
-    saved: ClassVar[tuple[str, ...]]
+    #: What a checkpoint keeps: all but whose they are.
+    saved: ClassVar[tuple[str, ...]] = ()
     #: Number of the worker, −1 for a server.
     worker: int = parts(_own, -1)
     #: Number of the shard, −1 for a worker.
@@ -229,7 +229,7 @@ class Stats:
         return cls(**(values | {name: tuple(values[name]) for name in ("gaps", "memory")}))
 
 
-Stats.saved = tuple(it.name for it in dataclasses.fields(Stats))
+Stats.saved = tuple(it.name for it in dataclasses.fields(Stats) if it.metadata["merge"] is not _own)
 
 #: The columns of ``metrics.jsonl`` that workers count here: name → what is declared of it.
 COLUMNS = {it.name: it for it in dataclasses.fields(Stats) if it.metadata["column"]}

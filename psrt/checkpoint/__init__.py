@@ -12,7 +12,7 @@ from psrt.checkpoint.part import (
     write_part,
 )
 from psrt.checkpoint.reshard import assemble
-from psrt.checkpoint.state import restore, state_of
+from psrt.checkpoint.state import paths_by_element, restore, state_of
 from psrt.checkpoint.tree import Tree
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "announce_failure",
     "announced",
     "assemble",
+    "paths_by_element",
     "read_part",
     "restore",
     "state_of",

@@ -1,137 +1,222 @@
-"""What an object is made of, as a tree, and back. Pure.
+"""What an object is made of, as a tree, and back. Pure: knows no files, and nothing of training.
 
-A class says in one line what a checkpoint keeps of it, the names of attributes::
+A class says in a line which of its attributes are its state, and those of its bases add up::
 
     saved = ("state", "updates")
+    by_element = ("state",)
 
-Everything else follows from its arguments. Lines of base classes add up. An attribute may be an
-array, which is filled in place; a number, text, truth value or None; a generator of random
-numbers; a list, tuple or dict of these; or an object that says itself what it is made of.
+All else follows from the arguments it is made with. An attribute may be a number, a text, a truth
+value, None, an array, a generator of random numbers, an object that says itself what it is made
+of, or a list, tuple or dictionary of these. In the tree (see ``tree.py``) names have no leading
+underscores.
+
+What has an element for each parameter, in the order of the parameters that its owner has, is
+*by element*: who cuts the parameters in another way cuts it alike. The rest of what several shards
+of one vector have is the same at a cut, or counts what only one of them did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from psrt.errors import CheckpointError
 
-_PLAIN = (bool, int, float, str, type(None), np.generic)
-
-
-def saved_names(kind: type) -> tuple[str, ...]:
-    """Return the attributes that a class and its bases say they are made of."""
-    found = (name for base in reversed(kind.__mro__) for name in vars(base).get("saved", ()))
-    return tuple(dict.fromkeys(found))
+_SCALARS = (bool, int, float, str, type(None))
 
 
 def state_of(value: Any) -> Any:
-    """Return a value as a tree; arrays are those in use.
+    """Return an object's state as a tree, or the value itself where that is an array or a scalar.
+
+    Arrays are those in use: who keeps the tree copies them. Nothing else in it is shared.
+
+    >>> class Counter:
+    ...     saved = ("_count", "seen")
+    ...     def __init__(self):
+    ...         self._count, self.seen = 3, {7: 0.5}
+    >>> state_of(Counter())
+    {'count': 3, 'seen': {'7': 0.5}}
 
     Raises:
-        CheckpointError: if it says nothing of itself.
+        CheckpointError: if something in it does not say what it is made of.
     """
     if isinstance(value, np.ndarray):
         return value
-    if isinstance(value, _PLAIN):
-        return value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, _SCALARS):
+        return value
     if isinstance(value, np.random.Generator):
-        return dict(value.bit_generator.state)
+        return _copied(value.bit_generator.state)
+    if isinstance(value, random.Random):
+        version, words, spare = value.getstate()
+        return {"version": version, "words": list(words), "spare": spare}
     if isinstance(value, Mapping):
-        return {_key(key): state_of(it) for key, it in value.items()}
-    if names := saved_names(type(value)):
-        return {name.lstrip("_"): state_of(getattr(value, name)) for name in names}
+        return {str(key): state_of(it) for key, it in value.items()}
+    if names := _names(type(value), "saved"):
+        return {_shown(name): state_of(getattr(value, name)) for name in names}
     if isinstance(value, list | tuple):
-        if all(isinstance(it, _PLAIN) for it in value):
-            return list(value)
-        return {str(i): state_of(it) for i, it in enumerate(value)}
+        parts = [state_of(it) for it in value]
+        is_flat = all(isinstance(it, _SCALARS) for it in parts)
+        return parts if is_flat else {str(i): it for i, it in enumerate(parts)}
     raise CheckpointError(f"a {type(value).__name__} does not say what it is made of")
 
 
 def restore(value: Any, tree: Any) -> Any:
-    """Give a value back what it was; return it, or what takes its place.
+    """Give an object back the state that ``state_of`` returned, of it or of one made alike.
+
+    Arrays are filled, and dictionaries and lists are changed, in place: whoever else has them sees
+    it. Nothing of the tree is kept.
+
+    Returns:
+        The object, or what takes its place where that cannot be changed, as a number.
 
     Raises:
-        CheckpointError: if the tree is not that of such a value.
+        CheckpointError: if the tree is of something else; part of it may be restored by then.
     """
+    return _restored(value, tree, type(value).__name__)
+
+
+def paths_by_element(value: Any) -> frozenset[str]:
+    """Return the paths, names with slashes between, of arrays that are by element.
+
+    Args:
+        value: whose state is asked for, with every array that may be in it.
+    """
+    return frozenset("/".join(path) for path in _by_element(value, (), False))
+
+
+def _names(kind: type, which: str) -> tuple[str, ...]:
+    """Return what a class and its bases list, each once, those of bases first."""
+    found = (name for base in reversed(kind.__mro__) for name in vars(base).get(which, ()))
+    return tuple(dict.fromkeys(found))
+
+
+def _shown(name: str) -> str:
+    return name.lstrip("_")
+
+
+def _by_element(value: Any, path: tuple[str, ...], is_within: bool) -> Iterator[tuple[str, ...]]:
     if isinstance(value, np.ndarray):
-        if not isinstance(tree, np.ndarray) or (tree.shape, tree.dtype) != (
-            value.shape,
-            value.dtype,
-        ):
-            raise CheckpointError(f"expected {_shape(value)}, got {_shape(tree)}")
+        if is_within:
+            yield path
+    elif isinstance(value, Mapping):
+        for key, it in value.items():
+            yield from _by_element(it, (*path, str(key)), is_within)
+    elif names := _names(type(value), "saved"):
+        own = _names(type(value), "by_element")
+        for name in names:
+            below = (*path, _shown(name))
+            yield from _by_element(getattr(value, name), below, is_within or name in own)
+    elif isinstance(value, list | tuple):
+        for i, it in enumerate(value):
+            yield from _by_element(it, (*path, str(i)), is_within)
+
+
+def _restored(value: Any, tree: Any, path: str) -> Any:
+    """Return a value with the state of a tree; ``path`` is for errors."""
+    if isinstance(value, np.ndarray):
+        found = (tree.shape, tree.dtype) if isinstance(tree, np.ndarray) else type(tree).__name__
+        if found != (value.shape, value.dtype):
+            raise CheckpointError(
+                f"{path} of the checkpoint is {found}, expected {(value.shape, value.dtype)}"
+            )
         np.copyto(value, tree)
         return value
-    if isinstance(value, np.random.Generator):
-        value.bit_generator.state = tree
+    if isinstance(value, np.random.Generator | random.Random):
+        _restore_generator(value, tree, path)
         return value
-    if isinstance(value, Mapping):
-        return _restored_dict(value, tree)
-    if names := saved_names(type(value)):
-        _named(tree, {name.lstrip("_") for name in names}, type(value).__name__)
+    if isinstance(value, MutableMapping):
+        return _restored_mapping(value, tree, path)
+    if names := _names(type(value), "saved"):
+        _check_names(tree, [_shown(name) for name in names], path)
         for name in names:
             before = getattr(value, name)
-            after = restore(before, tree[name.lstrip("_")])
+            after = _restored(before, tree[_shown(name)], f"{path}.{_shown(name)}")
             if after is not before:
                 setattr(value, name, after)
         return value
     if isinstance(value, list | tuple):
-        return _restored_list(value, tree)
-    if isinstance(tree, np.ndarray):
-        return tree.copy()  # of an array that is made when it is needed
-    if isinstance(tree, Mapping):
-        raise CheckpointError(f"expected a {type(value).__name__}, got something with names")
-    return tree
+        return _restored_sequence(value, tree, path)
+    if value is not None and not isinstance(value, (*_SCALARS, np.generic)):
+        raise CheckpointError(f"{path} is a {type(value).__name__} without a state")
+    return _scalar(value, tree, path)
 
 
-def _restored_dict(value: Mapping[Any, Any], tree: Any) -> Any:
+def _scalar(value: Any, tree: Any, path: str) -> Any:
+    """Return what takes the place of a scalar, or of None."""
+    if value is None:  # of what is made when it is needed
+        return tree.copy() if isinstance(tree, np.ndarray) else _copied(tree)
+    if tree is not None and not isinstance(tree, _SCALARS):
+        raise CheckpointError(
+            f"{path} of the checkpoint is a {type(tree).__name__}, "
+            f"expected a {type(value).__name__}"
+        )
+    return type(value)(tree) if isinstance(value, np.generic) else tree
+
+
+def _restored_mapping(value: MutableMapping[Any, Any], tree: Any, path: str) -> Any:
+    """Fill a mapping: one of objects has its keys, one of scalars those that came up."""
+    if any(not isinstance(it, _SCALARS) for it in value.values()):
+        by_name = {str(key): key for key in value}
+        _check_names(tree, list(by_name), path)
+        for name, key in by_name.items():
+            value[key] = _restored(value[key], tree[name], f"{path}.{name}")
+        return value
     if not isinstance(tree, Mapping):
-        raise CheckpointError("expected something with names")
-    by_key = {_key(key): key for key in value}
-    if any(isinstance(it, np.ndarray) or saved_names(type(it)) for it in value.values()):
-        _named(tree, set(by_key), "a table")
-        for name, key in by_key.items():
-            restore(value[key], tree[name])
-        return value
-    # A count by number, or the like: it has the keys that came up.
-    assert isinstance(value, dict)
-    found = {_number(name): it for name, it in tree.items()}
+        raise CheckpointError(f"{path} of the checkpoint has no names")
     value.clear()
-    value.update(found)
+    for name, it in tree.items():
+        value[_key(name)] = _scalar(None, it, path)
     return value
 
 
-def _restored_list(value: list[Any] | tuple[Any, ...], tree: Any) -> Any:
+def _restored_sequence(value: Sequence[Any], tree: Any, path: str) -> Any:
     if isinstance(tree, list):
-        if isinstance(value, tuple):
-            return type(value)(*tree) if hasattr(value, "_fields") else tuple(tree)
-        value[:] = tree
+        after = list(tree)
+    else:
+        _check_names(tree, [str(i) for i in range(len(value))], path)
+        after = [_restored(it, tree[str(i)], f"{path}.{i}") for i, it in enumerate(value)]
+    if isinstance(value, list):
+        value[:] = after
         return value
-    _named(tree, {str(i) for i in range(len(value))}, "a list")
-    after = [restore(it, tree[str(i)]) for i, it in enumerate(value)]
-    if isinstance(value, tuple):
-        return value if all(a is b for a, b in zip(after, value, strict=True)) else tuple(after)
-    value[:] = after
-    return value
+    if all(a is b for a, b in zip(after, value, strict=False)) and len(after) == len(value):
+        return value
+    return type(value)(*after) if hasattr(value, "_fields") else tuple(after)
 
 
-def _named(tree: Any, names: set[str], what: str) -> None:
-    if not isinstance(tree, Mapping) or set(tree) != names:
-        got = sorted(tree) if isinstance(tree, Mapping) else type(tree).__name__
-        raise CheckpointError(f"{what} has {sorted(names)}, the checkpoint has {got}")
+def _restore_generator(value: np.random.Generator | random.Random, tree: Any, path: str) -> None:
+    try:
+        if isinstance(value, random.Random):
+            value.setstate((tree["version"], tuple(tree["words"]), tree["spare"]))
+        else:
+            value.bit_generator.state = tree
+    except (TypeError, ValueError, LookupError, OverflowError) as error:
+        raise CheckpointError(f"{path} of the checkpoint is no generator's: {error}") from error
 
 
-def _key(key: Any) -> str:
-    return key if isinstance(key, str) else repr(key)
+def _check_names(tree: Any, names: Sequence[str], path: str) -> None:
+    if not isinstance(tree, Mapping):
+        raise CheckpointError(
+            f"{path} of the checkpoint is a {type(tree).__name__}, expected "
+            f"{', '.join(names) or 'nothing'}"
+        )
+    for found, what in ((set(tree) - set(names), "has"), (set(names) - set(tree), "has no")):
+        if found:
+            raise CheckpointError(f"{path} of the checkpoint {what} {', '.join(sorted(found))}")
 
 
-def _number(name: str) -> Any:
-    return int(name) if name.lstrip("-").isdigit() else name
+def _key(name: str) -> Any:
+    return int(name) if name.removeprefix("-").isdigit() else name
 
 
-def _shape(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of {value.shape} {value.dtype}"
-    return f"a {type(value).__name__}"
+def _copied(tree: Any) -> Any:
+    """Return a copy of what has no arrays but those that it owns."""
+    if isinstance(tree, Mapping):
+        return {name: _copied(it) for name, it in tree.items()}
+    if isinstance(tree, np.ndarray):
+        return tree.copy()
+    return list(tree) if isinstance(tree, list) else tree

@@ -21,6 +21,7 @@ class Adagrad:
     """
 
     saved = ("state", "updates")
+    by_element = ("state",)
 
     def __init__(self, n: int, *, weight_decay: float = 0.0, epsilon: float = 1e-8) -> None:
         self.state: dict[str, Vector] = {"square_sum": np.zeros(n, np.float32)}

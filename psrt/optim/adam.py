@@ -30,6 +30,7 @@ class Adam:
     """
 
     saved = ("state", "updates")
+    by_element = ("state",)
 
     def __init__(
         self,

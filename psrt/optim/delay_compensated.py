@@ -25,6 +25,7 @@ class DelayCompensated:
     """
 
     saved = ("state",)
+    by_element = ("state",)
     elementwise = True
     needs_read = True
 

@@ -29,6 +29,7 @@ class GapAware:
     """
 
     saved = ("state", "updates")
+    by_element = ("state",)
     elementwise = True
     needs_read = True
 

@@ -23,6 +23,7 @@ class Sgd:
     """
 
     saved = ("state", "updates")
+    by_element = ("state",)
 
     def __init__(self, n: int, *, weight_decay: float = 0.0) -> None:
         self.state: dict[str, Vector] = {}
@@ -67,6 +68,7 @@ class Momentum:
     """
 
     saved = ("state", "updates")
+    by_element = ("state",)
 
     def __init__(
         self, n: int, *, momentum: float = 0.9, weight_decay: float = 0.0, nesterov: bool = False

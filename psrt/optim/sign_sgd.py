@@ -33,6 +33,7 @@ class SignSgd:
     """
 
     saved = ("state", "updates")
+    by_element = ("state",)
 
     def __init__(self, n: int, *, weight_decay: float = 0.0) -> None:
         self.state: dict[str, Vector] = {}

@@ -68,7 +68,8 @@ class StalenessRate(Protocol):
 class ScalarRate:
     """What rules that are one factor have in common: nothing element-wise takes place."""
 
-    saved: tuple[str, ...] = ("state",)
+    #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
+    saved: tuple[str, ...] = ()
     elementwise = False
     needs_read = False
 

@@ -53,6 +53,8 @@ def slow(factor: float, first: int = 0) -> Delay:
 class Pause:
     """One delay at one step, or at the next one taken: with backups, steps may be skipped."""
 
+    saved = ("_is_over",)
+
     def __init__(self, step: int, seconds: float) -> None:
         self._step = step
         self._seconds = seconds
@@ -85,6 +87,8 @@ class Delays:
     [0.5, 1.0, 61.0, 1.0]
     """
 
+    saved = ("_pauses",)
+
     def __init__(self, delays: Iterable[tuple[str, Sequence[float]]] = ()) -> None:
         """Set up.
 
@@ -95,6 +99,7 @@ class Delays:
         #: Whether ``seconds`` needs ``computed_s``.
         self.asks_for_computed = any(kind == "slow" for kind, _ in given)
         self._delays = [DELAYS[kind](*numbers) for kind, numbers in given]
+        self._pauses = [it for it in self._delays if isinstance(it, Pause)]
 
     def seconds(self, step: int, computed_s: float, rng: np.random.Generator) -> float:
         """Return the delay of a step.

@@ -24,12 +24,14 @@ class GapMeter:
     Source: the gap as a measure of staleness, Barkai, Hakimi & Schuster, ICLR 2020 (1909.10802).
     """
 
+    saved = ("_read", "_worker", "_version", "_draw", "_skip")
+
     def __init__(self, n: int) -> None:
         """Set up for a span of n elements."""
         self._stride = max(1, -(-n // _ELEMENTS))
         size = len(range(0, n, self._stride))
         self._root = math.sqrt(size) or 1.0
-        self._read, self._moved = np.empty(size, np.float32), np.empty(size, np.float32)
+        self._read, self._moved = np.zeros(size, np.float32), np.empty(size, np.float32)
         #: Worker whose read is followed, and the version that it read; −1 for none.
         self._worker = self._version = -1
         self._draw = random.Random(n)

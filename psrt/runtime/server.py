@@ -70,7 +70,7 @@ class Server:
                     it.drop(decision.push, message)  # type: ignore[union-attr]
             if type(message) is Push:
                 it.note_spread(policy.clock[message.worker])
-            if it.at_version is not None:
+            if it.at_version is not None and Apply in map(type, decisions):
                 await it.at_version(it.shard.version)
             if not policy.live:
                 open_shards -= 1

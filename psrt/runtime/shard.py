@@ -36,6 +36,7 @@ class Shard:
     """
 
     saved = ("version", "stats", "_updater", "_rate", "_gap", "_reads")
+    by_element = ("_reads",)
 
     def __init__(
         self,

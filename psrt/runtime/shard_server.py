@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from psrt.arrays import ITEMSIZE
-from psrt.checkpoint import restore, state_of
+from psrt.checkpoint import Tree, restore, state_of
 from psrt.errors import ProtocolError
 from psrt.history.log import QUEUED
 from psrt.messages import Leave, Message, Params, Push
@@ -29,7 +28,7 @@ class ShardServer:
     as soon as the policy lets its worker go on.
     """
 
-    saved = ("shard", "policy", "bytes", "_decoder", "_replies")
+    saved = ("shard", "policy", "bytes", "_replies")
 
     def __init__(
         self,
@@ -80,18 +79,22 @@ class ShardServer:
         #: The worker whose message is being handled.
         self._cause = -1
         self._slowest = 0
-        #: Bytes before the checkpoint that this run went on from.
+        #: Bytes before the checkpoint that this run goes on from.
         self._earlier = (0, 0)
-        #: Called with the version wherever a checkpoint may be made.
+        #: Called with each version once it is made and all that wait for it are answered, before
+        #: it can be overwritten. None costs nothing.
         self.at_version: Callable[[int], Awaitable[None]] | None = None
 
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of this shard, as a tree; its arrays are those in use."""
-        tree: dict[str, Any] = state_of(self)
+    def state(self) -> Tree:
+        """Return what a checkpoint keeps of this shard; its arrays are those in use.
+
+        The parameters are not in it: who makes a shard gives it those to begin with.
+        """
+        tree: Tree = state_of(self)
         return tree
 
-    def restore(self, tree: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned, before the first message.
+    def restore(self, tree: Tree) -> None:
+        """Go on from what ``state`` returned, before the first message; nothing of it is kept.
 
         Raises:
             CheckpointError: if it is of another shard.
@@ -117,7 +120,6 @@ class ShardServer:
 
     @bytes.setter
     def bytes(self, earlier: tuple[int, int]) -> None:
-        """Take over those of the run before a checkpoint."""
         self._earlier = earlier
 
     def take(self, message: Message) -> None:

@@ -31,7 +31,7 @@ class Contribution(NamedTuple):
 class Updater:
     """An optimizer with its schedule over a vector of n elements, and scratch for the sums."""
 
-    saved: tuple[str, ...] = ("optimizer", "_rate", "lr")
+    saved: tuple[str, ...] = ("optimizer", "lr")  # the rate is its shard's, too
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from psrt.arrays import Vector
-from psrt.checkpoint import restore, state_of
+from psrt.checkpoint import Tree, restore, state_of
 from psrt.errors import CheckpointError, DivergedError
 from psrt.optim import square_sum
 from psrt.runtime.checksum import fingerprint
@@ -37,7 +37,10 @@ from psrt.transport.port import Port, ThetaMemory, gradient_of
 class Worker:
     """One worker's role: batches in, gradients through the strategy, parameters back."""
 
-    saved = ("clock", "epoch", "_taken", "checks_gradient", "meter", "strategy", "_rng")
+    saved = (
+        *("clock", "epoch", "_taken", "_skip", "checks_gradient"),
+        *("meter", "strategy", "_delays", "_rng"),
+    )
 
     def __init__(
         self,
@@ -70,7 +73,8 @@ class Worker:
         self.problem = problem
         #: The part of a model that is cut, which is computed together with other workers.
         self._cut = problem if isinstance(problem, CutProblem) else None
-        self._samples_in = sample_counter(problem if self._cut is None else self._cut.whole)
+        self._whole = problem if self._cut is None else self._cut.whole
+        self._samples_in = sample_counter(self._whole)
         #: The synchronization scheme.
         self.strategy = strategy
         #: Counts and reports.
@@ -101,9 +105,10 @@ class Worker:
         self.collected = 0
         #: Batches to skip, because rounds with backups were closed without this worker.
         self._skip = 0
-        #: Batches of this epoch that were taken.
+        #: Batches of this epoch that are behind this worker: it has taken or skipped them.
         self._taken = 0
-        #: Called with the clock wherever a checkpoint may be made.
+        #: Called between two steps, with the clock, where this worker's state is part of a cut: all
+        #: workers come to that clock, and nothing is under way. None costs nothing.
         self.at_boundary: Callable[[int], Awaitable[None]] | None = None
 
     async def run(self) -> Meter:
@@ -139,24 +144,31 @@ class Worker:
         await self._report(self._model(theta), epoch_end=True, last=True)
         return self.meter
 
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of this worker, as a tree; its arrays are those in use."""
-        problem = getattr(self.problem, "state", None)
-        tree: dict[str, Any] = state_of(self)
-        return tree | {"problem": problem()} if callable(problem) else tree
+    def state(self) -> Tree:
+        """Return what a checkpoint keeps of this worker; its arrays are those in use.
 
-    def restore(self, tree: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned, before ``run``.
+        The parameters are not in it where all workers have the same: who starts a job hands them
+        out. Where a worker has its own, they are part of its strategy.
+        """
+        tree: Tree = state_of(self)
+        own = getattr(self._whole, "state", None)
+        return tree | {"problem": own()} if callable(own) else tree
+
+    def restore(self, tree: Tree) -> None:
+        """Go on from what ``state`` returned, before ``run``; nothing of the tree is kept.
 
         Raises:
             CheckpointError: if it is of another worker, or another problem.
         """
-        load = getattr(self.problem, "load_state", None)
+        load = getattr(self._whole, "load_state", None)
         if callable(load) != ("problem" in tree):
-            raise CheckpointError("the problem had a state, or has one, and not both")
+            whose = "the problem has load_state(), the checkpoint no state of it"
+            if not callable(load):
+                whose = "the checkpoint has a state of the problem, which has no load_state()"
+            raise CheckpointError(whose)
+        restore(self, {name: it for name, it in tree.items() if name != "problem"})
         if callable(load):
             load(tree["problem"])
-        restore(self, {name: it for name, it in tree.items() if name != "problem"})
         self.strategy.go_on(self.clock)
 
     @property
@@ -212,7 +224,7 @@ class Worker:
         for index, batch in numbered:
             empty = False
             if index < self._taken:
-                continue  # before the checkpoint
+                continue  # taken before the checkpoint that this run goes on from
             progress = epoch + index * share
             if self._finished(progress):
                 return False

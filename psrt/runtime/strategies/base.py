@@ -164,11 +164,17 @@ class Strategy(Protocol):
     model: Vector | None = None
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
     saved: tuple[str, ...] = ("updates", "frame_bytes", "framed_bytes")
-    #: Whether all workers stand at one point of the run after this step.
-    at_cut: bool = True
+
+    @property
+    def at_cut(self) -> bool:
+        """Whether, between this step and the next, what workers have is one state of the run.
+
+        All workers come there at the same clock, and nothing is under way but what is ``saved``.
+        """
+        return True
 
     def go_on(self, clock: int) -> None:
-        """Go on from a checkpoint, after what is ``saved`` was given back."""
+        """Go on at a clock from a checkpoint, after what is ``saved`` was restored."""
         return
 
     @property

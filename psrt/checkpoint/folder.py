@@ -68,7 +68,9 @@ class Checkpoints:
             CheckpointError: if others may write there.
             OSError: if it cannot be made.
         """
-        self._disk.make_folder(self.folder)
+        if not self._disk.names(self.folder):
+            self._disk.make_folder(self.folder)
+            self._disk.sync_folder(self.folder.parent)
         if not self._disk.is_safe(self.folder):
             raise CheckpointError(f"{self.folder}: others may write to it, or it is a link")
         path = self.folder / f"{step:08d}.{attempt}.part"

@@ -61,6 +61,25 @@ class Checkpoints:
             return cls(disk, path.parent)
         return cls(disk, path)
 
+    def prepare(self) -> None:
+        """Make the folder, or delete what attempts that died have left there; none may be writing.
+
+        Raises:
+            CheckpointError: if others may write there.
+            OSError: if it cannot be made.
+        """
+        self._make()
+        for name in self._disk.names(self.folder):
+            if _PART.fullmatch(name) or name.startswith(_TRASH):
+                self._disk.remove(self.folder / name)
+
+    def _make(self) -> None:
+        if not self._disk.names(self.folder):
+            self._disk.make_folder(self.folder)
+            self._disk.sync_folder(self.folder.parent)
+        if not self._disk.is_safe(self.folder):
+            raise CheckpointError(f"{self.folder}: others may write to it, or it is a link")
+
     def begin(self, step: int, attempt: int) -> Path:
         """Return the folder in which a checkpoint is written; any rank may make it.
 
@@ -68,11 +87,7 @@ class Checkpoints:
             CheckpointError: if others may write there.
             OSError: if it cannot be made.
         """
-        if not self._disk.names(self.folder):
-            self._disk.make_folder(self.folder)
-            self._disk.sync_folder(self.folder.parent)
-        if not self._disk.is_safe(self.folder):
-            raise CheckpointError(f"{self.folder}: others may write to it, or it is a link")
+        self._make()
         path = self.folder / f"{step:08d}.{attempt}.part"
         self._disk.make_folder(path)
         return path
@@ -103,12 +118,6 @@ class Checkpoints:
         self._disk.remove(trash)
         self._disk.rename(self.folder / name, trash)
         self._disk.remove(trash)
-
-    def sweep(self) -> None:
-        """Delete what attempts that died have left; none may be writing."""
-        for name in self._disk.names(self.folder):
-            if _PART.fullmatch(name) or name.startswith(_TRASH):
-                self._disk.remove(self.folder / name)
 
     def _names(self) -> list[str]:
         """Return the names of whole ones, the newest first."""

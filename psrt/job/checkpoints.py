@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from psrt.checkpoint import Checkpoints, Disk, Manifest, PartEntry
+from psrt.checkpoint import (
+    Checkpoints,
+    Disk,
+    Manifest,
+    PartEntry,
+    Tree,
+    assemble,
+    paths_by_element,
+    restore,
+    state_of,
+)
 from psrt.config import to_toml
+from psrt.errors import CheckpointError, ConfigError
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.result import Say
-from psrt.job.saving import Committer, Part, Saver
+from psrt.job.resuming import Resumption
+from psrt.job.saving import Committer, Part, Saver, reason_of
 from psrt.job.setup import Setup
 from psrt.partition import Span
 from psrt.runtime.server import Server
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
+from psrt.stats import Stats
 
 
 def saver_for(
@@ -55,6 +69,10 @@ def saver_for(
             else:
                 owner.at_version = hook
     if launcher.first:
+        try:
+            checkpoints.prepare()
+        except (OSError, CheckpointError) as error:
+            raise ConfigError(f"--checkpoint-every: {reason_of(error)}") from None
         saver.committer = Committer(
             checkpoints,
             disk,
@@ -74,13 +92,48 @@ def give_back(setup: Setup, roles: Roles) -> None:
     Raises:
         ConfigError: if a part is not there, cannot be read here, or is of another run.
     """
-    if setup.resumption is None:
+    it = setup.resumption
+    if it is None:
         return
+    old = {entry.name: entry.spans for entry in it.manifest.parts if _is_shard(entry.name)}
     for rank, role in roles.items():
         for part, owner in _parts_at(setup, rank, role):
-            tree = setup.resumption.part(part.name)
-            tree.pop("theta", None)
-            owner.restore(tree["role"])
+            try:
+                if isinstance(owner, Worker) or old.get(part.name) == part.spans:
+                    owner.restore(it.part(part.name)["role"])
+                else:
+                    owner.restore(_cut_anew(it, list(old), owner, part.spans[0]))
+            except CheckpointError as error:
+                raise ConfigError(f"--resume {it.path}: {error}") from error
+
+
+def _cut_anew(it: Resumption, names: Sequence[str], owner: ShardServer, span: Span) -> Tree:
+    """Return the tree of a shard of a run whose shards were others.
+
+    Arrays by element are cut by where they are in the whole vector. All else is the same in all
+    shards at the end of a round, but for what they counted, which the first one takes over.
+    """
+    spans = [entry.spans for entry in it.manifest.parts if entry.name in names]
+    trees = [it.part(name)["role"] for name in names]
+    tree: Tree = trees[0]
+    for path in paths_by_element(owner):
+        pieces = [(of, _within(one, path)) for of, one in zip(spans, trees, strict=True)]
+        *above, last = path.split("/")
+        _within(tree, "/".join(above))[last] = assemble(pieces, span, it.manifest.n)
+    none = Stats(staleness=[{} for _ in tree["shard"]["stats"]["staleness"]])
+    counted = [restore(deepcopy(none), one["shard"]["stats"]) for one in trees]
+    stats = Stats.merged(counted) if owner.number == 0 else none
+    tree["shard"]["stats"] = state_of(stats)
+    totals = [sum(pair) for pair in zip(*(one["bytes"] for one in trees), strict=True)]
+    tree["bytes"] = totals if owner.number == 0 else [0, 0]
+    return tree
+
+
+def _within(tree: Tree, path: str) -> Any:
+    found: Tree = tree
+    for name in filter(None, path.split("/")):
+        found = found[name]
+    return found
 
 
 def _parts_at(
@@ -124,6 +177,10 @@ def _worker(number: int, setup: Setup) -> str:
 
 def _shard(number: int, setup: Setup) -> str:
     return f"shard-{number}-of-{len(setup.role_map.spans)}"
+
+
+def _is_shard(name: str) -> bool:
+    return name.startswith("shard-")
 
 
 def _manifest(

@@ -130,7 +130,7 @@ class Saver:
             try:
                 announce(disk, folder, write_part(disk, folder, name, tree, spans))
             except (OSError, CheckpointError) as error:
-                announce_failure(disk, folder, name, _reason(error))
+                announce_failure(disk, folder, name, reason_of(error))
         except (OSError, CheckpointError):
             pass  # a disk that takes nothing: the first process misses this part
 
@@ -176,9 +176,9 @@ class Committer:
             step: of the checkpoint.
             waits: whether parts may still come while this waits.
         """
-        folder = self._checkpoints.begin(step, self._attempt)
         until = time.monotonic() + self._timeout_s
         try:
+            folder = self._checkpoints.begin(step, self._attempt)
             while True:
                 parts = announced(self._disk, folder)
                 missing = [name for name in self._names if name not in parts]
@@ -197,7 +197,7 @@ class Committer:
             entries = [it for name in self._names if isinstance(it := parts[name], PartEntry)]
             self._checkpoints.commit(step, self._attempt, self._manifest(step, entries), self._keep)
         except (OSError, CheckpointError) as error:
-            self.failed(step, _reason(error))
+            self.failed(step, reason_of(error))
             return
         self._failures = 0
 
@@ -239,5 +239,6 @@ def copied(tree: dict[str, Any], into: dict[str, Any] | None = None) -> dict[str
     return found
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return why something could not be written, or read."""
     return str(getattr(error, "strerror", None) or error)

@@ -106,7 +106,8 @@ class _Session:
             recorder = recording.recorder
             if recorder is not None:
                 launcher.on_report, launcher.on_crash = recorder.add, recorder.gone
-            saver = saver_for(launcher, setup, roles, plan, self._say)
+            with launcher.agree():
+                saver = saver_for(launcher, setup, roles, plan, self._say)
             launcher.run(roles, lambda: recorder is None or recorder.finished)
             if saver is not None:
                 saver.finish()

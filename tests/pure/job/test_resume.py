@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from psrt.errors import ConfigError
 from psrt.job.resuming import found, resumed_config
 from psrt.job.virtual import simulate
 from psrt.report.files import METRICS, SUMMARY
+from support.cases import each
 
 #: 24 steps; the last batch of an epoch is smaller. Several buckets and matrices.
 KNOBS = {
@@ -82,6 +84,17 @@ def test_each_optimizer_goes_on(tmp_path, optimizer):
     config = config_of(tmp_path, "servers", optimizer=optimizer)
     whole = trained(config)
     assert not differences(resumed(config, 7, tmp_path), whole)
+
+
+@each(("before", "after"), list(permutations((1, 2, 3), 2)))
+@pytest.mark.one_in(3)
+def test_other_servers_go_on_to_the_same_bits(tmp_path, before, after):
+    knobs = {"optimizer": "adam", "clip_norm": 0.5}
+    config = config_of(tmp_path / f"{before}{after}", "sync", servers=before, **knobs)
+    whole = trained(config)
+    again = resumed(config, 14, tmp_path / f"{before}{after}", servers=after)
+    same = ("parameters_sha256", "steps", "samples", "epochs", "test_loss", "test_accuracy")
+    assert not differences(again, whole, same)
 
 
 def test_metrics_are_of_one_run(tmp_path):

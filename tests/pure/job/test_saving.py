@@ -1,0 +1,144 @@
+"""Saving when the disk does not do as it is told."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from psrt.checkpoint import Checkpoints, Disk, Manifest
+from psrt.errors import OutputError
+from psrt.job.saving import MOST_FAILURES, Committer, Part, Saver, copied
+from psrt.transport import drive
+
+
+class FullDisk(Disk):
+    """Takes no part of these steps; announcements fit."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def write(self, path, pieces):
+        full = (
+            path.suffix == ".safetensors" and int(path.parent.name.partition(".")[0]) in self.steps
+        )
+        if full:
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(path, pieces)
+
+
+def saver_of(tmp_path, disk, said, *, names=("worker-0-of-1",), threaded=True, timeout_s=0.2):
+    checkpoints = Checkpoints(disk, tmp_path)
+    saver = Saver(checkpoints, disk, every=10, threaded=threaded)
+    saver.committer = Committer(
+        checkpoints,
+        disk,
+        names=names,
+        keep=2,
+        attempt=0,
+        timeout_s=timeout_s,
+        manifest=lambda step, parts: Manifest(
+            step=step, n=3, workers=1, servers=0, config="", parts=tuple(parts)
+        ),
+        say=said.append,
+    )
+    return saver
+
+
+def steps_of(tmp_path):
+    return [found.step for _, found in Checkpoints(Disk(), tmp_path).listed()]
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+def test_training_goes_on_after_a_failed_write(tmp_path, threaded):
+    said, theta = [], np.zeros(3, np.float32)
+    saver = saver_of(tmp_path, FullDisk({20, 30}), said, threaded=threaded)
+    part = Part("worker-0-of-1", lambda: {"theta": theta})
+    for step in range(1, 61):
+        theta += 1
+        drive(saver.at(part, step))
+    saver.finish()
+    assert steps_of(tmp_path) == [60, 50]
+    assert said == [
+        f"checkpoint of step {step}: No space left on device; training continues without it"
+        for step in (20, 30)
+    ]
+    found, _ = Checkpoints(Disk(), tmp_path).newest()
+    assert found.manifest.step == 60
+    assert not [it for it in tmp_path.rglob("*.safetensors") if it.read_bytes() == b"half"]
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+def test_it_ends_after_three_in_a_row(tmp_path, threaded):
+    said = []
+    saver = saver_of(tmp_path, FullDisk({20, 30, 40}), said, threaded=threaded)
+    part = Part("worker-0-of-1", lambda: {"theta": np.zeros(3)})
+    for step in range(1, 50):
+        drive(saver.at(part, step))
+    line = "checkpoint of step 40: No space left on device; 3 in a row have failed"
+    with pytest.raises(OutputError, match=line):
+        drive(saver.at(part, 50))
+    assert len(said) == MOST_FAILURES - 1
+    assert steps_of(tmp_path) == [10]
+
+
+def test_a_part_that_does_not_come_is_named(tmp_path):
+    said = []
+    names = ("worker-0-of-2", "worker-1-of-2")
+    saver = saver_of(tmp_path, Disk(), said, names=names)
+    drive(saver.at(Part(names[0], lambda: {"theta": np.zeros(3)}), 10))
+    saver.finish()
+    assert said == [
+        "checkpoint of step 10: no worker-1-of-2 within 0.2 s; training continues without it"
+    ]
+
+
+def test_what_is_saved_is_what_was_there_at_the_step(tmp_path):
+    theta = np.arange(100_000, dtype=np.float32)
+    saver = saver_of(tmp_path, Disk(), [])
+    part = Part("worker-0-of-1", lambda: {"theta": theta})
+    drive(saver.at(part, 10))
+    theta[:] = -1
+    saver.finish()
+    checkpoints = Checkpoints(Disk(), tmp_path)
+    found, _ = checkpoints.newest()
+    data = (found.path / "worker-0-of-1.safetensors").read_bytes()
+    assert data.endswith(np.arange(100_000, dtype=np.float32).tobytes())
+
+
+def test_one_step_is_saved_once_and_only_when_it_is_time(tmp_path):
+    saver = saver_of(tmp_path, Disk(), [], threaded=False)
+    part = Part("worker-0-of-1", lambda: {"theta": np.zeros(3)})
+    saver.since(part.name, 20)
+    for step in (20, 21, 29):
+        drive(saver.at(part, step))
+    assert steps_of(tmp_path) == []
+    for step in (31, 32, 39):  # rounds of several steps pass the mark
+        drive(saver.at(part, step))
+    assert steps_of(tmp_path) == [31]
+
+
+def test_copies_lie_where_earlier_ones_did():
+    tree = {"a": np.arange(3.0), "b": {"c": np.zeros((2, 2)), "d": [1, 2], "e": 5}}
+    first = copied(tree)
+    second = copied({**tree, "a": np.arange(4.0)}, first)
+    assert second["b"]["c"] is first["b"]["c"] is not tree["b"]["c"]
+    assert second["a"] is not first["a"]
+    assert second["b"]["d"] == [1, 2]
+    assert second["b"]["d"] is not tree["b"]["d"]
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
+    folder = Path(tmp_path / "checkpoints")
+    folder.mkdir()
+    folder.chmod(0o777)
+    said = []
+    saver = saver_of(tmp_path, Disk(), said, threaded=False)
+    drive(saver.at(Part("worker-0-of-1", lambda: {"theta": np.zeros(3)}), 10))
+    saver.finish()
+    assert len(said) == 1
+    assert "others may write to it" in said[0]

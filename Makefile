@@ -37,7 +37,7 @@ PARALLEL_ANYWHERE = $(addprefix tests/parallel/test_,$(addsuffix .py,agreement b
   history jobs neighbours own_problem reductions refusals streaming))
 # The tests of the command line, and those of them that start ranks.
 E2E = tests/e2e
-E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures goes_on runner replay launch doctor))
+E2E_MPICH = $(addprefix tests/e2e/test_,$(addsuffix .py,runs errors failures goes_on runner replay launch doctor checkpoints))
 # What else is compared with torch. PyPI's is for GPUs, of gigabytes; this one is small:
 # make test-oracles TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH = torch==2.13.0

@@ -16,6 +16,7 @@ from pathlib import Path
 from psrt.__main__ import COMMANDS
 from psrt.cli.bench import bench_parser
 from psrt.cli.check import check_parser
+from psrt.cli.checkpoints import checkpoints_parser
 from psrt.cli.doctor import doctor_parser
 from psrt.cli.explain_flags import (
     codec_parser,
@@ -63,6 +64,7 @@ def cli() -> str:
     lines += _command(show_parser(), "Beside the flags of `psrt train`:", own)
     lines += _command(doctor_parser())
     lines += _command(check_parser())
+    lines += _command(checkpoints_parser())
     lines += _command(bench_parser())
     lines += _command(schedule_parser("NAME"), "NAME is an all-reduce or another collective.")
     timelines = [timeline_parser(name) for name, mode in MODES.items() if not mode.single]

@@ -22,6 +22,7 @@ COMMANDS = {
     "bench": "benchmark all-reduces, pushes and pulls, codecs and training on this machine",
     "doctor": "look at ranks, hosts and MPI: what would fail or slow a job, and its cure",
     "check": "check that a recorded run kept the guarantees of its mode; needs no MPI",
+    "checkpoints": "list what a run has saved, and whether it can be read; needs no MPI",
     "show": "print the configuration of a run with these flags, as TOML; needs no MPI",
     "explain": "draw how a collective, a mode, a codec or a topology works; needs no MPI",
 }
@@ -103,7 +104,7 @@ def _no_command(words: list[str]) -> str:
 
 def _help() -> str:
     lines = ["usage: psrt COMMAND [flags]", "", "commands:"]
-    lines += [f"  {command:8} {text}" for command, text in COMMANDS.items()]
+    lines += [f"  {command:12} {text}" for command, text in COMMANDS.items()]
     lines += [
         "",
         "psrt COMMAND --help lists the flags of a command; psrt --version prints the version.",

@@ -31,7 +31,7 @@ from psrt.mpirun.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_
 _ON_RANKS = ("train", "bench", "doctor")
 _PARTS = ("server", "worker")
 #: Commands of psrt that are one process.
-_WITHOUT_RANKS = ("simulate", "check", "show", "explain")
+_WITHOUT_RANKS = ("simulate", "check", "checkpoints", "show", "explain")
 #: Runs a program as its main one, and ends the job with its status if it fails, where its own
 #: Python would wait for the other ranks, which wait for it.
 _RUNNER = ("-m", "mpi4py")

@@ -254,6 +254,9 @@ def _check_saving(config: TrainConfig) -> None:
     mode = config.mode and MODES[config.mode].under(lambda name: getattr(config, name))
     if mode and not mode.saves:
         raise ConfigError(f"{given[0]} is not possible with --mode {mode.name}")
+    codec = config.codec or OPTIMIZER_CODECS.get(config.optimizer)
+    if codec is not None:
+        raise ConfigError(f"{given[0]} cannot be combined with --codec {codec}")
     if config.backup:
         raise ConfigError(
             f"{given[0]} is not possible with --backup {config.backup}: the worker that is left "

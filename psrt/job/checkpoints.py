@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,8 @@ def _parts_at(
         assert number is not None, "it is a worker"
         # Where there are no servers, the first worker's vector is everybody's, or nobody's but its
         # own: then each has its own in its tree.
-        spans = (Span(0, role_map.n),) if number == 0 and not role_map.servers else ()
+        carries = number == 0 and not role_map.servers and role.strategy.whole
+        spans = (Span(0, role_map.n),) if carries else ()
         yield Part(_worker(number, setup), partial(_tree_of_worker, role, bool(spans)), spans), role
         return
     for it in role.shards:
@@ -199,6 +201,7 @@ def _manifest(
         servers=len(set(setup.role_map.servers)),
         config=text,
         attempt=attempt,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
         parent="" if resumption is None else resumption.path.name,
         parts=tuple(parts),
         more={} if plan is None else {"allreduce": plan.algorithm},

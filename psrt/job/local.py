@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
 from psrt.arrays import Vector
@@ -31,6 +33,7 @@ def run(
     problem: Problem | None = None,
     *,
     comm: MPI.Comm | None = None,
+    resume: str | PathLike[str] | None = None,
     say: Say | None = None,
 ) -> Run | None:
     """Train under the scheme that ``config`` names; every rank of the job calls this.
@@ -40,6 +43,7 @@ def run(
         problem: the model and data to train; None takes the config's own MLP and data set.
         comm: the ranks of the job; None takes all of them, or trains serially without an MPI
             launcher.
+        resume: as ``config.resume``: the run, or the checkpoint, to go on from, or ``auto``.
         say: called with each line meant for the user, at rank 0; None prints nothing.
 
     Returns:
@@ -53,6 +57,8 @@ def run(
     Any other error on any rank is printed once and ends the whole job.
     """
     check_config(config)
+    if resume is not None:
+        config = replace(config, resume=fspath(resume))
     if comm is None and launched():
         from psrt.mpi.start import world
 

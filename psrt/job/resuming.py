@@ -75,11 +75,19 @@ class Resumption(NamedTuple):
                 f"--resume {self.path}: it has {self.manifest.n} parameters, the model has "
                 f"{initial.size}"
             )
+        theta = self.theta()
+        return initial if theta is None else theta
+
+    def theta(self) -> Vector | None:
+        """Return the parameters (n,); None where no vector is that of all workers."""
         held = [it for it in self.manifest.parts if it.spans]
         if not held:
-            return initial
+            return None
         pieces = [(it.spans, self.part(it.name)["theta"]) for it in held]
-        return assemble(pieces, Span(0, initial.size), initial.size)
+        try:
+            return assemble(pieces, Span(0, self.manifest.n), self.manifest.n)
+        except CheckpointError as error:
+            raise ConfigError(f"--resume {self.path}: {error}") from error
 
     def chosen(self, knobs: Mapping[str, Any]) -> dict[str, str]:
         """Return the knobs among these that were left to the run, as it chose them."""

@@ -9,7 +9,7 @@ Source of the model: Pillai et al., "All file systems are not created equal", OS
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -42,28 +42,28 @@ class RecordingDisk(Disk):
     def _at(self, path: Path) -> PurePosixPath:
         return PurePosixPath(path.relative_to(self.root))
 
-    def make_folder(self, path):
+    def make_folder(self, path: Path) -> None:
         for it in (*reversed(path.parents), path):
             if it.is_relative_to(self.root) and it != self.root and not it.exists():
                 it.mkdir()
                 self.done.append(Operation("folder", self._at(it)))
 
-    def write(self, path, pieces):
+    def write(self, path: Path, pieces: Iterable[bytes | memoryview]) -> None:
         kept = [bytes(it) for it in pieces]
         super().write(path, kept)
         self.done.append(Operation("write", self._at(path), data=b"".join(kept)))
         if self.without != "sync file":
             self.done.append(Operation("sync file", self._at(path)))
 
-    def rename(self, old, new):
+    def rename(self, old: Path, new: Path) -> None:
         super().rename(old, new)
         self.done.append(Operation("rename", self._at(old), self._at(new)))
 
-    def sync_folder(self, path):
+    def sync_folder(self, path: Path) -> None:
         if self.without not in ("sync", f"sync {path.name}"):
             self.done.append(Operation("sync", self._at(path)))
 
-    def remove(self, path):
+    def remove(self, path: Path) -> None:
         if path.is_symlink() or path.exists():
             inside = sorted(path.rglob("*"), reverse=True) if path.is_dir() else []
             for it in (*inside, path):

@@ -35,6 +35,8 @@ from psrt.transport.port import Port, gradient_of
 class LayeredAllReduce(Strategy):
     """Synchronous SGD in which no worker has the whole gradient, or all parameters."""
 
+    saved = ("_reducer", "own")
+
     def __init__(
         self,
         port: Port,
@@ -110,6 +112,11 @@ class LayeredAllReduce(Strategy):
             what=f"shard: {shard.value}, a worker has {self.memory}",
         )
         port.waiting_for = lambda: "its neighbours in an all-reduce"
+
+    @property
+    def own(self) -> Vector | None:
+        """The parameters that this worker keeps and others do not; None where all have all."""
+        return self._theta[: self._shares.size] if self._keeps_parts else None
 
     def load(self, initial: Vector) -> None:
         """Take this worker's part of the initial parameters (n,)."""

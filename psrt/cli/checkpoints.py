@@ -1,0 +1,149 @@
+"""``psrt checkpoints``: what a run has saved, whether it can be read, and the model in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from psrt.cli.flags import FlagParser
+from psrt.cli.printing import say
+from psrt.errors import CheckpointError, ConfigError
+from psrt.files import check_writable
+from psrt.units import plural, size_text
+
+if TYPE_CHECKING:
+    from psrt.checkpoint import Manifest
+
+_DESCRIPTION = """\
+List the checkpoints of a run, the newest first, read all that is in them, and say which can be
+gone on from with --resume. The exit status is 0 if all can be read, 1 if one cannot, and 2 if there
+is none."""
+
+
+def checkpoints_parser() -> FlagParser:
+    """Return the parser."""
+    parser = FlagParser(prog="psrt checkpoints", description=_DESCRIPTION)
+    parser.add_argument(
+        "run", metavar="RUN", help="output folder (--out) of the run, or one of its checkpoints"
+    )
+    parser.add_argument("--step", metavar="N", help="only the checkpoint of this step")
+    parser.add_argument("--show", action="store_true", help="say what is in the newest one")
+    parser.add_argument(
+        "--export", metavar="FILE", help="write the model of the newest one, as model.safetensors"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """List checkpoints and return the exit status.
+
+    Raises:
+        ConfigError: if there is none, or none that can be read where one is needed.
+        SystemExit: after ``--help`` was printed.
+    """
+    given = checkpoints_parser().parse(argv)
+    from psrt.checkpoint import Checkpoints, Disk, Manifest  # numpy only now: --help needs none
+
+    checkpoints = Checkpoints.at(Disk(), Path(given.run))
+    listed = checkpoints.listed(verify=True)
+    if given.step is not None:
+        listed = [it for it in listed if it[0].name == given.step.rjust(8, "0")]
+    if not listed:
+        of_step = "" if given.step is None else f" of step {given.step}"
+        raise ConfigError(f"{given.run}: there is no checkpoint{of_step}")
+    good = [(path, it) for path, it in listed if isinstance(it, Manifest)]
+    if given.show or given.export is not None:
+        if not good:
+            raise ConfigError(str(listed[0][1]))
+        path, manifest = good[0]
+        if given.export is not None:
+            check_writable(given.export)
+            _export(path, manifest, given.export)
+            say(f"{given.export}: the {manifest.n} parameters of {path}")
+        if given.show:
+            say("\n".join(_contents(path, manifest)))
+        return 0
+    rows = [_row(path, it) for path, it in listed]
+    say(json.dumps(rows) if given.json else "\n".join(map(_line, rows)))
+    return 0 if len(good) == len(listed) else 1
+
+
+def _row(path: Path, found: Manifest | CheckpointError) -> dict[str, Any]:
+    if isinstance(found, CheckpointError):
+        return {"path": str(path), "wrong": str(found)}
+    return {
+        "path": str(path),
+        "step": found.step,
+        "parameters": found.n,
+        "workers": found.workers,
+        "servers": found.servers,
+        "bytes": sum(part.nbytes for part in found.parts),
+        "created": found.created,
+        "attempt": found.attempt,
+        "parent": found.parent,
+    }
+
+
+def _line(row: dict[str, Any]) -> str:
+    if "wrong" in row:
+        return f"{row['path']}  cannot be read: {row['wrong']}"
+    ranks = plural(row["workers"], "worker")
+    if row["servers"]:
+        ranks += f" and {plural(row['servers'], 'server')}"
+    resumed = f", resumed {row['attempt']} times" if row["attempt"] else ""
+    return (
+        f"{row['path']}  step {row['step']}, {ranks}, {size_text(row['bytes'])}, "
+        f"{row['created']}{resumed}"
+    )
+
+
+def _contents(path: Path, manifest: Manifest) -> Iterator[str]:
+    """Yield a line for each thing in a checkpoint."""
+    from psrt.checkpoint import Disk, read_part
+    from psrt.checkpoint.tree import flatten
+
+    yield _line(_row(path, manifest))
+    for entry in manifest.parts:
+        spans = ", ".join(f"{start} to {stop}" for start, stop in entry.spans)
+        yield f"{entry.file}, {size_text(entry.nbytes)}" + (
+            f", parameters {spans}" if spans else ""
+        )
+        arrays, values = flatten(read_part(Disk(), path, entry))
+        for name, array in arrays.items():
+            yield f"  {name}  {array.dtype}{list(array.shape)}"
+        for name, value in _leaves(values, ""):
+            yield f"  {name}  {json.dumps(value)}"
+
+
+def _leaves(values: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{path}{name}/")
+        elif not isinstance(value, dict):
+            yield f"{path}{name}", value
+
+
+def _export(path: Path, manifest: Manifest, file: str) -> None:
+    """Write the parameters, by the names that the model gives them if it is psrt's own."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    from psrt.config import from_toml
+    from psrt.job.problems import supervised_problem
+    from psrt.job.resuming import Resumption
+
+    theta = Resumption(path, manifest).theta()
+    if theta is None:
+        raise ConfigError(f"{path}: its workers have parameters of their own, and no one vector")
+    config = from_toml(manifest.config, source=str(path))
+    arrays = {"theta": theta}
+    try:
+        problem = supervised_problem(config, workers=manifest.workers)
+        if problem.initial().size == theta.size:
+            arrays = problem.tensors(theta)
+    except ConfigError:
+        pass  # of a model, or of data, that is not here
+    save_file({name: np.ascontiguousarray(it) for name, it in arrays.items()}, file)

@@ -1,0 +1,70 @@
+"""A run over MPI whose rank is killed goes on from its newest checkpoint to the same bits."""
+
+import json
+
+import pytest
+
+JOB = """
+import os, signal, sys
+import psrt
+from psrt.runtime.worker import Worker
+
+mode, servers, falls_at = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+step = Worker._step
+
+
+async def falls(self, batch, progress):
+    if self._worker == 1 and self.clock == falls_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await step(self, batch, progress)
+
+
+Worker._step = falls
+config = psrt.TrainConfig(
+    mode=mode, servers=servers or None, hidden=(12,), epochs=4, optimizer="adam", timeout_s=10,
+    out="run", checkpoint_every=4, resume="auto",
+)
+psrt.run(config)
+"""
+#: Figures that do not depend on how often the run was killed.
+SAME = ("parameters_sha256", "steps", "samples", "updates", "test_accuracy")
+
+
+def summary(launch):
+    found = json.loads((launch.folder / "run" / "summary.json").read_text())
+    return {name: found[name] for name in SAME}
+
+
+@pytest.mark.parametrize(
+    ("mode", "servers"),
+    [("sync", 1), pytest.param("allreduce", 0, marks=pytest.mark.exhaustive)],
+)
+def test_a_run_that_is_killed_goes_on_to_the_same_bits(launch, mode, servers):
+    (launch.folder / "job.py").write_text(JOB)
+    for falls_at in (9, 17):
+        assert launch.ranks(3, "job.py", mode, servers, falls_at).status != 0
+        saved = sorted(it.name for it in (launch.folder / "run" / "checkpoints").iterdir())
+        # What was under way when the rank died may be there in part.
+        assert f"{falls_at - 1:08d}" in saved or f"{falls_at - 5:08d}" in saved
+    assert launch.ranks(3, "job.py", mode, servers, -1).status == 0
+    killed = summary(launch)
+    assert not list((launch.folder / "run" / "checkpoints").glob("*.part"))
+    (launch.folder / "run").rename(launch.folder / "killed")
+    assert launch.ranks(3, "job.py", mode, servers, -1).status == 0
+    assert summary(launch) == killed
+
+
+def test_the_command_line_goes_on_and_says_what_is_there(launch):
+    flags = ["--mode", "serial", "--hidden", "4", "--out", "run", "--checkpoint-every", "30"]
+    assert launch.python("-m", "psrt", "train", *flags, "--epochs", "1").status == 0
+    assert launch.python("-m", "psrt", "train", "--resume", "run", "--epochs", "2").status == 0
+    done = launch.python("-m", "psrt", "checkpoints", "run")
+    assert [line.split("  ")[1].split(",")[0] for line in done.stdout.splitlines()] == [
+        "step 90",
+        "step 60",
+    ]
+    refused = launch.python("-m", "psrt", "train", "--resume", "run", "--lr", "0.3")
+    assert refused.status == 2
+    assert refused.errors == [
+        "psrt: error: --resume run would not go on with that run: lr 0.3 instead of 0.1"
+    ]

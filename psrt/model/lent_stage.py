@@ -10,7 +10,7 @@ come of one product, of a batch in one micro-batch, or with weights deferred.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -55,15 +55,24 @@ class LentStage(Stage):
     #: Whether parameters are borrowed, too; else they are those that a step begins with.
     _gathers = False
 
-    def borrow(self, lender: Lender, first: int, *, gathers: bool) -> None:
+    def borrow(
+        self,
+        lender: Lender,
+        first: int,
+        *,
+        gathers: bool,
+        spend: Callable[[float], Awaitable[None]],
+    ) -> None:
         """Borrow from now on.
 
         Args:
             lender: of gradients, and of parameters where these are not all there.
             first: its number of the first layer.
             gathers: whether it lends parameters.
+            spend: lets the time of the present pass go by, up to a share of it.
         """
         self._lender, self._first, self._gathers = lender, first, gathers
+        self._spend = spend
 
     def begin(
         self, rows: int, params: Vector, gradient: Vector, x: FloatArray | None = None
@@ -160,6 +169,9 @@ class LentStage(Stage):
         self._gradient[i] = await self._lender.room(self._first + i)
         with np.errstate(all="ignore"):
             self._weight(i, slot)
+        # Or others would have its sum, in virtual time, before it is computed.
+        start = self.gradient_spans()[-1 - i].start
+        await self._spend(1.0 - start / max(self.n, 1))
         if ready is not None:
             ready(len(self.layers) - 1 - i)
         self._lender.final(self._first + i)

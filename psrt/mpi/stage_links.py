@@ -194,7 +194,7 @@ class MpiStageLinks:
         """Give up the rows of the oldest message that has not been released."""
         (self._local.get(channel) or self._remote[channel]).release()
 
-    async def passed(self, step: PipelineStep, rows: int) -> None:
+    async def passed(self, step: PipelineStep, rows: int, share: float = 1.0) -> None:
         """Move on what is on its way between hosts, which nothing else does while one computes."""
         for link in self._remote.values():
             link.poll()

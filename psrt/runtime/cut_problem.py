@@ -107,6 +107,8 @@ class CutProblem:
         for number, stage in enumerate(chunks):
             before -= len(stage.layers)
             self._final[_last_of_weights(steps, number)] = before
+        #: The present pass, its rows, and the share of its time that has gone by.
+        self._passing = steps[0], 0, 0.0
         #: By number of rows: where the micro-batches lie in a batch, and what comes to this stage.
         self._places: dict[int, tuple[Span, ...]] = {}
         self._coming: dict[int, dict[Channel, list[slice]]] = {}
@@ -168,7 +170,7 @@ class CutProblem:
             self._unseen = {}
         for stage in self.chunks:
             assert isinstance(stage, LentStage), "made to borrow"
-            stage.borrow(lender, first, gathers=gathers)
+            stage.borrow(lender, first, gathers=gathers, spend=self._spend)
             first += len(stage.layers)
 
     def matrices(self) -> tuple[Matrix, ...]:
@@ -236,13 +238,21 @@ class CutProblem:
                 done = _shifted(ready, self._final[i])
             seen = unseen.pop(step.chunk) if step.chunk in unseen else None
             before = None if seen is None else checksum(seen.of(theta))
+            self._passing = step, rows.size, 0.0
             losses[step.micro_batch] += await self._pass(chunk, step, y, rows, done)
             if seen is not None and before is not None:
                 check_only_read(seen.of(theta), before, "forward() of a layer")
-            await self.links.passed(step, rows.size)
+            await self._spend()
             if events is not None:
                 events.note((events.passed, now(), clock, step, rows.size))
         return float(sum(losses))
+
+    async def _spend(self, share: float = 1.0) -> None:
+        """Let the time of the present pass go by, up to a share of it."""
+        step, rows, spent = self._passing
+        if spent < share:
+            self._passing = step, rows, share
+            await self.links.passed(step, rows, share - spent)
 
     async def _pass(
         self,

@@ -233,8 +233,9 @@ class PipeDream(CutProblem):
         """Take a batch forward, or back, and send what comes of it."""
         m, ways = step.micro_batch, self._ways[0]
         rows, (_, y) = self._rows(m), self._batches[m]
+        self._passing = step, rows.size, 0.0
         self._losses[m] += await self._pass(self._stage, step, y, rows, done)
-        await self.links.passed(step, rows.size)
+        await self._spend()
         now, events = self._now(), self._events
         if events is not None:
             clock, shown = self._clock_of(m), step._replace(micro_batch=0)

@@ -106,9 +106,9 @@ class VirtualStageLinks:
         world = self._port.world
         self._seconds = world.costs.compute(self._port.rank, world.rng)
 
-    async def passed(self, step: PipelineStep, rows: int) -> None:
-        """Let the time of a pass go by, which has been computed."""
-        seconds = self._seconds * self._costs.share_of(step, rows)
+    async def passed(self, step: PipelineStep, rows: int, share: float = 1.0) -> None:
+        """Let the time of a share of a pass go by, which has been computed."""
+        seconds = share * self._seconds * self._costs.share_of(step, rows)
         self.busy_s += seconds
         await self._port.spend(seconds)
 

@@ -171,8 +171,8 @@ class StageLinks(Protocol):
         """Return the sum of a number over all parts of this copy, rounded once: the same at all."""
         ...
 
-    async def passed(self, step: PipelineStep, rows: int) -> None:
-        """See to what is on its way, after a pass of so many rows; virtual time passes here."""
+    async def passed(self, step: PipelineStep, rows: int, share: float = 1.0) -> None:
+        """See to what is on its way, after a share of a pass; virtual time passes here."""
         ...
 
     async def gather(self, mine: Vector) -> Vector | None:
@@ -223,7 +223,7 @@ class SoloStageLinks:
         """Return the number of the only part."""
         return number
 
-    async def passed(self, step: PipelineStep, rows: int) -> None:
+    async def passed(self, step: PipelineStep, rows: int, share: float = 1.0) -> None:
         """Do nothing: real time passes by itself."""
 
     async def gather(self, mine: Vector) -> Vector | None:

@@ -33,6 +33,7 @@ WAYS = (
     {**DEFERRED, "pipeline_schedule": "gpipe"},
     {"pipeline_schedule": "pipedream"},
     {"pipeline_schedule": "pipedream", "staleness_rate": "inverse"},
+    {"pipeline_schedule": "pipedream", "recompute": True},
 )
 
 
@@ -57,7 +58,11 @@ def has_the_bits(shard, axes, more, copies, **knobs):
     return bits(workers, **knobs, shard=shard) == bits(workers, **knobs)
 
 
-@pytest.mark.parametrize(("shard", "axes", "more"), GRID[1::5], ids=str)
+#: Two batches are alive in a stage of three layers, and the older is computed once more.
+AGAIN = ("gradients", "pipeline:2", {**WAYS[-1], "stages": "3,1"})
+
+
+@pytest.mark.parametrize(("shard", "axes", "more"), [*GRID[1::7], AGAIN], ids=str)
 def test_the_bits_of_a_run_without(shard, axes, more):
     assert has_the_bits(shard, axes, more, 2)
 
@@ -73,14 +78,18 @@ def test_the_bits_of_every_run_without(shard, axes, more, copies, bucket_bytes):
 @pytest.mark.parametrize("shard", SHARDS)
 @pytest.mark.parametrize("more", [ONE, DEFERRED], ids=["one", "deferred"])
 def test_copies_that_leave_at_different_times(shard, more):
-    """The last batches of an epoch have one sample or two: some micro-batches have no row."""
+    """The last batch of an epoch has one sample or two: some micro-batches have no row."""
     knobs = {"parallel": "pipeline:2", **more, "bucket_bytes": 1}
-    config = TrainConfig(**{**KNOBS, **knobs, "dataset": "synthetic:64x9x3"})
+    config = TrainConfig(**{**KNOBS, **knobs, "dataset": "synthetic:34x9x3"})
     runs = [
-        simulate(dataclasses.replace(config, shard=of), Uneven(config, 3), workers=6)
+        simulate(dataclasses.replace(config, shard=of), problem, workers=6)
+        for problem in (Uneven(config, 3), None)
         for of in (None, shard)
     ]
     assert runs[0].theta.tobytes() == runs[1].theta.tobytes()
+    assert runs[2].theta.tobytes() == runs[3].theta.tobytes()
+    updates = [[worker.stats.updates for worker in run.workers] for run in runs]
+    assert updates == [[6] * 6] * 4
 
 
 @pytest.mark.parametrize("shard", ["gradients", "parameters"])

@@ -188,6 +188,10 @@ RECORDED = {
     "interleaved": ("pipeline:2", {"pipeline_schedule": "interleaved:2"}),
     "local-sgd": ("data:2,pipeline:2", {"mode": "local-sgd", "local_steps": 2}),
     "async": ("data:3,pipeline:2", {"mode": "async", "servers": 4}),
+    "shared out": (
+        "data:2,pipeline:2",
+        {"shard": "parameters", "micro_batches": 3, "defer_weights": True, "bucket_bytes": 1},
+    ),
     "clipped": ("data:2,pipeline:2", {"clip_norm": 0.3}),
     "clipped, async": ("data:3,tensor:2", {"mode": "async", "servers": 2, "clip_norm": 0.3}),
     "ssp, shards": ("data:2,pipeline:2", {"mode": "ssp", "servers": 2, "shards_per_server": 2}),

@@ -57,10 +57,10 @@ class Disk:
             path.unlink(missing_ok=True)
 
     def names(self, path: Path) -> list[str]:
-        """Return the names in a folder, sorted; of no folder none."""
+        """Return the names in a folder, sorted; none of what is no folder."""
         try:
             return sorted(os.listdir(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def read(self, path: Path, most: int) -> bytes:

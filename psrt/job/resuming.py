@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +32,15 @@ class Resumption(NamedTuple):
     def attempt(self) -> int:
         """How often the run will have been resumed."""
         return self.manifest.attempt + 1
+
+    def plan(self) -> Iterator[str]:
+        """Yield the lines that are printed at the start."""
+        for path, it in Checkpoints(Disk(), self.path.parent.parent).listed(verify=True):
+            if path.name <= self.path.name:
+                break
+            if isinstance(it, CheckpointError):
+                yield f"passed over: {it}"
+        yield f"going on from step {self.manifest.step}, {self.path}"
 
     def is_of(self, run: Path) -> bool:
         """Whether it is a checkpoint of the run in a folder."""

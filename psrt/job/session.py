@@ -206,6 +206,9 @@ class _Session:
         """Print what the run repeats, and how it will sum or cut."""
         if self._setup.replay is not None:
             self._say(self._setup.replay.plan())
+        if self._setup.resumption is not None:
+            for line in self._setup.resumption.plan():
+                self._say(line)
         say_plan(plan, self._say)
         say_shards(self._setup.shards, self._say)
         say_cut(self._setup.cut, self._setup.hosts, self._say)

@@ -141,6 +141,10 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path):
     part = newest / "shard-1-of-2.safetensors"
     part.write_bytes(part.read_bytes()[:-1])
     assert found(config.out).manifest.step == 15
+    said = []
+    simulate(resumed_config(config.out), workers=WORKERS, say=said.append)
+    assert said[0].startswith(f"passed over: {part}: has ")
+    assert said[1] == f"going on from step 15, {newest.parent}/00000015"
 
 
 @pytest.mark.parametrize(

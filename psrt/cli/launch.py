@@ -20,7 +20,7 @@ from psrt.cli.printing import say
 from psrt.config.suggest import did_you_mean
 from psrt.errors import ConfigError
 from psrt.faults.parent import PARENT, Parent
-from psrt.job.attempt import attempt
+from psrt.job.attempt import Ended, attempt
 from psrt.mpirun import launched
 from psrt.mpirun.environment import pmi_for
 from psrt.mpirun.hostfile import read_hostfile
@@ -109,6 +109,12 @@ def launch_parser() -> FlagParser:
         default="",
         help="further flags of mpirun or srun, such as --flags='--mca plm_ssh_args \"-p 2222\"'",
     )
+    add(
+        "--restarts",
+        metavar="N",
+        help="start the job again when it dies, up to N times without a new checkpoint in between "
+        "(train with --out, --checkpoint-every and --resume auto)",
+    )
     add("--dry-run", action="store_true", help="print the line on stdout and start nothing")
     return parser
 
@@ -133,17 +139,52 @@ def main(argv: Sequence[str]) -> int:
             "and a module; psrt launch --help says more"
         )
     words, is_ours = _of_rank(rest)
+    restarts = _restarts(given.restarts, rest)
     line = _line(given, words, is_ours)
     if given.dry_run:
         say(str(line))
         return 0
     print(line, file=sys.stderr, flush=True)
     several_hosts = given.hostfile is not None or "SLURM_JOB_ID" in os.environ
-    parent = Parent(line.ranks, _tell, several_hosts=several_hosts)
-    ended = attempt(line.command, line.variables, parent, deaf_s=line.deaf_s)
+
+    def start() -> Ended:
+        parent = Parent(line.ranks, _tell, several_hosts=several_hosts)
+        return attempt(line.command, line.variables, parent, deaf_s=line.deaf_s)
+
+    if restarts is None:
+        ended = start()
+    else:
+        from psrt.job.supervise import supervise  # needs numpy
+
+        ended = supervise(start, *restarts, tell=lambda text: _tell(f"psrt launch: {text}\n"))
     if ended.asked is not None and ended.status:
         raise KeyboardInterrupt(ended.asked)
     return ended.status
+
+
+def _restarts(given: str | None, rest: Sequence[str]) -> tuple[Path, int] | None:
+    """Return the folder of a run that is to be started again when it dies, and how often.
+
+    Raises:
+        ConfigError: if it could not go on.
+    """
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and 1 <= int(given) <= _MOST):
+        raise ConfigError(f"--restarts must be a number from 1 to {_MOST}, got {given!r}")
+    if rest[0] != "train":
+        raise ConfigError(f"--restarts is for train, which saves its run, got {rest[0]}")
+    from psrt.cli.flags import parse_train, train_parser, values_of
+
+    asked = values_of(train_parser().parse(rest[1:]))
+    parse_train(rest[1:])  # what is wrong is told now
+    for name in ("out", "checkpoint_every", "resume"):
+        if asked.get(name) is None:
+            raise ConfigError(
+                "--restarts needs a run that goes on: train --out DIR --checkpoint-every N "
+                "--resume auto"
+            )
+    return Path(asked["out"]), int(given)
 
 
 def _tell(text: str) -> None:

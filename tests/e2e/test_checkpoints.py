@@ -68,3 +68,25 @@ def test_the_command_line_goes_on_and_says_what_is_there(launch):
     assert refused.errors == [
         "psrt: error: --resume run would not go on with that run: lr 0.3 instead of 0.1"
     ]
+
+
+def test_launch_starts_a_job_again_that_was_killed(launch):
+    """A rank of the first attempt kills itself once there is a checkpoint."""
+    (launch.folder / "sitecustomize.py").write_text(
+        "import os, pathlib, signal, threading, time\n"
+        "def falls():\n"
+        "    while not any(pathlib.Path('run/checkpoints').glob('0*0')):\n"
+        "        time.sleep(0.001)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK')) == '1':\n"
+        "    if not pathlib.Path('run/checkpoints').exists():\n"
+        "        threading.Thread(target=falls, daemon=True).start()\n"
+    )
+    train = "train --mode sync --hidden 32 --steps 4000 --checkpoint-every 100 --resume auto"
+    done = launch.python(
+        *["-m", "psrt", "launch", "--env", f"PYTHONPATH={launch.folder}"],
+        *f"--restarts 2 -n 3 {train} --out run".split(),
+    )
+    assert done.status == 0, done.stderr
+    assert "restart 1 of 2 in 1 s" in done.stderr
+    assert "going on from step" in done.stdout

@@ -22,7 +22,7 @@ from psrt.errors import CheckpointError
 #: Of a run's folder, and of the file that makes a checkpoint one.
 FOLDER, MANIFEST = "checkpoints", "manifest.json"
 _WHOLE = re.compile(r"[0-9]{8,19}")
-_PART = re.compile(r"[0-9]{8,19}\.[0-9]+\.part")
+_PART = re.compile(r"[0-9]{8,19}\.[0-9]+(\.done)?\.part")
 _TRASH = ".trash-"
 
 
@@ -91,6 +91,10 @@ class Checkpoints:
         path = self.folder / f"{step:08d}.{attempt}.part"
         self._disk.make_folder(path)
         return path
+
+    def done(self, attempt: int) -> Path:
+        """Return the folder in which roles say that they are done; it need not exist."""
+        return self.folder / f"{0:08d}.{attempt}.done.part"
 
     def commit(self, step: int, attempt: int, manifest: Manifest, keep: int) -> Path:
         """Make a checkpoint whose parts are all on the disk, and delete old ones.

@@ -67,6 +67,8 @@ def saver_for(
             hook = partial(saver.at, part)
             if isinstance(owner, Worker):
                 owner.at_boundary = hook
+                if setup.role_map.servers:
+                    owner.at_end = partial(saver.ended, part)
             else:
                 owner.at_version = hook
     if launcher.first:

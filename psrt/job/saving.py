@@ -8,6 +8,7 @@ before it.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -106,6 +107,15 @@ class Saver:
         if committer is not None:
             committer.look(step, waits=False)
 
+    async def ended(self, part: Part) -> None:
+        """Say that a role is done while others may go on: from now on there is no cut."""
+        try:
+            folder = self._checkpoints.done(self._attempt)
+            self._disk.make_folder(folder)
+            announce_failure(self._disk, folder, part.name, "has done all its steps")
+        except (OSError, CheckpointError):
+            pass  # the first process misses its part
+
     def _start(self, what: Callable[[], None]) -> None:
         thread = Thread(target=what, daemon=True)
         thread.start()
@@ -122,6 +132,11 @@ class Saver:
         self._threads.clear()
         if self.committer is not None:
             self.committer.tell()
+
+    def close(self) -> None:
+        """Tidy up at the process that commits, once all processes have finished."""
+        if self.committer is not None:
+            self.committer.close()
 
     def _save(self, part: Part, tree: dict[str, Any], step: int) -> None:
         disk, (name, _, spans) = self._disk, part
@@ -168,6 +183,8 @@ class Committer:
         #: Lines to be said, and failures in a row.
         self._lines: list[str] = []
         self._failures = 0
+        #: Whether a role is done, which others wait for no more.
+        self._is_over = False
 
     def look(self, step: int, *, waits: bool) -> None:
         """Commit a checkpoint once all its parts are there.
@@ -179,11 +196,15 @@ class Committer:
         until = time.monotonic() + self._timeout_s
         try:
             folder = self._checkpoints.begin(step, self._attempt)
+            done = self._checkpoints.done(self._attempt)
             while True:
                 parts = announced(self._disk, folder)
                 missing = [name for name in self._names if name not in parts]
                 if not missing or not waits:
                     break
+                if left := [it for it in announced(self._disk, done) if it in missing]:
+                    self._without(left[0])
+                    return
                 if time.monotonic() > until:
                     self.failed(step, f"no {missing[0]} within {self._timeout_s:g} s")
                     return
@@ -201,10 +222,21 @@ class Committer:
             return
         self._failures = 0
 
+    def _without(self, name: str) -> None:
+        """Note, once, that a role is done, so that what it had then goes with no later step."""
+        if not self._is_over:
+            self._lines.append(f"{name} has done all its steps: no more checkpoints of the others")
+        self._is_over = True
+
     def failed(self, step: int, reason: str) -> None:
         """Note that a checkpoint could not be written."""
         self._failures += 1
         self._lines.append(f"checkpoint of step {step}: {reason}; training continues without it")
+
+    def close(self) -> None:
+        """Delete what belongs to no checkpoint; nobody may be writing any more."""
+        with contextlib.suppress(OSError, CheckpointError):
+            self._checkpoints.prepare()
 
     def tell(self) -> None:
         """Say what went wrong since the last call.

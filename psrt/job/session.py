@@ -111,6 +111,8 @@ class _Session:
             launcher.run(roles, lambda: recorder is None or recorder.finished)
             if saver is not None:
                 saver.finish()
+                with launcher.agree():  # all have finished
+                    saver.close()
             for sequencer in self._sequencers:
                 sequencer.finish()
             recording.end(roles)

@@ -110,6 +110,8 @@ class Worker:
         #: Called between two steps, with the clock, where this worker's state is part of a cut: all
         #: workers come to that clock, and nothing is under way. None costs nothing.
         self.at_boundary: Callable[[int], Awaitable[None]] | None = None
+        #: Called when this worker has done all its steps, before others learn it.
+        self.at_end: Callable[[], Awaitable[None]] | None = None
 
     async def run(self) -> Meter:
         """Train to the end; return the meter."""
@@ -135,6 +137,9 @@ class Worker:
             # Workers with more data go on, and their next versions are made there.
             np.copyto(self._gradient, theta)
             theta = self._gradient
+        if self.at_end is not None:
+            await self.at_end()
+        self.strategy.at_round = self.at_boundary
         for outcome in await self.strategy.leave(self.clock):
             self.meter.add(0.0, 0, outcome, steps=0)
         self.seconds = self.meter.stop() if not self.strategy.whole else self.meter.seconds

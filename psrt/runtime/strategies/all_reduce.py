@@ -171,7 +171,7 @@ class AllReduce(Strategy):
 
     async def leave(self, clock: int) -> Sequence[StepResult]:
         """Take part with weight zero until no worker is training."""
-        waited = await self._reducer.join(clock)
+        waited = await self._reducer.join(clock, self.at_round)
         self.updates = self._reducer.updates
         if self._codec is not None:
             self._count(self._codec)

@@ -162,6 +162,9 @@ class Strategy(Protocol):
     memory: Memory | None = None
     #: (n,) the model that is evaluated, as far as this worker knows it; None for θ.
     model: Vector | None = None
+    #: Called with the clock of those that train, after each round that this worker joins when it is
+    #: done itself: its state is part of a cut then, too. None costs nothing.
+    at_round: Callable[[int], Awaitable[None]] | None = None
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
     saved: tuple[str, ...] = ("updates", "frame_bytes", "framed_bytes")
 

@@ -167,7 +167,7 @@ class LayeredAllReduce(Strategy):
 
     async def leave(self, clock: int) -> Sequence[StepResult]:
         """Take part until no worker is training."""
-        waited = await self._reducer.join(clock)
+        waited = await self._reducer.join(clock, self.at_round)
         self.updates = self._reducer.updates
         return (StepResult(clock, waiting=WaitBreakdown(reduce=waited)),)
 

@@ -242,22 +242,28 @@ class Reducer:
             )
         return training
 
-    async def join(self, clock: int) -> float:
+    async def join(
+        self, clock: int, at_round: Callable[[int], Awaitable[None]] | None = None
+    ) -> float:
         """Take part with weight zero until no worker is training.
 
         Args:
             clock: gradient steps that this worker finished.
+            at_round: called after each round in which others trained, with their clock.
 
         Returns:
             The waiting time of these rounds, in seconds.
         """
         if self._events is not None:
             self._events.left(self._port.now(), clock)
-        training, waited = not self._alone, 0.0
+        training, waited, ahead = not self._alone, 0.0, 0
         while training:
             self.start(0.0, Step(clock, 0, 0.0), present=False)
             training = await self.finish(empty=True)
             waited += self.waited
+            ahead += 1
+            if training and at_round is not None:
+                await at_round(clock + ahead)
         return waited
 
     def _heed(self) -> None:

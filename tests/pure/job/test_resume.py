@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
@@ -183,3 +184,48 @@ def test_other_workers_are_refused(tmp_path):
 def test_what_does_not_go_together_is_one_line(knobs, line):
     with pytest.raises(ConfigError, match=line):
         TrainConfig(**{"out": "runs/x", "checkpoint_every": 5} | knobs)
+
+
+class Uneven:
+    """Worker i has 10 + 5i steps of one sample each."""
+
+    def initial(self):
+        return np.linspace(-1, 1, 300, dtype=np.float32)
+
+    def batches(self, worker, workers, epoch):
+        return [np.float32(worker + step / 10) for step in range(10 + 5 * worker)]
+
+    def samples(self, batch):
+        return 1
+
+    def loss_and_grad(self, theta, batch, out):
+        np.subtract(theta, batch, out=out)
+        return float(np.mean(out**2))
+
+    def evaluate(self, theta):
+        return {}
+
+
+@pytest.mark.parametrize("step", [8, 12, 16])
+def test_workers_that_are_done_are_saved_with_those_that_are_not(tmp_path, step):
+    """Sums go on with them, so their part is of each step; here they are done at 10, 15 and 20."""
+    config = TrainConfig(
+        mode="allreduce", allreduce="ring", batch_size=1, epochs=1, optimizer="adam", lr=0.1,
+        out=str(tmp_path / "run"), checkpoint_every=4, keep=9,
+    )  # fmt: skip
+    whole = simulate(config, Uneven(), workers=3)
+    where = str(tmp_path / "run" / "checkpoints" / f"{step:08d}")
+    again = resumed_config(where, out=str(tmp_path / "again"))
+    run = simulate(again, Uneven(), workers=3, seed=5)
+    assert run.theta.tobytes() == whole.theta.tobytes()
+    assert run.summary.steps == whole.summary.steps == 20
+
+
+def test_with_servers_there_are_no_checkpoints_once_a_worker_is_done(tmp_path):
+    config = TrainConfig(
+        mode="sync", batch_size=1, epochs=1, lr=0.1, timeout_s=1.0,
+        out=str(tmp_path / "run"), checkpoint_every=4, keep=9,
+    )  # fmt: skip
+    simulate(config, Uneven(), workers=3)
+    names = sorted(it.name for it in (tmp_path / "run" / "checkpoints").iterdir())
+    assert [it for it in names if "." not in it] == ["00000004", "00000008"]

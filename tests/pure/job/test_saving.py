@@ -142,3 +142,14 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
     saver.finish()
     assert len(said) == 1
     assert "others may write to it" in said[0]
+
+
+def test_a_role_that_is_done_is_no_failure(tmp_path):
+    said = []
+    names = ("worker-0-of-2", "worker-1-of-2")
+    saver = saver_of(tmp_path, Disk(), said, names=names, timeout_s=60.0)
+    drive(saver.ended(Part(names[1], dict)))
+    for step in range(1, 90):
+        drive(saver.at(Part(names[0], lambda: {"theta": np.zeros(3)}), step))
+    saver.finish()
+    assert said == ["worker-1-of-2 has done all its steps: no more checkpoints of the others"]

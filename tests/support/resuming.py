@@ -38,7 +38,7 @@ FREE = {
     *("Updater._sum", "Updater._term", "Updater._before"),
     *("MLP._buffers", "Supervised._x", "Supervised._y", "BatchPlan._orders"),
     # who asks
-    *("at_boundary", "at_version"),
+    *("at_boundary", "at_version", "at_round"),
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from psrt.codec import (
     matrices_within,
 )
 from psrt.codec.frame import HEADER_BYTES
-from psrt.codec.randomness import BACK, FORTH
+from psrt.codec.randomness import BACK, FORTH, seed_of_part
 from psrt.codec.times import CodecTimes, FrameTimes
 from psrt.collective.analysis.pick import Coding
 from psrt.config import TrainConfig
@@ -46,7 +46,7 @@ class JobCodec:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     #: Whether what a frame loses is added to the next gradient; None as the codec's row says.
     error_feedback: bool | None = None
-    #: Of the run.
+    #: Of the run, or of a part of the parameters.
     seed: int = 0
     #: The matrices of the whole parameter vector.
     matrices: Sequence[Matrix] = ()
@@ -107,10 +107,19 @@ class JobCodec:
         matrices = matrices_side_by_side(self.matrices, spans)
         return replace(self, matrices=matrices, reply=reply)
 
-    def of_part(self, part: Part) -> JobCodec:
-        """Return the same for a vector that is a part of the parameters."""
-        reply = None if self.reply is None else self.reply.of_part(part)
-        return replace(self, matrices=matrices_of_part(self.matrices, part), reply=reply)
+    def of_part(self, part: Part, number: int) -> JobCodec:
+        """Return the same for a vector that is a part of the parameters, with draws of its own.
+
+        Args:
+            part: of the parameters.
+            number: among the parts.
+        """
+        return replace(
+            self,
+            seed=seed_of_part(self.seed, number),
+            matrices=matrices_of_part(self.matrices, part),
+            reply=None if self.reply is None else self.reply.of_part(part, number),
+        )
 
     def of_sums(self, port: Port, watch: FrameWatch | None) -> SumCodec:
         """Return what makes the frames of a worker's sums; ``watch`` is told of each."""

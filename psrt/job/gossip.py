@@ -201,7 +201,7 @@ def gossip(
         span, rate = port.role_map.spans[0], config.consensus_rate
         assert rate is not None, "a resolved config has one where there is a codec"
         encoder = codec.sender(span) if port.theta.size else codec.lengths(span)
-        strategy = partial(Choco, codec=encoder, seed=config.seed, rate=rate)
+        strategy = partial(Choco, codec=encoder, seed=codec.seed, rate=rate)
     return strategy(
         port,
         updater,

@@ -196,7 +196,9 @@ def set_up(
         machine,
         shards,
         codec,
-        () if cut is None or codec is None else tuple(codec.of_part(it.part) for it in cut.cells),
+        ()
+        if cut is None or codec is None
+        else tuple(codec.of_part(it.part, i) for i, it in enumerate(cut.cells)),
         deal,
         topology,
         cut,

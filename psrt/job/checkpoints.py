@@ -50,6 +50,10 @@ def saver_for(
     config = setup.config
     if config.checkpoint_every is None or config.out is None:
         return None
+    if not launcher.numerics:
+        raise ConfigError(
+            f"--checkpoint-every {config.checkpoint_every} has nothing to save without numerics"
+        )
     disk, resumption = Disk(), setup.resumption
     checkpoints = Checkpoints(disk, Path(config.out))
     attempt = 0 if resumption is None else resumption.attempt

@@ -9,6 +9,7 @@ before it.
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,7 +28,7 @@ from psrt.checkpoint import (
     announced,
     write_part,
 )
-from psrt.errors import CheckpointError, OutputError
+from psrt.errors import CheckpointError, ConfigError, OutputError
 from psrt.partition import Span
 
 #: Checkpoints in a row that may fail before the run ends.
@@ -83,6 +84,19 @@ class Saver:
     def since(self, name: str, step: int) -> None:
         """Note that a part begins at a step, of which there is a checkpoint already, or none."""
         self._saved[name] = step
+
+    def check(self) -> None:
+        """Check that this process sees the folder that the first one has made.
+
+        Raises:
+            ConfigError: if not.
+        """
+        folder = self._checkpoints.folder
+        if not folder.is_dir():
+            raise ConfigError(
+                f"--checkpoint-every needs an --out that every rank can write to: {folder} is not "
+                f"there on {socket.gethostname()}"
+            )
 
     async def at(self, part: Part, step: int) -> None:
         """Save a part if it is time; called where its role stands at a consistent cut.

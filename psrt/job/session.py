@@ -108,6 +108,9 @@ class _Session:
                 launcher.on_report, launcher.on_crash = recorder.add, recorder.gone
             with launcher.agree():
                 saver = saver_for(launcher, setup, roles, plan, self._say)
+            with launcher.agree():  # the first process has made the folder
+                if saver is not None:
+                    saver.check()
             launcher.run(roles, lambda: recorder is None or recorder.finished)
             if saver is not None:
                 saver.finish()

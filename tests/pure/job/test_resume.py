@@ -229,3 +229,10 @@ def test_with_servers_there_are_no_checkpoints_once_a_worker_is_done(tmp_path):
     simulate(config, Uneven(), workers=3)
     names = sorted(it.name for it in (tmp_path / "run" / "checkpoints").iterdir())
     assert [it for it in names if "." not in it] == ["00000004", "00000008"]
+
+
+def test_without_numerics_there_is_nothing_to_save(tmp_path):
+    config = config_of(tmp_path, "sync")
+    with pytest.raises(ConfigError, match="--checkpoint-every 7 has nothing to save"):
+        simulate(config, workers=3, numerics=False)
+    assert not (tmp_path / "run" / "checkpoints").exists()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from psrt.checkpoint import Checkpoints, Disk, Manifest
-from psrt.errors import OutputError
+from psrt.errors import ConfigError, OutputError
 from psrt.job.saving import MOST_FAILURES, Committer, Part, Saver, copied
 from psrt.transport import drive
 
@@ -153,3 +153,11 @@ def test_a_role_that_is_done_is_no_failure(tmp_path):
         drive(saver.at(Part(names[0], lambda: {"theta": np.zeros(3)}), step))
     saver.finish()
     assert said == ["worker-1-of-2 has done all its steps: no more checkpoints of the others"]
+
+
+def test_a_process_that_does_not_see_the_folder_says_so(tmp_path):
+    saver = saver_of(tmp_path, Disk(), [])
+    with pytest.raises(ConfigError, match="needs an --out that every rank can write to"):
+        saver.check()
+    Checkpoints(Disk(), tmp_path).prepare()
+    saver.check()

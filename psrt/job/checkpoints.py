@@ -23,8 +23,9 @@ from psrt.checkpoint import (
 from psrt.config import to_toml
 from psrt.errors import CheckpointError, ConfigError
 from psrt.job.launcher import Launcher, Roles
+from psrt.job.provenance import data_sha256
 from psrt.job.result import Say
-from psrt.job.resuming import Resumption
+from psrt.job.resuming import DATA, Resumption
 from psrt.job.saving import Committer, Part, Saver, reason_of
 from psrt.job.setup import Setup
 from psrt.partition import Span
@@ -80,6 +81,9 @@ def saver_for(
             checkpoints.prepare()
         except (OSError, CheckpointError) as error:
             raise ConfigError(f"--checkpoint-every: {reason_of(error)}") from None
+        more = {} if plan is None else {"allreduce": plan.algorithm}
+        if data := data_sha256(setup.problem):
+            more[DATA] = data
         saver.committer = Committer(
             checkpoints,
             disk,
@@ -87,7 +91,7 @@ def saver_for(
             keep=config.keep or 1,
             attempt=attempt,
             timeout_s=config.timeout_s,
-            manifest=partial(_manifest, setup, attempt, plan),
+            manifest=partial(_manifest, setup, attempt, more),
             say=say,
         )
     return saver
@@ -194,7 +198,7 @@ def _is_shard(name: str) -> bool:
 def _manifest(
     setup: Setup,
     attempt: int,
-    plan: ReducePlan | None,
+    more: dict[str, str],
     step: int,
     parts: Sequence[PartEntry],
 ) -> Manifest:
@@ -210,5 +214,5 @@ def _manifest(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         parent="" if resumption is None else resumption.path.name,
         parts=tuple(parts),
-        more={} if plan is None else {"allreduce": plan.algorithm},
+        more=more,
     )

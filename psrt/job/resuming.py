@@ -20,6 +20,9 @@ from psrt.partition import Span
 #: and who serves.
 FREE = ("epochs", "steps", "servers", "shards_per_server")
 
+#: In the manifest, the digest of the problem's data; beside it is what the run chose.
+DATA = "data"
+
 
 class Resumption(NamedTuple):
     """The checkpoint that a run goes on from."""
@@ -70,15 +73,18 @@ class Resumption(NamedTuple):
         except (CheckpointError, OSError) as error:
             raise ConfigError(f"--resume {self.path}: {error}") from error
 
-    def start(self, initial: Vector) -> Vector:
+    def start(self, initial: Vector, data: str) -> Vector:
         """Return the parameters (n,) that are handed out at the start.
 
         Args:
             initial: those of a new run, where no vector is that of all workers.
+            data: the digest of the problem's data; empty if it has none.
 
         Raises:
-            ConfigError: if the model is another one.
+            ConfigError: if the model, or the data, is another one.
         """
+        if data != self.manifest.more.get(DATA, ""):
+            raise refusal(str(self.path), ["other data"])
         if initial.size != self.manifest.n:
             raise ConfigError(
                 f"--resume {self.path}: it has {self.manifest.n} parameters, the model has "
@@ -101,7 +107,7 @@ class Resumption(NamedTuple):
     def chosen(self, knobs: Mapping[str, Any]) -> dict[str, str]:
         """Return the knobs among these that were left to the run, as it chose them."""
         more = self.manifest.more
-        return {name: it for name, it in more.items() if knobs.get(name) in (None, AUTO)}
+        return {name: it for name, it in more.items() if knobs.get(name, it) in (None, AUTO)}
 
     def check(self, config: TrainConfig, *, ranks: int) -> None:
         """Check that a resolved config goes on with this run.

@@ -25,6 +25,7 @@ from psrt.job.cut import Cut, CutPlan, cut_of, cut_plan
 from psrt.job.gossip import role_map_with_peers, topology_for
 from psrt.job.launcher import Launcher
 from psrt.job.problems import machine_costs
+from psrt.job.provenance import data_sha256
 from psrt.job.replay import Replay
 from psrt.job.resuming import Resumption, found, pinned
 from psrt.job.roles import resolved, who_is_who
@@ -116,7 +117,7 @@ def set_up(
             assert problem is not None
             initial, n = launcher.start_of(problem)
             if resumption is not None:
-                initial = resumption.start(initial)
+                initial = resumption.start(initial, data_sha256(problem))
         if problem is not None:
             deal = launcher.deal(config, problem, copies)
         if launcher.first:

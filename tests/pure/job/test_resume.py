@@ -12,6 +12,7 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
+from psrt.job.problems import supervised_problem
 from psrt.job.resuming import found, resumed_config
 from psrt.job.virtual import simulate
 from psrt.report.files import METRICS, SUMMARY
@@ -236,3 +237,12 @@ def test_without_numerics_there_is_nothing_to_save(tmp_path):
     with pytest.raises(ConfigError, match="--checkpoint-every 7 has nothing to save"):
         simulate(config, workers=3, numerics=False)
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_other_data_is_refused(tmp_path):
+    config = config_of(tmp_path, "sync")
+    trained(config)
+    problem = supervised_problem(replace(config, seed=1, dataset="synthetic:70x12x4"), workers=3)
+    again = resumed_config(config.out, out=str(tmp_path / "again"))
+    with pytest.raises(ConfigError, match="would not go on with that run: other data"):
+        simulate(again, problem, workers=3)

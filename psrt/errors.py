@@ -42,6 +42,12 @@ class TransportError(PsrtError):
     exit_status = 4
 
 
+class CrashError(TransportError):
+    """A rank's process has ended, without which the others cannot go on; in virtual time."""
+
+    exit_status = 5
+
+
 class MissingWorkersError(TransportError):
     """Workers fell silent, and the others trained to the end without them.
 

@@ -230,7 +230,8 @@ class Recording:
                 clocks=self._clocks,
                 simulated=launcher.simulated,
                 numerics=launcher.numerics,
-                crashes=tuple(launcher.crashes),
+                # Of a model that is cut there is no history behind a crash, which ends the job.
+                crashes=() if setup.cut is not None else tuple(launcher.crashes),
                 cells=cells,
             )
             write_header(self.folder.history, self._header)

@@ -21,7 +21,7 @@ from psrt.collective.registry import NODE, by_hosts
 from psrt.config import MODES, TrainConfig, resolve
 from psrt.config.resolve import mode_of
 from psrt.data import Deal
-from psrt.errors import ConfigError
+from psrt.errors import ConfigError, CrashError
 from psrt.history import EventLog
 from psrt.history.folder import rank_file
 from psrt.job.cut import Cut
@@ -112,6 +112,7 @@ def simulate(
 
     Raises:
         ConfigError: as for a real run.
+        CrashError: if a worker of a model that is cut crashes.
         TransportError: if the roles deadlock, as when the others wait for a crashed worker.
         ReplayError: if a replay ends with parameters other than the recorded ones.
     """
@@ -220,7 +221,6 @@ class VirtualLauncher(Launcher):
             ConfigError: if not.
         """
         for wrong, what in (
-            (self._crashes, "--crash"),
             (self._hosts, "--hosts"),
             (self._parameters is not None, f"--parameters {self._parameters}"),
         ):
@@ -375,9 +375,16 @@ class VirtualLauncher(Launcher):
         self.on_report(report if self.numerics else report._replace(loss=math.nan))
 
     def _lose(self, rank: int) -> None:
-        worker = self.world.role_map.worker_of(rank)
-        if worker is not None:
-            self.on_crash(worker)
+        worker, role = self.world.role_map.worker_of(rank), self._roles[rank]
+        if worker is None:
+            return
+        # As in a real run: the other parts of its copy need it in every step, in every mode.
+        if self._cut is not None and isinstance(role, Worker):
+            raise CrashError(
+                f"worker {worker}, {self._cut.place_of(rank).words(self._cut.axes)} (rank {rank}) "
+                f"crashed at {self.world.time:g} s of virtual time, at clock {role.clock}"
+            )
+        self.on_crash(worker)
 
     def now(self) -> float:
         """Return the virtual time."""

@@ -43,7 +43,7 @@ class SimulatedCell:
         self.rng, self.machine, self.network = job.rng, job.machine, job.network
         self.shared_memory, self.numerics = job.shared_memory, job.numerics
         self.after, self.at = job.after, job.at
-        #: Nobody crashes here: without one of its parts a model cannot go on.
+        #: Nobody is missed here: without one of its parts a model cannot go on, so the job ends.
         self.crashed: dict[int, float] = {}
         self.rendezvous = RendezvousTable(self)
         self.ports = [VirtualPort(self, rank) for rank in range(role_map.size)]

@@ -174,6 +174,15 @@ def test_those_who_wait_for_the_dead_without_servers(capsys):
     assert err.count("\n") == 1
 
 
+def test_a_stage_that_dies_ends_the_job(capsys):
+    cut = "--parallel data:2,pipeline:2 --micro-batches 2 --timing-only --steps 3"
+    cut += " --compute constant:0.1 --crash 3:0.1"
+    assert psrt(["simulate", *cut.split()]) == 5
+    err = capsys.readouterr().err
+    line = "worker 3, stage 1 of copy 1 (rank 3) crashed at 0.1 s of virtual time, at clock 1"
+    assert err == f"psrt: error: {line}\n"
+
+
 def test_a_run_that_diverges(capsys):
     flags = "--mode async --lr 1e6 --dataset synthetic:200x4x3 --batch-size 5 --epochs 5"
     assert psrt(["simulate", *flags.split()]) == 3

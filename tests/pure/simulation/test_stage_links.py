@@ -9,7 +9,7 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.config.injection import Injection
-from psrt.errors import ConfigError, TransportError
+from psrt.errors import ConfigError, CrashError, TransportError
 from psrt.history.check.run import check_run
 from psrt.job.recorded import recorded_config
 from psrt.job.virtual import simulate
@@ -256,7 +256,6 @@ def test_another_staleness_than_the_passes_have_is_found(change, tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"crashes": [(0, 1.0)]}, "--crash"),
         ({"hosts": [1, 1]}, "--hosts"),
         ({"numerics": False, "parameters": 9}, "--parameters 9"),
         ({"costs": SimulationCosts(stages=[StageCosts(1, 1, 1)])}, "--stage-costs"),
@@ -272,3 +271,52 @@ def test_who_waits_for_whom(monkeypatch):
     monkeypatch.setattr(VirtualStageLinks, "send", lambda *args: None)
     with pytest.raises(TransportError, match="rank 1 waits for the activations of rank 0"):
         run("pipeline:2")
+
+
+CRASHES = [
+    ("pipeline:3", {"pipeline_schedule": "sequential", "micro_batches": 1}),
+    ("pipeline:3", {"pipeline_schedule": "zero-bubble"}),
+    ("pipeline:2", {"pipeline_schedule": "interleaved:2"}),
+    ("pipeline:3", {"pipeline_schedule": "pipedream", "micro_batches": None}),
+    ("pipeline:2,tensor:2", {"clip_norm": 0.3}),
+    ("data:2,pipeline:2", {"allreduce": "node"}),
+    ("data:2,pipeline:2", {"mode": "gossip"}),
+    # Servers that would do without a worker, but its copy cannot do without its part.
+    ("data:2,pipeline:2", {"mode": "async", "servers": 2}),
+    ("data:2,pipeline:2", {"mode": "softsync", "servers": 2, "softsync": 2}),
+]
+
+
+@pytest.mark.parametrize(("parallel", "knobs"), CRASHES, ids=str)
+def test_a_part_that_crashes_ends_the_job_and_is_named(parallel, knobs):
+    config = dataclasses.replace(BASE, parallel=parallel, epochs=None, steps=3, **knobs)
+    each = config.axes.cells
+    workers = each * (config.axes.data or 1)
+    costs = SimulationCosts(compute=lambda rank, rng: 1.0, latency=lambda rng: 0.01)
+    for worker in range(workers):
+        for when in (0.0, 0.4, 1.3):
+            with pytest.raises(CrashError) as caught:
+                simulate(
+                    config, workers=workers, numerics=False, costs=costs, crashes=[(worker, when)]
+                )
+            copy, part = divmod(worker, each)
+            stage, slice_ = divmod(part, config.axes.tensor)
+            place = f"stage {stage}"
+            place += f", slice {slice_}" if "tensor" in parallel else ""
+            place += f" of copy {copy}" if "data" in parallel else ""
+            rank = worker + (config.servers or 0)
+            assert str(caught.value).startswith(
+                f"worker {worker}, {place} (rank {rank}) crashed at {when:g} s of virtual time, "
+                "at clock "
+            )
+            assert caught.value.exit_status == 5
+
+
+def test_who_is_done_crashes_no_more(tmp_path):
+    found = run("pipeline:2")
+    late = simulate(
+        dataclasses.replace(BASE, record=True, out=str(tmp_path / "run")),
+        workers=2, crashes=[(1, 2 * found.seconds)],
+    )  # fmt: skip
+    assert late.theta.tobytes() == found.theta.tobytes()
+    assert check_run(tmp_path / "run").ok

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -80,6 +80,15 @@ class Cut:
     cells: tuple[Cell, ...]
     #: Ranks of the workers by number.
     workers: tuple[int, ...]
+    #: Rank → number of its cell, and of its worker: a simulation may have thousands.
+    _cells: Mapping[int, int] = field(init=False, repr=False, compare=False)
+    _workers: Mapping[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        cells = {rank: number for number, cell in enumerate(self.cells) for rank in cell.ranks}
+        object.__setattr__(self, "_cells", cells)
+        workers = {rank: number for number, rank in enumerate(self.workers)}
+        object.__setattr__(self, "_workers", workers)
 
     @property
     def parameters(self) -> int:
@@ -108,7 +117,8 @@ class Cut:
 
     def numbered_cell_of(self, rank: int) -> tuple[int, Cell]:
         """Return the cell of a rank of the job, and its number."""
-        return next((i, cell) for i, cell in enumerate(self.cells) if rank in cell.ranks)
+        number = self._cells[rank]
+        return number, self.cells[number]
 
     def cell_of(self, rank: int) -> Cell:
         """Return the cell of a rank of the job."""
@@ -123,7 +133,7 @@ class Cut:
 
     def place_of(self, rank: int) -> Place:
         """Return the place of a worker by its rank."""
-        return place_of(self.workers.index(rank), self.axes)
+        return place_of(self._workers[rank], self.axes)
 
 
 def cut_plan(
@@ -274,7 +284,7 @@ def cut_of(
         ConfigError: if a server would own nothing.
     """
     counts, uneven, widths, parts, layers = found
-    axes = config.axes
+    axes, number_of = config.axes, {rank: number for number, rank in enumerate(workers)}
     cells = []
     for number, (rectangles, sizes) in enumerate(zip(parts, layers, strict=True)):
         stage, slice_ = divmod(number, axes.tensor)
@@ -292,7 +302,7 @@ def cut_of(
         )
         if topology is not None:
             role_map = role_map_with_peers(config, part.size, role_map.workers, topology)
-        numbers = tuple(workers.index(rank) for rank in own[1])
+        numbers = tuple(number_of[rank] for rank in own[1])
         role_map = replace(role_map, job_ranks=ranks, job_workers=numbers)
         role_map = held_of_layers(config, _spans_of(sizes)[::-1], role_map)
         cells.append(Cell(stage, slice_, ranks, role_map, part))

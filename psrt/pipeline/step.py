@@ -45,6 +45,9 @@ from typing import Final, NamedTuple
 class Kind(Enum):
     """What a step does."""
 
+    # Members are singletons. Enum's own hash is Python code, and kinds are looked up at every step.
+    __hash__ = object.__hash__
+
     #: Compute the chunk's output of a micro-batch, and keep what its backward pass needs.
     FORWARD = "forward"
     #: Compute the gradients of input and weights at once, where no stage waits for the former.

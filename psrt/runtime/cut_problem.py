@@ -92,6 +92,8 @@ class CutProblem:
         self.chunks = chunks
         self._part, self._ways = part, ways
         self._steps = steps
+        #: Of each step, the channel that it sends or receives on.
+        self._way_of = [ways[step.chunk].of(step.kind) for step in steps]
         self._now, self._events = now, events
         #: Of each chunk, in the vector of this part.
         self._spans: list[Span] = []
@@ -219,11 +221,11 @@ class CutProblem:
         losses = [0.0] * self.chunks[0].shape.micro_batches
         # The first forward pass of each chunk: nobody else writes its parameters there.
         unseen, self._unseen = self._unseen, {}
-        for i, step in enumerate(self._steps):
+        places = self._places_of(len(x))
+        for i, (step, way) in enumerate(zip(self._steps, self._way_of, strict=True)):
             chunk = self.chunks[step.chunk]
-            rows = self._places_of(len(x))[step.micro_batch]
+            rows = places[step.micro_batch]
             if step.kind in _EXCHANGES:
-                way = self._ways[step.chunk].of(step.kind)
                 if rows.size and way is not None:
                     began = now()
                     await self._exchange(step, way, rows, losses)

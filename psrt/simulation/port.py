@@ -148,7 +148,8 @@ class VirtualPort(CollectivePort):
         await self.pause(seconds)
         while self._amid:
             self._act(None)
-        await self.catch_up()
+        if self.behind:
+            await self.catch_up()
 
     def _act(self, _: object) -> None:
         """Run the next action of ``amid``, unless all were run or this rank has crashed."""
@@ -306,9 +307,9 @@ class VirtualPort(CollectivePort):
         if len(inbox) > 1:
             # As an MPI port polls its links: a server shard by shard, each worker by worker.
             if places:
-                workers = len(role_map.workers)
+                workers, ports = len(role_map.workers), self.world.ports
                 links = [
-                    places[message.shard] * workers + role_map.workers.index(channel.source)
+                    places[message.shard] * workers + ports[channel.source].worker
                     for channel, message, _, _ in inbox
                 ]
                 count = len(places) * workers

@@ -18,7 +18,7 @@ import numpy as np
 from psrt.arrays import FloatArray, Vector
 from psrt.collective.registry import NODE, ONE_SHOT_BYTES
 from psrt.partition import Part
-from psrt.pipeline.step import PipelineStep
+from psrt.pipeline.step import Kind, PipelineStep
 from psrt.simulation.network import Channel as Line
 from psrt.simulation.pass_costs import PassCosts
 from psrt.simulation.rendezvous import Rendezvous, two_barriers
@@ -96,6 +96,8 @@ class VirtualStageLinks:
         self.bytes_sent = self.bytes_received = 0
         #: What this worker would take for the whole gradient of the present step.
         self._seconds = 0.0
+        #: What part of it passes take, by kind, chunk and rows, as far as they were asked for.
+        self._shares: dict[tuple[Kind, int, int], float] = {}
         #: Time in which it has computed.
         self.busy_s = 0.0
 
@@ -108,7 +110,11 @@ class VirtualStageLinks:
 
     async def passed(self, step: PipelineStep, rows: int, share: float = 1.0) -> None:
         """Let the time of a share of a pass go by, which has been computed."""
-        seconds = share * self._seconds * self._costs.share_of(step, rows)
+        key = step.kind, step.chunk, rows
+        whole = self._shares.get(key)
+        if whole is None:
+            whole = self._shares[key] = self._costs.share_of(step, rows)
+        seconds = share * self._seconds * whole
         self.busy_s += seconds
         await self._port.spend(seconds)
 

@@ -316,83 +316,111 @@ def _strategy(
         return Serial(port, _updater(config, n), clip_norm=clip_norm, events=events)
     if topology is not None:
         return gossip(port, config, topology, _updater(config, n), codec, events, turns)
+    if mode.sums_gradients:
+        return _summing(port, config, problem, events, control_algorithm, codec)
+    if not mode.averages:
+        return _pushing(port, config, problem, events, codec)
+    if not port.role_map.servers and len(port.role_map.workers) == 1:
+        codec = None  # nothing is sent, and differences would only be rounded once more
+    if config.streams:
+        return _streaming(port, config, problem, events, control_algorithm, codec)
+    averager = _averager(port, config, events, control_algorithm, codec)
+    period = AveragingPeriod(config.local_steps or 1, float(config.post_local_epoch or 0))
+    return LocalSGD(port, _updater(config, n), averager, period, clip_norm=clip_norm, events=events)
+
+
+def _summing(
+    port: Port,
+    config: TrainConfig,
+    problem: Problem,
+    events: WorkerEventRecorder | None,
+    control_algorithm: str | None,
+    codec: JobCodec | None,
+) -> Strategy:
+    """Return what sums gradients over all workers, who may share something out."""
+    n, check_every = port.role_map.n, config.check_every or 0
     sharing = None if config.shard is None else Sharing(config.shard)
     if sharing is not None and sharing is not Sharing.OPTIMIZER:
         return LayeredAllReduce(
             port,
             partial(_updater, config),
-            _layer_work(problem, port.role_map.n, numerics=n > 0),
+            _layer_work(problem, n, numerics=port.theta.size > 0),
             shard=sharing,
             algorithm=config.allreduce or "auto",
             batch_size=config.batch_size,
-            spans=layers_apart(problem, port.role_map.n),
+            spans=layers_apart(problem, n),
             bucket_bytes=config.bucket_bytes or 0,
-            check_every=0 if sharing is Sharing.PARAMETERS else config.check_every or 0,
+            check_every=0 if sharing is Sharing.PARAMETERS else check_every,
             control_algorithm=control_algorithm,
             events=events,
         )
-    if mode.sums_gradients:
-        return AllReduce(
+    return AllReduce(
+        port,
+        partial(_updater, config),
+        algorithm=config.allreduce or "auto",
+        batch_size=config.batch_size,
+        clip_norm=config.clip_norm,
+        spans=gradient_spans(problem, n) if config.overlap else (),
+        bucket_bytes=config.bucket_bytes or 0,
+        check_every=check_every,
+        control_algorithm=control_algorithm,
+        codec=None if codec is None else _sum_codec(codec, port, events),
+        shard=sharing,
+        events=events,
+    )
+
+
+def _averager(
+    port: Port,
+    config: TrainConfig,
+    events: WorkerEventRecorder | None,
+    control_algorithm: str | None,
+    codec: JobCodec | None,
+) -> Averager:
+    """Return what averages the parameters of workers: a centre, servers, or all by a sum."""
+    mode = config.scheme
+    if mode.elastic is not None:
+        encoder, decoder = _push_codecs(codec, port)
+        return ElasticAverager(
             port,
-            partial(_updater, config),
-            algorithm=config.allreduce or "auto",
-            batch_size=config.batch_size,
-            clip_norm=clip_norm,
-            spans=gradient_spans(problem, port.role_map.n) if config.overlap else (),
-            bucket_bytes=config.bucket_bytes or 0,
-            check_every=config.check_every or 0,
-            control_algorithm=control_algorithm,
-            codec=None if codec is None else _sum_codec(codec, port, events),
-            shard=sharing,
+            _alpha(config, mode.elastic, len(port.role_map.workers)),
+            is_sent_met=_answers_met(config, codec),
+            encoder=encoder,
+            decoder=decoder,
             events=events,
         )
-    if mode.averages and not port.role_map.servers and len(port.role_map.workers) == 1:
-        codec = None  # nothing is sent, and differences would only be rounded once more
-    if mode.averages and config.streams:
-        return _streaming(port, config, problem, events, control_algorithm, codec)
-    if mode.averages:
-        local_steps = config.local_steps or 1
-        averager: Averager
-        if mode.elastic is not None:
-            encoder, decoder = _push_codecs(codec, port)
-            averager = ElasticAverager(
-                port,
-                _alpha(config, mode.elastic, len(port.role_map.workers)),
-                is_sent_met=_answers_met(config, codec),
-                encoder=encoder,
-                decoder=decoder,
-                events=events,
-            )
-        elif port.role_map.servers:
-            encoder, decoder = _push_codecs(codec, port)
-            averager = ServerAverager(port, encoder=encoder, decoder=decoder, events=events)
-        else:
-            full = config.batch_size * local_steps
-            outer = _outer_updater(config, n, differences=codec is not None)
-            steps = config.outer_lr is not None
-            averager = ReduceAverager(
-                port,
-                outer,
-                steps=steps,
-                algorithm=config.allreduce or "auto",
-                full=full,
-                check_every=config.check_every or 0,
-                control_algorithm=control_algorithm,
-                codec=None if codec is None else _sum_codec(codec, port, events),
-                events=events,
-            )
-        period = AveragingPeriod(local_steps, float(config.post_local_epoch or 0))
-        return LocalSGD(
-            port, _updater(config, n), averager, period, clip_norm=clip_norm, events=events
-        )
+    if port.role_map.servers:
+        encoder, decoder = _push_codecs(codec, port)
+        return ServerAverager(port, encoder=encoder, decoder=decoder, events=events)
+    return ReduceAverager(
+        port,
+        _outer_updater(config, port.theta.size, differences=codec is not None),
+        steps=config.outer_lr is not None,
+        algorithm=config.allreduce or "auto",
+        full=config.batch_size * (config.local_steps or 1),
+        check_every=config.check_every or 0,
+        control_algorithm=control_algorithm,
+        codec=None if codec is None else _sum_codec(codec, port, events),
+        events=events,
+    )
+
+
+def _pushing(
+    port: Port,
+    config: TrainConfig,
+    problem: Problem,
+    events: WorkerEventRecorder | None,
+    codec: JobCodec | None,
+) -> PushPull:
+    """Return what pushes gradients to servers."""
     several = len(port.role_map.servers) > len(port.role_map.server_ranks)
-    spans = gradient_spans(problem, port.role_map.n) if several and clip_norm is None else ()
+    in_parts = several and config.clip_norm is None
     encoder, decoder = _push_codecs(codec, port)
     return PushPull(
         port,
-        clip_norm=clip_norm,
-        spans=spans,
-        late=problem if isinstance(problem, PipeDream) and mode.is_stale else None,
+        clip_norm=config.clip_norm,
+        spans=gradient_spans(problem, port.role_map.n) if in_parts else (),
+        late=problem if isinstance(problem, PipeDream) and config.scheme.is_stale else None,
         encoder=encoder,
         decoder=decoder,
         events=events,

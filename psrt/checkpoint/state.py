@@ -56,7 +56,7 @@ def state_of(value: Any) -> Any:
         return {"version": version, "words": list(words), "spare": spare}
     if isinstance(value, Mapping):
         return {str(key): state_of(it) for key, it in value.items()}
-    if names := _names(type(value), "saved"):
+    if (names := _names(type(value), "saved")) is not None:
         return {_shown(name): state_of(getattr(value, name)) for name in names}
     if isinstance(value, list | tuple):
         parts = [state_of(it) for it in value]
@@ -89,10 +89,10 @@ def paths_by_element(value: Any) -> frozenset[str]:
     return frozenset("/".join(path) for path in _by_element(value, (), False))
 
 
-def _names(kind: type, which: str) -> tuple[str, ...]:
-    """Return what a class and its bases list, each once, those of bases first."""
-    found = (name for base in reversed(kind.__mro__) for name in vars(base).get(which, ()))
-    return tuple(dict.fromkeys(found))
+def _names(kind: type, which: str) -> tuple[str, ...] | None:
+    """Return what a class and its bases list, those of bases first; None if none has a list."""
+    lists = [vars(base)[which] for base in reversed(kind.__mro__) if which in vars(base)]
+    return tuple(dict.fromkeys(name for names in lists for name in names)) if lists else None
 
 
 def _shown(name: str) -> str:
@@ -106,8 +106,8 @@ def _by_element(value: Any, path: tuple[str, ...], is_within: bool) -> Iterator[
     elif isinstance(value, Mapping):
         for key, it in value.items():
             yield from _by_element(it, (*path, str(key)), is_within)
-    elif names := _names(type(value), "saved"):
-        own = _names(type(value), "by_element")
+    elif (names := _names(type(value), "saved")) is not None:
+        own = _names(type(value), "by_element") or ()
         for name in names:
             below = (*path, _shown(name))
             yield from _by_element(getattr(value, name), below, is_within or name in own)
@@ -131,7 +131,7 @@ def _restored(value: Any, tree: Any, path: str) -> Any:
         return value
     if isinstance(value, MutableMapping):
         return _restored_mapping(value, tree, path)
-    if names := _names(type(value), "saved"):
+    if (names := _names(type(value), "saved")) is not None:
         _check_names(tree, [_shown(name) for name in names], path)
         for name in names:
             before = getattr(value, name)

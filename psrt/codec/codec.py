@@ -59,6 +59,9 @@ class Codec:
 
     #: All that is data about it.
     row: ClassVar[Row]
+    #: What a checkpoint keeps, see ``psrt.checkpoint.state``: a receiver's side has no state.
+    saved: ClassVar[tuple[str, ...]] = ()
+    by_element: ClassVar[tuple[str, ...]] = ()
     #: Parameter that both ends must agree on, in ``[0, 2**16)``.
     parameter: int = 0
     #: (n,) what it keeps back for later frames; None if nothing.

@@ -81,6 +81,7 @@ class Demo(DenseCodec):
     """
 
     row = TABLE["demo"]
+    saved = by_element = ("residual",)
 
     def __init__(
         self,

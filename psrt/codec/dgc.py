@@ -30,6 +30,7 @@ class Dgc(Chosen):
     """
 
     row = TABLE["dgc"]
+    saved = by_element = ("momentum", "velocity")
 
     def __init__(
         self,

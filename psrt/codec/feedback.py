@@ -23,6 +23,9 @@ class ErrorFeedback:
     [3.0, 0.0]
     """
 
+    saved = ("codec", "residual")
+    by_element = ("residual",)
+
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
         self.n, self.most = codec.n, codec.most

@@ -254,9 +254,13 @@ def _check_saving(config: TrainConfig) -> None:
     mode = config.mode and MODES[config.mode].under(lambda name: getattr(config, name))
     if mode and not mode.saves:
         raise ConfigError(f"{given[0]} is not possible with --mode {mode.name}")
-    codec = config.codec or OPTIMIZER_CODECS.get(config.optimizer)
-    if codec is not None:
-        raise ConfigError(f"{given[0]} cannot be combined with --codec {codec}")
+    late = (config.sync_delay or 0) * (config.fragments or 1)
+    if config.eager or late >= (config.local_steps or 1):
+        name = "eager" if config.eager else "sync_delay"
+        raise ConfigError(
+            f"{given[0]} is not possible with {flag(name, getattr(config, name))}: after each step "
+            "an average is under way, which no worker has"
+        )
     if config.backup:
         raise ConfigError(
             f"{given[0]} is not possible with --backup {config.backup}: the worker that is left "

@@ -113,7 +113,7 @@ class Mode:
         """
         if self.asynchronous is None or not value_of(self.asynchronous):
             return self
-        return replace(self, rounds=False)
+        return replace(self, rounds=False, saves=False)
 
     def described(self, value_of: Callable[[str], Any]) -> str:
         """Return the mode with its number, as a user would say it.
@@ -189,6 +189,7 @@ _ROWS = (
     ),
     Mode(
         name="local-sgd",
+        saves=True,
         doc="workers train alone for --local-steps steps, then average their parameters",
         servers=Servers.OPTIONAL,
         averages=True,
@@ -203,6 +204,7 @@ _ROWS = (
     ),
     Mode(
         name="easgd",
+        saves=True,
         doc="workers train alone; a centre at the servers and they draw each other now and then",
         servers=Servers.ALWAYS,
         averages=True,

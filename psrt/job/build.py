@@ -182,6 +182,7 @@ def _shard_server(
         decoder=decoder,
         replies=replies,
         answers_met=answers_met,
+        steps=_averaging(config).steps if mode.averages else None,
         events=events,
     )
 
@@ -325,8 +326,14 @@ def _strategy(
     if config.streams:
         return _streaming(port, config, problem, events, control_algorithm, codec)
     averager = _averager(port, config, events, control_algorithm, codec)
-    period = AveragingPeriod(config.local_steps or 1, float(config.post_local_epoch or 0))
-    return LocalSGD(port, _updater(config, n), averager, period, clip_norm=clip_norm, events=events)
+    return LocalSGD(
+        port,
+        _updater(config, n),
+        averager,
+        _averaging(config),
+        clip_norm=clip_norm,
+        events=events,
+    )
 
 
 def _summing(
@@ -425,6 +432,11 @@ def _pushing(
         decoder=decoder,
         events=events,
     )
+
+
+def _averaging(config: TrainConfig) -> AveragingPeriod:
+    """Return when workers that train alone average."""
+    return AveragingPeriod(config.local_steps or 1, float(config.post_local_epoch or 0))
 
 
 def layers_apart(problem: Problem, n: int) -> tuple[Span, ...]:

@@ -72,7 +72,8 @@ def saver_for(
             hook = partial(saver.at, part)
             if isinstance(owner, Worker):
                 owner.at_boundary = hook
-                if setup.role_map.servers:
+                # Elsewhere it joins the others' rounds, and is saved after each.
+                if setup.role_map.servers or config.scheme.averages:
                     owner.at_end = partial(saver.ended, part)
             else:
                 owner.at_version = hook

@@ -64,6 +64,8 @@ class Drawn(NamedTuple):
 class CentreUpdater(Updater):
     """Moves the centre: x̃ ← x̃ + Σ α(x_i − x̃), summed in the order of the terms."""
 
+    saved = ("_made",)
+
     def __init__(self, n: int, alpha: float, *, differences: bool = False) -> None:
         """Set up.
 

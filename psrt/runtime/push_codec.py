@@ -37,6 +37,8 @@ class Digests(NamedTuple):
 class PushEncoder:
     """Makes the frames of one worker's pushes."""
 
+    saved = ("_senders", "_kept")
+
     def __init__(self, senders: Sequence[Encoder], *, seed: int, worker: int) -> None:
         """Begin with nothing kept back.
 
@@ -83,7 +85,7 @@ class TimingOnlyEncoder(PushEncoder):
 
     def __init__(self, senders: Sequence[Encoder]) -> None:
         """Set up; ``senders`` may be other workers', too."""
-        self._senders = senders
+        self._senders, self._kept = senders, []
         self._nothing = np.zeros(1, np.uint8)
 
     def encode(self, push: Push, gradient: Vector) -> Bytes:

@@ -28,6 +28,9 @@ class ReplyEncoder:
     parameters, and the server encodes once instead of once for each.
     """
 
+    saved = ("_each_sender", "_each_held")
+    by_element = ("_each_held",)
+
     def __init__(
         self,
         senders: Sequence[Encoder],
@@ -57,6 +60,16 @@ class ReplyEncoder:
         self.held = [initial.copy()] * len(senders)
         if not shared:
             self.held = [initial.copy() for _ in senders]
+
+    @property
+    def _each_sender(self) -> tuple[Encoder, ...]:
+        """The senders, each once."""
+        return tuple(self._senders[:1] if self._shared else self._senders)
+
+    @property
+    def _each_held(self) -> tuple[Vector, ...]:
+        """What workers hold, each vector once."""
+        return tuple(self.held[:1] if self._shared else self.held)
 
     def encode(self, worker: int, clock: int, theta: Vector) -> Bytes:
         """Return the frame that brings a worker to a version, valid until its next one.
@@ -89,7 +102,9 @@ class ReplyEncoder:
 
 
 class ReplyDecoder:
-    """Adds the frames of replies to a worker's parameters."""
+    """Adds the frames of replies to a worker's parameters, which only it and the servers know."""
+
+    saved = by_element = ("_spans",)
 
     def __init__(
         self, codecs: Sequence[Codec], spans: Sequence[Vector], frame: Callable[[int], Bytes]

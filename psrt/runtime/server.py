@@ -71,7 +71,7 @@ class Server:
             if type(message) is Push:
                 it.note_spread(policy.clock[message.worker])
             if it.at_version is not None and Apply in map(type, decisions):
-                await it.at_version(it.shard.version)
+                await it.at_version(it.clock)
             if not policy.live:
                 open_shards -= 1
         # The windows are freed with this rank, and a worker may still be reading its last reply.

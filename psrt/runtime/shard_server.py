@@ -28,7 +28,7 @@ class ShardServer:
     as soon as the policy lets its worker go on.
     """
 
-    saved = ("shard", "policy", "bytes", "_replies")
+    saved = ("shard", "policy", "bytes", "_replies", "clock")
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class ShardServer:
         decoder: PushDecoder | None = None,
         replies: ReplyEncoder | None = None,
         answers_met: bool = False,
+        steps: Callable[[float], int] | None = None,
         events: ShardEventRecorder | None = None,
     ) -> None:
         """Set up.
@@ -53,8 +54,13 @@ class ShardServer:
             replies: makes the frames of replies; None sends versions as they are.
             answers_met: whether a worker is sent the version that its push met, out of which it
                 makes the newest by itself; only where each push is an update, without ``replies``.
+            steps: where updates are averages of workers that train alone, progress of the last
+                step → how many local steps an average follows; None where each is one step.
             events: records events for the history; None keeps none.
         """
+        self._steps = steps
+        #: Steps of each worker behind the newest version, where updates are rounds.
+        self.clock = 0
         self._decoder, self._replies = decoder, replies
         self._answers_met = answers_met
         #: The buffer of the version that the unanswered push met; between two, the newest one's.
@@ -81,8 +87,9 @@ class ShardServer:
         self._slowest = 0
         #: Bytes before the checkpoint that this run goes on from.
         self._earlier = (0, 0)
-        #: Called with each version once it is made and all that wait for it are answered, before
-        #: it can be overwritten. None costs nothing.
+        #: Called with the clock of each version, that is the number of steps behind it, once it is
+        #: made and all that wait for it are answered, before it can be overwritten. None costs
+        #: nothing.
         self.at_version: Callable[[int], Awaitable[None]] | None = None
 
     def state(self) -> Tree:
@@ -174,6 +181,7 @@ class ShardServer:
         events = self._events
         began = 0.0 if events is None else port.now()
         shard.apply(pushes, buffer)
+        self.clock += 1 if self._steps is None else self._steps(pushes[0].progress)
         self._holds[shard.newest] = shard.version
         if events is not None:
             call = events.applied, pushes, shard.notes, shard.version, shard.lr, began, port.now()

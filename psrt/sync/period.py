@@ -21,6 +21,10 @@ class AveragingPeriod(NamedTuple):
     #: The epoch until which H = 1.
     post_local_epoch: float = 0.0
 
+    def steps(self, progress: float) -> int:
+        """Return how many local steps a period has whose last one begins at ``progress``."""
+        return 1 if progress < self.post_local_epoch else self.local_steps
+
     def due(self, *, steps: int, progress: float) -> bool:
         """Return whether to average now.
 
@@ -28,4 +32,4 @@ class AveragingPeriod(NamedTuple):
             steps: local steps since the last average, at least 1.
             progress: epochs finished before this step.
         """
-        return steps >= (1 if progress < self.post_local_epoch else self.local_steps)
+        return steps >= self.steps(progress)

@@ -79,6 +79,8 @@ class FrameWatch(Protocol):
 class SumCodec:
     """By what a worker encodes its sums, and what all of them must know of the round."""
 
+    saved = ("frame_bytes", "framed_bytes", "sums")
+
     def __init__(
         self,
         encoder: Callable[[Span, int], Encoder],
@@ -173,6 +175,8 @@ class CodedSum:
     A round is ``begin``, then ``advance`` until it returns True. Frames are consumed only there.
     """
 
+    #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
+    saved: ClassVar[tuple[str, ...]] = ("_senders", "_total")
     #: In which its frames travel.
     way: ClassVar[Way]
 

@@ -41,6 +41,7 @@ from psrt.ways import Way
 class RingSum(CodedSum):
     """One rank's part in the sums of one span, around a ring; see ``CodedSum``."""
 
+    saved = ("_back",)
     way = Way.HOPS
 
     def __init__(self, link: FrameLink, codec: SumCodec, span: Span, **rest: Any) -> None:
@@ -64,6 +65,8 @@ class RingSum(CodedSum):
         self._decoders = decoders
         if self._own in self._forth:
             self._means[self._own] = codec.encoder(self._places[self._own], BACK)
+        #: What encodes the means of the own chunk; None where it has no elements.
+        self._back = self._means.get(self._own)
         for j, mean in self._means.items():
             sum_of(self._forth[j], size, mean)
         self._scratch = np.empty(self._chunks[0].size if self._numerics else 0, np.float32)

@@ -51,6 +51,7 @@ class StraightSum:
     ``agree`` after it, and ``finish``.
     """
 
+    saved: ClassVar[tuple[str, ...]] = ("_sender", "_total")
     way: ClassVar[Way] = Way.STRAIGHT
 
     def __init__(
@@ -74,7 +75,7 @@ class StraightSum:
             numerics: whether to compute; if not, only bytes are counted.
         """
         self._codec, self.span = codec, span
-        sender = codec.encoder(span, FORTH)
+        self._sender = sender = codec.encoder(span, FORTH)
         linear = codec_of(sender)
         assert isinstance(linear, Linear), "whoever asks for a codec has chosen so"
         self._linear: Linear = linear

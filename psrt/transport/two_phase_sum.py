@@ -41,6 +41,7 @@ from psrt.ways import Way
 class TwoPhaseSum(CodedSum):
     """One rank's part in the sums of one span, of which it owns a chunk; see ``CodedSum``."""
 
+    saved = ("_back",)
     way = Way.TWO_PHASES
 
     def __init__(self, link: FrameLink, codec: SumCodec, span: Span, **rest: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -166,7 +166,8 @@ class Strategy(Protocol):
     #: done itself: its state is part of a cut then, too. None costs nothing.
     at_round: Callable[[int], Awaitable[None]] | None = None
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
-    saved: tuple[str, ...] = ("updates", "frame_bytes", "framed_bytes")
+    saved: ClassVar[tuple[str, ...]] = ("updates", "frame_bytes", "framed_bytes")
+    by_element: ClassVar[tuple[str, ...]] = ()
 
     @property
     def at_cut(self) -> bool:
@@ -218,7 +219,7 @@ class Strategy(Protocol):
 class LocalSteps(Strategy):
     """What takes optimizer steps of its own, on this rank's parameters alone."""
 
-    saved = ("_updater",)
+    saved: ClassVar[tuple[str, ...]] = ("_updater",)
 
     def __init__(
         self,

@@ -42,6 +42,9 @@ class ElasticAverager(Averager):
     Source: Zhang, Choromanska & LeCun, NeurIPS 2015 (arXiv:1412.6651).
     """
 
+    saved = ("_push_pull", "_theta", "_centre")
+    by_element = ("_theta", "_centre")
+
     def __init__(
         self,
         port: Port,
@@ -81,6 +84,10 @@ class ElasticAverager(Averager):
             spans = port.role_map.spans
             if theta.size:
                 encoder.decode_into([span.of(self._sent) for span in spans])
+
+    def go_on(self, averages: int) -> None:
+        """Go on from a checkpoint: in rounds, averages are those of the servers."""
+        self._push_pull.go_on(averages)
 
     def begin(self, step: Step) -> None:
         """Record the first read."""

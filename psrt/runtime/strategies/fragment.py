@@ -22,6 +22,8 @@ class Fragment:
     encoded depends on the divisor.
     """
 
+    saved = ("steps", "samples")  # between rounds
+
     def __init__(
         self,
         port: Port,

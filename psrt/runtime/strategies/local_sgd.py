@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from psrt.transport.port import Port, gradient_of
 class Averager(Protocol):
     """Replaces ``theta`` by the mean over the workers, weighted by their samples."""
 
+    #: What a checkpoint keeps between an average and the next step.
+    saved: ClassVar[tuple[str, ...]] = ("frame_bytes", "framed_bytes")
+    by_element: ClassVar[tuple[str, ...]] = ()
     #: How the mean is summed over all ranks; None where servers do it.
     plan: ReducePlan | None = None
     #: Bytes of the frames of a codec sent so far, and of the vectors that these stand for.
@@ -38,6 +41,10 @@ class Averager(Protocol):
     framed_bytes: int = 0
     #: See ``Strategy.model``.
     model: Vector | None = None
+
+    def go_on(self, averages: int) -> None:
+        """Go on from a checkpoint, after that many averages; the default does nothing."""
+        return
 
     def begin(self, step: Step) -> None:
         """Prepare for the local steps of round ``step.clock``; the default does nothing."""
@@ -62,6 +69,9 @@ class ServerAverager(Averager):
     By a codec a push carries Δ_i = θ_old − θ_i instead, with θ_old as this worker holds it.
     """
 
+    saved = ("_push_pull", "_base")
+    by_element = ("_base",)
+
     def __init__(
         self,
         port: Port,
@@ -83,6 +93,10 @@ class ServerAverager(Averager):
         self._buffer = gradient_of(port)
         #: θ_old; None where θ_i is sent.
         self._base = None if encoder is None else port.theta.copy()
+
+    def go_on(self, averages: int) -> None:
+        """Go on from a checkpoint: its averages are the rounds of the servers."""
+        self._push_pull.go_on(averages)
 
     def begin(self, step: Step) -> None:
         """Record the first read."""
@@ -113,6 +127,8 @@ class ReduceAverager(Averager):
     With a codec it averages Δ_i = θ_old − θ_i, which are small, where what a frame loses is a part
     of what has changed; of θ_i it would be a part of the parameters.
     """
+
+    saved = ("_reducer",)  # θ_old is θ between an average and the next step
 
     def __init__(
         self,
@@ -200,6 +216,8 @@ class LocalSGD(LocalSteps):
     2020) and DiLoCo (Douillard et al. 2023, arXiv:2311.08105).
     """
 
+    saved = ("_averager",)
+
     def __init__(
         self,
         port: Port,
@@ -218,6 +236,15 @@ class LocalSGD(LocalSteps):
         self._steps = 0
         self._samples = 0
         self._progress = 0.0
+
+    @property
+    def at_cut(self) -> bool:
+        """Whether the last step was followed by an average, which all workers have come to."""
+        return not self._steps
+
+    def go_on(self, clock: int) -> None:
+        """Go on from a checkpoint, which is of an average."""
+        self._averager.go_on(self.updates)
 
     def begin(self, step: Step) -> None:
         """Note when a step begins."""

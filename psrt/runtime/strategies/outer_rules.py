@@ -42,6 +42,9 @@ class MixedAverages:
     Source: Douillard et al. 2025, arXiv:2501.18512.
     """
 
+    saved = ("updater", "_base")
+    by_element = ("_base",)
+
     def __init__(self, port: Port, updater: Updater, mixing: float) -> None:
         """Set up.
 

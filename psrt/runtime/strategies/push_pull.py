@@ -47,7 +47,7 @@ class PushPull(Strategy):
     ever if another worker withheld those.
     """
 
-    saved = ("_encoder",)
+    saved = ("_encoder", "_decoder")
 
     def __init__(
         self,

@@ -48,6 +48,9 @@ from psrt.units import plural, size_text
 class StreamingSGD(LocalSteps):
     """Local steps, after some of which a fragment is sent and another one arrives."""
 
+    saved = ("_theta", "_rule", "_fragments", "_codecs", "_round", "_of_period", "_progress")
+    by_element = ("_theta",)
+
     def __init__(
         self,
         port: Port,
@@ -108,12 +111,17 @@ class StreamingSGD(LocalSteps):
         self._under_way: deque[Fragment] = deque()
         #: Fragments sent so far; the next one is this, modulo their number.
         self._round = 0
-        #: Steps so far, those of the present period, and the progress of the last one.
-        self._steps = self._of_period = 0
+        #: Steps of the present period, and the progress of the last one.
+        self._of_period = 0
         self._progress = 0.0
         #: Seconds of waiting for fragments that arrived since the last result.
         self._waited = 0.0
         port.waiting_for = lambda: "its neighbours in an all-reduce"
+
+    @property
+    def at_cut(self) -> bool:
+        """Whether nothing is under way, on this worker and so on all: they send in step."""
+        return not self._under_way
 
     def begin(self, step: Step) -> None:
         """Note when a step begins."""
@@ -122,7 +130,6 @@ class StreamingSGD(LocalSteps):
     async def step(self, step: Step) -> StepResult:
         """Take a local step, and the fragments that are due; send those that are."""
         self._take(step)
-        self._steps += 1
         self._progress = step.progress
         for fragment in self._fragments:
             fragment.steps += 1

@@ -20,18 +20,64 @@ MODES = {
     "servers": {"mode": "sync", "servers": 2, "clip_norm": 0.5},
     "shards": {"mode": "sync", "servers": 2, "shards_per_server": 2},
 }
+LOCAL = {"mode": "local-sgd", "local_steps": 3, "optimizer": "momentum"}
+OUTER = {**LOCAL, "outer_lr": 0.7, "outer_momentum": 0.9}
+ELASTIC = {"mode": "easgd", "local_steps": 3, "optimizer": "momentum", "servers": 2}
+RING, SERVERS = {"allreduce": "ring"}, {"servers": 2}
+TOP_K = {"codec": "top-k", "codec_density": 0.1, "codec_everywhere": True}
+#: Modes whose workers train alone between averages.
+AVERAGES = {
+    "local": LOCAL | RING,
+    "local, servers": LOCAL | SERVERS,
+    "post-local": LOCAL | RING | {"post_local_epoch": 1},
+    "post-local, servers": LOCAL | SERVERS | {"post_local_epoch": 1},
+    "outer": OUTER | RING,
+    "outer, servers": OUTER | SERVERS,
+    "local, codec": LOCAL | TOP_K,
+    "local, codec by hops": LOCAL | RING | TOP_K,
+    "outer, codec, servers": OUTER | SERVERS | TOP_K,
+    "local, codecs, servers": LOCAL | SERVERS | TOP_K | {"codec_reply": "sign"},
+    "streaming": LOCAL | RING | {"fragments": 3},
+    "streaming, late": LOCAL | {"local_steps": 6, "fragments": 2, "sync_delay": 2, "mixing": 0.5},
+    "streaming, codec": LOCAL | TOP_K | {"fragments": 2, "outer_lr": 0.7},
+    "elastic": ELASTIC,
+    "elastic, codec": ELASTIC | TOP_K,
+    "elastic, codecs": ELASTIC | TOP_K | {"codec_reply": "top-k"},
+    "delays": {"mode": "sync", "inject": ("*:jitter:0.01", "1:pause:5:2")},
+}
+NAMES_OF_CODECS = (
+    *("top-k", "sign", "low-rank", "dgc", "random-k", "threshold", "float4-e3m0", "qsgd"),
+)  # fmt: skip
+EVERYWHERE = {"mode": "sync", "servers": 2, "codec_everywhere": True}
+CODECS = {
+    "demo": {"mode": "allreduce", "optimizer": "demo"},
+    **{f"{it}, sync": EVERYWHERE | {"codec": it} for it in NAMES_OF_CODECS},
+    **{
+        f"{it}, all-reduce": {"mode": "allreduce", "codec": it, "codec_everywhere": True}
+        for it in NAMES_OF_CODECS
+    },
+    **{
+        f"replies by {it}, shared {shared}": EVERYWHERE
+        | {"codec": "int8", "codec_reply": it, "codec_reply_shared": shared}
+        for it in ("top-k", "sign", "low-rank")
+        for shared in (None, True)
+    },
+}
+ROWS = MODES | AVERAGES | CODECS
 #: As registered under other names, too; a codec makes the other half of the last one.
 NAMES = [name for name in OPTIMIZERS if name != "demo"]
 
 
-def config_of(mode, **more):
-    return TrainConfig(**KNOBS | MODES[mode] | more)
+def config_of(row, **more):
+    return TrainConfig(**KNOBS | ROWS[row] | more)
 
 
 def goes_on(config, steps, *, workers=3, problem=None):
-    """Check that a job goes on from some of its steps."""
+    """Check that a job goes on from some of its cuts."""
     whole = trained(config, workers=workers, problem=problem and problem(), cuts=True)
-    assert set(steps) <= set(whole.snapshots)
+    assert len(whole.snapshots) >= 8
+    if isinstance(steps, slice):
+        steps = sorted(whole.snapshots)[steps]
     for step in steps:
         start = whole.snapshots[step]
         again = trained(config, workers=workers, problem=problem and problem(), seed=9, start=start)
@@ -51,6 +97,18 @@ def test_a_job_goes_on(mode):
 @pytest.mark.parametrize("optimizer", NAMES)
 def test_a_job_goes_on_with_each_optimizer(optimizer):
     goes_on(config_of("sync", optimizer=optimizer), [7])
+
+
+@pytest.mark.one_in(5)
+@pytest.mark.parametrize("row", [*AVERAGES, *CODECS])
+def test_a_job_with_averages_or_codecs_goes_on(row):
+    goes_on(config_of(row), slice(3, 4))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("row", [*AVERAGES, *CODECS])
+def test_a_job_with_averages_or_codecs_goes_on_from_every_cut(row):
+    goes_on(config_of(row), slice(0, 20))
 
 
 @pytest.mark.exhaustive

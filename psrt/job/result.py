@@ -150,7 +150,8 @@ def summarize(
         cut = replace(cut, memory=tuple(memory) if any(memory) else ())
     if differs and not servers and not config.scheme.mixes:
         raise ProtocolError("the ranks' final parameters differ; they must be equal to the bit")
-    workers = [one for one in stats if one.worker >= 0]
+    # By number: where a model is cut over several hosts, ranks have another order.
+    workers = sorted((one for one in stats if one.worker >= 0), key=lambda one: one.worker)
     total = Stats.merged(stats)
     total.seconds = round(total.seconds, 6)
     more = total.figures()

@@ -83,8 +83,9 @@ def simulate_parser() -> FlagParser:
     )  # fmt: skip
     add(
         "--hosts", metavar="N,N,...",
-        help="number of workers of each host, in gossip: --link is that of a host, and messages "
-        "inside it take no time (default: a link for each worker)",
+        help="number of ranks of each host, servers included, in gossip and with --parallel: "
+        "--link is that of a host, messages inside it take no time, and sums those of its memory "
+        "in --machine-costs (default: a link for each rank)",
     )  # fmt: skip
     add(
         "--like", metavar="RUN",
@@ -159,7 +160,8 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
         )
     hosts = _hosts(given.get("hosts"), given.get("workers"))
     usual = str(like.workers) if like else _default_workers(config)
-    workers = sum(hosts) or read("workers", _WORKERS, given.get("workers", usual))
+    ranks = sum(hosts) - (config.servers or 0)
+    workers = ranks if hosts else read("workers", _WORKERS, given.get("workers", usual))
     crashes = read_by_worker("crash", _CRASH, given.get("crash", ()), workers)
     numerics = not given.get("timing_only", like is not None)
     parameters = given.get("parameters")

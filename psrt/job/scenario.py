@@ -48,7 +48,7 @@ class Scenario:
     #: By worker, the number of its samples and that of their labels, without numerics and together
     #: with n; without any, the config's data is dealt out.
     deal: tuple[tuple[int, int], ...] = ()
-    #: The number of workers of each host; empty for one host.
+    #: The number of ranks of each host; empty for one host.
     hosts: tuple[int, ...] = ()
 
 

@@ -104,9 +104,10 @@ def simulate(
         numerics: whether to compute; if not, ``problem`` is a ``TimingOnlyProblem``, or None.
         parameters: n, only without numerics; None takes that of the config's model.
         crashes: (worker, seconds) each: when the worker crashes, without notice.
-        hosts: the number of workers of each host, in a mode whose workers mix with neighbours;
-            empty for one host. Bandwidth, which must be finite then, is that of hosts, and
-            messages inside take no time.
+        hosts: the number of ranks of each host, in a mode whose workers mix with neighbours, or of
+            a model that is cut; empty for one host, in which each rank has a link of its own.
+            Bandwidth, which must be finite then, is that of hosts, and messages inside take no
+            time.
         log: records the events of all ranks instead of a file of the run; the caller closes it.
         say: called with each line meant for the user.
 
@@ -168,7 +169,7 @@ class VirtualLauncher(Launcher):
             deal: by worker, the number of its samples and that of their labels, where that is all
                 that is known; only without numerics.
             crashes: (worker, seconds) each.
-            hosts: the number of workers of each host; empty for one.
+            hosts: the number of ranks of each host; empty for one.
         """
         self.numerics = numerics
         self._workers, self._seed, self._costs = workers, seed, costs
@@ -220,26 +221,28 @@ class VirtualLauncher(Launcher):
         Raises:
             ConfigError: if not.
         """
-        for wrong, what in (
-            (self._hosts, "--hosts"),
-            (self._parameters is not None, f"--parameters {self._parameters}"),
-        ):
-            if wrong:
-                raise ConfigError(
-                    f"{what} is not possible in virtual time with --parallel {config.parallel}"
-                )
+        if self._parameters is not None:
+            raise ConfigError(
+                f"--parameters {self._parameters} is not possible in virtual time with "
+                f"--parallel {config.parallel}"
+            )
 
     def hosts(self, config: TrainConfig) -> Sequence[int]:
-        """Return the hosts that were given, of which other modes than gossip know nothing.
+        """Return the hosts that were given; a replay is on those of the run, if they matter.
+
+        They do where ranks average by host, and where they decide who has which part of a model.
 
         Raises:
             ConfigError: if they do not fit the mode or the ranks.
         """
         ranks, hosts = self._workers + (config.servers or 0), self._hosts
-        if config.by_host and config.replay is not None:
-            return recorded_header(config.replay).hosts
-        if hosts and not config.scheme.mixes:
-            raise ConfigError(f"--hosts has no effect with --mode {config.mode}")
+        is_cut = config.parallel is not None
+        if config.replay is not None and (config.by_host or (is_cut and not hosts)):
+            header = recorded_header(config.replay)
+            if config.by_host or (len(header.hosts) == ranks and not by_hosts(header.algorithm)):
+                return header.hosts
+        if hosts and not (config.scheme.mixes or is_cut):
+            raise ConfigError(f"--hosts has no effect with --mode {config.mode} without --parallel")
         if hosts and len(hosts) != ranks:
             raise ConfigError(f"--hosts has {len(hosts)} ranks in all, the job {ranks}")
         return hosts or (0,) * ranks
@@ -278,11 +281,12 @@ class VirtualLauncher(Launcher):
         return problem.initial(), problem.n
 
     def fit(self, config: TrainConfig) -> TrainConfig:
-        """Replace ``node+NAME`` by ``node``: a simulation has a single host.
+        """Replace ``node+NAME`` by ``node`` on a single host.
 
         So had the recorded run, or the check would have refused it: nothing went between hosts.
         """
-        return replace(config, allreduce=NODE) if by_hosts(config.allreduce) else config
+        on_one = len(set(self._hosts)) < 2
+        return replace(config, allreduce=NODE) if by_hosts(config.allreduce) and on_one else config
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Make the simulator, which has a port for every rank."""

@@ -46,7 +46,7 @@ class Simulation:
     codec_speed: str
     #: (worker, seconds) each: the scheduled crashes.
     crash: tuple[tuple[int, float], ...]
-    #: The number of workers of each host; empty where none were given.
+    #: The number of ranks of each host; empty where none were given.
     hosts: tuple[int, ...]
     #: Whether anything was computed.
     numerics: bool

@@ -22,6 +22,7 @@ from psrt.partition import Span, even_span
 from psrt.sharding import Sharing
 from psrt.simulation.event_queue import Action
 from psrt.simulation.network import Channel
+from psrt.simulation.rendezvous import hosts_among
 from psrt.simulation.schedule_run import ScheduleRun
 from psrt.simulation.straight_run import StraightRun
 from psrt.simulation.sums import Gathering, MessageSum, RendezvousSum, ShardedSum
@@ -190,11 +191,21 @@ class CollectivePort:
         """Return the all-reduce that ``algorithm`` names, and the reason; see ``Port``.
 
         ``auto`` assumes hosts of one rank each, unless the costs were measured on one host
-        (``costs.reduce``), which it then assumes. Virtual ranks have no hosts, so ``node+NAME`` is
-        refused; the schedule of ``mpi`` is unknown, so it needs a measured time.
+        (``costs.reduce``), or all workers are on one host of ``costs.hosts``, which it then
+        assumes. Sums by host between hosts are not simulated, so ``node+NAME`` is refused, and so
+        is ``node`` over several; the schedule of ``mpi`` is unknown, so it needs a measured time.
         """
-        workers, timed = len(self.role_map.workers), self.world.costs.reduce is not None
-        hosts = [workers] if timed else [1] * workers
+        world, role_map = self.world, self.role_map
+        workers, timed = len(role_map.workers), world.costs.reduce is not None
+        there = 0  # nobody says
+        if world.costs.hosts is not None:
+            there = hosts_among(world, [role_map.rank_name(rank) for rank in role_map.workers])
+        hosts = [workers] if timed or there == 1 else [1] * workers
+        if algorithm == NODE and not timed and there > 1:
+            raise ConfigError(
+                f"all-reduce {NODE} over {there} hosts needs MPI; in virtual time there are "
+                f"{', '.join([AUTO, *ALGORITHMS])}"
+            )
         if coded is not None:
             machine = self.world.machine
             found = pick_coded(algorithm, hosts, coded, machine, through_hosts=False)

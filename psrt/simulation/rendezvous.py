@@ -10,7 +10,8 @@ with ``costs.reduce``  one draw a round, the same for all buckets of a gradient;
                        that nobody is training any more, and nothing else is summed,
                        ``costs.last_sum`` passes
 without                two barriers of one latency each, plus the bytes that a rank moves at the
-                       bandwidth of its link
+                       bandwidth of its link; where ``costs.hosts`` says that all ranks are on one
+                       host, what its shared memory takes (``MachineCosts.node``)
 =====================  ============================================================================
 """
 
@@ -128,7 +129,8 @@ class RendezvousTable:
         world = self._world
         costs, rng = world.costs, world.rng
         if costs.reduce is None:
-            return 0.0 if len(world.role_map.workers) == 1 else two_barriers(world, nbytes)
+            ranks = [world.role_map.rank_name(rank) for rank in world.role_map.workers]
+            return 0.0 if len(ranks) == 1 else two_barriers(world, ranks, nbytes)
         if along:
             is_over = isinstance(result, np.ndarray) and not result.any()
             return costs.last_sum if is_over else 0.0
@@ -137,8 +139,22 @@ class RendezvousTable:
         return self._drawn[round_]
 
 
-def two_barriers(world: World, nbytes: float) -> float:
-    """Draw the time of two barriers, between which a rank moves so many bytes."""
+def hosts_among(world: World, ranks: Sequence[int]) -> int:
+    """Return on how many hosts ranks of the job are; each is a host of its own if nobody says."""
+    hosts = world.costs.hosts
+    return len(ranks if hosts is None else {hosts[rank] for rank in ranks})
+
+
+def two_barriers(world: World, ranks: Sequence[int], nbytes: float) -> float:
+    """Draw the time of two barriers, between which a rank moves so many bytes.
+
+    Args:
+        world: of these ranks.
+        ranks: of the job, two or more.
+        nbytes: by link, or in the memory of the host that all of them are on.
+    """
     costs, rng = world.costs, world.rng
+    if hosts_among(world, ranks) == 1:
+        return world.machine.node.seconds(len(ranks), nbytes, len(ranks))
     moved = nbytes * (costs.per_byte + 1.0 / costs.bandwidth)
     return costs.latency(rng) + costs.latency(rng) + moved

@@ -56,7 +56,8 @@ class Simulator(Scheduler):
             costs: the durations of computing, sending and updating.
             shared_memory: whether a server reads gradients in the workers' memory; if not, they
                 are copied when a push arrives, as between hosts.
-            machine: the costs by which ``auto`` picks an all-reduce; may differ from ``costs``.
+            machine: the costs by which ``auto`` picks an all-reduce; may differ from ``costs``,
+                which lack those of the memory of a host, so that they are these.
             numerics: whether to compute; if not, vectors are empty, and messages keep the length
                 that they would have.
             cells: of a model that is cut, who is who in each cell, and the ranks of the job that

@@ -3,7 +3,8 @@
 Both ends of a channel are in one process and have one matrix, as inside a host: nothing is copied,
 and a writer waits for rows to be released. A message takes the time of its bytes in the network of
 the simulator. Slices of a layer meet in a rendezvous, where their sums take two barriers and the
-time of the bytes that a rank moves; so do all parts of a copy, for a total of their numbers.
+time of the bytes that a rank moves; so do all parts of a copy, for a total of their numbers. With
+``costs.hosts`` slices of one host sum at the speed of its memory, and hosts sum as in a ring.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from psrt.partition import Part
 from psrt.pipeline.step import Kind, PipelineStep
 from psrt.simulation.network import Channel as Line
 from psrt.simulation.pass_costs import PassCosts
-from psrt.simulation.rendezvous import Rendezvous, two_barriers
+from psrt.simulation.rendezvous import Rendezvous, hosts_among, two_barriers
 from psrt.simulation.sums import fold_of, moved_bytes
 from psrt.transport.stage_links import NUMBER_BYTES, Channel, touches
 
@@ -52,8 +53,10 @@ def stage_links(
     ports = [[world.ports[rank] for rank in of_stage] for of_stage in ranks]
     gathering = _Gathering([port for of_stage in ports for port in of_stage], parts)
 
+    whole = [rank for of_stage in ranks for rank in of_stage]
+
     def seconds(*_: Any) -> float:
-        return two_barriers(world, NUMBER_BYTES * (len(parts) - 1))
+        return two_barriers(world, whole, NUMBER_BYTES * (len(parts) - 1))
 
     totals = Rendezvous(world, math.fsum, seconds, workers=len(parts))
     found: dict[int, VirtualStageLinks] = {}
@@ -62,7 +65,7 @@ def stage_links(
         for i, of_slice in enumerate(channels)
     ]
     for stage, of_stage in enumerate(ranks):
-        slices = _Slices(world, len(of_stage))
+        slices = _Slices(world, of_stage)
         for i, rank in enumerate(of_stage):
             mine = [it for it in ways[i] if stage in (it.channel.writer, it.channel.reader)]
             place = stage * len(of_stage) + i
@@ -237,8 +240,10 @@ class _Way:
 class _Slices:
     """Where the slices of a stage meet."""
 
-    def __init__(self, world: Simulator, ranks: int) -> None:
-        self.ranks, self._world, self._numerics = ranks, world, world.numerics
+    def __init__(self, world: Simulator, of_job: Sequence[int]) -> None:
+        self.ranks = ranks = len(of_job)
+        self._of_job, self._world, self._numerics = of_job, world, world.numerics
+        self._hosts = hosts_among(world, of_job)
         self.sums = Rendezvous(world, self._sum, self._seconds, workers=ranks)
         self.most = Rendezvous(world, self._max, self._seconds, workers=ranks)
 
@@ -256,7 +261,12 @@ class _Slices:
         return largest
 
     def _seconds(self, round_: int, result: FloatArray) -> float:
-        return two_barriers(self._world, 4 * result.size * (self.ranks - 1) / self.ranks)
+        nbytes, hosts = 4 * result.size, self._hosts
+        if self._world.costs.hosts is None:
+            moved = nbytes * (self.ranks - 1) / self.ranks
+        else:  # the whole of it in memory; each way between hosts in two halves of a ring
+            moved = nbytes if hosts == 1 else 2 * nbytes * (hosts - 1) / hosts
+        return two_barriers(self._world, self._of_job, moved)
 
 
 class _Gathering:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 
 import pytest
 
+from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.config import TrainConfig
 from psrt.config.injection import Injection
 from psrt.errors import ConfigError, CrashError, TransportError
@@ -256,7 +259,7 @@ def test_another_staleness_than_the_passes_have_is_found(change, tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"hosts": [1, 1]}, "--hosts"),
+        ({"hosts": [1, 2]}, "--hosts has 3 ranks in all, the job 2"),
         ({"numerics": False, "parameters": 9}, "--parameters 9"),
         ({"costs": SimulationCosts(stages=[StageCosts(1, 1, 1)])}, "--stage-costs"),
     ],
@@ -320,3 +323,135 @@ def test_who_is_done_crashes_no_more(tmp_path):
     )  # fmt: skip
     assert late.theta.tobytes() == found.theta.tobytes()
     assert check_run(tmp_path / "run").ok
+
+
+#: Seconds of a pass of one of four micro-batches, forward, to the input or to the weights, where
+#: two stages are alike and a gradient takes a second.
+PASS_S = 1 / 2 / 3 / 4
+
+
+def four_micro_batches(parallel, *, hosts=(), latency=0.01, rate=1e4, steps=1, **more):
+    """Return the time of steps, in each of which a gradient takes a second."""
+    config = dataclasses.replace(
+        BASE, parallel=parallel, hidden=(8,), epochs=None, steps=steps, micro_batches=4,
+        batch_size=24, dataset="synthetic:96x8x8", **{"pipeline_schedule": "gpipe"} | more,
+    )  # fmt: skip
+    costs = SimulationCosts(
+        compute=lambda rank, rng: 1.0, stages=[StageCosts(1, 1, 1)] * config.axes.pipeline,
+        latency=lambda rng: latency, bandwidth=rate,
+    )  # fmt: skip
+    workers = config.axes.cells * (config.axes.data or 1)
+    return simulate(config, workers=workers, hosts=hosts, costs=costs, numerics=False).seconds
+
+
+class TestHosts:
+    def test_two_stages_over_a_slow_link(self):
+        """The link takes most: no message waits for a pass but the first one in each direction."""
+        message = (6 * 8 * 4 + 8) / 1e3
+        assert message > 2 * PASS_S
+        # Forward in both stages, back to the input in both, and to the last weights.
+        wanted = 5 * PASS_S + 2 * (4 * message + 0.01)
+        assert four_micro_batches("pipeline:2", hosts=(1, 1), rate=1e3) == pytest.approx(wanted)
+
+    def test_stages_of_one_host_send_in_no_time(self):
+        """(P − 1)·(f + b) are idle, and that is all."""
+        found = four_micro_batches("pipeline:2", hosts=(2,), rate=1e3)
+        assert found == pytest.approx(12 * PASS_S + 2 * PASS_S)
+
+    def test_slices_of_one_host_pay_its_memory_and_of_two_the_link(self):
+        """Two layers have a sum forward of each micro-batch: 6 rows of 8 numbers."""
+        nbytes, node = 6 * 8 * 4, DEFAULT_COSTS.node
+        memory = 2 * node.sync_s + nbytes * node.byte_s
+        assert four_micro_batches("tensor:2", hosts=(2,)) == pytest.approx(
+            1 / 2 + 4 * memory, abs=1e-12
+        )
+        # Half of it each way twice: to its owner, and back as a sum; and a barrier before each.
+        between = 2 * (0.01 + nbytes / 2 / 1e4)
+        assert four_micro_batches("tensor:2", hosts=(1, 1)) == pytest.approx(1 / 2 + 4 * between)
+
+    def test_a_replay_is_on_the_hosts_of_the_run(self, tmp_path):
+        """Six ranks on two hosts: slices share a host first, so ranks are not in order."""
+        config = dataclasses.replace(
+            BASE, parallel="pipeline:3,tensor:2", record=True, out=str(tmp_path / "run")
+        )
+        lines = []
+        found = simulate(
+            config, workers=6, hosts=(3, 3), costs=SimulationCosts(bandwidth=1e6), say=lines.append
+        )
+        assert (
+            "copy 0: stage 0 on ranks 0, 1 (host 0), stage 1 on ranks 3, 4 (host 1), "
+            "stage 2 on ranks 2, 5 (host 0, 1)"
+        ) in lines
+        outcome = check_run(tmp_path / "run")
+        assert outcome.ok, outcome.lines()
+        told = []
+        again = simulate(recorded_config(tmp_path / "run"), workers=6, seed=7, say=told.append)
+        assert again.theta.tobytes() == found.theta.tobytes()
+        assert [it for it in told if it.startswith("copy ")] == [
+            it for it in lines if it.startswith("copy ")
+        ]
+
+    @pytest.mark.parametrize(
+        ("parallel", "hosts", "knobs"),
+        [
+            # The first worker waits for what the others have at the end of an epoch.
+            ("data:2,pipeline:2", (3, 1), {"mode": "gossip"}),
+            # Two servers are the first ranks of the first host.
+            ("data:2,pipeline:2", (3, 3), {"mode": "sync", "servers": 2}),
+            ("data:2,pipeline:2", (2, 2), {"shard": "optimizer"}),
+        ],
+        ids=str,
+    )
+    def test_what_is_on_several_hosts_is_recorded_and_checked(
+        self, parallel, hosts, knobs, tmp_path
+    ):
+        config = dataclasses.replace(
+            BASE, parallel=parallel, optimizer="sgd", record=True, out=str(tmp_path / "run"),
+            **knobs,
+        )  # fmt: skip
+        simulate(config, workers=4, hosts=hosts, costs=SimulationCosts(bandwidth=1e6))
+        outcome = check_run(tmp_path / "run")
+        assert outcome.ok, outcome.lines()
+
+    @pytest.mark.parametrize("name", ["node", "node+ring"])
+    def test_sums_by_host_need_mpi(self, name):
+        with pytest.raises(ConfigError, match=rf"^all-reduce {re.escape(name)} .*needs MPI"):
+            four_micro_batches("data:2,pipeline:2", hosts=(2, 2), allreduce=name)
+
+
+def test_on_one_host_a_sum_over_copies_is_in_its_memory():
+    found = four_micro_batches("data:2,pipeline:2", hosts=(4,), allreduce="node")
+    assert found == pytest.approx(14 * PASS_S, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_a_delay_of_the_last_stage_hides_in_the_bubble_and_of_the_first_it_does_not(name):
+    """The last stage waits f + b in every step: for a gradient to come back, and to come again."""
+    stages = [StageCosts(1 / 2 / 3, 1 / 2 / 3, 1 / 2 / 3)] * 2
+    usual = price(PIPELINES[name].plan(2, 4, 1), stages, [6] * 4).seconds
+
+    def step(worker, delay):
+        inject = (Injection(worker, "delay", (delay,)),)
+        more = {"latency": 0.0, "rate": math.inf, "pipeline_schedule": name, "inject": inject}
+        return four_micro_batches("pipeline:2", steps=4, **more) - four_micro_batches(
+            "pipeline:2", steps=3, **more
+        )
+
+    hidden = 2 * PASS_S
+    assert step(1, 0.5 * hidden) == pytest.approx(usual)
+    assert step(1, 3.0 * hidden) == pytest.approx(usual + 2.0 * hidden)
+    assert step(0, 0.5 * hidden) == pytest.approx(usual + 0.5 * hidden)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zero-bubble", "interleaved:2"])
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_slow_worker_is_a_dear_stage(name, slow):
+    """Its passes take three times as long: the price of stages of which one costs as much."""
+    row, chunks = PIPELINES[name.partition(":")[0]], 2 if ":" in name else 1
+    virtual = 2 * chunks
+    stages = [StageCosts(*[(3 if i % 2 == slow else 1) / 3] * 3) for i in range(virtual)]
+    wanted = price(row.plan(2, 6, chunks), stages, [6] * 6).seconds
+    seconds, _ = one_step(
+        name, 2, 6, compute=lambda rank, rng: virtual * (3.0 if rank == slow else 1.0)
+    )
+    assert seconds == pytest.approx(wanted)

@@ -25,7 +25,7 @@ from psrt.errors import CheckpointError, ConfigError
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.provenance import data_sha256
 from psrt.job.result import Say
-from psrt.job.resuming import DATA, Resumption
+from psrt.job.resuming import CONTROL, DATA, Resumption
 from psrt.job.saving import Committer, Part, Saver, reason_of
 from psrt.job.setup import Setup
 from psrt.partition import Span
@@ -82,7 +82,9 @@ def saver_for(
             checkpoints.prepare()
         except (OSError, CheckpointError) as error:
             raise ConfigError(f"--checkpoint-every: {reason_of(error)}") from None
-        more = {} if plan is None else {"allreduce": plan.algorithm}
+        more = {}
+        if plan is not None:
+            more = {"allreduce": plan.algorithm, CONTROL: plan.control_algorithm}
         if data := data_sha256(setup.problem):
             more[DATA] = data
         saver.committer = Committer(

@@ -20,8 +20,9 @@ from psrt.partition import Span
 #: and who serves.
 FREE = ("epochs", "steps", "servers", "shards_per_server")
 
-#: In the manifest, the digest of the problem's data; beside it is what the run chose.
-DATA = "data"
+#: In the manifest, the digest of the problem's data, and the all-reduce of the control values;
+#: beside them are knobs that were left to the run.
+DATA, CONTROL = "data", "control"
 
 
 class Resumption(NamedTuple):

@@ -42,6 +42,7 @@ from psrt.job.result import (
     summarize,
     table_of,
 )
+from psrt.job.resuming import CONTROL
 from psrt.job.setup import Setup, set_up
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
@@ -152,6 +153,8 @@ class _Session:
             role_map = port.role_map
             number = 0 if setup.cut is None else setup.cut.numbered_cell_of(rank)[0]
             algorithm, control_algorithm, scripts = handed.get(number, HandedOut())
+            if setup.resumption is not None:
+                control_algorithm = setup.resumption.manifest.more.get(CONTROL)
             if algorithm is not None:
                 config = replace(setup.config, allreduce=algorithm)
             initial = launcher.spread(port, setup.initial, setup.cut)

@@ -33,6 +33,7 @@ MODES = {
     "gradients shared out": {"mode": "allreduce", "allreduce": "ring", "shard": "gradients"},
     "parameters shared out": {"mode": "allreduce", "allreduce": "ring", "shard": "parameters"},
     "some classes each": {"mode": "allreduce", "partition": "by-label:2", "schedule": "cosine"},
+    "chosen by costs": {"mode": "allreduce", "codec": "dgc", "codec_density": 0.1},
     "sync": {"mode": "sync", "bucket_bytes": None},
     "servers": {"mode": "sync", "servers": 2, "clip_norm": 0.5, "bucket_bytes": None},
     "shards": {"mode": "sync", "servers": 2, "shards_per_server": 2, "bucket_bytes": None},

@@ -199,7 +199,7 @@ ROLES = {
 def broken_end(monkeypatch, summing):
     """A worker that is done does not stay for the others."""
 
-    async def join(self, clock):
+    async def join(self, clock, at_round=None):
         return
 
     monkeypatch.setattr(Reducer, "join", join)

@@ -44,7 +44,7 @@ _PARAMETERS = Knob(
     default_text="that of the model that the flags describe",
 )  # fmt: skip
 #: Costs of models that are cut.
-_OF_STAGES = ("stage_costs", "small_products")
+_OF_STAGES = ("stage_costs", "small_products", "pass_overhead")
 _CRASH = Number("SECONDS", 0.0, 1e9)
 
 
@@ -108,6 +108,11 @@ def simulate_parser() -> FlagParser:
         help="rate at which a server applies gradients; inf: in no time (default: 2e9)",
     )  # fmt: skip
     add(
+        "--worker-apply", metavar="BYTES_PER_S",
+        help="rate at which a worker applies gradients to parameters that it updates itself, but "
+        "in gossip; with --like, recorded sums contain it (default: inf, in no time)",
+    )  # fmt: skip
+    add(
         "--codec-speed", metavar="FACTOR",
         help="how many times as fast codecs are as on the machine of docs/compression.md; inf: "
         "they take no time; with --like, of a run with a codec, recorded times contain theirs "
@@ -123,6 +128,11 @@ def simulate_parser() -> FlagParser:
         "--small-products", metavar="ROWS:F:B:W,...",
         help="with --parallel, how many times as long a row takes in products of ROWS rows as in "
         "one of a whole batch, in each of these passes (default: as long)",
+    )  # fmt: skip
+    add(
+        "--pass-overhead", metavar="SECONDS",
+        help="with --parallel, what each pass of a micro-batch takes beside its products "
+        "(default: 0)",
     )  # fmt: skip
     add(
         "--crash", metavar="WORKER:SECONDS", action="append",
@@ -173,7 +183,7 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
     from psrt.job.scenario import Scenario
     from psrt.simulation.cost_flags import VirtualCosts
 
-    names = ("compute", "link", "server_apply", "codec_speed", *_OF_STAGES)
+    names = ("compute", "link", "server_apply", "worker_apply", "codec_speed", *_OF_STAGES)
     costs = {name: given[name] for name in names if name in given}
     for name in _OF_STAGES:
         if name in costs and config.parallel is None:

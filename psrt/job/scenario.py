@@ -164,6 +164,8 @@ class _ScenarioLauncher(VirtualLauncher):
             servers=tuple(map(self._load, world.role_map.server_ranks)),
             stage_costs=scenario.costs.stage_costs,
             small_products=scenario.costs.small_products,
+            pass_overhead=scenario.costs.pass_overhead,
+            worker_apply=scenario.costs.worker_apply,
             stages=self.busy_stages(),
         )
 

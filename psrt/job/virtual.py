@@ -340,6 +340,7 @@ class VirtualLauncher(Launcher):
                 config.batch_size,
                 world.costs.slowdown,
                 bool(config.recompute),
+                world.costs.pass_s,
             )
             for stage in range(axes.pipeline)
         ]

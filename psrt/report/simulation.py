@@ -66,6 +66,8 @@ class Simulation:
     #: which it computed, on average over copies and slices.
     stage_costs: str = ""
     small_products: str = ""
+    pass_overhead: str = "0"
+    worker_apply: str = "inf"
     stages: tuple[float, ...] = ()
 
     def to_json(self) -> str:

@@ -50,6 +50,11 @@ class CollectivePort:
         self.role_map: RoleMap = world.role_map
         #: A worker's number, −1 at a server.
         self.worker = -1 if (worker := self.role_map.worker_of(rank)) is None else worker
+        rate = world.costs.worker_apply
+        #: See ``Port``; here a worker's.
+        self.apply_s: Callable[[int, int], float] | None = (
+            None if rate == math.inf else lambda shard, nbytes: nbytes / rate
+        )
         self.bytes_sent = 0
         self.bytes_received = 0
         #: (n + CONTROL · controls,) at a worker; without numerics the control values alone; empty

@@ -30,6 +30,9 @@ DEFAULT_COMPUTE = "lognormal:0.001:0.1"
 DEFAULT_LINK = "5e-5:1.25e9"
 #: About one core, which reads gradients and parameters and writes parameters.
 DEFAULT_SERVER_APPLY = "2e9"
+#: In no time: it is small beside computing.
+DEFAULT_WORKER_APPLY = "inf"
+DEFAULT_PASS_OVERHEAD = "0"
 #: As fast as in the rows of the codecs.
 DEFAULT_CODEC_SPEED = "1"
 
@@ -44,6 +47,7 @@ _PARTS = {
 }
 _FREE = {"compute": "constant:0", "link": "0:inf", "server_apply": "inf"}
 _RATE = Number("BYTES_PER_S", 1.0, math.inf)
+_SECONDS = Number("SECONDS", 0.0, LONGEST)
 _SPEED = Number("FACTOR", 1e-9, math.inf)
 _PASSES = ("FORWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT")
 _COSTS = tuple(Number(name, 0.0, 1e12) for name in _PASSES)
@@ -74,6 +78,10 @@ class VirtualCosts:
     #: Of the same: ``ROWS:FORWARD:BACKWARD_INPUT:BACKWARD_WEIGHT,...``, how many times as long a
     #: row takes in products of so many rows as in one of a whole batch; empty: as long.
     small_products: str = ""
+    #: Of the same: seconds that a pass takes beside its products.
+    pass_overhead: str = DEFAULT_PASS_OVERHEAD
+    #: Bytes of gradient that a worker applies per second to parameters which it updates itself.
+    worker_apply: str = DEFAULT_WORKER_APPLY
 
     def __post_init__(self) -> None:
         if not self.compute.startswith(("run:", LIKE)):  # a run is read when it is needed, and once
@@ -85,6 +93,8 @@ class VirtualCosts:
         read_speed(self.codec_speed)
         read_stage_costs(self.stage_costs)
         read_small_products(self.small_products)
+        read_overhead(self.pass_overhead)
+        read_rate("worker-apply", self.worker_apply)
 
     @classmethod
     def like(cls, run: str, **given: str) -> VirtualCosts:
@@ -153,6 +163,8 @@ class VirtualCosts:
             codec_speed=read_speed(self.codec_speed),
             stages=read_stage_costs(self.stage_costs),
             slowdown=read_small_products(self.small_products),
+            pass_s=read_overhead(self.pass_overhead),
+            worker_apply=read_rate("worker-apply", self.worker_apply),
         )
 
 
@@ -216,6 +228,16 @@ def read_speed(text: str) -> float:
     """
     (speed,) = _read("codec-speed", (_SPEED,), text)
     return speed
+
+
+def read_overhead(text: str) -> float:
+    """Return the seconds that a pass takes beside its products.
+
+    Raises:
+        ConfigError: if it is not a number, or less than 0.
+    """
+    (seconds,) = _read("pass-overhead", (_SECONDS,), text)
+    return seconds
 
 
 def read_stage_costs(text: str) -> tuple[StageCosts, ...]:

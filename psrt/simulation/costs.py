@@ -100,12 +100,22 @@ class SimulationCosts:
     stages: Sequence[StageCosts] = ()
     #: Of the same: how much dearer a row is in a micro-batch than in a whole batch.
     slowdown: Slowdown = as_dear
+    #: Of the same: seconds that a pass of a micro-batch takes beside its products; one backward to
+    #: inputs and weights at once counts twice.
+    pass_s: float = 0.0
+    #: Bytes of gradient a second that a worker applies to parameters which it updates itself, in
+    #: modes without servers; not where ``reduce`` was measured, which has it in it.
+    worker_apply: float = math.inf
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0:
             raise ConfigError(
                 f"a link's bandwidth must be more than 0 bytes/s, got {self.bandwidth}"
             )
+        if not self.worker_apply > 0:
+            raise ConfigError(f"a worker must apply more than 0 bytes/s, got {self.worker_apply}")
+        if not 0 <= self.pass_s < math.inf:
+            raise ConfigError(f"a pass must take finite seconds, 0 or more, got {self.pass_s}")
         if not self.codec_speed > 0:
             raise ConfigError(f"codecs must be more than 0 times as fast, got {self.codec_speed}")
         if self.hosts is not None and self.bandwidth == math.inf:

@@ -39,6 +39,12 @@ class PassCosts:
     slowdown: Slowdown
     #: Whether a backward pass goes forward once more before.
     recomputes: bool = False
+    #: Seconds that a pass takes beside its products; one to inputs and weights at once is two.
+    beside_s: float = 0.0
+
+    def beside(self, step: PipelineStep, rows: int) -> float:
+        """Return what a pass of so many rows takes beside its products, in seconds."""
+        return self.beside_s * len(_PARTS[step.kind]) if rows else 0.0
 
     def share_of(self, step: PipelineStep, rows: int) -> float:
         """Return the part of the time of a gradient that a pass of so many rows takes."""

@@ -40,10 +40,8 @@ class VirtualPort(CollectivePort):
         self.waiting_for: Callable[[], str] = lambda: "a message"
         #: See ``Port``; the simulator knows the clocks by itself.
         self.leave_of: Callable[[int, int], Leave | None] = lambda shard, worker: None
-        #: See ``Port``.
-        self.apply_s: Callable[[int, int], float] | None = (
-            None if world.costs.apply is None else self._apply_seconds
-        )
+        if self.worker < 0:
+            self.apply_s = None if world.costs.apply is None else self._apply_seconds
         #: The time of receiving a message that has arrived; None: no time.
         self._receive_s = world.costs.receive
         #: Seconds that a server has spent applying gradients.

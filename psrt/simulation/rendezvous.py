@@ -10,8 +10,9 @@ with ``costs.reduce``  one draw a round, the same for all buckets of a gradient;
                        that nobody is training any more, and nothing else is summed,
                        ``costs.last_sum`` passes
 without                two barriers of one latency each, plus the bytes that a rank moves at the
-                       bandwidth of its link; where ``costs.hosts`` says that all ranks are on one
-                       host, what its shared memory takes (``MachineCosts.node``)
+                       bandwidth of its link, those of one sum after those of another; where
+                       ``costs.hosts`` says that all ranks are on one host, what its shared memory
+                       takes (``MachineCosts.node``)
 =====================  ============================================================================
 """
 
@@ -89,6 +90,8 @@ class RendezvousTable:
         self._known: dict[object, Rendezvous] = {}
         #: The draws of ``costs.reduce``, by round.
         self._drawn: list[float] = []
+        #: When the bytes of the sums so far have been moved.
+        self._free = 0.0
         #: The rendezvous that take such a draw; of fragments, in their turn.
         self._timed = 0
 
@@ -130,7 +133,12 @@ class RendezvousTable:
         costs, rng = world.costs, world.rng
         if costs.reduce is None:
             ranks = [world.role_map.rank_name(rank) for rank in world.role_map.workers]
-            return 0.0 if len(ranks) == 1 else two_barriers(world, ranks, nbytes)
+            if len(ranks) == 1:
+                return 0.0
+            # Sums share what joins the ranks: their bytes move one after the other.
+            waits = max(0.0, self._free - world.time)
+            self._free = world.time + waits + moving_s(world, ranks, nbytes)
+            return waits + two_barriers(world, ranks, nbytes)
         if along:
             is_over = isinstance(result, np.ndarray) and not result.any()
             return costs.last_sum if is_over else 0.0
@@ -158,3 +166,11 @@ def two_barriers(world: World, ranks: Sequence[int], nbytes: float) -> float:
         return world.machine.node.seconds(len(ranks), nbytes, len(ranks))
     moved = nbytes * (costs.per_byte + 1.0 / costs.bandwidth)
     return costs.latency(rng) + costs.latency(rng) + moved
+
+
+def moving_s(world: World, ranks: Sequence[int], nbytes: float) -> float:
+    """Return how long what joins these ranks is busy with so many bytes of each, in seconds."""
+    if hosts_among(world, ranks) == 1:
+        node, p = world.machine.node, len(ranks)
+        return node.seconds(p, nbytes, p) - node.seconds(p, 0, p)
+    return nbytes / world.costs.bandwidth

@@ -117,13 +117,14 @@ class VirtualStageLinks:
         whole = self._shares.get(key)
         if whole is None:
             whole = self._shares[key] = self._costs.share_of(step, rows)
-        seconds = share * self._seconds * whole
+        seconds = share * (self._seconds * whole + self._costs.beside(step, rows))
         self.busy_s += seconds
         await self._port.spend(seconds)
 
     async def free(self, channel: Channel, rows: slice) -> None:
         """Wait until rows may be written, those of the next message."""
         way = self._ways[channel]
+        await self._port.catch_up()
         await self._port.until(
             lambda: way.is_free(rows), lambda: f"rank {way.reader} to take what it was sent"
         )
@@ -140,6 +141,7 @@ class VirtualStageLinks:
         """Wait for the next message. Return the number sent along."""
         way = self._ways[channel]
         what = "gradients" if channel.back else "activations"
+        await self._port.catch_up()
         await self._port.until(way.has_come, lambda: f"the {what} of rank {way.writer}")
         self.bytes_received += _nbytes(channel, way.coming.popleft())
         return way.come.popleft()

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import ITEMSIZE, Vector
 from psrt.collective import ALGORITHMS
-from psrt.collective.registry import LIBRARY, ONE_SHOT_BYTES
+from psrt.collective.registry import LIBRARY, NODE, ONE_SHOT_BYTES
 from psrt.optim import BLOCK
-from psrt.partition import Span, block_spans, even_spans
+from psrt.partition import Span, block_spans, even_span, even_spans
 from psrt.simulation.rendezvous import Fold, Rendezvous
 from psrt.simulation.schedule_run import ScheduleRun, sum_by_schedule
 from psrt.simulation.straight_run import StraightRun
@@ -61,6 +61,8 @@ class Sum:
         """Progress, except within ``compute``: its time has yet to pass for the role."""
         if not self._over and not self._port.computing and self._advance():
             self._over = True
+            if self._take is not None:
+                self._spend(self._updates)
             if self._mine is not None:
                 self._hand_over(self._mine)
         return self._over
@@ -80,6 +82,16 @@ class Sum:
     def _sums(self) -> Vector:
         """Return the complete sums; only with numerics."""
         raise NotImplementedError
+
+    @property
+    def _updates(self) -> int:
+        """Elements that ``take`` updates here, when all sums are there."""
+        return self._span.size
+
+    def _spend(self, elements: int) -> None:
+        """Spend the time of updating them."""
+        if self._port.apply_s is not None:
+            self._port.behind += self._port.apply_s(0, ITEMSIZE * elements)
 
     def _hand_over(self, mine: Vector) -> None:
         """Pass the sums to ``take``, or write them over this worker's numbers."""
@@ -172,6 +184,10 @@ class RendezvousSum(Sum):
         # Few numbers that all ranks need are summed by each of them; else each sums its slice.
         whole = take is None and 4 * span.size <= ONE_SHOT_BYTES
         self._moves = moved_bytes(algorithm, port.worker, ranks, span.size, whole=whole)
+        #: Elements that it updates: inside a host its slice.
+        self._own = span.size
+        if algorithm == NODE:
+            self._own = even_span(span.size, ranks, port.worker).size
         fold = _nothing if self._mine is None else fold_of(algorithm, whole=whole)
         moved = 4 * span.size * (ranks - 1) / ranks
         along = (
@@ -180,6 +196,10 @@ class RendezvousSum(Sum):
         self._rendezvous = port.world.rendezvous.at(key, fold, moved, along=along)
         self._has_result = False
         self._result: Any = None
+
+    @property
+    def _updates(self) -> int:
+        return self._own
 
     def _start(self) -> None:
         port = self._port
@@ -242,6 +262,10 @@ class ShardedSum(Sum):
         self._gather: Half | None = None
         if held.spreads:
             self._gather = _half(port, algorithm, span.size, keys[1], 1, self._mine is not None)
+
+    @property
+    def _updates(self) -> int:
+        return self._own.size
 
     def _start(self) -> None:
         self._has_taken = False

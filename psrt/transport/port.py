@@ -226,8 +226,8 @@ class Port(Protocol):
     #: Server: ``(shard, worker)``, returns the ``Leave`` that ``receive`` is to return when that
     #: worker has fallen silent; None if it has left the shard before. Set by the role.
     leave_of: Callable[[int, int], Leave | None]
-    #: Server: ``(shard, bytes)``, virtual seconds for applying that many bytes of gradient; None in
-    #: real time, or if applying is free.
+    #: ``(shard, bytes)``, virtual seconds for applying that many bytes of gradient: at a server, or
+    #: at a worker to parameters that it updates itself; None in real time, or if applying is free.
     apply_s: Callable[[int, int], float] | None
 
     @property

@@ -135,7 +135,7 @@ class ModelPort:
         self.role_map = RoleMap(n, workers=tuple(range(size)))
         self.gradient = np.zeros(n + CONTROL, np.float32)
         self.theta = np.zeros(n, np.float32)
-        self.waiting_for = lambda: ""
+        self.waiting_for, self.apply_s = lambda: "", None
         self.sums: list[Summing] = []
         #: What each look and wait came to, in order: a span, or None where it was not there.
         self.answers = answers

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from psrt.arrays import Vector
+from psrt.arrays import ITEMSIZE, Vector
 from psrt.history.log import QUEUED
 from psrt.optim import clip_factor
 from psrt.runtime.event_recorder import WorkerEventRecorder
@@ -248,9 +248,11 @@ class LocalSteps(Strategy):
         vectors = len(updater.optimizer.state)
         self.memory = memory(None, port.role_map.n, workers=1, vectors=vectors)
 
-    def _take(self, step: Step) -> None:
+    async def _take(self, step: Step) -> None:
         """Take an optimizer step on the gradient, and record it."""
-        now = self._port.now()
+        now, apply_s = self._port.now(), self._port.apply_s
+        if apply_s is not None and step.samples:
+            await self._port.pause(apply_s(0, ITEMSIZE * self._port.role_map.n))
         if step.samples:
             term = Contribution(self._gradient, clip_factor(step.norm, self.clip_norm))
             self._updater.apply(self._theta, [term], self._theta, progress=step.progress)
@@ -272,7 +274,7 @@ class Serial(LocalSteps):
 
     async def step(self, step: Step) -> StepResult:
         """Take an optimizer step."""
-        self._take(step)
+        await self._take(step)
         self.updates += step.samples > 0
         return StepResult(step.clock + 1)
 

@@ -254,7 +254,7 @@ class LocalSGD(LocalSteps):
 
     async def step(self, step: Step) -> StepResult:
         """Take a local step, and average if one is due."""
-        self._take(step)
+        await self._take(step)
         self._steps += 1
         self._samples += step.samples
         self._progress = step.progress

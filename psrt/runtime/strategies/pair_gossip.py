@@ -130,7 +130,7 @@ class PairGossip(LocalSteps):
 
     async def step(self, step: Step) -> StepResult:
         """Take a step, then what has come."""
-        self._take(step)
+        await self._take(step)
         clock = step.clock + 1
         while (message := await self._turns.poll(clock)) is not None:
             await self._handle(message, clock)

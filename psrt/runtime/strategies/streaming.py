@@ -129,7 +129,7 @@ class StreamingSGD(LocalSteps):
 
     async def step(self, step: Step) -> StepResult:
         """Take a local step, and the fragments that are due; send those that are."""
-        self._take(step)
+        await self._take(step)
         self._progress = step.progress
         for fragment in self._fragments:
             fragment.steps += 1

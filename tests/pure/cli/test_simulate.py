@@ -122,6 +122,11 @@ SECONDS = "from 0 to 1000000"
          "small-products must be ROWS:FORWARD:BACKWARD_INPUT:BACKWARD_WEIGHT, ROWS from 1 to "
          "1000000000, FORWARD from 0.001 to 1000, BACKWARD_INPUT from 0.001 to 1000, "
          "BACKWARD_WEIGHT from 0.001 to 1000, got '8:1:1'"),
+        ("--pass-overhead 1e-5", "--pass-overhead 1e-5 has no effect without --parallel"),
+        ("--parallel pipeline:2 --pass-overhead=-1",
+         f"pass-overhead must be SECONDS, SECONDS {SECONDS}, got '-1'"),
+        ("--worker-apply 0",
+         "worker-apply must be BYTES_PER_S, BYTES_PER_S from 1 to inf, got '0'"),
         ("--parameters 10", "--parameters 10 has no effect with a model, which has its own; "
          "it belongs to --timing-only"),
         ("--timing-only --parameters 0", "parameters must be at least 1, got 0"),

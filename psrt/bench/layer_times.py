@@ -126,6 +126,30 @@ class PassCosts(NamedTuple):
     small: Sequence[StageCosts]
     #: Rows of the small ones.
     rows: int
+    #: Rows of all.
+    all_rows: int = 0
+
+    def of_rows(self, rows: int) -> PassCosts:
+        """Return what a batch of other rows costs, between those of a micro-batch and all.
+
+        Products take so much each and so much a row: it is on the line between the two.
+
+        >>> costs = PassCosts([StageCosts(8, 8, 8)], [StageCosts(11, 8, 8)], 2, 8).of_rows(4)
+        >>> costs.whole, costs.small
+        ([StageCosts(forward=4.5, backward_input=4.0, backward_weight=4.0, nbytes=0.0)], \
+[StageCosts(forward=5.5, backward_input=4.0, backward_weight=4.0, nbytes=0.0)])
+        """
+        part = rows / self.all_rows
+        # Where between the two, by 1/rows.
+        place = 0.0
+        if self.rows < self.all_rows:
+            place = (1 / rows - 1 / self.all_rows) / (1 / self.rows - 1 / self.all_rows)
+        whole = [
+            StageCosts(*(part * (a + place * (b - a)) for a, b in zip(one, few, strict=True)))
+            for one, few in zip(self.whole, self.small, strict=True)
+        ]
+        small = [StageCosts(*(part * it for it in few)) for few in self.small]
+        return PassCosts(whole, small, self.rows, rows)
 
     @property
     def slowdown(self) -> Slowdown:

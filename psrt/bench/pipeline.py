@@ -2,7 +2,8 @@
 
 That is the honest baseline. Two stages are twice as many cores, but they compute by micro-batches,
 whose small products are dear. So beside what is read stands the bound of each cut (see
-``psrt.pipeline.cost``): balance × bubble × efficiency, of costs of layers measured in the same run.
+``psrt.pipeline.cost``): balance × bubble × efficiency, of costs of layers measured in the same run;
+and what psrt's simulator predicts by these, see ``prediction``.
 One process with the same micro-batches takes its turn, too, and where torch is installed its
 ``torch.distributed.pipelining`` over gloo, on the same cut.
 
@@ -26,9 +27,11 @@ from psrt.arrays import Vector
 from psrt.bench.chain import FixedChain, IdleChain
 from psrt.bench.cut_scheme import LR, CutScheme
 from psrt.bench.figures import Column, Summary, spread
-from psrt.bench.layer_times import LayerTimes, PassCosts, of_stages
+from psrt.bench.layer_times import PASSES, PassCosts, of_stages
+from psrt.bench.prediction import Prediction, Predictor
 from psrt.bench.race import Candidate, Pace, Run, calls_in_a_turn, race, trial
 from psrt.bench.ranks import RankTrack, part_of, wait
+from psrt.bench.step_times import StepTimes
 from psrt.bench.train import has_torch
 from psrt.config.axes import ScheduleName, axes_of, schedule_of
 from psrt.errors import ProtocolError
@@ -88,8 +91,6 @@ WAYS: dict[str, Way] = {
     f"tensor:{RANKS}": Way({"parallel": f"tensor:{RANKS}"}, parts=False),
     f"data:{RANKS}": Way({"parallel": f"data:{RANKS}"}, parts=False),
 }
-#: Costs of layers, in the same race: in products of all rows and of a micro-batch's.
-_LAYERS = ("layers, all rows", "layers, micro-batches")
 #: How many times as many steps an asynchronous pipeline has in a turn, at whose end it is drained.
 _LONGER = 4
 #: Steps of a reading of psrt's own cost.
@@ -133,14 +134,15 @@ def _of_batch(
     turn_s: float,
 ) -> list[dict[str, Any]]:
     track, problem = RankTrack(comm), FixedChain(sizes, batch)
-    times: dict[str, LayerTimes] = {}
-    if comm.rank == 0:
-        layers, theta = problem.layers(), problem.initial()
-        for name, parts in ((_LAYERS[0], 1), (_LAYERS[1], micro_batches)):
-            times[name] = LayerTimes(
-                layers, problem.loss, problem.batch, theta, micro_batches=parts
-            )
-            times[name].run(2)
+    times: StepTimes | None = None
+    parts: dict[str, Run | None] = dict.fromkeys(StepTimes.NAMES)
+    if comm.rank < RANKS:
+        own_times = StepTimes(problem, micro_batches=micro_batches)
+        parts[StepTimes.AT_ONCE] = own_times.runs[StepTimes.AT_ONCE]
+        if comm.rank == 0:
+            times, parts = own_times, {**own_times.runs}
+            for run in times.runs.values():
+                run(2)
     counts = _counts(comm, times)
     knobs = {name: _knobs(way, micro_batches, counts) for name, way in WAYS.items()}
     cuts = {name: it for name, it in knobs.items() if "pipeline" in it.get("parallel", "")}
@@ -155,8 +157,7 @@ def _of_batch(
         runs: dict[str, Run | None] = {
             name: it.run if (it := schemes.get(name)) else None for name in WAYS
         }
-        runs |= torch
-        runs |= {name: times[name].run if times else None for name in _LAYERS}
+        runs |= torch | parts
         candidates = {name: Candidate(run) for name, run in runs.items()}
         steps = calls_in_a_turn(trial(runs[WHOLE], track), Pace(turn_s, fewest=4))
         found = race(candidates, rounds, track=track, calls=steps, warmup=1)
@@ -165,16 +166,18 @@ def _of_batch(
             if comm.rank == 0:
                 _check_equal(results)
         beside = {name: _beside(comm, schemes.get(name)) for name in found.rounds[0]}
-    if not times:
+    if times is None:
         return []
-    whole, small = times.values()
-    costs = PassCosts(whole.costs(), small.costs(), small.rows)
-    rows = []
+    predictor, rows = times.predictor(found), []
     for name in found.rounds[0]:
-        if name in _LAYERS:
+        if name in parts:
             continue
         way, ratio = WAYS.get(name, Way(_cut("1f1b"))), found.ratio(WHOLE, name)
-        limit = _bound(way, costs, counts, batch, micro_batches, steps)
+        limit = _bound(way, predictor.layers, counts, batch, micro_batches, steps)
+        due = _NO_PREDICTION
+        if name in WAYS:
+            due = _predicted(predictor, way, knobs[name], counts, own.get(name), steps)
+        seconds = Summary.of(found.of(name)).median
         rows.append(
             {
                 "batch": batch,
@@ -184,6 +187,9 @@ def _of_batch(
                 **(_NO_BOUND if limit is None else limit._asdict()),
                 "bound": limit and limit.speedup,
                 "of_bound": limit and ratio and ratio.median / limit.speedup,
+                "predicted": due.seconds and batch / due.seconds,
+                "of_predicted": due.seconds and due.seconds / seconds,
+                "simulate": due.flags,
                 "own_us": own.get(name),
                 **beside[name],
             }
@@ -192,6 +198,7 @@ def _of_batch(
 
 
 _NO_BOUND = dict.fromkeys(Bound._fields)
+_NO_PREDICTION = Prediction(0.0, "")
 
 
 @contextmanager
@@ -255,11 +262,11 @@ def _knobs(way: Way, micro_batches: int, counts: dict[int, list[int]]) -> dict[s
     return knobs
 
 
-def _counts(comm: MPI.Comm, times: dict[str, LayerTimes]) -> dict[int, list[int]]:
+def _counts(comm: MPI.Comm, times: StepTimes | None) -> dict[int, list[int]]:
     """Return by chunks of a stage the layers of each chunk, balanced by cost; collective."""
     found: dict[int, list[int]] = {}
-    if times:
-        costs = [it.seconds for it in next(iter(times.values())).costs()]
+    if times is not None:
+        costs = [it.seconds for it in times.layers.whole]
         for way in WAYS.values():
             if "pipeline_schedule" in way.knobs:
                 chunks = way.schedule.chunks
@@ -291,6 +298,24 @@ def _bound(
         chunks,
         deferred=bool(way.knobs.get("defer_weights")),
         slowdown=costs.slowdown,
+    )
+
+
+def _predicted(
+    predictor: Predictor,
+    way: Way,
+    knobs: dict[str, Any],
+    counts: dict[int, list[int]],
+    own_us: float | None,
+    steps: int,
+) -> Prediction:
+    """Simulate a turn of a way."""
+    return predictor.step(
+        knobs,
+        counts[way.schedule.chunks] if "pipeline_schedule" in way.knobs else None,
+        steps=steps * (_LONGER if way.row.asynchronous else 1),
+        # A micro-batch passes a chunk forward, and back to its inputs and its weights.
+        pass_s=1e-6 * (own_us or 0.0) / len(PASSES),
     )
 
 
@@ -356,6 +381,8 @@ COLUMNS: tuple[Column, ...] = (
     ("batch", "batch"),
     ("samples/s", spread("samples_per_second", 1, 0)),
     ("× one process", spread("over_one")),
+    ("predicted", lambda row: f"{row['predicted']:.0f}" if row["predicted"] else "–"),
+    ("of it", lambda row: f"{row['of_predicted']:.2f}" if row["predicted"] else "–"),
     ("balance", _number("balance")),
     ("bubble", _number("bubble")),
     ("efficiency", _number("efficiency")),

@@ -1,0 +1,147 @@
+"""What is predicted of a step: the price of its schedule, and by hand what is no product."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from itertools import pairwise
+
+import pytest
+
+from psrt.bench.layer_times import PassCosts, of_stages
+from psrt.bench.prediction import Predictor
+from psrt.cli.simulate import parse_simulate
+from psrt.job.scenario import run_in_virtual_time
+from psrt.pipeline.cost import StageCosts, price
+from psrt.pipeline.registry import PIPELINES
+
+SIZES, BATCH, M = (6, 8, 7, 9, 5), 48, 4
+#: By layer, seconds of all rows: no two alike, and small products that are dearer by pass.
+WHOLE = [StageCosts(0.6, 0.1, 0.9), StageCosts(1, 1.5, 1.2), StageCosts(2, 2.1, 1.8),
+         StageCosts(0.5, 0.7, 0.4)]  # fmt: skip
+DEARER = (1.5, 1.25, 2.0)
+SMALL = [StageCosts(*(f * s for f, s in zip(DEARER, it[:3], strict=True))) for it in WHOLE]
+N = sum(a * b + b for a, b in pairwise(SIZES))
+ALL = sum(it.seconds for it in WHOLE)
+
+
+def predictor(*, update_rate=math.inf, copy_rate=math.inf, at_once=1.0):
+    layers = PassCosts(WHOLE, SMALL, BATCH // M, BATCH)
+    return Predictor(SIZES, BATCH, layers, at_once, update_rate, copy_rate)
+
+
+def seconds(*args, steps=1, rates=None, **more):
+    return predictor(**rates or {}).step(*args, steps=steps, **more).seconds
+
+
+CUTS = [("sequential", 1), ("gpipe", M), ("1f1b", M), ("zero-bubble", M), ("interleaved:2", M)]
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "deferred"),
+    [(*it, False) for it in CUTS] + [(*it, True) for it in CUTS if it[1] > 1],
+)
+def test_where_messages_are_free_a_step_takes_the_price_of_its_schedule(name, parts, deferred):
+    row, chunks = PIPELINES[name.partition(":")[0]], 2 if ":" in name else 1
+    counts = [1, 1, 1, 1] if chunks == 2 else [3, 1]
+    knobs = {"parallel": "pipeline:2", "pipeline_schedule": name, "micro_batches": parts}
+    knobs |= {"stages": ",".join(map(str, counts))}
+    knobs |= {"defer_weights": True} if deferred else {}
+    costs = PassCosts(WHOLE, SMALL, BATCH // M, BATCH)
+    rows = [BATCH // parts] * parts
+    due = price(
+        row.plan(2, parts, chunks, deferred=deferred), of_stages(WHOLE, counts), rows,
+        slowdown=costs.slowdown,
+    )  # fmt: skip
+    assert seconds(knobs, counts) == pytest.approx(due.seconds, rel=1e-4)
+
+
+def test_batches_that_follow_one_another_take_the_price_of_a_run():
+    knobs = {"parallel": "pipeline:2", "pipeline_schedule": "pipedream", "stages": "3,1"}
+    steps = 5
+    plan = PIPELINES["pipedream"].plan(2, steps)
+    # ``price`` takes the costs of all rows of a run.
+    costs = [StageCosts(*(steps * s for s in it)) for it in of_stages(WHOLE, [3, 1])]
+    due = price(plan, costs, [BATCH] * steps).seconds / steps
+    assert seconds(knobs, [3, 1], steps=steps) == pytest.approx(due, rel=1e-4)
+
+
+def test_one_process_by_hand():
+    rates = {"update_rate": 4 * N / 0.5}
+    for knobs in ({"mode": "serial"}, {"parallel": "pipeline:1", "micro_batches": 1}):
+        assert seconds(knobs, rates=rates, steps=3) == pytest.approx(ALL + 0.5, rel=1e-4)
+    parts = {"parallel": "pipeline:1", "micro_batches": M}
+    small = sum(it.seconds for it in SMALL)
+    # 0.01 for each of three passes.
+    found = seconds(parts, pass_s=0.01, rates=rates)
+    assert found == pytest.approx(small + 0.5 + 3 * M * 0.01, rel=1e-3)
+    deferred = sum(s.forward + s.backward_input + w.backward_weight
+                   for s, w in zip(SMALL, WHOLE, strict=True))  # fmt: skip
+    assert seconds(parts | {"defer_weights": True}) == pytest.approx(deferred, rel=1e-4)
+
+
+def test_a_stage_updates_its_own_parameters():
+    knobs = {"parallel": "pipeline:2", "pipeline_schedule": "gpipe", "micro_batches": M}
+    counts, rates = [2, 2], {"update_rate": 4.0}  # a second an element
+    first = sum(a * b + b for a, b in pairwise(SIZES[:3]))
+    one, two = (seconds(knobs, counts, steps=k, rates=rates) * k for k in (1, 2))
+    # The next step begins when the last update of the first stage, or of the last one, is over.
+    assert two - one >= max(first, N - first)
+    assert one > max(first, N - first)
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("shard", [None, "optimizer"])
+def test_copies_by_hand(shard, bucket_bytes):
+    """Half of the rows, one element in two updated and summed, however many sums there are."""
+    knobs = {"parallel": "data:2", "micro_batches": 1, "bucket_bytes": bucket_bytes}
+    knobs |= {} if shard is None else {"shard": shard}
+    half = sum(it.seconds for it in predictor().layers.of_rows(BATCH // 2).whole)
+    assert half > ALL / 2
+    assert seconds(knobs) == pytest.approx(half, rel=1e-4)
+    # Of an odd bucket one has more; and the end of training is told with a last sum of few numbers.
+    halves, rate = pytest.approx(half + 0.5, abs=0.02), 4 * (N / 2) / 0.5
+    assert seconds(knobs, rates={"update_rate": rate}) == halves
+    assert seconds(knobs, rates={"copy_rate": rate}) == halves
+
+
+@pytest.mark.parametrize(
+    ("knobs", "slower"),
+    [
+        ({"mode": "serial"}, 1),
+        ({"parallel": "pipeline:1", "micro_batches": M}, 1),
+        ({"parallel": "pipeline:2", "pipeline_schedule": "sequential", "micro_batches": 1}, 1),
+        ({"parallel": "pipeline:2", "pipeline_schedule": "gpipe", "micro_batches": M}, 3),
+        ({"parallel": "pipeline:2", "pipeline_schedule": "pipedream"}, 3),
+        ({"parallel": "data:2", "micro_batches": 1}, 3),
+        ({"parallel": "tensor:2", "micro_batches": 1}, 3),
+    ],
+)
+def test_ranks_that_compute_at_once_are_slower(knobs, slower):
+    counts = [3, 1] if "pipeline:2" in knobs.values() else None
+    alone, crowded = (seconds(knobs, counts, rates={"at_once": it}) for it in (1.0, 3.0))
+    assert crowded == pytest.approx(slower * alone, rel=1e-4)
+
+
+def test_slices_by_hand():
+    assert seconds({"parallel": "tensor:2", "micro_batches": 1}) == pytest.approx(ALL / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "counts"),
+    [
+        ({"mode": "serial"}, None),
+        ({"parallel": "data:2", "micro_batches": 1}, None),
+        (
+            {
+                "parallel": "pipeline:2", "pipeline_schedule": "gpipe", "micro_batches": M,
+                "defer_weights": True, "stages": "1,3",
+            },
+            [1, 3],
+        ),
+    ],
+)  # fmt: skip
+def test_its_flags_say_the_same(knobs, counts):
+    found = predictor(update_rate=1e3, copy_rate=1e4).step(knobs, counts, steps=2, pass_s=0.01)
+    config, scenario = parse_simulate(shlex.split(found.flags))
+    assert run_in_virtual_time(config, scenario).seconds / 2 == found.seconds

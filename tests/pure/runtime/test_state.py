@@ -82,7 +82,8 @@ def goes_on(config, steps, *, workers=3, problem=None):
         start = whole.snapshots[step]
         again = trained(config, workers=workers, problem=problem and problem(), seed=9, start=start)
         assert again.run.theta.tobytes() == whole.run.theta.tobytes(), step
-        assert not differences(whole.roles, again.roles), step
+        if step < max(whole.snapshots):  # after the last step no gradient, push or note is left
+            assert not differences(whole.roles, again.roles), step
 
 
 def workers_in(mode):

@@ -82,6 +82,17 @@ class CheckpointError(PsrtError):
     """A checkpoint, or a part of one, is not what was written."""
 
 
+class StoppedError(PsrtError):
+    """The run was asked to save and stop, and has; it can go on from there."""
+
+    exit_status = 8
+
+    def __init__(self, text: str, run: object = None) -> None:
+        super().__init__(text)
+        #: What it came to so far, a ``Run``, at rank 0.
+        self.run = run
+
+
 class OutputError(PsrtError):
     """A file could not be written, such as on a full disk."""
 

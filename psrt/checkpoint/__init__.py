@@ -8,6 +8,8 @@ from psrt.checkpoint.part import (
     announce,
     announce_failure,
     announced,
+    note,
+    notes,
     read_part,
     write_part,
 )
@@ -26,6 +28,8 @@ __all__ = [
     "announce_failure",
     "announced",
     "assemble",
+    "note",
+    "notes",
     "paths_by_element",
     "read_part",
     "restore",

@@ -202,18 +202,44 @@ def _array(data: bytes, dtype: str, shape: list[int], data_offsets: list[int]) -
 
 def announce(disk: Disk, folder: Path, entry: PartEntry) -> None:
     """Say, to whoever commits the checkpoint, that a part is on the disk."""
-    _announce(disk, folder, entry.name, entry.to_json())
+    note(disk, folder, entry.name, entry.to_json())
 
 
 def announce_failure(disk: Disk, folder: Path, name: str, reason: str) -> None:
     """Say that a part could not be written."""
-    _announce(disk, folder, name, {"failed": reason})
+    note(disk, folder, name, {"failed": reason})
 
 
-def _announce(disk: Disk, folder: Path, name: str, values: dict[str, Any]) -> None:
+def note(disk: Disk, folder: Path, name: str, values: dict[str, Any]) -> None:
+    """Write a note for other processes, who see all of it or nothing.
+
+    Raises:
+        OSError: if the disk does not take it; nobody sees it then.
+    """
     new = folder / (name + _ANNOUNCING)
+    disk.remove(new)  # of a try that failed
     disk.write(new, [json.dumps(values).encode()])
     disk.rename(new, folder / (name + _ANNOUNCED))
+
+
+def notes(disk: Disk, folder: Path) -> dict[str, Any]:
+    """Return the notes in a folder by name; none where there is no folder.
+
+    Raises:
+        CheckpointError: if a file there is none of psrt's.
+        OSError: if one cannot be read.
+    """
+    found: dict[str, Any] = {}
+    for file in disk.names(folder):
+        if not file.endswith(_ANNOUNCED) or file == "manifest.json":
+            continue
+        try:
+            found[file.removesuffix(_ANNOUNCED)] = json.loads(
+                disk.read(folder / file, _MOST_ANNOUNCEMENT)
+            )
+        except (ValueError, RecursionError):
+            raise CheckpointError(f"{folder / file}: not JSON") from None
+    return found
 
 
 def announced(disk: Disk, folder: Path) -> dict[str, PartEntry | str]:
@@ -224,14 +250,7 @@ def announced(disk: Disk, folder: Path) -> dict[str, PartEntry | str]:
         OSError: if one cannot be read.
     """
     found: dict[str, PartEntry | str] = {}
-    for file in disk.names(folder):
-        if not file.endswith(_ANNOUNCED) or file == "manifest.json":
-            continue
-        try:
-            values = json.loads(disk.read(folder / file, _MOST_ANNOUNCEMENT))
-        except (ValueError, RecursionError):
-            raise CheckpointError(f"{folder / file}: not JSON") from None
-        name = file.removesuffix(_ANNOUNCED)
+    for name, values in notes(disk, folder).items():
         if isinstance(values, dict) and set(values) == {"failed"}:
             found[name] = str(values["failed"])
         else:

@@ -21,7 +21,7 @@ from psrt.config.dealing import IID, PARTITION
 from psrt.config.injection import INJECTIONS, Injection
 from psrt.config.knobs import Condition, accept, knob, knobs_of, shown
 from psrt.config.modes import MODES, Mode, modes_with
-from psrt.config.values import LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
+from psrt.config.values import INTERVAL, LARGEST, REAL, SWITCH, TEXT, WHOLE, WHOLE_OR_AUTO, WIDTHS
 from psrt.topology.names import DEFAULT
 
 _MODE = "mode"
@@ -563,10 +563,20 @@ class TrainConfig:
         None, TEXT, _RUN, "repeat a run that was made with --record, bit for bit",
         metavar="DIR", default_text="a new run", numeric=False, of_run=False,
     )
-    checkpoint_every: int | None = knob(
-        None, WHOLE, _RUN, "save everything in --out every N steps, so that --resume can go on",
-        metavar="N", min=1, default_text="never", numeric=False, of_run=False,
+    checkpoint_every: int | str | None = knob(
+        None, INTERVAL, _RUN,
+        "save everything in --out every N steps, or N seconds (30s), so that --resume can go on; "
+        "auto: as often as costs least",
+        metavar="N|Ns|auto", default_text="never", numeric=False, of_run=False,
         synonyms=("checkpoint", "save-every", "save-steps", "checkpoint-interval"),
+    )
+    mtbf: float | None = knob(
+        None, REAL, _RUN,
+        "mean time between failures of the job, in seconds, for --checkpoint-every auto",
+        metavar="SECONDS", exclusive_min=0, max=1e9,
+        requires=(Condition("checkpoint_every", ("auto",)),), fallback=86400.0,
+        numeric=False, of_run=False, real_time=True,
+        synonyms=("mean-time-between-failures", "failure-rate"),
     )
     keep: int | None = knob(
         None, WHOLE, _RUN, "number of checkpoints to keep, the newest", metavar="K", min=1,

@@ -24,6 +24,8 @@ _NOT_WHOLE = "must be a whole number"
 #: Factors of the suffixes K, M and G of a number of bytes, and the largest number accepted.
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MOST_BYTES = 1 << 40
+#: Longest interval in seconds: a year.
+_LONGEST_S = 366 * 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,40 @@ def _write_whole_or_auto(value: int | str) -> str:
     return write_text(value) if isinstance(value, str) else str(value)
 
 
+def _read_interval(text: str) -> int | str:
+    if re.fullmatch(r"[+-]?[0-9]{1,30}", text):
+        return _accept_interval(_read_whole(text))
+    return _accept_interval(text)
+
+
+def _accept_interval(value: Any) -> int | str:
+    if value == AUTO:
+        return AUTO
+    if isinstance(value, str):
+        seconds = seconds_of(value)
+        if seconds is not None and 0 < seconds <= _LONGEST_S:
+            return value
+    elif not isinstance(value, bool) and isinstance(value, numbers.Integral):
+        if value < 1:
+            raise ValueError("must be at least 1")
+        return _accept_whole(value)
+    raise ValueError(f"must be steps such as 100, seconds such as 30s, or {AUTO}")
+
+
+def seconds_of(interval: int | str | None) -> float | None:
+    """Return the seconds of an interval; None where it is steps, or is left to psrt.
+
+    >>> seconds_of("30s"), seconds_of("0.5s"), seconds_of(100), seconds_of("auto")
+    (30.0, 0.5, None, None)
+    """
+    if isinstance(interval, str) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?s", interval):
+        return float(interval[:-1])
+    return None
+
+
 WHOLE = Kind("N", _read_whole, _accept_whole, str)
+#: A number of steps, of seconds as in ``30s``, or ``auto``, which leaves it to psrt.
+INTERVAL = Kind("N|Ns", _read_interval, _accept_interval, _write_whole_or_auto)
 #: A whole number, or ``auto``, which leaves it to psrt.
 WHOLE_OR_AUTO = Kind("N", _read_whole_or_auto, _accept_whole_or_auto, _write_whole_or_auto)
 REAL = Kind("X", _read_real, _accept_real, repr)

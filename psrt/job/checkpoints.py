@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from datetime import UTC, datetime
 from functools import partial
@@ -20,9 +21,12 @@ from psrt.checkpoint import (
     restore,
     state_of,
 )
-from psrt.config import to_toml
+from psrt.config import TrainConfig, to_toml
+from psrt.config.values import seconds_of
 from psrt.errors import CheckpointError, ConfigError
 from psrt.job.launcher import Launcher, Roles
+from psrt.job.meeting import Meeting
+from psrt.job.pace import Pace
 from psrt.job.provenance import data_sha256
 from psrt.job.result import Say
 from psrt.job.resuming import CONTROL, DATA, Resumption
@@ -59,12 +63,26 @@ def saver_for(
     checkpoints = Checkpoints(disk, Path(config.out))
     attempt = 0 if resumption is None else resumption.attempt
     began = 0 if resumption is None else resumption.manifest.step
+    every, meeting = config.checkpoint_every, None
+    if launcher.simulated and not isinstance(every, int):
+        raise ConfigError(f"--checkpoint-every {every} is not possible in virtual time")
+    if not launcher.simulated:
+        meeting = Meeting(
+            checkpoints,
+            disk,
+            process=next(iter(roles)),
+            processes=setup.role_map.size,
+            attempt=attempt,
+            step=began,
+            timeout_s=config.timeout_s,
+        )
     saver = Saver(
         checkpoints,
         disk,
-        every=config.checkpoint_every,
+        every=every if isinstance(every, int) else None,
         attempt=attempt,
         threaded=not launcher.simulated,
+        meeting=meeting,
     )
     for rank, role in roles.items():
         for part, owner in _parts_at(setup, rank, role):
@@ -97,7 +115,23 @@ def saver_for(
             manifest=partial(_manifest, setup, attempt, more),
             say=say,
         )
+        if meeting is not None:
+            meeting.failed = saver.committer.unasked
+            if not isinstance(every, int):
+                meeting.at_look = _asking(meeting, saver.committer, config)
     return saver
+
+
+def _asking(meeting: Meeting, committer: Committer, config: TrainConfig) -> Callable[[], None]:
+    """Return what asks for a checkpoint whenever it is time."""
+    pace = Pace(seconds_of(config.checkpoint_every), mtbf_s=config.mtbf or math.inf)
+
+    def look() -> None:
+        pace.cost_s = committer.took_s
+        if pace.is_due():
+            meeting.ask()
+
+    return look
 
 
 def give_back(setup: Setup, roles: Roles) -> None:

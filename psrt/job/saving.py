@@ -9,11 +9,12 @@ before it.
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,8 @@ from psrt.checkpoint import (
     announced,
     write_part,
 )
-from psrt.errors import CheckpointError, ConfigError, OutputError
+from psrt.errors import CheckpointError, ConfigError, OutputError, StoppedError
+from psrt.job.meeting import Meeting
 from psrt.partition import Span
 
 #: Checkpoints in a row that may fail before the run ends.
@@ -56,30 +58,35 @@ class Saver:
         checkpoints: Checkpoints,
         disk: Disk,
         *,
-        every: int,
+        every: int | None,
         attempt: int = 0,
         threaded: bool = True,
+        meeting: Meeting | None = None,
     ) -> None:
         """Set up.
 
         Args:
             checkpoints: of the run.
             disk: makes the file operations.
-            every: steps from one to the next.
+            every: steps from one to the next; None where ``meeting`` says when.
             attempt: how often the run was resumed before.
             threaded: whether files are written while the roles go on.
+            meeting: where processes agree on further steps; None has no other.
         """
         self._checkpoints, self._disk = checkpoints, disk
         self._every, self._attempt = every, attempt
         self._threaded = threaded
+        self._meeting = meeting
         #: What is under way for the newest checkpoint, and its step.
-        self._threads: list[Thread] = []
+        self._threads: list[threading.Thread] = []
         self._step = -1
         #: By part, the step of its newest checkpoint, and the arrays of the copy.
         self._saved: dict[str, int] = {}
         self._copies: dict[str, Any] = {}
         #: Commits checkpoints, at the first process.
         self.committer: Committer | None = None
+        #: What SIGUSR1 did before; None while it is left alone.
+        self._before: Any = None
 
     def since(self, name: str, step: int) -> None:
         """Note that a part begins at a step, of which there is a checkpoint already, or none."""
@@ -98,16 +105,28 @@ class Saver:
                 f"there on {socket.gethostname()}"
             )
 
-    async def at(self, part: Part, step: int) -> None:
+    async def at(self, part: Part, step: int) -> bool:
         """Save a part if it is time; called where its role stands at a consistent cut.
 
+        Returns:
+            Whether the run ends here.
+
         Raises:
-            OutputError: at the process that commits, if too many checkpoints have failed.
+            OutputError: at the process that commits, if too many checkpoints have failed; or if
+                there is no agreement on a step.
         """
-        if step // self._every == self._saved.get(part.name, 0) // self._every:
-            return
+        committer, stops = self.committer, False
+        before = self._saved.get(part.name, 0)
+        is_due = self._every is not None and step // self._every != before // self._every
+        if self._meeting is not None:
+            agreed = self._meeting.at(step, before)
+            if agreed is not None:
+                is_due, stops = True, agreed.stops
+        if not is_due:
+            if committer is not None and committer.has_news:
+                committer.tell()
+            return False
         self._saved[part.name] = step
-        committer = self.committer
         if step != self._step:
             self.finish()
             self._step = step
@@ -116,13 +135,16 @@ class Saver:
         copy = self._copies[part.name] = copied(part.tree(), self._copies.get(part.name))
         if self._threaded:
             self._start(partial(self._save, part, copy, step))
-            return
+            return stops
         self._save(part, copy, step)
         if committer is not None:
             committer.look(step, waits=False)
+        return stops
 
     async def ended(self, part: Part) -> None:
         """Say that a role is done while others may go on: from now on there is no cut."""
+        if self._meeting is not None:
+            self._meeting.ended()
         try:
             folder = self._checkpoints.done(self._attempt)
             self._disk.make_folder(folder)
@@ -131,7 +153,7 @@ class Saver:
             pass  # the first process misses its part
 
     def _start(self, what: Callable[[], None]) -> None:
-        thread = Thread(target=what, daemon=True)
+        thread = threading.Thread(target=what, daemon=True)
         thread.start()
         self._threads.append(thread)
 
@@ -147,8 +169,37 @@ class Saver:
         if self.committer is not None:
             self.committer.tell()
 
+    def begin(self) -> None:
+        """Begin to agree with the others on further steps; SIGUSR1 asks to save and stop."""
+        if self._meeting is not None:
+            self._meeting.start()
+            if threading.current_thread() is threading.main_thread():
+                self._before = signal.signal(signal.SIGUSR1, self._asked)
+
+    def _asked(self, *_: object) -> None:
+        assert self._meeting is not None
+        self._meeting.ask(stop=True)
+
+    def judge(self, run: object) -> None:
+        """Say so if somebody had the run stop.
+
+        Raises:
+            StoppedError: then, at the process that commits.
+        """
+        if self._before is not None:
+            signal.signal(signal.SIGUSR1, self._before)
+        if self.committer is None or self._meeting is None or self._meeting.stop is None:
+            return
+        newest, _ = self._checkpoints.newest()
+        where = "there is no checkpoint"
+        if newest is not None:
+            where = f"--resume goes on from step {newest.manifest.step}, {newest.path}"
+        raise StoppedError(f"stopped as asked; {where}", run)
+
     def close(self) -> None:
-        """Tidy up at the process that commits, once all processes have finished."""
+        """Tidy up, once all processes have finished."""
+        if self._meeting is not None:
+            self._meeting.close()
         if self.committer is not None:
             self.committer.close()
 
@@ -199,6 +250,8 @@ class Committer:
         self._failures = 0
         #: Whether a role is done, which others wait for no more.
         self._is_over = False
+        #: Seconds that the newest checkpoint took from its cut on; None before the first.
+        self.took_s: float | None = None
 
     def look(self, step: int, *, waits: bool) -> None:
         """Commit a checkpoint once all its parts are there.
@@ -207,7 +260,8 @@ class Committer:
             step: of the checkpoint.
             waits: whether parts may still come while this waits.
         """
-        until = time.monotonic() + self._timeout_s
+        began = time.monotonic()
+        until = began + self._timeout_s
         try:
             folder = self._checkpoints.begin(step, self._attempt)
             done = self._checkpoints.done(self._attempt)
@@ -235,6 +289,12 @@ class Committer:
             self.failed(step, reason_of(error))
             return
         self._failures = 0
+        self.took_s = time.monotonic() - began
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to tell."""
+        return bool(self._lines)
 
     def _without(self, name: str) -> None:
         """Note, once, that a role is done, so that what it had then goes with no later step."""
@@ -246,6 +306,11 @@ class Committer:
         """Note that a checkpoint could not be written."""
         self._failures += 1
         self._lines.append(f"checkpoint of step {step}: {reason}; training continues without it")
+
+    def unasked(self, reason: str) -> None:
+        """Note that the folder did not even take the question for a step."""
+        self._failures += 1
+        self._lines.append(f"checkpoint: {reason}; training continues without it")
 
     def close(self) -> None:
         """Delete what belongs to no checkpoint; nobody may be writing any more."""

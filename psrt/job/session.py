@@ -112,6 +112,8 @@ class _Session:
             with launcher.agree():  # the first process has made the folder
                 if saver is not None:
                     saver.check()
+            if saver is not None:
+                saver.begin()
             launcher.run(roles, lambda: recorder is None or recorder.finished)
             if saver is not None:
                 saver.finish()
@@ -121,6 +123,9 @@ class _Session:
                 sequencer.finish()
             recording.end(roles)
         result = self._conclude(roles, recording, plan)
+        if saver is not None:
+            with launcher.agree():
+                saver.judge(result)
         launcher.close()
         self._judge(result)
         return result

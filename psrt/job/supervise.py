@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from psrt.checkpoint import Checkpoints, Disk
-from psrt.errors import ConfigError, DivergedError
+from psrt.errors import ConfigError, DivergedError, StoppedError
 from psrt.job.attempt import Ended
 from psrt.report.files import SUMMARY
 from psrt.units import plural
@@ -25,8 +25,8 @@ from psrt.units import plural
 GAVE_UP = 7
 #: Seconds before the first restart, and at most; each without progress doubles them.
 _FIRST_S, _LONGEST_S = 1.0, 60.0
-#: Statuses that another attempt would end with, too.
-_FINAL = (ConfigError.exit_status, DivergedError.exit_status)
+#: Statuses that another attempt would end with, too, and that of a run that was asked to stop.
+_FINAL = (ConfigError.exit_status, DivergedError.exit_status, StoppedError.exit_status)
 #: Names of what the ranks of either MPI leave in shared memory when they are killed.
 _SEGMENT = re.compile(r"(sm_segment|vader_segment|osc_sm|mpich_sh|psrt)[\w.\-]*")
 _SHARED = Path("/dev/shm")

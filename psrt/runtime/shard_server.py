@@ -90,7 +90,7 @@ class ShardServer:
         #: Called with the clock of each version, that is the number of steps behind it, once it is
         #: made and all that wait for it are answered, before it can be overwritten. None costs
         #: nothing.
-        self.at_version: Callable[[int], Awaitable[None]] | None = None
+        self.at_version: Callable[[int], Awaitable[object]] | None = None
 
     def state(self) -> Tree:
         """Return what a checkpoint keeps of this shard; its arrays are those in use.

@@ -108,8 +108,11 @@ class Worker:
         #: Batches of this epoch that are behind this worker: it has taken or skipped them.
         self._taken = 0
         #: Called between two steps, with the clock, where this worker's state is part of a cut: all
-        #: workers come to that clock, and nothing is under way. None costs nothing.
-        self.at_boundary: Callable[[int], Awaitable[None]] | None = None
+        #: workers come to that clock, and nothing is under way. Returns whether the run ends there,
+        #: for all of them. None costs nothing.
+        self.at_boundary: Callable[[int], Awaitable[bool]] | None = None
+        #: Whether it does.
+        self._stops = False
         #: Called when this worker has done all its steps, before others learn it.
         self.at_end: Callable[[], Awaitable[None]] | None = None
 
@@ -216,7 +219,7 @@ class Worker:
         return theta if self.strategy.model is None else self.strategy.model
 
     def _finished(self, progress: float) -> bool:
-        return self._length.reached(self.clock, progress)
+        return self._stops or self._length.reached(self.clock, progress)
 
     async def _epoch(self, epoch: int, batches: Iterable[Any]) -> bool:
         """Take the steps of an epoch; return whether it was completed."""
@@ -243,7 +246,7 @@ class Worker:
             await self._step(batch, progress)
             self._taken = index + 1
             if self.at_boundary is not None and self.strategy.at_cut:
-                await self.at_boundary(self.clock)
+                self._stops = await self.at_boundary(self.clock)
         # With a limit of steps only, a worker without data would otherwise never stop.
         return not (empty and self._length.epochs == math.inf)
 

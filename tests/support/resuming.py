@@ -121,10 +121,11 @@ class _Launcher(VirtualLauncher):
                     it.at_version = hook
         super().run(roles, finished)
 
-    async def _take(self, name: str, it: Any, step: int) -> None:
+    async def _take(self, name: str, it: Any, step: int) -> bool:
         self.parts.setdefault(step, {})[name] = copied(it.state())
         theta = it.theta if isinstance(it, Worker) else it.shard.theta
         self.thetas.setdefault(step, {})[name] = theta.copy()
+        return False
 
     def snapshots(self) -> dict[int, Snapshot]:
         found = {}

@@ -164,7 +164,7 @@ class Strategy(Protocol):
     model: Vector | None = None
     #: Called with the clock of those that train, after each round that this worker joins when it is
     #: done itself: its state is part of a cut then, too. None costs nothing.
-    at_round: Callable[[int], Awaitable[None]] | None = None
+    at_round: Callable[[int], Awaitable[object]] | None = None
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
     saved: ClassVar[tuple[str, ...]] = ("updates", "frame_bytes", "framed_bytes")
     by_element: ClassVar[tuple[str, ...]] = ()

@@ -243,7 +243,7 @@ class Reducer:
         return training
 
     async def join(
-        self, clock: int, at_round: Callable[[int], Awaitable[None]] | None = None
+        self, clock: int, at_round: Callable[[int], Awaitable[object]] | None = None
     ) -> float:
         """Take part with weight zero until no worker is training.
 

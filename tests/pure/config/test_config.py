@@ -200,6 +200,8 @@ def only_where_it_belongs(name, value):
         needs = {"epochs": 1e9}
     if name in ("checkpoint_every", "keep"):
         needs = {"out": "runs/x", "checkpoint_every": 100}
+    if name == "mtbf":
+        needs["out"] = "runs/x"
     return TrainConfig(**needs | {name: value})
 
 

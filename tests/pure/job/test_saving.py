@@ -77,11 +77,14 @@ def test_it_ends_after_three_in_a_row(tmp_path, threaded):
     said = []
     saver = saver_of(tmp_path, FullDisk({20, 30, 40}), said, threaded=threaded)
     part = Part("worker-0-of-1", lambda: {"theta": np.zeros(3)})
-    for step in range(1, 50):
-        drive(saver.at(part, step))
     line = "checkpoint of step 40: No space left on device; 3 in a row have failed"
+
+    def train():
+        for step in range(1, 51):
+            drive(saver.at(part, step))
+
     with pytest.raises(OutputError, match=line):
-        drive(saver.at(part, 50))
+        train()
     assert len(said) == MOST_FAILURES - 1
     assert steps_of(tmp_path) == [10]
 

@@ -1,0 +1,65 @@
+"""How often a run is saved where the interval is given in seconds, or is to be the cheapest."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+#: Seconds to the first checkpoint where the interval is to be found: its cost is not known before.
+FIRST_S = 5.0
+
+
+def cheapest_s(cost_s: float, mtbf_s: float) -> float:
+    """Return the seconds between two checkpoints that lose the least time, √(2·δ·M).
+
+    With checkpoints of cost δ every τ seconds, and failures every M, a run loses the share δ/τ for
+    saving, and on average τ/2 of work per failure, τ/(2M) (Young 1974).
+
+    Args:
+        cost_s: δ, what one costs.
+        mtbf_s: M, mean time between failures of the whole job.
+
+    >>> cheapest_s(0.5, 3600)
+    60.0
+    """
+    return math.sqrt(2 * cost_s * mtbf_s)
+
+
+class Pace:
+    """Says when it is time for the next checkpoint."""
+
+    def __init__(
+        self,
+        interval_s: float | None,
+        *,
+        mtbf_s: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin now.
+
+        Args:
+            interval_s: from one to the next; None takes the cheapest.
+            mtbf_s: mean time between failures of the job.
+            now: a clock, in seconds.
+        """
+        self._interval_s, self._mtbf_s, self._now = interval_s, mtbf_s, now
+        self._last = now()
+        #: Seconds from the last cut until its checkpoint was there; None before the first.
+        self.cost_s: float | None = None
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds from one to the next, as far as is known now."""
+        if self._interval_s is not None:
+            return self._interval_s
+        if self.cost_s is None:
+            return FIRST_S
+        return cheapest_s(self.cost_s, self._mtbf_s)
+
+    def is_due(self) -> bool:
+        """Whether it is time; if so, the next interval begins."""
+        if self._now() - self._last < self.interval_s:
+            return False
+        self._last = self._now()
+        return True

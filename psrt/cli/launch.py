@@ -149,7 +149,9 @@ def main(argv: Sequence[str]) -> int:
 
     def start() -> Ended:
         parent = Parent(line.ranks, _tell, several_hosts=several_hosts)
-        return attempt(line.command, line.variables, parent, deaf_s=line.deaf_s)
+        return attempt(
+            line.command, line.variables, parent, deaf_s=line.deaf_s, saves=restarts is not None
+        )
 
     if restarts is None:
         ended = start()

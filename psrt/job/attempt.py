@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from psrt.errors import ConfigError
+from psrt.errors import ConfigError, StoppedError
 from psrt.faults.parent import Parent
 from psrt.faults.watcher import End
 
@@ -26,6 +26,8 @@ from psrt.faults.watcher import End
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: Signals that are passed on to it. By SIGUSR1 a batch system asks to write and stop.
 _PASSED = (*_ENDING, signal.SIGUSR1)
+#: Those that ask a job that can to save first.
+_SAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: As which signals they are passed on: MPICH's mpirun would vanish at SIGHUP, and leave its ranks;
 #: Open MPI's at SIGQUIT, or would ignore it if a shell has begun to.
 _AS = {signal.SIGHUP: signal.SIGTERM, signal.SIGQUIT: signal.SIGTERM}
@@ -82,6 +84,7 @@ def attempt(
     *,
     deaf_s: float = 0.0,
     grace_s: float = _GRACE_S,
+    saves: bool = False,
 ) -> Ended:
     """Run a launcher to its end; signals to this process reach it.
 
@@ -96,6 +99,8 @@ def attempt(
         parent: hears the ranks; it is closed.
         deaf_s: seconds from its start in which it may lose a signal: asked to end, it is killed.
         grace_s: seconds that it has to end.
+        saves: whether it is asked, the first time, to save and stop by itself: then it has a
+            process group of its own, which Ctrl-C does not reach, and no input.
 
     Raises:
         ConfigError: if it cannot be started.
@@ -110,10 +115,11 @@ def attempt(
         # What it has started becomes a child of this process when it dies.
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         environment = {**os.environ, **variables, **parent.variables}
-        process = _start(words, environment, before, libc)
+        process = _start(words, environment, before, libc, alone=saves)
         own = threading.get_ident()
         parent.start(lambda: signal.pthread_kill(own, signal.SIGCHLD))
         asked: int | None = None
+        saving: int | None = None
         deadline = math.inf
         while process.poll() is None:
             left = min(max(0.0, deadline - time.monotonic()), _LONGEST_S)
@@ -124,15 +130,21 @@ def attempt(
             if again or time.monotonic() >= deadline:
                 process.kill()
                 deadline = math.inf
+            elif info is not None and info.si_signo in _SAVING and saves and saving is None:
+                saving = info.si_signo
+                process.send_signal(signal.SIGUSR1)
             elif info is not None and info.si_signo != signal.SIGCHLD:
                 if info.si_signo in _ENDING:
                     is_deaf = time.monotonic() - begin < deaf_s
                     asked = info.si_signo
                     deadline = time.monotonic() + (0.0 if is_deaf else grace_s)
-                if info.si_code != _FROM_TERMINAL:
+                if saves or info.si_code != _FROM_TERMINAL:
                     number = signal.Signals(info.si_signo)
                     process.send_signal(_AS.get(number, number))
         over = parent.close(blames=asked is None and process.returncode >= 0)
+        status = process.returncode if over is None else over.status
+        if asked is None and status not in (0, StoppedError.exit_status):
+            asked = saving  # it could not save
         if over is not None or process.returncode:
             _end_orphans()
     finally:
@@ -176,6 +188,8 @@ def _start(
     environment: Mapping[str, str],
     mask: Set[signal.Signals | int],
     libc: ctypes.CDLL,
+    *,
+    alone: bool,
 ) -> subprocess.Popen[bytes]:
     # Loaded before the fork: nothing may be after it.
     parent = os.getpid()
@@ -196,6 +210,12 @@ def _start(
 
     sys.stdout.flush()
     try:
-        return subprocess.Popen(list(words), env=dict(environment), preexec_fn=prepare)
+        return subprocess.Popen(
+            list(words),
+            env=dict(environment),
+            preexec_fn=prepare,
+            process_group=0 if alone else None,
+            stdin=subprocess.DEVNULL if alone else None,
+        )
     except OSError as error:
         raise ConfigError(f"cannot start {words[0]}: {error.strerror}") from None

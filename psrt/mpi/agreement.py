@@ -18,6 +18,7 @@ from psrt.errors import (
     ProtocolError,
     PsrtError,
     ReplayError,
+    StoppedError,
     TransportError,
     line_of,
     status_of,
@@ -35,6 +36,7 @@ _KINDS = {
         MissingWorkersError,
         OutputError,
         ReplayError,
+        StoppedError,
         ProtocolError,
         TransportError,
         PsrtError,
@@ -68,7 +70,7 @@ def print_once(error: PsrtError) -> None:
     """Let an agreed error that nobody catches end this process once for all, with its status.
 
     The rank whose error it is prints a traceback, or a line if that says it all: what is asked for
-    is impossible, or workers are missing. All others print nothing.
+    is impossible, workers are missing, or the run was asked to stop. All others print nothing.
     """
     hook = sys.excepthook
 
@@ -76,7 +78,7 @@ def print_once(error: PsrtError) -> None:
         if value is not error:
             hook(kind, value, trace)
             return
-        if not error.echo and isinstance(error, ConfigError | MissingWorkersError):
+        if not error.echo and isinstance(error, ConfigError | MissingWorkersError | StoppedError):
             print(f"psrt: {line_of(error)}", file=sys.stderr, flush=True)
         elif not error.echo:
             hook(kind, value, trace)

@@ -1,6 +1,9 @@
 """A run over MPI whose rank is killed goes on from its newest checkpoint to the same bits."""
 
 import json
+import re
+import signal
+import time
 
 import pytest
 
@@ -90,3 +93,26 @@ def test_launch_starts_a_job_again_that_was_killed(launch):
     assert done.status == 0, done.stderr
     assert "restart 1 of 2 in 1 s" in done.stderr
     assert "going on from step" in done.stdout
+
+
+@pytest.mark.exhaustive
+def test_a_job_that_is_asked_to_end_saves_itself_first(launch):
+    flags = "--mode sync --hidden 32 --seed 3"
+    more = "--steps 10000000 --checkpoint-every 0.2s --resume auto --out run"
+    words = f"-m psrt launch --restarts 1 -n 3 train {flags} {more}"
+    process = launch.start(*words.split())
+    checkpoints = launch.folder / "run" / "checkpoints"
+    while not any(it.name.isdigit() for it in checkpoints.glob("*")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 8, errors
+    (line,) = [it for it in errors.splitlines() if it.startswith("psrt: error:")]
+    step = int(re.fullmatch(r".*stopped as asked; --resume goes on from step (\d+), .*", line)[1])
+    assert int(max(it.name for it in checkpoints.iterdir())) == step
+    assert launch.train(3, "--resume", "run", "--steps", step + 20).status == 0
+    stopped = summary(launch)
+    (launch.folder / "run").rename(launch.folder / "stopped")
+    assert launch.train(3, *flags.split(), "--steps", step + 20, "--out", "run").status == 0
+    assert summary(launch) == stopped

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from psrt.errors import ConfigError, DivergedError, PsrtError
+from psrt.errors import ConfigError, DivergedError, PsrtError, StoppedError
 from psrt.mpi.agreement import bcast_text, raise_on_all
 from psrt.mpi.monitor import wait_until_read
 
@@ -26,7 +26,7 @@ def test_nothing_happens_where_nothing_failed(comm):
     assert bcast_text(comm, f"rank {comm.rank}") == "rank 0"  # they are still in step
 
 
-@pytest.mark.parametrize("kind", [ConfigError, DivergedError])
+@pytest.mark.parametrize("kind", [ConfigError, DivergedError, StoppedError])
 def test_one_rank_s_error_is_raised_on_all(comm, kind):
     for culprit in range(comm.size):
         with pytest.raises(kind) as caught:

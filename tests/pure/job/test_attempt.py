@@ -34,3 +34,25 @@ def test_the_end_of_a_launcher_is_seen_though_its_signal_is_lost(monkeypatch):
     ended = attempt([sys.executable, "-c", ""], {}, Parent(1, print, several_hosts=False))
     assert ended.status == 0
     assert time.monotonic() - begin < 15
+
+
+#: A launcher whose ranks save when they are asked to, or do not; its parent is asked to end.
+ASKED = """\
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(int(sys.argv[1])) if sys.argv[1] else None)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+for _ in range(2):
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(1)
+time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "asked"),
+    [("8", 8, None), ("0", 0, None), ("5", 143, signal.SIGTERM), ("", 143, signal.SIGTERM)],
+)
+def test_a_job_that_saves_is_asked_to_and_then_told(answer, status, asked):
+    parent = Parent(1, print, several_hosts=False)
+    ended = attempt([sys.executable, "-c", ASKED, answer], {}, parent, saves=True)
+    assert (ended.status, ended.asked) == (status, asked)

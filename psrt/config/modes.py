@@ -59,6 +59,8 @@ class Mode:
     codecs: bool = False
     #: Whether checkpoints are made of it: there are steps at which all workers stand.
     saves: bool = False
+    #: Whether it goes on from one with other workers: all of them are alike at a cut.
+    regroups: bool = False
     #: Its first knob in words: ``{}`` is the value, ``{s}`` makes the plural.
     words: str = ""
 
@@ -113,7 +115,7 @@ class Mode:
         """
         if self.asynchronous is None or not value_of(self.asynchronous):
             return self
-        return replace(self, rounds=False, saves=False)
+        return replace(self, rounds=False, saves=False, regroups=False)
 
     def described(self, value_of: Callable[[str], Any]) -> str:
         """Return the mode with its number, as a user would say it.
@@ -154,6 +156,7 @@ _ROWS = (
     Mode(
         name="sync",
         saves=True,
+        regroups=True,
         doc="every update averages the gradients of all workers, who wait for one another",
         servers=Servers.ALWAYS,
         codecs=True,
@@ -219,6 +222,7 @@ _ROWS = (
     Mode(
         name="allreduce",
         saves=True,
+        regroups=True,
         doc="as sync, but an all-reduce sums the gradients; there are no servers",
         codecs=True,
         knobs=("allreduce", "machine_costs", "overlap", "bucket_bytes", "check_every", "shard"),

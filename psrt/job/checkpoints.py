@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,20 +15,17 @@ from psrt.checkpoint import (
     Manifest,
     PartEntry,
     Tree,
-    assemble,
-    paths_by_element,
-    restore,
-    state_of,
 )
-from psrt.config import TrainConfig, to_toml
+from psrt.config import TrainConfig, from_toml, to_toml
 from psrt.config.values import seconds_of
 from psrt.errors import CheckpointError, ConfigError
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.meeting import Meeting
 from psrt.job.pace import Pace
 from psrt.job.provenance import data_sha256
+from psrt.job.regroup import shard_tree, worker_tree
 from psrt.job.result import Say
-from psrt.job.resuming import CONTROL, DATA, Resumption
+from psrt.job.resuming import CONTROL, DATA, HOSTS, Resumption
 from psrt.job.saving import Committer, Part, Saver, reason_of
 from psrt.job.setup import Setup
 from psrt.partition import Span
@@ -37,7 +33,6 @@ from psrt.runtime.server import Server
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
-from psrt.stats import Stats
 
 
 def saver_for(
@@ -100,11 +95,12 @@ def saver_for(
             checkpoints.prepare()
         except (OSError, CheckpointError) as error:
             raise ConfigError(f"--checkpoint-every: {reason_of(error)}") from None
-        more = {}
+        more: dict[str, str] = {}
         if plan is not None:
             more = {"allreduce": plan.algorithm, CONTROL: plan.control_algorithm}
         if data := data_sha256(setup.problem):
             more[DATA] = data
+        more[HOSTS] = hosts_text(setup)
         saver.committer = Committer(
             checkpoints,
             disk,
@@ -143,45 +139,58 @@ def give_back(setup: Setup, roles: Roles) -> None:
     it = setup.resumption
     if it is None:
         return
-    old = {entry.name: entry.spans for entry in it.manifest.parts if _is_shard(entry.name)}
+    anew = _Anew(setup, it)
     for rank, role in roles.items():
         for part, owner in _parts_at(setup, rank, role):
             try:
-                if isinstance(owner, Worker) or old.get(part.name) == part.spans:
-                    owner.restore(it.part(part.name)["role"])
-                else:
-                    owner.restore(_cut_anew(it, list(old), owner, part.spans[0]))
+                owner.restore(anew.tree(part, owner))
             except CheckpointError as error:
                 raise ConfigError(f"--resume {it.path}: {error}") from error
 
 
-def _cut_anew(it: Resumption, names: Sequence[str], owner: ShardServer, span: Span) -> Tree:
-    """Return the tree of a shard of a run whose shards were others.
+class _Anew:
+    """What roles get back, whether or not they are those that were saved."""
 
-    Arrays by element are cut by where they are in the whole vector. All else is the same in all
-    shards at the end of a round, but for what they counted, which the first one takes over.
-    """
-    spans = [entry.spans for entry in it.manifest.parts if entry.name in names]
-    trees = [it.part(name)["role"] for name in names]
-    tree: Tree = trees[0]
-    for path in paths_by_element(owner):
-        pieces = [(of, _within(one, path)) for of, one in zip(spans, trees, strict=True)]
-        *above, last = path.split("/")
-        _within(tree, "/".join(above))[last] = assemble(pieces, span, it.manifest.n)
-    none = Stats(staleness=[{} for _ in tree["shard"]["stats"]["staleness"]])
-    counted = [restore(deepcopy(none), one["shard"]["stats"]) for one in trees]
-    stats = Stats.merged(counted) if owner.number == 0 else none
-    tree["shard"]["stats"] = state_of(stats)
-    totals = [sum(pair) for pair in zip(*(one["bytes"] for one in trees), strict=True)]
-    tree["bytes"] = totals if owner.number == 0 else [0, 0]
+    def __init__(self, setup: Setup, it: Resumption) -> None:
+        self._setup, self._it = setup, it
+        self._old = {entry.name: entry.spans for entry in it.manifest.parts}
+        more = it.manifest.more
+        workers = len(setup.role_map.workers)
+        self._other_workers = workers != it.manifest.workers
+        #: Who updates which element depends on the hosts, where workers sum by hosts.
+        self._other_owners = more.get(HOSTS, "") != hosts_text(setup)
+
+    def tree(self, part: Part, owner: Worker | ShardServer) -> Tree:
+        """Return what a role is to go on with.
+
+        Raises:
+            CheckpointError: if that is not to be found in the checkpoint.
+        """
+        it, setup = self._it, self._setup
+        workers, n = len(setup.role_map.workers), setup.role_map.n
+        if isinstance(owner, ShardServer):
+            if self._old.get(part.name) == part.spans and not self._other_workers:
+                return _role(it, part.name)
+            parts = [
+                (of, it.part(name)["role"]) for name, of in self._old.items() if _is_shard(name)
+            ]
+            return shard_tree(parts, owner, part.spans[0], n, workers)
+        if not self._other_workers:
+            own = it.part(part.name)
+            if not (self._other_owners and "owned" in own):
+                role: Tree = own["role"]
+                return role
+        trees = [it.part(name) for name in self._old if not _is_shard(name)]
+        then = from_toml(it.manifest.config, source=str(it.path)).batch_size
+        samples = then * it.manifest.workers, setup.config.batch_size * workers
+        number = int(part.name.split("-")[1])
+        packed = setup.config.shard is not None
+        return worker_tree(trees, owner, number, n, samples, packed=packed)
+
+
+def _role(it: Resumption, name: str) -> Tree:
+    tree: Tree = it.part(name)["role"]
     return tree
-
-
-def _within(tree: Tree, path: str) -> Any:
-    found: Tree = tree
-    for name in filter(None, path.split("/")):
-        found = found[name]
-    return found
 
 
 def _parts_at(
@@ -204,7 +213,9 @@ def _parts_at(
 
 
 def _tree_of_worker(worker: Worker, has_theta: bool) -> dict[str, Any]:
-    tree = {"role": worker.state()}
+    tree: dict[str, Any] = {"role": worker.state()}
+    if (owned := worker.strategy.owned) is not None:
+        tree["owned"] = [end for span in owned for end in span]
     return tree | {"theta": worker.theta} if has_theta else tree
 
 
@@ -226,6 +237,12 @@ def _worker(number: int, setup: Setup) -> str:
 
 def _shard(number: int, setup: Setup) -> str:
     return f"shard-{number}-of-{len(setup.role_map.spans)}"
+
+
+def hosts_text(setup: Setup) -> str:
+    """Return which ranks share a host, each host by the order in which they come."""
+    numbers = {host: number for number, host in enumerate(dict.fromkeys(setup.hosts))}
+    return ",".join(str(numbers[host]) for host in setup.hosts)
 
 
 def _is_shard(name: str) -> bool:

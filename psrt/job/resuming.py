@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from psrt.arrays import Vector
 from psrt.checkpoint import Checkpoints, Disk, Manifest, assemble, read_part
 from psrt.config import TrainConfig, from_toml
+from psrt.config.modes import MODES
 from psrt.config.names import AUTO
 from psrt.errors import CheckpointError, ConfigError
 from psrt.history.differences import knob_differences
@@ -20,9 +21,12 @@ from psrt.partition import Span
 #: and who serves.
 FREE = ("epochs", "steps", "servers", "shards_per_server")
 
-#: In the manifest, the digest of the problem's data, and the all-reduce of the control values;
-#: beside them are knobs that were left to the run.
-DATA, CONTROL = "data", "control"
+#: Further ones where the number of workers is another one.
+OF_WORKERS = ("batch_size",)
+
+#: In the manifest, the digest of the problem's data, the all-reduce of the control values, and
+#: which ranks shared a host; beside them are knobs that were left to the run.
+DATA, CONTROL, HOSTS = "data", "control", "hosts"
 
 
 class Resumption(NamedTuple):
@@ -61,7 +65,7 @@ class Resumption(NamedTuple):
         return cls(Path(path), Manifest.from_json(manifest))
 
     def part(self, name: str) -> dict[str, Any]:
-        """Return the tree of a part.
+        """Return what a part holds.
 
         Raises:
             ConfigError: if there is none, or it cannot be read here.
@@ -118,12 +122,25 @@ class Resumption(NamedTuple):
         """
         then = asdict(from_toml(self.manifest.config, source=str(self.path)))
         now = {name: it for name, it in asdict(config).items() if name not in FREE}
-        differences = knob_differences(now, then | self.chosen(then))
         workers = ranks - (config.servers or 0)
-        if workers != self.manifest.workers:
-            differences.append(f"{workers} workers instead of {self.manifest.workers}")
+        others = workers != self.manifest.workers
+        if others:
+            now = {name: it for name, it in now.items() if name not in OF_WORKERS}
+        differences = knob_differences(now, then | self.chosen(then))
+        if others and (why := _needs_its_workers(config)):
+            differences.append(f"{workers} workers instead of {self.manifest.workers}{why}")
         if differences:
             raise refusal(str(self.path), differences)
+
+
+def _needs_its_workers(config: TrainConfig) -> str:
+    """Return why a run can only go on with the same number of workers, if so."""
+    assert config.mode is not None, "the config is resolved"
+    if not MODES[config.mode].regroups:
+        return f", which --mode {config.mode} cannot have"
+    if config.codec is not None:
+        return f": what each has kept back by --codec {config.codec} is its own"
+    return ""
 
 
 def resumed_config(resume: str, **given: Any) -> TrainConfig:
@@ -145,7 +162,7 @@ def resumed_config(resume: str, **given: Any) -> TrainConfig:
             return TrainConfig(**given, resume=AUTO)
     manifest = found(where).manifest
     then = asdict(from_toml(manifest.config, source=f"{where}"))
-    kept = {name: it for name, it in given.items() if name not in FREE}
+    kept = {name: it for name, it in given.items() if name not in (*FREE, *OF_WORKERS)}
     if found_differences := knob_differences(kept, then):
         raise refusal(where, found_differences)
     if any(given.get(name) is not None for name in ("epochs", "steps")):

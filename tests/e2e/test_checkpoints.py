@@ -5,7 +5,9 @@ import re
 import signal
 import time
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 JOB = """
 import os, signal, sys
@@ -116,3 +118,19 @@ def test_a_job_that_is_asked_to_end_saves_itself_first(launch):
     (launch.folder / "run").rename(launch.folder / "stopped")
     assert launch.train(3, *flags.split(), "--steps", step + 20, "--out", "run").status == 0
     assert summary(launch) == stopped
+
+
+def test_other_workers_go_on_with_what_each_had_updated(launch):
+    """Over MPI a worker updates its own elements only, and knows the optimizer's state of these."""
+    flags = "--mode allreduce --optimizer adam --hidden 32 --epochs 2 --checkpoint-every 20"
+    done = launch.train(3, *flags.split(), "--batch-size", 8, "--out", "whole")
+    assert done.status == 0, done.stderr
+    where = min((launch.folder / "whole" / "checkpoints").iterdir())
+    words = ["--resume", where, "--batch-size", 12, "--out", "again"]
+    done = launch.train(2, *words)
+    assert done.status == 0, done.stderr
+    whole, again = (
+        load_file(launch.folder / name / "model.safetensors") for name in ("whole", "again")
+    )
+    for name, array in whole.items():
+        np.testing.assert_allclose(again[name], array, rtol=1e-3, atol=1e-4, err_msg=name)

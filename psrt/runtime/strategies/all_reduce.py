@@ -77,7 +77,7 @@ class AllReduce(Strategy):
         whole = (Span(0, n),)
         buckets = buckets_of(spans or whole, bucket_bytes)
         parts = [bucket.span for bucket in buckets]
-        shares = None if shard is None else shares_of(port, shard, algorithm, parts)
+        self._shares = shares = None if shard is None else shares_of(port, shard, algorithm, parts)
         owned = n if shares is None else shares.size
         #: The optimizer, of the elements that this worker owns.
         self.updater = updater(owned if port.theta.size else 0)
@@ -127,6 +127,11 @@ class AllReduce(Strategy):
         )
         self._codec = codec
         port.waiting_for = lambda: "its neighbours in an all-reduce"
+
+    @property
+    def owned(self) -> Sequence[Span]:
+        """See ``Strategy.owned``."""
+        return self._reducer.owned if self._shares is None else self._shares.owned
 
     def begin(self, step: Step) -> None:
         """Start summing this rank's weight and progress while its gradient is computed."""

@@ -11,6 +11,7 @@ import numpy as np
 from psrt.arrays import ITEMSIZE, Vector
 from psrt.history.log import QUEUED
 from psrt.optim import clip_factor
+from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.updater import Contribution, Updater
 from psrt.sharding import Memory, memory
@@ -165,6 +166,15 @@ class Strategy(Protocol):
     #: Called with the clock of those that train, after each round that this worker joins when it is
     #: done itself: its state is part of a cut then, too. None costs nothing.
     at_round: Callable[[int], Awaitable[object]] | None = None
+
+    @property
+    def owned(self) -> Sequence[Span] | None:
+        """The elements of which this worker keeps the optimizer's state, as they lie there.
+
+        Where it has room for more, only these are up to date. None where it keeps all, or none.
+        """
+        return None
+
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
     saved: ClassVar[tuple[str, ...]] = ("updates", "frame_bytes", "framed_bytes")
     by_element: ClassVar[tuple[str, ...]] = ()

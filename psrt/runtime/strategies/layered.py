@@ -36,6 +36,7 @@ class LayeredAllReduce(Strategy):
     """Synchronous SGD in which no worker has the whole gradient, or all parameters."""
 
     saved = ("_reducer", "own")
+    by_element = ("own",)
 
     def __init__(
         self,
@@ -123,6 +124,11 @@ class LayeredAllReduce(Strategy):
         if self._theta.size:
             for own, shift in zip(self._shares.owned, self._shares.shifts, strict=True):
                 np.copyto(self._theta[own.start + shift : own.stop + shift], own.of(initial))
+
+    @property
+    def owned(self) -> Sequence[Span]:
+        """See ``Strategy.owned``."""
+        return self._shares.owned
 
     def begin(self, step: Step) -> None:
         """Start summing this rank's weight and progress while its gradient is computed."""

@@ -133,12 +133,25 @@ class Reducer:
         self._total: float | None = None
         #: 1 / the total; None if that is 1, or if a codec has divided by it.
         self._scale: np.ndarray | None = None
+        #: By first element, where each block ends that this worker has updated, by its place in θ.
+        self._taken: dict[int, int] = {}
         #: Updates so far, the same on every worker.
         self.updates = 0
         #: Waiting time of the newest round, in seconds.
         self.waited = 0.0
         #: This worker's part in the round: the step, its weight, whether it is still training.
         self._brought = Step(0, 0, 0.0), 0.0, False
+
+    @property
+    def owned(self) -> list[Span]:
+        """The elements that this worker updates, where all keep the whole vector, in order."""
+        found: list[Span] = []
+        for start, stop in sorted(self._taken.items()):
+            if found and start <= found[-1].stop:
+                found[-1] = Span(found[-1].start, max(stop, found[-1].stop))
+            else:
+                found.append(Span(start, stop))
+        return found
 
     def weight(self, samples: int) -> float:
         """Return the weight of this rank's ``samples``: a single worker's always weigh 1."""
@@ -282,6 +295,7 @@ class Reducer:
 
     def _take(self, span: Span, sums: Vector) -> None:
         """Update one block from its sums."""
+        self._taken[span.start] = span.stop
         if self._scale is not None:
             np.multiply(sums, self._scale, out=sums)
         theta, base = span.of(self._theta), span.of(self._base)

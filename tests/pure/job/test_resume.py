@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from psrt.config import TrainConfig
+from psrt.config.modes import MODES as MODE_TABLE
 from psrt.errors import ConfigError
+from psrt.job import checkpoints
 from psrt.job.problems import supervised_problem
-from psrt.job.resuming import found, resumed_config
+from psrt.job.resuming import Resumption, found, resumed_config
 from psrt.job.virtual import simulate
 from psrt.report.files import METRICS, SUMMARY
 from support.cases import each
@@ -68,6 +70,11 @@ def config_of(tmp_path, mode, **more):
 def trained(config, workers=WORKERS, seed=0):
     simulate(config, workers=workers, seed=seed)
     return json.loads((Path(config.out) / SUMMARY).read_text())
+
+
+def metrics(config):
+    lines = (Path(config.out) / METRICS).read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def saved_steps(config):
@@ -128,10 +135,9 @@ def test_other_servers_go_on_to_the_same_bits(tmp_path, before, after):
 def test_metrics_are_of_one_run(tmp_path):
     config = config_of(tmp_path, "sync", log_every=5)
     trained(config)
-    lines = (Path(config.out) / METRICS).read_text().splitlines()
-    whole = [json.loads(line) for line in lines]
+    whole = metrics(config)
     simulate(replace(config, resume=str(Path(config.out) / "checkpoints" / "00000014")), workers=3)
-    again = [json.loads(line) for line in (Path(config.out) / METRICS).read_text().splitlines()]
+    again = metrics(config)
     names = [name for name in whole[0] if "second" not in name and name != "waiting_share"]
     assert [[it[name] for name in names] for it in again] == [
         [it[name] for name in names] for it in whole
@@ -187,11 +193,26 @@ def test_another_run_is_refused(tmp_path, changes, line):
         resumed_config(config.out, **changes)
 
 
-def test_other_workers_are_refused(tmp_path):
-    config = config_of(tmp_path, "sync", checkpoint_every=10)
+@pytest.mark.parametrize(
+    ("mode", "line"),
+    [
+        ("local", "2 workers instead of 3, which --mode local-sgd cannot have"),
+        ("elastic", "2 workers instead of 3, which --mode easgd cannot have"),
+        ("codecs", "2 workers instead of 3: what each has kept back by --codec top-k is its own"),
+    ],
+)
+def test_other_workers_are_refused_where_each_has_something_of_its_own(tmp_path, mode, line):
+    config = config_of(tmp_path, mode)
     trained(config)
-    with pytest.raises(ConfigError, match="2 workers instead of 3"):
-        resumed(config, 10, tmp_path, workers=2)
+    with pytest.raises(ConfigError, match=line):
+        resumed(config, saved_steps(config)[0], tmp_path, workers=2)
+
+
+def test_other_batches_are_those_of_other_workers(tmp_path):
+    config = config_of(tmp_path, "sync", epochs=2)
+    trained(config)
+    with pytest.raises(ConfigError, match="batch-size 6 instead of 4"):
+        resumed(config, 7, tmp_path, workers=3, batch_size=6)
 
 
 @pytest.mark.parametrize(
@@ -275,3 +296,81 @@ def test_other_data_is_refused(tmp_path):
     again = resumed_config(config.out, out=str(tmp_path / "again"))
     with pytest.raises(ConfigError, match="would not go on with that run: other data"):
         simulate(again, problem, workers=3)
+
+
+#: Modes in which other workers may go on, and some that sum in another order.
+REGROUPED = ("all-reduce", "node", "clipped", "shared out", "gradients shared out",
+             "parameters shared out", "sync", "servers", "shards")  # fmt: skip
+
+
+def test_which_modes_other_workers_go_on_with():
+    assert {it.name for it in MODE_TABLE.values() if it.regroups} == {
+        MODES[mode]["mode"] for mode in REGROUPED
+    }
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("optimizer", ["adam", "momentum", "adagrad"])
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), (4, 1), (3, 6), (6, 4)])
+@pytest.mark.parametrize("mode", REGROUPED)
+def test_other_workers_go_on_with_the_same_batches(tmp_path, mode, before, after, optimizer):
+    """The samples of a step are the same, so only the order of sums is another one."""
+    config = config_of(tmp_path, mode, optimizer=optimizer, batch_size=12 // before)
+    clips = config.clip_norm is not None  # each worker's gradient by itself
+    whole = simulate(config, workers=before)
+    for step in (7, 14):
+        where = str(Path(config.out) / "checkpoints" / f"{step:08d}")
+        out = str(tmp_path / f"from-{step}")
+        again = resumed_config(where, out=out, batch_size=12 // after, checkpoint_every=7)
+        one = simulate(again, workers=after)
+        assert (one.summary.steps, one.summary.samples) == (24, whole.summary.samples)
+        assert one.summary.epochs == whole.summary.epochs
+        assert one.summary.updates == whole.summary.updates
+        if not clips:
+            np.testing.assert_allclose(one.theta, whole.theta, rtol=2e-4, atol=2e-5)
+        # And back, from a checkpoint that others have made.
+        back = resumed_config(out, out=str(tmp_path / f"back-{step}"), batch_size=12 // before)
+        two = simulate(back, workers=before)
+        assert two.summary.samples == whole.summary.samples
+        if not clips:
+            np.testing.assert_allclose(two.theta, whole.theta, rtol=2e-4, atol=2e-5)
+
+
+def test_other_workers_go_on_with_one_series_of_metrics(tmp_path):
+    """The checkpoint lies between two lines: what was counted before it is in the next one."""
+    config = config_of(tmp_path, "sync", batch_size=3, log_every=5)
+    simulate(config, workers=4)
+    whole = metrics(config)
+    where = str(Path(config.out) / "checkpoints" / "00000007")
+    simulate(resumed_config(where, batch_size=6), workers=2)
+    again = metrics(config)
+    assert [it["step"] for it in again] == [it["step"] for it in whole]
+    for one, other in zip(whole, again, strict=True):
+        assert other["samples"] == one["samples"]
+        assert other["loss"] == pytest.approx(one["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["all-reduce", "servers"])
+def test_other_workers_with_other_batches_go_on_where_the_epoch_was(tmp_path, mode):
+    config = config_of(tmp_path, mode, epochs=4)  # 6 steps an epoch, the last of 10 samples
+    simulate(config, workers=3)
+    where = str(Path(config.out) / "checkpoints" / "00000007")  # 12 samples into epoch 1
+    again = resumed_config(where, out=str(tmp_path / "again"), checkpoint_every=None, keep=None)
+    summary = simulate(again, workers=5).summary  # 20 samples a step, 4 steps an epoch
+    assert summary.epochs == 4
+    assert summary.steps == 7 + 3 * 4
+    # The first 12 of epoch 1 are trained on again: no step of 20 ends there.
+    assert summary.samples == 70 + 12 + 3 * 70
+
+
+@pytest.mark.parametrize("mode", ["node", "shared out", "parameters shared out"])
+def test_workers_on_other_hosts_get_what_others_updated(tmp_path, mode, monkeypatch):
+    """Who updates what depends on the hosts; then the optimizer's state is put together."""
+    config = config_of(tmp_path, mode, optimizer="adam")
+    whole = trained(config)
+    monkeypatch.setattr(checkpoints, "hosts_text", lambda setup: "0,1,2")
+    read = []
+    part = Resumption.part
+    monkeypatch.setattr(Resumption, "part", lambda it, name: read.append(name) or part(it, name))
+    assert not differences(resumed(config, 14, tmp_path), whole)
+    assert len(read) >= 3 * 3, "each worker has read what all have saved"

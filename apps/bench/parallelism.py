@@ -5,9 +5,8 @@
 Every way computes the same step of SGD with momentum, of one batch, turn by turn. Beside what is
 read stands what is predicted:
 
-- *time*: the products of a rank, by what those of as many rows take in the same run, over the bound
-  of the pipeline; the update of the elements that a rank updates; and its bytes, each as long as
-  ``np.copyto`` takes for it. Sums are counted as if nothing overlapped.
+- *time*: what the simulator says of the same job, by what layers, an update and a copy take in the
+  same run, see ``psrt.bench.prediction``.
 - *memory*: ``psrt.sharding.memory``, and the activations of ``docs/parallelism.md``.
 - *bytes*: of a sum of n numbers over W ranks of a host each reads n(W − 1)/W of the others'; where
   parameters are shared out, as many are sent to owners, and gathered twice, but for the two buckets
@@ -17,41 +16,35 @@ read stands what is predicted:
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from statistics import median
-from time import perf_counter
 from typing import Any, NamedTuple
 
-import numpy as np
 from mpi4py import MPI
 
 from psrt.arrays import ITEMSIZE
 from psrt.bench.chain import FixedChain
 from psrt.bench.cut_scheme import CutScheme
 from psrt.bench.figures import Column, Summary, spread, table
-from psrt.bench.layer_times import LayerTimes, PassCosts, of_stages
-from psrt.bench.race import Candidate, Pace, calls_in_a_turn, race, trial
+from psrt.bench.race import Candidate, Pace, Run, calls_in_a_turn, race, trial
 from psrt.bench.ranks import RankTrack, part_of
+from psrt.bench.step_times import StepTimes
 from psrt.cli.bench import Report, run_script
 from psrt.config.names import BUCKET_BYTES
 from psrt.job.local import LocalLauncher
 from psrt.job.mpi import MpiLauncher
 from psrt.model.stage_memory import StageShape
 from psrt.mpi.monitor import watched
-from psrt.optim import Schedule, make_optimizer
-from psrt.partition import even_spans
 from psrt.pipeline.balance import balanced
-from psrt.pipeline.cost import StageCosts, bound
-from psrt.pipeline.registry import PIPELINES
 from psrt.runtime.strategies.buckets import buckets_of
-from psrt.runtime.updater import Contribution, Updater
 from psrt.sharding import Sharing, memory
 
 #: 784-1024×6-10, of 6.1 million parameters.
 SIZES = (784, *[1024] * 6, 10)
 BATCH, MICRO_BATCHES, RANKS = 512, 8, 2
 ONE = "one process"
+OPTIMIZER: dict[str, Any] = {"optimizer": "momentum", "momentum": 0.9}
 _SHARDED = {"parallel": f"data:{RANKS}", "micro_batches": 1}
 #: Ways, as flags.
 WAYS: dict[str, dict[str, Any]] = {
@@ -66,46 +59,28 @@ WAYS: dict[str, dict[str, Any]] = {
 class Predicted(NamedTuple):
     """What a rank is expected to need, the one that needs the most."""
 
-    seconds: float
     #: Of its vectors and activations.
     memory: float
     #: Sent in a step.
     nbytes: float
 
 
-class Measured(NamedTuple):
-    """What a model and a machine are like, by which is predicted."""
-
-    #: By micro-batches of a batch: what layers cost in products of their rows.
-    costs: Mapping[int, Sequence[StageCosts]]
-    #: Of an element's update, and of a byte that is moved.
-    update_s: float
-    byte_s: float
-
-
-def predicted(
-    knobs: dict[str, Any], problem: FixedChain, found: Measured, counts: Sequence[int]
-) -> Predicted:
-    """Return what a way is expected to take.
+def predicted(knobs: dict[str, Any], problem: FixedChain, counts: Sequence[int]) -> Predicted:
+    """Return the memory and the bytes that a way is expected to need.
 
     Args:
         knobs: of it.
         problem: the model.
-        found: on this machine.
         counts: layers of each stage.
     """
-    layers, rows, copy = problem.layers(), problem.rows, Predicted(0.0, 0.0, 0.0)
+    layers, rows = problem.layers(), problem.rows
     n = sum(layer.n for layer in layers)
     axis, _, _ = str(knobs["parallel"]).partition(":")
     parts = knobs.get("micro_batches", 1)
     shard = None if "shard" not in knobs else Sharing(knobs["shard"])
-    whole, of_two = (sum(it.seconds for it in found.costs[m]) for m in (1, 2))
     if knobs["parallel"] == "pipeline:1":
         kept = memory(None, n, workers=1, vectors=1).total
-        return copy._replace(
-            seconds=whole + n * found.update_s,
-            memory=kept + StageShape(rows=rows, given=True).activation_bytes(layers),
-        )
+        return Predicted(kept + StageShape(rows=rows, given=True).activation_bytes(layers), 0.0)
     if axis == "data":
         spans = problem.gradient_spans()
         buckets = [it.span.size for it in buckets_of(spans, BUCKET_BYTES)]
@@ -113,32 +88,19 @@ def predicted(
         sums = n
         if shard is Sharing.PARAMETERS:
             sums = 3 * n - sum(buckets[:2])
-        nbytes = ITEMSIZE * sums * (RANKS - 1) / RANKS
-        seconds = of_two / RANKS + n / RANKS * found.update_s
         shape = StageShape(rows=rows // RANKS, given=True)
         kept += shape.activation_bytes(layers)
-        return Predicted(seconds + nbytes * found.byte_s, kept, nbytes)
+        return Predicted(kept, ITEMSIZE * sums * (RANKS - 1) / RANKS)
     if axis == "tensor":
         pairs = [*zip(layers[::2], layers[1::2], strict=False)]
         up = sum(below_above[1].outputs for below_above in pairs)
         down = sum(below.inputs for below in layers[2::2])
-        nbytes = ITEMSIZE * rows * (up + down) * (RANKS - 1) / RANKS
-        part = n / RANKS
-        kept = memory(None, round(part), workers=1, vectors=1).total
+        kept = memory(None, round(n / RANKS), workers=1, vectors=1).total
         # What is behind a pair is whole in every slice, the rest is cut.
         widths = [(it.outputs + it.saved) / (1 if i % 2 else RANKS) for i, it in enumerate(layers)]
         gradients = [it.outputs / (1 if i % 2 else RANKS) for i, it in enumerate(layers)]
         kept += ITEMSIZE * rows * (sum(widths) + sum(gradients))
-        seconds = whole / RANKS + part * found.update_s + nbytes * found.byte_s
-        return Predicted(seconds, kept, nbytes)
-    small = PassCosts(found.costs[1], found.costs[parts], rows // parts)
-    limit = bound(
-        PIPELINES["1f1b"],
-        of_stages(found.costs[1], counts),
-        [it.size for it in even_spans(rows, parts)],
-        1,
-        slowdown=small.slowdown,
-    )
+        return Predicted(kept, ITEMSIZE * rows * (up + down) * (RANKS - 1) / RANKS)
     stages, start = [], 0
     for stage, count in enumerate(counts):
         own = layers[start : start + count]
@@ -152,37 +114,9 @@ def predicted(
             given=not stage,
         )
         kept = memory(None, size, workers=1, vectors=1).total + shape.activation_bytes(own)
-        stages.append((kept + ITEMSIZE * max(layer.n for layer in own), size))
+        stages.append(kept + ITEMSIZE * max(layer.n for layer in own))
     nbytes = ITEMSIZE * rows * layers[counts[0] - 1].outputs + 8 * parts
-    seconds = whole / limit.speedup + max(size for _, size in stages) * found.update_s
-    return Predicted(seconds, max(kept for kept, _ in stages), nbytes)
-
-
-def _machine(problem: FixedChain, times: dict[int, LayerTimes]) -> Measured:
-    """Return what the layers of a model took, and what updates and copies take."""
-    n = problem.initial().size
-    theta, gradient = np.zeros(n, np.float32), np.ones(n, np.float32)
-    updater = Updater(
-        n, make_optimizer("momentum", n, momentum=0.9), Schedule("constant", 0.01, epochs=1.0)
-    )
-    moved, there = np.ones(4 << 20, np.float32), np.zeros(4 << 20, np.float32)
-
-    def update() -> None:
-        updater.apply(theta, [Contribution(gradient, 1.0)], theta, progress=0.0)
-
-    def move() -> None:
-        np.copyto(there, moved)
-
-    took = []
-    for call in (update, move):
-        readings = []
-        for _ in range(9):
-            start = perf_counter()
-            call()
-            readings.append(perf_counter() - start)
-        took.append(median(readings))
-    costs = {parts: it.costs() for parts, it in times.items()}
-    return Measured(costs, took[0] / n, took[1] / moved.nbytes)
+    return Predicted(max(stages), nbytes)
 
 
 def measure(
@@ -206,21 +140,18 @@ def measure(
         At rank 0 a row for each way; an empty list elsewhere.
     """
     problem, track = FixedChain(sizes, batch), RankTrack(comm)
-    times: dict[int, LayerTimes] = {}
-    if comm.rank == 0:
-        own = problem.layers(), problem.loss, problem.batch, problem.initial()
-        times = {m: LayerTimes(*own, micro_batches=m) for m in (1, 2, MICRO_BATCHES)}
-        for it in times.values():
-            it.run(1)
-    cost = [it.seconds for it in times[1].costs()] if times else []
-    counts: list[int] = comm.bcast([it.size for it in balanced(cost, RANKS)] if times else None)
+    times = StepTimes(problem, micro_batches=MICRO_BATCHES, **OPTIMIZER)
+    for call in times.runs.values():
+        call(1)
+    cost = [it.seconds for it in times.layers.whole]
+    counts: list[int] = comm.bcast([it.size for it in balanced(cost, RANKS)])
     part = part_of(comm, range(RANKS))
     schemes: dict[str, CutScheme] = {}
     with ExitStack() as stack:
         if part is not None:
             monitor = stack.enter_context(watched(part))
             for name, knobs in WAYS.items():
-                more = {"optimizer": "momentum", **knobs}
+                more = {**OPTIMIZER, **knobs}
                 if "pipeline" in name:
                     more["stages"] = ",".join(map(str, counts))
                 if name != ONE:
@@ -228,9 +159,11 @@ def measure(
                     schemes[name] = CutScheme(launcher, comm.rank, problem, more)
                 elif comm.rank == 0:
                     schemes[name] = CutScheme(LocalLauncher(), 0, problem, more)
-        runs = {name: one.run if (one := schemes.get(name)) else None for name in WAYS}
-        layers = {f"layers of {m}": it.run for m, it in times.items()}
-        runs |= {f"layers of {m}": layers.get(f"layers of {m}") for m in (1, 2, MICRO_BATCHES)}
+        runs: dict[str, Run | None] = {
+            name: one.run if (one := schemes.get(name)) else None for name in WAYS
+        }
+        for name, call in times.runs.items():
+            runs[name] = call if comm.rank == 0 or name == times.AT_ONCE else None
         steps = calls_in_a_turn(trial(runs[ONE], track), Pace(turn_s, fewest=2))
         candidates = {name: Candidate(run) for name, run in runs.items()}
         found = race(candidates, rounds, track=track, calls=steps, warmup=1)
@@ -241,14 +174,15 @@ def measure(
         part.Free()
     if comm.rank:
         return []
-    machine, rows = _machine(problem, times), []
+    predictor, rows = times.predictor(found), []
     for name, knobs in WAYS.items():
-        due, (kept, sent) = predicted(knobs, problem, machine, counts), beside[name]
+        due, (kept, sent) = predicted(knobs, problem, counts), beside[name]
+        stages = counts if "pipeline:2" in name else None
         rows.append(
             {
                 "way": name,
                 "step_s": Summary.of(found.of(name)),
-                "predicted_s": due.seconds,
+                "predicted_s": predictor.step({**OPTIMIZER, **knobs}, stages).seconds,
                 "rank_bytes": kept,
                 "predicted_rank_bytes": due.memory,
                 "sent_bytes": sent,

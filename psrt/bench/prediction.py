@@ -30,7 +30,11 @@ from psrt.config.knobs import dashed
 from psrt.config.names import DEFAULT_PIPELINE
 from psrt.job.scenario import Scenario, run_in_virtual_time
 from psrt.pipeline.registry import PIPELINES
+from psrt.sharding import Sharing
 from psrt.simulation.cost_flags import VirtualCosts
+
+#: By what is shared out, the all-reduce of copies on one host, where it is another one.
+_SUMS = {Sharing.PARAMETERS.value: "ring"}
 
 
 class Prediction(NamedTuple):
@@ -100,7 +104,7 @@ class Predictor:
             "hidden": tuple(self.sizes[1:-1]),
             "batch_size": rows,
             "steps": steps,
-            **({"allreduce": NODE} if copies > 1 else {}),
+            **({"allreduce": _SUMS.get(knobs.get("shard", ""), NODE)} if copies > 1 else {}),
             **knobs,
         }
         scenario = Scenario(

@@ -5,21 +5,24 @@
 #
 # What follows the script's name goes to `psrt train`. What comes before it goes to sbatch, and
 # outweighs the lines below that begin with #SBATCH: sbatch --nodes 2 --time 02:00:00 hostfiles/…
-# Copy the script and set what is yours, or set PSRT_MODULES, PSRT_PYTHON, PSRT_LAUNCHER and PSRT_OUT
-# in the environment. docs/slurm.md says how to install psrt.
+# Copy the script and set what is yours, or set PSRT_MODULES, PSRT_PYTHON, PSRT_LAUNCHER, PSRT_OUT
+# and PSRT_SAVE in the environment. docs/slurm.md says how to install psrt.
 
 # The name that squeue shows.
 #SBATCH --job-name=psrt
 # Three hosts, four ranks on each, so 12 ranks. A rank computes on one core, Slurm's default.
 #SBATCH --nodes=3
 #SBATCH --ntasks-per-node=4
-# When this time is over, Slurm ends the ranks: SIGTERM, and SIGKILL half a minute later. What they
-# have written by then is kept, but there is no model: allow for enough.
+# When this time is over, Slurm ends the ranks: SIGTERM, and SIGKILL half a minute later.
 #SBATCH --time=00:30:00
-# What the job prints; %j is its number.
+# Two minutes before that, this script is told, has the run save itself and stop, and puts the job back
+# into the queue, where it goes on.
+#SBATCH --signal=B:USR1@120
+# What the job prints; %j is its number, which it keeps when it is started again.
 #SBATCH --output=psrt-%j.log
-# Do not start again after a host is lost: psrt does not resume, and refuses a folder with a run in it.
-#SBATCH --no-requeue
+#SBATCH --open-mode=append
+# After a host is lost, start again: the run goes on from its newest checkpoint.
+#SBATCH --requeue
 
 # End with an error at the first command that fails. The job's status is psrt's: 0 is success, 1 a
 # failure, 2 a wrong flag, 3 a run that diverged.
@@ -46,11 +49,31 @@ job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
 task=${SLURM_ARRAY_TASK_ID:-}
 out=${PSRT_OUT:-runs/$job}${task:+-$task}
 
+# How the run saves itself, and goes on if it was begun before; set it to nothing in a mode that cannot.
+save=${PSRT_SAVE---checkpoint-every 60s --resume auto}
+
 # One BLAS thread a rank: the ranks are the parallelism.
 export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 # What is trained if the script is given nothing else: --placement spread puts one server on each host.
 [ $# -gt 0 ] || set -- --mode sync --servers 3 --placement spread
 
-# shellcheck disable=SC2086  # the launcher is several words
-$launcher "$python" -m psrt train --out "$out" ${task:+--seed "$task"} "$@"
+# In the background, so that this script hears the signal while the run goes on; both launchers pass it
+# on to the ranks.
+# shellcheck disable=SC2086  # the launcher is several words, and so is how it saves
+$launcher "$python" -m psrt train --out "$out" $save ${task:+--seed "$task"} "$@" &
+run=$! stopped=
+trap 'stopped=yes; kill -USR1 "$run"' USR1
+status=0
+wait "$run" || status=$?
+# The signal has ended that wait, not the run.
+while kill -0 "$run" 2>/dev/null; do
+    status=0
+    wait "$run" || status=$?
+done
+
+# Had it come to its end, its status would be 0.
+if [ -n "$stopped" ] && [ "$status" -ne 0 ] && [ -n "$save" ]; then
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"

@@ -5,11 +5,12 @@ import json
 import pytest
 
 from support.launching import ROOT
-from support.slurm import MPICH, OPEN_MPI, wait_until
+from support.slurm import wait_until
 
 SCRIPT = ROOT / "hostfiles/slurm.example.sh"
 #: Five ranks on three nodes, fewer than the script asks for.
 RANKS = ("--ntasks", 5, "--ntasks-per-node", 2)
+SAVES = "--resume auto --checkpoint-every"
 LONG = ("--mode", "sync", "--epochs", 100000, "--hidden", 8, "--record")
 
 
@@ -20,8 +21,8 @@ def start(request, slurm, mpi, folder):
         mpi.mpirun if request.param == "mpirun" else f"srun --mpi={mpi.pmi} --kill-on-bad-exit=1"
     )
 
-    def submit(flags, *words):
-        variables = {"PSRT_PYTHON": str(mpi.python), "PSRT_LAUNCHER": launcher}
+    def submit(flags, *words, **more):
+        variables = {"PSRT_PYTHON": str(mpi.python), "PSRT_LAUNCHER": launcher, **more}
         return slurm.submit(*flags, SCRIPT, *words, cwd=folder, **variables)
 
     return submit
@@ -53,7 +54,7 @@ def test_the_status_of_psrt_is_that_of_the_job(start, folder):
 
 
 def test_scancel_leaves_what_there_is(start, folder, slurm, mpi):
-    job = start(RANKS, *LONG)
+    job = start(RANKS, *LONG, PSRT_SAVE="")
     run = folder / "runs" / job.id
     metrics = run / "metrics.jsonl"
     wait_until(lambda: metrics.exists() and metrics.stat().st_size)
@@ -69,25 +70,38 @@ def test_scancel_leaves_what_there_is(start, folder, slurm, mpi):
     assert "unfinished run" in checked.errors[0]
 
 
-def test_a_signal_before_the_end_of_the_time(slurm):
-    """It ends the run, as at the end itself. Slurm looks at the times every half a minute."""
-    jobs = [
-        slurm.submit(
-            *(*RANKS, "--time=1", "--signal=USR1@30", SCRIPT, *LONG),
-            cwd=slurm.folder(),
-            PSRT_PYTHON=str(mpi.python),
-            PSRT_LAUNCHER=f"srun --mpi={mpi.pmi}",
-        )
-        for mpi in (OPEN_MPI, MPICH)
-        if mpi.python.exists()
-    ]
-    for job in jobs:
-        state, *_ = job.ended()
-        said, run = log(job.folder), job.folder / "runs" / job.id
-        assert state == "FAILED", said
-        assert "psrt: interrupted" in said
-        assert (run / "metrics.jsonl").stat().st_size
-        assert not (run / "summary.json").exists()
+def test_a_signal_before_the_end_of_the_time(start, folder):
+    """The run saves itself, and the job goes on with it when it is started again."""
+    job = start(RANKS, "--epochs", 100000, "--hidden", 8, PSRT_SAVE=f"{SAVES} 0.5s")
+    checkpoints = folder / "runs" / job.id / "checkpoints"
+    wait_until(lambda: any(it.name.isdigit() for it in checkpoints.glob("*")))
+    job.cancel("--batch", "--signal=USR1")
+    wait_until(lambda: "stopped as asked" in log(folder))
+    wait_until(lambda: job.restarts == 1)
+    wait_until(lambda: "going on from step" in log(folder))
+    job.cancel()
+    assert job.ended()[0] == "CANCELLED", log(folder)
+    (stopped,) = (it for it in log(folder).splitlines() if "stopped as asked" in it)
+    (resumed,) = (it for it in log(folder).splitlines() if "going on from step" in it)
+    assert stopped.split("from step ")[1].split(",")[0] == resumed.split()[4].strip(",")
+
+
+def test_a_signal_that_a_run_cannot_heed_ends_it(slurm, mpi, folder):
+    """Without checkpoints, sent by Slurm to the ranks themselves."""
+    job = slurm.submit(
+        *(*RANKS, "--signal=USR1@30", SCRIPT, *LONG),
+        cwd=folder,
+        PSRT_PYTHON=str(mpi.python),
+        PSRT_LAUNCHER=f"srun --mpi={mpi.pmi}",
+        PSRT_SAVE="",
+    )
+    run = folder / "runs" / job.id
+    metrics = run / "metrics.jsonl"
+    wait_until(lambda: metrics.exists() and metrics.stat().st_size)
+    job.cancel("--signal=USR1")
+    assert job.ended()[0] == "FAILED", log(folder)
+    assert metrics.stat().st_size
+    assert not (run / "summary.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -33,13 +33,14 @@ _SLOTS = 4
 #: States of a job that is over.
 _ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 _IDLE = ("sinfo", "-h", "-t", "idle", "-o", "%D")
+#: cred_expire: how long a job that is put back into the queue waits there, two minutes by default.
 _CONF = """
 ClusterName=psrt
 SlurmctldHost={first}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
 SlurmdSpoolDir=/tmp/slurmd
@@ -273,6 +274,11 @@ class Job:
         state, code = found.pop()
         status, number = code.split(":")
         return state, int(status), int(number)
+
+    @property
+    def restarts(self) -> int:
+        """How often it was put back into the queue."""
+        return max(int(one["Restarts"]) for one in self._shown())
 
     def cancel(self, *flags: str) -> None:
         """End it, or send it a signal."""

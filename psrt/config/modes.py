@@ -230,6 +230,7 @@ _ROWS = (
     ),
     Mode(
         name="gossip",
+        saves=True,
         doc="workers average with their neighbours on a graph; nobody waits for all",
         mixes=True,
         codecs=True,

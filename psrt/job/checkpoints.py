@@ -86,7 +86,7 @@ def saver_for(
             if isinstance(owner, Worker):
                 owner.at_boundary = hook
                 # Elsewhere it joins the others' rounds, and is saved after each.
-                if setup.role_map.servers or config.scheme.averages:
+                if setup.role_map.servers or config.scheme.averages or config.scheme.mixes:
                     owner.at_end = partial(saver.ended, part)
             else:
                 owner.at_version = hook
@@ -203,9 +203,11 @@ def _parts_at(
         assert number is not None, "it is a worker"
         # Where there are no servers, the first worker's vector is everybody's, or nobody's but its
         # own: then each has its own in its tree.
+        mixes = setup.config.scheme.mixes
         carries = number == 0 and not role_map.servers and role.strategy.whole
-        spans = (Span(0, role_map.n),) if carries else ()
-        yield Part(_worker(number, setup), partial(_tree_of_worker, role, bool(spans)), spans), role
+        spans = (Span(0, role_map.n),) if carries or mixes else ()
+        tree = partial(_tree_of_worker, role, carries and not mixes)
+        yield Part(_worker(number, setup), tree, spans), role
         return
     for it in role.shards:
         span = role_map.spans[it.number]

@@ -16,6 +16,7 @@ from psrt.config.names import AUTO
 from psrt.errors import CheckpointError, ConfigError
 from psrt.history.differences import knob_differences
 from psrt.partition import Span
+from psrt.runtime.mean import mean_of
 
 #: Knobs that touch the numbers, of which a run that goes on may have another value: how long it is
 #: and who serves.
@@ -95,19 +96,37 @@ class Resumption(NamedTuple):
                 f"--resume {self.path}: it has {self.manifest.n} parameters, the model has "
                 f"{initial.size}"
             )
+        if any(len(names) > 1 for names in self._holders().values()):
+            return initial  # each worker has its own
         theta = self.theta()
         return initial if theta is None else theta
 
     def theta(self) -> Vector | None:
-        """Return the parameters (n,); None where no vector is that of all workers."""
-        held = [it for it in self.manifest.parts if it.spans]
-        if not held:
+        """Return the parameters (n,) of the model; None where they are not in one place.
+
+        Where several workers have the same part of it, each its own, they are their mean.
+        """
+        pieces = []
+        for spans, names in self._holders().items():
+            trees = map(self.part, names)
+            if len(names) == 1:
+                pieces.append((spans, _held(next(trees))[0]))
+            else:
+                pieces.append((spans, mean_of(map(_held, trees)).theta))
+        if not pieces:
             return None
-        pieces = [(it.spans, self.part(it.name)["theta"]) for it in held]
         try:
             return assemble(pieces, Span(0, self.manifest.n), self.manifest.n)
         except CheckpointError as error:
             raise ConfigError(f"--resume {self.path}: {error}") from error
+
+    def _holders(self) -> dict[tuple[Span, ...], list[str]]:
+        """Return, by the spans that they have, the names of the parts with parameters."""
+        found: dict[tuple[Span, ...], list[str]] = {}
+        for it in self.manifest.parts:
+            if it.spans:
+                found.setdefault(it.spans, []).append(it.name)
+        return found
 
     def chosen(self, knobs: Mapping[str, Any]) -> dict[str, str]:
         """Return the knobs among these that were left to the run, as it chose them."""
@@ -131,6 +150,14 @@ class Resumption(NamedTuple):
             differences.append(f"{workers} workers instead of {self.manifest.workers}{why}")
         if differences:
             raise refusal(str(self.path), differences)
+
+
+def _held(tree: dict[str, Any]) -> tuple[Vector, float]:
+    """Return the parameters in a part, or a worker's own, and their weight in the mean."""
+    if "theta" in tree:
+        return tree["theta"], 1.0
+    own = tree["role"]["strategy"]
+    return own["vector"], own.get("weight", 1.0)
 
 
 def _needs_its_workers(config: TrainConfig) -> str:

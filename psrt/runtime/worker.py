@@ -159,6 +159,7 @@ class Worker:
         out. Where a worker has its own, they are part of its strategy.
         """
         tree: Tree = state_of(self)
+        tree["meter"]["before"][2] -= self.strategy.early_bytes
         own = getattr(self._whole, "state", None)
         return tree | {"problem": own()} if callable(own) else tree
 

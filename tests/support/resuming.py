@@ -10,7 +10,7 @@ import enum
 import functools
 import random
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -28,11 +28,12 @@ from psrt.runtime.worker import Worker
 FREE = {
     # times, and what was sent before and after a job was interrupted
     *("seconds", "_since", "_start", "_stopped", "_received_at", "waited", "waited_for", "_waited"),
+    *("_ready_at", "_untold"),
     *("_waits", "_bytes", "_earlier", "bytes_sent", "bytes_received", "collected"),
     # whose message came last, of several that come at the same time
-    *("_cause", "_hindmost"),
-    # the buffers of versions, of which another one may be the newest, and views of them
-    *("buffers", "newest", "_holds", "_leases", "_views", "_landings"),
+    *("_cause", "_hindmost", "_awaited"),
+    # the buffers of versions and of what is sent, of which another one may be the newest, and views
+    *("buffers", "newest", "_holds", "_leases", "_views", "_landings", "_offers"),
     # what a frame leaves of a longer one before it, and of whose push came last
     *("Codec._frame", "PushDecoder._codec"),
     # who asks
@@ -70,6 +71,7 @@ def trained(
     seed: int = 0,
     start: Snapshot | None = None,
     cuts: bool = False,
+    hosts: Sequence[int] = (),
 ) -> Ended:
     """Train to the end.
 
@@ -80,8 +82,9 @@ def trained(
         seed: of the order of events.
         start: where to go on; None begins at the beginning.
         cuts: whether to take a snapshot of every step that is a cut.
+        hosts: the number of ranks of each host; empty for one.
     """
-    launcher = _Launcher(workers, seed=seed, start=start, cuts=cuts)
+    launcher = _Launcher(workers, seed=seed, hosts=hosts, start=start, cuts=cuts)
     # What was never written has the same bits in both runs then.
     with mock.patch("numpy.empty", np.zeros), mock.patch("numpy.empty_like", np.zeros_like):
         run = run_job(launcher, config, problem)
@@ -90,8 +93,8 @@ def trained(
 
 
 class _Launcher(VirtualLauncher):
-    def __init__(self, workers: int, *, seed: int, start: Snapshot | None, cuts: bool):
-        super().__init__(workers, seed=seed)
+    def __init__(self, workers: int, *, start: Snapshot | None, cuts: bool, **job: Any):
+        super().__init__(workers, **job)
         self.begin, self.cuts = start, cuts
         self.parts: dict[int, dict[str, Any]] = {}
         self.thetas: dict[int, dict[str, np.ndarray]] = {}

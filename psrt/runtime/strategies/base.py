@@ -175,6 +175,8 @@ class Strategy(Protocol):
         """
         return None
 
+    #: Bytes received of messages that will come once more where a run goes on from here.
+    early_bytes: int = 0
     #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
     saved: ClassVar[tuple[str, ...]] = ("updates", "frame_bytes", "framed_bytes")
     by_element: ClassVar[tuple[str, ...]] = ()

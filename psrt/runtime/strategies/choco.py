@@ -32,6 +32,9 @@ class Choco(Gossip):
     (arXiv:1907.09356).
     """
 
+    saved = ("_codec", "_known")
+    by_element = ("_known",)
+
     def __init__(self, *args: Any, codec: Encoder, seed: int, rate: float, **kwargs: Any) -> None:
         """Set up; see ``Gossip``.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,6 +35,10 @@ class Gossip(LocalSteps):
     NeurIPS 2017 (arXiv:1705.09056); A. H. Sayed, Foundations and Trends in Machine Learning 7,
     2014, for the two orders.
     """
+
+    # What neighbours have sent for the next round they send again.
+    saved: ClassVar[tuple[str, ...]] = ("vector",)
+    by_element: ClassVar[tuple[str, ...]] = ("vector",)
 
     def __init__(
         self,
@@ -68,6 +73,20 @@ class Gossip(LocalSteps):
     def held(self) -> tuple[Vector, float]:
         """θ, which all workers bring with the same weight."""
         return self._theta, 1.0
+
+    @property
+    def vector(self) -> Vector:
+        """What it brings to the mean; filled where a run goes on."""
+        return self.held[0]
+
+    def go_on(self, clock: int) -> None:
+        """Expect of neighbours what they send from the round of that clock on."""
+        self._neighbours.go_on(clock)
+
+    @property
+    def early_bytes(self) -> int:  # type: ignore[override]
+        """Bytes of what neighbours that are ahead have sent."""
+        return self._neighbours.early(self.updates)
 
     @property
     def left(self) -> Mapping[int, int]:  # type: ignore[override]

@@ -68,6 +68,8 @@ class Neighbours:
         self._ready: dict[int, int] = {}
         #: By worker, the first round that no message of it has come for.
         self._next = dict.fromkeys(part.peers, 0)
+        #: By round, the bytes that have come for it: of this one, and of later ones.
+        self._bytes: dict[int, int] = {}
         #: By region, the neighbours that may not have taken it yet, and the round that it was for.
         self._readers: list[dict[int, int]] = [{} for _ in port.offers]
         #: The neighbour that was waited for last; −1 for none.
@@ -78,6 +80,14 @@ class Neighbours:
             numbered("worker", self._awaited[0]), self._awaited[1]
         )
         port.leave_of = self._leave_of
+
+    def go_on(self, at: int) -> None:
+        """Begin with a round: all neighbours have taken part in those before it."""
+        self._next = dict.fromkeys(self._next, at)
+
+    def early(self, at: int) -> int:
+        """Return the bytes that have come for a round, or later ones, before it began."""
+        return sum(nbytes for clock, nbytes in self._bytes.items() if clock >= at)
 
     async def free(self, region: int) -> None:
         """Wait until a region may be written: all that it was sent to have taken it."""
@@ -183,7 +193,13 @@ class Neighbours:
         What another one sends, or for another round, is kept.
         """
         self._awaited = awaited, at
+        before = self._port.bytes_received
         message = await self._port.receive()
+        if isinstance(message, Leave | Mix):
+            came = self._port.bytes_received - before
+            if message.clock not in self._bytes:
+                self._bytes = {it: of for it, of in self._bytes.items() if it >= at}
+            self._bytes[message.clock] = self._bytes.get(message.clock, 0) + came
         if type(message) is Leave:
             self.waited_for = message.worker
             self.part.leave(message.worker, message.clock)

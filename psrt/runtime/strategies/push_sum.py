@@ -24,6 +24,8 @@ class PushSum(Gossip):
     Learning", ICML 2019 (arXiv:1811.10792).
     """
 
+    saved = ("_weight",)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Set up; see ``Gossip``."""
         super().__init__(*args, **kwargs)
@@ -37,6 +39,11 @@ class PushSum(Gossip):
     def held(self) -> tuple[Vector, float]:
         """x_i and w_i."""
         return self._theta, self._weight
+
+    def go_on(self, clock: int) -> None:
+        """Divide x_i by w_i, as after the last round."""
+        super().go_on(clock)
+        self._divide()
 
     def begin(self, step: Step) -> None:
         """Say that this worker takes part in the round."""
@@ -53,9 +60,12 @@ class PushSum(Gossip):
         self._sum = float(share) * self._weight
         await neighbours.collect(at, self._mix_in)
         self._weight = self._sum
-        np.divide(self._theta, np.float32(self._weight), out=self._divided)
+        self._divide()
         await self._free()
         return heard - began + self._note_mixed(heard)
+
+    def _divide(self) -> None:
+        np.divide(self._theta, np.float32(self._weight), out=self._divided)
 
     def _note_mixed(self, began: float) -> float:
         now, events = self._port.now(), self._events

@@ -38,6 +38,8 @@ class Tracking(Gossip):
     Optimization under Uncoordinated Constant Stepsizes", CDC 2015.
     """
 
+    saved = by_element = ("_tracked", "_own")
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Set up; see ``Gossip``."""
         super().__init__(*args, **kwargs)

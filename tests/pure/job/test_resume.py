@@ -47,6 +47,13 @@ MODES = {
         "mode": "local-sgd", "local_steps": 3, "fragments": 3, "bucket_bytes": None,
     },
     "elastic": {"mode": "easgd", "local_steps": 3, "servers": 2, "bucket_bytes": None},
+    "gossip": {"mode": "gossip", "gradient_tracking": True, "bucket_bytes": None},
+    "push-sum": {
+        "mode": "gossip", "push_sum": True, "topology": "exponential", "bucket_bytes": None,
+    },
+    "gossip in frames": {
+        "mode": "gossip", "codec": "top-k", "codec_everywhere": True, "bucket_bytes": None,
+    },
     "codecs": {
         "mode": "sync", "servers": 2, "codec": "top-k", "codec_reply": "low-rank",
         "codec_everywhere": True, "bucket_bytes": None,
@@ -58,7 +65,7 @@ MODES = {
 #: Figures of a run that do not depend on where it was interrupted.
 SAME = (
     "parameters_sha256", "steps", "updates", "samples", "epochs", "bytes_sent", "bytes_received",
-    "test_loss", "test_accuracy", "staleness", "skew",
+    "test_loss", "test_accuracy", "staleness", "skew", "graph_averages",
 )  # fmt: skip
 
 
@@ -158,6 +165,14 @@ def test_auto_begins_where_there_is_no_checkpoint_and_goes_on_where_there_is(tmp
     )
 
 
+@pytest.mark.parametrize("mode", ["all-reduce", "servers", "gossip", "push-sum"])
+def test_the_model_of_the_last_step_is_that_of_the_run(tmp_path, mode):
+    """Where workers have models of their own it is their mean."""
+    config = config_of(tmp_path, mode, checkpoint_every=24)
+    run = simulate(config, workers=WORKERS)
+    assert found(config.out).theta().tobytes() == run.theta.tobytes()
+
+
 def test_only_the_newest_are_kept(tmp_path):
     config = config_of(tmp_path, "sync", checkpoint_every=5, keep=2)
     trained(config)
@@ -221,6 +236,7 @@ def test_other_batches_are_those_of_other_workers(tmp_path):
         ({"out": None}, "--checkpoint-every 5 has no effect without --out DIR"),
         ({"mode": "async"}, "--checkpoint-every 5 is not possible with --mode async"),
         ({"mode": "easgd", "asynchronous": True}, "--checkpoint-every 5 is not possible with"),
+        ({"mode": "gossip", "asynchronous": True}, "--checkpoint-every 5 is not possible with"),
         ({"mode": "local-sgd", "eager": True}, "--checkpoint-every 5 is not possible with --eager"),
         (
             {"mode": "local-sgd", "local_steps": 4, "fragments": 2, "sync_delay": 2},

@@ -45,6 +45,21 @@ AVERAGES = {
     "elastic, codecs": ELASTIC | TOP_K | {"codec_reply": "top-k"},
     "delays": {"mode": "sync", "inject": ("*:jitter:0.01", "1:pause:5:2")},
 }
+MIXING = {"mode": "gossip", "optimizer": "momentum"}
+ADAPTS_FIRST = {"order": "adapt-then-combine"}
+BY_HOST = MIXING | {"by_host": True}
+#: Modes whose workers mix with neighbours.
+GOSSIP = {
+    "ring": MIXING,
+    "star, adapts first": MIXING | ADAPTS_FIRST | {"topology": "star"},
+    "one peer a round": MIXING | {"topology": "one-peer-exponential", "push_sum": True},
+    "push-sum": MIXING | {"push_sum": True, "topology": "exponential", "clip_norm": 0.5},
+    "push-sum, adapts first": MIXING | ADAPTS_FIRST | {"push_sum": True},
+    "tracking": MIXING | {"gradient_tracking": True},
+    "tracking, adapts first": MIXING | ADAPTS_FIRST | {"gradient_tracking": True, "clip_norm": 0.5},
+    "by host": BY_HOST,
+    "by host, adapts first": BY_HOST | ADAPTS_FIRST,
+}
 NAMES_OF_CODECS = (
     *("top-k", "sign", "low-rank", "dgc", "random-k", "threshold", "float4-e3m0", "qsgd"),
 )  # fmt: skip
@@ -63,7 +78,16 @@ CODECS = {
         for shared in (None, True)
     },
 }
-ROWS = MODES | AVERAGES | CODECS
+FRAMED_MIXING = {
+    f"{it}, gossip": MIXING | {"codec": it, "codec_everywhere": True, **more}
+    for it, more in {
+        "top-k": {},
+        "low-rank": {"consensus_rate": 0.2},
+        "sign": ADAPTS_FIRST,
+        "qsgd": {},
+    }.items()
+}
+ROWS = MODES | AVERAGES | GOSSIP | FRAMED_MIXING | CODECS
 #: As registered under other names, too; a codec makes the other half of the last one.
 NAMES = [name for name in OPTIMIZERS if name != "demo"]
 
@@ -74,13 +98,15 @@ def config_of(row, **more):
 
 def goes_on(config, steps, *, workers=3, problem=None):
     """Check that a job goes on from some of its cuts."""
-    whole = trained(config, workers=workers, problem=problem and problem(), cuts=True)
+    hosts = (3, 1) if config.by_host else ()
+    job = {"workers": sum(hosts) or workers, "hosts": hosts}
+    whole = trained(config, problem=problem and problem(), cuts=True, **job)
     assert len(whole.snapshots) >= 8
     if isinstance(steps, slice):
         steps = sorted(whole.snapshots)[steps]
     for step in steps:
         start = whole.snapshots[step]
-        again = trained(config, workers=workers, problem=problem and problem(), seed=9, start=start)
+        again = trained(config, problem=problem and problem(), seed=9, start=start, **job)
         assert again.run.theta.tobytes() == whole.run.theta.tobytes(), step
         if step < max(whole.snapshots):  # after the last step no gradient, push or note is left
             assert not differences(whole.roles, again.roles), step
@@ -101,13 +127,13 @@ def test_a_job_goes_on_with_each_optimizer(optimizer):
 
 
 @pytest.mark.one_in(5)
-@pytest.mark.parametrize("row", [*AVERAGES, *CODECS])
+@pytest.mark.parametrize("row", [*AVERAGES, *GOSSIP, *FRAMED_MIXING, *CODECS])
 def test_a_job_with_averages_or_codecs_goes_on(row):
     goes_on(config_of(row), slice(3, 4))
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("row", [*AVERAGES, *CODECS])
+@pytest.mark.parametrize("row", [*AVERAGES, *GOSSIP, *FRAMED_MIXING, *CODECS])
 def test_a_job_with_averages_or_codecs_goes_on_from_every_cut(row):
     goes_on(config_of(row), slice(0, 20))
 

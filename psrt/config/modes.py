@@ -95,6 +95,11 @@ class Mode:
         return self.needs_servers and not self.rounds
 
     @property
+    def weakens(self) -> bool:
+        """Whether gradients are weakened by servers if they are stale; else pushes are not any."""
+        return self.is_stale and not self.averages
+
+    @property
     def policy_knobs(self) -> tuple[str, ...]:
         """The knobs whose numbers its policy takes."""
         return tuple(filter(None, (self.backup, self.lead, self.share, self.asynchronous)))

@@ -154,7 +154,7 @@ def _shard_server(
     """Build what serves one shard; ``initial`` is its span of the initial parameters."""
     workers = len(port.role_map.workers)
     mode = config.scheme
-    rate = rate_of(config, initial.size) if mode.is_stale else None
+    rate = rate_of(config, initial.size) if mode.weakens else None
     answers_met = _answers_met(config, codec)
     decoder = None if codec is None or not initial.size else codec.decoder(port, number)
     shard = Shard(
@@ -427,7 +427,7 @@ def _pushing(
         port,
         clip_norm=config.clip_norm,
         spans=gradient_spans(problem, port.role_map.n) if in_parts else (),
-        late=problem if isinstance(problem, PipeDream) and config.scheme.is_stale else None,
+        late=problem if isinstance(problem, PipeDream) and config.scheme.weakens else None,
         encoder=encoder,
         decoder=decoder,
         events=events,

@@ -388,7 +388,7 @@ def cut_problem(
     is_first = place.stage == place.slice == 0
     if row.asynchronous:
         # Servers that count staleness are told which version a gradient is of.
-        served_stale = config.scheme.is_stale
+        served_stale = config.scheme.weakens
         return PipeDream(
             problem,
             links,

@@ -29,7 +29,7 @@ from psrt.runtime.problem_rules import (
     reading_only,
     sample_counter,
 )
-from psrt.runtime.strategies.base import Step, Strategy
+from psrt.runtime.strategies.base import Step, StepResult, Strategy
 from psrt.stats import Stats
 from psrt.transport.port import Port, ThetaMemory, gradient_of
 
@@ -144,7 +144,7 @@ class Worker:
             await self.at_end()
         self.strategy.at_round = self.at_boundary
         for outcome in await self.strategy.leave(self.clock):
-            self.meter.add(0.0, 0, outcome, steps=0)
+            self.meter.add(0.0, 0, self._of_stage(outcome, 0), steps=0)
         self.seconds = self.meter.stop() if not self.strategy.whole else self.meter.seconds
         before = self._port.bytes_sent
         await self.strategy.collect()
@@ -307,14 +307,18 @@ class Worker:
         # between is not trained on, so that all workers stay at the same place in the epoch.
         self._skip = outcome.clock - self.clock - 1
         self.clock = outcome.clock
-        if isinstance(self._cut, PipeDream) and self._cut.taus is not None:
-            tau = self._cut.staleness
-            outcome = outcome._replace(
-                staleness_sum=tau, staleness_count=1, staleness_max=tau, skew=-1
-            )
         # All cells of a copy train on the same samples: the first one counts them.
         counts = self._cut is None or self._cut.is_first
-        self.meter.add(loss, samples if counts else 0, outcome)
+        self.meter.add(loss, samples if counts else 0, self._of_stage(outcome, 1))
+
+    def _of_stage(self, outcome: StepResult, gradients: int) -> StepResult:
+        """Return a result with the staleness of its gradients, where a stage counts it."""
+        if not isinstance(self._cut, PipeDream) or self._cut.taus is None:
+            return outcome
+        tau = self._cut.staleness * gradients
+        return outcome._replace(
+            staleness_sum=tau, staleness_count=gradients, staleness_max=tau, skew=-1
+        )
 
     async def _norm(self) -> float:
         """Return the norm of this step's gradient, of all its parts where the model is cut."""

@@ -442,7 +442,8 @@ def check_waiting(
     loose = np.full(len(at), not exact)
     if contract.cut:
         # At the end of an epoch the first worker waits for the parts of the others.
-        loose |= (table["worker"][at] == 0) & (since >= 0) & (table["kind"][since] == Kind.MIXED)
+        ends = table.are(Kind.MIXED, Kind.TRACK)[since]
+        loose |= (table["worker"][at] == 0) & (since >= 0) & ends
     for these, most in ((~loose, False), (loose, True)):
         require_duration(findings, table, at[these], since[these], most=most)
 

@@ -123,7 +123,7 @@ def check_cells(
     ]
     for number, case in enumerate(cases):
         case.end = max(it.end for it in cases)
-        if layout.asynchronous and case.contract.mode.is_stale:
+        if layout.asynchronous and case.contract.mode.weakens:
             behind = layout.stages - layout.place(number)[0] - 1
             case.contract = dataclasses.replace(case.contract, behind=behind)
     contract = dataclasses.replace(
@@ -144,7 +144,7 @@ def check_cells(
         if findings.none:
             tables = [case.tables[0] for case in cases]
             check_pipeline(layout, tables, findings, one_clock=contract.one_clock)
-        if findings.none and layout.asynchronous and not contract.mode.is_stale:
+        if findings.none and layout.asynchronous and not contract.mode.weakens:
             for case in cases:
                 case.late, _ = staleness_of(case.tables[0])
         if findings.none and summary is not None:

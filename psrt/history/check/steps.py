@@ -288,7 +288,7 @@ def check_rates(
     mean = np.bincount(version, progress) / count
     brings = (np.bincount(version, table["samples"][applied]) > 0)[version]
     at, version = applied[brings], version[brings]  # without any samples nothing was updated
-    factor = _worth(header, shard, outcomes, at)
+    factor = _worth(header, shard, outcomes, at) if contract.mode.weakens else 1.0
     schedule = _shared(contract, header)
     if schedule is not None:
         low, high = schedule.bounds(mean[version])

@@ -8,6 +8,7 @@ import pytest
 
 from psrt.config import TrainConfig
 from psrt.errors import ConfigError
+from psrt.history.check.run import check_run
 from psrt.job.combinations import TINY
 from psrt.job.virtual import simulate
 from psrt.partition import Part, Span
@@ -44,6 +45,14 @@ def test_copies_of_stages_mix_as_copies_of_the_whole(knobs):
     apart = [it.summary.graph_averages.consensus_distance for it in (cut, whole)]
     assert apart[0] == pytest.approx(apart[1], rel=1e-5)
     assert apart[0] > 0
+
+
+@pytest.mark.parametrize("knobs", [{}, {"gradient_tracking": True}], ids=str)
+def test_the_first_worker_may_wait_for_the_parts_of_others_between_epochs(knobs, tmp_path):
+    out = str(tmp_path / "run")
+    knobs |= {"mode": "gossip", "steps": None, "epochs": 2, "record": True, "out": out}
+    trained("data:3,pipeline:2", **knobs, inject=("1:delay:0.01",))
+    assert check_run(out).ok, check_run(out).lines()
 
 
 def test_the_mean_of_models_is_put_together_of_their_parts():

@@ -272,10 +272,10 @@ def walk_cuts(cells):
             assert "\n" not in line
             assert "\n" not in str(caught.value)
             continue
-        # No history is kept of it in virtual time; tests/parallel has those.
-        own = {"replay": None, "record": False, "out": None, "overwrite": False}
+        own = {"replay": None, "record": True, "out": "run", "overwrite": True}
         found = simulate(TrainConfig(**knobs | own), workers=workers_of(column)).theta
         assert np.isfinite(found).all()
+        assert check_run("run").ok, "\n".join([f"{row} {column}", *check_run("run").lines()])
         ran += 1
         if not is_as_of_the_whole(row, column):
             continue

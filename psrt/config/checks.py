@@ -293,6 +293,8 @@ def _check_cut(config: TrainConfig) -> None:
     idle = (SEQUENTIAL_STAGES, INTERLEAVED)
     if given is not None and axes.pipeline == 1 and schedule.name in idle:
         raise ConfigError(f"--pipeline-schedule {given} has no effect with one stage")
+    if config.stages == AUTO and axes.pipeline == 1:
+        raise ConfigError(f"--stages {config.stages} has no effect with one stage")
     if schedule.name == PIPEDREAM and (config.micro_batches or 1) > 1:
         raise ConfigError(
             f"--micro-batches {config.micro_batches} has no effect with --pipeline-schedule "

@@ -19,6 +19,7 @@ from psrt.arrays import Vector
 from psrt.codec import Matrix
 from psrt.collective.registry import NODE, by_hosts
 from psrt.config import MODES, TrainConfig, resolve
+from psrt.config.names import AUTO
 from psrt.config.resolve import mode_of
 from psrt.data import Deal
 from psrt.errors import ConfigError, CrashError
@@ -225,6 +226,11 @@ class VirtualLauncher(Launcher):
             raise ConfigError(
                 f"--parameters {self._parameters} is not possible in virtual time with "
                 f"--parallel {config.parallel}"
+            )
+        if config.stages == AUTO:
+            raise ConfigError(
+                f"--stages {AUTO} measures layers, which take no time in virtual time: give the "
+                "number of layers of each stage, like 3,4"
             )
 
     def hosts(self, config: TrainConfig) -> Sequence[int]:

@@ -272,6 +272,8 @@ def read_small_products(text: str) -> Slowdown:
     if not text:
         return as_dear
     rows = sorted(_read("small-products", _DEARER, part) for part in text.split(","))
+    if len({row[0] for row in rows}) < len(rows):
+        raise ConfigError(f"small-products must name a number of rows once, got {text!r}")
     many = [1.0 / row[0] for row in rows][::-1]
     kinds = (Kind.FORWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
     lines = {kind: [row[i] for row in rows][::-1] for i, kind in enumerate(kinds, 1)}

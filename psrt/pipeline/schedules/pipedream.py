@@ -2,7 +2,8 @@
 
 Nothing is cut into micro-batches: what follows one another through the stages is K batches, and a
 stage updates its parameters after every backward pass, without waiting for anybody. The order is
-that of 1F1B over the whole run. With P = 3 and a run of K = 4, each ``W`` with an update behind it:
+that of 1F1B over the whole run, which is drained at the ends of epochs, to evaluate the model: in
+what follows a run is an epoch. With P = 3 and K = 4, each ``W`` with an update behind it:
 
 .. code-block:: text
 

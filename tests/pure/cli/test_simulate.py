@@ -118,6 +118,8 @@ SECONDS = "from 0 to 1000000"
         ("--stage-costs 1:1:1", "--stage-costs 1:1:1 has no effect without --parallel"),
         ("--parallel pipeline:2 --stage-costs 0:0:0",
          "stage-costs must not all be 0, got '0:0:0'"),
+        ("--parallel pipeline:2 --small-products 8:1:1:1,8:2:2:2",
+         "small-products must name a number of rows once, got '8:1:1:1,8:2:2:2'"),
         ("--parallel pipeline:2 --small-products 8:1:1",
          "small-products must be ROWS:FORWARD:BACKWARD_INPUT:BACKWARD_WEIGHT, ROWS from 1 to "
          "1000000000, FORWARD from 0.001 to 1000, BACKWARD_INPUT from 0.001 to 1000, "

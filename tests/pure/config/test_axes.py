@@ -140,6 +140,7 @@ def test_modes_and_micro_batches_by_default():
             {"parallel": "tensor:2", "pipeline_schedule": "interleaved:2"},
             "--pipeline-schedule interleaved:2 has no effect with one stage",
         ),
+        (2, {"parallel": "tensor:2", "stages": "auto"}, "--stages auto has no effect with one"),
         (
             2,
             {"parallel": "pipeline:2", "micro_batches": 33},

@@ -261,6 +261,7 @@ def test_another_staleness_than_the_passes_have_is_found(change, tmp_path):
     [
         ({"hosts": [1, 2]}, "--hosts has 3 ranks in all, the job 2"),
         ({"numerics": False, "parameters": 9}, "--parameters 9"),
+        ({"config": dataclasses.replace(BASE, stages="auto")}, "--stages auto measures layers"),
         ({"costs": SimulationCosts(stages=[StageCosts(1, 1, 1)])}, "--stage-costs"),
     ],
 )

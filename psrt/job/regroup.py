@@ -54,7 +54,10 @@ def shard_tree(
     tree["shard"]["stats"] = state_of(stats)
     totals = [sum(pair) for pair in zip(*(one["bytes"] for one in trees), strict=True)]
     tree["bytes"] = totals if owner.number == 0 else [0, 0]
-    tree["policy"]["clock"] = dict.fromkeys(map(str, range(workers)), tree["clock"])
+    clocks = tree["policy"]["clock"]
+    if len(clocks) != workers:
+        (finished,) = set(clocks.values())  # the same for all after a round
+        tree["policy"]["clock"] = dict.fromkeys(map(str, range(workers)), finished)
     return tree
 
 

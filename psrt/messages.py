@@ -50,6 +50,9 @@ class Params(NamedTuple):
     awaited: int = -1
     #: ‖θ_now − θ_read‖/√n when the push was applied; −1 if not measured.
     gap: float = -1.0
+    #: The step of a checkpoint that its worker is to ``Park`` for, before it does anything else;
+    #: 0 for none.
+    cut: int = 0
 
 
 class Mix(NamedTuple):
@@ -78,6 +81,22 @@ class Leave(NamedTuple):
     #: Gradient steps it finished.
     clock: int
     #: The shard that it leaves; a worker leaves each.
+    shard: int = 0
+
+
+class Park(NamedTuple):
+    """Worker → server: it has saved itself, and takes no step before all others have, too.
+
+    It is answered like a push.
+    """
+
+    #: Who parks.
+    worker: int
+    #: Gradient steps it has finished, whose pushes have been answered.
+    clock: int
+    #: The step of the checkpoint.
+    cut: int
+    #: The shard at which it parks; a worker parks at each.
     shard: int = 0
 
 
@@ -133,4 +152,4 @@ class Sketch(NamedTuple):
     numbers: bytes
 
 
-Message: TypeAlias = Push | Params | Mix | Leave
+Message: TypeAlias = Push | Params | Mix | Park | Leave

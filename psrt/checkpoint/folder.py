@@ -93,6 +93,11 @@ class Checkpoints:
         self._disk.make_folder(path)
         return path
 
+    def begun(self, attempt: int) -> list[int]:
+        """Return the steps of which a checkpoint is being written, or could not be."""
+        names = (it.split(".") for it in self._disk.names(self.folder) if _PART.fullmatch(it))
+        return sorted(int(it[0]) for it in names if it[1:] == [str(attempt), "part"])
+
     def done(self, attempt: int) -> Path:
         """Return the folder in which roles say that they are done; it need not exist."""
         return self.folder / f"{0:08d}.{attempt}.done.part"

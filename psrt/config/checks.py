@@ -254,17 +254,18 @@ def _check_saving(config: TrainConfig) -> None:
     mode = config.mode and MODES[config.mode].under(lambda name: getattr(config, name))
     if mode and not mode.saves:
         raise ConfigError(f"{given[0]} is not possible with --mode {mode.name}")
+    every = config.checkpoint_every
+    if mode and isinstance(every, str) and mode.parks(lambda name: getattr(config, name)):
+        raise ConfigError(
+            f"{given[0]} is not possible where workers do not save the same step: expected a "
+            "number of steps"
+        )
     late = (config.sync_delay or 0) * (config.fragments or 1)
     if config.eager or late >= (config.local_steps or 1):
         name = "eager" if config.eager else "sync_delay"
         raise ConfigError(
             f"{given[0]} is not possible with {flag(name, getattr(config, name))}: after each step "
             "an average is under way, which no worker has"
-        )
-    if config.backup:
-        raise ConfigError(
-            f"{given[0]} is not possible with --backup {config.backup}: the worker that is left "
-            "behind skips the step that all others save"
         )
 
 

@@ -57,7 +57,7 @@ class Mode:
     usual: tuple[tuple[str, Any], ...] = ()
     #: Whether vectors may be sent by a codec.
     codecs: bool = False
-    #: Whether checkpoints are made of it: there are steps at which all workers stand.
+    #: Whether checkpoints are made of it.
     saves: bool = False
     #: Whether it goes on from one with other workers: all of them are alike at a cut.
     regroups: bool = False
@@ -120,7 +120,22 @@ class Mode:
         """
         if self.asynchronous is None or not value_of(self.asynchronous):
             return self
-        return replace(self, rounds=False, saves=False, regroups=False)
+        # Without rounds workers can be stopped only where servers see all of them.
+        return replace(self, rounds=False, saves=self.saves and self.needs_servers, regroups=False)
+
+    def parks(self, value_of: Callable[[str], Any]) -> bool:
+        """Return whether workers stop for a checkpoint, each at a clock of its own.
+
+        Elsewhere, if any are made, all save themselves after the same step.
+
+        Args:
+            value_of: returns the value of a knob.
+
+        >>> MODES["async"].parks({}.get), MODES["sync"].parks({"backup": 0}.get)
+        (True, False)
+        """
+        backup = self.backup is not None and value_of(self.backup)
+        return self.needs_servers and (not self.under(value_of).rounds or bool(backup))
 
     def described(self, value_of: Callable[[str], Any]) -> str:
         """Return the mode with its number, as a user would say it.
@@ -172,6 +187,7 @@ _ROWS = (
     ),
     Mode(
         name="async",
+        saves=True,
         doc="every gradient is applied as soon as it arrives; no worker waits for another",
         servers=Servers.ALWAYS,
         codecs=True,
@@ -179,6 +195,7 @@ _ROWS = (
     ),
     Mode(
         name="ssp",
+        saves=True,
         doc="as async, but no worker runs more than --staleness steps ahead of the slowest",
         servers=Servers.ALWAYS,
         codecs=True,
@@ -188,6 +205,7 @@ _ROWS = (
     ),
     Mode(
         name="softsync",
+        saves=True,
         doc="every update averages the next workers/K gradients to arrive; no worker waits",
         servers=Servers.ALWAYS,
         codecs=True,

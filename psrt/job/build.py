@@ -278,6 +278,11 @@ def worker_role(
     )
 
 
+def parks(config: TrainConfig) -> bool:
+    """Return whether workers stop for a checkpoint, by a resolved config."""
+    return config.scheme.parks(partial(getattr, config))
+
+
 def length_of(config: TrainConfig) -> Length:
     """Return how long a worker trains, by a resolved config."""
     return Length(
@@ -392,6 +397,7 @@ def _averager(
             port,
             _alpha(config, mode.elastic, len(port.role_map.workers)),
             is_sent_met=_answers_met(config, codec),
+            parks=parks(config),
             encoder=encoder,
             decoder=decoder,
             events=events,
@@ -428,6 +434,7 @@ def _pushing(
         clip_norm=config.clip_norm,
         spans=gradient_spans(problem, port.role_map.n) if in_parts else (),
         late=problem if isinstance(problem, PipeDream) and config.scheme.weakens else None,
+        parks=parks(config),
         encoder=encoder,
         decoder=decoder,
         events=events,

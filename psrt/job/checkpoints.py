@@ -19,6 +19,7 @@ from psrt.checkpoint import (
 from psrt.config import TrainConfig, from_toml, to_toml
 from psrt.config.values import seconds_of
 from psrt.errors import CheckpointError, ConfigError
+from psrt.job.build import parks
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.meeting import Meeting
 from psrt.job.pace import Pace
@@ -61,7 +62,8 @@ def saver_for(
     every, meeting = config.checkpoint_every, None
     if launcher.simulated and not isinstance(every, int):
         raise ConfigError(f"--checkpoint-every {every} is not possible in virtual time")
-    if not launcher.simulated:
+    stops = parks(config)
+    if not launcher.simulated and not stops:
         meeting = Meeting(
             checkpoints,
             disk,
@@ -87,7 +89,11 @@ def saver_for(
                 owner.at_boundary = hook
                 # Elsewhere it joins the others' rounds, and is saved after each.
                 if setup.role_map.servers or config.scheme.averages or config.scheme.mixes:
-                    owner.at_end = partial(saver.ended, part)
+                    owner.at_end = partial(saver.ended, part, stays=stops)
+            elif stops:
+                owner.at_cut = hook
+                if owner.number == 0:
+                    owner.is_time = partial(saver.is_time, part)
             else:
                 owner.at_version = hook
     if launcher.first:

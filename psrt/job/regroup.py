@@ -41,8 +41,12 @@ def shard_tree(
         span: that it serves.
         n: parameters of the model.
         workers: there are now.
+
+    Raises:
+        CheckpointError: if the shards that were saved had come to different updates.
     """
     trees = [tree for _, tree in parts]
+    _check_alike(trees)
     tree: Tree = deepcopy(trees[0])
     for path in paths_by_element(owner):
         pieces = [(of, _within(one, path)) for of, one in parts]
@@ -54,11 +58,33 @@ def shard_tree(
     tree["shard"]["stats"] = state_of(stats)
     totals = [sum(pair) for pair in zip(*(one["bytes"] for one in trees), strict=True)]
     tree["bytes"] = totals if owner.number == 0 else [0, 0]
-    clocks = tree["policy"]["clock"]
-    if len(clocks) != workers:
-        (finished,) = set(clocks.values())  # the same for all after a round
+    if tree["shard"]["gap"] is not None:  # of a sample of reads: it begins anew
+        tree["shard"]["gap"] = state_of(owner)["shard"]["gap"]
+    if len(trees[0]["shard"]["stats"]["staleness"]) != workers:
+        (finished,) = set(tree["policy"]["clock"].values())  # the same for all after a round
         tree["policy"]["clock"] = dict.fromkeys(map(str, range(workers)), finished)
     return tree
+
+
+def _check_alike(trees: Sequence[Tree]) -> None:
+    """Check that what is not by element is the same in all shards."""
+    if any(tree["policy"]["owed"] for tree in trees):
+        raise CheckpointError("pushes wait for their update: only the same servers can go on")
+    first, *others = (_scalars(tree) for tree in trees)
+    if any(it != first for it in others):
+        raise CheckpointError(
+            "its shards have made different updates: only the same servers can go on"
+        )
+
+
+def _scalars(tree: Mapping[str, Any]) -> Tree:
+    """Return what is no array, and not a count of what one shard did."""
+    kept = {name: it for name, it in tree.items() if name not in ("stats", "bytes", "gap")}
+    return {
+        name: _scalars(it) if isinstance(it, Mapping) else it
+        for name, it in kept.items()
+        if not isinstance(it, np.ndarray)
+    }
 
 
 def _of_workers(by_worker: Sequence[dict[int, int]], workers: int) -> list[dict[int, int]]:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from psrt.arrays import Vector
 from psrt.checkpoint import Checkpoints, Disk, Manifest, assemble, read_part
 from psrt.config import TrainConfig, from_toml
-from psrt.config.modes import MODES
 from psrt.config.names import AUTO
 from psrt.errors import CheckpointError, ConfigError
 from psrt.history.differences import knob_differences
@@ -163,8 +162,10 @@ def _held(tree: dict[str, Any]) -> tuple[Vector, float]:
 def _needs_its_workers(config: TrainConfig) -> str:
     """Return why a run can only go on with the same number of workers, if so."""
     assert config.mode is not None, "the config is resolved"
-    if not MODES[config.mode].regroups:
+    if not config.scheme.regroups:
         return f", which --mode {config.mode} cannot have"
+    if config.backup:
+        return f": with --backup {config.backup} they stand at different places"
     if config.codec is not None:
         return f": what each has kept back by --codec {config.codec} is its own"
     return ""

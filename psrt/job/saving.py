@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,6 +86,8 @@ class Saver:
         self._copies: dict[str, Any] = {}
         #: Commits checkpoints, at the first process.
         self.committer: Committer | None = None
+        #: Looks for the checkpoints that the others make, once the role of this process is done.
+        self._follower: threading.Thread | None = None
         #: What SIGUSR1 did before; None while it is left alone.
         self._before: Any = None
 
@@ -105,6 +108,11 @@ class Saver:
                 f"there on {socket.gethostname()}"
             )
 
+    def is_time(self, part: Part, step: int) -> bool:
+        """Return whether a part is to be saved at a step by the number of steps."""
+        before = self._saved.get(part.name, 0)
+        return self._every is not None and step // self._every != before // self._every
+
     async def at(self, part: Part, step: int) -> bool:
         """Save a part if it is time; called where its role stands at a consistent cut.
 
@@ -117,7 +125,7 @@ class Saver:
         """
         committer, stops = self.committer, False
         before = self._saved.get(part.name, 0)
-        is_due = self._every is not None and step // self._every != before // self._every
+        is_due = self.is_time(part, step)
         if self._meeting is not None:
             agreed = self._meeting.at(step, before)
             if agreed is not None:
@@ -141,16 +149,30 @@ class Saver:
             committer.look(step, waits=False)
         return stops
 
-    async def ended(self, part: Part) -> None:
-        """Say that a role is done while others may go on: from now on there is no cut."""
+    async def ended(self, part: Part, *, stays: bool = False) -> None:
+        """Say that a role is done while others may go on.
+
+        Args:
+            part: of the role.
+            stays: whether it is part of all later checkpoints as it is now; else there are none.
+        """
         if self._meeting is not None:
             self._meeting.ended()
+        disk, (name, tree, spans) = self._disk, part
+        if stays:
+            self.finish()  # its part of the newest checkpoint must be found first
         try:
             folder = self._checkpoints.done(self._attempt)
-            self._disk.make_folder(folder)
-            announce_failure(self._disk, folder, part.name, "has done all its steps")
+            disk.make_folder(folder)
+            if stays:
+                announce(disk, folder, write_part(disk, folder, name, tree(), spans))
+            else:
+                announce_failure(disk, folder, name, "has done all its steps")
         except (OSError, CheckpointError):
             pass  # the first process misses its part
+        if stays and self.committer is not None and self._threaded:
+            self._follower = threading.Thread(target=self.committer.follow, daemon=True)
+            self._follower.start()
 
     def _start(self, what: Callable[[], None]) -> None:
         thread = threading.Thread(target=what, daemon=True)
@@ -201,6 +223,9 @@ class Saver:
         if self._meeting is not None:
             self._meeting.close()
         if self.committer is not None:
+            self.committer.over.set()
+            if self._follower is not None:
+                self._follower.join()
             self.committer.close()
 
     def _save(self, part: Part, tree: dict[str, Any], step: int) -> None:
@@ -250,6 +275,8 @@ class Committer:
         self._failures = 0
         #: Whether a role is done, which others wait for no more.
         self._is_over = False
+        #: Set once all processes have finished.
+        self.over = threading.Event()
         #: Seconds that the newest checkpoint took from its cut on; None before the first.
         self.took_s: float | None = None
 
@@ -266,13 +293,20 @@ class Committer:
             folder = self._checkpoints.begin(step, self._attempt)
             done = self._checkpoints.done(self._attempt)
             while True:
+                # In this order: who is done has announced its part of this one before, if any.
+                ended = announced(self._disk, done)
                 parts = announced(self._disk, folder)
                 missing = [name for name in self._names if name not in parts]
-                if not missing or not waits:
+                if not missing:
                     break
-                if left := [it for it in announced(self._disk, done) if it in missing]:
-                    self._without(left[0])
-                    return
+                if left := [name for name in missing if name in ended]:
+                    if isinstance(entry := ended[left[0]], str):
+                        self._without(left[0])
+                        return
+                    self._take(done, folder, entry)
+                    continue
+                if not waits:
+                    break
                 if time.monotonic() > until:
                     self.failed(step, f"no {missing[0]} within {self._timeout_s:g} s")
                     return
@@ -290,6 +324,23 @@ class Committer:
             return
         self._failures = 0
         self.took_s = time.monotonic() - began
+
+    def _take(self, done: Path, folder: Path, entry: PartEntry) -> None:
+        """Make what a role had when it was done a part of a checkpoint."""
+        disk, file = self._disk, folder / entry.file
+        disk.remove(file)  # of a try that failed
+        disk.write(file, [disk.read(done / entry.file, entry.nbytes)])
+        announce(disk, folder, entry)
+
+    def follow(self) -> None:
+        """Commit whatever others make, until it is over."""
+        seen, is_over = set[int](), False
+        while not is_over:
+            is_over = self.over.wait(_LOOK_S)  # then all parts are there
+            for step in self._checkpoints.begun(self._attempt):
+                if step not in seen:
+                    seen.add(step)
+                    self.look(step, waits=not is_over)
 
     @property
     def has_news(self) -> bool:

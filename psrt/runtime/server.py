@@ -8,7 +8,7 @@ from psrt.errors import ProtocolError
 from psrt.messages import Leave, Message, Push
 from psrt.runtime.shard_server import ShardServer
 from psrt.stats import Stats
-from psrt.sync import Apply, Keep, Serve
+from psrt.sync import Apply, Cut, Keep, Serve
 from psrt.transport.port import Port
 from psrt.units import numbered
 
@@ -58,6 +58,8 @@ class Server:
             it.take(message)
             policy = it.policy
             decisions = policy.handle(message)  # type: ignore[arg-type]
+            if it.is_time is not None:
+                it.ask()
             for decision in decisions:
                 kind = type(decision)
                 if kind is Apply:
@@ -66,6 +68,8 @@ class Server:
                     it.serve(decision)  # type: ignore[arg-type]
                 elif kind is Keep:
                     await it.keep(decision.push)  # type: ignore[union-attr]
+                elif kind is Cut:
+                    await it.cut(decision.step)  # type: ignore[union-attr]
                 else:
                     it.drop(decision.push, message)  # type: ignore[union-attr]
             if type(message) is Push:

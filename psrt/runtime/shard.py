@@ -35,8 +35,8 @@ class Shard:
     more; otherwise the next version goes into a free buffer, so no reader sees a torn vector.
     """
 
-    saved = ("version", "stats", "_updater", "_rate", "_gap", "_reads")
-    by_element = ("_reads",)
+    saved = ("version", "stats", "_updater", "_rate", "_gap", "_reads", "_owed", "_owed_notes")
+    by_element = ("_reads", "_owed")
 
     def __init__(
         self,
@@ -95,6 +95,25 @@ class Shard:
         np.copyto(buffers[0], initial)
         if keeps_reads or (rate is not None and rate.needs_read):
             self._reads = [initial.copy() for _ in range(workers)]
+
+    @property
+    def _owed(self) -> Vector | None:
+        """(span,) the sum of the pushes saved since the last update; None if there are none."""
+        return self._kept if self._kept_notes else None
+
+    @_owed.setter
+    def _owed(self, total: Vector | None) -> None:
+        self._kept = total
+
+    @property
+    def _owed_notes(self) -> tuple[float, ...]:
+        """Their notes, field by field."""
+        return tuple(field for note in self._kept_notes for field in note)
+
+    @_owed_notes.setter
+    def _owed_notes(self, fields: tuple[float, ...]) -> None:
+        rows = (fields[i : i + len(_PLAIN)] for i in range(0, len(fields), len(_PLAIN)))
+        self._kept_notes = [Note(*row) for row in rows]
 
     @property
     def theta(self) -> Vector:

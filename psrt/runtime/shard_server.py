@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ from psrt.arrays import ITEMSIZE
 from psrt.checkpoint import Tree, restore, state_of
 from psrt.errors import ProtocolError
 from psrt.history.log import QUEUED
-from psrt.messages import Leave, Message, Params, Push
+from psrt.messages import Leave, Message, Params, Park, Push
 from psrt.runtime.event_recorder import ShardEventRecorder
 from psrt.runtime.leases import Leases
 from psrt.runtime.push_codec import PushDecoder
@@ -91,6 +92,13 @@ class ShardServer:
         #: made and all that wait for it are answered, before it can be overwritten. None costs
         #: nothing.
         self.at_version: Callable[[int], Awaitable[object]] | None = None
+        #: Where versions are no cuts: says, by the steps that workers have come to on average,
+        #: whether it is time that they park; of one shard of the job. None costs nothing.
+        self.is_time: Callable[[int], bool] | None = None
+        #: Called there with the step of a checkpoint, once all workers are parked.
+        self.at_cut: Callable[[int], Awaitable[object]] | None = None
+        #: The step of the checkpoint that all who are answered are to park for; 0 for none.
+        self._cut = 0
 
     def state(self) -> Tree:
         """Return what a checkpoint keeps of this shard; its arrays are those in use.
@@ -141,6 +149,10 @@ class ShardServer:
             # No update passes a pending push by, so this τ is also its τ when it is applied.
             self._tau[worker] = self.policy.staleness(message)
             self._received_at[worker] = now
+        elif type(message) is Park:
+            self._cause = message.worker
+            self._leases.release(self._ranks[message.worker])  # it has read its last reply
+            self._received_at[message.worker] = now
         elif type(message) is Leave:
             self._cause = message.worker
             self._leases.leave(self._ranks[message.worker])
@@ -162,6 +174,32 @@ class ShardServer:
         events = self._events
         if events is not None:
             events.note((events.decoded, push, *decoder.digests(push.worker), self._port.now()))
+
+    @property
+    def steps(self) -> int:
+        """The steps that workers have come to: in rounds all, else on average.
+
+        Every shard knows the same of a cut. It never decreases, and with one step a push those who
+        park for a step have together finished less than W steps more.
+        """
+        policy = self.policy
+        each = 1 if self._steps is None else self._steps(math.inf)
+        if policy.rounds:
+            return policy.version * each
+        pushes = sum(policy.clock.values()) + sum(self.shard.stats.left.values())
+        return pushes * each // len(self._ranks)
+
+    def ask(self) -> None:
+        """Have workers park from now on, if it is time."""
+        # In rounds only at a new version: who waits for its round would wait for those parked.
+        if self.is_time is not None and not self._cut and self.is_time(self.steps):
+            self._cut = self.steps
+
+    async def cut(self, step: int) -> None:
+        """Save this shard; all workers are parked."""
+        self._cut = 0
+        if self.at_cut is not None:
+            await self.at_cut(step)
 
     async def apply(self, pushes: Sequence[Push]) -> None:
         """Make the next version."""
@@ -274,6 +312,7 @@ class ShardServer:
             # −1: its own push released it, so it waited for no other worker.
             -1 if worker == self._cause else self._cause,
             self.shard.fresh_gaps.pop(worker, -1.0),
+            self._cut,
         )
 
     async def _free_buffer(self, preferred: int, kept: int) -> int:
@@ -303,6 +342,7 @@ class ShardServer:
         busy = [
             f"{self._role_map.worker_name(worker)[:-1]}, clock {clock})"
             for worker, clock in policy.clock.items()
-            if worker not in policy.waiting
+            if worker not in policy.waiting and worker not in policy.parked
         ]
-        return f"at version {policy.version}: a push of worker {', '.join(busy)}"
+        what = " or a stop for a checkpoint" if policy.parked else ""
+        return f"at version {policy.version}: a push{what} of worker {', '.join(busy)}"

@@ -38,7 +38,7 @@ class Worker:
     """One worker's role: batches in, gradients through the strategy, parameters back."""
 
     saved = (
-        *("clock", "epoch", "_taken", "_skip", "checks_gradient"),
+        *("clock", "epoch", "_taken", "_skip", "has_left", "checks_gradient"),
         *("meter", "strategy", "_delays", "_rng"),
     )
 
@@ -113,12 +113,15 @@ class Worker:
         self.at_boundary: Callable[[int], Awaitable[bool]] | None = None
         #: Whether it does.
         self._stops = False
+        #: Whether it had left before the checkpoint that this run goes on from.
+        self.has_left = False
         #: Called when this worker has done all its steps, before others learn it.
         self.at_end: Callable[[], Awaitable[None]] | None = None
 
     async def run(self) -> Meter:
         """Train to the end; return the meter."""
         self.meter.begin()
+        await self._park()  # as who goes on from a checkpoint was when it was made
         while not self._finished(self.epoch):
             own = () if self._dealt is None else (self._dealt(self.epoch),)
             batches = await self._port.aside(
@@ -140,10 +143,15 @@ class Worker:
             # Workers with more data go on, and their next versions are made there.
             np.copyto(self._gradient, theta)
             theta = self._gradient
+        for outcome in await self.strategy.finish():
+            self.meter.add(0.0, 0, self._of_stage(outcome, 0), steps=0)
+        if self.strategy.cut:
+            await self._boundary()
+        left, self.has_left = self.has_left, self.at_end is not None
         if self.at_end is not None:
             await self.at_end()
         self.strategy.at_round = self.at_boundary
-        for outcome in await self.strategy.leave(self.clock):
+        for outcome in () if left else await self.strategy.leave(self.clock):
             self.meter.add(0.0, 0, self._of_stage(outcome, 0), steps=0)
         self.seconds = self.meter.stop() if not self.strategy.whole else self.meter.seconds
         before = self._port.bytes_sent
@@ -247,9 +255,20 @@ class Worker:
             await self._step(batch, progress)
             self._taken = index + 1
             if self.at_boundary is not None and self.strategy.at_cut:
-                self._stops = await self.at_boundary(self.clock)
+                await self._boundary()
         # With a limit of steps only, a worker without data would otherwise never stop.
         return not (empty and self._length.epochs == math.inf)
+
+    async def _boundary(self) -> None:
+        """Save what this worker has if it is time, where that is part of a cut."""
+        if self.at_boundary is not None:
+            self._stops = await self.at_boundary(self.strategy.cut or self.clock)
+        await self._park()
+
+    async def _park(self) -> None:
+        """Wait for all others, if this is a cut to which they come at clocks of their own."""
+        if self.strategy.cut:
+            await self.strategy.park(self.clock)
 
     async def _step(self, batch: Any, progress: float) -> None:
         samples = self._samples_in(batch)

@@ -3,11 +3,12 @@
 from psrt.sync.fragments import FragmentPeriod, fragments_of
 from psrt.sync.modes import policy_for
 from psrt.sync.period import AveragingPeriod
-from psrt.sync.policy import Apply, Decision, Drop, Keep, Policy, Serve
+from psrt.sync.policy import Apply, Cut, Decision, Drop, Keep, Policy, Serve
 
 __all__ = [
     "Apply",
     "AveragingPeriod",
+    "Cut",
     "Decision",
     "Drop",
     "FragmentPeriod",

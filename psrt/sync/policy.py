@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from psrt.errors import ProtocolError
-from psrt.messages import Leave, Push
+from psrt.messages import Leave, Park, Push
 
 
 class Apply(NamedTuple):
@@ -40,7 +40,14 @@ class Serve(NamedTuple):
     clock: int
 
 
-Decision: TypeAlias = Apply | Keep | Drop | Serve
+class Cut(NamedTuple):
+    """Save the shard: all live workers are parked, so nothing is under way."""
+
+    #: The step of the checkpoint.
+    step: int
+
+
+Decision: TypeAlias = Apply | Keep | Drop | Serve | Cut
 
 
 class Policy:
@@ -59,9 +66,15 @@ class Policy:
     mixture. It asks the shard that is behind again, with a push without samples for clock 5 on
     version 4, which is not part of round 4 and is answered when the shard reaches version 5. The
     shard will: every worker in round 4 of the other shard has pushed clock 4 here, too.
+
+    A worker that is parked for a checkpoint pushes nothing until all are parked. Nobody waits for
+    it at the gate: one shard asks all to park. A worker that it let through to step c before, by
+    clocks of at least c − s, waits for clocks of at least c + 1 − s next; all who had one less were
+    let through before, too, and push once more before they park. So whoever is parked has passed
+    the gate.
     """
 
-    saved = ("version", "clock")
+    saved = ("version", "clock", "_owed")
 
     def __init__(
         self,
@@ -97,6 +110,9 @@ class Policy:
         self.pending: list[Push] = []
         #: Workers that wait for a reply, in order of arrival.
         self.waiting: dict[int, None] = {}
+        #: Workers that are parked, in order of arrival, and the step of the checkpoint.
+        self.parked: dict[int, None] = {}
+        self._cut = 0
         #: The slowest worker found by the last look, and its clock then.
         self._hindmost, self._least = -1, 0
         #: Largest clock that the gate let through when a worker waited last.
@@ -107,7 +123,23 @@ class Policy:
         """Whether any worker is left."""
         return bool(self.clock)
 
-    def handle(self, event: Push | Leave) -> list[Decision]:
+    @property
+    def rounds(self) -> bool:
+        """Whether an update is a round shared by all workers."""
+        return self._rounds
+
+    @property
+    def _owed(self) -> tuple[float, ...]:
+        """The pending pushes, field by field."""
+        return tuple(field for push in self.pending for field in push)
+
+    @_owed.setter
+    def _owed(self, fields: tuple[float, ...]) -> None:
+        size = len(Push._fields)
+        rows = (fields[i : i + size] for i in range(0, len(fields), size))
+        self.pending = [Push(*row) for row in rows]  # type: ignore[arg-type]
+
+    def handle(self, event: Push | Leave | Park) -> list[Decision]:
         """Return the decisions on this event, in the order in which they must be carried out.
 
         Raises:
@@ -115,6 +147,8 @@ class Policy:
         """
         if type(event) is Push:
             return self._push(event)
+        if type(event) is Park:
+            return self._park(event)
         return self._leave(event)  # type: ignore[arg-type]
 
     @property
@@ -195,6 +229,7 @@ class Policy:
             raise ProtocolError(f"worker {worker} left, but it is not among the live workers")
         decisions: list[Decision] = []
         del self.clock[worker]
+        self.parked.pop(worker, None)
         if worker in self.waiting:
             # It died with a push unanswered; that gradient was never saved and may be torn, for it
             # lies in the dead worker's memory. One that was answered is applied or saved in the
@@ -207,7 +242,30 @@ class Policy:
         # that left may have been the slowest. Without this the last steps of a run would hang.
         self._fill(decisions)
         self._serve(decisions)
+        self._release(decisions)
         return decisions
+
+    def _park(self, park: Park) -> list[Decision]:
+        worker, decisions = park.worker, list[Decision]()
+        expected = self.clock.get(worker)
+        if park.clock != expected or worker in self.waiting or worker in self.parked:
+            raise ProtocolError(f"worker {worker} parked at clock {park.clock}, not at {expected}")
+        if self.parked and park.cut != self._cut:
+            raise ProtocolError(
+                f"worker {worker} parked for step {park.cut}, others for step {self._cut}"
+            )
+        self.parked[worker], self._cut = None, park.cut
+        self._release(decisions)
+        return decisions
+
+    def _release(self, decisions: list[Decision]) -> None:
+        """Make the checkpoint if all live workers are parked, and have them go on."""
+        if self.parked and len(self.parked) == len(self.clock):
+            decisions.append(Cut(self._cut))
+            self.waiting.update(self.parked)
+            self.parked.clear()
+            self._bound = -math.inf  # all of them are new
+            self._serve(decisions)
 
     def _refuse_or_pass(self, push: Push) -> None:
         """Raise if a push that is not its worker's plain next one breaks the protocol."""

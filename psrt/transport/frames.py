@@ -10,17 +10,18 @@ import struct
 from typing import get_type_hints
 
 from psrt.errors import ProtocolError
-from psrt.messages import Leave, Message, Mix, Params, Push, Report, Sketch
+from psrt.messages import Leave, Message, Mix, Params, Park, Push, Report, Sketch
 from psrt.stats import COLUMNS
 
 #: Bytes of a frame of training traffic, and of each such message in the byte counters.
 FRAME_BYTES = 64
 
-_PUSH, _PARAMS, _LEAVE, _MIX = 1, 2, 3, 4
+_PUSH, _PARAMS, _LEAVE, _MIX, _PARK = 1, 2, 3, 4, 5
 _WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqddi"), struct.Struct("=8xqqqqddi")
-_WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqqfif"), struct.Struct("=8xqqqqfif")
+_WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqqfifq"), struct.Struct("=8xqqqqfifq")
 _WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqqi"), struct.Struct("=8xqqi")
 _WRITE_MIX, _READ_MIX = struct.Struct("=B7xqqqdi"), struct.Struct("=8xqqqdi")
+_WRITE_PARK, _READ_PARK = struct.Struct("=B7xqqqi"), struct.Struct("=8xqqqi")
 #: A report's fields by the types that they are declared with, and those of the columns at its end
 #: by the types of their first values: a new one needs no line here.
 _CODES = {int: "q", float: "d", bool: "?"}
@@ -53,6 +54,8 @@ def encode(message: Message, buffer: Buffer, offset: int = 0) -> None:
         _WRITE_PARAMS.pack_into(buffer, offset, _PARAMS, *message)
     elif kind is Mix:
         _WRITE_MIX.pack_into(buffer, offset, _MIX, *message)
+    elif kind is Park:
+        _WRITE_PARK.pack_into(buffer, offset, _PARK, *message)
     else:
         _WRITE_LEAVE.pack_into(buffer, offset, _LEAVE, *message)
 
@@ -77,7 +80,9 @@ def decode(buffer: Buffer, offset: int = 0) -> Message:
         return _new(Mix, _READ_MIX.unpack_from(buffer, offset))
     if code == _LEAVE:
         return _new(Leave, _READ_LEAVE.unpack_from(buffer, offset))
-    raise ProtocolError(f"a frame of kind {code} came, expected 1, 2, 3 or 4")
+    if code == _PARK:
+        return _new(Park, _READ_PARK.unpack_from(buffer, offset))
+    raise ProtocolError(f"a frame of kind {code} came, expected 1, 2, 3, 4 or 5")
 
 
 def encode_report(report: Report | Sketch) -> bytes:

@@ -59,6 +59,33 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(launch, mode, servers):
     assert summary(launch) == killed
 
 
+@pytest.mark.parametrize(
+    ("mode", "servers", "falls_at"),
+    [
+        ("async", 1, 17),
+        pytest.param("ssp", 2, 17, marks=pytest.mark.exhaustive),
+        pytest.param("easgd", 2, 37, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_run_without_rounds_that_is_killed_goes_on(launch, mode, servers, falls_at):
+    job = JOB.replace("timeout_s=10,", "timeout_s=10, asynchronous=True,")
+    (launch.folder / "job.py").write_text(job if mode == "easgd" else JOB)
+    assert launch.ranks(servers + 2, "job.py", mode, servers, falls_at).status != 0
+    newest = max(it.name for it in (launch.folder / "run" / "checkpoints").glob("0*[0-9]"))
+    done = launch.ranks(servers + 2, "job.py", mode, servers, -1)
+    assert done.status == 0, done.stderr
+    last = max((launch.folder / "run" / "checkpoints").glob("0*[0-9]"))
+    manifest = json.loads((last / "manifest.json").read_text())
+    assert (manifest["attempt"], manifest["parent"]) == (1, newest)
+    assert last.name > newest
+    found = json.loads((launch.folder / "run" / "summary.json").read_text())
+    samples = found["samples"]
+    (launch.folder / "run").rename(launch.folder / "killed")
+    assert launch.ranks(servers + 2, "job.py", mode, servers, -1).status == 0
+    assert summary(launch)["samples"] == samples
+    assert not list((launch.folder / "killed" / "checkpoints").glob("*.part"))
+
+
 def test_the_command_line_goes_on_and_says_what_is_there(launch):
     flags = ["--mode", "serial", "--hidden", "4", "--out", "run", "--checkpoint-every", "30"]
     assert launch.python("-m", "psrt", "train", *flags, "--epochs", "1").status == 0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from psrt.messages import Leave, Push
-from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, policy_for
+from psrt.sync import Apply, AveragingPeriod, Drop, Keep, Policy, Serve, policy_for
 
 #: A method of a crowd and its arguments.
 Move = tuple[str, tuple[Any, ...]]
@@ -107,7 +107,7 @@ class Shard:
                 self.on_drop(decision.push, message)
             elif isinstance(decision, Keep):
                 self.on_keep(decision.push)
-            else:
+            elif isinstance(decision, Serve):
                 self.on_serve(decision.worker, decision.clock)
                 yield decision.worker, decision.clock, self.version
         self.check_rest()

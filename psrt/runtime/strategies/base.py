@@ -189,6 +189,15 @@ class Strategy(Protocol):
         """
         return True
 
+    @property
+    def cut(self) -> int:
+        """The step of a checkpoint that this worker is to ``park`` for; 0 for none."""
+        return 0
+
+    async def park(self, clock: int) -> None:
+        """At a clock, wait until all are parked for the checkpoint; read what there is then."""
+        return
+
     def go_on(self, clock: int) -> None:
         """Go on at a clock from a checkpoint, after what is ``saved`` was restored."""
         return
@@ -214,6 +223,10 @@ class Strategy(Protocol):
     async def step(self, step: Step) -> StepResult:
         """Share a gradient, and wait for the parameters of the next step."""
         ...
+
+    async def finish(self) -> Sequence[StepResult]:
+        """After the last step, share what was not shared; ``leave`` does so, too, if nobody did."""
+        return ()
 
     async def leave(self, clock: int) -> Sequence[StepResult]:
         """Finish: this worker has done all its steps; others may not have.

@@ -51,6 +51,7 @@ class ElasticAverager(Averager):
         alpha: float,
         *,
         is_sent_met: bool = False,
+        parks: bool = False,
         encoder: PushEncoder | None = None,
         decoder: ReplyDecoder | None = None,
         events: WorkerEventRecorder | None = None,
@@ -61,12 +62,15 @@ class ElasticAverager(Averager):
             port: of a worker, in a job with servers.
             alpha: β/W.
             is_sent_met: whether replies bring the centre that the push met, not the newest one.
+            parks: see ``PushPull``.
             encoder: makes frames of x_i − c_i; None pushes x_i as it is.
             decoder: adds the frames of replies to c_i; None where centres are sent.
             events: records events for the history; None keeps none.
         """
         self._port = port
-        self._push_pull = PushPull(port, encoder=encoder, decoder=decoder, events=events)
+        self._push_pull = PushPull(
+            port, parks=parks, encoder=encoder, decoder=decoder, events=events
+        )
         self._alpha, self._is_sent_met = np.float32(alpha), is_sent_met
         self._theta = theta = port.theta
         self._buffer = gradient_of(port)
@@ -84,6 +88,26 @@ class ElasticAverager(Averager):
             spans = port.role_map.spans
             if theta.size:
                 encoder.decode_into([span.of(self._sent) for span in spans])
+
+    @property
+    def at_cut(self) -> bool:
+        """Whether all workers come to the average that was the last one."""
+        return self._push_pull.at_cut
+
+    @property
+    def cut(self) -> int:
+        """See ``Strategy.cut``."""
+        return self._push_pull.cut
+
+    async def park(self, averages: int) -> None:
+        """Wait until all are parked, and take over the centre as it is then."""
+        theta, centre, own = self._theta, self._centre, self._own
+        np.copyto(own, theta)
+        if self._is_framed:
+            np.copyto(theta, centre)  # what servers think is here
+        await self._push_pull.park(averages)
+        np.copyto(centre, theta)
+        np.copyto(theta, own)
 
     def go_on(self, averages: int) -> None:
         """Go on from a checkpoint: in rounds, averages are those of the servers."""

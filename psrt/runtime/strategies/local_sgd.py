@@ -42,6 +42,20 @@ class Averager(Protocol):
     #: See ``Strategy.model``.
     model: Vector | None = None
 
+    @property
+    def at_cut(self) -> bool:
+        """Whether all workers come to the average that was the last one."""
+        return True
+
+    @property
+    def cut(self) -> int:
+        """See ``Strategy.cut``."""
+        return 0
+
+    async def park(self, averages: int) -> None:
+        """Wait, after that many averages, until all are parked; only where there is a ``cut``."""
+        return
+
     def go_on(self, averages: int) -> None:
         """Go on from a checkpoint, after that many averages; the default does nothing."""
         return
@@ -240,7 +254,16 @@ class LocalSGD(LocalSteps):
     @property
     def at_cut(self) -> bool:
         """Whether the last step was followed by an average, which all workers have come to."""
-        return not self._steps
+        return not self._steps and self._averager.at_cut
+
+    @property
+    def cut(self) -> int:
+        """See ``Strategy.cut``."""
+        return self._averager.cut
+
+    async def park(self, clock: int) -> None:
+        """Wait until all are parked."""
+        await self._averager.park(self.updates)
 
     def go_on(self, clock: int) -> None:
         """Go on from a checkpoint, which is of an average."""
@@ -263,9 +286,13 @@ class LocalSGD(LocalSteps):
             outcome = (await self._average())._replace(clock=step.clock + 1)
         return outcome
 
+    async def finish(self) -> Sequence[StepResult]:
+        """Average the steps since the last average."""
+        return [await self._average()] if self._steps else []
+
     async def leave(self, clock: int) -> Sequence[StepResult]:
         """Average the steps since the last average, then leave."""
-        last = [await self._average()] if self._steps else []
+        last = await self.finish()
         left = await self._averager.leave(self.updates)
         self._count()
         self.updates = left.clock

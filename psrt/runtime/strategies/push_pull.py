@@ -12,7 +12,7 @@ import numpy as np
 from psrt.arrays import ITEMSIZE
 from psrt.errors import ProtocolError
 from psrt.history.log import QUEUED
-from psrt.messages import Leave, Params, Push
+from psrt.messages import Leave, Params, Park, Push
 from psrt.optim import clip_factor
 from psrt.partition import Span
 from psrt.runtime.event_recorder import WorkerEventRecorder
@@ -47,7 +47,7 @@ class PushPull(Strategy):
     ever if another worker withheld those.
     """
 
-    saved = ("_encoder", "_decoder")
+    saved = ("_encoder", "_decoder", "_cut")
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class PushPull(Strategy):
         clip_norm: float | None = None,
         spans: Sequence[Span] = (),
         late: Late | None = None,
+        parks: bool = False,
         encoder: PushEncoder | None = None,
         decoder: ReplyDecoder | None = None,
         events: WorkerEventRecorder | None = None,
@@ -69,6 +70,7 @@ class PushPull(Strategy):
             spans: parts of the gradient in the order in which they become ready; without any, all
                 is pushed at the end.
             late: says which parameters a gradient is of; None where they are those read last.
+            parks: whether servers say when this worker is at a cut; else it is after each step.
             encoder: makes frames of gradients; None pushes them as they are.
             decoder: adds the frames of replies to ``theta``; None where parameters are sent.
             events: records events for the history; None keeps none.
@@ -94,6 +96,9 @@ class PushPull(Strategy):
         #: Of the reads that gradients may be of, the newest last.
         self._reads = deque([self.versions], 1 if late is None else late.depth + 1)
         self._clock = 0
+        #: See ``cut``, which a checkpoint has: who goes on from it parks first, as who goes on.
+        self._cut = 0
+        self._parks = parks
         self.updates = 0
         #: The optimizer's vectors are at the servers.
         self.memory = memory(None, port.role_map.n, workers=1, vectors=0)
@@ -107,6 +112,27 @@ class PushPull(Strategy):
         self._pushed: list[float | None] = [None] * len(role_map.servers)
         self.ready = self._ready if any(self._completes) else None
         port.waiting_for = self._waiting_for
+
+    @property
+    def at_cut(self) -> bool:
+        """Whether nothing is under way, and all workers come to this."""
+        return not self._parks or self._cut > 0
+
+    @property
+    def cut(self) -> int:
+        """The step of the checkpoint that servers ask to park for."""
+        return self._cut
+
+    async def park(self, clock: int) -> None:
+        """Park at every shard; each answers when all have come, and the mode lets it."""
+        self._clock = clock
+        for shard in self._order:
+            park = Park(self._worker, clock, self._cut, shard)
+            self._port.send(self._servers[shard], park)
+        self._cut = 0
+        for _ in self.versions:
+            await self._reply()
+        self._since = self._port.now()
 
     def go_on(self, clock: int) -> None:
         """Go on from a checkpoint: in rounds, a worker's clock is the version of every shard."""
@@ -255,6 +281,8 @@ class PushPull(Strategy):
         if type(reply) is not Params:
             raise ProtocolError(f"worker {self._worker} was sent {reply}, expected parameters")
         self.versions[reply.shard] = reply.version
+        if reply.cut:
+            self._cut = reply.cut
         if self._decoder is not None:
             self._read_frame(reply, self._decoder)
         return reply

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psrt.errors import ProtocolError
-from psrt.messages import Leave, Mix, Params, Push, Report, Sketch
+from psrt.messages import Leave, Mix, Params, Park, Push, Report, Sketch
 from psrt.stats import COLUMNS
 from psrt.transport.frames import (
     FRAME_BYTES,
@@ -27,8 +27,9 @@ real = st.floats(allow_nan=False)
 single = st.floats(allow_nan=False, width=32)
 messages = st.one_of(
     st.builds(Push, *[whole] * 4, real, real, shard),
-    st.builds(Params, *[whole] * 4, single, st.integers(-1, 2**31 - 1), single),
+    st.builds(Params, *[whole] * 4, single, st.integers(-1, 2**31 - 1), single, whole),
     st.builds(Leave, whole, whole, shard),
+    st.builds(Park, whole, whole, whole, shard),
     st.builds(Mix, whole, whole, whole, real, shard),
 )
 reports = st.builds(
@@ -86,13 +87,17 @@ def test_golden_frames():
     )
     encode(Leave(worker=5, clock=6), buffer)
     assert buffer[:24].hex(" ", 8) == "0300000000000000 0500000000000000 0600000000000000"
+    encode(Park(worker=5, clock=6, cut=8), buffer)
+    assert buffer[:32].hex(" ", 8) == (
+        "0500000000000000 0500000000000000 0600000000000000 0800000000000000"
+    )
 
 
-@pytest.mark.parametrize("code", [0, 5, 255])
+@pytest.mark.parametrize("code", [0, 6, 255])
 def test_an_unknown_kind_is_refused(code):
     buffer = bytearray(FRAME_BYTES)
     buffer[0] = code
-    with pytest.raises(ProtocolError, match=f"a frame of kind {code} came, expected 1, 2, 3 or 4"):
+    with pytest.raises(ProtocolError, match=f"of kind {code} came, expected 1, 2, 3, 4 or 5"):
         decode(buffer)
 
 

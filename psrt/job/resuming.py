@@ -15,6 +15,7 @@ from psrt.config.names import AUTO
 from psrt.errors import CheckpointError, ConfigError
 from psrt.history.differences import knob_differences
 from psrt.partition import Span
+from psrt.report.files import SUMMARY
 from psrt.runtime.mean import mean_of
 
 #: Knobs that touch the numbers, of which a run that goes on may have another value: how long it is
@@ -207,7 +208,11 @@ def pinned(config: TrainConfig) -> TrainConfig:
         if config.out is None:
             raise ConfigError("--resume auto has no effect without --out DIR, the run's folder")
         if found_in(config.out) is None:
-            return replace(config, resume=None)
+            # An attempt that died before its first checkpoint has left nothing to keep.
+            is_left = (Path(config.out) / SUMMARY).exists() or Checkpoints(
+                Disk(), Path(config.out)
+            ).listed()
+            return replace(config, resume=None, overwrite=config.overwrite or not is_left)
         where = config.out
     it = found(where)
     chosen: dict[str, Any] = it.chosen(asdict(config))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -151,6 +152,23 @@ def test_metrics_are_of_one_run(tmp_path):
     ]
     seconds = [it["seconds"] for it in again]
     assert seconds == sorted(seconds)
+
+
+def test_auto_begins_anew_what_died_before_its_first_checkpoint(tmp_path):
+    config = config_of(tmp_path, "sync", resume="auto", epochs=1)
+    out = Path(config.out)
+    trained(config)
+    (out / SUMMARY).unlink()
+    shutil.rmtree(out / "checkpoints")
+    assert trained(config)["steps"] == 6
+    # What is whole is never replaced, nor what cannot be read.
+    shutil.rmtree(out / "checkpoints")
+    with pytest.raises(ConfigError, match="holds a run already"):
+        trained(config)
+    (out / SUMMARY).unlink()
+    (out / "checkpoints" / "00000007").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        trained(config)
 
 
 def test_auto_begins_where_there_is_no_checkpoint_and_goes_on_where_there_is(tmp_path):

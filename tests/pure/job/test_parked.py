@@ -308,6 +308,18 @@ def test_workers_that_are_done_are_saved_as_they_were_then(tmp_path, mode):
     check_end(run, knobs, problem)
 
 
+@each("mode", ["async", "softsync"])
+def test_a_worker_that_dies_while_others_are_parked_holds_nobody(tmp_path, mode):
+    knobs = MODES[mode]
+    for i in (4, 11):  # parked itself, and the last that is waited for
+        problem, out = Ticks((6, 6, 6), shards_of(knobs)), tmp_path / f"{mode} {i}"
+        config = config_of(out, knobs, checkpoint_every=1)
+        run = simulate(config, problem, workers=WORKERS, seed=i, crashes=[(0, 0.2 + 0.3 * i)])
+        assert run.summary.steps == 6
+        for step, trees in saved(out).items():
+            check_cut(trees, knobs, problem, step)
+
+
 def test_a_folder_is_named_by_the_steps_of_workers_on_average(tmp_path):
     assert judge(tmp_path, MODES["async"], steps=(4, 12, 2), every=1, resumes=0)[-1] == 18 // 3
 

@@ -114,6 +114,25 @@ class Part(tuple[Rectangle, ...]):
         for place, it in self._places():
             it.of(whole)[...] = mine[place].reshape(it.rows, it.columns)
 
+    def spans(self, of: Span) -> tuple[Span, ...]:
+        """Return where some of its elements are in the whole vector, in its order.
+
+        >>> Part([Rectangle(5, rows=2, columns=2, pitch=4)]).spans(Span(1, 4))
+        (Span(start=6, stop=7), Span(start=9, stop=11))
+        """
+        found: list[Span] = []
+        at = 0
+        for it in self:
+            for i in range(it.rows):
+                start = it.start + i * it.pitch
+                row = Span(max(of.start - at, 0), min(of.stop - at, it.columns))
+                if row.start < row.stop:
+                    if found and found[-1].stop == start + row.start:
+                        row = Span(found.pop().start - start, row.stop)
+                    found.append(Span(start + row.start, start + row.stop))
+                at += it.columns
+        return tuple(found)
+
     def _places(self) -> Iterator[tuple[slice, Rectangle]]:
         at = 0
         for it in self:

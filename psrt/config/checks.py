@@ -249,12 +249,22 @@ def _check_saving(config: TrainConfig) -> None:
     for name in ("record", "replay"):
         if value := getattr(config, name):
             raise ConfigError(f"{given[0]} cannot be combined with {flag(name, value)}")
-    if config.parallel is not None:
-        raise ConfigError(f"{given[0]} cannot be combined with --parallel {config.parallel}")
+    schedule = schedule_of(config.pipeline_schedule or DEFAULT_PIPELINE)
+    if schedule.name == PIPEDREAM and config.partition != "iid":
+        raise ConfigError(
+            f"{given[0]} is not possible with --pipeline-schedule {schedule} and --partition "
+            f"{config.partition}: batches are under way but at the ends of epochs, which are not "
+            "those of other copies"
+        )
     mode = config.mode and MODES[config.mode].under(lambda name: getattr(config, name))
     if mode and not mode.saves:
         raise ConfigError(f"{given[0]} is not possible with --mode {mode.name}")
     every = config.checkpoint_every
+    if mode and config.parallel is not None and mode.parks(lambda name: getattr(config, name)):
+        raise ConfigError(
+            f"{given[0]} is not possible with --parallel {config.parallel} where workers do not "
+            "save the same step: the parts of a copy would not fit each other"
+        )
     if mode and isinstance(every, str) and mode.parks(lambda name: getattr(config, name)):
         raise ConfigError(
             f"{given[0]} is not possible where workers do not save the same step: expected a "

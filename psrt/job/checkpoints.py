@@ -26,7 +26,7 @@ from psrt.job.pace import Pace
 from psrt.job.provenance import data_sha256
 from psrt.job.regroup import shard_tree, worker_tree
 from psrt.job.result import Say
-from psrt.job.resuming import CONTROL, DATA, HOSTS, Resumption
+from psrt.job.resuming import CONTROL, DATA, HOSTS, Resumption, refusal
 from psrt.job.saving import Committer, Part, Saver, reason_of
 from psrt.job.setup import Setup
 from psrt.partition import Span
@@ -107,6 +107,8 @@ def saver_for(
         if data := data_sha256(setup.problem):
             more[DATA] = data
         more[HOSTS] = hosts_text(setup)
+        if setup.cut is not None:
+            more["stages"] = config.stages or ""
         saver.committer = Committer(
             checkpoints,
             disk,
@@ -173,6 +175,8 @@ class _Anew:
             CheckpointError: if that is not to be found in the checkpoint.
         """
         it, setup = self._it, self._setup
+        if setup.cut is not None:
+            return self._of_cut(part)
         workers, n = len(setup.role_map.workers), setup.role_map.n
         if isinstance(owner, ShardServer):
             if self._old.get(part.name) == part.spans and not self._other_workers:
@@ -193,6 +197,21 @@ class _Anew:
         packed = setup.config.shard is not None
         return worker_tree(trees, owner, number, n, samples, packed=packed)
 
+    def _of_cut(self, part: Part) -> Tree:
+        """Return what a role of a model that is cut had itself.
+
+        Raises:
+            ConfigError: if there was no such role, or it had other parameters.
+        """
+        if self._old.get(part.name) != part.spans:
+            why = f"the parts of --parallel {self._setup.config.parallel} have other servers"
+            raise refusal(str(self._it.path), [why])
+        own = self._it.part(part.name)
+        if self._other_owners and "owned" in own:
+            raise refusal(str(self._it.path), ["ranks on other hosts, with --parallel"])
+        role: Tree = own["role"]
+        return role
+
 
 def _role(it: Resumption, name: str) -> Tree:
     tree: Tree = it.part(name)["role"]
@@ -203,21 +222,29 @@ def _parts_at(
     setup: Setup, rank: int, role: Server | Worker
 ) -> Iterator[tuple[Part, Worker | ShardServer]]:
     """Yield the parts of the role at a rank, and who has each."""
-    role_map = setup.role_map
+    cell = None if setup.cut is None else setup.cut.cell_of(rank)
+    role_map = setup.role_map if cell is None else cell.role_map
+
+    def places(span: Span) -> tuple[Span, ...]:
+        return (span,) if cell is None else cell.part.spans(span)
+
     if isinstance(role, Worker):
-        number = role_map.worker_of(rank)
+        number = setup.role_map.worker_of(rank)
         assert number is not None, "it is a worker"
         # Where there are no servers, the first worker's vector is everybody's, or nobody's but its
         # own: then each has its own in its tree.
         mixes = setup.config.scheme.mixes
-        carries = number == 0 and not role_map.servers and role.strategy.whole
-        spans = (Span(0, role_map.n),) if carries or mixes else ()
+        is_first = rank == (setup.role_map.workers[0] if cell is None else cell.first_worker)
+        carries = is_first and not role_map.servers and role.strategy.whole
+        spans = places(Span(0, role_map.n)) if carries or mixes else ()
         tree = partial(_tree_of_worker, role, carries and not mixes)
         yield Part(_worker(number, setup), tree, spans), role
         return
+    # The shards of a cell come behind those of the cells before it.
+    before = 0 if setup.cut is None else setup.cut.numbered_cell_of(rank)[0] * len(role_map.spans)
     for it in role.shards:
-        span = role_map.spans[it.number]
-        yield Part(_shard(it.number, setup), partial(_tree_of_shard, it), (span,)), it
+        spans = places(role_map.spans[it.number])
+        yield Part(_shard(before + it.number, setup), partial(_tree_of_shard, it), spans), it
 
 
 def _tree_of_worker(worker: Worker, has_theta: bool) -> dict[str, Any]:
@@ -235,8 +262,15 @@ def _names(setup: Setup) -> list[str]:
     """Return the names of all parts."""
     role_map = setup.role_map
     workers = [_worker(number, setup) for number in range(len(role_map.workers))]
-    shards = range(len(role_map.spans)) if role_map.servers else ()
+    shards = range(_shards(setup)) if role_map.servers else ()
     return workers + [_shard(number, setup) for number in shards]
+
+
+def _shards(setup: Setup) -> int:
+    """Return the number of shards of all servers."""
+    if setup.cut is None:
+        return len(setup.role_map.spans)
+    return sum(len(cell.role_map.spans) for cell in setup.cut.cells)
 
 
 def _worker(number: int, setup: Setup) -> str:
@@ -244,7 +278,7 @@ def _worker(number: int, setup: Setup) -> str:
 
 
 def _shard(number: int, setup: Setup) -> str:
-    return f"shard-{number}-of-{len(setup.role_map.spans)}"
+    return f"shard-{number}-of-{_shards(setup)}"
 
 
 def hosts_text(setup: Setup) -> str:

@@ -167,6 +167,8 @@ def _needs_its_workers(config: TrainConfig) -> str:
         return f", which --mode {config.mode} cannot have"
     if config.backup:
         return f": with --backup {config.backup} they stand at different places"
+    if config.parallel is not None:
+        return f", which --parallel {config.parallel} cannot have"
     if config.codec is not None:
         return f": what each has kept back by --codec {config.codec} is its own"
     return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -56,6 +56,11 @@ class Ways(NamedTuple):
 class CutProblem:
     """One worker's part; it has the methods of ``Problem`` that a cell's job calls."""
 
+    #: What a checkpoint keeps: between two steps nothing is under way.
+    saved: ClassVar[tuple[str, ...]] = ("bytes",)
+    #: Whether there is a cut at the ends of epochs only.
+    drains: ClassVar[bool] = False
+
     def __init__(
         self,
         whole: Problem,
@@ -95,6 +100,8 @@ class CutProblem:
         #: Of each step, the channel that it sends or receives on.
         self._way_of = [ways[step.chunk].of(step.kind) for step in steps]
         self._now, self._events = now, events
+        #: Bytes before the checkpoint that this run went on from.
+        self._earlier = (0, 0)
         #: Of each chunk, in the vector of this part.
         self._spans: list[Span] = []
         for stage in chunks:
@@ -114,6 +121,16 @@ class CutProblem:
         #: By number of rows: where the micro-batches lie in a batch, and what comes to this stage.
         self._places: dict[int, tuple[Span, ...]] = {}
         self._coming: dict[int, dict[Channel, list[slice]]] = {}
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """Bytes sent to and received from other stages and slices so far."""
+        sent, received = self._earlier
+        return self.links.bytes_sent + sent, self.links.bytes_received + received
+
+    @bytes.setter
+    def bytes(self, value: tuple[int, int]) -> None:
+        self._earlier = value
 
     # --- what the job of a cell asks of a problem -------------------------------------------
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -42,6 +42,10 @@ _ENDLESS = 1 << 40
 
 class PipeDream(CutProblem):
     """One worker's part of a pipeline that is never drained within an epoch."""
+
+    # No batch is under way where an epoch ends, so no weights are stashed.
+    saved: ClassVar[tuple[str, ...]] = ("_clock", "passed", "taus")
+    drains: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -93,9 +97,11 @@ class PipeDream(CutProblem):
         self._layers = stage.gradient_spans()
         #: Batches trained.
         self._clock = 0
+        #: Of the next epoch, the batches that came back before the checkpoint.
+        self._passed = 0
         #: Of this epoch: the steps, the next batch to come back, and how many have been drawn.
         self._coming_steps: Iterator[PipelineStep] = iter(())
-        self._back = self._drawn = 0
+        self._back = self._drawn = self._begun = 0
         #: By number, the batches that have been drawn and not come back, and their losses.
         self._batches: dict[int, Any] = {}
         self._losses: dict[int, float] = {}
@@ -113,6 +119,15 @@ class PipeDream(CutProblem):
         """Bytes of older parameters that batches under way still need."""
         return sum(it.nbytes for it in self._stash)
 
+    @property
+    def passed(self) -> int:
+        """Batches of this epoch that have come back."""
+        return self._begun + self._back
+
+    @passed.setter
+    def passed(self, value: int) -> None:
+        self._passed = value
+
     def batches(self, *of_epoch: Any) -> Any:
         """Return the batches of this copy of the model; some are drawn ahead of their steps."""
         drawn = self.whole.batches(*of_epoch)
@@ -122,6 +137,7 @@ class PipeDream(CutProblem):
             raise not_iterable(drawn) from None
         self._coming_steps = iter(self._schedule(*self._place, _ENDLESS))
         self._back = self._drawn = 0
+        self._begun, self._passed = self._passed, 0
         ahead = self._ahead(numbered, of_epoch[2], share_of(drawn))
         return _Sized(ahead, len(drawn)) if isinstance(drawn, Sized) else ahead
 
@@ -129,9 +145,13 @@ class PipeDream(CutProblem):
         self, numbered: Iterable[tuple[int, Any]], epoch: int, share: float
     ) -> Iterator[Any]:
         """Yield batches; of an epoch that does not end here, one more than are trained on."""
-        begun, unused = self._clock, []
+        before, unused = self._begun, []
+        begun = self._clock - before
         waiting: deque[Any] = deque()
         for index, batch in numbered:
+            if index < before:
+                yield batch  # which nobody trains on again
+                continue
             if self._length.reached(begun + index, epoch + index * share):
                 unused = [batch]
                 break
@@ -141,7 +161,7 @@ class PipeDream(CutProblem):
                 x, y = self._copy(x) if self._stage.shape.given else x, np.array(y)
             elif self._stage.shape.given:
                 x = np.ascontiguousarray(x)
-            self._batches[index], self._drawn = (x, y), index + 1
+            self._batches[index - before], self._drawn = (x, y), index - before + 1
             waiting.append((x, y))
             if len(waiting) > self.depth:
                 yield waiting.popleft()

@@ -39,7 +39,7 @@ class Worker:
 
     saved = (
         *("clock", "epoch", "_taken", "_skip", "has_left", "checks_gradient"),
-        *("meter", "strategy", "_delays", "_rng"),
+        *("meter", "strategy", "_delays", "_rng", "_cut"),
     )
 
     def __init__(
@@ -203,8 +203,7 @@ class Worker:
             stats.updates = self.strategy.updates
             stats.fingerprint = fingerprint(port.theta) if self.strategy.whole else 0
         if self._cut is not None:
-            links = self._cut.links
-            stats.cut_bytes_sent, stats.cut_bytes_received = links.bytes_sent, links.bytes_received
+            stats.cut_bytes_sent, stats.cut_bytes_received = self._cut.bytes
         stats.frame_bytes = self.strategy.frame_bytes
         stats.framed_bytes = self.strategy.framed_bytes
         stats.left = dict(self.strategy.left)
@@ -237,6 +236,7 @@ class Worker:
         except TypeError:
             raise not_iterable(batches) from None
         share = share_of(batches)
+        drains = self._cut is not None and self._cut.drains
         empty = True
         for index, batch in numbered:
             empty = False
@@ -254,8 +254,10 @@ class Worker:
             self.meter.look(self.clock, self._port.theta)
             await self._step(batch, progress)
             self._taken = index + 1
-            if self.at_boundary is not None and self.strategy.at_cut:
+            if not drains and self.at_boundary is not None and self.strategy.at_cut:
                 await self._boundary()
+        if drains and not empty and self.at_boundary is not None and self.strategy.at_cut:
+            await self._boundary()
         # With a limit of steps only, a worker without data would otherwise never stop.
         return not (empty and self._length.epochs == math.inf)
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from psrt.errors import ConfigError
 
-#: Largest text that is read, in characters: psrt writes none this long.
+#: Largest text that is read, in bytes: psrt writes none this long.
 _MOST = 64 << 20
+#: Bytes that are read at a time, so that memory is taken as they come.
+_PIECE = 1 << 20
 
 
 def read_text(path: str, kind: str = "a text", *, encoding: str = "utf-8") -> str:
@@ -23,15 +29,46 @@ def read_text(path: str, kind: str = "a text", *, encoding: str = "utf-8") -> st
         ConfigError: if it cannot be read or does not end, as some devices do not.
     """
     try:
-        with open(path, encoding=encoding) as file:
-            text = file.read(_MOST)
+        with _opened(path) as file:
+            data = bytearray()
+            while len(data) < _MOST and (piece := file.read(_PIECE)):
+                data += piece
+            if not data and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{path}: a pipe into which nobody writes")
+        if len(data) >= _MOST:
+            raise ConfigError(f"{path}: not {kind}: it does not end within {_MOST >> 20} MiB")
+        text = io.TextIOWrapper(io.BytesIO(data), encoding).read()
+    except ConfigError:
+        raise
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ValueError:  # not UTF-8, or a path that no file can have
         raise ConfigError(f"{path}: not {kind} in UTF-8") from None
-    if len(text) == _MOST:
-        raise ConfigError(f"{path}: not {kind}: it does not end within {_MOST >> 20} MiB")
     return text
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file to read its bytes; what is no regular file, as a pipe, might never be read.
+
+    Raises:
+        OSError: if it is none, or cannot be opened.
+    """
+    file = _opened(path)
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+
+
+def _opened(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file without waiting, as a pipe would have it, until somebody writes into it."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.set_blocking(handle, True)
+        return os.fdopen(handle, "rb")
+    except BaseException:  # a folder cannot be opened so
+        os.close(handle)
+        raise
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -70,10 +70,12 @@ class Disk:
             CheckpointError: if it is longer than ``most`` bytes, or no regular file.
         """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with os.fdopen(os.open(path, flags), "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise CheckpointError(f"{path}: not a regular file")
+        handle = os.open(path, flags)
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(handle)
+            raise CheckpointError(f"{path}: not a regular file")
+        with os.fdopen(handle, "rb") as file:
             if found.st_size > most:
                 raise CheckpointError(f"{path}: has {found.st_size} bytes, expected at most {most}")
             return file.read(most)

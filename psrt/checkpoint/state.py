@@ -150,12 +150,21 @@ def _scalar(value: Any, tree: Any, path: str) -> Any:
     """Return what takes the place of a scalar, or of None."""
     if value is None:  # of what is made when it is needed
         return tree.copy() if isinstance(tree, np.ndarray) else _copied(tree)
-    if tree is not None and not isinstance(tree, _SCALARS):
+    if tree is not None and not _is_like(value, tree):
         raise CheckpointError(
             f"{path} of the checkpoint is a {type(tree).__name__}, "
             f"expected a {type(value).__name__}"
         )
     return type(value)(tree) if isinstance(value, np.generic) else tree
+
+
+def _is_like(value: Any, tree: Any) -> bool:
+    """Whether a scalar may take the place of another: a count may not become a text or a half."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if type(value) is float:
+        return type(tree) in (int, float)
+    return type(tree) is type(value)
 
 
 def _restored_mapping(value: MutableMapping[Any, Any], tree: Any, path: str) -> Any:

@@ -14,7 +14,7 @@ from psrt.collective.registry import AUTO, LIBRARY, NODE
 from psrt.config import TrainConfig
 from psrt.config.checks import first_miss
 from psrt.config.dealing import IID
-from psrt.config.knobs import knobs_of
+from psrt.config.knobs import accept, knobs_of
 from psrt.config.modes import MODES, Servers
 from psrt.errors import ConfigError
 from psrt.history import Header, History, Kind, read_history
@@ -193,7 +193,7 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
         raise ConfigError("give --like or --replay, not both")
     # Injected delays are left out: the recorded times include them.
     values = {
-        name: header.config[name]
+        name: accept(name, knob, header.config[name])
         for name, knob in knobs_of(TrainConfig).items()
         if knob.of_run and not knob.real_time and header.config.get(name) is not None
     }

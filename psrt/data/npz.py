@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import numpy as np
 
 from psrt.data.dataset import Dataset, checked_dataset
 from psrt.errors import ConfigError
+from psrt.files import open_regular
 
 #: The arrays that the file must contain; others are ignored.
 PARTS = ("x_train", "y_train", "x_test", "y_test")
+#: Bytes that one byte of a deflated file can stand for, at most: a match of 258 takes two bits.
+_DENSEST = 1032
 
 
 def load_npz(path: Path) -> Dataset:
@@ -43,7 +47,7 @@ def load_npz(path: Path) -> Dataset:
 
 def _read(path: Path) -> tuple[np.ndarray, ...]:
     """Return the four arrays, unchecked."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         if stream.read(2) != b"PK":  # otherwise numpy would suspect a pickle and advise to load it
             raise ConfigError(f"{path}: not an .npz file")
         stream.seek(0)
@@ -55,6 +59,7 @@ def _read(path: Path) -> tuple[np.ndarray, ...]:
 
 
 def _member(path: Path, members: np.lib.npyio.NpzFile, part: str) -> np.ndarray:
+    _check_size(path, members, part)
     try:
         array = members[part]
     except ValueError as error:
@@ -66,3 +71,22 @@ def _member(path: Path, members: np.lib.npyio.NpzFile, part: str) -> np.ndarray:
     if not isinstance(array, np.ndarray):  # numpy returns a member that is not an .npy as raw bytes
         raise ConfigError(f"{path}: {part} is not a numpy array")
     return array
+
+
+def _check_size(path: Path, members: np.lib.npyio.NpzFile, part: str) -> None:
+    """Raise if an array is larger than what is there of it: numpy believes its header."""
+    archive = members.zip
+    assert archive is not None, "it is open"
+    name = part if part in archive.namelist() else f"{part}.npy"
+    about = archive.getinfo(name)
+    there = min(about.compress_size, path.stat().st_size)
+    with archive.open(name) as stream:
+        if stream.read(6) != np.lib.format.MAGIC_PREFIX:
+            return  # no array, which is refused later
+        stream.seek(0)
+        version = np.lib.format.read_magic(stream)
+        read = {(1, 0): np.lib.format.read_array_header_1_0}
+        shape, _, dtype = read.get(version, np.lib.format.read_array_header_2_0)(stream)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes > _DENSEST * there:
+        raise ConfigError(f"{path}: {part} has {there} bytes, too few for an array of {nbytes}")

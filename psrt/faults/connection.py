@@ -122,7 +122,7 @@ class Connection:
             del buffer[: 4 + length]
             try:
                 message = json.loads(data)
-            except ValueError:
+            except (ValueError, RecursionError):
                 message = None
             yield message if isinstance(message, dict) else None
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from psrt.errors import ConfigError
-from psrt.files import read_text
+from psrt.files import open_regular, read_text
 from psrt.history.events import EVENT, EVENT_BYTES, SERVER_KINDS, WORKER_KINDS, Kind
 from psrt.history.folder import ANY_RANK_FILE, EVENTS, FOLDER, HEADER
 from psrt.history.header import Header
@@ -179,7 +179,7 @@ def _read_file(folder: Path, name: str) -> tuple[Events, bool]:
     if Path(name).name != name:
         raise ConfigError(f"{folder / HEADER}: names a file outside its folder: {name!r}")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return _load(path, file)
     except FileNotFoundError:
         raise ConfigError(f"{path} is missing") from None

@@ -75,7 +75,10 @@ class Resumption(NamedTuple):
         if entry is None:
             raise ConfigError(f"--resume {self.path}: it has no {name}")
         try:
-            return read_part(Disk(), self.path, entry)
+            tree = read_part(Disk(), self.path, entry)
+            if not isinstance(tree.get("role"), dict):
+                raise CheckpointError(f"{entry.file} has no state of a role")
+            return tree
         except (CheckpointError, OSError) as error:
             raise ConfigError(f"--resume {self.path}: {error}") from error
 

@@ -72,7 +72,7 @@ def _host(words: str, place: str) -> Host:
     name, count = found["name"], found["colon"] or found["slots"] or "1"
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{place}: {name!r} is no name or address of a host")
-    if not (count.isascii() and count.isdigit() and 1 <= int(count) <= _MOST):
+    if not (count.isascii() and count.isdigit() and len(count) < 10 and 1 <= int(count) <= _MOST):
         raise ConfigError(f"{place}: expected 1 to {_MOST} slots, got {count!r}")
     return Host(name, int(count))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from psrt.errors import ConfigError
+from psrt.files import read_text
 from psrt.report.metrics_aggregator import Record
 from psrt.report.strict_json import dumps
 
@@ -51,10 +53,7 @@ def read_metrics(path: str | PathLike[str]) -> list[dict[str, Any]]:
     Raises:
         ConfigError: if there is no such file, or a line is not a JSON object.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    text = read_text(os.fspath(path))
     *lines, _unfinished = text.split("\n")
     return [_parse(line, f"{path}, line {i}") for i, line in enumerate(lines, start=1)]
 
@@ -84,7 +83,7 @@ def seconds_to_accuracy(records: Iterable[Mapping[str, Any]], target: float) -> 
 def _parse(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: not JSON: {error}") from error
     if not isinstance(record, dict):
         raise ConfigError(f"{where}: expected a JSON object, got {line[:40]}")

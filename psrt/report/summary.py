@@ -213,7 +213,7 @@ class Summary:
                 nested["memory"] = Memory(**values["memory"])
             known = {name: values[name] for name in FIELDS} | nested
             more = {name: values[name] for name in Stats().figures() if name in values}
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, RecursionError) as error:
             raise ConfigError(f"summary is not JSON: {error}") from error
         except KeyError as error:
             raise ConfigError(f"summary lacks {error}") from error

@@ -14,7 +14,7 @@ import numpy as np
 from psrt.config import from_toml
 from psrt.config.names import PARAMETERS
 from psrt.errors import ConfigError
-from psrt.files import read_text
+from psrt.files import open_regular, read_text
 from psrt.history.check.alternation import Shard, Workers, shard_of, workers_of
 from psrt.history.check.apart import distances
 from psrt.history.check.by_host import check_by_host
@@ -518,6 +518,7 @@ def _saved_sha256(path: Path, n: int) -> str | None:
     from safetensors.numpy import load_file
 
     try:
+        open_regular(path).close()
         tensors = load_file(path)
     except (OSError, SafetensorError, ValueError) as error:
         raise ConfigError(f"{path}: damaged: {str(error).splitlines()[0]}") from None

@@ -69,7 +69,7 @@ def test_a_broken_line_is_named(tmp_path, line, says):
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot read .*metrics.jsonl: No such file"):
+    with pytest.raises(ConfigError, match=r"metrics.jsonl: cannot be read: No such file"):
         read_metrics(tmp_path / "metrics.jsonl")
 
 

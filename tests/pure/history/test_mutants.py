@@ -536,13 +536,13 @@ def forgets_the_epoch(monkeypatch):
 
 
 def goes_without_a_last_average(monkeypatch):
-    leave = LocalSGD.leave
+    finish = LocalSGD.finish
 
-    async def at_once(self, clock):
+    async def at_once(self):
         self._steps = 0
-        return await leave(self, clock)
+        return await finish(self)
 
-    monkeypatch.setattr(LocalSGD, "leave", at_once)
+    monkeypatch.setattr(LocalSGD, "finish", at_once)
 
 
 def arrives_a_step_later(monkeypatch):

@@ -78,7 +78,7 @@ class Disk:
         with os.fdopen(handle, "rb") as file:
             if found.st_size > most:
                 raise CheckpointError(f"{path}: has {found.st_size} bytes, expected at most {most}")
-            return file.read(most)
+            return file.read(found.st_size)
 
     def is_safe(self, path: Path) -> bool:
         """Whether a folder is one, no link, and nobody else may write to it."""

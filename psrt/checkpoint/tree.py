@@ -42,6 +42,8 @@ def unflatten(arrays: Mapping[str, np.ndarray], rest: Mapping[str, Any]) -> Tree
         CheckpointError: if an array has the place of something else.
     """
     tree: Tree = _put_together(rest, 0)
+    if not isinstance(tree, dict):
+        raise CheckpointError("a number has the place of the tree")
     for path, array in arrays.items():
         *names, last = path.split(SEPARATOR)
         at = tree

@@ -139,7 +139,7 @@ def parts_of(history: History) -> tuple[Span, ...]:
     try:
         config = TrainConfig(**{name: header.config[name] for name in (*_MODEL, "seed")}, steps=1)
         problem = timing_problem(config, workers=1)
-    except ConfigError:
+    except (ConfigError, KeyError):
         problem = None
     if problem is not None and problem.n == header.n:
         return problem.gradient_spans()

@@ -496,9 +496,15 @@ def _read_lines(path: Path) -> list[dict[str, object]] | None:
     return [_parsed(line, f"{path}, line {i}") for i, line in enumerate(lines, 1) if line.strip()]
 
 
+def _whole(digits: str) -> int:
+    if len(digits) > 20:  # more than 64 bits, which no float can be compared with
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
 def _parsed(text: str, where: str) -> dict[str, object]:
     try:
-        values = json.loads(text)
+        values = json.loads(text, parse_int=_whole)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: not JSON: {error}") from None
     if not isinstance(values, dict):

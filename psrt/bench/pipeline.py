@@ -15,6 +15,7 @@ as many layers that compute nothing, beside waits.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
@@ -38,7 +39,7 @@ from psrt.errors import ProtocolError
 from psrt.job.launcher import Launcher
 from psrt.job.local import LocalLauncher
 from psrt.job.mpi import MpiLauncher
-from psrt.mpi.agreement import raise_on_all
+from psrt.mpi.agreement import bcast_text, raise_on_all
 from psrt.mpi.monitor import watched
 from psrt.partition import even_spans
 from psrt.pipeline.balance import balanced
@@ -271,8 +272,8 @@ def _counts(comm: MPI.Comm, times: StepTimes | None) -> dict[int, list[int]]:
             if "pipeline_schedule" in way.knobs:
                 chunks = way.schedule.chunks
                 found[chunks] = [it.size for it in balanced(costs, chunks * way.ranks)]
-    shared: dict[int, list[int]] = comm.bcast(found)
-    return shared
+    shared = json.loads(bcast_text(comm, json.dumps(list(found.items()))))
+    return dict(shared)
 
 
 def _bound(

@@ -33,3 +33,48 @@ def test_nothing_is_received_from_anybody() -> None:
 
 def test_the_rule_finds_what_it_forbids() -> None:
     assert receives_from_anybody("\ncomm.Recv([data, MPI.BYTE], MPI.ANY_SOURCE, 1)") == [2]
+
+
+#: Modules and calls that may run code out of what they read.
+LOADERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+#: Calls of mpi4py that pickle: those of buffers begin with a capital.
+PICKLING = {
+    *("send", "ssend", "bsend", "isend", "issend", "ibsend", "recv", "irecv", "mrecv", "sendrecv"),
+    *("bcast", "gather", "allgather", "scatter", "alltoall", "reduce", "allreduce", "scan"),
+}  # fmt: skip
+
+
+def runs_what_it_reads(source: str) -> list[int]:
+    """Return the lines that may run code out of a file, or of what another rank has sent."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = {getattr(node, "module", None), *(it.name for it in node.names)}
+            found += [node.lineno] * bool(LOADERS & names)
+        elif isinstance(node, ast.Call):
+            of, _, name = ast.unparse(node.func).rpartition(".")
+            unsafe = not of and name in ("eval", "exec")
+            unsafe |= (
+                name == "load" and "np" in of and "allow_pickle=False" not in ast.unparse(node)
+            )
+            unsafe |= name in PICKLING and of.rpartition(".")[2].lstrip("_") in ("comm", "node")
+            found += [node.lineno] * unsafe
+    return found
+
+
+def test_nothing_that_is_read_is_run() -> None:
+    found = {path.name: runs_what_it_reads(path.read_text()) for path in SOURCES}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_the_rule_finds_what_would_be_run() -> None:
+    for line in (
+        "import pickle",
+        "from marshal import loads",
+        "eval(text)",
+        "np.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "self._comm.bcast(it)",
+    ):
+        assert runs_what_it_reads(f"\n{line}") == [2], line
+    assert runs_what_it_reads("np.load(path, allow_pickle=False)\ncomm.Bcast(it)") == []

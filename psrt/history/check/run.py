@@ -449,6 +449,8 @@ def check_run(run: str | PathLike[str]) -> Outcome:
         folder = folder.resolve().parent
     _check_config(folder / _CONFIG, header)
     crashed = (_read_json(folder / _SIMULATION) or {}).get("crashed")
+    if isinstance(crashed, list) and not all(type(it) is int for it in crashed):
+        raise ConfigError(f"{folder / _SIMULATION}: the workers that crashed are no numbers")
     summary, metrics = _read_json(folder / _SUMMARY), _read_lines(folder / _METRICS)
     saved_sha256 = _saved_sha256(folder / _MODEL, header.n)
     if header.cells:

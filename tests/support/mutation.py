@@ -87,7 +87,8 @@ class Mutator:
         elif what < 0.38 and isinstance(where, dict):
             where[self.one(_TEXTS)] = where.pop(key)
         elif what < 0.6 and type(where[key]) in (int, float):
-            where[key] += self.one((-1, 1, 0.5, 2**31, 1e300))
+            with contextlib.suppress(OverflowError):  # of a whole number beyond all floats
+                where[key] += self.one((-1, 1, 0.5, 2**31, 1e300))
         elif what < 0.7 and isinstance(where[key], str) and where[key]:
             text = where[key]
             at = self.rng.randrange(len(text))

@@ -177,6 +177,8 @@ def _count(value: Any, what: str) -> int:
     """Return a whole number of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"{what}: {value!r}, expected a whole number of at least 1")
+    if value >= 1 << 63:
+        raise ConfigError(f"{what}: a number of {value.bit_length()} bits, expected at most 63")
     return value
 
 

@@ -104,6 +104,7 @@ class TestJson:
             (["between", "delta"], 1.0, "between: unknown 'delta', expected alpha, beta, gamma"),
             (["node", "byte_s"], None, "node.byte_s: None, expected seconds"),
             (["cores"], 0, "cores: 0, expected a whole number of at least 1"),
+            (["cores"], 1 << 63, "cores: a number of 64 bits, expected at most 63"),
             (["cores"], 2.0, "cores: 2.0, expected a whole number of at least 1"),
             (["cores"], True, "cores: True, expected a whole number of at least 1"),
             (["speed"], 1, "costs of a machine: unknown 'speed', expected between, cores, "),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from psrt.checkpoint import Checkpoints, Disk
-from psrt.errors import ConfigError, DivergedError, StoppedError
+from psrt.errors import ConfigError, DivergedError, MissingWorkersError, StoppedError
 from psrt.job.attempt import Ended
 from psrt.report.files import SUMMARY
 from psrt.units import plural
@@ -27,6 +27,8 @@ GAVE_UP = 7
 _FIRST_S, _LONGEST_S = 1.0, 60.0
 #: Statuses that another attempt would end with, too, and that of a run that was asked to stop.
 _FINAL = (ConfigError.exit_status, DivergedError.exit_status, StoppedError.exit_status)
+#: Statuses that say something of a run that has a summary.
+_WITH_SUMMARY = (0, MissingWorkersError.exit_status, StoppedError.exit_status)
 #: Names of what the ranks of either MPI leave in shared memory when they are killed.
 _SEGMENT = re.compile(r"(sm_segment|vader_segment|osc_sm|mpich_sh|psrt)[\w.\-]*")
 _SHARED = Path("/dev/shm")
@@ -111,6 +113,9 @@ def supervise(
         swept = sweep(began)
         after = Progress.of(run)
         is_done = after.summary is not None and after.summary != before.summary
+        if is_done and ended.asked is None and ended.status not in _WITH_SUMMARY:
+            tell(f"the job was done when it ended with status {ended.status}")
+            return Ended(0, None, ended.seconds)
         if is_done or ended.asked is not None or ended.status in _FINAL:
             return ended
         at = "before its first checkpoint" if after.step < 0 else f"after step {after.step}"

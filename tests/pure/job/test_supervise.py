@@ -62,11 +62,14 @@ def test_it_is_given_up_without_progress(tmp_path):
     assert job.told[-1].endswith("given up after 2 restarts without a new checkpoint")
 
 
-def test_mpiruns_status_is_not_relied_on(tmp_path):
+@pytest.mark.parametrize(("status", "means"), [(137, 0), (1, 0), (5, 0), (4, 4), (8, 8)])
+def test_mpiruns_status_is_not_relied_on(tmp_path, status, means):
     """It is 0 after a lost host, and may be something else when all is done."""
-    job = Job(tmp_path / "run", [(10, 0, False), (20, 1, True)])
-    assert job.supervised(3).status == 1
+    job = Job(tmp_path / "run", [(10, 0, False), (20, status, True)])
+    assert job.supervised(3).status == means
     assert job.started == 2
+    line = f"the job was done when it ended with status {status}"
+    assert (line in job.told) == (means == 0)
 
 
 @pytest.mark.parametrize(

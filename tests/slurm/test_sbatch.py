@@ -5,7 +5,7 @@ import json
 import pytest
 
 from support.launching import ROOT
-from support.slurm import wait_until
+from support.slurm import MPICH, OPEN_MPI, wait_until
 
 SCRIPT = ROOT / "hostfiles/slurm.example.sh"
 #: Five ranks on three nodes, fewer than the script asks for.
@@ -70,8 +70,17 @@ def test_scancel_leaves_what_there_is(start, folder, slurm, mpi):
     assert "unfinished run" in checked.errors[0]
 
 
+@pytest.mark.parametrize(
+    ("start", "mpi"),
+    [("srun", OPEN_MPI), ("mpirun", MPICH)],
+    indirect=True,
+    ids=["srun-openmpi", "mpirun-mpich"],
+)
 def test_a_signal_before_the_end_of_the_time(start, folder):
-    """The run saves itself, and the job goes on with it when it is started again."""
+    """The run saves itself, and the job goes on with it when it is started again.
+
+    Slurm takes its time for that: two of the four ways have something of each.
+    """
     job = start(RANKS, "--epochs", 100000, "--hidden", 8, PSRT_SAVE=f"{SAVES} 0.5s")
     checkpoints = folder / "runs" / job.id / "checkpoints"
     wait_until(lambda: any(it.name.isdigit() for it in checkpoints.glob("*")))

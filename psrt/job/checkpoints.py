@@ -51,17 +51,11 @@ def saver_for(
     config = setup.config
     if config.checkpoint_every is None or config.out is None:
         return None
-    if not launcher.numerics:
-        raise ConfigError(
-            f"--checkpoint-every {config.checkpoint_every} has nothing to save without numerics"
-        )
     disk, resumption = Disk(), setup.resumption
     checkpoints = Checkpoints(disk, Path(config.out))
     attempt = 0 if resumption is None else resumption.attempt
     began = 0 if resumption is None else resumption.manifest.step
     every, meeting = config.checkpoint_every, None
-    if launcher.simulated and not isinstance(every, int):
-        raise ConfigError(f"--checkpoint-every {every} is not possible in virtual time")
     stops = parks(config)
     if not launcher.simulated and not stops:
         meeting = Meeting(

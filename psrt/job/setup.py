@@ -224,6 +224,13 @@ def _same_config(
                 config = pinned(config)
             elif config.checkpoint_every is not None and config.out is None:
                 raise ConfigError("--checkpoint-every has no effect without --out DIR")
+            if (every := config.checkpoint_every) is not None:
+                if not launcher.numerics:
+                    raise ConfigError(
+                        f"--checkpoint-every {every} has nothing to save without numerics"
+                    )
+                if launcher.simulated and not isinstance(every, int):
+                    raise ConfigError(f"--checkpoint-every {every} is not possible in virtual time")
             if config.out is not None and config.machine_costs is not None:
                 keep_apart(config.out, "--machine-costs", config.machine_costs)
             asked = config.codec_everywhere

@@ -409,3 +409,18 @@ def test_workers_on_other_hosts_get_what_others_updated(tmp_path, mode, monkeypa
     monkeypatch.setattr(Resumption, "part", lambda it, name: read.append(name) or part(it, name))
     assert not differences(resumed(config, 14, tmp_path), whole)
     assert len(read) >= 3 * 3, "each worker has read what all have saved"
+
+
+@pytest.mark.parametrize(
+    ("every", "more", "line"),
+    [
+        ("5s", {}, "--checkpoint-every 5s is not possible in virtual time"),
+        ("auto", {}, "--checkpoint-every auto is not possible in virtual time"),
+        (5, {"numerics": False}, "--checkpoint-every 5 has nothing to save without numerics"),
+    ],
+)
+def test_what_virtual_time_cannot_do_leaves_nothing_behind(tmp_path, every, more, line):
+    config = config_of(tmp_path, "sync", checkpoint_every=every)
+    with pytest.raises(ConfigError, match=line):
+        simulate(config, workers=3, **more)
+    assert not Path(config.out).exists()

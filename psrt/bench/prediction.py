@@ -85,8 +85,8 @@ class Predictor:
         schedule = schedule_of(str(knobs.get("pipeline_schedule", DEFAULT_PIPELINE)))
         # A micro-batch is in one stage at a time.
         follow = knobs.get("micro_batches", 1) > 1 or PIPELINES[schedule.name].asynchronous
-        crowded = copies * axes.tensor > 1 or (axes.pipeline > 1 and follow)
-        seconds = sum(it.seconds for it in parts) * (self.at_once if crowded else 1.0)
+        all_compute = copies * axes.tensor > 1 or (axes.pipeline > 1 and follow)
+        seconds = sum(it.seconds for it in parts) * (self.at_once if all_compute else 1.0)
         costs = {
             "compute": f"constant:{seconds:.6g}",
             "link": f"0:{self.copy_rate:.4g}",

@@ -12,6 +12,7 @@ folder. So a crash at any byte leaves the checkpoint before, or this one.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,13 +141,14 @@ class Checkpoints:
             found = [self._only]
         return sorted(found, key=int, reverse=True)
 
-    def listed(self, *, verify: bool = False) -> list[tuple[Path, Manifest | CheckpointError]]:
-        """Return all, the newest first: the manifest of each, or what is wrong with it.
+    def listed(self, *, verify: bool = False) -> Iterator[tuple[Path, Manifest | CheckpointError]]:
+        """Yield all, the newest first: the manifest of each, or what is wrong with it.
 
         Args:
-            verify: read all parts, too.
+            verify: read all parts, too; of those only that are asked for.
         """
-        return [(self.folder / name, self._judged(name, verify)) for name in self._names()]
+        for name in self._names():
+            yield self.folder / name, self._judged(name, verify)
 
     def _judged(self, name: str, verify: bool) -> Manifest | CheckpointError:
         path = self.folder / name
@@ -163,10 +165,9 @@ class Checkpoints:
     def newest(self) -> tuple[Found | None, list[str]]:
         """Return the newest that can be read, if any, and a line for each that was passed over."""
         remarks: list[str] = []
-        for name in self._names():
-            it = self._judged(name, True)
+        for path, it in self.listed(verify=True):
             if isinstance(it, Manifest):
-                return Found(self.folder / name, it), remarks
+                return Found(path, it), remarks
             remarks.append(str(it))
         return None, remarks
 

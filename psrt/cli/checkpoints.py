@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     from psrt.checkpoint import Checkpoints, Disk, Manifest  # numpy only now: --help needs none
 
     checkpoints = Checkpoints.at(Disk(), Path(given.run))
-    listed = checkpoints.listed(verify=True)
+    listed = list(checkpoints.listed(verify=True))
     if given.step is not None:
         listed = [it for it in listed if it[0].name == given.step.rjust(8, "0")]
     if not listed:

@@ -114,7 +114,7 @@ def saver_for(
             say=say,
         )
         if meeting is not None:
-            meeting.failed = saver.committer.unasked
+            meeting.failed = saver.committer.failed
             if not isinstance(every, int):
                 meeting.at_look = _asking(meeting, saver.committer, config)
     return saver

@@ -192,34 +192,33 @@ def resumed_config(resume: str, **given: Any) -> TrainConfig:
         if given.get("out") is None:
             raise ConfigError("--resume auto has no effect without --out DIR, the run's folder")
         where = given["out"]
-        if found_in(where) is None:
-            return TrainConfig(**given, resume=AUTO)
-    manifest = found(where).manifest
-    then = asdict(from_toml(manifest.config, source=f"{where}"))
+    it = found_in(where)
+    if it is None and resume == AUTO:
+        return TrainConfig(**given, resume=AUTO)
+    it = _there(it, where)
+    then = asdict(from_toml(it.manifest.config, source=f"{where}"))
     kept = {name: it for name, it in given.items() if name not in (*FREE, *OF_WORKERS)}
     if found_differences := knob_differences(kept, then):
         raise refusal(where, found_differences)
     if any(given.get(name) is not None for name in ("epochs", "steps")):
         then |= {"epochs": None, "steps": None}
-    return TrainConfig(
-        **{"out": str(found(where).path.parent.parent), **then, **given, "resume": where}
-    )
+    return TrainConfig(**{"out": str(it.path.parent.parent), **then, **given, "resume": where})
 
 
 def pinned(config: TrainConfig) -> TrainConfig:
     """Return the config with the checkpoint that ``resume`` stands for, and what its run chose."""
-    where = config.resume or ""
-    if where == AUTO:
+    where, is_auto = config.resume or "", config.resume == AUTO
+    if is_auto:
         if config.out is None:
             raise ConfigError("--resume auto has no effect without --out DIR, the run's folder")
-        if found_in(config.out) is None:
-            # An attempt that died before its first checkpoint has left nothing to keep.
-            is_left = (Path(config.out) / SUMMARY).exists() or Checkpoints(
-                Disk(), Path(config.out)
-            ).listed()
-            return replace(config, resume=None, overwrite=config.overwrite or not is_left)
         where = config.out
-    it = found(where)
+    it = found_in(where)
+    if it is None and is_auto:
+        # An attempt that died before its first checkpoint has left nothing to keep.
+        left = Checkpoints(Disk(), Path(where)).listed()
+        is_left = (Path(where) / SUMMARY).exists() or next(left, None) is not None
+        return replace(config, resume=None, overwrite=config.overwrite or not is_left)
+    it = _there(it, where)
     chosen: dict[str, Any] = it.chosen(asdict(config))
     if chosen:
         chosen["machine_costs"] = None  # by which it was
@@ -238,7 +237,10 @@ def found(run: str) -> Resumption:
     Raises:
         ConfigError: if there is none.
     """
-    it = found_in(run)
+    return _there(found_in(run), run)
+
+
+def _there(it: Resumption | None, run: str) -> Resumption:
     if it is None:
         raise ConfigError(f"--resume {run}: there is no checkpoint")
     return it

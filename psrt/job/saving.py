@@ -308,19 +308,19 @@ class Committer:
                 if not waits:
                     break
                 if time.monotonic() > until:
-                    self.failed(step, f"no {missing[0]} within {self._timeout_s:g} s")
+                    self.failed(f"no {missing[0]} within {self._timeout_s:g} s", step)
                     return
                 time.sleep(_LOOK_S)
             if missing:
                 return
             reasons = [it for it in parts.values() if isinstance(it, str)]
             if reasons:
-                self.failed(step, reasons[0])
+                self.failed(reasons[0], step)
                 return
             entries = [it for name in self._names if isinstance(it := parts[name], PartEntry)]
             self._checkpoints.commit(step, self._attempt, self._manifest(step, entries), self._keep)
         except (OSError, CheckpointError) as error:
-            self.failed(step, reason_of(error))
+            self.failed(reason_of(error), step)
             return
         self._failures = 0
         self.took_s = time.monotonic() - began
@@ -353,15 +353,11 @@ class Committer:
             self._lines.append(f"{name} has done all its steps: no more checkpoints of the others")
         self._is_over = True
 
-    def failed(self, step: int, reason: str) -> None:
-        """Note that a checkpoint could not be written."""
+    def failed(self, reason: str, step: int | None = None) -> None:
+        """Note that a checkpoint could not be written, or its step not even agreed on."""
         self._failures += 1
-        self._lines.append(f"checkpoint of step {step}: {reason}; training continues without it")
-
-    def unasked(self, reason: str) -> None:
-        """Note that the folder did not even take the question for a step."""
-        self._failures += 1
-        self._lines.append(f"checkpoint: {reason}; training continues without it")
+        what = "checkpoint" if step is None else f"checkpoint of step {step}"
+        self._lines.append(f"{what}: {reason}; training continues without it")
 
     def close(self) -> None:
         """Delete what belongs to no checkpoint; nobody may be writing any more."""

@@ -222,8 +222,6 @@ def _same_config(
                 config = replay.pinned(config)
             if config.resume is not None:
                 config = pinned(config)
-            elif config.checkpoint_every is not None and config.out is None:
-                raise ConfigError("--checkpoint-every has no effect without --out DIR")
             if (every := config.checkpoint_every) is not None:
                 if not launcher.numerics:
                     raise ConfigError(

@@ -106,9 +106,9 @@ def supervise(
     Returns:
         How the last attempt ended; with status 7 where it is given up.
     """
-    restarts = Restarts(limit)
+    restarts, before = Restarts(limit), Progress.of(run)
     while True:
-        before, began = Progress.of(run), time.time()
+        began = time.time()
         ended = start()
         swept = sweep(began)
         after = Progress.of(run)
@@ -127,6 +127,7 @@ def supervise(
             tell(f"{line}; given up after {plural(limit, 'restart')} without a new checkpoint")
             return Ended(GAVE_UP, None, ended.seconds)
         tell(f"{line}; restart {restarts.made} of {limit} in {wait_s:g} s")
+        before = after
         sleep(wait_s)
 
 

@@ -142,7 +142,7 @@ def manifest(it: Mutator, folder: Path) -> None:
     with changed(path, it, lambda old: it.json(json.loads(old))):
         run = path.parent.parent.parent
         for where in (run, path.parent):
-            Checkpoints.at(Disk(), where).listed(verify=True)
+            list(Checkpoints.at(Disk(), where).listed(verify=True))
             Checkpoints.at(Disk(), where).newest()
         found(str(run))
         resumed_config(str(path.parent), out=str(run), checkpoint_every=None, keep=None)

@@ -51,7 +51,7 @@ class Params(NamedTuple):
     #: ‖θ_now − θ_read‖/√n when the push was applied; −1 if not measured.
     gap: float = -1.0
     #: The step of a checkpoint that its worker is to ``Park`` for, before it does anything else;
-    #: 0 for none.
+    #: negative if the run ends with it, 0 for none.
     cut: int = 0
 
 
@@ -94,7 +94,7 @@ class Park(NamedTuple):
     worker: int
     #: Gradient steps it has finished, whose pushes have been answered.
     clock: int
-    #: The step of the checkpoint.
+    #: As the server said it.
     cut: int
     #: The shard at which it parks; a worker parks at each.
     shard: int = 0

@@ -259,16 +259,10 @@ def _check_saving(config: TrainConfig) -> None:
     mode = config.mode and MODES[config.mode].under(lambda name: getattr(config, name))
     if mode and not mode.saves:
         raise ConfigError(f"{given[0]} is not possible with --mode {mode.name}")
-    every = config.checkpoint_every
     if mode and config.parallel is not None and mode.parks(lambda name: getattr(config, name)):
         raise ConfigError(
             f"{given[0]} is not possible with --parallel {config.parallel} where workers do not "
             "save the same step: the parts of a copy would not fit each other"
-        )
-    if mode and isinstance(every, str) and mode.parks(lambda name: getattr(config, name)):
-        raise ConfigError(
-            f"{given[0]} is not possible where workers do not save the same step: expected a "
-            "number of steps"
         )
     late = (config.sync_delay or 0) * (config.fragments or 1)
     if config.eager or late >= (config.local_steps or 1):

@@ -16,10 +16,11 @@ from psrt.checkpoint import (
     PartEntry,
     Tree,
 )
-from psrt.config import TrainConfig, from_toml, to_toml
+from psrt.config import from_toml, to_toml
 from psrt.config.values import seconds_of
 from psrt.errors import CheckpointError, ConfigError
 from psrt.job.build import parks
+from psrt.job.caller import Caller
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.meeting import Meeting
 from psrt.job.pace import Pace
@@ -55,13 +56,27 @@ def saver_for(
     checkpoints = Checkpoints(disk, Path(config.out))
     attempt = 0 if resumption is None else resumption.attempt
     began = 0 if resumption is None else resumption.manifest.step
-    every, meeting = config.checkpoint_every, None
-    stops = parks(config)
-    if not launcher.simulated and not stops:
+    meeting, caller, pace = None, None, None
+    every = config.checkpoint_every if isinstance(config.checkpoint_every, int) else None
+    if every is None:
+        pace = Pace(seconds_of(config.checkpoint_every), mtbf_s=config.mtbf or math.inf)
+    process = next(iter(roles))
+    if parks(config):
+        caller = Caller(
+            checkpoints,
+            disk,
+            process=process,
+            decides=setup.role_map.servers[0] in roles,
+            every=every,
+            pace=pace,
+            attempt=attempt,
+            step=began,
+        )
+    elif not launcher.simulated:
         meeting = Meeting(
             checkpoints,
             disk,
-            process=next(iter(roles)),
+            process=process,
             processes=setup.role_map.size,
             attempt=attempt,
             step=began,
@@ -70,24 +85,25 @@ def saver_for(
     saver = Saver(
         checkpoints,
         disk,
-        every=every if isinstance(every, int) else None,
+        every=every,
         attempt=attempt,
         threaded=not launcher.simulated,
         meeting=meeting,
+        caller=caller,
     )
     for rank, role in roles.items():
         for part, owner in _parts_at(setup, rank, role):
             saver.since(part.name, began)
-            hook = partial(saver.at, part)
+            hook = partial(saver.at if caller is None else saver.parked, part)
             if isinstance(owner, Worker):
                 owner.at_boundary = hook
                 # Elsewhere it joins the others' rounds, and is saved after each.
                 if setup.role_map.servers or config.scheme.averages or config.scheme.mixes:
-                    owner.at_end = partial(saver.ended, part, stays=stops)
-            elif stops:
+                    owner.at_end = partial(saver.ended, part, stays=caller is not None)
+            elif caller is not None:
                 owner.at_cut = hook
                 if owner.number == 0:
-                    owner.is_time = partial(saver.is_time, part)
+                    owner.call = caller.call
             else:
                 owner.at_version = hook
     if launcher.first:
@@ -115,14 +131,13 @@ def saver_for(
         )
         if meeting is not None:
             meeting.failed = saver.committer.failed
-            if not isinstance(every, int):
-                meeting.at_look = _asking(meeting, saver.committer, config)
+            if pace is not None:
+                meeting.at_look = _asking(meeting, saver.committer, pace)
     return saver
 
 
-def _asking(meeting: Meeting, committer: Committer, config: TrainConfig) -> Callable[[], None]:
+def _asking(meeting: Meeting, committer: Committer, pace: Pace) -> Callable[[], None]:
     """Return what asks for a checkpoint whenever it is time."""
-    pace = Pace(seconds_of(config.checkpoint_every), mtbf_s=config.mtbf or math.inf)
 
     def look() -> None:
         pace.cost_s = committer.took_s

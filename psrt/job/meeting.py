@@ -18,14 +18,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from threading import Condition, Event, Lock, Thread
+from threading import Condition, Lock
 from typing import Any, NamedTuple
 
 from psrt.checkpoint import Checkpoints, Disk, note, notes
 from psrt.errors import CheckpointError, OutputError
+from psrt.job.looking import LOOK_S, Looking
 
-#: Seconds between two looks at the folder, and while something is being agreed on.
-_LOOK_S, _HASTE_S = 0.25, 0.01
+#: Seconds between two looks at the folder while something is being agreed on.
+_HASTE_S = 0.01
 #: How far ahead a promise is, in looks: the first process needs two to answer.
 _AHEAD = 4
 _CUT = "cut"
@@ -40,7 +41,7 @@ class Agreed(NamedTuple):
     stops: bool
 
 
-class Meeting:
+class Meeting(Looking):
     """One process's part in it."""
 
     def __init__(
@@ -65,12 +66,12 @@ class Meeting:
             step: at which this process begins.
             timeout_s: how long a role may wait for an agreement.
         """
+        super().__init__()
         self._checkpoints, self._disk = checkpoints, disk
         self._process, self._processes = process, processes
         self._attempt, self._timeout_s = attempt, timeout_s
         #: Of the agreement that is next, or under way.
         self._number = 0
-        self._wants = self._wants_stop = False
         #: The step at which this process is, at the last look, and that it does not go beyond.
         self._step = self._before = step
         self._limit: int | None = None
@@ -78,8 +79,6 @@ class Meeting:
         self._agreed: deque[Agreed] = deque(maxlen=4)
         self._has_ended = False
         self._changed = Condition(Lock())
-        self._over = Event()
-        self._thread: Thread | None = None
         #: Why no note could be written at the last look; empty if it could.
         self.trouble = ""
         #: Called at each look, by the thread.
@@ -87,34 +86,18 @@ class Meeting:
         #: Called with the reason if the folder does not even take the question.
         self.failed: Callable[[str], None] | None = None
 
-    def start(self) -> None:
-        """Look at the folder from now on, in a thread."""
-        self._thread = Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Look no more: all processes have finished."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def ask(self, *, stop: bool = False) -> None:
-        """Have a checkpoint made soon; only sets a flag, so a signal's handler may call it.
-
-        Args:
-            stop: end the run after it.
-        """
-        self._wants_stop |= stop
-        self._wants = True
+    @property
+    def _pause_s(self) -> float:
+        return LOOK_S if self._limit is None else _HASTE_S
 
     def ended(self) -> None:
         """Say that a role of this process is done, and comes to no further step."""
         self._has_ended = True
 
     @property
-    def stop(self) -> Agreed | None:
-        """The agreement to end the run, if there is one."""
-        return next((it for it in self._agreed if it.stops), None)
+    def stops(self) -> bool:
+        """Whether it was agreed to end the run."""
+        return any(it.stops for it in self._agreed)
 
     def at(self, step: int, saved: int) -> Agreed | None:
         """Say that a role of this process is at a step, and wait if it must not go beyond.
@@ -142,10 +125,6 @@ class Meeting:
 
     def _may_pass(self, step: int) -> bool:
         return self._limit is None or step < self._limit
-
-    def _run(self) -> None:
-        while not self._over.wait(_LOOK_S if self._limit is None else _HASTE_S):
-            self.look()
 
     def look(self) -> None:
         """Do what can be done now."""

@@ -31,6 +31,7 @@ from psrt.checkpoint import (
     write_part,
 )
 from psrt.errors import CheckpointError, ConfigError, OutputError, StoppedError
+from psrt.job.caller import Caller
 from psrt.job.meeting import Meeting
 from psrt.partition import Span
 
@@ -63,21 +64,24 @@ class Saver:
         attempt: int = 0,
         threaded: bool = True,
         meeting: Meeting | None = None,
+        caller: Caller | None = None,
     ) -> None:
         """Set up.
 
         Args:
             checkpoints: of the run.
             disk: makes the file operations.
-            every: steps from one to the next; None where ``meeting`` says when.
+            every: steps from one to the next; None where others say when.
             attempt: how often the run was resumed before.
             threaded: whether files are written while the roles go on.
             meeting: where processes agree on further steps; None has no other.
+            caller: says when workers park; None where they do not.
         """
         self._checkpoints, self._disk = checkpoints, disk
         self._every, self._attempt = every, attempt
         self._threaded = threaded
-        self._meeting = meeting
+        self._meeting, self._caller = meeting, caller
+        self._looking = meeting or caller
         #: What is under way for the newest checkpoint, and its step.
         self._threads: list[threading.Thread] = []
         self._step = -1
@@ -108,11 +112,6 @@ class Saver:
                 f"there on {socket.gethostname()}"
             )
 
-    def is_time(self, part: Part, step: int) -> bool:
-        """Return whether a part is to be saved at a step by the number of steps."""
-        before = self._saved.get(part.name, 0)
-        return self._every is not None and step // self._every != before // self._every
-
     async def at(self, part: Part, step: int) -> bool:
         """Save a part if it is time; called where its role stands at a consistent cut.
 
@@ -125,7 +124,7 @@ class Saver:
         """
         committer, stops = self.committer, False
         before = self._saved.get(part.name, 0)
-        is_due = self.is_time(part, step)
+        is_due = self._every is not None and step // self._every != before // self._every
         if self._meeting is not None:
             agreed = self._meeting.at(step, before)
             if agreed is not None:
@@ -134,6 +133,28 @@ class Saver:
             if committer is not None and committer.has_news:
                 committer.tell()
             return False
+        self._write(part, step)
+        return stops
+
+    async def parked(self, part: Part, cut: int) -> bool:
+        """Save a part whose role is parked, or parks next.
+
+        Args:
+            part: of the role.
+            cut: the step of the checkpoint; negative if the run ends with it.
+
+        Returns:
+            Whether it does.
+
+        Raises:
+            OutputError: as ``at``.
+        """
+        self._write(part, abs(cut))
+        return cut < 0
+
+    def _write(self, part: Part, step: int) -> None:
+        """Copy what a role has now, and write it."""
+        committer = self.committer
         self._saved[part.name] = step
         if step != self._step:
             self.finish()
@@ -143,11 +164,10 @@ class Saver:
         copy = self._copies[part.name] = copied(part.tree(), self._copies.get(part.name))
         if self._threaded:
             self._start(partial(self._save, part, copy, step))
-            return stops
+            return
         self._save(part, copy, step)
         if committer is not None:
             committer.look(step, waits=False)
-        return stops
 
     async def ended(self, part: Part, *, stays: bool = False) -> None:
         """Say that a role is done while others may go on.
@@ -192,36 +212,35 @@ class Saver:
             self.committer.tell()
 
     def begin(self) -> None:
-        """Begin to agree with the others on further steps; SIGUSR1 asks to save and stop."""
-        if self._meeting is not None:
-            self._meeting.start()
+        """Begin to look at what the others want; SIGUSR1 asks to save and stop."""
+        if self._looking is not None and self._threaded:
+            self._looking.start()
             if threading.current_thread() is threading.main_thread():
                 self._before = signal.signal(signal.SIGUSR1, self._asked)
 
     def _asked(self, *_: object) -> None:
-        assert self._meeting is not None
-        self._meeting.ask(stop=True)
+        assert self._looking is not None
+        self._looking.ask(stop=True)
 
-    def judge(self, run: object) -> None:
-        """Say so if somebody had the run stop.
+    @property
+    def stops(self) -> bool:
+        """Whether somebody had the run stop, as far as this process knows: one does."""
+        return self._looking is not None and self._looking.stops
 
-        Raises:
-            StoppedError: then, at the process that commits.
-        """
-        if self._before is not None:
-            signal.signal(signal.SIGUSR1, self._before)
-        if self.committer is None or self._meeting is None or self._meeting.stop is None:
-            return
+    def stopped(self, run: object) -> StoppedError:
+        """Return what to raise where it was stopped, at the process that commits."""
         newest, _ = self._checkpoints.newest()
         where = "there is no checkpoint"
         if newest is not None:
             where = f"--resume goes on from step {newest.manifest.step}, {newest.path}"
-        raise StoppedError(f"stopped as asked; {where}", run)
+        return StoppedError(f"stopped as asked; {where}", run)
 
     def close(self) -> None:
         """Tidy up, once all processes have finished."""
-        if self._meeting is not None:
-            self._meeting.close()
+        if self._looking is not None:
+            self._looking.close()
+        if self._before is not None:
+            signal.signal(signal.SIGUSR1, self._before)
         if self.committer is not None:
             self.committer.over.set()
             if self._follower is not None:
@@ -238,6 +257,8 @@ class Saver:
                 announce_failure(disk, folder, name, reason_of(error))
         except (OSError, CheckpointError):
             pass  # a disk that takes nothing: the first process misses this part
+        if self._caller is not None:
+            self._caller.saved()
 
 
 class Committer:

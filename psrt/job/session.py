@@ -124,8 +124,11 @@ class _Session:
             recording.end(roles)
         result = self._conclude(roles, recording, plan)
         if saver is not None:
+            # Where one process has all workers park, it alone knows.
+            was_stopped = any(launcher.tell_first("stops" if saver.stops else ""))
             with launcher.agree():
-                saver.judge(result)
+                if was_stopped and launcher.first:
+                    raise saver.stopped(result)
         launcher.close()
         self._judge(result)
         return result

@@ -58,7 +58,7 @@ class Server:
             it.take(message)
             policy = it.policy
             decisions = policy.handle(message)  # type: ignore[arg-type]
-            if it.is_time is not None:
+            if it.call is not None:
                 it.ask()
             for decision in decisions:
                 kind = type(decision)
@@ -69,7 +69,7 @@ class Server:
                 elif kind is Keep:
                     await it.keep(decision.push)  # type: ignore[union-attr]
                 elif kind is Cut:
-                    await it.cut(decision.step)  # type: ignore[union-attr]
+                    await it.cut(decision.cut)  # type: ignore[union-attr]
                 else:
                     it.drop(decision.push, message)  # type: ignore[union-attr]
             if type(message) is Push:

@@ -92,12 +92,13 @@ class ShardServer:
         #: made and all that wait for it are answered, before it can be overwritten. None costs
         #: nothing.
         self.at_version: Callable[[int], Awaitable[object]] | None = None
-        #: Where versions are no cuts: says, by the steps that workers have come to on average,
-        #: whether it is time that they park; of one shard of the job. None costs nothing.
-        self.is_time: Callable[[int], bool] | None = None
-        #: Called there with the step of a checkpoint, once all workers are parked.
+        #: Where versions are no cuts: returns, by the steps that workers have come to on average,
+        #: the ``Params.cut`` that they are to park for; of one shard of the job. None costs
+        #: nothing.
+        self.call: Callable[[int], int] | None = None
+        #: Called there with that cut, once all workers are parked.
         self.at_cut: Callable[[int], Awaitable[object]] | None = None
-        #: The step of the checkpoint that all who are answered are to park for; 0 for none.
+        #: The cut that all who are answered are to park for; 0 for none.
         self._cut = 0
 
     def state(self) -> Tree:
@@ -192,14 +193,14 @@ class ShardServer:
     def ask(self) -> None:
         """Have workers park from now on, if it is time."""
         # In rounds only at a new version: who waits for its round would wait for those parked.
-        if self.is_time is not None and not self._cut and self.is_time(self.steps):
-            self._cut = self.steps
+        if self.call is not None and not self._cut:
+            self._cut = self.call(self.steps)
 
-    async def cut(self, step: int) -> None:
+    async def cut(self, cut: int) -> None:
         """Save this shard; all workers are parked."""
         self._cut = 0
         if self.at_cut is not None:
-            await self.at_cut(step)
+            await self.at_cut(cut)
 
     async def apply(self, pushes: Sequence[Push]) -> None:
         """Make the next version."""

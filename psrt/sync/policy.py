@@ -43,8 +43,8 @@ class Serve(NamedTuple):
 class Cut(NamedTuple):
     """Save the shard: all live workers are parked, so nothing is under way."""
 
-    #: The step of the checkpoint.
-    step: int
+    #: Of which checkpoint, as workers were told.
+    cut: int
 
 
 Decision: TypeAlias = Apply | Keep | Drop | Serve | Cut

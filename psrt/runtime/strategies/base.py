@@ -191,7 +191,7 @@ class Strategy(Protocol):
 
     @property
     def cut(self) -> int:
-        """The step of a checkpoint that this worker is to ``park`` for; 0 for none."""
+        """The ``Params.cut`` that this worker is to ``park`` for; 0 for none."""
         return 0
 
     async def park(self, clock: int) -> None:

@@ -116,11 +116,11 @@ class PushPull(Strategy):
     @property
     def at_cut(self) -> bool:
         """Whether nothing is under way, and all workers come to this."""
-        return not self._parks or self._cut > 0
+        return not self._parks or self._cut != 0
 
     @property
     def cut(self) -> int:
-        """The step of the checkpoint that servers ask to park for."""
+        """What servers ask to park for, as ``Params.cut``."""
         return self._cut
 
     async def park(self, clock: int) -> None:

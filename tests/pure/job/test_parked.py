@@ -16,7 +16,8 @@ import pytest
 
 from psrt.checkpoint import Disk, Manifest, read_part
 from psrt.config import TrainConfig
-from psrt.errors import ConfigError, PsrtError
+from psrt.errors import ConfigError, PsrtError, StoppedError
+from psrt.job.caller import Caller
 from psrt.job.resuming import resumed_config
 from psrt.job.virtual import simulate
 from psrt.messages import Push
@@ -365,6 +366,31 @@ def test_other_workers_are_refused(tmp_path):
         simulate(config, problem, workers=WORKERS)
         with pytest.raises(ConfigError, match=line):
             simulate(resumed_config(config.out), problem, workers=2)
+
+
+@each("mode", list(MODES))
+def test_a_run_that_is_stopped_goes_on_as_if_it_were_not(tmp_path, mode):
+    """It may be asked to at any time; all workers save the same cut, and take no step after it."""
+    knobs = MODES[mode]
+    problem, call = Ticks((6, 6, 6), shards_of(knobs)), Caller.call
+
+    def asked(self, step):
+        if step >= 3:
+            self.ask(stop=True)
+        return call(self, step)
+
+    config = config_of(tmp_path / mode, knobs, checkpoint_every=100)
+    with mock.patch.object(Caller, "call", asked), pytest.raises(StoppedError) as caught:
+        simulate(config, problem, workers=WORKERS)
+    ((step, trees),) = saved(tmp_path / mode).items()
+    assert str(caught.value).startswith(f"stopped as asked; --resume goes on from step {step}, ")
+    check_cut(trees, knobs, problem, step)
+    assert len(problem.reads) == sum(clocks_in(trees))
+    problem.reads = []
+    run = resumed(tmp_path / mode, step, tmp_path / f"{mode} on", problem, 5)
+    check_end(run, knobs, problem)
+    if "backup" not in knobs:
+        assert len(problem.reads) == 18 - sum(clocks_in(trees))
 
 
 def one_parked_early(mp):

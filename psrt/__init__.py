@@ -40,12 +40,14 @@ if TYPE_CHECKING:
     from psrt.runtime.problem import Problem
     from psrt.simulation import SimulationCosts
 
-# Open MPI reads these when it starts, so they are set before anything here can import mpi4py. In a
-# program that imports mpi4py first they are too late and do no harm.
-# Its one-sided component for UCX complains on every rank where there is no such hardware.
+# MPI libraries read these when they start, so they are set before anything here can import mpi4py.
+# In a program that imports mpi4py first they are too late and do no harm.
+# Open MPI's one-sided component for UCX complains on every rank where there is no such hardware.
 os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 # Its transport for one-sided traffic over libfabric sleeps for a second; psrt does not use it.
 os.environ.setdefault("OMPI_MCA_btl", "^ofi")
+# One of UCX's transports on a host lets a user's group write to its memory; there are others.
+os.environ.setdefault("UCX_TLS", "^sysv")
 
 __all__ = [
     "Communicator",

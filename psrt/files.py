@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import grp
 import io
 import os
+import pwd
 import stat
 from pathlib import Path
 from typing import BinaryIO
@@ -102,6 +104,32 @@ def check_writable(path: str | os.PathLike[str] | None) -> None:
             os.unlink(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot write {path}: {_why(error)}") from None
+
+
+def is_own_folder(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a folder, no link, in which nobody else may change what we write.
+
+    Others may not write to it, or may not touch what is not theirs, as in /tmp. A group of the
+    user's own name is no others: on many systems everybody has one, which may write by default.
+
+    Raises:
+        OSError: if nothing is there.
+    """
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), 0):
+        return False
+    if found.st_mode & stat.S_ISVTX:
+        return True
+    by_group = found.st_mode & stat.S_IWGRP and not _is_ours_alone(found.st_gid)
+    return not by_group and not found.st_mode & stat.S_IWOTH
+
+
+def _is_ours_alone(gid: int) -> bool:
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:  # as in a container, where numbers have no names
+        return False
+    return user.pw_gid == gid and group.gr_name == user.pw_name and not group.gr_mem
 
 
 def keep_apart(out: str | os.PathLike[str], flag: str, source: str | os.PathLike[str]) -> None:

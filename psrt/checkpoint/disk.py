@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from psrt.errors import CheckpointError
+from psrt.files import is_own_folder
 
 #: For the owner only: parameters may be worth keeping to oneself.
 _FILE, _FOLDER = 0o600, 0o700
@@ -81,10 +82,5 @@ class Disk:
             return file.read(found.st_size)
 
     def is_safe(self, path: Path) -> bool:
-        """Whether a folder is one, no link, and nobody else may write to it."""
-        found = os.lstat(path)
-        if not stat.S_ISDIR(found.st_mode):
-            return False
-        others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        own = found.st_uid in (os.geteuid(), 0)
-        return own and (not others or bool(found.st_mode & stat.S_ISVTX))
+        """Whether a folder is one, no link, and nobody else may change what is in it."""
+        return is_own_folder(path)

@@ -38,7 +38,7 @@ def prepare(folder: Path) -> None:
     """
     clear(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror}") from error
 
@@ -56,7 +56,7 @@ def mark_of(folder: Path) -> Path:
     """
     mark = folder / f"{_MARK}{secrets.token_hex(8)}"
     try:
-        mark.touch()
+        mark.touch(exist_ok=False)
     except OSError as error:
         raise ConfigError(f"cannot write to {folder}: {error.strerror}") from error
     return mark
@@ -86,6 +86,8 @@ def write_header(folder: Path, header: Header) -> None:
         ConfigError: if it cannot be written.
     """
     try:
-        (folder / HEADER).write_text(header.to_json(), encoding="utf-8")
+        (folder / HEADER).unlink(missing_ok=True)
+        with open(folder / HEADER, "x", encoding="utf-8") as file:
+            file.write(header.to_json())
     except OSError as error:
         raise ConfigError(f"cannot write {folder / HEADER}: {error.strerror}") from error

@@ -165,7 +165,7 @@ class Recording:
                 f"{', '.join(map(str, self._wanted))})"
             )
         for path in self._wanted.values():
-            path.touch()  # so that a run that is cut off is seen to be one
+            path.touch(exist_ok=False)  # so that a run that is cut off is seen to be one
         say(f"history: that of {hosts} comes to {history} at the end of the run")
 
     def _undo(self) -> None:

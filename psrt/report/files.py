@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from psrt.errors import ConfigError, OutputError
+from psrt.files import is_own_folder
 from psrt.history import folder as history
 from psrt.report.metrics import MetricsFile, read_metrics
 from psrt.report.metrics_aggregator import Record
@@ -76,21 +77,25 @@ class OutputFolder:
             resumes: go on with the run in the folder, whose checkpoints stay.
 
         Raises:
-            ConfigError: if the path is a file or cannot be written to, or holds a run already
-                and may not be overwritten.
+            ConfigError: if the path is a file or cannot be written to, by others as well, or holds
+                a run already and may not be overwritten.
         """
         with self._config_errors("write to"):
+            if self.path.is_dir():
+                self._check_own()
             if self._aside.is_dir():  # a start was killed before its first step
                 self.discard()
         self._check(overwrite or resumes)
         with self._config_errors("write to"):
-            self.path.mkdir(parents=True, exist_ok=True)
+            # Others may not write to it even where the user's mask says so: see below.
+            self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
             # Try it: permission bits show no read-only mounts, and do not bind root.
             with tempfile.TemporaryFile(dir=self.path):
                 pass
             try:
                 self._set_aside(() if resumes else (CHECKPOINTS,))
-                (self.path / CONFIG).write_text(config_toml, encoding="utf-8")
+                with open(self.path / CONFIG, "x", encoding="utf-8") as file:
+                    file.write(config_toml)
                 if record:
                     history.prepare(self.history)
             except (OSError, ConfigError):
@@ -106,7 +111,7 @@ class OutputFolder:
         parts = [self.path / (name + _PART) for name in FILES]
         written = [self.path / name for name in (*FILES, *folders)]
         for path in (*written, *parts, *history.files(self.history)):
-            if path.exists():
+            if os.path.lexists(path):
                 kept = self._aside / path.relative_to(self.path)
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 path.replace(kept)
@@ -173,7 +178,9 @@ class OutputFolder:
         """Write ``progress.json`` where that can be done; nothing depends on it."""
         part = self.path / (PROGRESS + _PART)
         with contextlib.suppress(OSError):
-            part.write_text(text, encoding="utf-8")
+            part.unlink(missing_ok=True)
+            with open(part, "x", encoding="utf-8") as file:
+                file.write(text)
             os.replace(part, self.path / PROGRESS)
 
     def write_summary(self, summary: Summary) -> None:
@@ -207,6 +214,23 @@ class OutputFolder:
         if (self.path / CHECKPOINTS).exists():
             found.append(CHECKPOINTS)
         return found
+
+    def _check_own(self) -> None:
+        """Raise if somebody else could have this run write, or read, what is not its own.
+
+        Files are made, and never opened if something stands at their name. But who may replace what
+        is there can do so in between.
+        """
+        if not is_own_folder(self.path.resolve()):
+            raise ConfigError(
+                f"output folder {self.path} can be written to by others; expected one of your own, "
+                "or chmod go-w"
+            )
+        for path in (self._aside, self.history):
+            if (path.is_symlink() or path.is_dir()) and not is_own_folder(path):
+                raise ConfigError(
+                    f"{path} is no folder of your own: a link, or others can write to it"
+                )
 
     def _check(self, overwrite: bool) -> None:
         """Raise if the folder cannot be used; change nothing."""
@@ -242,6 +266,9 @@ class OutputFolder:
 
         part = self.path / (name + _PART)
         try:
+            part.unlink(missing_ok=True)
+            with open(part, "x"):
+                pass
             yield part
             os.replace(part, self.path / name)
         except (OSError, SafetensorError) as error:

@@ -23,13 +23,13 @@ class MetricsFile:
     killed loses none. Closing twice is allowed.
 
     Args:
-        path: the file; one that exists is replaced.
+        path: the file; it must not exist.
         earlier: records that it begins with, of the run that this one goes on with.
     """
 
     def __init__(self, path: str | PathLike[str], earlier: Iterable[Record] = ()) -> None:
         self.path = Path(path)
-        self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        self._file = open(path, "x", encoding="utf-8")  # noqa: SIM115 - closed by close()
         for record in earlier:
             self.write(record)
 

@@ -183,3 +183,73 @@ def test_nothing_half_written_takes_a_files_place(tmp_path, summary, monkeypatch
     with pytest.raises(OutputError, match="No space"):
         folder.write_summary(summary)
     assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_link_is_followed(tmp_path, record, summary, whole):
+    """Somebody has put links where a run writes, to files, or to nothing that they want made."""
+    out, theirs = tmp_path / "out", tmp_path / "theirs"
+    out.mkdir()
+    theirs.mkdir()
+    names = [name + end for name in FILES for end in ("", ".part")]
+    for name in names:
+        if whole:
+            (theirs / name).write_text("precious")
+        (out / name).symlink_to(theirs / name)
+    before = content(theirs)
+    folder = OutputFolder(out)
+    folder.prepare("seed = 7\n", overwrite=True, record=True)
+    with closing(folder.metrics()) as metrics:
+        metrics.write(record)
+    folder.write_model({"w": np.ones(3, np.float32)})
+    for name in ("simulation.json", "roster.json"):
+        folder.write_text(name, "{}\n")
+    folder.write_progress("{}\n")
+    folder.write_summary(summary)
+    folder.commit()
+    assert content(theirs) == before
+    assert sorted(it.name for it in out.iterdir() if it.is_file()) == sorted(FILES)
+    assert not any(it.is_symlink() for it in out.iterdir())
+
+
+@pytest.mark.parametrize("name", [".earlier-run", "history"])
+@pytest.mark.parametrize("is_link", [True, False])
+def test_a_folder_in_it_that_is_not_its_own_is_refused(tmp_path, name, is_link):
+    out, theirs = tmp_path / "out", tmp_path / "theirs"
+    out.mkdir()
+    theirs.mkdir()
+    (theirs / "header.json").write_text("precious")
+    if is_link:
+        (out / name).symlink_to(theirs)
+    else:
+        (out / name).mkdir()
+        (out / name).chmod(0o777)
+    with pytest.raises(ConfigError, match=f"{name} is no folder of your own: a link, or others"):
+        OutputFolder(out).prepare("", overwrite=True, record=True)
+    assert content(theirs) == {"header.json": b"precious"}
+    assert [it.name for it in out.iterdir()] == [name]
+
+
+def test_an_output_folder_that_others_can_write_to_is_refused(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    out.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"out can be written to by others; expected one of your"):
+        OutputFolder(out).prepare("")
+    assert not list(out.iterdir())
+    link = tmp_path / "link"
+    link.symlink_to(out)
+    with pytest.raises(ConfigError, match="can be written to by others"):
+        OutputFolder(link).prepare("")
+    out.chmod(0o1777)  # as /tmp is
+    OutputFolder(link).prepare("")
+
+
+def test_a_new_folder_is_written_to_by_nobody_else(tmp_path):
+    before = os.umask(0)
+    try:
+        OutputFolder(tmp_path / "a" / "b").prepare("", record=True)
+    finally:
+        os.umask(before)
+    for path in ("b", "b/history"):
+        assert not (tmp_path / "a" / path).stat().st_mode & 0o022

@@ -48,6 +48,12 @@ class CrashError(TransportError):
     exit_status = 5
 
 
+class GaveUpError(PsrtError):
+    """A job has died too often without a new checkpoint to be started again; in virtual time."""
+
+    exit_status = 7
+
+
 class MissingWorkersError(TransportError):
     """Workers fell silent, and the others trained to the end without them.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from psrt.cli.flags import RANK_WORDS, FlagParser, config_of, train_parser
 from psrt.cli.printing import say
 from psrt.config import TrainConfig
+from psrt.config.faults import KINDS, read_fault
 from psrt.config.knobs import Knob, dashed, knobs_of, read, read_by_worker
 from psrt.config.values import WHOLE, Number
 from psrt.errors import ConfigError
@@ -45,6 +46,10 @@ _PARAMETERS = Knob(
 )  # fmt: skip
 #: Costs of models that are cut.
 _OF_STAGES = ("stage_costs", "small_products", "pass_overhead")
+_RESTARTS = Knob(
+    WHOLE, _GROUP, "restarts in a row without a new checkpoint", metavar="N", min=0, max=1000,
+    fallback=0,
+)  # fmt: skip
 _CRASH = Number("SECONDS", 0.0, 1e9)
 
 
@@ -136,7 +141,19 @@ def simulate_parser() -> FlagParser:
     )  # fmt: skip
     add(
         "--crash", metavar="WORKER:SECONDS", action="append",
-        help="kill a worker at this time; may be repeated",
+        help="kill a worker at this time, as --fault crash:workerW@SECONDSs; may be repeated",
+    )  # fmt: skip
+    forms = "; ".join(f"{it.form}: {it.does}" for it in KINDS.values())
+    add(
+        "--fault", metavar="KIND:WHO@WHEN", action="append",
+        help="what goes wrong, with a WHO like worker1,server0,rank3,host1 and a WHEN like "
+        f"event120, before that event, or 2.5s; may be repeated. {forms}",
+    )  # fmt: skip
+    add(
+        "--restarts", metavar="N",
+        help="start a job that dies again, up to N times in a row without a new checkpoint, as "
+        "psrt launch does: with --out, --checkpoint-every and --resume auto; faults are counted "
+        "from its first start (default: 0)",
     )  # fmt: skip
     add(
         "--timing-only", action=argparse.BooleanOptionalAction,
@@ -197,6 +214,8 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
         workers=workers,
         costs=VirtualCosts.like(given["like"], **costs) if like else VirtualCosts(**costs),
         crashes=tuple(crashes.items()),
+        faults=tuple(map(read_fault, given.get("fault", ()))),
+        restarts=read("restarts", _RESTARTS, given.get("restarts", "0")),
         numerics=numerics,
         samples=like.samples if like else None,
         deal=like.deal if like else (),

@@ -5,21 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from psrt.codec import Matrix
 from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
+from psrt.config.faults import Elapsed, Fault
+from psrt.errors import ConfigError, GaveUpError, PsrtError
 from psrt.files import keep_apart
+from psrt.job.attempt import Ended
 from psrt.job.launcher import Roles
 from psrt.job.result import Say, silent
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.job.shards import ServedJob
+from psrt.job.supervise import GAVE_UP, supervise
 from psrt.job.virtual import SimulatedRun, VirtualLauncher
 from psrt.partition import Span
 from psrt.report import Summary
 from psrt.report.files import SIMULATION
 from psrt.report.simulation import Load, Simulation, simulation_text
+from psrt.runtime.problem import Problem
 from psrt.simulation.cost_flags import VirtualCosts
 from psrt.transport.port import Port
 
@@ -34,6 +40,8 @@ class Scenario:
     costs: VirtualCosts = field(default_factory=VirtualCosts)
     #: (worker, seconds) each: when the worker crashes.
     crashes: tuple[tuple[int, float], ...] = ()
+    #: What else goes wrong.
+    faults: tuple[Fault, ...] = ()
     #: Whether to compute.
     numerics: bool = True
     #: n, without numerics; None takes that of the config's model.
@@ -50,10 +58,16 @@ class Scenario:
     deal: tuple[tuple[int, int], ...] = ()
     #: The number of ranks of each host; empty for one host.
     hosts: tuple[int, ...] = ()
+    #: How often a job that dies is started again without a new checkpoint; 0 never.
+    restarts: int = 0
 
 
 def run_in_virtual_time(
-    config: TrainConfig, scenario: Scenario, *, say: Say = silent
+    config: TrainConfig,
+    scenario: Scenario,
+    problem: Problem | None = None,
+    *,
+    say: Say = silent,
 ) -> SimulatedRun:
     """Simulate a job, with the files and lines of a real run.
 
@@ -63,24 +77,86 @@ def run_in_virtual_time(
     Args:
         config: need not be resolved.
         scenario: the rest of the job.
+        problem: the model and data to train; None takes the config's own.
         say: called with each line meant for the user.
 
     Raises:
         ConfigError: if the job is impossible.
         DivergedError: if the loss is nan or infinite.
         OutputError: if a file could not be written at the end.
-        TransportError: if all roles wait for a worker that has crashed.
+        CrashError: if a rank crashes without which the others cannot go on.
+        GaveUpError: if that is so after all restarts.
+        TransportError: if all roles wait.
     """
-    launcher = _ScenarioLauncher(config.seed, scenario, say)
-    run = run_job(launcher, config, say=say)
-    assert run is not None
-    return launcher.result(run)
+    attempts = _Attempts(config, scenario, problem, say)
+    if not scenario.restarts:
+        return attempts.next()
+    if config.out is None or config.checkpoint_every is None or config.resume is None:
+        raise ConfigError(
+            f"--restarts {scenario.restarts} needs a run that goes on: --out DIR "
+            "--checkpoint-every N --resume auto"
+        )
+    ended = supervise(
+        attempts.run, Path(config.out), scenario.restarts,
+        tell=say, sleep=lambda seconds: None, tidy=lambda since: 0,
+    )  # fmt: skip
+    if attempts.result is not None:
+        return attempts.result
+    assert attempts.error is not None, "an attempt ends with a result, or an error"
+    if ended.status == GAVE_UP:
+        raise GaveUpError(str(attempts.error)) from attempts.error
+    raise attempts.error
+
+
+class _Attempts:
+    """The attempts of a job, one after the other: faults are counted over all of them."""
+
+    def __init__(
+        self, config: TrainConfig, scenario: Scenario, problem: Problem | None, say: Say
+    ) -> None:
+        self._config, self._scenario, self._problem, self._say = config, scenario, problem, say
+        #: The faults that have not struck yet; None before the first attempt.
+        self._left: Sequence[Fault] | None = None
+        self._elapsed = Elapsed()
+        #: What the last one came to: one of the two.
+        self.result: SimulatedRun | None = None
+        self.error: PsrtError | None = None
+
+    def next(self) -> SimulatedRun:
+        """Make the next attempt."""
+        config, say = self._config, self._say
+        launcher = _ScenarioLauncher(config.seed, self._scenario, say, self._elapsed, self._left)
+        try:
+            run = run_job(launcher, config, self._problem, say=say)
+            assert run is not None
+            return launcher.result(run)
+        finally:
+            self._elapsed = launcher.elapsed
+            self._left = launcher.faults
+
+    def run(self) -> Ended:
+        """Make the next attempt for a supervisor."""
+        began, self.result, self.error = self._elapsed.seconds, None, None
+        try:
+            self.result = self.next()
+        except PsrtError as error:
+            self.error = error
+            self._say(f"error: {error}")
+        status = 0 if self.error is None else self.error.exit_status
+        return Ended(status, None, self._elapsed.seconds - began)
 
 
 class _ScenarioLauncher(VirtualLauncher):
     """A simulation whose costs have names, so that ``simulation.json`` can hold them."""
 
-    def __init__(self, seed: int, scenario: Scenario, say: Say) -> None:
+    def __init__(
+        self,
+        seed: int,
+        scenario: Scenario,
+        say: Say,
+        elapsed: Elapsed,
+        left: Sequence[Fault] | None,
+    ) -> None:
         super().__init__(
             scenario.workers,
             seed=seed,
@@ -91,7 +167,9 @@ class _ScenarioLauncher(VirtualLauncher):
             parts=scenario.parts,
             matrices=scenario.matrices,
             deal=scenario.deal,
-            crashes=scenario.crashes,
+            crashes=scenario.crashes if left is None else (),
+            faults=scenario.faults if left is None else left,
+            elapsed=elapsed,
             hosts=scenario.hosts,
         )
         self._scenario = scenario
@@ -143,6 +221,8 @@ class _ScenarioLauncher(VirtualLauncher):
 
     def _simulation(self) -> Simulation:
         scenario, world, config = self._scenario, self.world, self._setup.config
+        ranks = enumerate(world.role_map.workers)
+        crashed = {it: world.crashed[rank] for it, rank in ranks if rank in world.crashed}
         return Simulation(
             workers=scenario.workers,
             compute=scenario.costs.compute,
@@ -150,17 +230,15 @@ class _ScenarioLauncher(VirtualLauncher):
             server_apply=scenario.costs.server_apply,
             codec_speed=scenario.costs.codec_speed,
             crash=scenario.crashes,
+            faults=tuple(map(str, scenario.faults)),
             hosts=scenario.hosts,
             numerics=scenario.numerics,
             parameters=world.role_map.n,
             seed=config.seed,
             events=world.events,
             seconds=world.time,
-            crashed=tuple(
-                worker
-                for worker, rank in enumerate(world.role_map.workers)
-                if rank in world.crashed
-            ),
+            crashed=tuple(crashed),
+            crashed_at=tuple(crashed.values()),
             servers=tuple(map(self._load, world.role_map.server_ranks)),
             stage_costs=scenario.costs.stage_costs,
             small_products=scenario.costs.small_products,

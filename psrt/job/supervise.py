@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from psrt.checkpoint import Checkpoints, Disk
-from psrt.errors import ConfigError, DivergedError, MissingWorkersError, StoppedError
+from psrt.errors import ConfigError, DivergedError, GaveUpError, MissingWorkersError, StoppedError
 from psrt.job.attempt import Ended
 from psrt.report.files import SUMMARY
 from psrt.units import plural
 
 #: Exit status of a job that is not started again any more.
-GAVE_UP = 7
+GAVE_UP = GaveUpError.exit_status
 #: Seconds before the first restart, and at most; each without progress doubles them.
 _FIRST_S, _LONGEST_S = 1.0, 60.0
 #: Statuses that another attempt would end with, too, and that of a run that was asked to stop.
@@ -93,6 +93,7 @@ def supervise(
     *,
     tell: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
+    tidy: Callable[[float], int] | None = None,
 ) -> Ended:
     """Run a job until it is done, is asked to end, or dies too often.
 
@@ -102,6 +103,8 @@ def supervise(
         limit: restarts in a row without a new checkpoint.
         tell: takes each line for the user.
         sleep: waits so many seconds.
+        tidy: deletes what an attempt that began then has left in shared memory, and returns how
+            much that was; None does as ``sweep`` does.
 
     Returns:
         How the last attempt ended; with status 7 where it is given up.
@@ -110,7 +113,7 @@ def supervise(
     while True:
         began = time.time()
         ended = start()
-        swept = sweep(began)
+        swept = (tidy or sweep)(began)
         after = Progress.of(run)
         is_done = after.summary is not None and after.summary != before.summary
         if is_done and ended.asked is None and ended.status not in _WITH_SUMMARY:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -19,6 +20,7 @@ from psrt.arrays import Vector
 from psrt.codec import Matrix
 from psrt.collective.registry import NODE, by_hosts
 from psrt.config import MODES, TrainConfig, resolve
+from psrt.config.faults import Elapsed, Fault, crash_of
 from psrt.config.names import AUTO
 from psrt.config.resolve import mode_of
 from psrt.data import Deal
@@ -45,6 +47,7 @@ from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.worker import Worker
 from psrt.simulation import SimulationCosts, Simulator
+from psrt.simulation.injection import inject
 from psrt.simulation.pass_costs import PassCosts, shares_of
 from psrt.simulation.port import VirtualPort
 from psrt.simulation.stage_links import VirtualStageLinks, stage_links
@@ -89,6 +92,7 @@ def simulate(
     numerics: bool = True,
     parameters: int | None = None,
     crashes: Crashes = (),
+    faults: Sequence[Fault] = (),
     hosts: Sequence[int] = (),
     log: EventLog | None = None,
     say: Say | None = None,
@@ -105,6 +109,7 @@ def simulate(
         numerics: whether to compute; if not, ``problem`` is a ``TimingOnlyProblem``, or None.
         parameters: n, only without numerics; None takes that of the config's model.
         crashes: (worker, seconds) each: when the worker crashes, without notice.
+        faults: what else goes wrong, see ``psrt.config.faults``.
         hosts: the number of ranks of each host, in a mode whose workers mix with neighbours, or of
             a model that is cut; empty for one host, in which each rank has a link of its own.
             Bandwidth, which must be finite then, is that of hosts, and messages inside take no
@@ -114,14 +119,14 @@ def simulate(
 
     Raises:
         ConfigError: as for a real run.
-        CrashError: if a worker of a model that is cut crashes.
-        TransportError: if the roles deadlock, as when the others wait for a crashed worker.
+        CrashError: if a rank crashes without which the others cannot go on.
+        TransportError: if the roles deadlock.
         ReplayError: if a replay ends with parameters other than the recorded ones.
     """
     check_config(config)
     launcher = VirtualLauncher(
         workers, seed=seed, costs=costs, world=world, numerics=numerics,
-        parameters=parameters, crashes=crashes, hosts=hosts,
+        parameters=parameters, crashes=crashes, faults=faults, hosts=hosts,
     )  # fmt: skip
     run = run_job(launcher, config, problem, say=say, log=log)
     assert run is not None
@@ -153,6 +158,8 @@ class VirtualLauncher(Launcher):
         matrices: Sequence[Matrix] = (),
         deal: Sequence[tuple[int, int]] = (),
         crashes: Crashes = (),
+        faults: Sequence[Fault] = (),
+        elapsed: Elapsed = Elapsed(),  # noqa: B008 - a tuple
         hosts: Sequence[int] = (),
     ) -> None:
         """Set up; see ``simulate``.
@@ -170,6 +177,8 @@ class VirtualLauncher(Launcher):
             deal: by worker, the number of its samples and that of their labels, where that is all
                 that is known; only without numerics.
             crashes: (worker, seconds) each.
+            faults: what else goes wrong.
+            elapsed: by earlier attempts, by which faults are counted.
             hosts: the number of ranks of each host; empty for one.
         """
         self.numerics = numerics
@@ -177,8 +186,11 @@ class VirtualLauncher(Launcher):
         self._make_world = world
         self._parameters, self._samples = parameters, samples
         self._parts, self._matrices, self._deal = parts, matrices, deal
+        #: Those that have not struck yet.
+        self.faults = [*(crash_of(*it) for it in crashes), *faults]
         self._crashes = tuple(crashes)
-        self.crashes = tuple(sorted({worker for worker, _ in crashes}))
+        #: What this attempt and those before have taken of the job.
+        self.elapsed = elapsed
         self._hosts = [host for host, ranks in enumerate(hosts) for _ in range(ranks)]
         self._reports: list[Report] = []
 
@@ -195,7 +207,12 @@ class VirtualLauncher(Launcher):
             raise ConfigError(
                 f"--servers {config.servers}: at most {_MOST_SERVERS:,} are simulated"
             )
-        for worker, _ in self._crashes:
+        for worker, seconds in self._crashes:
+            if not 0 <= seconds < math.inf:
+                raise ConfigError(
+                    f"worker {worker} cannot crash at {seconds} s, expected finite seconds, 0 or "
+                    "more"
+                )
             if not 0 <= worker < workers:
                 raise ConfigError(
                     f"crash names worker {worker} that does not exist, the last is {workers - 1}"
@@ -204,8 +221,9 @@ class VirtualLauncher(Launcher):
             raise ConfigError(
                 "--timing-only cannot be combined with --replay, which is about the numbers"
             )
-        if config.replay is not None and self._crashes:
-            raise ConfigError("--crash cannot be combined with --replay: nobody died in that run")
+        if config.replay is not None and self.faults:
+            flag = "crash" if self._crashes else "fault"
+            raise ConfigError(f"--{flag} cannot be combined with --replay: nobody died in that run")
         if config.parallel is not None:
             self._check_cut(config)
             row = mode_of(config, workers)
@@ -314,6 +332,10 @@ class VirtualLauncher(Launcher):
             **more,
         )
         made = world.costs
+        job = role_map.workers, role_map.servers, setup.hosts
+        self._stricken = [(it, it.ranks(*job)) for it in self.faults]
+        workers = (role_map.worker_of(rank) for _, ranks in self._stricken for rank in ranks)
+        self.crashes = tuple(sorted({it for it in workers if it is not None}))
         if setup.codec is not None and not made.framed:
             world.frames = setup.codec.times(made.codecs, made.codec_speed)
         return {rank: world.ports[rank] for rank in (*role_map.server_ranks, *role_map.workers)}
@@ -365,17 +387,26 @@ class VirtualLauncher(Launcher):
 
     def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         """Run all roles, interleaved as the costs and the seed decide."""
-        world, workers = self.world, self.world.role_map.workers
+        world = self.world
         self._roles = roles
-        world.on_report, world.on_crash = self._hear, self._lose
-        for worker, seconds in self._crashes:
-            world.crash_at(workers[worker], seconds)
-        world.run({rank: _to_the_end(role, world.ports[rank]) for rank, role in roles.items()})
+        world.on_report, world.on_crash, world.on_missed = self._hear, self._lose, self._miss
+        for fault, ranks in self._stricken:
+            inject(world, self.elapsed.since(fault), ranks, partial(self._note, fault))
+        try:
+            world.run({rank: _to_the_end(role, world.ports[rank]) for rank, role in roles.items()})
+        finally:
+            events, seconds, operations = self.elapsed
+            self.elapsed = Elapsed(events + world.events, seconds + world.time, operations)
+        for rank in world.crashed:  # if everybody else was done before that was known
+            self._miss(rank)
         self.died = len(world.crashed)
         for rank, seconds in world.crashed.items():
             role = roles[rank]
             if isinstance(role, Worker):
                 role.seconds = seconds
+
+    def _note(self, struck: Fault) -> None:
+        self.faults = [it for it in self.faults if it is not struck]
 
     def _hear(self, report: Report | Sketch) -> None:
         if isinstance(report, Sketch):
@@ -386,16 +417,30 @@ class VirtualLauncher(Launcher):
         self.on_report(report if self.numerics else report._replace(loss=math.nan))
 
     def _lose(self, rank: int) -> None:
-        worker, role = self.world.role_map.worker_of(rank), self._roles[rank]
-        if worker is None:
+        worker = self.world.role_map.worker_of(rank)
+        if worker is not None:
+            self.on_crash(worker)
+
+    def _miss(self, rank: int) -> None:
+        """End the job, as in a real run, if the others cannot go on without a rank.
+
+        Raises:
+            CrashError: if so.
+        """
+        world, role_map, role = self.world, self.world.role_map, self._roles[rank]
+        # Each part of a copy needs the others in every step; the first rank writes the files, but
+        # among neighbours, who go on as in a real run without one that falls silent.
+        missable = bool(role_map.peers) or bool(role_map.servers and rank)
+        if self._cut is None and isinstance(role, Worker) and missable:
             return
-        # As in a real run: the other parts of its copy need it in every step, in every mode.
-        if self._cut is not None and isinstance(role, Worker):
-            raise CrashError(
-                f"worker {worker}, {self._cut.place_of(rank).words(self._cut.axes)} (rank {rank}) "
-                f"crashed at {self.world.time:g} s of virtual time, at clock {role.clock}"
-            )
-        self.on_crash(worker)
+        at = f"crashed at {world.crashed[rank]:g} s of virtual time"
+        if not isinstance(role, Worker):
+            raise CrashError(f"{world.name(rank)} {at}")
+        place = ""
+        if self._cut is not None:
+            place = f", {self._cut.place_of(rank).words(self._cut.axes)}"
+        worker = role_map.worker_of(rank)
+        raise CrashError(f"worker {worker}{place} (rank {rank}) {at}, at clock {role.clock}")
 
     def now(self) -> float:
         """Return the virtual time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from psrt.report.histogram import histogram_lines
 from psrt.report.staleness import Waiting
@@ -69,6 +70,10 @@ class Simulation:
     pass_overhead: str = "0"
     worker_apply: str = "inf"
     stages: tuple[float, ...] = ()
+    #: The faults as given, beside ``crash``.
+    faults: tuple[str, ...] = ()
+    #: When each of ``crashed`` did, in seconds.
+    crashed_at: tuple[float, ...] = ()
 
     def to_json(self) -> str:
         """Return the JSON text, one field a line, with a line feed at the end."""
@@ -151,8 +156,8 @@ def _stages(busy: Sequence[float]) -> list[tuple[str, str]]:
 
 
 def _crashes(run: Simulation) -> str:
-    seconds = dict(run.crash)
-    listed = [f"worker {worker} at {seconds[worker]:g} s" for worker in run.crashed[:_LISTED]]
+    when = zip(run.crashed, run.crashed_at, strict=True)
+    listed = [f"worker {worker} at {at:g} s" for worker, at in islice(when, _LISTED)]
     if len(run.crashed) > _LISTED:
         listed.append(f"{len(run.crashed) - _LISTED} more")
     return ", ".join(listed)

@@ -39,6 +39,10 @@ class Scheduler(EventQueue):
         self._watches: dict[int, Callable[[], bool]] = {}
         #: Ranks whose condition the present event may have made true.
         self._touched: list[int] = []
+        #: What is to happen before an event, by its number from 1, the next one last; and how many
+        #: events are over then, −1 for none.
+        self._strikes: list[tuple[int, Callable[[], None]]] = []
+        self._struck_after = -1
 
     def run(self, roles: dict[int, Role]) -> dict[int, Any]:
         """Run a role at each rank to its end and return their results by rank.
@@ -66,6 +70,9 @@ class Scheduler(EventQueue):
         """Run one event after another until every role has ended."""
         queue, touched = self._queue, self._touched
         while self._open:
+            if self.events == self._struck_after:
+                self._strike()
+                continue
             if not queue:
                 self._check_all()
                 continue
@@ -74,6 +81,24 @@ class Scheduler(EventQueue):
             action(argument)
             if touched:
                 self._check_touched()
+
+    def before(self, event: int, action: Callable[[], None]) -> None:
+        """Call ``action()`` right before an event; never if there are fewer.
+
+        Args:
+            event: its number, from 1.
+            action: what to call; of several before one event the first one first.
+        """
+        self._strikes.insert(0, (event, action))  # behind those before the same event
+        self._strikes.sort(key=lambda it: it[0], reverse=True)
+        self._struck_after = self._strikes[-1][0] - 1
+
+    def _strike(self) -> None:
+        _, action = self._strikes.pop()
+        self._struck_after = self._strikes[-1][0] - 1 if self._strikes else -1
+        action()
+        if self._touched:
+            self._check_touched()
 
     def resume(self, rank: int) -> None:
         """Run a role up to its next await that takes time; do nothing if it has ended."""

@@ -74,8 +74,9 @@ class Simulator(Scheduler):
         self.ranks: Sequence[int] | None = None
         #: By rank, the time at which its role crashed, in seconds.
         self.crashed: dict[int, float] = {}
-        #: Called with the rank of a role that has crashed.
+        #: Called with the rank of a role that has crashed, and again when it is missed.
         self.on_crash: Callable[[int], None] = lambda _: None
+        self.on_missed: Callable[[int], None] = lambda _: None
         #: Called with every report that reaches rank 0.
         self.on_report: Callable[[Report | Sketch], None] = lambda _: None
         #: What frames cost; None where there are none, or they take no time.
@@ -115,7 +116,7 @@ class Simulator(Scheduler):
 
     def deadlock(self, waiting: Sequence[int]) -> str:
         """Describe the ranks that wait, and those that have crashed."""
-        parts = [f"{self._name(rank)} crashed at {at:g} s" for rank, at in self.crashed.items()]
+        parts = [f"{self.name(rank)} crashed at {at:g} s" for rank, at in self.crashed.items()]
         parts += [
             f"rank {rank} waits for {self.ports[rank].waiting_for()}" for rank in waiting[:_NAMED]
         ]
@@ -123,7 +124,8 @@ class Simulator(Scheduler):
             parts.append(f"{len(waiting) - _NAMED} other ranks wait, too")
         return f"deadlock at {self.time:.6f} s of virtual time: {'; '.join(parts)}"
 
-    def _name(self, rank: int) -> str:
+    def name(self, rank: int) -> str:
+        """Return what a rank is, for messages."""
         worker = self.role_map.worker_of(rank)
         if worker is None:
             return f"server {self.role_map.server_ranks.index(rank)} (rank {rank})"
@@ -133,7 +135,8 @@ class Simulator(Scheduler):
         """Schedule the crash of a role; to be called before ``run``.
 
         Messages that it has sent still arrive. Each shard gets a ``Leave`` of a crashed worker
-        ``notice_s`` later, after everything that the worker sent there; no other rank is notified.
+        ``notice_s`` later, after everything that the worker sent there; no other rank is notified,
+        but ``on_missed`` may end the job then.
         A role that has ended by then does not crash.
 
         Args:
@@ -154,21 +157,26 @@ class Simulator(Scheduler):
         self.after(seconds - self.time, self._crash, (rank, notice_s))
 
     def _crash(self, what: tuple[int, float]) -> None:
-        rank, notice_s = what
+        self.crash(*what)
+
+    def crash(self, rank: int, notice_s: float = 0.0) -> None:
+        """Crash a role now, see ``crash_at``."""
         if not self.end(rank):
             return
         self.crashed[rank] = self.time
         self.on_crash(rank)
-        for port in self.ports:
-            port.forget(rank)
-        if self.role_map.worker_of(rank) is not None:
-            self.after(notice_s, self._give_notice, rank)
+        if self.ports[rank].world is self:  # a part of a model that is cut is missed by all
+            for port in self.ports:
+                port.forget(rank)
+        self.after(notice_s, self._give_notice, rank)
 
     def _give_notice(self, rank: int) -> None:
         """Send the ``Leave`` of a crashed worker to the servers, or to its neighbours."""
+        self.on_missed(rank)
         port, role_map = self.ports[rank], self.role_map
         worker = role_map.worker_of(rank)
-        assert worker is not None, "only workers are missed"
+        if worker is None:
+            return
         missed = [(to, it, port.pushed.get(it, 0)) for it, to in enumerate(role_map.servers)]
         for peer in role_map.peers[worker] if role_map.peers else ():
             to = role_map.workers[peer]

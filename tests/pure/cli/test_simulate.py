@@ -173,12 +173,10 @@ def test_more_workers_than_the_data_has_batches(capsys):
     assert psrt(["simulate", "--workers", "200", "--timing-only", "--steps", "1"]) == 0
 
 
-def test_those_who_wait_for_the_dead_without_servers(capsys):
-    assert psrt(["simulate", *SMALL.split(), "--mode", "allreduce", "--crash", "2:0.0015"]) == 4
-    err = capsys.readouterr().err
-    assert err.startswith("psrt: error: deadlock at ")
-    assert "worker 2 (rank 2) crashed at 0.0015 s" in err
-    assert err.count("\n") == 1
+def test_nobody_goes_on_without_the_dead_where_there_are_no_servers(capsys):
+    assert psrt(["simulate", *SMALL.split(), "--mode", "allreduce", "--crash", "2:0.0015"]) == 5
+    line = "worker 2 (rank 2) crashed at 0.0015 s of virtual time, at clock 1"
+    assert capsys.readouterr().err == f"psrt: error: {line}\n"
 
 
 def test_a_stage_that_dies_ends_the_job(capsys):
@@ -280,3 +278,31 @@ def test_like_a_run_with_another_codec(ran, asked, expected):
     flags = simulate_parser().parse_args(asked)
     like = config_like(header_of(config, workers=2, servers=1), flags)
     assert {name: getattr(like, name) for name in expected} == expected
+
+
+#: Little to compute.
+SHORT = "--dataset synthetic:64x3x2 --batch-size 4 --hidden none"
+
+
+def test_a_job_that_dies_goes_on(capsys, tmp_path):
+    job = f"{SHORT} --mode allreduce --workers 2 --steps 6"
+    saving = f"--out {tmp_path / 'run'} --checkpoint-every 2 --resume auto --restarts 2"
+    faults = "--fault crash:rank1@event32 --fault crash:host0@event36"
+    assert psrt(["simulate", *job.split(), *saving.split(), *faults.split()]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"error: worker 1 \(rank 1\) crashed at .* s of virtual time, at clock", out)
+    assert "without a summary, after step 2; restart 1 of 2 in 1 s\ngoing on from step 2" in out
+    assert psrt(["simulate", *job.split(), "--fault", "crash:worker9@1s"]) == 2
+    assert "fault crash:worker9@1.0s names worker 9, the last is 1" in capsys.readouterr().err
+    assert psrt(["simulate", *job.split(), "--restarts", "2"]) == 2
+    assert "--restarts 2 needs a run that goes on" in capsys.readouterr().err
+
+
+def test_a_job_that_dies_too_often_is_given_up(capsys, tmp_path):
+    job = f"{SHORT} --mode allreduce --workers 2 --steps 6"
+    saving = f"--out {tmp_path / 'run'} --checkpoint-every 5 --resume auto --restarts 1"
+    faults = "--fault crash:rank1@event10 --fault crash:rank1@event20"
+    assert psrt(["simulate", *job.split(), *saving.split(), *faults.split()]) == 7
+    said = capsys.readouterr()
+    assert "given up after 1 restart without a new checkpoint" in said.out
+    assert said.err.startswith("psrt: error: worker 1 (rank 1) crashed at ")

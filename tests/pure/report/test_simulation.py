@@ -73,7 +73,9 @@ def test_stages(waiting):
 def test_crashes(waiting):
     assert "crashed" not in rows(RUN, waiting(0.5))
     crash = tuple((worker, worker / 2) for worker in range(11))
-    dead = dataclasses.replace(RUN, crash=crash, crashed=tuple(range(1, 11)))
+    dead = dataclasses.replace(
+        RUN, crash=crash, crashed=tuple(range(1, 11)), crashed_at=tuple(i / 2 for i in range(1, 11))
+    )
     told = rows(dead, waiting(0.5))["crashed"].strip()
     assert told.startswith("worker 1 at 0.5 s, worker 2 at 1 s, ")
     assert told.endswith("worker 8 at 4 s, 2 more")

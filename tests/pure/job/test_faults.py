@@ -1,0 +1,78 @@
+"""One fault before every event of small jobs, in every mode, and what may come of it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from psrt.config.faults import EVENT, Fault
+from support.faults import (
+    MODES,
+    SAME,
+    TICKS,
+    WORKERS,
+    check_ticks,
+    ended_by_a_death,
+    ranks_of,
+    run,
+    undisturbed,
+)
+
+#: Parts of a grid, each of which has every so-many-th event.
+PARTS = 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("faults")
+
+
+def crash(rank, event):
+    return Fault("crash", (("rank", rank),), EVENT, event)
+
+
+def workers_of(name, ranks):
+    """Return the workers at ranks: servers come first."""
+    return {rank - (ranks_of(name) - WORKERS) for rank in ranks}
+
+
+@pytest.mark.one_in(PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("name", MODES)
+def test_a_rank_dies_before_any_event(name, part, folder):
+    """The others go on without it, or the job is over and says who died."""
+    before = undisturbed(name, folder)
+    for event in range(1 + part, before.events + 1, PARTS):
+        rank = event % ranks_of(name)
+        found = run(name, folder / "run", (crash(rank, event),), record=name != "stages")
+        if found.error is not None:
+            assert ended_by_a_death(found.error), (event, rank, found.error)
+            assert re.search(rf"\(rank {rank}\)", str(found.error))
+            assert name == "stages" or rank < ranks_of(name) - WORKERS or name not in TICKS
+            continue
+        assert set(found.crashed) <= {rank}
+        if name in TICKS:
+            check_ticks(name, found, workers_of(name, found.crashed))
+
+
+@pytest.mark.one_in(PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("name", MODES)
+def test_a_job_that_died_goes_on_from_its_last_checkpoint(name, part, folder):
+    """To the same bits, where these are promised; else each push counts once all the same."""
+    before = undisturbed(name, folder)
+    ranks = ranks_of(name)
+    for event in range(1 + part, before.events + 1, PARTS):
+        # Twice, the second time perhaps before the first event after the restart.
+        faults = crash(event % ranks, event), crash(event % 2, event + 1 + event % 7)
+        saving = {"checkpoint_every": 1 + event % 2, "resume": "auto"}
+        found = run(name, folder / "again", faults, restarts=9, **saving)
+        assert found.error is None, (event, found.error)
+        lost = workers_of(name, found.crashed)
+        if not lost and name in SAME:
+            assert found.sha == before.sha, (event, faults)
+        if not lost:
+            assert (found.steps, found.samples) == (before.steps, before.samples), (event, faults)
+        if name in TICKS:
+            check_ticks(name, found, lost)

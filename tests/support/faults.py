@@ -1,0 +1,154 @@
+"""Small jobs in which something goes wrong, and what may come of it.
+
+The problem is the oracle: each gradient ticks off an element of its worker, step and shard, so that
+the parameters say which pushes were applied, and how often.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+
+from psrt.config import TrainConfig
+from psrt.config.faults import Fault
+from psrt.errors import CrashError, PsrtError
+from psrt.history.check.run import check_run
+from psrt.job.scenario import Scenario, run_in_virtual_time
+from psrt.simulation.cost_flags import VirtualCosts
+from support.recording import Ledger
+
+WORKERS, STEPS = 3, 4
+_TWO = {"servers": 2}
+#: Every mode, with what is pushed or summed in several parts.
+MODES: dict[str, dict[str, Any]] = {
+    "sync": {"mode": "sync", **_TWO},
+    "backups": {"mode": "sync", "backup": 1, **_TWO},
+    "async": {"mode": "async", **_TWO},
+    "ssp": {"mode": "ssp", "staleness": 1, **_TWO},
+    "softsync": {"mode": "softsync", "softsync": 2, **_TWO},
+    "averages": {"mode": "local-sgd", "local_steps": 2, **_TWO},
+    "elastic": {"mode": "easgd", "local_steps": 2, **_TWO},
+    "elastic, async": {"mode": "easgd", "local_steps": 2, "asynchronous": True, **_TWO},
+    "node": {"mode": "allreduce", "allreduce": "node"},
+    "ring": {"mode": "allreduce", "allreduce": "ring"},
+    "averages by ring": {"mode": "local-sgd", "local_steps": 2, "allreduce": "ring"},
+    "gossip": {"mode": "gossip", "topology": "ring"},
+    "stages": {
+        "mode": "allreduce", "allreduce": "node", "parallel": "data:1,pipeline:3",
+        "micro_batches": 2, "stages": "1,1,1", "hidden": (2, 2),
+    },
+}  # fmt: skip
+#: Those whose parameters are the same bits whoever comes first.
+SAME = {
+    *("sync", "averages", "elastic", "node", "ring", "averages by ring", "gossip", "stages"),
+}  # fmt: skip
+#: By mode, the part of an element that a push ticks off, with so many live workers.
+TICKS: dict[str, Callable[[range], set[float]]] = {
+    "async": lambda live: {1.0},
+    "ssp": lambda live: {1.0},
+    "softsync": lambda live: {1 / max(1, it // 2) for it in live} | {1.0, 0.5},
+    "sync": lambda live: {1 / it for it in live},
+    "backups": lambda live: {1 / it for it in range(1, max(live) + 1)},
+}
+
+
+class Outcome(NamedTuple):
+    """What came of a job."""
+
+    #: (shards, workers, steps), where a ledger is what is trained.
+    table: Any
+    sha: str
+    #: What the summary says.
+    steps: int
+    samples: int
+    #: Events of the last attempt.
+    events: int
+    #: Ranks that others went on without.
+    crashed: tuple[int, ...]
+    #: Where it ended without a result.
+    error: PsrtError | None = None
+
+
+def config_of(name: str, out: Path, **more: Any) -> TrainConfig:
+    knobs = {
+        "batch_size": 1, "epochs": 1, "lr": 1.0, "optimizer": "sgd", "out": str(out),
+        "timeout_s": 5.0,
+    }  # fmt: skip
+    if name == "stages":
+        knobs |= {"dataset": "synthetic:8x2x2", "batch_size": 2, "steps": STEPS}
+        del knobs["epochs"]
+    return TrainConfig(**{**knobs, **MODES[name], **more})
+
+
+def run(
+    name: str, out: Path, faults: tuple[Fault, ...] = (), *, restarts: int = 0, **more: Any
+) -> Outcome:
+    """Run a job, and check the history that it leaves, if any."""
+    shutil.rmtree(out, ignore_errors=True)
+    config = config_of(name, out, **more)
+    problem = None
+    if name != "stages":
+        problem = Ledger([STEPS] * WORKERS, MODES[name].get("servers", 1))
+    costs = VirtualCosts(compute="lognormal:0.001:0.5")
+    scenario = Scenario(WORKERS, costs, faults=faults, restarts=restarts)
+    try:
+        with mock.patch.object(os, "fsync"):
+            found = run_in_virtual_time(config, scenario, problem)
+    except PsrtError as error:
+        return Outcome(None, "", 0, 0, 0, (), error)
+    table = None if problem is None else found.theta.reshape(problem.shape)
+    if config.record:
+        outcome = check_run(out)
+        assert outcome.ok, "\n".join(outcome.lines())
+    summary, world = found.summary, found.world
+    crashed = tuple(world.crashed)
+    return Outcome(
+        table, summary.parameters_sha256, summary.steps, summary.samples, found.events, crashed
+    )
+
+
+@functools.cache
+def undisturbed(name: str, out: Path) -> Outcome:
+    """Return what a mode comes to when nothing goes wrong."""
+    found = run(name, out / f"undisturbed {name}", record=name != "stages")
+    assert found.error is None
+    return found
+
+
+def ranks_of(name: str) -> int:
+    return WORKERS + int(MODES[name].get("servers", 0))
+
+
+def check_ticks(name: str, found: Outcome, lost: set[int]) -> None:
+    """Hold what was applied against what was computed: each push once, none lost but of the dead.
+
+    Args:
+        name: of the mode.
+        found: the result.
+        lost: workers that died, without whom the others went on.
+    """
+    table, tick = np.asarray(found.table), TICKS[name]
+    may = [*tick(range(WORKERS - len(lost), WORKERS + 1))]
+    ticks = np.isclose(table[..., None], may).any(-1)
+    assert (ticks | (table == 0)).all(), f"a push was applied more than once: {table}"
+    if name == "backups":  # which leave out what is late
+        return
+    for worker in range(WORKERS):
+        done = ticks[:, worker]
+        if worker not in lost:
+            assert done.all(), f"a push of worker {worker} was lost: {table}"
+        else:  # up to some step, which may have reached some of the shards only
+            reached = done.sum(-1)
+            assert (done == (np.arange(STEPS) < reached[:, None])).all(), table
+            assert reached.max() - reached.min() <= 1, table
+
+
+def ended_by_a_death(error: PsrtError | None) -> bool:
+    return isinstance(error, CrashError) and "crashed at" in str(error)

@@ -16,6 +16,7 @@ from psrt.errors import ConfigError
 from psrt.mpirun import started_ranks
 
 if TYPE_CHECKING:
+    from psrt.checkpoint.failures import FailureCosts
     from psrt.cli.like import Like
     from psrt.job.scenario import Scenario
 
@@ -34,7 +35,10 @@ nothing is computed, and the result is time and staleness: thousands of workers 
 --steps no data is read."""
 
 #: Flags of `psrt train` that have no effect here.
-_REAL_TIME = tuple(name for name, knob in knobs_of(TrainConfig).items() if knob.real_time)
+_MTBF = "mtbf"
+_REAL_TIME = tuple(
+    name for name, knob in knobs_of(TrainConfig).items() if knob.real_time and name != _MTBF
+)
 _GROUP = "virtual time"
 _WORKERS = Knob(
     WHOLE, _GROUP, "number of workers, in addition to the servers", metavar="W", min=1,
@@ -45,6 +49,7 @@ _PARAMETERS = Knob(
     default_text="that of the model that the flags describe",
 )  # fmt: skip
 #: Costs of models that are cut.
+_OF_FAILURES = ("checkpoint_cost", "restart_cost")
 _OF_STAGES = ("stage_costs", "small_products", "pass_overhead")
 _RESTARTS = Knob(
     WHOLE, _GROUP, "restarts in a row without a new checkpoint", metavar="N", min=0, max=1000,
@@ -81,6 +86,11 @@ def simulate_parser() -> FlagParser:
     for action in parser._actions:
         if action.dest in _REAL_TIME:
             action.help = argparse.SUPPRESS
+        if action.dest == _MTBF:
+            action.help = (
+                "mean time between failures of the whole job, in seconds: say what they cost by "
+                "how often it is saved, as --checkpoint-every is or might be"
+            )
     add = parser.add_argument_group(_GROUP).add_argument
     add(
         "--workers", metavar="W",
@@ -156,6 +166,15 @@ def simulate_parser() -> FlagParser:
         "from its first start (default: 0)",
     )  # fmt: skip
     add(
+        "--checkpoint-cost", metavar="STALL_S[:WRITE_S]",
+        help="with --mtbf, seconds for which a checkpoint stops training, and until it is written "
+        "from then on (default: 0:0)",
+    )  # fmt: skip
+    add(
+        "--restart-cost", metavar="SECONDS",
+        help="with --mtbf, seconds from a failure until the job trains again (default: 0)",
+    )  # fmt: skip
+    add(
         "--timing-only", action=argparse.BooleanOptionalAction,
         help="simulate time and staleness, and compute nothing (default: no; with --like: yes)",
     )  # fmt: skip
@@ -178,6 +197,7 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
     for name in _REAL_TIME:
         if name in given:
             raise ConfigError(f"--{dashed(name)} {given[name]} has no effect in virtual time")
+    failures = _failures(given)
     like = _like(namespace)
     config = like.config if like else config_of(namespace)
     if like and config.parallel is not None:
@@ -220,7 +240,36 @@ def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
         samples=like.samples if like else None,
         deal=like.deal if like else (),
         hosts=hosts,
+        failures=failures,
         **model,
+    )
+
+
+def _failures(given: dict[str, Any]) -> FailureCosts | None:
+    """Take the flags about failures away, and return what they say."""
+    from psrt.checkpoint.failures import FailureCosts
+    from psrt.simulation.cost_flags import read_checkpoint_cost, read_seconds
+
+    texts = {name: given.pop(name, None) for name in (_MTBF, *_OF_FAILURES)}
+    if texts[_MTBF] is None:
+        for name in _OF_FAILURES:
+            if texts[name] is not None:
+                raise ConfigError(f"--{dashed(name)} {texts[name]} has no effect without --mtbf")
+        return None
+    stall_s, write_s = read_checkpoint_cost(texts["checkpoint_cost"] or "0")
+    every = None
+    if "checkpoint_every" in given:
+        every = read(
+            "checkpoint-every", knobs_of(TrainConfig)["checkpoint_every"], given["checkpoint_every"]
+        )
+        if isinstance(every, str) or "out" not in given:
+            del given["checkpoint_every"]  # it is asked about, and nothing is saved
+    return FailureCosts(
+        read(_MTBF, knobs_of(TrainConfig)[_MTBF], texts[_MTBF]),
+        stall_s,
+        write_s,
+        read_seconds("restart-cost", texts["restart_cost"] or "0"),
+        every,
     )
 
 

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 
+from psrt.checkpoint.interval import young_s
+
 #: Seconds to the first checkpoint where the interval is to be found: its cost is not known before.
-FIRST_S = 5.0
-
-
-def cheapest_s(cost_s: float, mtbf_s: float) -> float:
-    """Return the seconds between two checkpoints that lose the least time, √(2·δ·M).
-
-    With checkpoints of cost δ every τ seconds, and failures every M, a run loses the share δ/τ for
-    saving, and on average τ/2 of work per failure, τ/(2M) (Young 1974).
-
-    Args:
-        cost_s: δ, what one costs.
-        mtbf_s: M, mean time between failures of the whole job.
-
-    >>> cheapest_s(0.5, 3600)
-    60.0
-    """
-    return math.sqrt(2 * cost_s * mtbf_s)
+FIRST_S = 1.0
 
 
 class Pace:
@@ -55,7 +40,7 @@ class Pace:
             return self._interval_s
         if self.cost_s is None:
             return FIRST_S
-        return cheapest_s(self.cost_s, self._mtbf_s)
+        return young_s(self.cost_s, self._mtbf_s)
 
     def is_due(self) -> bool:
         """Whether it is time; if so, the next interval begins."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from psrt.checkpoint.failures import FailureCosts, Lost, table_of_lost
 from psrt.codec import Matrix
 from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
@@ -26,6 +27,7 @@ from psrt.report import Summary
 from psrt.report.files import SIMULATION
 from psrt.report.simulation import Load, Simulation, simulation_text
 from psrt.runtime.problem import Problem
+from psrt.runtime.worker import Worker
 from psrt.simulation.cost_flags import VirtualCosts
 from psrt.transport.port import Port
 
@@ -60,6 +62,8 @@ class Scenario:
     hosts: tuple[int, ...] = ()
     #: How often a job that dies is started again without a new checkpoint; 0 never.
     restarts: int = 0
+    #: What failures and checkpoints cost, to say what a long job loses; None says nothing.
+    failures: FailureCosts | None = None
 
 
 def run_in_virtual_time(
@@ -175,6 +179,8 @@ class _ScenarioLauncher(VirtualLauncher):
         self._scenario = scenario
         #: Wall-clock time of the simulation itself, in seconds.
         self._wall_seconds = 0.0
+        #: By interval, what a long job of such steps loses by failures.
+        self._lost: tuple[Lost, ...] = ()
 
     def ranks_of(self, config: TrainConfig) -> int:
         """Return the number of ranks of the job.
@@ -210,6 +216,12 @@ class _ScenarioLauncher(VirtualLauncher):
         began = time.perf_counter()
         super().run(roles, finished)
         self._wall_seconds = time.perf_counter() - began
+        if (costs := self._scenario.failures) is not None:
+            workers = [it for it in roles.values() if isinstance(it, Worker)]
+            steps, seconds = max((it.clock, it.seconds) for it in workers)
+            if not seconds:
+                raise ConfigError(f"--mtbf {costs.mtbf_s:g} needs steps that take time")
+            self._lost = table_of_lost(seconds / steps, costs)
 
     def files(self) -> Mapping[str, str]:
         """Return ``simulation.json``: the settings that the config lacks, and their outcome."""
@@ -245,6 +257,8 @@ class _ScenarioLauncher(VirtualLauncher):
             pass_overhead=scenario.costs.pass_overhead,
             worker_apply=scenario.costs.worker_apply,
             stages=self.busy_stages(),
+            failures=scenario.failures,
+            lost=self._lost,
         )
 
     def _load(self, rank: int) -> Load:

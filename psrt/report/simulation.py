@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from psrt.checkpoint.failures import FailureCosts, Lost
+from psrt.report.failures import failure_lines
 from psrt.report.histogram import histogram_lines
 from psrt.report.staleness import Waiting
 from psrt.report.strict_json import dumps
@@ -74,6 +76,9 @@ class Simulation:
     faults: tuple[str, ...] = ()
     #: When each of ``crashed`` did, in seconds.
     crashed_at: tuple[float, ...] = ()
+    #: What failures cost, and what a long job of such steps loses by them; None if nobody asked.
+    failures: FailureCosts | None = None
+    lost: tuple[Lost, ...] = ()
 
     def to_json(self) -> str:
         """Return the JSON text, one field a line, with a line feed at the end."""
@@ -108,6 +113,8 @@ def simulation_text(run: Simulation, summary: Summary, wall_seconds: float) -> s
         # Without servers it is that of what workers average in pairs.
         what = "gradients in the updates" if summary.servers else "averages"
         lines += ["", f"staleness τ of the {what}", *bars]
+    if run.failures is not None:
+        lines += ["", *failure_lines(run.failures, run.lost)]
     return "\n".join(lines)
 
 

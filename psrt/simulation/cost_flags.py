@@ -48,6 +48,7 @@ _PARTS = {
 _FREE = {"compute": "constant:0", "link": "0:inf", "server_apply": "inf"}
 _RATE = Number("BYTES_PER_S", 1.0, math.inf)
 _SECONDS = Number("SECONDS", 0.0, LONGEST)
+_CHECKPOINT = (Number("STALL_S", 0.0, LONGEST), Number("WRITE_S", 0.0, LONGEST, default=0))
 _SPEED = Number("FACTOR", 1e-9, math.inf)
 _PASSES = ("FORWARD", "BACKWARD_INPUT", "BACKWARD_WEIGHT")
 _COSTS = tuple(Number(name, 0.0, 1e12) for name in _PASSES)
@@ -93,7 +94,7 @@ class VirtualCosts:
         read_speed(self.codec_speed)
         read_stage_costs(self.stage_costs)
         read_small_products(self.small_products)
-        read_overhead(self.pass_overhead)
+        read_seconds("pass-overhead", self.pass_overhead)
         read_rate("worker-apply", self.worker_apply)
 
     @classmethod
@@ -163,7 +164,7 @@ class VirtualCosts:
             codec_speed=read_speed(self.codec_speed),
             stages=read_stage_costs(self.stage_costs),
             slowdown=read_small_products(self.small_products),
-            pass_s=read_overhead(self.pass_overhead),
+            pass_s=read_seconds("pass-overhead", self.pass_overhead),
             worker_apply=read_rate("worker-apply", self.worker_apply),
         )
 
@@ -230,14 +231,27 @@ def read_speed(text: str) -> float:
     return speed
 
 
-def read_overhead(text: str) -> float:
-    """Return the seconds that a pass takes beside its products.
+def read_seconds(flag: str, text: str) -> float:
+    """Return a number of seconds.
 
     Raises:
         ConfigError: if it is not a number, or less than 0.
     """
-    (seconds,) = _read("pass-overhead", (_SECONDS,), text)
+    (seconds,) = _read(flag, (_SECONDS,), text)
     return seconds
+
+
+def read_checkpoint_cost(text: str) -> tuple[float, float]:
+    """Return for how many seconds a checkpoint stops training, and how long it is written then.
+
+    >>> read_checkpoint_cost("0.05:2"), read_checkpoint_cost("3")
+    ((0.05, 2.0), (3.0, 0.0))
+
+    Raises:
+        ConfigError: if the text has another form, or a number is out of range.
+    """
+    stall_s, write_s = _read("checkpoint-cost", _CHECKPOINT, text)
+    return stall_s, write_s
 
 
 def read_stage_costs(text: str) -> tuple[StageCosts, ...]:

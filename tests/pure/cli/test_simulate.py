@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from psrt.__main__ import main as psrt
+from psrt.checkpoint.failures import FailureCosts
 from psrt.cli.like import config_like
 from psrt.cli.simulate import main, parse_simulate, simulate_parser
 from psrt.config import TrainConfig, resolve
@@ -129,6 +130,14 @@ SECONDS = "from 0 to 1000000"
          f"pass-overhead must be SECONDS, SECONDS {SECONDS}, got '-1'"),
         ("--worker-apply 0",
          "worker-apply must be BYTES_PER_S, BYTES_PER_S from 1 to inf, got '0'"),
+        ("--checkpoint-cost 1", "--checkpoint-cost 1 has no effect without --mtbf"),
+        ("--restart-cost 1", "--restart-cost 1 has no effect without --mtbf"),
+        ("--mtbf 0", "mtbf must be above 0, got 0"),
+        ("--mtbf 60 --checkpoint-cost 1:-2", "checkpoint-cost must be STALL_S[:WRITE_S], "
+         f"STALL_S {SECONDS}, WRITE_S {SECONDS}, got '1:-2'"),
+        ("--mtbf 60 --restart-cost x", f"restart-cost must be SECONDS, SECONDS {SECONDS}, got 'x'"),
+        ("--mtbf 60 --checkpoint-every 5m", "checkpoint-every must be steps such as 100, seconds "
+         "such as 30s, or auto, got '5m'"),
         ("--parameters 10", "--parameters 10 has no effect with a model, which has its own; "
          "it belongs to --timing-only"),
         ("--timing-only --parameters 0", "parameters must be at least 1, got 0"),
@@ -225,9 +234,9 @@ def test_help_tells_every_flag_that_means_something(capsys):
     assert "--gather" not in text
     ours = (
         "workers", "compute", "link", "server-apply", "codec-speed", "crash", "timing-only",
-        "parameters",
+        "parameters", "checkpoint-cost", "restart-cost",
     )  # fmt: skip
-    absent = ("timeout-s", "busy-timeout-s", "gather", "bind-cores", "mtbf")
+    absent = ("timeout-s", "busy-timeout-s", "gather", "bind-cores")
     for name in (*(name.replace("_", "-") for name in knobs_of(TrainConfig)), *ours):
         found = re.findall(rf"^  --{name}[ ,]", text, re.MULTILINE)
         assert len(found) == (name not in absent), name
@@ -235,6 +244,36 @@ def test_help_tells_every_flag_that_means_something(capsys):
     assert all(form in words for form in FORMS)
     for default in (DEFAULT_COMPUTE, DEFAULT_LINK, DEFAULT_SERVER_APPLY):
         assert f"(default: {default})" in words
+
+
+def test_failures_are_those_of_the_flags():
+    words = "--mtbf 3600 --checkpoint-cost 0.5:10 --restart-cost 30 --checkpoint-every"
+    config, scenario = parse_simulate([*words.split(), "30s"])
+    assert scenario.failures == FailureCosts(3600.0, 0.5, 10.0, 30.0, "30s")
+    assert config.checkpoint_every is None
+    _, scenario = parse_simulate(["--mtbf", "60"])
+    assert scenario.failures == FailureCosts(60.0)
+    config, scenario = parse_simulate([*words.split(), "20", "--out", "runs/x"])
+    assert (config.checkpoint_every, scenario.failures.every) == (20, 20)
+
+
+def test_what_failures_cost_is_said_and_kept(tmp_path, capsys):
+    words = "--compute constant:0.5 --link 0:inf --server-apply inf --mtbf 600 --checkpoint-cost 2"
+    flags = [*SMALL.split(), *words.split(), "--out", tmp_path / "run"]
+    assert psrt(["simulate", *map(str, flags), "--checkpoint-every", "auto"]) == 0
+    said = capsys.readouterr().out
+    (row,) = [line for line in said.splitlines() if "--checkpoint-every" in line]
+    assert row.split()[:3] == ["49", "s", "98"]
+    found = json.loads((tmp_path / "run" / "simulation.json").read_text())
+    assert found["failures"]["mtbf_s"] == 600
+    steps = {it["steps"]: it for it in found["lost"]}
+    assert steps[98]["again"] == pytest.approx(0.043, rel=0.1)
+
+
+def test_time_that_does_not_pass_is_not_lost(capsys):
+    words = "--compute constant:0 --link 0:inf --server-apply inf --mtbf 600"
+    assert psrt(["simulate", *SMALL.split(), *words.split()]) == 2
+    assert "--mtbf 600 needs steps that take time" in capsys.readouterr().err
 
 
 def test_help_needs_neither_numpy_nor_mpi():

@@ -1,0 +1,132 @@
+"""What failures cost a long job, by how often it is saved: thousands of them, drawn in no time.
+
+Between two failures all is determined by psrt's own rules: a checkpoint stops training while what
+there is is copied; it is written while training goes on, and of use once it is there; the next one
+waits for it. So a failure is two draws, when it comes and how often the job dies again while it
+starts, and nothing of the job itself is simulated but the time of a step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from psrt.checkpoint.interval import daly_lost, young_lost, young_s
+
+#: Failures that are drawn for each interval, which are the same for all: a share of lost time is
+#: known to less than 1 % of itself.
+FAILURES = 200_000
+#: Intervals that are tried, as factors of Young's.
+_FACTORS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True, slots=True)
+class FailureCosts:
+    """What failures and checkpoints take, in seconds."""
+
+    #: M, mean time between failures of the whole job; they are a Poisson process.
+    mtbf_s: float
+    #: δ, for how long a checkpoint stops training.
+    stall_s: float = 0.0
+    #: How long it is written from then on.
+    write_s: float = 0.0
+    #: R, from a failure until the job trains again.
+    restart_s: float = 0.0
+    #: An interval that somebody asks about, in steps or as a text such as ``30s``; None asks about
+    #: none.
+    every: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Time lost with one interval, as shares of the time that the steps themselves take."""
+
+    #: From one checkpoint to the next.
+    steps: int
+    #: τ, the time that these take.
+    seconds: float
+    #: As simulated: by saving, by steps that are made again, by starting again.
+    saving: float
+    again: float
+    down: float
+    #: In all, as the formulas have it.
+    young: float
+    daly: float
+
+    @property
+    def total(self) -> float:
+        """All of it, as simulated."""
+        return self.saving + self.again + self.down
+
+
+def lost_with(steps: int, step_s: float, costs: FailureCosts, *, seed: int = 0) -> Lost:
+    """Return the time that a job loses which is saved every so many steps.
+
+    Args:
+        steps: from one checkpoint to the next.
+        step_s: what each takes.
+        costs: of failures and checkpoints.
+        seed: of the draws.
+    """
+    rng, mtbf_s = np.random.default_rng(seed), costs.mtbf_s
+    trained_s = rng.exponential(mtbf_s, FAILURES)
+    tau, stall, write = steps * step_s, costs.stall_s, costs.write_s
+    # The copy of the first is there after τ + δ, of each further one a period later.
+    first, period = tau + stall, tau + stall + max(0.0, write - tau)
+    copied = np.where(trained_s < first, 0, np.floor((trained_s - first) / period) + 1)
+    by_write = np.where(trained_s < first + write, 0, (trained_s - first - write) // period + 1)
+    # What was written when the job died is what it goes on from.
+    saved = float(by_write.sum()) * tau
+    saving_s = float(copied.sum()) * (period - tau)
+    down_s = _down_s(costs, rng)
+    if not saved:
+        formulas = (fn(tau, stall, costs.restart_s, mtbf_s) for fn in (young_lost, daly_lost))
+        return Lost(steps, tau, math.inf, math.inf, math.inf, *formulas)
+    again_s = float(trained_s.sum()) - saving_s - saved
+    return Lost(
+        steps,
+        tau,
+        saving=saving_s / saved,
+        again=again_s / saved,
+        down=down_s / saved,
+        young=young_lost(tau, stall, costs.restart_s, mtbf_s),
+        daly=daly_lost(tau, stall, costs.restart_s, mtbf_s),
+    )
+
+
+def _down_s(costs: FailureCosts, rng: np.random.Generator) -> float:
+    """Return the time until the job trains again, after all failures; it may die on the way."""
+    if not costs.restart_s:
+        return 0.0
+    survives = math.exp(-costs.restart_s / costs.mtbf_s)
+    tries = rng.geometric(survives, FAILURES)
+    # Of those that fail, each lasts what an exponential draw below R does on average.
+    short = costs.mtbf_s - costs.restart_s * survives / -math.expm1(-costs.restart_s / costs.mtbf_s)
+    return FAILURES * costs.restart_s + float((tries - 1).sum()) * short
+
+
+def table_of_lost(step_s: float, costs: FailureCosts, *, seed: int = 0) -> tuple[Lost, ...]:
+    """Return the time lost for intervals about that of Young and for the given one, in order.
+
+    Args:
+        step_s: what a step takes.
+        costs: of failures and checkpoints.
+        seed: of the draws.
+    """
+    shortest_s = costs.mtbf_s * 1e-6  # where saving is free, the more often the better
+    best = max(young_s(costs.stall_s, costs.mtbf_s), shortest_s) / step_s
+    tried = {max(1, round(best * factor)) for factor in _FACTORS}
+    if asked := asked_for(costs, step_s):
+        tried.add(asked)
+    return tuple(lost_with(steps, step_s, costs, seed=seed) for steps in sorted(tried))
+
+
+def asked_for(costs: FailureCosts, step_s: float) -> int | None:
+    """Return the steps of the interval that somebody asks about; None if nobody does."""
+    every = costs.every
+    if every is None or isinstance(every, int):
+        return every
+    seconds = float(every[:-1]) if every.endswith("s") else young_s(costs.stall_s, costs.mtbf_s)
+    return max(1, round(seconds / step_s))

@@ -48,6 +48,10 @@ class CrashError(TransportError):
     exit_status = 5
 
 
+class FencedError(PsrtError):
+    """Others have taken this worker to be dead, and gone on without it; it just ends."""
+
+
 class GaveUpError(PsrtError):
     """A job has died too often without a new checkpoint to be started again; in virtual time."""
 

@@ -74,7 +74,11 @@ class Mix(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """Worker → server or neighbour: the last message; nobody counts on this worker any more."""
+    """Worker → server or neighbour: the last message; nobody counts on this worker any more.
+
+    One that is ``missed`` comes of those who watch the ranks; a server sends it on to a worker that
+    lives after all, in answer to whatever it still hears of it.
+    """
 
     #: Who leaves.
     worker: int
@@ -82,6 +86,8 @@ class Leave(NamedTuple):
     clock: int
     #: The shard that it leaves; a worker leaves each.
     shard: int = 0
+    #: Whether others say so, who take the worker to be dead.
+    missed: bool = False
 
 
 class Park(NamedTuple):

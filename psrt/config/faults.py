@@ -90,8 +90,12 @@ class Kind(NamedTuple):
     fits: Callable[[Fault], bool]
 
 
+def _strikes_ranks(it: Fault) -> bool:
+    return bool(it.who) and it.unit != OPERATION
+
+
 def _plain(it: Fault) -> bool:
-    return bool(it.who) and it.unit != OPERATION and not it.factor
+    return _strikes_ranks(it) and not it.factor
 
 
 #: One row for each kind.
@@ -100,6 +104,26 @@ KINDS = {
         "crash:WHO@WHEN[+S]",
         "they end for good, and others hear of it S seconds later (0)",
         _plain,
+    ),
+    "pause": Kind(
+        "pause:WHO@WHEN[+S]",
+        "they stand still for S seconds, or for ever",
+        _plain,
+    ),
+    "cut": Kind(
+        "cut:WHO@WHEN[+S]",
+        "no message passes between them and all others for S seconds, or for ever",
+        _plain,
+    ),
+    "slow": Kind(
+        "slow:WHO:FACTOR@WHEN[+S]",
+        "their bytes take FACTOR times as long, for S seconds or for ever",
+        lambda it: _strikes_ranks(it) and it.factor >= 1,
+    ),
+    "suspect": Kind(
+        "suspect:WHO@WHEN",
+        "they are taken to be dead, and are not",
+        lambda it: _plain(it) and it.lasts is None,
     ),
 }
 

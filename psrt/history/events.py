@@ -88,7 +88,8 @@ DROP        a push is not used: shard, clock, version it was computed on, sample
 REPLY       a worker was answered: shard, clock of its next step, version
 REPLY_ENCODE  the reply was a frame: shard, clock, samples: bytes of the frame, version: a ``pair``
             of digests, of the frame and of the span that its worker then holds
-LEFT        a worker's ``LEAVE`` was received: shard, clock
+LEFT        a worker's ``LEAVE`` was received: shard, clock; flag: MISSED if it did not say so, but
+            was taken to be dead
 FORCE       a push drew the centre: shard, clock, version: a ``pair`` of the digest of the force
             and 0, progress: the sum of the force, with signs; see ``runtime.conserved``
 CENTRE      an update has drawn the centre, behind its FORCE: shard, clock: the new version,
@@ -196,7 +197,7 @@ FIELDS = {
     ),
     Kind.DROP: ("shard", "clock", "version", "tau", "samples", "progress", "flag"),
     Kind.REPLY: ("shard", "clock", "version"),
-    Kind.LEFT: ("shard", "clock"),
+    Kind.LEFT: ("shard", "clock", "flag"),
     Kind.DRAW: ("shard", "clock", "version", "progress", "rate", "gap", "weight", "seconds"),
     Kind.FORCE: ("shard", "clock", "version", "progress"),
     Kind.CENTRE: ("shard", "clock", "version", "progress", "weight"),
@@ -226,6 +227,8 @@ GRADIENT, CAME = 1, 2
 OF_ALL = -1
 #: Flags of DROP: the push arrived too late, or its worker died before it was used.
 LATE, LOST = 1, 2
+#: Flag of LEFT: others took the worker to be dead.
+MISSED = 1
 
 #: The record, little-endian everywhere.
 EVENT = np.dtype(

@@ -24,7 +24,7 @@ from psrt.config.faults import Elapsed, Fault, crash_of
 from psrt.config.names import AUTO
 from psrt.config.resolve import mode_of
 from psrt.data import Deal
-from psrt.errors import ConfigError, CrashError
+from psrt.errors import ConfigError, CrashError, TransportError
 from psrt.history import EventLog
 from psrt.history.folder import rank_file
 from psrt.job.cut import Cut
@@ -47,7 +47,7 @@ from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.worker import Worker
 from psrt.simulation import SimulationCosts, Simulator
-from psrt.simulation.injection import inject
+from psrt.simulation.injection import Injector
 from psrt.simulation.pass_costs import PassCosts, shares_of
 from psrt.simulation.port import VirtualPort
 from psrt.simulation.stage_links import VirtualStageLinks, stage_links
@@ -133,9 +133,11 @@ def simulate(
     return launcher.result(run)
 
 
-async def _to_the_end(role: Server | Worker, port: VirtualPort) -> None:
+async def _to_the_end(role: Server | Worker, port: VirtualPort, world: Simulator) -> None:
     """Run a role, and let pass what it spent on its last frames."""
     await role.run()
+    if isinstance(role, Worker) and role.is_fenced:
+        world.fenced(port.rank)
     await port.catch_up()
 
 
@@ -332,9 +334,13 @@ class VirtualLauncher(Launcher):
             **more,
         )
         made = world.costs
+        self._timeout_s = config.timeout_s
         job = role_map.workers, role_map.servers, setup.hosts
         self._stricken = [(it, it.ranks(*job)) for it in self.faults]
-        workers = (role_map.worker_of(rank) for _, ranks in self._stricken for rank in ranks)
+        struck = {rank for _, ranks in self._stricken for rank in ranks}
+        if any(it.kind == "cut" and 0 in ranks for it, ranks in self._stricken):
+            struck = {*range(role_map.size)}  # who is cut off from the first rank
+        workers = (role_map.worker_of(rank) for rank in struck)
         self.crashes = tuple(sorted({it for it in workers if it is not None}))
         if setup.codec is not None and not made.framed:
             world.frames = setup.codec.times(made.codecs, made.codec_speed)
@@ -390,10 +396,12 @@ class VirtualLauncher(Launcher):
         world = self.world
         self._roles = roles
         world.on_report, world.on_crash, world.on_missed = self._hear, self._lose, self._miss
+        injector = Injector(world, timeout_s=self._timeout_s)
         for fault, ranks in self._stricken:
-            inject(world, self.elapsed.since(fault), ranks, partial(self._note, fault))
+            injector.add(self.elapsed.since(fault), ranks, partial(self._note, fault))
         try:
-            world.run({rank: _to_the_end(role, world.ports[rank]) for rank, role in roles.items()})
+            ports = world.ports
+            world.run({at: _to_the_end(it, ports[at], world) for at, it in roles.items()})
         finally:
             events, seconds, operations = self.elapsed
             self.elapsed = Elapsed(events + world.events, seconds + world.time, operations)
@@ -425,7 +433,8 @@ class VirtualLauncher(Launcher):
         """End the job, as in a real run, if the others cannot go on without a rank.
 
         Raises:
-            CrashError: if so.
+            CrashError: if so, and it has crashed.
+            TransportError: if so, and it is taken to be dead.
         """
         world, role_map, role = self.world, self.world.role_map, self._roles[rank]
         # Each part of a copy needs the others in every step; the first rank writes the files, but
@@ -433,14 +442,17 @@ class VirtualLauncher(Launcher):
         missable = bool(role_map.peers) or bool(role_map.servers and rank)
         if self._cut is None and isinstance(role, Worker) and missable:
             return
-        at = f"crashed at {world.crashed[rank]:g} s of virtual time"
-        if not isinstance(role, Worker):
-            raise CrashError(f"{world.name(rank)} {at}")
-        place = ""
+        who, clock = world.name(rank), ""
         if self._cut is not None:
-            place = f", {self._cut.place_of(rank).words(self._cut.axes)}"
-        worker = role_map.worker_of(rank)
-        raise CrashError(f"worker {worker}{place} (rank {rank}) {at}, at clock {role.clock}")
+            place = self._cut.place_of(rank).words(self._cut.axes)
+            who = who.replace(" (", f", {place} (")
+        if isinstance(role, Worker):
+            clock = f", at clock {role.clock}"
+        if rank in world.suspected:
+            raise TransportError(
+                f"{who} is taken to be dead at {world.time:g} s of virtual time{clock}"
+            )
+        raise CrashError(f"{who} crashed at {world.crashed[rank]:g} s of virtual time{clock}")
 
     def now(self) -> float:
         """Return the virtual time."""

@@ -22,6 +22,7 @@ from psrt.history.events import (
     GRADIENT,
     LATE,
     LOST,
+    MISSED,
     PRESENT,
     pair,
 )
@@ -110,7 +111,8 @@ class ShardEventRecorder(_Recorder):
             worker, clock, version, samples, progress, _, _ = message
             self._add(_RECEIVE, now, worker, clock, version, self._shard, samples, progress)
         else:
-            self._add(_LEFT, now, message.worker, message.clock, -1, self._shard)
+            flag = MISSED if type(message) is Leave and message.missed else 0
+            self._add(_LEFT, now, message.worker, message.clock, -1, self._shard, flag=flag)
 
     def decoded(self, push: Push, nbytes: int, digests: Digests, now: float) -> None:
         """The frame of a push was decoded."""

@@ -55,8 +55,11 @@ class Server:
                     f"rank {self._port.rank} was sent {message}, expected one of "
                     f"{numbered('shard', list(shards))}"
                 ) from None
-            it.take(message)
             policy = it.policy
+            if policy.fences(message):  # type: ignore[arg-type]
+                it.fence(message)
+                continue
+            it.take(message)
             decisions = policy.handle(message)  # type: ignore[arg-type]
             if it.call is not None:
                 it.ask()
@@ -85,7 +88,7 @@ class Server:
 
     def _leave_of(self, shard: int, worker: int) -> Leave | None:
         clock = self._by_number[shard].policy.clock.get(worker)
-        return None if clock is None else Leave(worker, clock, shard)
+        return None if clock is None else Leave(worker, clock, shard, missed=True)
 
     def _waiting_for(self) -> str:
         waits: dict[str, list[int]] = {}

@@ -169,6 +169,12 @@ class ShardServer:
         if self._decoder is not None and type(message) is Push and message.samples:
             self._decode(message, self._decoder)
 
+    def fence(self, message: Message) -> None:
+        """Tell a worker that was taken to be dead, and is not, that it is out."""
+        if type(message) in (Push, Park):
+            worker, clock = message.worker, message.clock  # type: ignore[union-attr]
+            self._port.send(self._ranks[worker], Leave(worker, clock, self.number, missed=True))
+
     def _decode(self, push: Push, decoder: PushDecoder) -> None:
         """Decode the frame of a push, and note what it was."""
         decoder.decode(push)

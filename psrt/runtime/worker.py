@@ -11,7 +11,7 @@ import numpy as np
 
 from psrt.arrays import Vector
 from psrt.checkpoint import Tree, restore, state_of
-from psrt.errors import CheckpointError, DivergedError
+from psrt.errors import CheckpointError, DivergedError, FencedError
 from psrt.optim import square_sum
 from psrt.runtime.checksum import fingerprint
 from psrt.runtime.cut_problem import CutProblem
@@ -115,11 +115,21 @@ class Worker:
         self._stops = False
         #: Whether it had left before the checkpoint that this run goes on from.
         self.has_left = False
+        #: Whether the others have gone on without it.
+        self.is_fenced = False
         #: Called when this worker has done all its steps, before others learn it.
         self.at_end: Callable[[], Awaitable[None]] | None = None
 
     async def run(self) -> Meter:
-        """Train to the end; return the meter."""
+        """Train to the end, or until others have given this worker up; return the meter."""
+        try:
+            return await self._run()
+        except FencedError:
+            self.is_fenced = True
+            self.seconds = self.meter.stop()
+            return self.meter
+
+    async def _run(self) -> Meter:
         self.meter.begin()
         await self._park()  # as who goes on from a checkpoint was when it was made
         while not self._finished(self.epoch):

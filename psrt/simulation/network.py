@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -36,6 +36,16 @@ class Channel:
         self.newest = 0.0
         #: Messages sent and not yet read.
         self.unread = 0
+
+
+class Carrier(Protocol):
+    """What carries messages."""
+
+    def send(self, channel: Channel, nbytes: int, arrive: Action, argument: Any) -> None:
+        """Send a message now."""
+
+    def follow(self, channel: Channel, arrive: Action, argument: Any) -> None:
+        """Deliver a message of no length after everything already in flight on a channel."""
 
 
 class Network:

@@ -270,7 +270,10 @@ class VirtualPort(CollectivePort):
             self._bring_forward()
             self._turn += 1
         channel, message, region, nbytes = inbox.popleft()
-        if nbytes:  # else it is the notice of a death, which nobody sent
+        if not nbytes:  # the notice of a death, which nobody sent: the clock is what came of it
+            assert type(message) is Leave
+            message = self.leave_of(message.shard, message.worker) or message
+        else:
             world = self.world
             if type(message) is Params and world.numerics and region != FRAMED:
                 span = self.role_map.spans[message.shard]

@@ -39,6 +39,9 @@ class Scheduler(EventQueue):
         self._watches: dict[int, Callable[[], bool]] = {}
         #: Ranks whose condition the present event may have made true.
         self._touched: list[int] = []
+        #: Ranks that stand still, and those of them that are due to be resumed.
+        self._paused: set[int] = set()
+        self._due: set[int] = set()
         #: What is to happen before an event, by its number from 1, the next one last; and how many
         #: events are over then, −1 for none.
         self._strikes: list[tuple[int, Callable[[], None]]] = []
@@ -105,11 +108,30 @@ class Scheduler(EventQueue):
         task = self._tasks[rank]
         if task.done:
             return
+        if rank in self._paused:
+            self._due.add(rank)
+            return
         try:
             task.role.send(None)
         except StopIteration as stop:
             task.result, task.done = stop.value, True
             self._open -= 1
+
+    def hold(self, rank: int) -> None:
+        """Resume a role no more, until ``let_go``."""
+        self._paused.add(rank)
+
+    def let_go(self, rank: int) -> None:
+        """Resume a role again, at once if it was to be resumed meanwhile."""
+        self._paused.discard(rank)
+        if rank in self._due:
+            self._due.discard(rank)
+            self.resume(rank)
+
+    def is_running(self, rank: int) -> bool:
+        """Whether a role has not ended."""
+        task = self._tasks.get(rank)
+        return task is not None and not task.done
 
     def end(self, rank: int) -> bool:
         """Stop a role wherever it is; return whether it was running."""
@@ -153,7 +175,13 @@ class Scheduler(EventQueue):
         self._check_touched()
         if self._open and not self._queue and len(self._watches) == watched:
             waiting = [rank for rank, task in self._tasks.items() if not task.done]
+            if self.give_up(waiting):
+                return
             raise TransportError(self.deadlock(waiting))
+
+    def give_up(self, waiting: Sequence[int]) -> bool:
+        """End roles that may wait for ever; return whether any did."""
+        return False
 
     def deadlock(self, waiting: Sequence[int]) -> str:
         """Return the message of a deadlock; a subclass that knows the causes says more."""

@@ -20,7 +20,7 @@ from psrt.messages import Leave, Report, Sketch
 from psrt.simulation.cell import SimulatedCell
 from psrt.simulation.costs import SimulationCosts
 from psrt.simulation.event_queue import Action
-from psrt.simulation.network import Channel, Network
+from psrt.simulation.network import Carrier, Channel, Network
 from psrt.simulation.port import VirtualPort
 from psrt.simulation.rendezvous import RendezvousTable
 from psrt.simulation.scheduler import Scheduler
@@ -74,6 +74,8 @@ class Simulator(Scheduler):
         self.ranks: Sequence[int] | None = None
         #: By rank, the time at which its role crashed, in seconds.
         self.crashed: dict[int, float] = {}
+        #: Ranks that were taken to be dead, when others had not heard of them for too long.
+        self.suspected: set[int] = set()
         #: Called with the rank of a role that has crashed, and again when it is missed.
         self.on_crash: Callable[[int], None] = lambda _: None
         self.on_missed: Callable[[int], None] = lambda _: None
@@ -86,7 +88,7 @@ class Simulator(Scheduler):
         #: Carries messages.
         shared = self.costs.hosts is not None
         links: type[Network | SharedLinks] = SharedLinks if shared else Network
-        self.network = links(self, self.costs, self.rng, ranks=role_map.size)
+        self.network: Carrier = links(self, self.costs, self.rng, ranks=role_map.size)
         #: Of a model that is cut: by rank of a worker, how it talks to other stages.
         self.links: Mapping[int, VirtualStageLinks] = {}
         #: By rank of the job.
@@ -113,6 +115,14 @@ class Simulator(Scheduler):
         if port.waiting:
             port.waiting = False
             self.resume(rank)
+
+    def give_up(self, waiting: Sequence[int]) -> bool:
+        """End those who were taken to be dead, and have come back after all others had ended."""
+        found = [rank for rank in waiting if rank in self.suspected]
+        for rank in found:
+            self.end(rank)
+            self.fenced(rank)
+        return bool(found)
 
     def deadlock(self, waiting: Sequence[int]) -> str:
         """Describe the ranks that wait, and those that have crashed."""
@@ -170,9 +180,35 @@ class Simulator(Scheduler):
                 port.forget(rank)
         self.after(notice_s, self._give_notice, rank)
 
+    def suspect(self, rank: int, *, for_ever: bool = False) -> None:
+        """Take a role to be dead that may live.
+
+        With servers it goes on until it hears of that from one; its neighbours in gossip hear it
+        no more, so that it ends with that.
+
+        Args:
+            rank: of any role.
+            for_ever: whether nobody will ever hear of it again.
+        """
+        self.suspected.add(rank)
+        if self.is_running(rank) and (for_ever or not self.role_map.servers):
+            self.crash(rank)
+        else:  # that it has left may be on its way for ever
+            self._give_notice(rank)
+
+    def fenced(self, rank: int) -> None:
+        """Note that a role has heard that the others go on without it, and has ended."""
+        self.crashed[rank] = self.time
+        self.on_crash(rank)
+        for port in self.ports:
+            port.forget(rank)
+
     def _give_notice(self, rank: int) -> None:
         """Send the ``Leave`` of a crashed worker to the servers, or to its neighbours."""
         self.on_missed(rank)
+        self._tell(rank)
+
+    def _tell(self, rank: int) -> None:
         port, role_map = self.ports[rank], self.role_map
         worker = role_map.worker_of(rank)
         if worker is None:
@@ -182,7 +218,7 @@ class Simulator(Scheduler):
             to = role_map.workers[peer]
             missed.append((to, 0, port.mixed.get(to, 0)))
         for to, shard, clock in missed:
-            leave = Leave(worker, clock, shard)
+            leave = Leave(worker, clock, shard, missed=True)
             channel, deliver = port.channel(to, shard), self.ports[to].deliver
             notice = channel, deliver, (channel, leave, NO_PAYLOAD, 0)
             if port.left < self.time:

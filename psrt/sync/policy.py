@@ -113,6 +113,8 @@ class Policy:
         #: Workers that are parked, in order of arrival, and the step of the checkpoint.
         self.parked: dict[int, None] = {}
         self._cut = 0
+        #: Workers that were taken to be dead, and are heard no more.
+        self.fenced: dict[int, None] = {}
         #: The slowest worker found by the last look, and its clock then.
         self._hindmost, self._least = -1, 0
         #: Largest clock that the gate let through when a worker waited last.
@@ -138,6 +140,16 @@ class Policy:
         size = len(Push._fields)
         rows = (fields[i : i + size] for i in range(0, len(fields), size))
         self.pending = [Push(*row) for row in rows]  # type: ignore[arg-type]
+
+    def fences(self, event: Push | Leave | Park) -> bool:
+        """Return whether an event is no more to be handled: its worker was taken to be dead.
+
+        Whether it was or not, all have gone on without it since, so that what it has to say would
+        come too late. A worker that has left by itself cannot be missed any more.
+        """
+        if type(event) is Leave and event.missed and event.worker not in self.clock:
+            return True
+        return bool(self.fenced) and event.worker in self.fenced
 
     def handle(self, event: Push | Leave | Park) -> list[Decision]:
         """Return the decisions on this event, in the order in which they must be carried out.
@@ -229,6 +241,8 @@ class Policy:
             raise ProtocolError(f"worker {worker} left, but it is not among the live workers")
         decisions: list[Decision] = []
         del self.clock[worker]
+        if leave.missed:
+            self.fenced[worker] = None
         self.parked.pop(worker, None)
         if worker in self.waiting:
             # It died with a push unanswered; that gradient was never saved and may be torn, for it

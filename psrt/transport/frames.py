@@ -19,7 +19,7 @@ FRAME_BYTES = 64
 _PUSH, _PARAMS, _LEAVE, _MIX, _PARK = 1, 2, 3, 4, 5
 _WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqddi"), struct.Struct("=8xqqqqddi")
 _WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqqfifq"), struct.Struct("=8xqqqqfifq")
-_WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqqi"), struct.Struct("=8xqqi")
+_WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqqi?"), struct.Struct("=8xqqi?")
 _WRITE_MIX, _READ_MIX = struct.Struct("=B7xqqqdi"), struct.Struct("=8xqqqdi")
 _WRITE_PARK, _READ_PARK = struct.Struct("=B7xqqqi"), struct.Struct("=8xqqqi")
 #: A report's fields by the types that they are declared with, and those of the columns at its end
@@ -66,7 +66,7 @@ def decode(buffer: Buffer, offset: int = 0) -> Message:
     >>> buffer = bytearray(FRAME_BYTES)
     >>> encode(Leave(worker=3, clock=7, shard=1), buffer)
     >>> decode(buffer)
-    Leave(worker=3, clock=7, shard=1)
+    Leave(worker=3, clock=7, shard=1, missed=False)
 
     Raises:
         ProtocolError: if the kind is unknown.

@@ -24,7 +24,7 @@ from psrt.history.check.table import (
     rank_in_run,
     same_as_before,
 )
-from psrt.history.events import Kind
+from psrt.history.events import MISSED, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +174,11 @@ def _departures(contract: Contract, number: int, table: Table, findings: Finding
     if len(staying):
         last = (EventRef(table, len(table) - 1),) if len(table) else ()
         findings.missing(MEMBERSHIP, f"worker {staying[0]} never left shard {number}", *last)
+    missed = gone[table["flag"][gone] == MISSED]
+    mortal = np.isin(table["worker"][missed], contract.crashes)
+    findings.on(table, missed).require(
+        MEMBERSHIP, mortal, "worker {worker} was taken to be dead, which none was to be"
+    )
     return left
 
 

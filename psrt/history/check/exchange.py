@@ -34,6 +34,7 @@ from psrt.history.check.table import (
     same_as_before,
 )
 from psrt.history.check.updates import PushOutcomes
+from psrt.history.events import MISSED
 
 
 def check_delivery(contract: Contract, workers: Workers, shard: Shard, findings: Findings) -> None:
@@ -128,13 +129,15 @@ def _check_leaving(contract: Contract, workers: Workers, shard: Shard, findings:
     mine, table = workers.table, shard.table
     gone = np.flatnonzero((workers.leave < len(mine)) & (shard.left < len(table)))
     sent, received = workers.leave[gone], shard.left[gone]
-    holds = mine["clock"][sent] == table["clock"][received]
+    said, heard = mine["clock"][sent], table["clock"][received]
+    holds = said == heard
     if contract.simulated:
         holds &= _not_after(mine, sent, table, received)
+    # Who is taken to be dead may live, and go on a little.
+    missed = table["flag"][received] == MISSED
+    holds = np.where(missed, said >= heard, holds)
     text = "worker {worker} left shard {shard} at clock {clock}, not as it said: at {said}"
-    findings.on(table, received).require(
-        MEMBERSHIP, holds, text, said=mine["clock"][sent], because=[(mine, sent)]
-    )
+    findings.on(table, received).require(MEMBERSHIP, holds, text, said=said, because=[(mine, sent)])
 
 
 def _require_same(

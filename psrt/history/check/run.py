@@ -51,7 +51,7 @@ from psrt.history.check.sums import check_averaging, check_sums, count_updates
 from psrt.history.check.table import Ints, Table, joined
 from psrt.history.check.updates import check_updates
 from psrt.history.check.wellformed import check_events, check_times
-from psrt.history.events import Kind
+from psrt.history.events import MISSED, Kind
 from psrt.history.folder import FOLDER
 from psrt.history.header import Header
 from psrt.history.reading import History, read_cells
@@ -384,7 +384,9 @@ class _Case:
                 summary.steps(table, table.where(Kind.STEP))
             summary.times(table, self.waits)
             summary.measured(self._metrics or ())
-            summary.sent((self.header, self.tables[0], self.tables[1:-1]))
+            # Who is missed has not said so in a message, but may have left all the same.
+            if not any((it["flag"][it.where(Kind.LEFT)] == MISSED).any() for it in self.shards):
+                summary.sent((self.header, self.tables[0], self.tables[1:-1]))
         self.gap = max(float(np.nan_to_num(it.real("gap")).max(initial=0.0)) for it in self.shards)
         if findings.none:
             mine, *its = map(without_frames, self.tables[:-1])

@@ -21,6 +21,7 @@ from psrt.history.events import (
     HOST,
     LATE,
     LOST,
+    MISSED,
     PRESENT,
     TRACKED,
     UNUSED,
@@ -138,6 +139,7 @@ def _check_flags(contract: Contract, table: Table, findings: Findings) -> None:
     holds = np.where(table.are(*_UNSERVED), flag <= PRESENT, flag == 0)
     holds = np.where(table.are(*_SUMMED), flag <= BACK, holds)
     holds = np.where(table.are(Kind.DROP), (flag == LATE) | (flag == LOST), holds)
+    holds = np.where(table.are(Kind.LEFT), flag <= MISSED, holds)
     holds = np.where(table.are(Kind.OFFER, Kind.TAKE), flag <= TRACKED | ANSWER, holds)
     holds = np.where(table.are(Kind.MIXED), flag <= TRACKED, holds)
     passes = (flag >= FORWARD) & (flag <= BACKWARD_WEIGHT)

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from psrt.arrays import ITEMSIZE
-from psrt.errors import ProtocolError
+from psrt.errors import FencedError, ProtocolError
 from psrt.history.log import QUEUED
 from psrt.messages import Leave, Params, Park, Push
 from psrt.optim import clip_factor
@@ -278,6 +278,8 @@ class PushPull(Strategy):
 
     async def _reply(self) -> Params:
         reply = await self._port.receive()
+        if type(reply) is Leave and reply.missed:
+            raise FencedError(f"worker {self._worker} was taken to be dead")
         if type(reply) is not Params:
             raise ProtocolError(f"worker {self._worker} was sent {reply}, expected parameters")
         self.versions[reply.shard] = reply.version

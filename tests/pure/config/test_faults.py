@@ -15,6 +15,8 @@ WORKERS, SERVERS, HOSTS = (2, 3, 4), (0, 1), (0, 0, 1, 1, 2)
     ("text", "fault"),
     [
         ("crash:worker1@event120", Fault("crash", (("worker", 1),), "event", 120)),
+        ("slow:rank1:50@1s+2s", Fault("slow", (("rank", 1),), "s", 1.0, 2.0, 50.0)),
+        ("pause:rank1@event3+2s", Fault("pause", (("rank", 1),), "event", 3, 2.0)),
         ("crash:rank3@2.5s", Fault("crash", (("rank", 3),), "s", 2.5)),
         ("crash:host0@0s+1e-3s", Fault("crash", (("host", 0),), "s", 0.0, 1e-3)),
         (
@@ -26,6 +28,19 @@ WORKERS, SERVERS, HOSTS = (2, 3, 4), (0, 1), (0, 0, 1, 1, 2)
 def test_a_fault_is_read_and_written(text, fault):
     assert read_fault(text) == fault
     assert read_fault(str(fault)) == fault
+
+
+@each(
+    "text",
+    [
+        *("pause:worker1:2@1s", "cut:worker1@op1", "slow:worker1@1s", "slow:worker1:0.5@1s"),
+        *("suspect:worker1@1s+1s", "pause:full@1s"),
+    ],
+)
+def test_each_kind_takes_what_it_needs(text):
+    kind = text.partition(":")[0]
+    with pytest.raises(ConfigError, match=f"^fault must be {kind}:WHO"):
+        read_fault(text)
 
 
 @each(

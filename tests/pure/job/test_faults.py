@@ -7,6 +7,7 @@ import re
 import pytest
 
 from psrt.config.faults import EVENT, Fault
+from psrt.errors import TransportError
 from support.faults import (
     MODES,
     SAME,
@@ -30,6 +31,10 @@ def folder(tmp_path_factory):
 
 def crash(rank, event):
     return Fault("crash", (("rank", rank),), EVENT, event)
+
+
+def late(kind, rank, event, lasts):
+    return Fault(kind, (("rank", rank),), EVENT, event, lasts, 50.0 if kind == "slow" else 0.0)
 
 
 def workers_of(name, ranks):
@@ -76,3 +81,44 @@ def test_a_job_that_died_goes_on_from_its_last_checkpoint(name, part, folder):
             assert (found.steps, found.samples) == (before.steps, before.samples), (event, faults)
         if name in TICKS:
             check_ticks(name, found, lost)
+
+
+@pytest.mark.one_in(PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("name", MODES)
+def test_what_is_late_is_not_lost(name, part, folder):
+    """A rank stands still, is cut off or slow, for less than makes others give it up."""
+    before = undisturbed(name, folder)
+    for event in range(1 + part, before.events + 1, PARTS):
+        kind = ("pause", "cut", "slow")[event % 3]
+        fault = late(kind, event // 3 % ranks_of(name), event, 0.02)
+        found = run(name, folder / "late", (fault,), record=name != "stages")
+        assert found.error is None, (fault, found.error)
+        assert not found.crashed
+        assert (found.steps, found.samples) == (before.steps, before.samples) or name == "backups"
+        if name in SAME:
+            assert found.sha == before.sha, fault
+        if name in TICKS:
+            check_ticks(name, found, set())
+
+
+@pytest.mark.one_in(PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("name", MODES)
+def test_who_is_taken_to_be_dead_is_out(name, part, folder):
+    """Whether it lives, comes back, or never does: nothing that it does then counts any more."""
+    before = undisturbed(name, folder)
+    for event in range(1 + part, before.events + 1, PARTS):
+        kind, lasts = (("suspect", None), ("pause", 9.0), ("cut", 9.0), ("cut", None))[event % 4]
+        rank = event // 4 % ranks_of(name)
+        fault = late(kind, rank, event, lasts)
+        found = run(name, folder / "out", (fault,), record=name != "stages")
+        gone = {rank} if kind != "cut" or rank else {*range(1, ranks_of(name))}
+        if found.error is not None:
+            assert isinstance(found.error, TransportError), (fault, found.error)
+            assert "is taken to be dead at " in str(found.error), (fault, found.error)
+            assert name not in TICKS or min(gone) < ranks_of(name) - WORKERS, fault
+            continue
+        assert set(found.crashed) <= gone, fault
+        if name in TICKS:
+            check_ticks(name, found, workers_of(name, found.crashed))

@@ -62,14 +62,16 @@ class TestNotice:
         assert ended == [2.25]
         assert found[2] is None
         # Clocks 0 and 1 were pushed; the third computation was cut off.
-        assert found[0] == [(1.5, push(0, 0)), (2.5, push(0, 1)), (6.25, Leave(0, 2))]
+        assert found[0] == [(1.5, push(0, 0)), (2.5, push(0, 1)), (6.25, Leave(0, 2, missed=True))]
         assert it.crashed == {2: 2.25}
 
     def test_every_server_is_told_and_nobody_else(self):
         it = world()
         it.crash_at(3, 1.0)
         found = it.run({r: hears(it.ports[r], 1) for r in (0, 1)} | {3: hears(it.ports[3], 1)})
-        assert [found[0], found[1]] == [[(1.0, Leave(1, 0, shard))] for shard in range(2)]
+        assert [found[0], found[1]] == [
+            [(1.0, Leave(1, 0, shard, missed=True))] for shard in range(2)
+        ]
         assert not it.ports[2]._inbox
 
     @pytest.mark.parametrize("seed", range(5))  # at the same time chance must not decide
@@ -79,7 +81,9 @@ class TestNotice:
         it.crash_at(2, 3.5, notice_s=0.25)
         role = pushes(it.ports[2], 0, 99)
         heard = it.run({2: role, 0: hears(it.ports[0], 4)})[0]
-        assert [message for _, message in heard] == [push(0, c) for c in range(3)] + [Leave(0, 3)]
+        assert [message for _, message in heard] == [push(0, c) for c in range(3)] + [
+            Leave(0, 3, missed=True)
+        ]
         # Three frames with two parameters of payload each come in one after the other.
         last = 3.0 + 50.0 if math.isinf(bandwidth) else 1.0 + 50.0 + 3 * 72 / 64.0
         assert heard[-1][0] == max(last, heard[-2][0])

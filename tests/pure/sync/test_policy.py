@@ -7,7 +7,7 @@ import math
 import pytest
 
 from psrt.errors import ProtocolError
-from psrt.messages import Leave, Push
+from psrt.messages import Leave, Park, Push
 from psrt.sync import Apply, Drop, Keep, Serve, policy_for
 
 
@@ -342,3 +342,23 @@ class TestProtocol:
             policy.handle(wrong)
         after = policy.version, dict(policy.clock), list(policy.pending), dict(policy.waiting)
         assert state == after
+
+
+class TestFence:
+    """Who is taken to be dead counts no more, whatever comes from it then."""
+
+    MISSED = Leave(1, 0, missed=True)
+
+    @pytest.mark.parametrize("event", [B0, Park(1, 0, 5), Leave(1, 0), MISSED])
+    def test_nothing_of_one_that_was_missed_is_handled(self, event):
+        policy = policy_for("async", 2)
+        assert not policy.fences(event)
+        policy.handle(self.MISSED)
+        assert policy.fences(event)
+        assert not policy.fences(A0)
+
+    def test_one_that_has_left_by_itself_is_not_missed_any_more(self):
+        policy = policy_for("async", 2)
+        policy.handle(Leave(1, 0))
+        assert policy.fences(self.MISSED)
+        assert not policy.fences(B0)  # which it must not send, see above

@@ -28,7 +28,7 @@ single = st.floats(allow_nan=False, width=32)
 messages = st.one_of(
     st.builds(Push, *[whole] * 4, real, real, shard),
     st.builds(Params, *[whole] * 4, single, st.integers(-1, 2**31 - 1), single, whole),
-    st.builds(Leave, whole, whole, shard),
+    st.builds(Leave, whole, whole, shard, st.booleans()),
     st.builds(Park, whole, whole, whole, shard),
     st.builds(Mix, whole, whole, whole, real, shard),
 )

@@ -22,8 +22,10 @@ RANKS = $(if $(filter serial,$(MODE)),1,4)
 SERVERS = $(if $(filter serial allreduce local-sgd,$(MODE)),0,$(if $(filter 1 2 3,$(RANKS)),1,2))
 OUT = runs/train
 ARGS =
-# Of `make fuzz`: how many random jobs, and changed files and frames, and the seed of the first.
+# Of `make fuzz`: how many random jobs, jobs with faults, and changed files and frames, and the seed
+# of the first.
 JOBS = 2000
+FAULTS = 10000
 CASES = 100000
 SEED = 0
 # Of the parallel tests: numbers of ranks, those of `make test`, and seconds that one launch may take.
@@ -248,8 +250,8 @@ test-oracles: .venv-oracles/.has-torch  ## low rank against torch's own, in an e
 	@.venv-oracles/bin/python -c 'import torch.distributed'
 	@touch $@
 
-fuzz: $(VENV)/.has-tests  ## JOBS=2000 random jobs, CASES=100000 damaged files; a failure says its SEED
-	PSRT_FUZZ=$(JOBS) PSRT_FUZZ_CASES=$(CASES) PSRT_FUZZ_SEED=$(SEED) $(PY) -m pytest -x --tb=short tests/pure/fuzz
+fuzz: $(VENV)/.has-tests  ## JOBS=2000 random jobs, FAULTS=10000 in which much goes wrong, CASES=100000 damaged files; a failure says its SEED
+	PSRT_FUZZ=$(JOBS) PSRT_FUZZ_FAULTS=$(FAULTS) PSRT_FUZZ_CASES=$(CASES) PSRT_FUZZ_SEED=$(SEED) $(PY) -m pytest -x --tb=short tests/pure/fuzz
 
 # Not what you keep beside them, such as a script of your own.
 LINTED = psrt apps tests docs setup.py

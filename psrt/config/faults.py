@@ -23,6 +23,8 @@ _FAULT = re.compile(
 #: Of a fault, at the latest.
 _LONGEST_S = 1e9
 
+#: What a disk does.
+FULL, ERROR, TORN = "full", "error", "torn"
 EVENT, SECONDS, OPERATION = "event", "s", "op"
 
 
@@ -125,6 +127,12 @@ KINDS = {
         "they are taken to be dead, and are not",
         lambda it: _plain(it) and it.lasts is None,
     ),
+    "disk": Kind(
+        "disk:HOW@opN",
+        "instead of the N-th change to the folder of checkpoints: full or error, of which half is "
+        "done, or torn, in which the job dies",
+        lambda it: it.how in (FULL, ERROR, TORN) and it.unit == OPERATION and it.lasts is None,
+    ),
 }
 
 
@@ -148,7 +156,7 @@ def read_fault(text: str) -> Fault:
     if fault is None or not kind.fits(fault):
         raise ConfigError(
             f"fault must be {kind.form}, with a WHO like worker1,server0,rank3,host1 and a WHEN "
-            f"like event120 or 2.5s, got {text!r}"
+            f"like event120 or 2.5s, or a HOW of full, error and torn, got {text!r}"
         )
     return fault
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from psrt.checkpoint import (
     Checkpoints,
-    Disk,
     Manifest,
     PartEntry,
     Tree,
@@ -52,7 +51,7 @@ def saver_for(
     config = setup.config
     if config.checkpoint_every is None or config.out is None:
         return None
-    disk, resumption = Disk(), setup.resumption
+    disk, resumption = launcher.disk, setup.resumption
     checkpoints = Checkpoints(disk, Path(config.out))
     attempt = 0 if resumption is None else resumption.attempt
     began = 0 if resumption is None else resumption.manifest.step
@@ -253,7 +252,12 @@ def _parts_at(
     before = 0 if setup.cut is None else setup.cut.numbered_cell_of(rank)[0] * len(role_map.spans)
     for it in role.shards:
         spans = places(role_map.spans[it.number])
-        yield Part(_shard(before + it.number, setup), partial(_tree_of_shard, it), spans), it
+        name, whole = _shard(before + it.number, setup), partial(_tree_of_shard, it)
+        yield Part(name, whole, spans, partial(_has_lost, it)), it
+
+
+def _has_lost(it: ShardServer) -> bool:
+    return bool(it.policy.fenced)
 
 
 def _tree_of_worker(worker: Worker, has_theta: bool) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from psrt.arrays import Vector
+from psrt.checkpoint import Disk
 from psrt.config import TrainConfig
 from psrt.data import Deal
 from psrt.errors import ConfigError, OutputError
@@ -83,6 +84,8 @@ class Launcher(ABC):
     library = ""
     #: Whether time is virtual, and whether anything is computed.
     simulated, numerics = False, True
+    #: Takes the checkpoints.
+    disk = Disk()
     #: Workers whose crash is scheduled.
     crashes: Sequence[int] = ()
     #: The number of workers that crashed.

@@ -50,6 +50,9 @@ class Part(NamedTuple):
     tree: Callable[[], dict[str, Any]]
     #: The spans of the parameters that its arrays by element are of.
     spans: tuple[Span, ...] = ()
+    #: Whether the role has gone on without a worker: no checkpoint of all workers has its part
+    #: then, since who goes on from it would have a worker that others do not know.
+    has_lost: Callable[[], bool] = lambda: False
 
 
 class Saver:
@@ -88,6 +91,8 @@ class Saver:
         #: By part, the step of its newest checkpoint, and the arrays of the copy.
         self._saved: dict[str, int] = {}
         self._copies: dict[str, Any] = {}
+        #: Parts that are in no checkpoint any more.
+        self._out: set[str] = set()
         #: Commits checkpoints, at the first process.
         self.committer: Committer | None = None
         #: Looks for the checkpoints that the others make, once the role of this process is done.
@@ -122,6 +127,8 @@ class Saver:
             OutputError: at the process that commits, if too many checkpoints have failed; or if
                 there is no agreement on a step.
         """
+        if await self._is_out(part):
+            return False
         committer, stops = self.committer, False
         before = self._saved.get(part.name, 0)
         is_due = self._every is not None and step // self._every != before // self._every
@@ -149,8 +156,20 @@ class Saver:
         Raises:
             OutputError: as ``at``.
         """
-        self._write(part, abs(cut))
+        if not await self._is_out(part):
+            self._write(part, abs(cut))
         return cut < 0
+
+    async def _is_out(self, part: Part) -> bool:
+        """Return whether a part is of no checkpoint any more, and say so once."""
+        if not part.has_lost():
+            return False
+        if part.name not in self._out:
+            self._out.add(part.name)
+            await self.ended(part, why="goes on without a worker")
+        if self.committer is not None and self.committer.has_news:
+            self.committer.tell()
+        return True
 
     def _write(self, part: Part, step: int) -> None:
         """Copy what a role has now, and write it."""
@@ -169,16 +188,19 @@ class Saver:
         if committer is not None:
             committer.look(step, waits=False)
 
-    async def ended(self, part: Part, *, stays: bool = False) -> None:
+    async def ended(
+        self, part: Part, *, stays: bool = False, why: str = "has done all its steps"
+    ) -> None:
         """Say that a role is done while others may go on.
 
         Args:
             part: of the role.
             stays: whether it is part of all later checkpoints as it is now; else there are none.
+            why: it is in none, to follow its name.
         """
         if self._meeting is not None:
             self._meeting.ended()
-        disk, (name, tree, spans) = self._disk, part
+        disk, (name, tree, spans, _) = self._disk, part
         if stays:
             self.finish()  # its part of the newest checkpoint must be found first
         try:
@@ -187,7 +209,7 @@ class Saver:
             if stays:
                 announce(disk, folder, write_part(disk, folder, name, tree(), spans))
             else:
-                announce_failure(disk, folder, name, "has done all its steps")
+                announce_failure(disk, folder, name, why)
         except (OSError, CheckpointError):
             pass  # the first process misses its part
         if stays and self.committer is not None and self._threaded:
@@ -248,7 +270,7 @@ class Saver:
             self.committer.close()
 
     def _save(self, part: Part, tree: dict[str, Any], step: int) -> None:
-        disk, (name, _, spans) = self._disk, part
+        disk, (name, _, spans, _) = self._disk, part
         try:
             folder = self._checkpoints.begin(step, self._attempt)
             try:
@@ -322,7 +344,7 @@ class Committer:
                     break
                 if left := [name for name in missing if name in ended]:
                     if isinstance(entry := ended[left[0]], str):
-                        self._without(left[0])
+                        self._without(f"{left[0]} {entry}")
                         return
                     self._take(done, folder, entry)
                     continue
@@ -368,10 +390,10 @@ class Committer:
         """Whether there is something to tell."""
         return bool(self._lines)
 
-    def _without(self, name: str) -> None:
+    def _without(self, why: str) -> None:
         """Note, once, that a role is done, so that what it had then goes with no later step."""
         if not self._is_over:
-            self._lines.append(f"{name} has done all its steps: no more checkpoints of the others")
+            self._lines.append(f"{why}: no more checkpoints of the others")
         self._is_over = True
 
     def failed(self, reason: str, step: int | None = None) -> None:

@@ -20,7 +20,7 @@ from psrt.arrays import Vector
 from psrt.codec import Matrix
 from psrt.collective.registry import NODE, by_hosts
 from psrt.config import MODES, TrainConfig, resolve
-from psrt.config.faults import Elapsed, Fault, crash_of
+from psrt.config.faults import OPERATION, Elapsed, Fault, crash_of
 from psrt.config.names import AUTO
 from psrt.config.resolve import mode_of
 from psrt.data import Deal
@@ -47,6 +47,7 @@ from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.worker import Worker
 from psrt.simulation import SimulationCosts, Simulator
+from psrt.simulation.faulty_disk import FaultyDisk
 from psrt.simulation.injection import Injector
 from psrt.simulation.pass_costs import PassCosts, shares_of
 from psrt.simulation.port import VirtualPort
@@ -191,8 +192,12 @@ class VirtualLauncher(Launcher):
         #: Those that have not struck yet.
         self.faults = [*(crash_of(*it) for it in crashes), *faults]
         self._crashes = tuple(crashes)
-        #: What this attempt and those before have taken of the job.
-        self.elapsed = elapsed
+        self._elapsed = elapsed
+        of_disk = [it for it in self.faults if it.unit == OPERATION]
+        self._of_disk = {int(elapsed.since(it).at): it for it in of_disk}
+        if of_disk:
+            hows = {at: it.how for at, it in self._of_disk.items()}
+            self.disk = FaultyDisk(hows, lambda at: self._note(self._of_disk[at]))
         self._hosts = [host for host, ranks in enumerate(hosts) for _ in range(ranks)]
         self._reports: list[Report] = []
 
@@ -336,7 +341,7 @@ class VirtualLauncher(Launcher):
         made = world.costs
         self._timeout_s = config.timeout_s
         job = role_map.workers, role_map.servers, setup.hosts
-        self._stricken = [(it, it.ranks(*job)) for it in self.faults]
+        self._stricken = [(it, it.ranks(*job)) for it in self.faults if it.unit != OPERATION]
         struck = {rank for _, ranks in self._stricken for rank in ranks}
         if any(it.kind == "cut" and 0 in ranks for it, ranks in self._stricken):
             struck = {*range(role_map.size)}  # who is cut off from the first rank
@@ -398,13 +403,13 @@ class VirtualLauncher(Launcher):
         world.on_report, world.on_crash, world.on_missed = self._hear, self._lose, self._miss
         injector = Injector(world, timeout_s=self._timeout_s)
         for fault, ranks in self._stricken:
-            injector.add(self.elapsed.since(fault), ranks, partial(self._note, fault))
+            injector.add(self._elapsed.since(fault), ranks, partial(self._note, fault))
         try:
             ports = world.ports
             world.run({at: _to_the_end(it, ports[at], world) for at, it in roles.items()})
         finally:
-            events, seconds, operations = self.elapsed
-            self.elapsed = Elapsed(events + world.events, seconds + world.time, operations)
+            events, seconds, operations = self._elapsed
+            self._elapsed = Elapsed(events + world.events, seconds + world.time, operations)
         for rank in world.crashed:  # if everybody else was done before that was known
             self._miss(rank)
         self.died = len(world.crashed)
@@ -439,7 +444,8 @@ class VirtualLauncher(Launcher):
         world, role_map, role = self.world, self.world.role_map, self._roles[rank]
         # Each part of a copy needs the others in every step; the first rank writes the files, but
         # among neighbours, who go on as in a real run without one that falls silent.
-        missable = bool(role_map.peers) or bool(role_map.servers and rank)
+        left = any(it not in world.crashed for it in role_map.workers)
+        missable = bool(role_map.peers and left) or bool(role_map.servers and rank)
         if self._cut is None and isinstance(role, Worker) and missable:
             return
         who, clock = world.name(rank), ""
@@ -453,6 +459,13 @@ class VirtualLauncher(Launcher):
                 f"{who} is taken to be dead at {world.time:g} s of virtual time{clock}"
             )
         raise CrashError(f"{who} crashed at {world.crashed[rank]:g} s of virtual time{clock}")
+
+    @property
+    def elapsed(self) -> Elapsed:
+        """What this attempt and those before have taken of the job."""
+        events, seconds, before = self._elapsed
+        made = self.disk.operations if isinstance(self.disk, FaultyDisk) else 0
+        return Elapsed(events, seconds, before + made)
 
     def now(self) -> float:
         """Return the virtual time."""

@@ -100,8 +100,11 @@ class Injector:
         self._world.suspect(rank)
 
     def _forget(self, rank: int) -> None:
-        """Let what a rank has sent into a cut be lost, unless the rank was done with that."""
+        """Let what a rank has sent into a cut be lost, unless the rank was done with that.
+
+        Neighbours still take it, as what any of them has sent that crashes.
+        """
         held = self._network.drop(rank)
-        if not self._world.is_running(rank):
+        if self._world.role_map.peers or not self._world.is_running(rank):
             for send in held:
                 send()

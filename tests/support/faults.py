@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -74,6 +74,8 @@ class Outcome(NamedTuple):
     crashed: tuple[int, ...]
     #: Where it ended without a result.
     error: PsrtError | None = None
+    #: The lines for the user.
+    said: Sequence[str] = ()
 
 
 def config_of(name: str, out: Path, **more: Any) -> TrainConfig:
@@ -98,11 +100,12 @@ def run(
         problem = Ledger([STEPS] * WORKERS, MODES[name].get("servers", 1))
     costs = VirtualCosts(compute="lognormal:0.001:0.5")
     scenario = Scenario(WORKERS, costs, faults=faults, restarts=restarts)
+    said: list[str] = []
     try:
         with mock.patch.object(os, "fsync"):
-            found = run_in_virtual_time(config, scenario, problem)
+            found = run_in_virtual_time(config, scenario, problem, say=said.append)
     except PsrtError as error:
-        return Outcome(None, "", 0, 0, 0, (), error)
+        return Outcome(None, "", 0, 0, 0, (), error, said)
     table = None if problem is None else found.theta.reshape(problem.shape)
     if config.record:
         outcome = check_run(out)
@@ -110,8 +113,9 @@ def run(
     summary, world = found.summary, found.world
     crashed = tuple(world.crashed)
     return Outcome(
-        table, summary.parameters_sha256, summary.steps, summary.samples, found.events, crashed
-    )
+        table, summary.parameters_sha256, summary.steps, summary.samples, found.events, crashed,
+        said=said,
+    )  # fmt: skip
 
 
 @functools.cache
@@ -135,7 +139,7 @@ def check_ticks(name: str, found: Outcome, lost: set[int]) -> None:
         lost: workers that died, without whom the others went on.
     """
     table, tick = np.asarray(found.table), TICKS[name]
-    may = [*tick(range(WORKERS - len(lost), WORKERS + 1))]
+    may = [*tick(range(max(1, WORKERS - len(lost)), WORKERS + 1))]
     ticks = np.isclose(table[..., None], may).any(-1)
     assert (ticks | (table == 0)).all(), f"a push was applied more than once: {table}"
     if name == "backups":  # which leave out what is late

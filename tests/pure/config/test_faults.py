@@ -15,6 +15,7 @@ WORKERS, SERVERS, HOSTS = (2, 3, 4), (0, 1), (0, 0, 1, 1, 2)
     ("text", "fault"),
     [
         ("crash:worker1@event120", Fault("crash", (("worker", 1),), "event", 120)),
+        ("disk:torn@op7", Fault("disk", (), "op", 7, how="torn")),
         ("slow:rank1:50@1s+2s", Fault("slow", (("rank", 1),), "s", 1.0, 2.0, 50.0)),
         ("pause:rank1@event3+2s", Fault("pause", (("rank", 1),), "event", 3, 2.0)),
         ("crash:rank3@2.5s", Fault("crash", (("rank", 3),), "s", 2.5)),
@@ -34,12 +35,13 @@ def test_a_fault_is_read_and_written(text, fault):
     "text",
     [
         *("pause:worker1:2@1s", "cut:worker1@op1", "slow:worker1@1s", "slow:worker1:0.5@1s"),
-        *("suspect:worker1@1s+1s", "pause:full@1s"),
+        *("suspect:worker1@1s+1s", "pause:full@1s", "disk:full@1s", "disk:worker1@op1"),
+        *("disk:slow@op1", "disk:full@op1+1s", "disk:full@event1"),
     ],
 )
 def test_each_kind_takes_what_it_needs(text):
     kind = text.partition(":")[0]
-    with pytest.raises(ConfigError, match=f"^fault must be {kind}:WHO"):
+    with pytest.raises(ConfigError, match=f"^fault must be {kind}:(WHO|HOW)"):
         read_fault(text)
 
 

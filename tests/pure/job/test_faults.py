@@ -7,7 +7,7 @@ import re
 import pytest
 
 from psrt.config.faults import EVENT, Fault
-from psrt.errors import TransportError
+from psrt.errors import ConfigError, TransportError
 from support.faults import (
     MODES,
     SAME,
@@ -35,6 +35,18 @@ def crash(rank, event):
 
 def late(kind, rank, event, lasts):
     return Fault(kind, (("rank", rank),), EVENT, event, lasts, 50.0 if kind == "slow" else 0.0)
+
+
+def check_resumed(name, found, before, why):
+    """Hold a job that died and went on, with all its workers, against one that did not."""
+    assert found.error is None, (why, found.error)
+    lost = workers_of(name, found.crashed)
+    if not lost and name in SAME:
+        assert found.sha == before.sha, why
+    if not lost:
+        assert (found.steps, found.samples) == (before.steps, before.samples), why
+    if name in TICKS:
+        check_ticks(name, found, lost)
 
 
 def workers_of(name, ranks):
@@ -73,14 +85,7 @@ def test_a_job_that_died_goes_on_from_its_last_checkpoint(name, part, folder):
         faults = crash(event % ranks, event), crash(event % 2, event + 1 + event % 7)
         saving = {"checkpoint_every": 1 + event % 2, "resume": "auto"}
         found = run(name, folder / "again", faults, restarts=9, **saving)
-        assert found.error is None, (event, found.error)
-        lost = workers_of(name, found.crashed)
-        if not lost and name in SAME:
-            assert found.sha == before.sha, (event, faults)
-        if not lost:
-            assert (found.steps, found.samples) == (before.steps, before.samples), (event, faults)
-        if name in TICKS:
-            check_ticks(name, found, lost)
+        check_resumed(name, found, before, faults)
 
 
 @pytest.mark.one_in(PARTS)
@@ -122,3 +127,36 @@ def test_who_is_taken_to_be_dead_is_out(name, part, folder):
         assert set(found.crashed) <= gone, fault
         if name in TICKS:
             check_ticks(name, found, workers_of(name, found.crashed))
+
+
+@pytest.mark.one_in(6)
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("name", ["backups", "async", "ssp"])
+def test_no_checkpoint_has_a_worker_that_shards_do_not_know(name, every, folder):
+    """One that dies while workers park has saved its part, and is unknown to some of the shards."""
+    before = undisturbed(name, folder)
+    saving = {"checkpoint_every": every, "resume": "auto"}
+    for event in range(before.events // 3, before.events, 3):
+        faults = crash(2, event), crash(0, before.events - 15)
+        check_resumed(name, run(name, folder / "lost", faults, restarts=9, **saving), before, event)
+
+
+@pytest.mark.one_in(60)
+@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("how", ["full", "error", "torn"])
+@pytest.mark.parametrize("name", MODES)
+def test_a_disk_that_fails_at_any_operation_costs_a_checkpoint_at_most(name, how, part, folder):
+    """Or the job dies of it, and goes on from the one before, or even begins anew."""
+    before = undisturbed(name, folder)
+    for operation in range(1 + part, 8 * (ranks_of(name) + 4), 8):
+        fails = Fault("disk", (), "op", operation, how=how)
+        faults = (fails,) if how == "torn" else (fails, crash(0, before.events * 2 // 3))
+        saving = {"checkpoint_every": 1, "resume": "auto"}
+        found = run(name, folder / "disk", faults, restarts=9, **saving)
+        if isinstance(found.error, ConfigError):
+            # As an attempt begins: there is nowhere to save, or what is left cannot be deleted.
+            assert operation <= 2 or how == "error", found.error
+            assert str(found.error).startswith("--checkpoint-every: "), found.error
+            continue
+        check_resumed(name, found, before, faults)
+        assert found.said or how == "full"

@@ -1,0 +1,83 @@
+"""A disk that fails at given operations: it is full, makes an error, or the job dies in the middle.
+
+What a loss of power leaves is not here, but tried state by state in the tests of checkpoints.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from psrt.checkpoint import Disk
+from psrt.config.faults import ERROR, FULL
+from psrt.errors import CrashError
+
+_ERRORS = {FULL: errno.ENOSPC, ERROR: errno.EIO}
+
+
+class FaultyDisk(Disk):
+    """Does as the real one, unless something is to go wrong."""
+
+    def __init__(self, faults: Mapping[int, str], struck: Callable[[int], None]) -> None:
+        """Set up.
+
+        Args:
+            faults: by number of the operation, from 1, what goes wrong in it.
+            struck: called with that number when it does.
+        """
+        self._faults, self._struck = faults, struck
+        #: Operations that change something, so far.
+        self.operations = 0
+        self._is_dead = False
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder, and those above it; one that exists is as good."""
+        if not path.is_dir():
+            self._next(takes_space=True)
+        super().make_folder(path)
+
+    def write(self, path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+        """Write a new file, or half of it."""
+        kept = list(pieces)
+
+        def half() -> None:
+            content = b"".join(map(bytes, kept))
+            Disk.write(self, path, [content[: len(content) // 2]])
+
+        self._next(half, takes_space=True)
+        super().write(path, kept)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename a file, or a folder."""
+        self._next()
+        super().rename(old, new)
+
+    def sync_folder(self, path: Path) -> None:
+        """Make the names in a folder durable."""
+        self._next()
+        super().sync_folder(path)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, or a folder with all in it."""
+        if path.is_symlink() or path.exists():
+            self._next()
+        super().remove(path)
+
+    def _next(self, half: Callable[[], None] = lambda: None, *, takes_space: bool = False) -> None:
+        """Count an operation, and do half of it if it is to go wrong."""
+        if self._is_dead:
+            raise CrashError("the job is dead")
+        self.operations += 1
+        how = self._faults.get(self.operations)
+        if how is None:
+            return
+        self._struck(self.operations)
+        if how == FULL and not takes_space:
+            return
+        half()
+        if how in _ERRORS:
+            raise OSError(_ERRORS[how], os.strerror(_ERRORS[how]))
+        self._is_dead = True
+        raise CrashError("the job was killed while a checkpoint was saved")

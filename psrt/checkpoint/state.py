@@ -17,7 +17,9 @@ of one vector have is the same at a cut, or counts what only one of them did.
 
 from __future__ import annotations
 
+import math
 import random
+import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -25,6 +27,10 @@ import numpy as np
 
 from psrt.errors import CheckpointError
 
+#: Largest count, up to which floating-point numbers are exact.
+_MOST = 1 << 53
+#: Largest number that something is counted by, as a worker or a staleness: reports make rows of it.
+_MOST_KEY = 1 << 24
 _SCALARS = (bool, int, float, str, type(None))
 
 
@@ -148,14 +154,25 @@ def _restored(value: Any, tree: Any, path: str) -> Any:
 
 def _scalar(value: Any, tree: Any, path: str) -> Any:
     """Return what takes the place of a scalar, or of None."""
-    if value is None:  # of what is made when it is needed
-        return tree.copy() if isinstance(tree, np.ndarray) else _copied(tree)
-    if tree is not None and not _is_like(value, tree):
+    if value is None:  # of what is made when it is needed, an array
+        if tree is not None and not isinstance(tree, np.ndarray):
+            raise CheckpointError(f"{path} of the checkpoint is a {type(tree).__name__}")
+        return None if tree is None else tree.copy()
+    if not _is_like(value, tree):
         raise CheckpointError(
             f"{path} of the checkpoint is a {type(tree).__name__}, "
             f"expected a {type(value).__name__}"
         )
+    if type(tree) is int and not (-_MOST if value < 0 else 0) <= tree <= _MOST:
+        raise CheckpointError(f"{path} of the checkpoint is {tree}, which it cannot be")
     return type(value)(tree) if isinstance(value, np.generic) else tree
+
+
+def _number(tree: Any, path: str) -> Any:
+    """Return a number, one of so many as came up."""
+    if type(tree) is float and math.isfinite(tree):
+        return tree
+    return _scalar(-1, tree, path)
 
 
 def _is_like(value: Any, tree: Any) -> bool:
@@ -177,15 +194,23 @@ def _restored_mapping(value: MutableMapping[Any, Any], tree: Any, path: str) -> 
         return value
     if not isinstance(tree, Mapping):
         raise CheckpointError(f"{path} of the checkpoint has no names")
+    numbers = {_key(name): _number(it, f"{path}.{name}") for name, it in tree.items()}
+    if any(isinstance(key, str) for key in value):
+        _check_names(tree, list(value), path)
+    else:
+        for key in numbers:
+            if not isinstance(key, int) or abs(key) > _MOST_KEY:
+                raise CheckpointError(f"{path} of the checkpoint counts by {key}")
     value.clear()
-    for name, it in tree.items():
-        value[_key(name)] = _scalar(None, it, path)
+    value.update(numbers)
     return value
 
 
 def _restored_sequence(value: Sequence[Any], tree: Any, path: str) -> Any:
-    if isinstance(tree, list):
-        after = list(tree)
+    if isinstance(tree, list) and all(isinstance(it, _SCALARS) for it in value):
+        after = [_number(it, path) for it in tree]
+        if value and len(tree) != len(value):
+            raise CheckpointError(f"{path} of the checkpoint has {len(tree)} numbers")
     else:
         _check_names(tree, [str(i) for i in range(len(value))], path)
         after = [_restored(it, tree[str(i)], f"{path}.{i}") for i, it in enumerate(value)]
@@ -218,8 +243,9 @@ def _check_names(tree: Any, names: Sequence[str], path: str) -> None:
             raise CheckpointError(f"{path} of the checkpoint {what} {', '.join(sorted(found))}")
 
 
-def _key(name: str) -> Any:
-    return int(name) if name.removeprefix("-").isdigit() else name
+def _key(name: str) -> int | str:
+    # As Python writes it: what else is a digit to it, such as ², is none to int().
+    return int(name) if re.fullmatch("-?[0-9]{1,12}", name) else name
 
 
 def _copied(tree: Any) -> Any:

@@ -178,7 +178,7 @@ def _without(one: Span, other: Span) -> Iterable[Span]:
 def _meter(meters: Sequence[Tree], furthest: Tree, number: int) -> Tree:
     """Return the meter of a worker: the first one takes over what all have counted."""
     tree: Tree = deepcopy(furthest)
-    none = Stats()
+    none = Stats(waited=dict.fromkeys(furthest["stats"]["waited"], 0.0))
     counted = [restore(deepcopy(none), it["stats"]) for it in meters]
     stats = Stats.merged(counted) if number == 0 else none
     tree["stats"] = _like(tree["stats"], state_of(stats))

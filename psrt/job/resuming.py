@@ -8,6 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from psrt.arrays import Vector
 from psrt.checkpoint import Checkpoints, Disk, Manifest, assemble, read_part
 from psrt.config import TrainConfig, from_toml
@@ -110,15 +112,16 @@ class Resumption(NamedTuple):
         Where several workers have the same part of it, each its own, they are their mean.
         """
         pieces = []
-        for spans, names in self._holders().items():
-            trees = map(self.part, names)
-            if len(names) == 1:
-                pieces.append((spans, _held(next(trees))[0]))
-            else:
-                pieces.append((spans, mean_of(map(_held, trees)).theta))
-        if not pieces:
-            return None
         try:
+            for spans, names in self._holders().items():
+                size = sum(span.size for span in spans)
+                held = (_held(self.part(name), size) for name in names)
+                if len(names) == 1:
+                    pieces.append((spans, next(held)[0]))
+                else:
+                    pieces.append((spans, mean_of(held).theta))
+            if not pieces:
+                return None
             return assemble(pieces, Span(0, self.manifest.n), self.manifest.n)
         except CheckpointError as error:
             raise ConfigError(f"--resume {self.path}: {error}") from error
@@ -155,12 +158,24 @@ class Resumption(NamedTuple):
             raise refusal(str(self.path), differences)
 
 
-def _held(tree: dict[str, Any]) -> tuple[Vector, float]:
-    """Return the parameters in a part, or a worker's own, and their weight in the mean."""
-    if "theta" in tree:
-        return tree["theta"], 1.0
-    own = tree["role"]["strategy"]
-    return own["vector"], own.get("weight", 1.0)
+def _held(tree: dict[str, Any], size: int) -> tuple[Vector, float]:
+    """Return the parameters (size,) in a part, or a worker's own, and their weight in the mean.
+
+    Raises:
+        CheckpointError: if there are none, or others.
+    """
+    try:
+        own = {"vector": tree["theta"]} if "theta" in tree else tree["role"]["strategy"]
+        theta, weight = own["vector"], own.get("weight", 1.0)
+    except (LookupError, TypeError, AttributeError):
+        raise CheckpointError("a part has no parameters") from None
+    is_vector = isinstance(theta, np.ndarray) and (theta.shape, theta.dtype) == (
+        (size,),
+        np.float32,
+    )
+    if not is_vector or type(weight) is not float or not 0 < weight < np.inf:
+        raise CheckpointError("what a part has in the place of parameters are none")
+    return theta, weight
 
 
 def _needs_its_workers(config: TrainConfig) -> str:

@@ -156,8 +156,10 @@ class Saver:
         Raises:
             OutputError: as ``at``.
         """
-        if not await self._is_out(part):
-            self._write(part, abs(cut))
+        # Who goes on from a checkpoint is parked for it once more.
+        is_new = (step := abs(cut)) != self._saved.get(part.name, 0)
+        if is_new and not await self._is_out(part):
+            self._write(part, step)
         return cut < 0
 
     async def _is_out(self, part: Part) -> bool:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from psrt.arrays import Vector
+from psrt.errors import CheckpointError
 from psrt.messages import Push
 from psrt.optim import StalenessRate, clip_factor
 from psrt.runtime.elastic import CentreUpdater, ForceSums
@@ -112,7 +113,9 @@ class Shard:
 
     @_owed_notes.setter
     def _owed_notes(self, fields: tuple[float, ...]) -> None:
-        rows = (fields[i : i + len(_PLAIN)] for i in range(0, len(fields), len(_PLAIN)))
+        rows = [fields[i : i + len(_PLAIN)] for i in range(0, len(fields), len(_PLAIN))]
+        if rows and len(rows[-1]) != len(_PLAIN):
+            raise CheckpointError(f"notes of a shard's sum are none: {fields}")
         self._kept_notes = [Note(*row) for row in rows]
 
     @property

@@ -116,6 +116,7 @@ class ShardServer:
             CheckpointError: if it is of another shard.
         """
         restore(self, tree)
+        self.policy.check()
         self._holds[0] = self.shard.version
 
     @property

@@ -194,6 +194,8 @@ class Worker:
                 whose = "the checkpoint has a state of the problem, which has no load_state()"
             raise CheckpointError(whose)
         restore(self, {name: it for name, it in tree.items() if name != "problem"})
+        if self._skip > self.clock:
+            raise CheckpointError(f"a worker at clock {self.clock} skips {self._skip} batches")
         if callable(load):
             load(tree["problem"])
         self.strategy.go_on(self.clock)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from psrt.errors import ProtocolError
+from psrt.errors import CheckpointError, ProtocolError
 from psrt.messages import Leave, Park, Push
 
 
@@ -46,6 +46,9 @@ class Cut(NamedTuple):
     #: Of which checkpoint, as workers were told.
     cut: int
 
+
+#: A push of the types that its fields have.
+_LIKE = Push(0, 0, 0, 0, 0.0, 0.0, 0)
 
 Decision: TypeAlias = Apply | Keep | Drop | Serve | Cut
 
@@ -96,7 +99,7 @@ class Policy:
                 worker order, an empty push counts towards the quorum, and a worker that the round
                 did not wait for continues at the round's clock, so no clock is below the version.
         """
-        self._quorum = quorum
+        self._workers, self._quorum = workers, quorum
         self._gate = gate
         self._late = late
         self._rounds = rounds
@@ -137,9 +140,23 @@ class Policy:
 
     @_owed.setter
     def _owed(self, fields: tuple[float, ...]) -> None:
-        size = len(Push._fields)
-        rows = (fields[i : i + size] for i in range(0, len(fields), size))
+        size, kinds = len(_LIKE), [*map(type, _LIKE)]
+        rows = [fields[i : i + size] for i in range(0, len(fields), size)]
+        if any([*map(type, row)] != kinds or not 0 <= row[0] < self._workers for row in rows):
+            raise CheckpointError(f"a shard's pending pushes are none: {fields}")
         self.pending = [Push(*row) for row in rows]  # type: ignore[arg-type]
+
+    def check(self) -> None:
+        """Check what was restored.
+
+        Raises:
+            CheckpointError: if it cannot be the state of such a shard.
+        """
+        ahead = self._rounds and any(clock > self.version for clock in self.clock.values())
+        if ahead or not set(self.clock) <= set(range(self._workers)):
+            raise CheckpointError(
+                f"a shard at version {self.version} has workers at clocks {self.clock}"
+            )
 
     def fences(self, event: Push | Leave | Park) -> bool:
         """Return whether an event is no more to be handled: its worker was taken to be dead.

@@ -98,6 +98,8 @@ class PushPull(Strategy):
         self._clock = 0
         #: See ``cut``, which a checkpoint has: who goes on from it parks first, as who goes on.
         self._cut = 0
+        #: Whether the run ends there.
+        self._ends = False
         self._parks = parks
         self.updates = 0
         #: The optimizer's vectors are at the servers.
@@ -116,18 +118,18 @@ class PushPull(Strategy):
     @property
     def at_cut(self) -> bool:
         """Whether nothing is under way, and all workers come to this."""
-        return not self._parks or self._cut != 0
+        return not self._parks or self._cut > 0
 
     @property
     def cut(self) -> int:
         """What servers ask to park for, as ``Params.cut``."""
-        return self._cut
+        return -self._cut if self._ends else self._cut
 
     async def park(self, clock: int) -> None:
         """Park at every shard; each answers when all have come, and the mode lets it."""
         self._clock = clock
         for shard in self._order:
-            park = Park(self._worker, clock, self._cut, shard)
+            park = Park(self._worker, clock, self.cut, shard)
             self._port.send(self._servers[shard], park)
         self._cut = 0
         for _ in self.versions:
@@ -284,7 +286,7 @@ class PushPull(Strategy):
             raise ProtocolError(f"worker {self._worker} was sent {reply}, expected parameters")
         self.versions[reply.shard] = reply.version
         if reply.cut:
-            self._cut = reply.cut
+            self._cut, self._ends = abs(reply.cut), reply.cut < 0
         if self._decoder is not None:
             self._read_frame(reply, self._decoder)
         return reply

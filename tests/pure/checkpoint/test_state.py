@@ -31,7 +31,7 @@ class Outer(Inner):
     def __init__(self, fill=0.0):
         super().__init__(fill)
         self.inner = Inner(fill + 1)
-        self._flat = [int(fill), 1.5, None, "text", True]
+        self._flat = [int(fill), 1.5, -2]
         self.of_all = (fill, fill)
         self.pair = Pair(int(fill), 0.5)
         self.seen = {3: int(fill)}
@@ -48,7 +48,7 @@ def test_a_tree_has_plain_values_and_arrays_only():
         *("state", "updates", "inner", "flat", "of_all", "pair", "seen", "many", "rng", "draw"),
         *("lazy", "first"),
     ]
-    assert tree["flat"] == [2, 1.5, None, "text", True]
+    assert tree["flat"] == [2, 1.5, -2]
     assert (tree["pair"], tree["seen"], tree["first"]) == ([2, 0.5], {"3": 2}, 2.0)
     assert type(tree["first"]) is float
     assert tree["inner"]["updates"] == 3
@@ -124,6 +124,15 @@ def damaged(path, value):
         (("rng",), {"state": 1}, "Outer.rng of the checkpoint is no generator's"),
         (("rng",), 1, "Outer.rng of the checkpoint is no generator's"),
         (("draw",), {"version": 3, "words": [1], "spare": None}, "Outer.draw of the checkpoint is"),
+        (("lazy",), 7, "Outer.lazy of the checkpoint is a int"),
+        (("inner", "updates"), [], "Outer.inner.updates of the checkpoint is a list, expected"),
+        (("updates",), -1, "Outer.updates of the checkpoint is -1, which it cannot be"),
+        (("updates",), 1 << 54, "Outer.updates of the checkpoint is 18014398509481984, which it"),
+        (("flat",), [1, "x"], "Outer.flat of the checkpoint is a str, expected a int"),
+        (("flat",), [True], "Outer.flat of the checkpoint is a bool, expected a int"),
+        (("pair",), [1], "Outer.pair of the checkpoint has 1 numbers"),
+        (("seen",), {"3": None}, "Outer.seen.3 of the checkpoint is a NoneType, expected a int"),
+        (("seen",), {str(1 << 25): 1}, "Outer.seen of the checkpoint counts by 33554432"),
         (("draw",), 7, "Outer.draw of the checkpoint is no generator's"),
     ],
 )

@@ -19,6 +19,7 @@ from psrt.config import TrainConfig
 from psrt.errors import ConfigError, PsrtError, StoppedError
 from psrt.job.caller import Caller
 from psrt.job.resuming import resumed_config
+from psrt.job.saving import Saver
 from psrt.job.virtual import simulate
 from psrt.messages import Push
 from psrt.runtime.shard import Shard
@@ -247,8 +248,16 @@ def watched():
 
 def resumed(out, step, again, problem, seed, **more):
     where = str(Path(out) / "checkpoints" / f"{step:08d}")
-    config = resumed_config(where, out=str(again), **more)
-    return simulate(config, problem, workers=WORKERS, seed=seed)
+    config, write, steps = resumed_config(where, out=str(again), **more), Saver._write, []
+
+    def writing(self, part, step):
+        steps.append(step)
+        write(self, part, step)
+
+    with mock.patch.object(Saver, "_write", writing):
+        run = simulate(config, problem, workers=WORKERS, seed=seed)
+    assert min(steps, default=step + 1) > step, "what it goes on from was saved again"
+    return run
 
 
 def judge(tmp_path, knobs, *, steps=(9, 9, 9), seed=0, every=2, resumes=None):

@@ -78,6 +78,8 @@ class Draw:
             knobs["placement"] = self.one(("first", "last"))
         knobs["inject"] = tuple(self.injection(workers) for _ in range(self.whole(0, 2)))
         crashes = self.crashes(workers) if served and self.maybe(0.3) else ()
+        if knobs.get("placement") == "last":  # worker 0 is rank 0, without which nobody goes on
+            crashes = tuple(it for it in crashes if it[0])
         return Job(
             self.seed,
             knobs,

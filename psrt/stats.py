@@ -44,6 +44,10 @@ def _by_key(ours: dict[Any, Any], theirs: dict[Any, Any]) -> dict[Any, Any]:
     return merged
 
 
+def _least_by_key(ours: Histogram, theirs: Histogram) -> Histogram:
+    return {key: min(it[key] for it in (ours, theirs) if key in it) for key in ours | theirs}
+
+
 def _largest_by_key(ours: Histogram, theirs: Histogram) -> Histogram:
     merged = dict(ours)
     for key, value in theirs.items():
@@ -133,6 +137,9 @@ class Stats:
     clock_spread_max: int = largest("steps")
     #: By worker, the steps that it had finished when it left, as a server or a neighbour knows.
     left: Histogram = parts(_largest_by_key, dict, "steps")
+    #: By worker that was missed, the steps of it that a shard has, the most and the least of all.
+    reached: Histogram = parts(_largest_by_key, dict, "steps")
+    reached_all: Histogram = parts(_least_by_key, dict, "steps")
     #: Bytes handed to the transport.
     bytes_sent: int = total("bytes", column=True)
     #: Bytes taken from the transport.
@@ -203,6 +210,15 @@ class Stats:
             staleness=by_worker,
             waited_for={worker * cells + number: s for worker, s in self.waited_for.items()},
         )
+
+    @property
+    def torn(self) -> int:
+        """The steps of workers that were missed that only some of the shards have.
+
+        >>> Stats.merged(Stats(reached={2: n}, reached_all={2: n}) for n in (4, 3)).torn
+        1
+        """
+        return sum(most - self.reached_all[worker] for worker, most in self.reached.items())
 
     def figures(self) -> dict[str, Any]:
         """Return the plain numbers by name, which the summary shows unchanged."""

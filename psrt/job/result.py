@@ -186,6 +186,7 @@ def summarize(
         parameters=parameters,
         parameters_sha256=parameters_sha256(theta) if theta.size else "",
         staleness=Staleness.of_ranks(stats),
+        torn=total.torn,
         skew_max=max(total.skew, default=0),
         skew=Counts.of(total.skew.items()),
         waiting=tuple(Waiting.of(one) for one in workers if one.worker not in missing),

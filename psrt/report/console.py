@@ -49,6 +49,8 @@ def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None =
     rows += _staleness(summary)
     if summary["dropped"]:
         rows.append(("dropped", f"{summary['dropped']:,} gradients"))
+    if summary.get("torn"):
+        rows.append(("torn", f"{plural(summary['torn'], 'step')} of the dead, at some shards only"))
     if summary.get("missing"):
         rows.append(("missing", "; ".join(map(_missing, summary["missing"]))))
     sent, received = size_text(summary["bytes_sent"]), size_text(summary["bytes_received"])

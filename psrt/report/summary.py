@@ -147,6 +147,8 @@ class Summary:
     updates: int
     #: Gradients that arrived but were not applied: late ones of backups, or too stale.
     dropped: int
+    #: Steps of workers that died, or were taken to be dead, that only some of the shards have.
+    torn: int
     #: Staleness of the applied gradients.
     staleness: Staleness
     #: Largest difference of shard versions within one read.

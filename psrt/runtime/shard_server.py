@@ -83,6 +83,9 @@ class ShardServer:
         #: By worker, τ of its last push on receipt, and the time of that receipt.
         self._tau = [0] * len(self._ranks)
         self._received_at = [0.0] * len(self._ranks)
+        #: By worker, the steps of it whose gradients have come; not of those before a checkpoint
+        #: that the run goes on from.
+        self._last = [0] * len(self._ranks)
         #: The worker whose message is being handled.
         self._cause = -1
         self._slowest = 0
@@ -118,6 +121,8 @@ class ShardServer:
         restore(self, tree)
         self.policy.check()
         self._holds[0] = self.shard.version
+        for worker, clock in self.policy.clock.items():
+            self._last[worker] = clock
 
     @property
     def stats(self) -> Stats:
@@ -151,6 +156,8 @@ class ShardServer:
             # No update passes a pending push by, so this τ is also its τ when it is applied.
             self._tau[worker] = self.policy.staleness(message)
             self._received_at[worker] = now
+            if message.samples:
+                self._last[worker] = message.clock + 1
         elif type(message) is Park:
             self._cause = message.worker
             self._leases.release(self._ranks[message.worker])  # it has read its last reply
@@ -160,6 +167,8 @@ class ShardServer:
             self._leases.leave(self._ranks[message.worker])
             self.shard.forget(message.worker)
             self.shard.stats.left[message.worker] = message.clock
+            if message.missed:
+                self._note_reached(message.worker, self._last[message.worker])
         else:
             raise ProtocolError(f"shard {self.number} was sent {message}, expected a push")
         events = self._events
@@ -169,6 +178,10 @@ class ShardServer:
             events.note((events.taken, message, now))
         if self._decoder is not None and type(message) is Push and message.samples:
             self._decode(message, self._decoder)
+
+    def _note_reached(self, worker: int, steps: int) -> None:
+        """Note how many steps of a worker that was missed are in this shard, or will be."""
+        self.shard.stats.reached[worker] = self.shard.stats.reached_all[worker] = steps
 
     def fence(self, message: Message) -> None:
         """Tell a worker that was taken to be dead, and is not, that it is out."""
@@ -256,6 +269,8 @@ class ShardServer:
     def drop(self, push: Push, cause: Message) -> None:
         """Discard a gradient, because of a message."""
         self.shard.stats.dropped += 1
+        if type(cause) is Leave and cause.missed:
+            self._note_reached(push.worker, push.clock)
         events = self._events
         if events is not None:
             late = type(cause) is Push

@@ -10,17 +10,23 @@ import functools
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 
+from psrt.checkpoint.folder import FOLDER
 from psrt.config import TrainConfig
 from psrt.config.faults import Fault
 from psrt.errors import CrashError, PsrtError
 from psrt.history.check.run import check_run
+from psrt.job import checkpoints, session
+from psrt.job.launcher import Roles
 from psrt.job.scenario import Scenario, run_in_virtual_time
+from psrt.job.setup import Setup
+from psrt.runtime.worker import Worker
 from psrt.simulation.cost_flags import VirtualCosts
 from support.recording import Ledger
 
@@ -32,7 +38,9 @@ MODES: dict[str, dict[str, Any]] = {
     "backups": {"mode": "sync", "backup": 1, **_TWO},
     "async": {"mode": "async", **_TWO},
     "ssp": {"mode": "ssp", "staleness": 1, **_TWO},
-    "softsync": {"mode": "softsync", "softsync": 2, **_TWO},
+    "softsync": {"mode": "softsync", "softsync": 1, **_TWO},
+    "uneven": {"mode": "async", "servers": 1, "shards_per_server": 2},
+    "momentum": {"mode": "sync", "optimizer": "momentum", "shards_per_server": 2, **_TWO},
     "averages": {"mode": "local-sgd", "local_steps": 2, **_TWO},
     "elastic": {"mode": "easgd", "local_steps": 2, **_TWO},
     "elastic, async": {"mode": "easgd", "local_steps": 2, "asynchronous": True, **_TWO},
@@ -47,16 +55,22 @@ MODES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 #: Those whose parameters are the same bits whoever comes first.
 SAME = {
-    *("sync", "averages", "elastic", "node", "ring", "averages by ring", "gossip", "stages"),
+    *("sync", "momentum", "averages", "elastic", "node", "ring", "averages by ring", "gossip"),
+    "stages",
 }  # fmt: skip
 #: By mode, the part of an element that a push ticks off, with so many live workers.
 TICKS: dict[str, Callable[[range], set[float]]] = {
     "async": lambda live: {1.0},
+    "uneven": lambda live: {1.0},
     "ssp": lambda live: {1.0},
-    "softsync": lambda live: {1 / max(1, it // 2) for it in live} | {1.0, 0.5},
+    "softsync": lambda live: {1 / it for it in range(1, max(live) + 1)},
     "sync": lambda live: {1 / it for it in live},
     "backups": lambda live: {1 / it for it in range(1, max(live) + 1)},
 }
+
+
+#: By mode, the steps of each worker, where they differ.
+UNEVEN = {"uneven": (STEPS, STEPS, 2)}
 
 
 class Outcome(NamedTuple):
@@ -72,10 +86,14 @@ class Outcome(NamedTuple):
     events: int
     #: Ranks that others went on without.
     crashed: tuple[int, ...]
+    #: Steps of the dead that only some of the shards have.
+    torn: int = 0
     #: Where it ended without a result.
     error: PsrtError | None = None
     #: The lines for the user.
     said: Sequence[str] = ()
+    #: The checkpoints that there are at the end.
+    saved: Sequence[str] = ()
 
 
 def config_of(name: str, out: Path, **more: Any) -> TrainConfig:
@@ -97,15 +115,18 @@ def run(
     config = config_of(name, out, **more)
     problem = None
     if name != "stages":
-        problem = Ledger([STEPS] * WORKERS, MODES[name].get("servers", 1))
+        problem = Ledger(steps_of(name), shards_of(name))
     costs = VirtualCosts(compute="lognormal:0.001:0.5")
     scenario = Scenario(WORKERS, costs, faults=faults, restarts=restarts)
     said: list[str] = []
     try:
-        with mock.patch.object(os, "fsync"):
+        with (
+            mock.patch.object(os, "fsync"),
+            mock.patch.object(session, "give_back", partial(_give_back, name)),
+        ):
             found = run_in_virtual_time(config, scenario, problem, say=said.append)
     except PsrtError as error:
-        return Outcome(None, "", 0, 0, 0, (), error, said)
+        return Outcome(None, "", 0, 0, 0, (), 0, error, said)
     table = None if problem is None else found.theta.reshape(problem.shape)
     if config.record:
         outcome = check_run(out)
@@ -114,16 +135,54 @@ def run(
     crashed = tuple(world.crashed)
     return Outcome(
         table, summary.parameters_sha256, summary.steps, summary.samples, found.events, crashed,
-        said=said,
+        summary.torn, said=said, saved=_saved(out),
     )  # fmt: skip
 
 
+def _saved(out: Path) -> list[str]:
+    """Return the checkpoints of a run that has ended: two, and nothing else is left there."""
+    folder = out / FOLDER
+    found = sorted(it.name for it in folder.iterdir()) if folder.exists() else []
+    assert all(it.isdecimal() for it in found), found
+    assert len(found) <= 2, found
+    return found
+
+
+def _give_back(name: str, setup: Setup, roles: Roles) -> None:
+    """Give roles back what they had, which must be that of the newest checkpoint."""
+    checkpoints.give_back(setup, roles)
+    if setup.resumption is None:
+        return
+    path, step = setup.resumption.path, setup.resumption.manifest.step
+    whole = [it for it in path.parent.iterdir() if it.name.isdecimal()]
+    assert path == max(whole, key=lambda it: int(it.name))
+    clocks = {it.clock for it in roles.values() if isinstance(it, Worker)}
+    assert name not in SAME or clocks == {step}, f"workers go on at {clocks} from step {step}"
+
+
 @functools.cache
-def undisturbed(name: str, out: Path) -> Outcome:
-    """Return what a mode comes to when nothing goes wrong."""
-    found = run(name, out / f"undisturbed {name}", record=name != "stages")
+def undisturbed(name: str, out: Path, every: int | None = None) -> Outcome:
+    """Return what a mode comes to when nothing goes wrong.
+
+    Args:
+        name: of the mode.
+        out: a folder to use.
+        every: steps from one checkpoint to the next; None makes none, and leaves a history.
+    """
+    more: dict[str, Any] = {"record": name != "stages"} if every is None else {
+        "checkpoint_every": every
+    }  # fmt: skip
+    found = run(name, out / f"undisturbed {name} {every}", **more)
     assert found.error is None
     return found
+
+
+def steps_of(name: str) -> Sequence[int]:
+    return UNEVEN.get(name, [STEPS] * WORKERS)
+
+
+def shards_of(name: str) -> int:
+    return int(MODES[name].get("servers", 1) * MODES[name].get("shards_per_server", 1))
 
 
 def ranks_of(name: str) -> int:
@@ -144,14 +203,17 @@ def check_ticks(name: str, found: Outcome, lost: set[int]) -> None:
     assert (ticks | (table == 0)).all(), f"a push was applied more than once: {table}"
     if name == "backups":  # which leave out what is late
         return
+    torn = 0
     for worker in range(WORKERS):
-        done = ticks[:, worker]
+        done = ticks[:, worker, : steps_of(name)[worker]]
         if worker not in lost:
             assert done.all(), f"a push of worker {worker} was lost: {table}"
         else:  # up to some step, which may have reached some of the shards only
             reached = done.sum(-1)
-            assert (done == (np.arange(STEPS) < reached[:, None])).all(), table
+            torn += int(reached.max() - reached.min())
+            assert (done == (np.arange(done.shape[1]) < reached[:, None])).all(), table
             assert reached.max() - reached.min() <= 1, table
+    assert found.torn == torn, f"{found.torn} steps are said to be torn: {table}"
 
 
 def ended_by_a_death(error: PsrtError | None) -> bool:

@@ -21,7 +21,7 @@ from psrt.history.check.pipeline import layout_of
 from psrt.history.check.straight_sums import goes_straight, straight_bytes
 from psrt.history.check.sum_frames import sent_bytes
 from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group
-from psrt.history.events import CAME, Kind
+from psrt.history.events import CAME, LOST, MISSED, Kind
 from psrt.history.header import Header
 
 #: The keys of every summary; ``psrt.report.Summary`` has a field for each.
@@ -29,7 +29,7 @@ KEYS = (
     "mode", "workers", "servers", "ranks", "hosts", "mpi", "seed", "epochs", "steps", "allreduce",
     "allreduce_why", "shards_per_server", "shards_why", "buckets", "overlap", "samples", "seconds",
     "samples_per_second", "train_loss", "test_loss", "test_accuracy", "parameters",
-    "parameters_sha256", "updates", "dropped", "staleness", "skew_max", "skew", "waiting",
+    "parameters_sha256", "updates", "dropped", "torn", "staleness", "skew_max", "skew", "waiting",
     "missing", "clock_spread_max", "bytes_sent", "bytes_received", "frame_bytes", "framed_bytes",
     "averages", "graph_averages", "cut_bytes_sent", "cut_bytes_received", "model_cut",
     "memory",
@@ -317,7 +317,7 @@ class SummaryCheck:
     def without_servers(self) -> None:
         """Check that what only servers and their readers have is not there."""
         figures, none = self._figures, np.zeros(0, np.int64)
-        for name in ("dropped", "skew_max", "clock_spread_max"):
+        for name in ("dropped", "torn", "skew_max", "clock_spread_max"):
             figures.same(0, name)
         self.skews(none)
         self._staleness(none, none, none, 0)
@@ -336,7 +336,7 @@ class SummaryCheck:
                 figures.mean_and_max(tau[worker == i], "staleness", "by_worker", i)
         gap = table.real("gap")[ends]
         self._gaps(gap[~np.isnan(gap)])
-        for name in ("dropped", "skew_max"):
+        for name in ("dropped", "torn", "skew_max"):
             figures.same(0, name)
 
     def exchanged(
@@ -408,6 +408,7 @@ class SummaryCheck:
         applied = [table.where(Kind.APPLY) for table in tables]
         self.updates(max(len(shard.updates) for shard in shards))
         figures.same(sum(len(table.where(Kind.DROP)) for table in tables), "dropped")
+        figures.same(_torn(tables, cells), "torn")
         pushes = [at[table["worker"][at] >= 0] for table, at in zip(tables, applied, strict=True)]
         tau, worker = (
             np.concatenate([table[name][at] for table, at in zip(tables, pushes, strict=True)])
@@ -604,6 +605,27 @@ def _served_bytes(header: Header, workers: Table, shards: Sequence[Table]) -> tu
         if not len(frames):
             total += size * int(np.count_nonzero(table["samples"][received]))
     return framed, whole, total
+
+
+def _torn(tables: Sequence[Table], cells: int) -> int:
+    """Return how many steps of those who were missed have come to some shards and not to others.
+
+    A gradient that was lost with its worker has not come.
+    """
+    torn, each = 0, len(tables) // cells
+    for cell in range(cells):
+        reached: dict[int, list[int]] = {}
+        for table in tables[cell * each : (cell + 1) * each]:
+            left = table.where(Kind.LEFT)
+            for worker in table["worker"][left[table["flag"][left] == MISSED]].tolist():
+                mine = table["worker"] == worker
+                came = mine & table.are(Kind.RECEIVE) & (table["samples"] > 0)
+                lost = mine & table.are(Kind.DROP) & (table["flag"] == LOST)
+                steps = int(table["clock"][came].max(initial=-1)) + 1
+                steps = int(table["clock"][lost].min(initial=steps))
+                reached.setdefault(worker, []).append(steps)
+        torn += sum(max(it) - min(it) for it in reached.values())
+    return torn
 
 
 def _share(part: float, whole: float) -> float:

@@ -72,6 +72,8 @@ def keeps_its_promise(seed, folder):
         return
     lost = {rank - (ranks_of(it.name) - WORKERS) for rank in found.crashed}
     if not lost:
+        if it.saves and it.name in SAME and not any(fault.kind == "disk" for fault in it.faults):
+            assert found.saved == undisturbed(it.name, folder, it.every).saved
         counts = (found.steps, found.samples) == (before.steps, before.samples)
         assert counts or it.name == "backups"
         assert found.sha == before.sha or it.name not in SAME

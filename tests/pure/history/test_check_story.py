@@ -35,7 +35,7 @@ SUMMARY = {
     "shards_why": "", "buckets": 0, "overlap": False, "samples": 2, "seconds": 0.013,
     "samples_per_second": 2 / 0.013,
     "train_loss": 0.5, "test_loss": 0.5, "test_accuracy": None, "parameters": 1,
-    "parameters_sha256": "", "updates": 2, "dropped": 0, "skew_max": 0,
+    "parameters_sha256": "", "updates": 2, "dropped": 0, "torn": 0, "skew_max": 0,
     "skew": {"mean": 0, "max": 0, "histogram": {"0": 2}},
     "staleness": {
         "mean": 0.5, "max": 1, "histogram": [1, 1],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from psrt.config.faults import EVENT, Fault
 from psrt.errors import ConfigError, TransportError
+from psrt.history.check.run import check_run
 from support.faults import (
     MODES,
     SAME,
@@ -37,7 +39,7 @@ def late(kind, rank, event, lasts):
     return Fault(kind, (("rank", rank),), EVENT, event, lasts, 50.0 if kind == "slow" else 0.0)
 
 
-def check_resumed(name, found, before, why):
+def check_resumed(name, found, before, why, saved=None):
     """Hold a job that died and went on, with all its workers, against one that did not."""
     assert found.error is None, (why, found.error)
     lost = workers_of(name, found.crashed)
@@ -45,6 +47,8 @@ def check_resumed(name, found, before, why):
         assert found.sha == before.sha, why
     if not lost:
         assert (found.steps, found.samples) == (before.steps, before.samples), why
+    if saved is not None and not lost and name in SAME:
+        assert found.saved == saved, why
     if name in TICKS:
         check_ticks(name, found, lost)
 
@@ -85,7 +89,8 @@ def test_a_job_that_died_goes_on_from_its_last_checkpoint(name, part, folder):
         faults = crash(event % ranks, event), crash(event % 2, event + 1 + event % 7)
         saving = {"checkpoint_every": 1 + event % 2, "resume": "auto"}
         found = run(name, folder / "again", faults, restarts=9, **saving)
-        check_resumed(name, found, before, faults)
+        saved = undisturbed(name, folder, 1 + event % 2).saved
+        check_resumed(name, found, before, faults, saved)
 
 
 @pytest.mark.one_in(PARTS)
@@ -127,6 +132,25 @@ def test_who_is_taken_to_be_dead_is_out(name, part, folder):
         assert set(found.crashed) <= gone, fault
         if name in TICKS:
             check_ticks(name, found, workers_of(name, found.crashed))
+
+
+def test_a_step_that_some_shards_have_is_told(folder):
+    """A shard dropped a push that was not answered, another one had made its update by then."""
+    events = range(100, 110)
+    found = [run("sync", folder / f"{it}", (crash(2, it),), record=True) for it in events]
+    (torn,) = {it.torn for it in found} - {0}
+    assert torn == 1
+    for event, it in zip(events, found, strict=True):
+        told = [line for line in it.said if "torn" in line]
+        assert len(told) == (it.torn > 0)
+        path = folder / f"{event}" / "summary.json"
+        summary = json.loads(path.read_text())
+        assert summary["torn"] == it.torn
+        path.write_text(json.dumps(summary | {"torn": 1 - it.torn}))
+        assert "torn" in check_run(path.parent).violation.text
+    assert "1 step of the dead, at some shards only" in "".join(
+        map("".join, (f.said for f in found))
+    )
 
 
 @pytest.mark.one_in(6)

@@ -31,7 +31,7 @@ def summary():
         overlap=False, samples=4320,
         seconds=0.5, samples_per_second=8640.0, train_loss=0.2,
         test_loss=0.25, test_accuracy=0.9625, parameters=9, parameters_sha256="ab", updates=270,
-        dropped=0, staleness=staleness, skew_max=1, skew=Counts.of([(0, 130), (1, 5)]),
+        dropped=0, torn=0, staleness=staleness, skew_max=1, skew=Counts.of([(0, 130), (1, 5)]),
         waiting=(Waiting(0, 0.1, 0.2, 0.05, 0.03, 0.02, 0.0, {1: 0.05}),),
         missing=(), clock_spread_max=3, bytes_sent=1234567, bytes_received=999,
     )  # fmt: skip

@@ -14,9 +14,9 @@ NAMED = (
     "mode workers servers ranks hosts mpi seed epochs steps "
     "allreduce allreduce_why shards_per_server shards_why buckets overlap samples seconds "
     "samples_per_second train_loss test_loss test_accuracy parameters parameters_sha256 updates "
-    "dropped staleness skew_max skew waiting missing clock_spread_max bytes_sent bytes_received "
-    "frame_bytes framed_bytes averages graph_averages cut_bytes_sent cut_bytes_received "
-    "model_cut memory"
+    "dropped torn staleness skew_max skew waiting missing clock_spread_max bytes_sent "
+    "bytes_received frame_bytes framed_bytes averages graph_averages cut_bytes_sent "
+    "cut_bytes_received model_cut memory"
 )
 
 

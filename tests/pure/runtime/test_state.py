@@ -144,3 +144,12 @@ def test_a_job_with_averages_or_codecs_goes_on_from_every_cut(row):
 def test_a_job_goes_on_from_every_step(mode, optimizer):
     config = config_of(mode, optimizer=optimizer)
     goes_on(config, range(1, 21), workers=workers_in(mode))
+
+
+def test_a_pause_that_is_over_is_over():
+    """It takes no second time in a run that goes on behind it."""
+    config = config_of("delays")
+    whole = trained(config, cuts=True)
+    assert whole.run.seconds > 2
+    assert trained(config, start=whole.snapshots[4]).run.seconds > 2
+    assert trained(config, start=whole.snapshots[7]).run.seconds < 2

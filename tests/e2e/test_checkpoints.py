@@ -144,7 +144,7 @@ def test_a_job_that_is_asked_to_end_saves_itself_first(launch, mode):
     step = int(re.fullmatch(r".*stopped as asked; --resume goes on from step (\d+), .*", line)[1])
     assert int(max(it.name for it in checkpoints.iterdir())) == step
     # Workers that are at steps of their own are some before it, some after it.
-    last = step + 200
+    last = summary(launch)["steps"] + 200
     assert launch.train(3, "--resume", "run", "--steps", last).status == 0
     stopped = summary(launch)
     (launch.folder / "run").rename(launch.folder / "stopped")

@@ -135,14 +135,19 @@ def run(
     crashed = tuple(world.crashed)
     return Outcome(
         table, summary.parameters_sha256, summary.steps, summary.samples, found.events, crashed,
-        summary.torn, said=said, saved=_saved(out),
+        summary.torn, said=said, saved=_saved(out, faults),
     )  # fmt: skip
 
 
-def _saved(out: Path) -> list[str]:
-    """Return the checkpoints of a run that has ended: two, and nothing else is left there."""
+def _saved(out: Path, faults: Sequence[Fault]) -> list[str]:
+    """Return the checkpoints of a run that has ended: two, and nothing else is left there.
+
+    What a disk would not delete is, for the next attempt.
+    """
     folder = out / FOLDER
     found = sorted(it.name for it in folder.iterdir()) if folder.exists() else []
+    if any(it.kind == "disk" for it in faults):
+        return [it for it in found if it.isdecimal()]
     assert all(it.isdecimal() for it in found), found
     assert len(found) <= 2, found
     return found

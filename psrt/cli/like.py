@@ -18,7 +18,7 @@ from psrt.config.knobs import accept, knobs_of
 from psrt.config.modes import MODES, Servers
 from psrt.errors import ConfigError
 from psrt.history import Header, History, Kind, read_history
-from psrt.history.reading import Events
+from psrt.history.log import Events
 from psrt.partition import Span
 
 #: All-reduces that a simulation can perform, given how long they take.

@@ -246,9 +246,8 @@ def _check_saving(config: TrainConfig) -> None:
         return
     if config.out is None and config.checkpoint_every is not None:
         raise ConfigError(f"{given[0]} has no effect without --out DIR, where checkpoints go")
-    for name in ("record", "replay"):
-        if value := getattr(config, name):
-            raise ConfigError(f"{given[0]} cannot be combined with {flag(name, value)}")
+    if config.replay is not None:
+        raise ConfigError(f"{given[0]} cannot be combined with --replay {config.replay}")
     schedule = schedule_of(config.pipeline_schedule or DEFAULT_PIPELINE)
     if schedule.name == PIPEDREAM and config.partition != "iid":
         raise ConfigError(

@@ -8,7 +8,8 @@ kind        meaning; fields beyond ``kind``, ``worker`` and ``time``
 ==========  =====================================================================================
 at a worker
 READ        a shard's span of θ is in place, and ``clock`` computes with it: shard, clock, version;
-            ``seconds``: since the push that it answers, ``tau``: of that push, from the reply
+            ``seconds``: since the push that it answers, ``tau``: of that push, from the reply;
+            flag PARKED: once more, after a stop for a checkpoint; ``seconds``: of the stop, no tau
 PUSH        a gradient goes to a shard: shard, clock, version it was computed on, samples, progress;
             ``seconds``: computing, with injected delays
 ENCODE      the gradient of a push was encoded: shard, clock, samples: bytes of the frame,
@@ -75,7 +76,9 @@ MESSAGE     a micro-batch goes to another stage, or has come from there: clock, 
             version: the other stage; flag: GRADIENT, else it is an activation, and CAME where it
             has come, else it was sent
 at a server
-RECEIVE     a push was received: shard, clock, version it was computed on, samples, progress
+RECEIVE     a push was received: shard, clock, version it was computed on, samples, progress; flag
+            PARKED: nothing is pushed, the worker has stopped for a checkpoint, which all had when
+            this was written: shard, clock, version 0
 DECODE      its frame was decoded: shard, clock, samples: bytes of the frame, version: a ``pair`` of
             digests, of the frame and of what it decodes to
 SAVE        its gradient was saved, since its worker continues before the update: shard, clock,
@@ -165,7 +168,7 @@ SERVER_KINDS = (
 
 #: Kind → the fields that it has, beyond kind, worker and time; the others are as in ``UNUSED``.
 FIELDS = {
-    Kind.READ: ("shard", "clock", "version", "tau", "seconds"),
+    Kind.READ: ("shard", "clock", "version", "tau", "seconds", "flag"),
     Kind.PUSH: ("shard", "clock", "version", "samples", "progress", "seconds"),
     Kind.ENCODE: ("shard", "clock", "version", "samples"),
     Kind.RESIDUAL: ("shard", "clock", "version", "rate", "gap", "weight", "seconds"),
@@ -188,7 +191,7 @@ FIELDS = {
         "shard", "clock", "version", "progress", "rate", "gap", "weight", "seconds", "flag",
     ),
     Kind.TRACK: ("clock", "version", "progress", "rate", "gap", "weight"),
-    Kind.RECEIVE: ("shard", "clock", "version", "samples", "progress"),
+    Kind.RECEIVE: ("shard", "clock", "version", "samples", "progress", "flag"),
     Kind.DECODE: ("shard", "clock", "version", "samples"),
     Kind.REPLY_ENCODE: ("shard", "clock", "version", "samples"),
     Kind.SAVE: ("shard", "clock", "version"),
@@ -227,6 +230,8 @@ GRADIENT, CAME = 1, 2
 OF_ALL = -1
 #: Flags of DROP: the push arrived too late, or its worker died before it was used.
 LATE, LOST = 1, 2
+#: Flag of READ and RECEIVE: because the worker stopped for a checkpoint, not to push.
+PARKED = 1
 #: Flag of LEFT: others took the worker to be dead.
 MISSED = 1
 

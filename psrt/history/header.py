@@ -12,7 +12,7 @@ from psrt.config.names import AUTO
 from psrt.errors import ConfigError
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.
-FORMAT = 9
+FORMAT = 10
 #: Largest number that a check computes with; a float64 knows every whole number up to here.
 MOST = 2**53
 #: Largest value of a codec's knob, such as a threshold.
@@ -82,6 +82,9 @@ class Header:
     #: The first of them was taken off the times of the host already. Empty where there is one
     #: clock.
     clocks: tuple[tuple[int, float, float, float], ...] = ()
+    #: When the run went on from a checkpoint, each time, in seconds since it began; what happened
+    #: after that checkpoint until then is not in its history.
+    resumed: tuple[float, ...] = ()
     #: Whether the run was a simulation.
     simulated: bool = False
     #: Whether it computed anything; a simulation need not.
@@ -193,6 +196,7 @@ class Header:
             "deal",
             "hosts",
             "clocks",
+            "resumed",
             "files",
             "crashes",
             "cells",
@@ -219,6 +223,8 @@ class Header:
             raise ConfigError(f"has batches that are not two whole numbers from 1 to {MOST}")
         if not all(_are_knobs(it) for it in (self.codec_knobs, self.reply_knobs)):
             raise ConfigError("has knobs of a codec that are not numbers by name")
+        if not all(type(it) is float and 0 <= it < MOST for it in self.resumed):
+            raise ConfigError("has times of going on that are none")
         if not all(map(_is_reading, self.clocks)):
             raise ConfigError("has clocks that are not a host and three times each")
         whole = [self.n, *self.workers, *self.servers, *self.hosts, *self.crashes]

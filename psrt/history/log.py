@@ -16,6 +16,10 @@ import numpy as np
 from psrt.errors import ConfigError, OutputError
 from psrt.history.events import EVENT, EVENT_BYTES, LAYOUT, Kind
 
+#: All events of a file, or some.
+Events = np.ndarray[tuple[int], np.dtype[np.void]]
+#: Who makes events: whether it is a shard, and its number, or that of the worker.
+Owner = tuple[bool, int]
 #: Events that are gathered before they are written.
 _BUFFERED = 4096
 #: Length of the queue at which its calls are made: short enough for the cache, and so few new
@@ -55,8 +59,16 @@ class EventLog:
     only appends to ``queue``, and ``drain`` makes many calls in one go.
     """
 
+    #: Whether events are counted by who makes them.
+    is_counted = False
+
     def __init__(
-        self, path: str | PathLike[str], *, origin: float = 0.0, file: BinaryIO | None = None
+        self,
+        path: str | PathLike[str],
+        *,
+        origin: float = 0.0,
+        file: BinaryIO | None = None,
+        counts: bool = False,
     ) -> None:
         """Open the file, which must not exist.
 
@@ -65,6 +77,7 @@ class EventLog:
             origin: the port's time at the beginning of the run, in seconds.
             file: empty and open, to be closed by the log, which then opens none; ``path`` only
                 names it in errors.
+            counts: whether to count the events of each owner.
 
         Raises:
             ConfigError: if it cannot be written.
@@ -80,6 +93,9 @@ class EventLog:
         self.queue: list[tuple[Any, ...]] = []
         #: Events written so far.
         self.events = 0
+        #: By who made them, those added so far, as far as they are counted; see ``adder``.
+        self.counts: dict[Owner, int] = {}
+        self.is_counted = counts
         try:
             self._file: BinaryIO | None = file or open(path, "xb")  # noqa: SIM115 - see close()
             self._write(_header(0))
@@ -136,6 +152,37 @@ class EventLog:
         if at == len(self._buffer):
             self._write_buffer()
 
+    def adder(self, owner: Owner) -> Callable[..., None]:
+        """Return what adds the events of an owner, as ``add`` does."""
+        if not self.is_counted:
+            return self.add
+        add, counts = self.add, self.counts
+        counts.setdefault(owner, 0)
+
+        def counted(*event: Any, **more: Any) -> None:
+            counts[owner] += 1
+            add(*event, **more)
+
+        return counted
+
+    def keep(self, events: Events, owner: Owner) -> None:
+        """Take over events of an owner, of the run that this one goes on with, before any others.
+
+        Raises:
+            OutputError: if they cannot be written.
+        """
+        self.counts[owner] = self.counts.get(owner, 0) + len(events)
+        self._write_block(memoryview(events.tobytes()))
+
+    def sync(self) -> None:
+        """Have what was written outlive the host.
+
+        Raises:
+            OSError: if that fails.
+        """
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
     def drain(self) -> None:
         """Make the calls in the queue, in order.
 
@@ -156,14 +203,22 @@ class EventLog:
         """
         self.drain()
         self._write_buffer()
+        if self._file is not None:
+            try:
+                self._file.flush()
+            except OSError as error:
+                raise self._cannot_write(error) from error
 
     def _write_buffer(self) -> None:
         if self._file is None or not self._at:
             return
         data = memoryview(self._buffer)[: self._at]
-        self._crc = zlib.crc32(data, self._crc)
-        self.events += self._at // EVENT_BYTES
         self._at = 0
+        self._write_block(data)
+
+    def _write_block(self, data: memoryview) -> None:
+        self._crc = zlib.crc32(data, self._crc)
+        self.events += len(data) // EVENT_BYTES
         self._write(data)
 
     def close(self) -> None:

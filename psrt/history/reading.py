@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -15,13 +15,14 @@ import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.files import open_regular, read_text
-from psrt.history.events import EVENT, EVENT_BYTES, SERVER_KINDS, WORKER_KINDS, Kind
+from psrt.history.events import EVENT, EVENT_BYTES, PARKED, SERVER_KINDS, WORKER_KINDS, Kind
 from psrt.history.folder import ANY_RANK_FILE, EVENTS, FOLDER, HEADER
 from psrt.history.header import Header
-from psrt.history.log import end_of_file
+from psrt.history.log import Events, Owner, end_of_file
 from psrt.units import plural
 
-Events = np.ndarray[tuple[int], np.dtype[np.void]]
+#: Events that are read at once where a run goes on.
+_BLOCK = 1 << 16
 
 #: Kind → whose events those are.
 _NOWHERE, _AT_WORKER, _AT_SERVER, _ANYWHERE = range(4)
@@ -47,6 +48,13 @@ class History:
     def events(self) -> int:
         """The number of events of all files, without END."""
         return sum(map(len, (*self.workers, *self.shards, self.finals)))
+
+    @property
+    def has_stops(self) -> bool:
+        """Whether workers stopped for checkpoints, and went on with what there was then."""
+        return any(
+            ((it["kind"] == Kind.RECEIVE) & (it["flag"] == PARKED)).any() for it in self.shards
+        )
 
 
 def read_history(run: str | PathLike[str]) -> History:
@@ -171,6 +179,44 @@ def folder_of(run: str | PathLike[str]) -> Path:
     if not run.exists():
         raise ConfigError(f"no run at {run}")
     raise ConfigError(f"{run} holds no history; a run keeps one with --record")
+
+
+def kept_of(path: Path, most: Mapping[Owner, int]) -> Iterator[tuple[Owner, Events]]:
+    """Yield the first events of each owner in a file, also in one of an unfinished run.
+
+    Args:
+        path: of the file.
+        most: by owner, how many of its events.
+
+    Yields:
+        Owners and events of theirs, in the order of the file.
+
+    Raises:
+        ConfigError: if it has fewer, or is none.
+    """
+    left = dict(most)
+    try:
+        with open_regular(path) as file:
+            shape, dtype = _described(file)
+            if dtype != EVENT or len(shape) != 1:
+                raise ConfigError(f"{path}: not a file of events")
+            while any(left.values()):
+                block = np.fromfile(file, EVENT, _BLOCK)
+                if not len(block):
+                    raise ConfigError(f"{path}: {sum(left.values())} events are missing")
+                place = _PLACES[block["kind"]]
+                for owner, count in left.items():
+                    is_shard, number = owner
+                    mine = (place == (_AT_SERVER if is_shard else _AT_WORKER)) & (
+                        block["shard" if is_shard else "worker"] == number
+                    )
+                    kept = block[mine][:count]
+                    left[owner] -= len(kept)
+                    yield owner, kept
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is missing") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
 
 
 def _read_file(folder: Path, name: str) -> tuple[Events, bool]:

@@ -18,6 +18,8 @@ from psrt.checkpoint import (
 from psrt.config import from_toml, to_toml
 from psrt.config.values import seconds_of
 from psrt.errors import CheckpointError, ConfigError
+from psrt.history import EventLog
+from psrt.history.log import Owner
 from psrt.job.build import parks
 from psrt.job.caller import Caller
 from psrt.job.launcher import Launcher, Roles
@@ -26,7 +28,7 @@ from psrt.job.pace import Pace
 from psrt.job.provenance import data_sha256
 from psrt.job.regroup import shard_tree, worker_tree
 from psrt.job.result import Say
-from psrt.job.resuming import CONTROL, DATA, HOSTS, Resumption, refusal
+from psrt.job.resuming import CONTROL, DATA, HOSTS, Resumption, is_shard, refusal
 from psrt.job.saving import Committer, Part, Saver, reason_of
 from psrt.job.setup import Setup
 from psrt.partition import Span
@@ -37,7 +39,12 @@ from psrt.runtime.worker import Worker
 
 
 def saver_for(
-    launcher: Launcher, setup: Setup, roles: Roles, plan: ReducePlan | None, say: Say
+    launcher: Launcher,
+    setup: Setup,
+    roles: Roles,
+    plan: ReducePlan | None,
+    say: Say,
+    log_of: Callable[[int], EventLog | None],
 ) -> Saver | None:
     """Have the roles of this process save themselves, where the config says so.
 
@@ -47,6 +54,7 @@ def saver_for(
         roles: of this process, which have not begun.
         plan: how all workers sum; None if they do not.
         say: called with each line for the user, at the first process.
+        log_of: returns where the events of a rank go; None if nothing is recorded.
     """
     config = setup.config
     if config.checkpoint_every is None or config.out is None:
@@ -91,11 +99,13 @@ def saver_for(
         caller=caller,
     )
     for rank, role in roles.items():
-        for part, owner in _parts_at(setup, rank, role):
+        for part, owner in _parts_at(setup, rank, role, log_of(rank)):
             saver.since(part.name, began)
             hook = partial(saver.at if caller is None else saver.parked, part)
             if isinstance(owner, Worker):
                 owner.at_boundary = hook
+                if caller is not None:
+                    owner.meter.keep_reports()
                 # Elsewhere it joins the others' rounds, and is saved after each.
                 if setup.role_map.servers or config.scheme.averages or config.scheme.mixes:
                     owner.at_end = partial(saver.ended, part, stays=caller is not None)
@@ -146,22 +156,38 @@ def _asking(meeting: Meeting, committer: Committer, pace: Pace) -> Callable[[], 
     return look
 
 
-def give_back(setup: Setup, roles: Roles) -> None:
+def give_back(setup: Setup, roles: Roles) -> dict[int, dict[Owner, int]]:
     """Give the roles of this process what they had when the checkpoint was made.
+
+    Returns:
+        By rank, how many events of each that makes some are of the run until then, if those are
+        recorded; else nothing.
 
     Raises:
         ConfigError: if a part is not there, cannot be read here, or is of another run.
     """
-    it = setup.resumption
+    it, recorded = setup.resumption, dict[int, dict[Owner, int]]()
     if it is None:
-        return
+        return recorded
     anew = _Anew(setup, it)
     for rank, role in roles.items():
         for part, owner in _parts_at(setup, rank, role):
             try:
                 owner.restore(anew.tree(part, owner))
+                if setup.config.record:
+                    who = isinstance(owner, ShardServer), owner.number
+                    recorded.setdefault(rank, {})[who] = _events_of(it.part(part.name))
             except CheckpointError as error:
                 raise ConfigError(f"--resume {it.path}: {error}") from error
+    return recorded
+
+
+def _events_of(tree: Tree) -> int:
+    """Return how many events its role had made when a part was saved."""
+    count = tree.get("events")
+    if type(count) is not int or count < 0:
+        raise CheckpointError("--record needs a history from the beginning, the run has none")
+    return count
 
 
 class _Anew:
@@ -190,7 +216,7 @@ class _Anew:
             if self._old.get(part.name) == part.spans and not self._other_workers:
                 return _role(it, part.name)
             parts = [
-                (of, it.part(name)["role"]) for name, of in self._old.items() if _is_shard(name)
+                (of, it.part(name)["role"]) for name, of in self._old.items() if is_shard(name)
             ]
             return shard_tree(parts, owner, part.spans[0], n, workers)
         if not self._other_workers:
@@ -198,7 +224,7 @@ class _Anew:
             if not (self._other_owners and "owned" in own):
                 role: Tree = own["role"]
                 return role
-        trees = [it.part(name) for name in self._old if not _is_shard(name)]
+        trees = [it.part(name) for name in self._old if not is_shard(name)]
         then = from_toml(it.manifest.config, source=str(it.path)).batch_size
         samples = then * it.manifest.workers, setup.config.batch_size * workers
         number = int(part.name.split("-")[1])
@@ -227,9 +253,9 @@ def _role(it: Resumption, name: str) -> Tree:
 
 
 def _parts_at(
-    setup: Setup, rank: int, role: Server | Worker
+    setup: Setup, rank: int, role: Server | Worker, log: EventLog | None = None
 ) -> Iterator[tuple[Part, Worker | ShardServer]]:
-    """Yield the parts of the role at a rank, and who has each."""
+    """Yield the parts of the role at a rank, whose events go into ``log``, and who has each."""
     cell = None if setup.cut is None else setup.cut.cell_of(rank)
     role_map = setup.role_map if cell is None else cell.role_map
 
@@ -245,15 +271,17 @@ def _parts_at(
         is_first = rank == (setup.role_map.workers[0] if cell is None else cell.first_worker)
         carries = is_first and not role_map.servers and role.strategy.whole
         spans = places(Span(0, role_map.n)) if carries or mixes else ()
-        tree = partial(_tree_of_worker, role, carries and not mixes)
-        yield Part(_worker(number, setup), tree, spans), role
+        tree: Callable[[], Tree] = partial(_tree_of_worker, role, carries and not mixes)
+        tree = partial(_with_events, tree, log, (False, role.number))
+        yield Part(_worker(number, setup), tree, spans, log=log), role
         return
     # The shards of a cell come behind those of the cells before it.
     before = 0 if setup.cut is None else setup.cut.numbered_cell_of(rank)[0] * len(role_map.spans)
     for it in role.shards:
         spans = places(role_map.spans[it.number])
-        name, whole = _shard(before + it.number, setup), partial(_tree_of_shard, it)
-        yield Part(name, whole, spans, partial(_has_lost, it)), it
+        tree = partial(_with_events, partial(_tree_of_shard, it), log, (True, it.number))
+        name = _shard(before + it.number, setup)
+        yield Part(name, tree, spans, partial(_has_lost, it), log), it
 
 
 def _has_lost(it: ShardServer) -> bool:
@@ -265,6 +293,15 @@ def _tree_of_worker(worker: Worker, has_theta: bool) -> dict[str, Any]:
     if (owned := worker.strategy.owned) is not None:
         tree["owned"] = [end for span in owned for end in span]
     return tree | {"theta": worker.theta} if has_theta else tree
+
+
+def _with_events(tree: Callable[[], Tree], log: EventLog | None, owner: Owner) -> Tree:
+    """Return a tree, with the number of events that its owner has made, if they are recorded."""
+    found = tree()
+    if log is not None:
+        log.flush()  # they are to be there when this is
+        found["events"] = log.counts[owner]
+    return found
 
 
 def _tree_of_shard(it: ShardServer) -> dict[str, Any]:
@@ -298,10 +335,6 @@ def hosts_text(setup: Setup) -> str:
     """Return which ranks share a host, each host by the order in which they come."""
     numbers = {host: number for number, host in enumerate(dict.fromkeys(setup.hosts))}
     return ",".join(str(numbers[host]) for host in setup.hosts)
-
-
-def _is_shard(name: str) -> bool:
-    return name.startswith("shard-")
 
 
 def _manifest(

@@ -19,6 +19,8 @@ from psrt.config import to_toml
 from psrt.errors import ConfigError, OutputError, PsrtError
 from psrt.history import EventLog, Header
 from psrt.history.folder import FOLDER, mark_of, write_header
+from psrt.history.log import Owner
+from psrt.history.reading import kept_of, read_header
 from psrt.job.launcher import Launcher, Roles, shard_servers
 from psrt.job.provenance import cell_fields, history_header
 from psrt.job.result import Say
@@ -29,6 +31,9 @@ from psrt.report.metrics_writer import MetricsWriter
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
+
+#: Seconds from the last event before a checkpoint to going on from it, in the history.
+_PAUSE_S = 1e-6
 
 
 class Recording:
@@ -64,6 +69,8 @@ class Recording:
         self._clocks: tuple[tuple[int, float, float, float], ...] = ()
         #: As it was written, at the first process.
         self._header: Header | None = None
+        #: When the attempts to go on with this run began, in seconds since it began.
+        self._resumed: tuple[float, ...] = ()
         #: Why the history could not be completed.
         self._failed: list[OutputError] = []
         config = setup.config
@@ -77,7 +84,10 @@ class Recording:
                 if launcher.first:
                     earlier: list[Record] = []
                     if self.folder is not None and setup.resumption is not None:
-                        earlier = self.folder.earlier(setup.resumption.manifest.step)
+                        earlier = self.folder.earlier(
+                            setup.resumption.reported(config),
+                            setup.resumption.other_than(self.folder.path),
+                        )
                     self.recorder = MetricsWriter(
                         len(setup.role_map.workers),
                         log_every=config.log_every,
@@ -129,7 +139,8 @@ class Recording:
         """
         if sees:
             try:
-                return EventLog(path, origin=origin)
+                counts = self._setup.config.checkpoint_every is not None
+                return EventLog(path, origin=origin, counts=counts)
             except ConfigError:
                 if self._launcher.first:
                     raise
@@ -173,6 +184,46 @@ class Recording:
         self._cut_off()
         if self.folder is not None:
             self.folder.discard()
+
+    def go_on(self, recorded: Mapping[int, Mapping[Owner, int]]) -> None:
+        """Take over the history of the run that this one goes on with; collective.
+
+        Its events stand in the files as if nothing had happened, and time goes on from the last.
+
+        Args:
+            recorded: by rank of this process, how many events of each that makes some; empty if
+                there is no such run, or it was not recorded.
+        """
+        launcher, setup = self._launcher, self._setup
+        if setup.resumption is None or not setup.config.record:
+            return
+        latest = 0.0
+        with launcher.agree():
+            for rank, most in recorded.items():
+                log, name = self.logs[self._names[rank]], self._names[rank]
+                for owner, events in kept_of(self._earlier() / name, most):
+                    if len(events):
+                        log.keep(events, owner)
+                        latest = max(latest, float(events["time"][-1]))
+                log.flush()
+        found = launcher.tell_first(repr(latest))
+        latest = float(launcher.share(repr(max(map(float, found), default=0.0))))
+        # Between the two, so that what was before is told from what comes now by its time.
+        self._resumed = (latest + _PAUSE_S / 2,)
+        latest += _PAUSE_S
+        self._origin -= latest
+        for log in self.logs.values():
+            log.origin -= latest
+        self._clocks = tuple(
+            (host, at + latest, ahead, error) for host, at, ahead, error in self._clocks
+        )
+
+    def _earlier(self) -> Path:
+        """Return the history of the run that this one goes on with."""
+        resumption, out = self._setup.resumption, Path(self._setup.config.out or "")
+        assert resumption is not None, "it goes on"
+        run = resumption.other_than(out)
+        return OutputFolder(out).set_aside(FOLDER) if run is None else run / FOLDER
 
     def begin(self, plan: ReducePlan | None, roles: Roles) -> None:
         """Write the history's header.
@@ -234,7 +285,26 @@ class Recording:
                 crashes=() if setup.cut is not None else tuple(launcher.crashes),
                 cells=cells,
             )
+            if self._resumed:
+                self._header = self._going_on(self._header)
             write_header(self.folder.history, self._header)
+
+    def _going_on(self, header: Header) -> Header:
+        """Return the header of a run that began as the one before."""
+        before = read_header(self._earlier())
+        (now,) = self._resumed
+        earlier = [it for it in before.resumed if it < now]
+        clocks = [it for it in before.clocks if it[1] < now] if before.hosts == header.hosts else []
+        cells = [dict(it) for it in header.cells]
+        for cell, its in zip(cells, before.cells, strict=True):
+            cell["initial_sha256"] = its["initial_sha256"]
+        return dataclasses.replace(
+            header,
+            cells=tuple(cells),
+            initial_sha256=before.initial_sha256,
+            resumed=(*earlier, now),
+            clocks=(*clocks, *header.clocks),
+        )
 
     def leave_out(self, ranks: Sequence[int]) -> list[OutputError]:
         """Have the header say that workers fell silent, whose events may be cut off anywhere.

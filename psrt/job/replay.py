@@ -88,6 +88,11 @@ class Replay:
             raise ConfigError(
                 f"--replay {run}: worker {worker} {how} in it, which a replay cannot repeat"
             )
+        if any(history.has_stops for history in histories):
+            raise ConfigError(
+                f"--replay {run}: workers stopped for checkpoints in it, which a replay cannot "
+                "repeat"
+            )
         #: By cell, what its all-reduces are, and the messages that each of its shards received, in
         #: order; or what each worker did with others, where these average in pairs. A model that is
         #: not cut is one cell.

@@ -16,6 +16,7 @@ from psrt.config import TrainConfig, from_toml
 from psrt.config.names import AUTO
 from psrt.errors import CheckpointError, ConfigError
 from psrt.history.differences import knob_differences
+from psrt.job.build import parks
 from psrt.partition import Span
 from psrt.report.files import SUMMARY
 from psrt.runtime.mean import mean_of
@@ -56,6 +57,10 @@ class Resumption(NamedTuple):
     def is_of(self, run: Path) -> bool:
         """Whether it is a checkpoint of the run in a folder."""
         return self.path.resolve().is_relative_to(run.resolve())
+
+    def other_than(self, run: Path) -> Path | None:
+        """Return the folder of its run, None if that is this one."""
+        return None if self.is_of(run) else self.path.parent.parent
 
     def to_json(self) -> str:
         """Return it as text, for other processes."""
@@ -126,6 +131,24 @@ class Resumption(NamedTuple):
         except CheckpointError as error:
             raise ConfigError(f"--resume {self.path}: {error}") from error
 
+    def reported(self, config: TrainConfig) -> int:
+        """Return the step from which on workers report once more.
+
+        Raises:
+            ConfigError: if they do not say, where each was at a step of its own.
+        """
+        step = self.manifest.step
+        if not parks(config):
+            return step
+        try:
+            names = [it.name for it in self.manifest.parts if not is_shard(it.name)]
+            roles = [self.part(name)["role"] for name in names]
+            staying = [it["meter"]["reported_step"] for it in roles if not it["has_left"]]
+            return min(staying, default=step) + 1
+        except (LookupError, TypeError):
+            why = "a worker does not say what it has reported"
+            raise ConfigError(f"--resume {self.path}: {why}") from None
+
     def _holders(self) -> dict[tuple[Span, ...], list[str]]:
         """Return, by the spans that they have, the names of the parts with parameters."""
         found: dict[tuple[Span, ...], list[str]] = {}
@@ -154,8 +177,18 @@ class Resumption(NamedTuple):
         differences = knob_differences(now, then | self.chosen(then))
         if others and (why := _needs_its_workers(config)):
             differences.append(f"{workers} workers instead of {self.manifest.workers}{why}")
+        elif config.record and (workers, config.servers or 0) != (
+            self.manifest.workers,
+            self.manifest.servers,
+        ):
+            differences.append("other workers or servers, with which --record has no one history")
         if differences:
             raise refusal(str(self.path), differences)
+
+
+def is_shard(name: str) -> bool:
+    """Whether a part of that name is one of a shard; else it is one of a worker."""
+    return name.startswith("shard-")
 
 
 def _held(tree: dict[str, Any], size: int) -> tuple[Vector, float]:

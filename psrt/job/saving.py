@@ -31,6 +31,7 @@ from psrt.checkpoint import (
     write_part,
 )
 from psrt.errors import CheckpointError, ConfigError, OutputError, StoppedError
+from psrt.history import EventLog
 from psrt.job.caller import Caller
 from psrt.job.meeting import Meeting
 from psrt.partition import Span
@@ -53,6 +54,8 @@ class Part(NamedTuple):
     #: Whether the role has gone on without a worker: no checkpoint of all workers has its part
     #: then, since who goes on from it would have a worker that others do not know.
     has_lost: Callable[[], bool] = lambda: False
+    #: Where its events go, as many as its tree says; None if nothing is recorded.
+    log: EventLog | None = None
 
 
 class Saver:
@@ -202,7 +205,7 @@ class Saver:
         """
         if self._meeting is not None:
             self._meeting.ended()
-        disk, (name, tree, spans, _) = self._disk, part
+        disk, (name, tree, spans, *_) = self._disk, part
         if stays:
             self.finish()  # its part of the newest checkpoint must be found first
         try:
@@ -272,10 +275,12 @@ class Saver:
             self.committer.close()
 
     def _save(self, part: Part, tree: dict[str, Any], step: int) -> None:
-        disk, (name, _, spans, _) = self._disk, part
+        disk, (name, _, spans, _, log) = self._disk, part
         try:
             folder = self._checkpoints.begin(step, self._attempt)
             try:
+                if log is not None:
+                    log.sync()
                 announce(disk, folder, write_part(disk, folder, name, tree, spans))
             except (OSError, CheckpointError) as error:
                 announce_failure(disk, folder, name, reason_of(error))

@@ -21,6 +21,7 @@ from psrt.arrays import Vector
 from psrt.config import TrainConfig
 from psrt.errors import MissingWorkersError, OutputError
 from psrt.history import EventLog
+from psrt.history.log import Owner
 from psrt.history.pair_replay import PairScript, PairSequencer
 from psrt.history.replay import Script, Sequencer
 from psrt.job.build import server_role, worker_role
@@ -99,8 +100,10 @@ class _Session:
         with Recording(launcher, setup, self._say) as recording:
             roles = self._roles(ports, recording)
             plan = _plan(roles)
+            recorded: dict[int, dict[Owner, int]] = {}
             with launcher.agree():
-                give_back(setup, roles)
+                recorded = give_back(setup, roles)
+            recording.go_on(recorded)
             recording.begin(plan, roles)
             if launcher.first:
                 self._announce(plan)
@@ -108,7 +111,7 @@ class _Session:
             if recorder is not None:
                 launcher.on_report, launcher.on_crash = recorder.add, recorder.gone
             with launcher.agree():
-                saver = saver_for(launcher, setup, roles, plan, self._say)
+                saver = saver_for(launcher, setup, roles, plan, self._say, recording.log_of)
             with launcher.agree():  # the first process has made the folder
                 if saver is not None:
                     saver.check()

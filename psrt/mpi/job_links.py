@@ -176,6 +176,11 @@ class JobLinks:
         """Bytes of messages and payloads received so far."""
         return sum(link.bytes_received for link in self._all())
 
+    def bytes_of(self, shard: int) -> tuple[int, int]:
+        """Return the bytes that were sent and received for a shard."""
+        links = self.by_shard[shard].values()
+        return sum(it.bytes_sent for it in links), sum(it.bytes_received for it in links)
+
     def frame(self, shard: int, worker: int) -> Bytes:
         """Return the frame that came last between a shard and ``worker``, or from a neighbour."""
         if self._neighbours is not None:

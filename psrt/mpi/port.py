@@ -203,6 +203,10 @@ class MpiPort:
         spans = 0 if self._executor is None else self._executor.bytes_sent
         return spans + self._links.bytes_sent
 
+    def bytes_of(self, shard: int) -> tuple[int, int]:
+        """Return the bytes that a server has sent and received for one of its shards."""
+        return self._links.bytes_of(shard)
+
     @property
     def bytes_received(self) -> int:
         """Bytes of messages, payloads and spans received so far."""

@@ -121,6 +121,10 @@ class OutputFolder:
     def _aside(self) -> Path:
         return self.path / _ASIDE
 
+    def set_aside(self, name: str) -> Path:
+        """Return where something of an earlier run is, between ``prepare`` and ``commit``."""
+        return self._aside / name
+
     def commit(self) -> None:
         """Delete the earlier run that this one replaces; the run is about to begin."""
         if not self._aside.is_dir():
@@ -140,19 +144,24 @@ class OutputFolder:
         """Open ``metrics.jsonl`` with these records in it; the caller closes it."""
         return MetricsFile(self.path / METRICS, earlier)
 
-    def earlier(self, step: int) -> list[Record]:
-        """Return the records before a step of the run that was here until ``prepare``.
+    def earlier(self, step: int, run: Path | None = None) -> list[Record]:
+        """Return the records before a step of a run.
+
+        Args:
+            step: of the checkpoint.
+            run: its folder; None for the one that was here until ``prepare``.
 
         Raises:
             ConfigError: if there are none, or they are no records.
         """
-        path = self._aside / METRICS
+        path = (run or self._aside) / METRICS
         if not path.exists():
             return []
         try:
             return [it for it in map(Record.read, read_metrics(path)) if it.step < step]
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"{self.path / METRICS}: not the metrics of a run: {error}") from None
+            where = (run or self.path) / METRICS
+            raise ConfigError(f"{where}: not the metrics of a run: {error}") from None
 
     def write_model(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Write ``model.safetensors``.

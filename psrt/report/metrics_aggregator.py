@@ -259,6 +259,8 @@ class MetricsAggregator:
         self._opened: set[int] = set()
         #: Step of the newest record.
         self._recorded = -1
+        #: Step of the last record of the run that this one goes on with.
+        self._began = -1
         # Totals up to the newest record.
         self._epoch = 0
         self._samples = 0
@@ -273,7 +275,8 @@ class MetricsAggregator:
 
     def go_on(self, last: Record) -> None:
         """Begin after the last record of a run that is resumed."""
-        self._recorded, self._epoch = last.step, last.epoch
+        self._recorded = self._began = last.step
+        self._epoch = last.epoch
         self._samples, self._seconds = last.samples, last.seconds
 
     def add(self, report: Report) -> list[Record]:
@@ -283,6 +286,9 @@ class MetricsAggregator:
             ProtocolError: if no such worker exists, or it reports after its last report or
                 steps backwards.
         """
+        if report.step <= self._began and not report.last:
+            self._columns[report.worker] = report.columns
+            return []  # is in a record of the run that goes on
         self._admit(report)
         step = report.step
         if step not in self._waiting:

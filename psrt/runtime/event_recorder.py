@@ -23,9 +23,11 @@ from psrt.history.events import (
     LATE,
     LOST,
     MISSED,
+    PARKED,
     PRESENT,
     pair,
 )
+from psrt.history.log import Owner
 from psrt.messages import Leave, Params, Push
 from psrt.partition import Span
 from psrt.pipeline.step import Kind as StepKind
@@ -88,8 +90,8 @@ _MESSAGES = {
 class _Recorder:
     """What the recorders of a server and of a worker have in common."""
 
-    def __init__(self, log: EventLog) -> None:
-        self._add = log.add
+    def __init__(self, log: EventLog, owner: Owner) -> None:
+        self._add = log.adder(owner)
         #: Makes the noted calls.
         self.drain = log.drain
         #: Calls noted so far, of all recorders of the log.
@@ -102,7 +104,7 @@ class ShardEventRecorder(_Recorder):
     """The events of one shard, in order."""
 
     def __init__(self, log: EventLog, shard: int) -> None:
-        super().__init__(log)
+        super().__init__(log, (True, shard))
         self._shard = shard
 
     def taken(self, message: Push | Leave, now: float) -> None:
@@ -113,6 +115,11 @@ class ShardEventRecorder(_Recorder):
         else:
             flag = MISSED if type(message) is Leave and message.missed else 0
             self._add(_LEFT, now, message.worker, message.clock, -1, self._shard, flag=flag)
+
+    def parked(self, clocks: Sequence[tuple[int, int]], now: float) -> None:
+        """All workers that are left have stopped for a checkpoint, each at its clock."""
+        for worker, clock in clocks:
+            self._add(_RECEIVE, now, worker, clock, 0, self._shard, flag=PARKED)
 
     def decoded(self, push: Push, nbytes: int, digests: Digests, now: float) -> None:
         """The frame of a push was decoded."""
@@ -200,7 +207,7 @@ class WorkerEventRecorder(_Recorder):
     """The events of one worker, in order."""
 
     def __init__(self, log: EventLog, worker: int) -> None:
-        super().__init__(log)
+        super().__init__(log, (False, worker))
         self._worker = worker
 
     def read(
@@ -210,6 +217,7 @@ class WorkerEventRecorder(_Recorder):
         versions: Sequence[int],
         taus: Sequence[int],
         pushed: Sequence[float],
+        flag: int = 0,
     ) -> None:
         """All spans of θ for a step are in place.
 
@@ -219,11 +227,12 @@ class WorkerEventRecorder(_Recorder):
             versions: by shard.
             taus: by shard, of the push that was answered.
             pushed: by shard, the time of that push.
+            flag: PARKED after a stop for a checkpoint, which is no push.
         """
         for shard, version in enumerate(versions):
             self._add(
                 _READ, now, self._worker, clock, version, shard, 0, 0.0, taus[shard],
-                seconds=now - pushed[shard],
+                seconds=now - pushed[shard], flag=flag,
             )  # fmt: skip
 
     def pushed(self, push: Push, now: float, seconds: float) -> None:

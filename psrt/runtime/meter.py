@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections import deque
 from collections.abc import Mapping
 
 from psrt.arrays import Vector
+from psrt.errors import CheckpointError
 from psrt.messages import Report, Sketch
 from psrt.runtime.sketch import sketch
 from psrt.runtime.strategies.base import StepResult, WaitBreakdown
-from psrt.stats import Stats
+from psrt.stats import COLUMNS, Stats
 from psrt.transport.port import Port
+
+#: Reports that a checkpoint has of a worker, at most.
+_KEPT = 1024
+#: The kinds of a report's fields but the last one, the columns.
+_KINDS = [
+    *(int, int, int, float, int, int, int, int, float, float),
+    *(int, float, int, float, float, bool, bool),
+]
 
 
 class Meter:
@@ -18,7 +29,7 @@ class Meter:
 
     saved = (
         *("stats", "steps", "reported_step", "before", "_sketched", "_reported_samples"),
-        *("_loss_sum", "_staleness", "_waited", "_skew_max", "_gap_sum", "_gap_count"),
+        *("_loss_sum", "_staleness", "_waited", "_skew_max", "_gap_sum", "_gap_count", "_told"),
     )
 
     def __init__(
@@ -50,6 +61,10 @@ class Meter:
         self.reported_step = 0
         #: Steps over the whole run; less than the clock if backups overtook this worker.
         self.steps = 0
+        #: The newest reports, where a checkpoint has them; see ``keep_reports``.
+        self._reports: deque[Report] = deque(maxlen=0)
+        #: Those of the run that this one goes on with.
+        self._again: list[Report] = []
         #: The counters of the whole run.
         self.stats = Stats(worker=worker, waited=dict.fromkeys(WaitBreakdown._fields[:4], 0.0))
         # Looked up once: these are counted into at every step.
@@ -59,6 +74,36 @@ class Meter:
     def begin(self) -> None:
         """Restart the clock: set-up does not count."""
         self._start = self._port.now()
+        for report in self._again:
+            self._port.report(report)
+        self._again = []
+
+    def keep_reports(self) -> None:
+        """Have a checkpoint keep the newest reports.
+
+        For where workers are at clocks of their own when it is made: some have reported steps that
+        others have not come to, which are in no record then. Who goes on reports them once more.
+        """
+        self._reports = deque(self._again, _KEPT)
+
+    @property
+    def _told(self) -> str:
+        """The reports that are kept, as JSON."""
+        return json.dumps([(*own, list(columns)) for *own, columns in self._reports])
+
+    @_told.setter
+    def _told(self, text: str) -> None:
+        try:
+            rows = [(*own, tuple(columns)) for *own, columns in json.loads(text)]
+        except (ValueError, TypeError, RecursionError):
+            rows = [()]
+        for row in rows:
+            kinds = [*map(type, row[:-1])]
+            if kinds != _KINDS or row[0] != self._worker or len(row[-1]) != len(COLUMNS):
+                raise CheckpointError("a worker's reports are none")
+            if not all(type(it) in (int, float) for it in row[-1]):
+                raise CheckpointError("a worker's reports have columns that are no numbers")
+        self._again = [Report(*row) for row in rows]
 
     @property
     def before(self) -> tuple[float, int, int]:
@@ -201,4 +246,5 @@ class Meter:
         )
         self.reported_step = clock
         self._clear()
+        self._reports.append(report)
         self._port.report(report)

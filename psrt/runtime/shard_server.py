@@ -19,6 +19,7 @@ from psrt.runtime.reply_codec import ReplyEncoder
 from psrt.runtime.shard import Shard
 from psrt.stats import Stats
 from psrt.sync import Policy, Serve
+from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import Port
 
 
@@ -89,6 +90,8 @@ class ShardServer:
         #: The worker whose message is being handled.
         self._cause = -1
         self._slowest = 0
+        #: Bytes received for the newest stop: who goes on from it receives them once more.
+        self._stop_bytes = 0
         #: Bytes before the checkpoint that this run goes on from.
         self._earlier = (0, 0)
         #: Called with the clock of each version, that is the number of steps behind it, once it is
@@ -110,6 +113,7 @@ class ShardServer:
         The parameters are not in it: who makes a shard gives it those to begin with.
         """
         tree: Tree = state_of(self)
+        tree["bytes"][1] -= self._stop_bytes
         return tree
 
     def restore(self, tree: Tree) -> None:
@@ -126,7 +130,7 @@ class ShardServer:
 
     @property
     def stats(self) -> Stats:
-        """The counters of the shard, and at a rank's first shard those of the rank's port."""
+        """The counters of the shard."""
         stats = self.shard.stats
         stats.shard, stats.updates = self.number, self.shard.version
         stats.bytes_sent, stats.bytes_received = self.bytes
@@ -134,11 +138,9 @@ class ShardServer:
 
     @property
     def bytes(self) -> tuple[int, int]:
-        """Bytes that the rank has sent and received, of its first shard; none of the others."""
-        port, (sent, received) = self._port, self._earlier
-        if self.number != port.role_map.shards_of(port.rank)[0]:
-            return sent, received
-        return port.bytes_sent + sent, port.bytes_received + received
+        """Bytes that were sent and received for this shard."""
+        sent, received = self._port.bytes_of(self.number)
+        return sent + self._earlier[0], received + self._earlier[1]
 
     @bytes.setter
     def bytes(self, earlier: tuple[int, int]) -> None:
@@ -160,6 +162,9 @@ class ShardServer:
                 self._last[worker] = message.clock + 1
         elif type(message) is Park:
             self._cause = message.worker
+            if not self.policy.parked:
+                self._stop_bytes = 0
+            self._stop_bytes += FRAME_BYTES
             self._leases.release(self._ranks[message.worker])  # it has read its last reply
             self._received_at[message.worker] = now
         elif type(message) is Leave:
@@ -172,7 +177,7 @@ class ShardServer:
         else:
             raise ProtocolError(f"shard {self.number} was sent {message}, expected a push")
         events = self._events
-        if events is not None:
+        if events is not None and type(message) is not Park:
             if len(events.noted) >= QUEUED:
                 events.drain()
             events.note((events.taken, message, now))
@@ -221,6 +226,10 @@ class ShardServer:
         self._cut = 0
         if self.at_cut is not None:
             await self.at_cut(cut)
+        if self._events is not None:
+            # Not before: who goes on from this checkpoint is parked, and written down, once more.
+            clocks = tuple(self.policy.clock.items())
+            self._events.note((self._events.parked, clocks, self._port.now()))
 
     async def apply(self, pushes: Sequence[Push]) -> None:
         """Make the next version."""

@@ -31,6 +31,7 @@ from psrt.runtime.problem_rules import (
 )
 from psrt.runtime.strategies.base import Step, StepResult, Strategy
 from psrt.stats import Stats
+from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import Port, ThetaMemory, gradient_of
 
 
@@ -79,7 +80,8 @@ class Worker:
         self.strategy = strategy
         #: Counts and reports.
         self.meter = meter
-        self._worker = worker
+        #: Its number, among the workers of its part where a model is cut.
+        self.number = worker
         self._workers = len(port.role_map.workers)
         self._length = length
         self._dealt = dealt
@@ -115,6 +117,8 @@ class Worker:
         self._stops = False
         #: Whether it had left before the checkpoint that this run goes on from.
         self.has_left = False
+        #: Bytes of saying so, while what has left is saved.
+        self._leave_bytes = 0
         #: Whether the others have gone on without it.
         self.is_fenced = False
         #: Called when this worker has done all its steps, before others learn it.
@@ -135,7 +139,7 @@ class Worker:
         while not self._finished(self.epoch):
             own = () if self._dealt is None else (self._dealt(self.epoch),)
             batches = await self._port.aside(
-                self.problem.batches, self._worker, self._workers, self.epoch, *own
+                self.problem.batches, self.number, self._workers, self.epoch, *own
             )
             complete = await self._epoch(self.epoch, batches)
             if not complete:
@@ -159,8 +163,14 @@ class Worker:
             await self._boundary()
         left, self.has_left = self.has_left, self.at_end is not None
         if self.at_end is not None:
+            # What is saved has left: who goes on from it does not say so again.
+            shards = () if left else self._port.role_map.servers
+            self._leave_bytes = len(shards) * FRAME_BYTES
             await self.at_end()
+            self._leave_bytes = 0
         self.strategy.at_round = self.at_boundary
+        if left:
+            self.strategy.note_left(self.clock)
         for outcome in () if left else await self.strategy.leave(self.clock):
             self.meter.add(0.0, 0, self._of_stage(outcome, 0), steps=0)
         self.seconds = self.meter.stop() if not self.strategy.whole else self.meter.seconds
@@ -177,6 +187,7 @@ class Worker:
         out. Where a worker has its own, they are part of its strategy.
         """
         tree: Tree = state_of(self)
+        tree["meter"]["before"][1] += self._leave_bytes
         tree["meter"]["before"][2] -= self.strategy.early_bytes
         own = getattr(self._whole, "state", None)
         return tree | {"problem": own()} if callable(own) else tree
@@ -194,6 +205,11 @@ class Worker:
                 whose = "the checkpoint has a state of the problem, which has no load_state()"
             raise CheckpointError(whose)
         restore(self, {name: it for name, it in tree.items() if name != "problem"})
+        if self.has_left and not self._length.reached(self.clock, self.epoch):
+            raise CheckpointError(
+                f"worker {self._port.role_map.worker_name(self.number)} had left when it was made, "
+                f"after {self.clock} steps; a longer run goes on from an earlier checkpoint"
+            )
         if self._skip > self.clock:
             raise CheckpointError(f"a worker at clock {self.clock} skips {self._skip} batches")
         if callable(load):
@@ -232,7 +248,7 @@ class Worker:
         if self.strategy.taus is not None:
             taus, stats.gaps = self.strategy.taus, self.strategy.gaps
         if taus is not None:
-            stats.staleness = [*({} for _ in range(self._worker)), taus]  # of its cell
+            stats.staleness = [*({} for _ in range(self.number)), taus]  # of its cell
         return stats
 
     def _model(self, theta: Vector) -> Vector:
@@ -316,7 +332,7 @@ class Worker:
             if not finite:
                 raise DivergedError(
                     f"diverged: the loss is {loss} at step {self.clock + 1} on worker "
-                    f"{self._port.role_map.worker_name(self._worker)}; try a smaller --lr, or "
+                    f"{self._port.role_map.worker_name(self.number)}; try a smaller --lr, or "
                     "scale the inputs"
                 )
             if self.checks_gradient:
@@ -363,7 +379,7 @@ class Worker:
     async def _report(self, theta: Vector, *, epoch_end: bool = False, last: bool = False) -> None:
         figures: dict[str, float] = {}
         known = self.strategy.whole or self.strategy.model is not None
-        if self._worker == 0 and epoch_end and known:
+        if self.number == 0 and epoch_end and known:
             if self._cut is not None:
                 found = await self._cut.figures(theta)
             else:

@@ -6,7 +6,7 @@ message arrives, as between hosts. A role that awaits is suspended until an even
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
@@ -82,6 +82,9 @@ class VirtualPort(CollectivePort):
         self._under_way: defaultdict[int, deque[AnyArray]] = defaultdict(deque)
         #: By shard, the clock of the last frame that serves several ranks.
         self._encoded: dict[int, int] = {}
+        #: By shard, the bytes that were sent and received for it.
+        self._sent_for: Counter[int] = Counter()
+        self._received_for: Counter[int] = Counter()
 
     def _regions(self) -> list[Vector]:
         size = self.role_map.spans[0].size if self.world.numerics else 0
@@ -198,6 +201,10 @@ class VirtualPort(CollectivePort):
             self._encoded[shard] = message.clock
         self.behind += (frames.encode_reply if is_reply else frames.encode).at(n)
 
+    def bytes_of(self, shard: int) -> tuple[int, int]:
+        """Return the bytes that a server has sent and received for one of its shards."""
+        return self._sent_for[shard], self._received_for[shard]
+
     def take_frame(self, message: Message, frame: Bytes) -> None:
         """Keep a frame that is on its way: nobody looks at the one before any more."""
         if type(message) is Mix:
@@ -213,6 +220,7 @@ class VirtualPort(CollectivePort):
     def _send(self, to: int, message: Message, region: int, nbytes: int) -> None:
         world, shard = self.world, message.shard
         self.bytes_sent += nbytes
+        self._sent_for[shard] += nbytes
         if type(message) is Push:
             self.pushed[shard] = message.clock + 1
         elif type(message) is Mix:
@@ -285,6 +293,7 @@ class VirtualPort(CollectivePort):
             if not channel.unread:
                 world.touch(channel.source)
             self.bytes_received += nbytes
+            self._received_for[message.shard] += nbytes
             if region == FRAMED and world.frames is not None:
                 back = type(message) is Params
                 line = world.frames.decode_reply if back else world.frames.decode

@@ -240,6 +240,10 @@ class Port(Protocol):
         """Bytes of messages, payloads and spans received."""
         ...
 
+    def bytes_of(self, shard: int) -> tuple[int, int]:
+        """Return the bytes that a server has sent and received for one of its shards."""
+        ...
+
     def now(self) -> float:
         """Return the time in seconds; only differences mean anything."""
         ...

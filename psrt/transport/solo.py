@@ -82,6 +82,10 @@ class SoloPort:
         self.landings: Mapping[int, int] = {}
         self.theta_memory = ThetaMemory.OWN
 
+    def bytes_of(self, shard: int) -> tuple[int, int]:
+        """Nothing: there are no servers."""
+        return 0, 0
+
     def now(self) -> float:
         """Return the time in seconds; only differences mean anything."""
         return time.perf_counter()

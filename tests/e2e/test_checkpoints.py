@@ -19,7 +19,7 @@ step = Worker._step
 
 
 async def falls(self, batch, progress):
-    if self._worker == 1 and self.clock == falls_at:
+    if self.number == 1 and self.clock == falls_at:
         os.kill(os.getpid(), signal.SIGKILL)
     return await step(self, batch, progress)
 

@@ -10,7 +10,7 @@ step = Worker._step
 
 
 async def looks(self, batch, progress):
-    if self._worker == 0 and self.clock == 5:
+    if self.number == 0 and self.clock == 5:
         for line in open("/proc/self/maps"):
             where, access, *_, inode, path = [*line.split(maxsplit=5), ""][:6]
             path = path.strip()

@@ -17,7 +17,8 @@ from psrt.config import TrainConfig, resolve
 from psrt.history import EVENT, EventLog, Header, History, Kind
 from psrt.history.events import FIELDS as KIND_FIELDS
 from psrt.history.events import UNUSED
-from psrt.history.reading import Events, assemble
+from psrt.history.log import Events
+from psrt.history.reading import assemble
 from psrt.job.gossip import topology_for
 from psrt.job.provenance import history_header
 from psrt.job.virtual import SimulatedRun, simulate

@@ -13,6 +13,7 @@ import numpy as np
 
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import ALTERNATION, MEMBERSHIP, READS, VERSIONS, EventRef, Findings
+from psrt.history.check.stops import stopped
 from psrt.history.check.table import (
     Bools,
     Grid,
@@ -24,7 +25,7 @@ from psrt.history.check.table import (
     rank_in_run,
     same_as_before,
 )
-from psrt.history.events import MISSED, Kind
+from psrt.history.events import MISSED, PARKED, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,13 @@ class ReceivedPushes:
     reply: Ints
     #: Position of the reply to its worker before; −1 for the first.
     before: Ints
-    #: Whether it asks for a newer version only, as workers do that backups left behind.
+    #: Whether it asks for a newer version only, as workers do that backups left behind, or that
+    #: have stopped.
     asks: Bools
+    #: Whether its worker has stopped for a checkpoint, which asks, too; and where the last of those
+    #: that had stopped with it did, else 0.
+    stops: Bools
+    all_stopped: Ints
 
     def __len__(self) -> int:
         return len(self.at)
@@ -100,7 +106,8 @@ class Workers:
     @property
     def skew(self) -> Ints:
         """By read that answers a push, the largest minus the smallest version of its shards."""
-        versions = self.table["version"][self.reads[self.is_answer]]
+        table, answers = self.table, self.reads[self.is_answer]
+        versions = (table["version"] if table.answers is None else table.answers)[answers]
         skew: Ints = versions.max(axis=1, initial=0) - versions.min(axis=1, initial=2**62)
         return skew
 
@@ -123,7 +130,8 @@ def shard_of(
     )
     version = _versions(table, findings)
     left = _departures(contract, number, table, findings)
-    pushes = _received(contract, table, version, died, findings)
+    together = stopped(contract, table, left, findings)
+    pushes = _received(contract, table, version, died, together, findings)
     if not findings.none:
         return None
     applied = table.where(Kind.APPLY)
@@ -183,7 +191,12 @@ def _departures(contract: Contract, number: int, table: Table, findings: Finding
 
 
 def _received(
-    contract: Contract, table: Table, version: Ints, died: Bools, findings: Findings
+    contract: Contract,
+    table: Table,
+    version: Ints,
+    died: Bools,
+    together: Ints,
+    findings: Findings,
 ) -> ReceivedPushes:
     """Check that RECEIVE and REPLY alternate for each worker until LEFT; return the pushes."""
     # Sorted by worker, stably: what a shard and one worker said to each other stands together.
@@ -225,17 +238,23 @@ def _received(
     clock, samples = table["clock"][positions], table["samples"][positions]
     given = np.where(last_reply < 0, 0, table["clock"][last_reply])
     messages = np.cumsum(table.are(Kind.RECEIVE, Kind.LEFT)) - 1
+    stops = table["flag"][positions] == PARKED
+    # Who stops does not say what it has: what it was answered last.
+    has = np.where(last_reply < 0, 0, table["version"][last_reply])
+    has = np.where(stops, has, table["version"][positions])
     return ReceivedPushes(
         at=positions,
         message=messages[positions],
         worker=worker[found],
         clock=clock,
-        version=table["version"][positions],
+        version=has,
         samples=samples,
-        met=version[positions] - table["version"][positions],
+        met=version[positions] - has,
         reply=np.where(answered, np.append(at, 0)[found + 1], len(table)),
         before=last_reply,
-        asks=(clock > given) & (samples == 0) & (contract.backup > 0),
+        asks=(clock > given) & (samples == 0) & (contract.backup > 0) | stops,
+        stops=stops,
+        all_stopped=together[positions],
     )
 
 
@@ -253,7 +272,7 @@ def _check_clocks(contract: Contract, shard: Shard, findings: Findings) -> None:
     )
     findings.on(table, pushes.at).require(
         ALTERNATION,
-        ((pushes.clock == clock) | pushes.asks) & (pushes.version == version),
+        ((pushes.clock == clock) | pushes.asks & ~pushes.stops) & (pushes.version == version),
         text,
         due_clock=clock,
         due_version=version,
@@ -263,7 +282,7 @@ def _check_clocks(contract: Contract, shard: Shard, findings: Findings) -> None:
     at = pushes.reply[i]
     given, met, least = table["clock"][at], shard.version[at], pushes.clock[i] + ~pushes.asks[i]
     # In a round all go on with its version, also those that were overtaken.
-    due = met if contract.rounds else pushes.clock[i] + 1
+    due = met if contract.rounds else pushes.clock[i] + ~pushes.asks[i]
     text = (
         "shard {shard} answered clock {pushed} of worker {worker} with clock {clock} at version "
         "{met}, expected clock {due}"

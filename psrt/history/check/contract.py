@@ -125,6 +125,8 @@ class Contract:
     #: had left by then; in real time, those that fell silent, of whose own events nothing is known.
     simulated: bool = False
     crashes: tuple[int, ...] = ()
+    #: When the run went on from a checkpoint, each time, in seconds since it began.
+    resumed: tuple[float, ...] = ()
     #: Whether all ranks had one clock, so that their times can be compared.
     one_clock: bool = False
     #: Whether a worker's part of a sum may be under way before it is written down as ready: sums
@@ -166,7 +168,7 @@ class Contract:
 
         Not where it encodes and decodes between its steps.
         """
-        return self.simulated and not (self.sends_frames and self.streams)
+        return self.simulated and not self.resumed and not (self.sends_frames and self.streams)
 
     @property
     def settles(self) -> int:
@@ -235,6 +237,7 @@ def contract_of(header: Header) -> Contract:
         plan=_data_plan(header),
         simulated=header.simulated,
         crashes=header.crashes,
+        resumed=header.resumed,
         one_clock=header.simulated or len(set(header.hosts)) == 1,
         by_host=mode.mixes and bool(header.knob("by_host")),
         pairs=mode.mixes and bool(header.knob("asynchronous")),

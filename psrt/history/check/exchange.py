@@ -34,7 +34,7 @@ from psrt.history.check.table import (
     same_as_before,
 )
 from psrt.history.check.updates import PushOutcomes
-from psrt.history.events import MISSED
+from psrt.history.events import MISSED, PARKED
 
 
 def check_delivery(contract: Contract, workers: Workers, shard: Shard, findings: Findings) -> None:
@@ -131,7 +131,7 @@ def _check_leaving(contract: Contract, workers: Workers, shard: Shard, findings:
     sent, received = workers.leave[gone], shard.left[gone]
     said, heard = mine["clock"][sent], table["clock"][received]
     holds = said == heard
-    if contract.simulated:
+    if contract.simulated and not contract.resumed:  # who had left says so once more
         holds &= _not_after(mine, sent, table, received)
     # Who is taken to be dead may live, and go on a little.
     missed = table["flag"][received] == MISSED
@@ -170,7 +170,9 @@ def check_durations(contract: Contract, workers: Workers, findings: Findings) ->
     # Reads and pushes alternate, so the last of the one kind before one of the other is its own.
     began = np.searchsorted(pushes[:, 0], reads[:, 0]) - 1
     since = np.where(workers.is_answer[:, None], pushes[began] if len(pushes) else reads, reads)
-    require_duration(findings, table, reads.ravel(), since.ravel())
+    # What was read after a stop has the time that was waited before it.
+    after_stop = (table["flag"][reads] == PARKED).ravel()
+    require_duration(findings, table, reads.ravel(), since.ravel(), most=after_stop)
     began = np.searchsorted(reads[:, 0], pushes[:, 0]) - 1
     require_duration(findings, table, pushes.ravel(), reads[began].ravel())
     if not contract.simulated:
@@ -251,6 +253,16 @@ def _release(contract: Contract, shard: Shard, outcomes: PushOutcomes) -> Ints:
 
     0 where nothing is waited for, the number of events where it never happens.
     """
+    pushes = shard.pushes
+    if pushes.stops.any():
+        return np.where(
+            pushes.stops, pushes.all_stopped, _release_of_push(contract, shard, outcomes)
+        )
+    return _release_of_push(contract, shard, outcomes)
+
+
+def _release_of_push(contract: Contract, shard: Shard, outcomes: PushOutcomes) -> Ints:
+    """Return the same of a push that is none of a worker that stops."""
     pushes, end = shard.pushes, len(shard.table)
     if contract.rounds:
         target = np.where(pushes.asks, pushes.clock, pushes.version + 1)
@@ -278,14 +290,16 @@ def all_finished(shard: Shard) -> Ints:
     pushes, most = shard.pushes, int(shard.pushes.clock.max(initial=-1)) + 2
     by_push, by_leave = np.zeros(most + 1, np.int64), np.zeros(most + 1, np.int64)
     finished = np.zeros(len(shard.left), np.int64)
-    steps = pushes.clock + ~pushes.asks
-    np.maximum.at(finished, pushes.worker, steps)
-    order = np.argsort(pushes.at)
-    by_push[steps[order]] = pushes.at[order]  # the last one stays
-    before = np.where(same_as_before(pushes.worker), previous(steps, 0), 0)
+    goes_on = ~pushes.stops  # who stops has said all before
+    at, worker = pushes.at[goes_on], pushes.worker[goes_on]
+    steps = (pushes.clock + ~pushes.asks)[goes_on]
+    np.maximum.at(finished, worker, steps)
+    order = np.argsort(at)
+    by_push[steps[order]] = at[order]  # the last one stays
+    before = np.where(same_as_before(worker), previous(steps, 0), 0)
     for i in np.flatnonzero(steps > before + 1):
         left_out = by_push[before[i] + 1 : steps[i]]
-        np.maximum(left_out, pushes.at[i], out=left_out)
+        np.maximum(left_out, at[i], out=left_out)
     order = np.argsort(shard.left)
     by_leave[finished[order] + 1] = shard.left[order]
     reached = np.maximum(by_push, np.maximum.accumulate(by_leave))
@@ -318,7 +332,8 @@ def _check_guarantee(gate: int, shard: Shard, outcomes: PushOutcomes, findings: 
     applied[pushes.clock[i] + 1] = outcomes.applied[i]  # of a clock, the last to be applied stays
     applied = np.maximum.accumulate(applied)
     replied = np.flatnonzero(pushes.reply < len(table))
-    at, oldest = pushes.reply[replied], np.maximum(pushes.clock[replied] + 1 - gate, 0)
+    given = (pushes.clock + ~pushes.asks)[replied]
+    at, oldest = pushes.reply[replied], np.maximum(given - gate, 0)
     text = (
         "shard {shard} answered worker {worker} with clock {next} before every gradient of clocks "
         f"up to {{last}} was applied, with staleness {gate}"
@@ -327,7 +342,7 @@ def _check_guarantee(gate: int, shard: Shard, outcomes: PushOutcomes, findings: 
         GUARANTEE,
         applied[oldest] < at,
         text,
-        next=pushes.clock[replied] + 1,
+        next=given,
         last=oldest - 1,
         because=[pushes.at[replied], applied[oldest]],
     )

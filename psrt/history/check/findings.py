@@ -180,6 +180,8 @@ class Findings:
 
     checked: dict[str, int] = field(default_factory=dict)
     first: Violation | None = None
+    #: When the run went on from a checkpoint, each time; a duration has nothing of what was before.
+    resumed: tuple[float, ...] = ()
 
     def on(self, table: Table, at: Ints) -> Asked:
         """Return what asks rules of the events at these (k,) positions of a table."""
@@ -254,7 +256,7 @@ class Asked(NamedTuple):
 
 
 def require_duration(
-    findings: Findings, table: Table, at: Ints, since: Ints, *, most: bool = False
+    findings: Findings, table: Table, at: Ints, since: Ints, *, most: bool | Bools = False
 ) -> None:
     """Require that the duration of an event is the time since another one.
 
@@ -266,11 +268,15 @@ def require_duration(
         most: whether it may be shorter, since it began some time after that.
     """
     seconds = table.real("seconds")[at]
-    due = table.real("time")[at] - np.where(since < 0, 0.0, table.real("time")[since])
+    ends = table.real("time")[at]
+    begins = np.where(since < 0, 0.0, table.real("time")[since])
+    due = ends - begins
+    for when in findings.resumed:
+        most = most | ((begins < when) & (ends > when))
     slack = CLOCK_S + _FLOAT32 * due
     holds = (seconds <= due + slack) & (most | (seconds >= due - slack))
     text = "{kind} of worker {worker} says it took {seconds:g} s, it is {due:g} s since {before}"
-    if most:
+    if most is True:
         text = text.replace("it is", "it is only")
     findings.on(table, at).require(
         DURATIONS,

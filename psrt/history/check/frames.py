@@ -18,7 +18,16 @@ import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.history.check.findings import FRAMES, RESIDUALS, Findings
-from psrt.history.check.table import Bools, Floats, Ints, Table, find, previous, same_as_before
+from psrt.history.check.table import (
+    Bools,
+    Floats,
+    Ints,
+    Table,
+    find,
+    previous,
+    rank_in_run,
+    same_as_before,
+)
 from psrt.history.events import Kind, parts
 from psrt.history.header import Header
 
@@ -375,9 +384,9 @@ def _check_delivery(
         knows: whether the sender knows what its frames come to.
     """
     wide = int(max(it["clock"].max(initial=0) for it in (got, sent))) + 1
-    keys = sent["worker"][its] * wide + sent["clock"][its]
+    keys = _numbered(sent["worker"][its] * wide + sent["clock"][its])
     order = np.argsort(keys, kind="stable")
-    found = find(keys[order], got["worker"][at] * wide + got["clock"][at])
+    found = find(keys[order], _numbered(got["worker"][at] * wide + got["clock"][at]))
     text = "{kind} of worker {worker} and shard {shard} for clock {clock}: no such frame was sent"
     findings.on(got, at).require(FRAMES, found >= 0, text)
     if not findings.none or not len(at):
@@ -398,6 +407,14 @@ def _check_delivery(
     same = made == due_made
     if knows:
         findings.on(got, at).require(FRAMES, same, text, because=[(sent, its)], counts=False)
+
+
+def _numbered(keys: Ints) -> Ints:
+    """Return keys that differ: a worker that stopped was answered twice for the same clock."""
+    order = np.argsort(keys, kind="stable")
+    found = np.empty_like(keys)
+    found[order] = 2 * keys[order] + np.minimum(rank_in_run(keys[order]), 1)
+    return found
 
 
 def _check_residuals(codec: FrameContract, table: Table, findings: Findings) -> None:

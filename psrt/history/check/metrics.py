@@ -20,7 +20,7 @@ from psrt.history.check.alternation import Workers
 from psrt.history.check.contract import Contract
 from psrt.history.check.figures import Figures
 from psrt.history.check.findings import CLOCK_S, METRICS, Findings
-from psrt.history.check.table import Floats, Ints, Table, previous, same_as_before
+from psrt.history.check.table import Floats, Ints, Table, previous, same_as_before, without_pauses
 from psrt.history.events import Kind
 
 #: What every line has.
@@ -278,11 +278,12 @@ def _check_counts(
     tau_max, skew = largest(counted.tau_max), largest(counted.skew)
     # A report follows what it counts, and in virtual time at once. By a real clock time began
     # before the first piece did, and a worker reports before its next piece.
-    follows = same_as_before(counted.worker)
-    begin = counted.time[~follows] - counted.lasts[~follows]
+    follows, resumed = same_as_before(counted.worker), contract.resumed
+    time = without_pauses(counted.time, counted.lasts, counted.worker, resumed)
+    begin = time[~follows] - counted.lasts[~follows]
     since = 0.0 if contract.simulated else begin[np.cumsum(~follows) - 1]
-    low = np.maximum.accumulate(largest(counted.time - since))
-    until = np.where(np.append(follows[1:], False), np.append(counted.time[1:], 0), np.inf)
+    low = np.maximum.accumulate(largest(time - since))
+    until = np.where(np.append(follows[1:], False), np.append(time[1:], 0), np.inf)
     high = np.maximum.accumulate(largest(until))
     before = 0.0
     for i, figures in enumerate(lines):
@@ -292,7 +293,7 @@ def _check_counts(
             figures.same(float(low[i]), "seconds")
         else:
             figures.within(float(low[i]) - CLOCK_S, math.inf, "seconds", rounded=True)
-            if contract.one_clock:
+            if contract.one_clock and not resumed:  # a report counts the time to save
                 figures.within(0.0, float(high[i]) + CLOCK_S, "seconds", rounded=True)
         if seconds > before:
             share = waited[i] / ((seconds - before) * contract.workers)

@@ -44,6 +44,7 @@ from psrt.history.check.steps import (
     check_silence,
     check_steps,
 )
+from psrt.history.check.stops import without_stops
 from psrt.history.check.straight_sums import check_straight_sums, goes_straight
 from psrt.history.check.sum_frames import check_sum_frames
 from psrt.history.check.summary import SummaryCheck, check_final
@@ -117,7 +118,7 @@ def check_cells(
     Raises:
         ConfigError: if the header cannot be that of a run of psrt.
     """
-    layout, findings = layout_of(header), Findings()
+    layout, findings = layout_of(header), Findings(resumed=header.resumed)
     cases = [
         _Case(contract_of(it.header), it, None, None, None, None, findings) for it in histories
     ]
@@ -236,7 +237,7 @@ class _Case:
         self.workers, *self.shards = (
             without_passes(without_forces(without_frames(it))) for it in (workers, *shards)
         )
-        self.findings = Findings() if findings is None else findings
+        self.findings = findings or Findings(resumed=self.header.resumed)
         #: Found on the way, where that came so far: the updates, the ends of the workers' waits,
         #: shards and reads of a mode with servers, the largest gap, and whether a worker died.
         self.updates = 0
@@ -274,6 +275,10 @@ class _Case:
             else:
                 mine, *its = map(without_forces, (workers, *shards))
                 check_frames(codec, mine, its, self.contract.untold, findings)
+        if not findings.none:
+            return
+        if self.contract.shards:
+            self.workers = without_stops(self.contract, self.workers, findings)
         if not findings.none:
             return
         leave = check_departures(self.contract, self.workers, self._crashed, findings)

@@ -20,7 +20,7 @@ from psrt.history.check.mixing import mixing_of
 from psrt.history.check.pipeline import layout_of
 from psrt.history.check.straight_sums import goes_straight, straight_bytes
 from psrt.history.check.sum_frames import sent_bytes
-from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group
+from psrt.history.check.table import Floats, Ints, Table, previous, rank_in_group, without_pauses
 from psrt.history.events import CAME, LOST, MISSED, Kind
 from psrt.history.header import Header
 
@@ -516,7 +516,7 @@ class SummaryCheck:
         """Check how long training took, and each worker's waiting; nobody has died.
 
         A worker's time is counted from before its first step until after its last event, in virtual
-        time from 0 on and exactly.
+        time from 0 on and exactly; without what lies between a checkpoint and going on from it.
 
         Args:
             table: events of all workers, worker after worker.
@@ -529,9 +529,11 @@ class SummaryCheck:
         first, time = last - count + 1, table.real("time")
         # The first event may be a step, which began before it.
         since = time[first] - np.where(table.are(Kind.STEP), table.real("seconds"), 0.0)[first]
-        least = time[last] - (0.0 if contract.simulated else since)
+        exact = contract.simulated and not contract.resumed
+        trained = without_pauses(time, 0.0, table["worker"], contract.resumed)
+        least = trained[last] - (0.0 if exact else since)
         longest = float(least.max())
-        if contract.simulated:
+        if exact:
             figures.near(longest, "seconds", slack=_MICROSECOND)
         else:
             figures.within(longest - _MICROSECOND, math.inf, "seconds", rounded=True)
@@ -540,7 +542,7 @@ class SummaryCheck:
         waited = np.bincount(table["worker"][waits], table.real("seconds")[waits], contract.workers)
         for worker, (seconds, own) in enumerate(zip(waited.tolist(), least.tolist(), strict=True)):
             self._waiting(worker, seconds)
-            low = _share(seconds, own if contract.simulated else most)
+            low = _share(seconds, own if exact else most)
             figures.within(low, _share(seconds, own), "waiting", worker, "share", rounded=True)
 
     def _waiting(self, worker: int, seconds: float) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from psrt.history.events import EVENT, Kind
-from psrt.history.reading import Events
+from psrt.history.log import Events
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -22,11 +22,13 @@ Grid = NDArray[np.int64]
 class Table:
     """The events of one shard, of all workers (worker after worker), or the FINAL ones."""
 
-    def __init__(self, events: Events, name: str) -> None:
+    def __init__(self, events: Events, name: str, *, answers: Ints | None = None) -> None:
         #: The records themselves, in order.
         self.events = events
         #: What reports call this place.
         self.name = name
+        #: By position, the version that the answer to a push had; None where that is what was read.
+        self.answers = answers
         self._columns: dict[str, Ints] = {}
         self._reals: dict[str, Floats] = {}
 
@@ -104,6 +106,31 @@ def same_as_before(group: Ints) -> Bools:
     same = np.zeros(len(group), bool)
     same[1:] = group[1:] == group[:-1]
     return same
+
+
+def without_pauses(
+    time: Floats, lasts: Floats | float, group: Ints, resumed: Sequence[float]
+) -> Floats:
+    """Return times as if a group went on at once with what comes after each pause.
+
+    Args:
+        time: (n,) of what ends then, in order within a group.
+        lasts: (n,) how long that took, at least.
+        group: (n,) of each; those of a group stand together.
+        resumed: when pauses ended.
+
+    >>> without_pauses(np.array([1., 2, 9, 1, 8]), 0.5, np.array([0, 0, 0, 1, 1]), [7.])
+    array([1. , 2. , 2.5, 1. , 1.5])
+    """
+    follows = same_as_before(group)
+    before = np.where(follows, previous(time, 0.0), 0.0)
+    paused = np.zeros(len(time), bool)
+    for when in resumed:
+        paused |= (before < when) & (time > when)
+    total = np.cumsum(np.where(paused, time - before - lasts, 0.0))
+    starts = np.maximum.accumulate(np.where(follows, 0, np.arange(len(time))))
+    found: Floats = time - (total - previous(total, 0.0)[starts])
+    return found
 
 
 def rank_in_run(*groups: NDArray[Any]) -> Ints:

@@ -378,7 +378,9 @@ def _stuck(shard: Shard, outcomes: PushOutcomes) -> Ints:
     pushes, end = shard.pushes, len(shard.table)
     change = np.zeros(end, np.int64)
     # What an update must answer: a gradient that is due, or a wish for a version still to come.
-    bound = outcomes.waits | (pushes.asks & (pushes.clock > shard.version[pushes.at]))
+    bound = outcomes.waits | (
+        pushes.asks & ~pushes.stops & (pushes.clock > shard.version[pushes.at])
+    )
     change[pushes.at[bound]] = 1
     over = np.minimum(pushes.reply, shard.left[pushes.worker])[bound]
     change[over[over < end]] = -1

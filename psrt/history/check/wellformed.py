@@ -22,6 +22,7 @@ from psrt.history.events import (
     LATE,
     LOST,
     MISSED,
+    PARKED,
     PRESENT,
     TRACKED,
     UNUSED,
@@ -140,6 +141,11 @@ def _check_flags(contract: Contract, table: Table, findings: Findings) -> None:
     holds = np.where(table.are(*_SUMMED), flag <= BACK, holds)
     holds = np.where(table.are(Kind.DROP), (flag == LATE) | (flag == LOST), holds)
     holds = np.where(table.are(Kind.LEFT), flag <= MISSED, holds)
+    stops = contract.shards and (not contract.rounds or contract.backup)
+    if stops:
+        nothing = (flag == PARKED) & (table["samples"] == 0) & (table["tau"] == 0)
+        nothing &= (table.real("progress") == 0) & (table.are(Kind.READ) | (table["version"] == 0))
+        holds = np.where(table.are(Kind.READ, Kind.RECEIVE), (flag == 0) | nothing, holds)
     holds = np.where(table.are(Kind.OFFER, Kind.TAKE), flag <= TRACKED | ANSWER, holds)
     holds = np.where(table.are(Kind.MIXED), flag <= TRACKED, holds)
     passes = (flag >= FORWARD) & (flag <= BACKWARD_WEIGHT)

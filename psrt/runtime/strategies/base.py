@@ -236,6 +236,10 @@ class Strategy(Protocol):
         """
         ...
 
+    def note_left(self, clock: int) -> None:
+        """Record the end of a worker that had left before the checkpoint it went on from."""
+        return
+
     async def collect(self) -> None:
         """Where ``theta`` is not ``whole``, bring ``model`` to the first worker; after training."""
         return

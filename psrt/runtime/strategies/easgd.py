@@ -194,6 +194,10 @@ class ElasticAverager(Averager):
             )
             events.note((events.drawn, now, step.clock, shard, sums))
 
+    def note_left(self, averages: int) -> None:
+        """See ``Strategy.note_left``."""
+        self._push_pull.note_left(averages)
+
     async def leave(self, clock: int) -> StepResult:
         """Send ``Leave`` to the servers."""
         await self._push_pull.leave(clock)

@@ -72,6 +72,10 @@ class Averager(Protocol):
         """
         ...
 
+    def note_left(self, averages: int) -> None:
+        """See ``Strategy.note_left``; the default does nothing."""
+        return
+
     async def leave(self, clock: int) -> StepResult:
         """Leave the averages; ``clock`` of the result counts those that ``theta`` has seen."""
         ...
@@ -128,6 +132,10 @@ class ServerAverager(Averager):
         np.copyto(base, theta)
         self.frame_bytes, self.framed_bytes = push_pull.frame_bytes, push_pull.framed_bytes
         return result
+
+    def note_left(self, averages: int) -> None:
+        """See ``Strategy.note_left``."""
+        self._push_pull.note_left(averages)
 
     async def leave(self, clock: int) -> StepResult:
         """Send ``Leave`` to the servers."""
@@ -289,6 +297,10 @@ class LocalSGD(LocalSteps):
     async def finish(self) -> Sequence[StepResult]:
         """Average the steps since the last average."""
         return [await self._average()] if self._steps else []
+
+    def note_left(self, clock: int) -> None:
+        """Record the end of a worker that had left; servers count its averages."""
+        self._averager.note_left(self.updates)
 
     async def leave(self, clock: int) -> Sequence[StepResult]:
         """Average the steps since the last average, then leave."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from psrt.arrays import ITEMSIZE
 from psrt.errors import FencedError, ProtocolError
+from psrt.history.events import PARKED
 from psrt.history.log import QUEUED
 from psrt.messages import Leave, Params, Park, Push
 from psrt.optim import clip_factor
@@ -92,6 +93,8 @@ class PushPull(Strategy):
         self._since: float | None = None
         #: Version of each shard that ``theta`` holds.
         self.versions = [0] * len(role_map.servers)
+        #: Whether the parameters of the first step were read.
+        self._has_read = False
         self._late = late
         #: Of the reads that gradients may be of, the newest last.
         self._reads = deque([self.versions], 1 if late is None else late.depth + 1)
@@ -131,15 +134,19 @@ class PushPull(Strategy):
         for shard in self._order:
             park = Park(self._worker, clock, self.cut, shard)
             self._port.send(self._servers[shard], park)
-        self._cut = 0
+        self._cut, began, events = 0, self._port.now(), self._events
         for _ in self.versions:
             await self._reply()
-        self._since = self._port.now()
+        self._since = now = self._port.now()
+        if events is not None:
+            none, since = [0] * len(self.versions), [began] * len(self.versions)
+            events.note((events.read, now, clock, self.versions.copy(), none, since, PARKED))
 
     def go_on(self, clock: int) -> None:
         """Go on from a checkpoint: in rounds, a worker's clock is the version of every shard."""
         self.versions[:] = [clock] * len(self.versions)
         self._clock = clock
+        self._has_read = True
 
     def begin(self, step: Step) -> None:
         """Record the read of the initial parameters, once."""
@@ -148,7 +155,8 @@ class PushPull(Strategy):
             self._reads.append(self.versions.copy())
         if self._since is None:
             self._since = self._port.now()
-            if self._events is not None:
+            has_read, self._has_read = self._has_read, True
+            if self._events is not None and not has_read:
                 none = [0] * len(self.versions)
                 now = [self._since] * len(self.versions)
                 self._events.read(self._since, step.clock, self.versions, none, now)
@@ -253,10 +261,14 @@ class PushPull(Strategy):
             clock, sum(taus), len(taus), max(taus), skew, waiting, sum(gaps), len(gaps)
         )
 
-    async def leave(self, clock: int) -> Sequence[StepResult]:
-        """Send ``Leave`` to every shard."""
+    def note_left(self, clock: int) -> None:
+        """Record that this worker has left."""
         if self._events is not None:
             self._events.left(self._port.now(), clock)
+
+    async def leave(self, clock: int) -> Sequence[StepResult]:
+        """Send ``Leave`` to every shard."""
+        self.note_left(clock)
         for shard, rank in enumerate(self._servers):
             self._port.send(rank, Leave(self._worker, clock, shard))
         return ()

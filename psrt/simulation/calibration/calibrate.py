@@ -30,6 +30,8 @@ def calibrate(history: History) -> Calibration:
     header = history.header
     if header.crashes and not header.simulated:
         raise ConfigError(f"worker {header.crashes[0]} fell silent in it and left no times")
+    if header.resumed or history.has_stops:
+        raise ConfigError("it went on from a checkpoint, or stopped for some: its times have gaps")
     history = on_one_clock(history)
     took, idle, over = rounds(history)
     compute = tuple(computing(events, over) for events in history.workers)

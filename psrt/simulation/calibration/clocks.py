@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from psrt.history import History
-from psrt.history.reading import Events
+from psrt.history.log import Events
 
 
 def on_one_clock(history: History) -> History:

@@ -10,7 +10,7 @@ import numpy as np
 
 from psrt.errors import ConfigError
 from psrt.history import History, Kind
-from psrt.history.reading import Events
+from psrt.history.log import Events
 from psrt.simulation.calibration.times import ShardTimes
 from psrt.simulation.calibration.workers import by_clock, steps_of
 

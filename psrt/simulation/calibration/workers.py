@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from psrt.history import History, Kind
-from psrt.history.reading import Events
+from psrt.history.log import Events
 from psrt.simulation.calibration.times import Seconds
 
 #: What a worker goes from one to the next of.

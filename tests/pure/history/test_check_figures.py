@@ -164,7 +164,7 @@ def test_a_worker_that_never_brings_a_sample(run, monkeypatch, name):
     step = Worker._step
 
     async def idle(self, batch, progress):
-        await step(self, tuple(it[:0] for it in batch) if self._worker == 1 else batch, progress)
+        await step(self, tuple(it[:0] for it in batch) if self.number == 1 else batch, progress)
 
     monkeypatch.setattr(Worker, "_step", idle)
     assert "worker 1 has 0 samples" in violated(check_run(run(name)), "batches")

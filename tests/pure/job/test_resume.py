@@ -258,7 +258,6 @@ def test_other_batches_are_those_of_other_workers(tmp_path):
             {"mode": "local-sgd", "local_steps": 4, "fragments": 2, "sync_delay": 2},
             "--checkpoint-every 5 is not possible with --sync-delay 2",
         ),
-        ({"record": True}, "--checkpoint-every 5 cannot be combined with --record"),
         ({"resume": "x", "replay": "y"}, "--checkpoint-every 5 cannot be combined with --replay y"),
         ({"keep": 3, "checkpoint_every": None}, "--keep 3 has no effect without"),
     ],

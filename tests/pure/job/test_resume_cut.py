@@ -78,15 +78,13 @@ def goes_on(tmp_path, row, cuts):
     """Check that a run goes on from some of its checkpoints."""
     config = config_of(tmp_path, row)
     theta, figures = trained(config)
-    # A rank's bytes are those of its first shard's cut, and another one's may be elsewhere then.
-    apart = ("bytes_sent", "bytes_received") if (config.shards_per_server or 1) > 1 else ()
     names = sorted((Path(config.out) / "checkpoints").iterdir())
     steps = [int(it.name) for it in names]
     assert len(steps) >= 2
     for step in [it for it in steps if it < figures["steps"]][cuts]:
         again, found_again = trained(resumed(config, step, tmp_path), seed=99)
         assert again.tobytes() == theta.tobytes(), step
-        assert found_again | {it: figures[it] for it in apart} == figures, step
+        assert found_again == figures, step
     if (
         config.shard != "parameters" and steps[-1] == figures["steps"]
     ):  # else no worker has them all

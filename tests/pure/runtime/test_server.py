@@ -154,7 +154,9 @@ class TwoShards(Scripted):
     def __init__(self, script):
         super().__init__(script)
         self.versions = {i: [np.zeros(1, np.float32) for _ in range(3)] for i in range(2)}
-        self.bytes_sent = self.bytes_received = 640
+
+    def bytes_of(self, shard):
+        return 640 + shard, 0
 
     def payload(self, shard, worker):
         return np.full(1, 1 + 10 * shard, np.float32)
@@ -191,9 +193,9 @@ def test_each_shard_of_a_server_decides_alone():
     assert not any(it.policy.live for it in server.shards)
 
 
-def test_what_its_port_counts_is_counted_once():
+def test_each_shard_counts_what_its_port_sent_for_it():
     server, _ = of_two_shards("async")
-    assert [(one.shard, one.bytes_sent) for one in server.stats] == [(0, 640), (1, 0)]
+    assert [(one.shard, one.bytes_sent) for one in server.stats] == [(0, 640), (1, 641)]
 
 
 def test_a_message_of_another_shard_is_refused():

@@ -1,0 +1,78 @@
+"""Stops for a checkpoint: all workers that are left wait, and read once more what there is then.
+
+A worker stops when it has read the answer to a push, at the clock that it was given, and nothing is
+under way. A shard answers all of them together, once each has stopped or left. To the other rules a
+stop is a push that asks for a newer version only, and what is read after it the answer to the push
+before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psrt.history.check.contract import Contract
+from psrt.history.check.findings import READS, REPLIES, Findings
+from psrt.history.check.table import Ints, Table
+from psrt.history.events import PARKED, Kind
+
+
+def without_stops(contract: Contract, table: Table, findings: Findings) -> Table:
+    """Return the events of workers with one read for each push, the last one.
+
+    It has τ, and the time that was waited for it, of the read that answers the push.
+
+    Args:
+        contract: of the run.
+        table: events of all workers, worker after worker, of reads, pushes and steps.
+        findings: takes what is wrong.
+    """
+    at = table.where(Kind.READ)
+    at = at[table["flag"][at] == PARKED]
+    if not len(at):
+        return table
+    before = at - contract.shards
+    follows = (before >= 0) & (table["kind"][before] == Kind.READ) & (table["flag"][before] == 0)
+    for name in ("worker", "shard", "clock"):
+        follows &= table[name][before] == table[name][at]
+    text = "worker {worker} stopped at clock {clock}, where it had not read the answer to a push"
+    findings.on(table, at).require(READS, follows, text, because=[np.maximum(before, 0)])
+    if not findings.none:
+        return table
+    events, answers = table.events.copy(), table["version"].copy()
+    for name in ("tau", "seconds"):
+        events[name][at] = events[name][before]
+    answers[at] = answers[before]
+    return Table(np.delete(events, before), table.name, answers=np.delete(answers, before))
+
+
+def stopped(contract: Contract, table: Table, left: Ints, findings: Findings) -> Ints:
+    """Check that all who are left stop together; return where the last of them did.
+
+    Args:
+        contract: of the run.
+        table: a shard's events.
+        left: by worker, where it left; the number of events where it did not.
+        findings: takes what is wrong.
+
+    Returns:
+        By position the last stop of those that one is among; where there is none, 0.
+    """
+    last = np.zeros(len(table), np.int64)
+    at = table.where(Kind.RECEIVE)
+    at = at[table["flag"][at] == PARKED]
+    if not len(at):
+        return last
+    begins = np.diff(at, prepend=-2) > 1
+    number = np.cumsum(begins) - 1
+    ends = at[np.append(begins[1:], True)][number]
+    together = np.bincount(number)[number]
+    there = contract.workers - np.searchsorted(np.sort(left), at)
+    text = (
+        "shard {shard} answered worker {worker}, which had stopped for a checkpoint, when "
+        "{together} had of {there}"
+    )
+    findings.on(table, at).require(
+        REPLIES, together == there, text, together=together, there=there, because=[ends]
+    )
+    last[at] = ends
+    return last
